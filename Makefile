@@ -1,0 +1,33 @@
+# `make run` shows what Redraft does; `make test` runs every test. Both set up what they need in .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: run test lint setup dev clean
+
+run: setup
+	$(BIN)/python examples/first_minute.py
+
+test: dev
+	$(BIN)/python -m pytest -n 2
+
+lint: dev
+	$(BIN)/ruff check src tests examples
+	$(BIN)/ruff format --check src tests examples
+	$(BIN)/pyright
+
+setup: .venv/.ready
+dev: .venv/.ready-dev
+
+# The pinned torch keeps a CPU machine from downloading CUDA; an environment that has a torch of its own is left alone.
+.venv/.ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install --quiet torch==2.13.0
+	$(BIN)/pip install --quiet -e .
+	touch $@
+
+.venv/.ready-dev: .venv/.ready
+	$(BIN)/pip install --quiet -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf .venv

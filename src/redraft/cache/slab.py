@@ -1,0 +1,93 @@
+"""One slab of keys and values per layer and request.
+
+Full layers keep every committed token in order. A sliding layer keeps the last `sliding_window - 1` tokens in a
+ring: keys carry their rotation already and a canvas sees all of them, so their order never matters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from redraft.config import ModelConfig
+from redraft.errors import PromptError
+
+
+@dataclass(slots=True)
+class _Layer:
+    keys: Tensor  # [B,G,slots,H]
+    values: Tensor
+
+    @property
+    def slots(self) -> int:
+        return self.keys.shape[2]
+
+
+class KVCache:
+    """Committed keys and values of `batch_size` requests, each of its own length, up to `capacity` tokens each."""
+
+    def __init__(
+        self, config: ModelConfig, batch_size: int, capacity: int, *, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.capacity = capacity
+        self.lengths = [0] * batch_size
+        self._ring = config.sliding_window - 1
+        self._layers = [
+            _new_layer(config, layer, batch_size, min(capacity, self._ring) if config.is_sliding(layer) else capacity,
+                       device, dtype)
+            for layer in range(config.num_hidden_layers)
+        ]  # fmt: skip
+        self._rows: list[int] = list(range(batch_size))
+
+    @property
+    def batch_size(self) -> int:
+        return len(self._rows)
+
+    def select(self, rows: list[int]) -> Self:
+        """A view on some of this cache's requests, in the given order; it shares all storage. Read it, do not extend."""
+        view = object.__new__(type(self))
+        view.__dict__ = self.__dict__ | {
+            "_rows": [self._rows[row] for row in rows],
+            "lengths": [self.lengths[row] for row in rows],
+        }
+        return view
+
+    def cached(self, layer: int, row: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys and values [G,S,H] of one request's visible past and their positions [S], in slot order."""
+        store, length = self._layers[layer], self.lengths[row]
+        count = min(length, store.slots)
+        request = self._rows[row]
+        slots = torch.arange(count, device=store.keys.device)
+        positions = length - 1 - (length - 1 - slots) % store.slots if store.slots else slots
+        return store.keys[request, :, :count], store.values[request, :, :count], positions
+
+    def write(self, layer: int, keys: Tensor, values: Tensor, counts: list[int]) -> None:
+        """Store the first counts[b] of the new tokens' keys and values [B,G,T,H] behind each request's length."""
+        store = self._layers[layer]
+        for row, count in enumerate(counts):
+            kept = min(count, store.slots)
+            if kept:
+                first = self.lengths[row] + count - kept
+                slots = torch.arange(first, first + kept, device=keys.device) % store.slots
+                store.keys[self._rows[row]].index_copy_(1, slots, keys[row, :, count - kept : count])
+                store.values[self._rows[row]].index_copy_(1, slots, values[row, :, count - kept : count])
+
+    def advance(self, counts: list[int]) -> None:
+        """Grow the lengths, after every layer has written."""
+        self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
+
+    def check_room(self, counts: list[int]) -> None:
+        """Raise `PromptError` if a request would outgrow the capacity."""
+        for length, count in zip(self.lengths, counts, strict=True):
+            if length + count > self.capacity:
+                raise PromptError(f"{length + count} tokens do not fit a cache of {self.capacity}.")
+
+
+def _new_layer(
+    config: ModelConfig, layer: int, batch: int, slots: int, device: torch.device, dtype: torch.dtype
+) -> _Layer:
+    shape = (batch, config.layer_kv_heads(layer), slots, config.layer_head_dim(layer))
+    return _Layer(torch.empty(shape, device=device, dtype=dtype), torch.empty(shape, device=device, dtype=dtype))

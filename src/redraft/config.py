@@ -1,0 +1,311 @@
+"""Frozen, validated settings: the model's shape and the settings of one generation call.
+
+Both read the Hugging Face files (`config.json`, `generation_config.json`) and write them back. A value is
+checked when the object is made, so that nothing invalid travels further.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from redraft.errors import CheckpointError, SettingError
+
+LayerType = Literal["sliding_attention", "full_attention"]
+SLIDING: LayerType = "sliding_attention"
+FULL: LayerType = "full_attention"
+
+MIN_CANVAS, MAX_CANVAS = 16, 512
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelConfig:
+    """The shape of a DiffusionGemma text model. Field names follow `config.json`; `global_*` belong to full layers.
+
+    Raises `CheckpointError` when the numbers contradict each other.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    moe_intermediate_size: int
+    num_experts: int
+    top_k_experts: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    num_global_key_value_heads: int
+    head_dim: int
+    global_head_dim: int
+    layer_types: tuple[LayerType, ...]
+    sliding_window: int = 1024
+    rope_theta: float = 10_000.0
+    global_rope_theta: float = 1_000_000.0
+    partial_rotary_factor: float = 0.25
+    rms_norm_eps: float = 1e-6
+    final_logit_softcapping: float = 30.0
+    max_position_embeddings: int = 262_144
+    initializer_range: float = 0.02
+    canvas_length: int = 256
+    bos_token_id: int = 2
+    eos_token_id: tuple[int, ...] = (1,)
+    pad_token_id: int = 0
+    # Written back untouched so that a saved folder keeps what we do not interpret (vision_config, image ids, ...).
+    extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.top_k_experts > self.num_experts:
+            raise CheckpointError(f"top_k_experts {self.top_k_experts} is larger than num_experts {self.num_experts}.")
+        for kv_heads in (self.num_key_value_heads, self.num_global_key_value_heads):
+            if self.num_attention_heads % kv_heads:
+                raise CheckpointError(
+                    f"num_attention_heads {self.num_attention_heads} is not a multiple of {kv_heads} key/value heads."
+                )
+        if self.head_dim % 2 or self.global_head_dim % 2:
+            raise CheckpointError(f"Head dimensions {self.head_dim} and {self.global_head_dim} must be even.")
+        unknown = set(self.layer_types) - {SLIDING, FULL}
+        if unknown or not self.layer_types:
+            raise CheckpointError(f"layer_types must name {SLIDING!r} or {FULL!r} layers, got {sorted(unknown)}.")
+
+    @property
+    def num_hidden_layers(self) -> int:
+        return len(self.layer_types)
+
+    def is_sliding(self, layer: int) -> bool:
+        return self.layer_types[layer] == SLIDING
+
+    def layer_head_dim(self, layer: int) -> int:
+        return self.head_dim if self.is_sliding(layer) else self.global_head_dim
+
+    def layer_kv_heads(self, layer: int) -> int:
+        return self.num_key_value_heads if self.is_sliding(layer) else self.num_global_key_value_heads
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> ModelConfig:
+        """Read a parsed `config.json`. Raises `CheckpointError` naming what is missing or not supported."""
+        if raw.get("model_type") != "diffusion_gemma":
+            raise CheckpointError(
+                f"config.json describes model_type {raw.get('model_type')!r}; Redraft runs 'diffusion_gemma' only."
+            )
+        text = raw.get("text_config")
+        if not isinstance(text, Mapping):
+            raise CheckpointError("config.json has no text_config.")
+        _reject_unsupported(text)
+        return cls(**_text_fields(text), **_top_fields(raw, text), extra=dict(raw))
+
+    def to_dict(self) -> dict[str, Any]:
+        """The `config.json` content of this shape, readable by Transformers."""
+        text = dict(self.extra.get("text_config", {}))
+        text.pop("per_layer_config", None)
+        same = ("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_experts",
+                "top_k_experts", "num_attention_heads", "num_key_value_heads", "num_global_key_value_heads",
+                "head_dim", "global_head_dim", "sliding_window", "rms_norm_eps", "final_logit_softcapping",
+                "max_position_embeddings", "initializer_range", "bos_token_id", "pad_token_id")  # fmt: skip
+        text |= {name: getattr(self, name) for name in same}
+        text |= {
+            "model_type": "diffusion_gemma_text",
+            "num_hidden_layers": self.num_hidden_layers,
+            "layer_types": list(self.layer_types),
+            "hidden_activation": "gelu_pytorch_tanh",
+            "use_bidirectional_attention": "vision",
+            "rope_parameters": {
+                SLIDING: {"rope_type": "default", "rope_theta": self.rope_theta},
+                FULL: {
+                    "rope_type": "proportional",
+                    "partial_rotary_factor": self.partial_rotary_factor,
+                    "rope_theta": self.global_rope_theta,
+                },
+            },
+        }
+        return dict(self.extra) | {
+            "architectures": ["DiffusionGemmaForBlockDiffusion"],
+            "model_type": "diffusion_gemma",
+            "canvas_length": self.canvas_length,
+            "eos_token_id": list(self.eos_token_id),
+            "tie_word_embeddings": True,
+            "text_config": text,
+        }
+
+
+_REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_experts",
+             "top_k_experts", "num_attention_heads", "num_key_value_heads", "head_dim")  # fmt: skip
+_OPTIONAL = ("sliding_window", "rms_norm_eps", "final_logit_softcapping", "max_position_embeddings",
+             "initializer_range", "bos_token_id", "pad_token_id")  # fmt: skip
+
+
+def _reject_unsupported(text: Mapping[str, Any]) -> None:
+    activation = text.get("hidden_activation", "gelu_pytorch_tanh")
+    if activation != "gelu_pytorch_tanh":
+        raise CheckpointError(f"hidden_activation {activation!r} is not supported; expected 'gelu_pytorch_tanh'.")
+    if text.get("attention_bias"):
+        raise CheckpointError("attention_bias is not supported.")
+    if text.get("use_bidirectional_attention") == "all":
+        raise CheckpointError("use_bidirectional_attention 'all' is not supported; DiffusionGemma uses 'vision'.")
+
+
+def _text_fields(text: Mapping[str, Any]) -> dict[str, Any]:
+    missing = [name for name in _REQUIRED if text.get(name) is None]
+    if missing:
+        raise CheckpointError(f"config.json's text_config lacks {', '.join(missing)}.")
+    fields = {name: text[name] for name in _REQUIRED}
+    fields |= {name: text[name] for name in _OPTIONAL if text.get(name) is not None}
+    layer_types = text.get("layer_types") or _default_layer_types(text.get("num_hidden_layers", 30))
+    rope = text.get("rope_parameters") or {}
+    sliding, full = rope.get(SLIDING) or {}, rope.get(FULL) or {}
+    fields |= {
+        "layer_types": tuple(layer_types),
+        "rope_theta": float(sliding.get("rope_theta", 10_000.0)),
+        "global_rope_theta": float(full.get("rope_theta", 1_000_000.0)),
+        "partial_rotary_factor": float(full.get("partial_rotary_factor", 0.25)),
+    }
+    return fields | _global_heads(text, tuple(layer_types))
+
+
+def _default_layer_types(count: int) -> list[str]:
+    return [FULL if (i + 1) % 6 == 0 or i == count - 1 else SLIDING for i in range(count)]
+
+
+def _global_heads(text: Mapping[str, Any], layer_types: tuple[str, ...]) -> dict[str, int]:
+    """Full layers' head size and kv heads, from `global_*` keys or from newer files' `per_layer_config`."""
+    head_dim, kv_heads = text.get("global_head_dim"), text.get("num_global_key_value_heads")
+    overrides = text.get("per_layer_config") or {}
+    for layer, kind in enumerate(layer_types):
+        if kind == FULL and (entry := overrides.get(str(layer), overrides.get(layer))):
+            head_dim = entry.get("head_dim", head_dim)
+            kv_heads = entry.get("num_key_value_heads", kv_heads)
+    return {
+        "global_head_dim": head_dim or 512,
+        "num_global_key_value_heads": kv_heads or text["num_key_value_heads"],
+    }
+
+
+def _top_fields(raw: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, Any]:
+    eos = raw.get("eos_token_id", text.get("eos_token_id", 1))
+    eos = 1 if eos is None else eos
+    return {
+        "canvas_length": raw.get("canvas_length") or 256,
+        "eos_token_id": tuple(eos) if isinstance(eos, list | tuple) else (eos,),
+    }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GenerationSettings:
+    """Everything one generation call can set. The defaults are the reference sampler (preset `balanced`).
+
+    Temperatures are plain factors, entropies and `confidence_threshold` are in nats, lengths are in tokens.
+    Raises `SettingError` naming the setting, its value and what is allowed.
+    """
+
+    max_tokens: int = 1024
+    steps: int = 48
+    entropy_bound: float = 0.1
+    t_max: float = 0.8
+    t_min: float = 0.4
+    schedule_steps: int = 48
+    """Steps over which the temperature falls from t_max to t_min, whatever the step cap `steps` is."""
+    stretch_schedule: bool = False
+    """Let the temperature fall over `steps` instead, as Transformers does with its step cap."""
+    stability_threshold: int = 1
+    confidence_threshold: float = 0.005
+    stop_at_eos: bool = False
+    """Judge stability and confidence only up to the first end-of-text of the argmax canvas."""
+    forbid_empty: bool = False
+    """Forbid end-of-text at the very first position of an answer, also in what feeds self-conditioning."""
+    canvas_length: int | None = None
+    seed: int = 0
+    stop: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
+        _require(self.steps >= 1, "steps", self.steps, "at least 1")
+        _require(self.schedule_steps >= 1, "schedule_steps", self.schedule_steps, "at least 1")
+        _require(self.entropy_bound > 0, "entropy_bound", self.entropy_bound, "above 0")
+        _require(self.t_min >= 0, "t_min", self.t_min, "at least 0")
+        _require(self.t_max > self.t_min, "t_max", self.t_max, f"above t_min ({self.t_min})")
+        _require(self.stability_threshold >= 0, "stability_threshold", self.stability_threshold, "at least 0")
+        _require(self.confidence_threshold > 0, "confidence_threshold", self.confidence_threshold, "above 0")
+        _require(0 <= self.seed < 2**63, "seed", self.seed, "between 0 and 2^63 - 1")
+        if self.canvas_length is not None:
+            allowed = f"between {MIN_CANVAS} and {MAX_CANVAS}"
+            _require(MIN_CANVAS <= self.canvas_length <= MAX_CANVAS, "canvas_length", self.canvas_length, allowed)
+        if any(not text for text in self.stop):
+            raise SettingError("stop holds an empty string.")
+
+    @property
+    def temperature_steps(self) -> int:
+        """The number of steps over which the temperature schedule runs."""
+        return self.steps if self.stretch_schedule else self.schedule_steps
+
+
+def _require(ok: bool, name: str, value: object, allowed: str) -> None:
+    if not ok:
+        raise SettingError(f"{name} is {value}; it must be {allowed}.")
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "fast": {"steps": 16, "stop_at_eos": True, "forbid_empty": True},
+    "balanced": {},
+    "careful": {
+        "steps": 96, "schedule_steps": 96, "entropy_bound": 0.02, "t_max": 1.0, "t_min": 0.5, "forbid_empty": True,
+    },
+}  # fmt: skip
+"""`balanced` is the reference; `careful` is the slower setting that users measured as better on hard questions."""
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "max_tokens": (int,), "steps": (int,), "schedule_steps": (int,), "stability_threshold": (int,), "seed": (int,),
+    "canvas_length": (int,), "entropy_bound": (int, float), "t_min": (int, float), "t_max": (int, float),
+    "confidence_threshold": (int, float), "stretch_schedule": (bool,), "stop_at_eos": (bool,), "forbid_empty": (bool,),
+}  # fmt: skip
+
+
+def resolve_settings(
+    base: GenerationSettings, *, preset: str | None = None, **overrides: Any
+) -> GenerationSettings:
+    """The settings of one call: `base` (the checkpoint's), then a preset, then what the caller named.
+
+    `None` means "not given". Raises `SettingError` for unknown names, presets, types and values.
+    """
+    if preset is not None and preset not in PRESETS:
+        raise SettingError(f"preset is {preset!r}; it must be one of {', '.join(PRESETS)}.")
+    given = {name: value for name, value in overrides.items() if value is not None}
+    known = {f.name for f in dataclasses.fields(GenerationSettings)}
+    if unknown := sorted(set(given) - known):
+        raise SettingError(f"Unknown setting {unknown[0]!r}; known settings are {', '.join(sorted(known))}.")
+    if "stop" in given:
+        given["stop"] = _stop_strings(given["stop"])
+    for name, value in given.items():
+        _check_type(name, value)
+    return dataclasses.replace(base, **{**PRESETS.get(preset or "balanced", {}), **given})
+
+
+def _stop_strings(stop: object) -> tuple[str, ...]:
+    strings = (stop,) if isinstance(stop, str) else tuple(stop) if isinstance(stop, list | tuple) else None
+    if strings is None or not all(isinstance(text, str) for text in strings):
+        raise SettingError("stop must be a string or a list of strings.")
+    return strings  # type: ignore[return-value]
+
+
+def _check_type(name: str, value: object) -> None:
+    allowed = _TYPES.get(name)
+    if allowed is None:
+        return
+    is_bool = isinstance(value, bool)
+    if not isinstance(value, allowed) or (is_bool and bool not in allowed):
+        wanted = " or ".join(t.__name__ for t in allowed)
+        raise SettingError(f"{name} is {value!r}; it must be of type {wanted}.")
+
+
+def settings_from_dict(raw: Mapping[str, Any]) -> GenerationSettings:
+    """The defaults of a checkpoint, from its parsed `generation_config.json` (max_new_tokens stays the caller's)."""
+    sampler = raw.get("sampler_config") or {}
+    kind = sampler.get("_cls_name", "EntropyBoundSamplerConfig")
+    if kind != "EntropyBoundSamplerConfig":
+        raise CheckpointError(f"generation_config.json names sampler {kind!r}; EntropyBoundSamplerConfig is supported.")
+    steps = raw.get("max_denoising_steps")
+    given = {
+        "steps": steps, "schedule_steps": steps, "entropy_bound": sampler.get("entropy_bound"),
+        "t_min": raw.get("t_min"), "t_max": raw.get("t_max"),
+        "stability_threshold": raw.get("stability_threshold"), "confidence_threshold": raw.get("confidence_threshold"),
+    }  # fmt: skip
+    return GenerationSettings(**{name: value for name, value in given.items() if value is not None})

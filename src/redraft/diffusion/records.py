@@ -1,0 +1,71 @@
+"""What the loop reports. Terminal, traces, server, page and tests all read these; the loop itself renders nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+FinishReason = Literal["stop", "length"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DenoiseStep:
+    """One denoising step of one canvas. Every sequence has one entry per canvas position.
+
+    canvas         token ids that entered this step
+    argmax_canvas  most likely token ids after it: the draft
+    accepted       positions kept by the entropy bound; the others are renoised
+    entropy        nats, of the tempered distribution
+    temperature    that divided the logits
+    converged      the canvas is done: its argmax is committed
+    """
+
+    request_id: int
+    canvas_index: int
+    step: int
+    canvas: tuple[int, ...]
+    argmax_canvas: tuple[int, ...]
+    accepted: tuple[bool, ...]
+    entropy: tuple[float, ...]
+    temperature: float
+    converged: bool
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dict with a `type`, read back by `record_from_dict`."""
+        return {"type": "denoise", **asdict(self)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Commit:
+    """A finished canvas' contribution to the answer.
+
+    token_ids      the committed tokens that belong to the answer (cut at end-of-text and at max_tokens)
+    text           the new text; the texts of all commits joined are the answer
+    finish_reason  None while more canvases follow
+    """
+
+    request_id: int
+    canvas_index: int
+    token_ids: tuple[int, ...]
+    text: str
+    finish_reason: FinishReason | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """A JSON-ready dict with a `type`, read back by `record_from_dict`."""
+        return {"type": "commit", **asdict(self)}
+
+
+Record = DenoiseStep | Commit
+
+
+def record_from_dict(raw: Mapping[str, Any]) -> Record:
+    """The record that `to_dict` wrote. Raises `ValueError` for an unknown type and `TypeError` for missing fields."""
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items() if name != "type"}
+    match raw.get("type"):
+        case "denoise":
+            return DenoiseStep(**fields)
+        case "commit":
+            return Commit(**fields)
+        case other:
+            raise ValueError(f"unknown record type {other!r}")

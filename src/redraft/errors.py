@@ -1,0 +1,41 @@
+"""The exception tree. Whoever catches `RedraftError` catches everything that Redraft raises on purpose.
+
+RedraftError
+├── InputError            (also a ValueError) something the caller gave cannot be honoured
+│   ├── SettingError          a setting is unknown, out of range, or contradicts another
+│   ├── PromptError           the prompt is empty, too long, or holds ids outside the vocabulary
+│   ├── CheckpointError       a model folder is missing files, or its tensors do not fit its config
+│   └── HubError              a hub id cannot be resolved (offline, unknown, no permission)
+└── TrainingError         a run cannot go on (a NaN loss, a full disk)
+
+`InputError` is for users and is raised before any compute; invariants inside Redraft use `assert`.
+The command line maps InputError to exit code 2 and everything else to 1.
+"""
+
+
+class RedraftError(Exception):
+    """Base of every error that Redraft raises on purpose."""
+
+
+class InputError(RedraftError, ValueError):
+    """The caller's input cannot be honoured; the message is one sentence that says why."""
+
+
+class SettingError(InputError):
+    """A setting is unknown, out of range, or contradicts another one."""
+
+
+class PromptError(InputError):
+    """A prompt is empty, too long, malformed, or holds ids outside the vocabulary."""
+
+
+class CheckpointError(InputError):
+    """A model folder is incomplete, damaged, or does not fit its own config."""
+
+
+class HubError(InputError):
+    """A hub id cannot be resolved: offline, unknown, or not permitted."""
+
+
+class TrainingError(RedraftError):
+    """A training run cannot go on."""

@@ -1,0 +1,48 @@
+"""Plain PyTorch definitions of every operation: right on any device and dtype, and what faster versions must equal.
+
+Shapes: T tokens (of any number of requests), D width, E experts, K experts per token, I expert width,
+N query heads, G key/value heads, H head dim, S keys.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """x [..., D] over its root mean square, times `weight` [D] as it is (no +1); fp32 inside, x's dtype outside."""
+    y = x.float()
+    y = y * torch.rsqrt(y.square().mean(-1, keepdim=True) + eps)
+    if weight is not None:
+        y = y * weight.float()
+    return y.to(x.dtype)
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """Grouped-query attention with scale 1: q [B,N,T,H], k and v [B,G,S,H], mask [B|1,1,T,S] True where seen.
+
+    Returns [B,T,N*H]. Scores in the inputs' dtype, softmax in fp32.
+    """
+    batch, heads, count, _ = q.shape
+    repeat = heads // k.shape[1]
+    k, v = k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)  # [B,N,S,H]
+    scores = q @ k.transpose(-1, -2)  # [B,N,T,S]
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(-1, dtype=torch.float32).to(q.dtype)
+    return (weights @ v).transpose(1, 2).reshape(batch, count, -1)
+
+
+def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """Sum over each token's chosen experts: x [T,D], index and weight [T,K], gate_up [E,2I,D], down [E,D,I] -> [T,D]."""
+    out = torch.zeros_like(x)
+    for expert in range(gate_up.shape[0]):
+        token, slot = torch.where(index == expert)
+        if token.numel() == 0:
+            continue
+        gate, up = F.linear(x[token], gate_up[expert]).chunk(2, -1)
+        y = F.linear(F.gelu(gate, approximate="tanh") * up, down[expert])
+        out.index_add_(0, token, (y * weight[token, slot, None]).to(out.dtype))
+    return out

@@ -1,0 +1,5 @@
+"""The DiffusionGemma model: one weight stack, used causally (`encode`) and two-sided (`denoise`)."""
+
+from redraft.model.transformer import Transformer
+
+__all__ = ["Transformer"]

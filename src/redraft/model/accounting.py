@@ -1,0 +1,127 @@
+"""How many parameters a model has, where they sit, and what they and the cache cost in bytes; from its config alone."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from redraft.config import FULL, SLIDING, LayerType, ModelConfig
+
+BYTES_PER_PARAMETER = {"bf16": 2, "fp32": 4}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Part:
+    """`count` equal pieces of a model with `each` parameters, of which one token uses `active_each`."""
+
+    name: str
+    each: int
+    count: int
+    active_each: int
+
+    @property
+    def total(self) -> int:
+        return self.each * self.count
+
+    @property
+    def active(self) -> int:
+        return self.active_each * self.count
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KVCost:
+    """Cache bytes of one kind of layer, all its layers together."""
+
+    kind: LayerType
+    layers: int
+    bytes_per_token: int
+    kept_tokens: int | None
+    """A sliding layer's most; None where every token is kept."""
+
+    def bytes_at(self, tokens: int) -> int:
+        """Bytes that one request of `tokens` committed tokens occupies."""
+        kept = tokens if self.kept_tokens is None else min(tokens, self.kept_tokens)
+        return kept * self.bytes_per_token
+
+
+def text_parts(config: ModelConfig) -> tuple[Part, ...]:
+    """The text model, part by part; shared tensors count once."""
+    width, layers = config.hidden_size, config.num_hidden_layers
+    expert = 3 * config.moe_intermediate_size * width
+    dense = 3 * config.intermediate_size * width
+    return (
+        _part("embedding (also the head)", config.vocab_size * width),
+        _part("sliding attention", _attention(config, SLIDING), config.layer_types.count(SLIDING)),
+        _part("full attention", _attention(config, FULL), config.layer_types.count(FULL)),
+        _part("dense MLP", dense, layers),
+        _part("router", width * config.num_experts + width + config.num_experts, layers),
+        _part("experts", expert * config.num_experts, layers, active=expert * config.top_k_experts),
+        _part("self-conditioning", dense + width),
+        _part("layer norms", 7 * width, layers),
+        _part("final norm", width),
+        # One scalar for each phase; a token passes one phase at a time, yet both are counted as the reference does.
+        _part("layer scalars", 2, layers),
+    )
+
+
+def vision_parts(config: ModelConfig) -> tuple[Part, ...]:
+    """The vision tower and its projector as `vision_config` describes them; empty without one."""
+    vision = config.extra.get("vision_config")
+    if not vision:
+        return ()
+    projector = vision["hidden_size"] * config.hidden_size
+    return (_part("vision tower", _vision_tower(vision)), _part("vision projector", projector))
+
+
+def total(parts: tuple[Part, ...]) -> int:
+    """Parameters of all parts together."""
+    return sum(part.total for part in parts)
+
+
+def active_per_token(config: ModelConfig) -> int:
+    """Parameters that take part in computing one token."""
+    return sum(part.active for part in text_parts(config))
+
+
+def kv_costs(config: ModelConfig, bytes_per_element: int = 2) -> tuple[KVCost, ...]:
+    """Cache cost per kind of layer: keys and values are both stored, also where the values come from the keys."""
+    heads = {
+        SLIDING: config.num_key_value_heads * config.head_dim,
+        FULL: config.num_global_key_value_heads * config.global_head_dim,
+    }
+    kept = {SLIDING: config.sliding_window - 1, FULL: None}
+    return tuple(
+        KVCost(
+            kind=kind,
+            layers=(layers := config.layer_types.count(kind)),
+            bytes_per_token=2 * heads[kind] * bytes_per_element * layers,
+            kept_tokens=kept[kind],
+        )
+        for kind in (SLIDING, FULL)
+        if kind in config.layer_types
+    )
+
+
+def _part(name: str, each: int, count: int = 1, active: int | None = None) -> Part:
+    return Part(name=name, each=each, count=count, active_each=each if active is None else active)
+
+
+def _attention(config: ModelConfig, kind: LayerType) -> int:
+    """One layer's projections and its q and k norms; full layers have no v projection."""
+    sliding = kind == SLIDING
+    dim = config.head_dim if sliding else config.global_head_dim
+    kv_heads = config.num_key_value_heads if sliding else config.num_global_key_value_heads
+    heads = 2 * config.num_attention_heads + (2 if sliding else 1) * kv_heads  # q, o, k and perhaps v
+    return config.hidden_size * heads * dim + 2 * dim
+
+
+def _vision_tower(vision: Mapping[str, Any]) -> int:
+    width = vision["hidden_size"]
+    heads, dim = vision["num_attention_heads"], vision["head_dim"]
+    attention = 2 * width * dim * (heads + vision["num_key_value_heads"]) + 2 * dim
+    mlp = 3 * width * vision["intermediate_size"]
+    layers = vision["num_hidden_layers"] * (attention + mlp + 4 * width)
+    patches = 3 * vision.get("patch_size", 16) ** 2 * width + 2 * vision["position_embedding_size"] * width
+    standardize = 2 * width if vision.get("standardize") else 0
+    return patches + layers + standardize

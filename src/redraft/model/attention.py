@@ -1,0 +1,60 @@
+"""Attention of one layer: projections, per-head norms and rotation. What is attended to is the caller's `attend`.
+
+`encode`, `denoise` and training differ only in which keys a query sees, so the layer hands its q, k and v to a
+function and knows nothing of caches or masks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from redraft import kernels
+from redraft.config import ModelConfig
+from redraft.model.rope import rotate
+
+Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
+"""(layer, q [B,N,T,H], k [B,G,T,H], v [B,G,T,H]) -> attended values [B,T,N*H]."""
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm whose weight multiplies as it is."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        return kernels.rms_norm(x, self.weight, self.eps)
+
+
+class Attention(nn.Module):
+    """Grouped-query attention with normed queries, keys and values. Full layers have no v_proj: values are keys."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        width, dim = config.hidden_size, config.layer_head_dim(layer)
+        kv_heads = config.layer_kv_heads(layer)
+        self.layer, self.head_dim, self.eps = layer, dim, config.rms_norm_eps
+        self.q_proj = nn.Linear(width, config.num_attention_heads * dim, bias=False)
+        self.k_proj = nn.Linear(width, kv_heads * dim, bias=False)
+        self.v_proj = nn.Linear(width, kv_heads * dim, bias=False) if config.is_sliding(layer) else None
+        self.o_proj = nn.Linear(config.num_attention_heads * dim, width, bias=False)
+        self.q_norm = RMSNorm(dim, config.rms_norm_eps)
+        self.k_norm = RMSNorm(dim, config.rms_norm_eps)
+
+    def project(self, x: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """x [B,T,D] -> rotated q [B,N,T,H], rotated k and unrotated v [B,G,T,H]."""
+        heads = (*x.shape[:2], -1, self.head_dim)
+        q = rotate(self.q_norm(self.q_proj(x).view(heads)), rope)
+        raw_k = self.k_proj(x).view(heads)
+        raw_v = raw_k if self.v_proj is None else self.v_proj(x).view(heads)
+        k = rotate(self.k_norm(raw_k), rope)
+        v = kernels.rms_norm(raw_v, None, self.eps)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+
+    def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
+        return self.o_proj(attend(self.layer, *self.project(x, rope)))

@@ -1,0 +1,92 @@
+"""From what a user calls a model to a folder with its files, and from the folder to its config."""
+
+from __future__ import annotations
+
+import json
+import re
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from redraft.config import ModelConfig
+from redraft.errors import CheckpointError, HubError
+
+CONFIG_FILE = "config.json"
+EMBEDDED = "tiny"
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_FILES = ["*.json", "*.jinja", "*.safetensors", "*.txt", "*.model"]
+
+
+def resolve_folder(model: str | Path) -> Path:
+    """The folder of `tiny` (inside the package), of a folder's own path, or of a hub id (downloaded if need be).
+
+    Raises `HubError` when the hub cannot deliver and `CheckpointError` when `model` is none of the three.
+    """
+    if model == EMBEDDED:
+        return _embedded_folder()
+    if Path(model).is_dir():
+        return Path(model)
+    if Path(model).exists():
+        raise CheckpointError(f"{model} is a file; a model is a folder with config.json and safetensors files.")
+    if isinstance(model, str) and _HUB_ID.fullmatch(model):
+        return _download(model)
+    raise CheckpointError(
+        f"{str(model)!r} is neither '{EMBEDDED}', nor a folder, nor a hub id like google/diffusiongemma-26B-A4B-it."
+    )
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """The shape that a folder's config.json describes. Raises `CheckpointError` with what is wrong with it."""
+    path = folder / CONFIG_FILE
+    raw = read_json(path)
+    if raw.get("quantization_config"):
+        raise CheckpointError(f"{path} describes quantized weights, which are not supported; load the bf16 weights.")
+    if raw.get("tie_word_embeddings") is False:
+        raise CheckpointError(f"{path} sets tie_word_embeddings to false; DiffusionGemma shares one stack of weights.")
+    try:
+        return ModelConfig.from_dict(raw)
+    except CheckpointError:
+        raise
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise CheckpointError(f"{path} holds a value that makes no sense: {error}.") from error
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object from a model folder. Raises `CheckpointError` if there is none or it cannot be read."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path.parent} has no {path.name}; it is not a model folder.") from None
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{path} cannot be read as JSON: {error}.") from error
+    if not isinstance(content, dict):
+        raise CheckpointError(f"{path} does not hold a JSON object.")
+    return content
+
+
+def _embedded_folder() -> Path:
+    folder = Path(str(files("redraft"))) / "assets" / EMBEDDED
+    if not (folder / CONFIG_FILE).is_file():
+        raise CheckpointError(f"This installation of redraft lacks the embedded model '{EMBEDDED}'; reinstall it.")
+    return folder
+
+
+def _download(hub_id: str) -> Path:
+    # Imported here because most runs need no hub and the client takes a while to import.
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    try:
+        return Path(snapshot_download(hub_id, allow_patterns=_FILES))
+    except GatedRepoError as error:
+        advice = f"needs permission: accept its terms at huggingface.co/{hub_id} and run `hf auth login`"
+        raise HubError(f"{hub_id} {advice}.") from error
+    except RepositoryNotFoundError as error:
+        advice = "check the spelling, or run `hf auth login` if the model is private"
+        raise HubError(f"{hub_id} is neither a folder here nor a model on the Hugging Face hub; {advice}.") from error
+    except LocalEntryNotFoundError as error:
+        advice = "go online, or name a folder or 'tiny'"
+        raise HubError(f"{hub_id} is not in the local cache and the hub cannot be reached; {advice}.") from error
+    except Exception as error:  # the client lets its transport library's own exceptions through
+        reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+        raise HubError(f"{hub_id} could not be fetched from the Hugging Face hub: {reason}.") from error

@@ -1,0 +1,82 @@
+"""What the Hugging Face layout calls our tensors: one table, read in both directions.
+
+The files store the shared stack once, under `model.decoder`. Only the layer scalars exist per phase: the decoder's
+belongs to `denoise`, the encoder's to `encode`.
+"""
+
+from __future__ import annotations
+
+import re
+
+_DECODER = "model.decoder."
+_ENCODER = "model.encoder.language_model."
+
+# ours -> theirs; {L} is the layer number.
+TABLE: dict[str, str] = {
+    "embedding.weight": "model.decoder.embed_tokens.weight",
+    "norm.weight": "model.decoder.norm.weight",
+    "self_conditioning.pre_norm.weight": "model.decoder.self_conditioning.pre_norm.weight",
+    "self_conditioning.gate_proj.weight": "model.decoder.self_conditioning.gate_proj.weight",
+    "self_conditioning.up_proj.weight": "model.decoder.self_conditioning.up_proj.weight",
+    "self_conditioning.down_proj.weight": "model.decoder.self_conditioning.down_proj.weight",
+    "layers.{L}.attention.q_proj.weight": "model.decoder.layers.{L}.self_attn.q_proj.weight",
+    "layers.{L}.attention.k_proj.weight": "model.decoder.layers.{L}.self_attn.k_proj.weight",
+    "layers.{L}.attention.v_proj.weight": "model.decoder.layers.{L}.self_attn.v_proj.weight",
+    "layers.{L}.attention.o_proj.weight": "model.decoder.layers.{L}.self_attn.o_proj.weight",
+    "layers.{L}.attention.q_norm.weight": "model.decoder.layers.{L}.self_attn.q_norm.weight",
+    "layers.{L}.attention.k_norm.weight": "model.decoder.layers.{L}.self_attn.k_norm.weight",
+    "layers.{L}.mlp.gate_proj.weight": "model.decoder.layers.{L}.mlp.gate_proj.weight",
+    "layers.{L}.mlp.up_proj.weight": "model.decoder.layers.{L}.mlp.up_proj.weight",
+    "layers.{L}.mlp.down_proj.weight": "model.decoder.layers.{L}.mlp.down_proj.weight",
+    "layers.{L}.router.proj.weight": "model.decoder.layers.{L}.router.proj.weight",
+    "layers.{L}.router.scale": "model.decoder.layers.{L}.router.scale",
+    "layers.{L}.router.per_expert_scale": "model.decoder.layers.{L}.router.per_expert_scale",
+    "layers.{L}.experts.gate_up_proj": "model.decoder.layers.{L}.experts.gate_up_proj",
+    "layers.{L}.experts.down_proj": "model.decoder.layers.{L}.experts.down_proj",
+    "layers.{L}.pre_attention_norm.weight": "model.decoder.layers.{L}.input_layernorm.weight",
+    "layers.{L}.post_attention_norm.weight": "model.decoder.layers.{L}.post_attention_layernorm.weight",
+    "layers.{L}.pre_mlp_norm.weight": "model.decoder.layers.{L}.pre_feedforward_layernorm.weight",
+    "layers.{L}.post_mlp_norm.weight": "model.decoder.layers.{L}.post_feedforward_layernorm_1.weight",
+    "layers.{L}.pre_experts_norm.weight": "model.decoder.layers.{L}.pre_feedforward_layernorm_2.weight",
+    "layers.{L}.post_experts_norm.weight": "model.decoder.layers.{L}.post_feedforward_layernorm_2.weight",
+    "layers.{L}.post_feedforward_norm.weight": "model.decoder.layers.{L}.post_feedforward_layernorm.weight",
+    "layers.{L}.denoise_scalar": "model.decoder.layers.{L}.layer_scalar",
+    "layers.{L}.encode_scalar": "model.encoder.language_model.layers.{L}.layer_scalar",
+}
+_REVERSED = {theirs: ours for ours, theirs in TABLE.items()}
+_LAYER = re.compile(r"layers\.(\d+)\.")
+_VISION = ("model.encoder.vision_tower.", "model.encoder.embed_vision.")
+
+
+def to_hugging_face(name: str) -> str:
+    """The file's name of one of our tensors."""
+    return _translate(name, TABLE) or _unknown(name)
+
+
+def from_hugging_face(name: str) -> str | None:
+    """Our name of a tensor in a file, None if it is not one of ours."""
+    return _translate(name, _REVERSED)
+
+
+def is_vision(name: str) -> bool:
+    """Does the tensor belong to the vision tower or its projector?"""
+    return name.startswith(_VISION)
+
+
+def is_tied_copy(name: str) -> bool:
+    """Is this a second copy of a shared tensor: the head, or an encoder tensor that the decoder stores as well?"""
+    if name == "lm_head.weight":
+        return True
+    return name.startswith(_ENCODER) and from_hugging_face(name.replace(_ENCODER, _DECODER, 1)) is not None
+
+
+def _translate(name: str, table: dict[str, str]) -> str | None:
+    match = _LAYER.search(name)
+    if match is None:
+        return table.get(name)
+    found = table.get(name.replace(match[0], "layers.{L}.", 1))
+    return None if found is None else found.format(L=match[1])
+
+
+def _unknown(name: str) -> str:
+    raise AssertionError(f"{name} is missing from the table of names")

@@ -1,0 +1,190 @@
+"""The whole text model. One stack of weights with two uses:
+
+encode   causal over committed tokens; appends their keys and values to the cache.
+denoise  two-sided over one canvas per request, reading the cache; never writes it.
+
+Shapes: B requests, T tokens, L canvas, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from redraft import kernels
+from redraft.cache import KVCache
+from redraft.config import ModelConfig
+from redraft.errors import PromptError
+from redraft.model.attention import Attend, Attention, RMSNorm
+from redraft.model.moe import Experts, GatedMLP, Router
+from redraft.model.rope import inverse_frequencies, rope_table
+from redraft.model.self_conditioning import SelfConditioning
+
+Rope = dict[str, tuple[Tensor, Tensor]]
+
+
+class Layer(nn.Module):
+    """Attention, then a dense MLP and a mixture of experts side by side; every part is normed on both sides."""
+
+    encode_scalar: Tensor
+    denoise_scalar: Tensor
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        width, eps = config.hidden_size, config.rms_norm_eps
+        self.kind = config.layer_types[layer]
+        self.attention = Attention(config, layer)
+        self.mlp = GatedMLP(width, config.intermediate_size)
+        self.router = Router(config)
+        self.experts = Experts(config)
+        self.pre_attention_norm = RMSNorm(width, eps)
+        self.post_attention_norm = RMSNorm(width, eps)
+        self.pre_mlp_norm = RMSNorm(width, eps)
+        self.post_mlp_norm = RMSNorm(width, eps)
+        self.pre_experts_norm = RMSNorm(width, eps)
+        self.post_experts_norm = RMSNorm(width, eps)
+        self.post_feedforward_norm = RMSNorm(width, eps)
+        self.register_buffer("encode_scalar", torch.ones(1))
+        self.register_buffer("denoise_scalar", torch.ones(1))
+
+    def forward(self, x: Tensor, rope: Rope, attend: Attend, scalar: Tensor) -> Tensor:
+        """x [B,T,D] -> [B,T,D]; `scalar` is the layer's scale of the phase."""
+        x = x + self.post_attention_norm(self.attention(self.pre_attention_norm(x), rope[self.kind], attend))
+        return (x + self.feed_forward(x)) * scalar
+
+    def feed_forward(self, x: Tensor) -> Tensor:
+        """The dense MLP's and the experts' normed sum, normed again."""
+        dense = self.post_mlp_norm(self.mlp(self.pre_mlp_norm(x)))
+        flat = x.flatten(0, 1)  # [B*T,D]
+        index, weight = self.router(flat)
+        sparse = self.experts(self.pre_experts_norm(flat), index, weight).view_as(x)
+        return self.post_feedforward_norm(dense + self.post_experts_norm(sparse))
+
+
+class Transformer(nn.Module):
+    """DiffusionGemma's text model. `load_model` fills it from a checkpoint, `initialise` draws fresh weights."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.self_conditioning = SelfConditioning(config)
+        self.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.num_hidden_layers))
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self._frequencies: dict[str, Tensor] = {}
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embedding.weight.dtype
+
+    @property
+    def embedding_scale(self) -> Tensor:
+        """sqrt(D), rounded to the working dtype as the reference rounds it (53.0 for the 26B model in bf16)."""
+        return torch.tensor(self.config.hidden_size**0.5, dtype=self.dtype, device=self.device)
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """[B,T] -> [B,T,D]."""
+        return self.embedding(token_ids) * self.embedding_scale
+
+    def new_cache(self, batch_size: int, capacity: int) -> KVCache:
+        """An empty cache for `batch_size` requests of at most `capacity` committed tokens each."""
+        return KVCache(self.config, batch_size, capacity, device=self.device, dtype=self.dtype)
+
+    def encode(self, token_ids: Tensor, cache: KVCache, counts: list[int] | None = None) -> Tensor:
+        """Run committed tokens [B,T] causally and append their keys and values; returns hidden states [B,T,D].
+
+        `counts` says how many of each request's T tokens are real; the rest is right padding whose hidden states
+        mean nothing and which the cache does not keep. Raises `PromptError` for ids outside the vocabulary and for
+        more tokens than the cache holds.
+        """
+        self._check_ids(token_ids)
+        counts = [token_ids.shape[1]] * token_ids.shape[0] if counts is None else counts
+        cache.check_room(counts)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            window = self.config.sliding_window if self.config.is_sliding(layer) else None
+            out = torch.stack([_attend_causal(q[b], k[b], v[b], cache, layer, b, window) for b in range(len(q))])
+            cache.write(layer, k, v, counts)
+            return out
+
+        x = self._run(self.embed(token_ids), cache.lengths, attend, "encode")
+        cache.advance(counts)
+        return x
+
+    def denoise(self, canvas: Tensor, cache: KVCache, soft: Tensor | None = None) -> Tensor:
+        """One two-sided pass over a canvas of token ids [B,L] behind each request's cached tokens -> hidden [B,L,D].
+
+        `soft` [B,L,D] is what `soft_embeddings` made of the last step; None on a canvas' first step.
+        """
+        self._check_ids(canvas)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            return torch.stack([_attend_all(q[b], k[b], v[b], cache, layer, b) for b in range(len(q))])
+
+        x = self.self_conditioning.combine(self.embed(canvas), soft)
+        return self._run(x, cache.lengths, attend, "denoise")
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """hidden [...,D] -> soft-capped fp32 logits [...,V] of the tied head."""
+        cap = self.config.final_logit_softcapping
+        return (F.linear(hidden, self.embedding.weight).float() / cap).tanh_() * cap
+
+    def soft_embeddings(self, logits: Tensor) -> Tensor:
+        """Temperature-divided logits [B,L,V] -> probability-weighted embeddings [B,L,D].
+
+        The logits are rounded to the working dtype first, as the reference stores them between steps.
+        """
+        probabilities = logits.to(self.dtype).softmax(-1, dtype=torch.float32).to(self.dtype)
+        return probabilities @ self.embedding.weight * self.embedding_scale
+
+    def rope(self, positions: Tensor) -> Rope:
+        """cos and sin per layer kind for positions [B,T]."""
+        if not self._frequencies:
+            for kind in set(self.config.layer_types):
+                sliding = kind == "sliding_attention"
+                self._frequencies[kind] = inverse_frequencies(self.config, sliding=sliding)
+        return {
+            kind: rope_table(positions, frequencies.to(positions.device), self.dtype)
+            for kind, frequencies in self._frequencies.items()
+        }
+
+    def _run(self, x: Tensor, starts: list[int], attend: Attend, phase: str) -> Tensor:
+        """All layers over x [B,T,D] whose requests begin at positions `starts`."""
+        offsets = torch.arange(x.shape[1], device=x.device)
+        rope = self.rope(torch.tensor(starts, device=x.device)[:, None] + offsets)
+        for layer in self.layers:
+            assert isinstance(layer, Layer)
+            x = layer(x, rope, attend, layer.encode_scalar if phase == "encode" else layer.denoise_scalar)
+        return self.norm(x)
+
+    def _check_ids(self, token_ids: Tensor) -> None:
+        low, high = torch.aminmax(token_ids)
+        if low < 0 or high >= self.config.vocab_size:
+            bad = int(low) if low < 0 else int(high)
+            raise PromptError(f"Token id {bad} is outside the vocabulary of {self.config.vocab_size}.")
+
+
+def _attend_all(q: Tensor, k: Tensor, v: Tensor, cache: KVCache, layer: int, row: int) -> Tensor:
+    """One request's canvas queries [N,L,H] over its cached past and the whole canvas; nothing is masked."""
+    past_k, past_v, _ = cache.cached(layer, row)
+    keys, values = torch.cat((past_k, k), 1), torch.cat((past_v, v), 1)  # [G,S+L,H]
+    return kernels.attention(q[None], keys[None], values[None])[0]
+
+
+def _attend_causal(
+    q: Tensor, k: Tensor, v: Tensor, cache: KVCache, layer: int, row: int, window: int | None
+) -> Tensor:
+    """One request's new tokens [N,T,H] over its cached past and themselves: key <= query, and inside the window."""
+    past_k, past_v, past = cache.cached(layer, row)
+    here = cache.lengths[row] + torch.arange(q.shape[1], device=q.device)  # [T]
+    positions = torch.cat((past, here))  # [S+T]
+    seen = positions[None] <= here[:, None]
+    if window is not None:
+        seen &= positions[None] > here[:, None] - window
+    keys, values = torch.cat((past_k, k), 1), torch.cat((past_v, v), 1)
+    return kernels.attention(q[None], keys[None], values[None], seen[None, None])[0]
