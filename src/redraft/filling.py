@@ -85,8 +85,8 @@ def fill(
     if not prefix and not suffix:
         raise PromptError("There is nothing to fill between: prefix and suffix are both empty.")
     longest = _longest_hole(max_tokens)
-    context = _encode_prefix(model, tokenizer, prefix, settings, room=MAX_CANVAS)
     holes = _holes(tokenizer, suffix, longest, settings.canvas_length)
+    context = _encode_prefix(model, tokenizer, prefix, settings, room=holes[0].canvas_length)
     finalists = _rank(context, holes)[:FINALISTS]
     candidates = _denoise(context, finalists)
     best = max(candidates, key=lambda candidate: candidate.score)

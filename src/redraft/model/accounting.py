@@ -60,8 +60,7 @@ def text_parts(config: ModelConfig) -> tuple[Part, ...]:
         _part("self-conditioning", dense + width),
         _part("layer norms", 7 * width, layers),
         _part("final norm", width),
-        # One scalar for each phase; a token passes one phase at a time, yet both are counted as the reference does.
-        _part("layer scalars", 2, layers),
+        _part("layer scalars", 2, layers, active=1),  # one for each phase
     )
 
 

@@ -1,0 +1,178 @@
+"""What a conversation may look like: one clear sentence for each thing that is wrong with it.
+
+Chat templates skip or misprint what they do not expect (an unknown part type, a tool result nobody asked for), and the
+model then answers a conversation that the caller did not write. So shape is checked here, before any template sees it.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from redraft.errors import PromptError
+
+ROLES = ("system", "developer", "user", "assistant", "tool")
+MEDIA_PARTS = ("image", "image_url", "audio", "input_audio", "video")
+PART_TYPES = ("text", *MEDIA_PARTS)
+MAX_DEPTH = 64
+
+
+def check_messages(messages: Any) -> None:
+    """Raise PromptError unless `messages` is a conversation that every part of can be rendered."""
+    if not _is_list(messages) or not messages:
+        raise PromptError("messages must be a list with at least one message")
+    answering = False  # whether a tool message may stand here
+    for index, message in enumerate(messages):
+        where = f"messages[{index}]"
+        _check_message(message, where)
+        if message["role"] != "tool":
+            answering = bool(message.get("tool_calls")) and not message.get("tool_responses")
+        elif not answering:
+            _fail(where, "is a tool message, which must follow an assistant message with tool_calls")
+
+
+def check_tools(tools: Any) -> None:
+    """Raise PromptError unless `tools` is None or a list of function declarations."""
+    if tools is None:
+        return
+    if not _is_list(tools):
+        raise PromptError("tools must be a list of function declarations")
+    for index, tool in enumerate(tools):
+        where = f"tools[{index}]"
+        if not isinstance(tool, Mapping) or not isinstance(tool.get("function"), Mapping):
+            _fail(where, "must be a mapping with the key 'function'")
+        if tool.get("type", "function") != "function":
+            _fail(where, f"has type {tool['type']!r}, but only 'function' is known")
+        _check_declaration(tool["function"], f"{where}.function")
+
+
+def plain_data(value: Any, where: str, depth: int = 0) -> Any:
+    """A copy of `value` made of plain JSON types only, which is all that a template may touch.
+
+    Payloads of media parts (decoded images, arrays) become a placeholder: templates look only at whether they are
+    there.
+    """
+    if depth > MAX_DEPTH:
+        _fail(where, f"is nested deeper than {MAX_DEPTH} levels")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)  # a subclass brings methods of its own; these calls give the bare base type
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        return float.__float__(value)
+    if isinstance(value, Mapping):
+        return {_plain_key(key, where): _plain_item(value, key, where, depth) for key in value}
+    if _is_list(value):
+        return [plain_data(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
+    _fail(where, f"holds a {type(value).__name__}, which is no JSON value")
+
+
+def _plain_item(mapping: Mapping[Any, Any], key: Any, where: str, depth: int) -> Any:
+    if key != "type" and mapping.get("type") in MEDIA_PARTS and not isinstance(mapping[key], str):
+        return f"<{type(mapping[key]).__name__}>"
+    return plain_data(mapping[key], f"{where}.{key}", depth + 1)
+
+
+def _plain_key(key: Any, where: str) -> str:
+    if not isinstance(key, str):
+        _fail(where, f"has the key {key!r}, but keys must be strings")
+    return str(key)
+
+
+def _check_message(message: Any, where: str) -> None:
+    if not isinstance(message, Mapping):
+        _fail(where, f"must be a mapping with 'role' and 'content', not {type(message).__name__}")
+    role = message.get("role")
+    if role not in ROLES:
+        _fail(where, f"has the role {role!r}; known roles are {', '.join(ROLES)}")
+    if role == "tool":
+        _check_tool_content(message, where)
+    else:
+        _check_content(message, where)
+    for name in ("reasoning", "reasoning_content", "thinking"):
+        if not isinstance(message.get(name), str | None):
+            _fail(where, f"has a {name!r} that is not a string")
+    if role != "assistant" and (message.get("tool_calls") or message.get("tool_responses")):
+        _fail(where, f"has tool calls or responses, which belong to the assistant and not to the role {role!r}")
+    _check_calls(message.get("tool_calls"), f"{where}.tool_calls")
+    _check_responses(message.get("tool_responses"), f"{where}.tool_responses")
+
+
+def _check_content(message: Mapping[str, Any], where: str) -> None:
+    role, content = message["role"], message.get("content")
+    if content is None:
+        if role != "assistant":
+            _fail(where, "has no content")
+    elif _is_list(content):
+        _check_parts(content, f"{where}.content", text_only=role in ("system", "developer"))
+    elif not isinstance(content, str):
+        _fail(where, f"has content of type {type(content).__name__}; it must be a string or a list of parts")
+
+
+def _check_tool_content(message: Mapping[str, Any], where: str) -> None:
+    if "content" not in message:
+        _fail(where, "has no content")
+    if _is_list(message["content"]):
+        _check_parts(message["content"], f"{where}.content", text_only=False)
+
+
+def _check_parts(parts: Sequence[Any], where: str, *, text_only: bool) -> None:
+    for index, part in enumerate(parts):
+        here = f"{where}[{index}]"
+        if not isinstance(part, Mapping):
+            _fail(here, "must be a mapping with the key 'type'")
+        if part.get("type") not in PART_TYPES:
+            _fail(here, f"has the type {part.get('type')!r}; known types are {', '.join(PART_TYPES)}")
+        if part["type"] == "text" and not isinstance(part.get("text"), str):
+            _fail(here, "is a text part without a string under 'text'")
+        if text_only and part["type"] != "text":
+            _fail(here, "must be text: a system message cannot hold media")
+
+
+def _check_calls(calls: Any, where: str) -> None:
+    if calls is None:
+        return
+    if not _is_list(calls):
+        _fail(where, "must be a list")
+    for index, call in enumerate(calls):
+        here = f"{where}[{index}]"
+        if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
+            _fail(here, "must be a mapping with the key 'function'")
+        _check_name(call["function"].get("name"), f"{here}.function")
+        if not isinstance(call["function"].get("arguments"), Mapping | str | None):
+            _fail(f"{here}.function", "has arguments that are not a mapping")
+
+
+def _check_responses(responses: Any, where: str) -> None:
+    if responses is None:
+        return
+    if not _is_list(responses):
+        _fail(where, "must be a list")
+    for index, response in enumerate(responses):
+        if not isinstance(response, Mapping) or "response" not in response:
+            _fail(f"{where}[{index}]", "must be a mapping with the keys 'name' and 'response'")
+
+
+def _check_declaration(function: Mapping[str, Any], where: str) -> None:
+    _check_name(function.get("name"), where)
+    if not isinstance(function.get("description"), str | None):
+        _fail(where, "has a description that is not a string")
+    parameters = function.get("parameters")
+    if not isinstance(parameters, Mapping | None):
+        _fail(where, "has parameters that are not a mapping (a JSON schema)")
+    properties = (parameters or {}).get("properties", {})
+    if not isinstance(properties, Mapping) or not all(isinstance(schema, Mapping) for schema in properties.values()):
+        _fail(where, "must map every parameter name under 'properties' to a JSON schema")
+
+
+def _check_name(name: Any, where: str) -> None:
+    if not isinstance(name, str) or not name:
+        _fail(where, "must have a name")
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _fail(where: str, sentence: str) -> NoReturn:
+    raise PromptError(f"{where} {sentence}")

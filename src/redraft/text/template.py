@@ -1,0 +1,204 @@
+"""Chat messages to prompt text, with a model's own Jinja template.
+
+Templates come with checkpoints and are untrusted programs, so they run in Jinja's immutable sandbox and see nothing but
+plain JSON data. Inside it they find what Transformers gives them (the same whitespace rules, loop controls, `tojson`,
+`raise_exception`, `strftime_now`, reasoning under its three names), because that is what they were written for:
+rendering is equal byte for byte.
+
+Templates drop silently what they do not know. Here messages are checked first, and so is every option a template does
+not read.
+"""
+
+import datetime
+import functools
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import jinja2.exceptions
+import jinja2.ext
+import jinja2.meta
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+
+from redraft.errors import CheckpointError, PromptError, SettingError
+from redraft.text.messages import check_messages, check_tools, plain_data
+
+DEFAULT_TOKENS = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
+
+_GENERATION_TAGS = {"generation"}
+_REASONING_NAMES = ("reasoning_content", "thinking", "reasoning")
+
+
+class ChatTemplate:
+    """One compiled chat template; `render` may be called from several threads."""
+
+    def __init__(self, source: str, *, special_tokens: Mapping[str, str] | None = None) -> None:
+        """`special_tokens` are the strings that templates call `bos_token` and so on; by default DiffusionGemma's."""
+        self.source = source
+        self.special_tokens = {**DEFAULT_TOKENS, **(special_tokens or {})}
+        try:
+            self._template = _environment().from_string(source)
+        except jinja2.TemplateSyntaxError as error:
+            raise CheckpointError(
+                f"the chat template is not valid Jinja (line {error.lineno}): {error.message}"
+            ) from error
+
+    @functools.cached_property
+    def variables(self) -> frozenset[str]:
+        """Names that the template reads from outside: the options that it knows."""
+        return frozenset(jinja2.meta.find_undeclared_variables(_environment().parse(self.source)))
+
+    @classmethod
+    def from_folder(cls, path: str | Path) -> "ChatTemplate":
+        """Read `chat_template.jinja` of a model folder, or `chat_template` inside its tokenizer_config.json."""
+        folder = Path(path)
+        config = _read_config(folder / "tokenizer_config.json")
+        tokens = {name: text for name, value in config.items() if (text := _token_text(name, value))}
+        file = folder / "chat_template.jinja"
+        source = file.read_text(encoding="utf-8") if file.is_file() else _default_template(config.get("chat_template"))
+        if source is None:
+            raise CheckpointError(f"the folder {str(path)!r} has no chat template (chat_template.jinja)")
+        return cls(source, special_tokens=tokens)
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        enable_thinking: bool = False,
+        **extra: Any,
+    ) -> str:
+        """Prompt text of a conversation, `<bos>` included where the template writes it.
+
+        `messages` and `tools` have the OpenAI shape, with tool-call arguments as mappings. `extra` goes to the template
+        (for example `preserve_thinking`); a name that the template does not read is a SettingError.
+        Wrong messages, and messages that the template refuses, raise PromptError.
+        """
+        check_messages(messages)
+        check_tools(tools)
+        self._check_options(extra, tools=bool(tools), enable_thinking=enable_thinking)
+        chat = [_with_reasoning(message) for message in plain_data(messages, "messages")]
+        variables = {**self.special_tokens, "documents": None, **plain_data(extra, "options")}
+        try:
+            return self._template.render(
+                variables,
+                messages=chat,
+                tools=plain_data(tools, "tools"),
+                add_generation_prompt=add_generation_prompt,
+                enable_thinking=enable_thinking,
+            )
+        except (jinja2.TemplateError, TypeError, ValueError, LookupError, RecursionError) as error:
+            raise PromptError(f"the chat template refuses these messages: {error}") from error
+
+    def _check_options(self, extra: Mapping[str, Any], **used: bool) -> None:
+        for name in [*extra, *(name for name, value in used.items() if value)]:
+            if name not in self.variables:
+                raise SettingError(f"this model's chat template does not know {name!r}")
+
+
+def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
+    """Templates read a message's reasoning under different names: add the ones that the caller left out."""
+    found = next((message[name] for name in _REASONING_NAMES if message.get(name) is not None), None)
+    if found is None:
+        return message
+    return {"thinking": found, **message, "reasoning_content": found}
+
+
+def _read_config(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        return {}
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise CheckpointError(f"{str(file)!r} is not valid JSON: {error}") from error
+    if not isinstance(config, dict):
+        raise CheckpointError(f"{str(file)!r} must hold a JSON object")
+    return config
+
+
+def _token_text(name: str, value: Any) -> str | None:
+    """The string of a `*_token` entry, which is written as a string or as an object with its settings."""
+    if not name.endswith("_token"):
+        return None
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else None
+
+
+def _default_template(entry: Any) -> str | None:
+    """`chat_template` is one template, or a list of named ones of which `default` is meant."""
+    if isinstance(entry, list):
+        entry = next((item.get("template") for item in entry if item.get("name") == "default"), None)
+    return entry if isinstance(entry, str) else None
+
+
+class _GenerationTag(jinja2.ext.Extension):
+    """`{% generation %}` marks what a trainer supervises; rendering passes its body through, in a scope of its own."""
+
+    tags = _GENERATION_TAGS
+
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.Scope(body, lineno=line)
+
+
+class _Namespace(jinja2.utils.Namespace):
+    """Jinja's `namespace`, without attributes that begin with an underscore, which would reach Python's internals."""
+
+    def __init__(*arguments: Any, **values: Any) -> None:
+        self, *rest = arguments  # not a named parameter, so that a template may store a value called `self`
+        stored = dict(*rest, **values)
+        for name in stored:
+            _refuse_private(name)
+        jinja2.utils.Namespace.__init__(self, stored)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _refuse_private(name)
+        super().__setitem__(name, value)
+
+
+class _DictFactory:
+    """`dict(...)` and `dict.fromkeys(...)` for templates, without the class object behind them."""
+
+    def __call__(self, *arguments: Any, **values: Any) -> dict[Any, Any]:
+        return dict(*arguments, **values)
+
+    def fromkeys(self, keys: Any, value: Any = None) -> dict[Any, Any]:
+        return dict.fromkeys(keys, value)
+
+
+def _refuse_private(name: Any) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise jinja2.exceptions.SecurityError(f"a namespace cannot hold the private name {name!r}")
+
+
+def _raise_exception(message: str) -> None:
+    raise jinja2.TemplateError(message)
+
+
+def _strftime_now(format: str) -> str:
+    return datetime.datetime.now().strftime(format)
+
+
+def _to_json(
+    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+) -> str:
+    """Plain JSON: Jinja's own filter escapes `<`, `>`, `&` and `'` for HTML, which a model would read literally."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+@functools.lru_cache(maxsize=1)
+def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals.update(
+        raise_exception=_raise_exception, strftime_now=_strftime_now, dict=_DictFactory(), namespace=_Namespace
+    )
+    return environment

@@ -1,0 +1,90 @@
+"""Sampler, schedule and stopping against hand-computed values and brute force."""
+
+import math
+
+import pytest
+import torch
+
+from redraft.diffusion import sampler, stopping
+from redraft.diffusion.schedule import temperature
+
+
+def test_temperature_follows_the_reference() -> None:
+    values = [temperature(step, t_min=0.4, t_max=0.8, steps=48) for step in range(48)]
+    assert values[0] == pytest.approx(0.8)
+    assert values[-1] == pytest.approx(0.4083333333)
+    assert temperature(60, t_min=0.4, t_max=0.8, steps=48) == values[-1]
+
+
+def test_statistics_match_the_plain_definitions() -> None:
+    torch.manual_seed(0)
+    logits = torch.randn(40, 384) * 4
+    uniform = torch.rand(40, dtype=torch.float64)
+    p = logits.softmax(-1)
+    cumulative = p.double().cumsum(-1)
+    expected = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)[:, 0]
+    argmax, candidate, entropy = sampler.statistics(logits.clone(), uniform)
+    assert torch.equal(argmax, logits.argmax(-1))
+    torch.testing.assert_close(entropy, -(p * p.log()).sum(-1), atol=1e-5, rtol=1e-5)
+    assert torch.equal(candidate, expected)
+
+
+@pytest.mark.parametrize("vocab", [5, 96, 256, 1024])
+def test_candidates_follow_the_distribution(vocab: int) -> None:
+    torch.manual_seed(1)
+    logits = torch.randn(1, vocab) * 2
+    count = 20_000
+    uniform = (torch.arange(count, dtype=torch.float64) + 0.5) / count
+    _, candidate, _ = sampler.statistics(logits.repeat(count, 1), uniform)
+    shares = candidate.bincount(minlength=vocab) / count
+    torch.testing.assert_close(shares, logits.softmax(-1)[0], atol=2e-4, rtol=0)
+
+
+def test_forbidden_tokens_are_never_drawn_and_never_counted() -> None:
+    logits = torch.zeros(200, 64)
+    logits[:, 7:] = sampler.MASKED
+    argmax, candidate, entropy = sampler.statistics(logits, torch.linspace(0, 1 - 1e-12, 200, dtype=torch.float64))
+    assert candidate.max() < 7
+    assert argmax.max() < 7
+    torch.testing.assert_close(entropy, torch.full((200,), math.log(7)))
+
+
+def test_accept_keeps_the_most_certain_within_the_bound() -> None:
+    entropy = torch.tensor([[0.5, 0.04, 0.03, 0.07, 0.2]])
+    # ascending .03 .04 .07 .2 .5; sums before each: 0 .03 .07 .14 .34
+    assert sampler.accept(entropy, 0.1).tolist() == [[False, True, True, True, False]]
+    assert sampler.accept(entropy, 0.02).tolist() == [[False, False, True, False, False]]
+    assert sampler.accept(entropy + 9, 0.1).sum() == 1
+
+
+def test_renoise_keeps_only_what_is_accepted() -> None:
+    candidate, noise = torch.tensor([[1, 2, 3]]), torch.tensor([[7, 8, 9]])
+    accepted = torch.tensor([[True, False, True]])
+    assert sampler.renoise(candidate, accepted, noise).tolist() == [[1, 8, 3]]
+
+
+def test_a_canvas_is_stable_after_as_many_equal_steps_as_asked() -> None:
+    count = torch.zeros(1, dtype=torch.long)
+    canvases = [torch.tensor([[1, 2]]), torch.tensor([[1, 3]]), torch.tensor([[1, 3]]), torch.tensor([[1, 3]])]
+    seen, previous = [], None
+    for canvas in canvases:
+        count = stopping.stable_steps(canvas, previous, count, None)
+        seen.append(int(count))
+        previous = canvas
+    assert seen == [0, 0, 1, 2]
+
+
+def test_only_the_live_part_counts_before_a_stable_end() -> None:
+    argmax = torch.tensor([[4, 5, 1, 9, 1], [4, 5, 6, 7, 8]])
+    live = stopping.live_positions(argmax, torch.tensor([1]))
+    assert live.tolist() == [[True, True, True, False, False], [True] * 5]
+    entropy = torch.tensor([[0.0, 0.3, 0.0, 9.0, 9.0], [1.0] * 5])
+    assert stopping.mean_entropy(entropy, live).tolist() == pytest.approx([0.1, 1.0])
+
+
+def test_converged_needs_stability_and_confidence() -> None:
+    stable, entropy = torch.tensor([0, 1, 1]), torch.tensor([0.001, 0.001, 0.005])
+    done = stopping.converged(stable, entropy, stability_threshold=1, confidence_threshold=0.005)
+    assert done.tolist() == [False, True, False]
+    done = stopping.converged(stable, entropy, stability_threshold=0, confidence_threshold=0.005)
+    assert done.tolist() == [True, True, False]

@@ -1,0 +1,164 @@
+"""The sampler and the whole loop against `transformers` (DiffusionGemmaForBlockDiffusion.generate, dynamic cache)."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from redraft.config import GenerationSettings  # noqa: E402
+from redraft.diffusion import loop, sampler  # noqa: E402
+from redraft.diffusion.autoregression import Answer, prefill, write_answers  # noqa: E402
+from redraft.diffusion.records import DenoiseStep  # noqa: E402
+from redraft.diffusion.rng import Draws  # noqa: E402
+from redraft.diffusion.schedule import temperature  # noqa: E402
+from redraft.model import Transformer  # noqa: E402
+from redraft.model.weights import load_model  # noqa: E402
+
+CANVAS, VOCAB, WINDOW = 8, 99, 8
+PROMPT = [5, 17, 33, 2, 90, 41, 8, 77, 61, 12, 54, 3, 29]  # longer than the window
+
+
+@pytest.fixture(scope="module")
+def theirs() -> Any:
+    """A random model of theirs with damped self-conditioning, so that rounding does not grow from step to step."""
+    from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, DiffusionGemmaTextConfig
+    from transformers.models.gemma4 import Gemma4VisionConfig
+
+    text = DiffusionGemmaTextConfig(
+        vocab_size=VOCAB, hidden_size=32, intermediate_size=48, num_hidden_layers=3, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=16, global_head_dim=32, num_global_key_value_heads=1, sliding_window=WINDOW,
+        num_experts=4, top_k_experts=2, moe_intermediate_size=24, max_position_embeddings=512,
+        layer_types=["sliding_attention", "sliding_attention", "full_attention"], use_bidirectional_attention="vision",
+    )  # fmt: skip
+    vision = Gemma4VisionConfig(
+        hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2,
+        head_dim=8, position_embedding_size=16,
+    )  # fmt: skip
+    torch.manual_seed(1)
+    model = DiffusionGemmaForBlockDiffusion(DiffusionGemmaConfig(text_config=text, vision_config=vision, canvas_length=CANVAS)).eval()
+    for parameter in model.parameters():
+        if parameter.ndim > 1:
+            torch.nn.init.normal_(parameter, std=0.3)
+    model.model.decoder.self_conditioning.down_proj.weight.data.mul_(0.02)
+    return model
+
+
+@pytest.fixture(scope="module")
+def ours(theirs: Any, tmp_path_factory: pytest.TempPathFactory) -> Transformer:
+    folder = tmp_path_factory.mktemp("theirs")
+    theirs.save_pretrained(folder)
+    return load_model(folder, device="cpu", dtype="float32")
+
+
+def their_config(**changes: Any) -> Any:
+    from transformers.models.diffusion_gemma.generation_diffusion_gemma import (
+        DiffusionGemmaGenerationConfig,
+        EntropyBoundSamplerConfig,
+    )
+
+    bound = changes.pop("entropy_bound", 0.1)
+    fields = {
+        "max_new_tokens": 3 * CANVAS, "max_denoising_steps": 12, "t_min": 0.4, "t_max": 0.8, "stability_threshold": 1,
+        "confidence_threshold": 0.005, "pad_token_id": 0, "sampler_config": EntropyBoundSamplerConfig(entropy_bound=bound),
+    }  # fmt: skip
+    return DiffusionGemmaGenerationConfig(**fields | changes)
+
+
+@pytest.mark.parametrize("step", [0, 3, 11])
+def test_one_step_with_their_inputs(theirs: Any, ours: Transformer, step: int) -> None:
+    """Same canvas and self-conditioning in: same argmax, entropy and acceptance out."""
+    torch.manual_seed(step)
+    canvas = torch.randint(VOCAB, (1, CANVAS))
+    previous = torch.randn(1, CANVAS, VOCAB) * 3 if step else None
+    config = their_config(entropy_bound=4.0)
+    with torch.inference_mode():
+        past = theirs.model.encoder(input_ids=torch.tensor([PROMPT])).past_key_values
+        raw = theirs(
+            decoder_input_ids=canvas,
+            self_conditioning_logits=previous,
+            past_key_values=past,
+            decoder_position_ids=torch.arange(len(PROMPT), len(PROMPT) + CANVAS)[None],
+        ).logits
+        processed = theirs._prepare_logits_processor(config, None)(None, raw, cur_step=torch.tensor(12 - step))
+        their_sampler = theirs._prepare_sampler(config)
+        their_sampler.accept_canvas(canvas, canvas, processed, None)
+
+        cache = ours.new_cache(1, 64)
+        prefill(ours, cache, [PROMPT])
+        hidden = ours.denoise(canvas, cache, None if previous is None else ours.soft_embeddings(previous))
+        heat = temperature(step, t_min=0.4, t_max=0.8, steps=12)
+        uniform = torch.rand(1, CANVAS, dtype=torch.float64)
+        seen = sampler.predict(ours, hidden, heat, uniform, [None], want_soft=True)
+        logits = ours.logits(hidden)
+    torch.testing.assert_close(logits, raw, atol=1e-4, rtol=0)
+    assert torch.equal(seen.argmax, processed.argmax(-1))
+    torch.testing.assert_close(
+        seen.entropy, torch.distributions.Categorical(logits=processed).entropy(), atol=1e-4, rtol=0
+    )
+    assert torch.equal(sampler.accept(seen.entropy, 4.0), their_sampler.accepted_token_mask)
+
+
+CASES = [
+    {},
+    {"entropy_bound": 2.0, "confidence_threshold": 1.0},
+    {"entropy_bound": 8.0, "confidence_threshold": 2.5, "max_new_tokens": 20},
+    {"stability_threshold": 0, "confidence_threshold": 3.0},
+    {"stability_threshold": 2, "confidence_threshold": 9.0, "t_min": 0.3, "t_max": 1.2},
+    {"eos_token_id": list(range(40, 60)), "entropy_bound": 1.0},
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: ",".join(case) or "defaults")
+def test_a_whole_generation_is_token_identical(
+    theirs: Any, ours: Transformer, case: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replaying their draws (torch's global generator, in their order) gives their tokens and their step counts."""
+    config = their_config(**dict(case))
+    torch.manual_seed(7)
+    expected = theirs.generate(torch.tensor([PROMPT]), generation_config=config)
+
+    _replay_their_draws(monkeypatch)
+    torch.manual_seed(7)
+    eos = tuple(case.get("eos_token_id", ()))
+    settings = GenerationSettings(
+        steps=12, stretch_schedule=True, max_tokens=3 * CANVAS,
+        **{name: value for name, value in case.items() if name not in ("eos_token_id", "max_new_tokens")},
+    )  # fmt: skip
+    answer = Answer(request_id=0, prompt=PROMPT, seed=0)
+    records = [
+        record
+        for record in write_answers(ours, [answer], settings, length=CANVAS, eos_ids=eos)
+        if isinstance(record, DenoiseStep)
+    ]
+    new = expected.sequences[0, len(PROMPT) :].tolist()
+    kept = new[: next((i for i, token in enumerate(new) if token in eos), len(new))]
+    assert answer.tokens == kept
+    non_pad = sum(token != 0 for token in new)
+    assert non_pad / len(records) == pytest.approx(float(expected.tokens_per_forward[0]))
+
+
+def _replay_their_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Initial canvas by randint, then per step multinomial for the candidates and randint for the noise."""
+
+    def draw(seeds: Any, canvas: int, step: int, length: int, vocab: int, purpose: str) -> Draws:
+        tokens = torch.randint(vocab, (1, length)) if purpose == "initial" else torch.zeros(1, length).long()
+        return Draws(torch.zeros(1, length, dtype=torch.float64), tokens)
+
+    def multinomial(weights: Any, uniform: Any, fallback: Any) -> Any:
+        return torch.multinomial(weights / weights.sum(-1, keepdim=True), 1)[:, 0]
+
+    def renoise(candidate: Any, accepted: Any, noise: Any) -> Any:
+        return torch.where(accepted, candidate, torch.randint(VOCAB, candidate.shape))
+
+    monkeypatch.setattr(loop, "draw", draw)
+    monkeypatch.setattr(sampler, "_invert", multinomial)
+    monkeypatch.setattr(sampler, "renoise", renoise)
+
+
+def test_a_step_cap_does_not_stretch_the_schedule() -> None:
+    capped = GenerationSettings(steps=8)
+    assert capped.temperature_steps == 48
+    assert dataclasses.replace(capped, stretch_schedule=True).temperature_steps == 8

@@ -1,0 +1,210 @@
+"""Rendering against Transformers' own machinery, our own template against the official one, and what is refused."""
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conversations import ALL, CLOCK, CURRENT_ONLY, MEDIA, NESTED, PARIS, TEXT, assistant, call, system, tool, user
+from transformers.utils.chat_template_utils import render_jinja_template
+
+from redraft.errors import CheckpointError, PromptError, SettingError
+from redraft.text.template import ChatTemplate
+from redraft.text.tools import format_call, format_response
+
+ROOT = Path(__file__).parents[2]
+SHARED = Path(os.environ.get("REDRAFT_SHARED", ROOT.parent / "shared"))
+OFFICIAL = SHARED / "data" / "chat_templates"
+TINY = ROOT / "src" / "redraft" / "assets" / "tiny"
+
+needs_official = pytest.mark.skipif(not OFFICIAL.is_dir(), reason="the official chat templates are not on this machine")
+
+
+def by_transformers(source: str, options: dict[str, Any]) -> str:
+    """What Transformers renders, given the defaults of our `render`."""
+    settings = {"add_generation_prompt": True, "enable_thinking": False, "bos_token": "<bos>", **options}
+    rendered, _ = render_jinja_template([settings.pop("messages")], chat_template=source, **settings)
+    return rendered[0]
+
+
+@lru_cache
+def official(name: str) -> ChatTemplate:
+    return ChatTemplate((OFFICIAL / f"{name}.jinja").read_text(encoding="utf-8"))
+
+
+@lru_cache
+def tiny() -> ChatTemplate:
+    return ChatTemplate.from_folder(TINY)
+
+
+@needs_official
+@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("version", ["launch_june", "current_july"])
+def test_renders_as_transformers_does(version: str, name: str) -> None:
+    if version == "launch_june" and name in CURRENT_ONLY:
+        pytest.skip("only the later template renders this")
+    template = official(version)
+    assert template.render(**ALL[name]) == by_transformers(template.source, ALL[name])
+
+
+@needs_official
+def test_what_the_launch_template_cannot_render() -> None:
+    with pytest.raises(SettingError, match="'preserve_thinking'"):
+        official("launch_june").render(**CURRENT_ONLY["preserved"])
+    unnamed = CURRENT_ONLY["unnamed result"]
+    with pytest.raises(TypeError):
+        by_transformers(official("launch_june").source, unnamed)
+    with pytest.raises(PromptError, match="refuses these messages"):
+        official("launch_june").render(**unnamed)
+
+
+@needs_official
+@pytest.mark.parametrize("name", TEXT)
+def test_own_template_equals_the_official_one(name: str) -> None:
+    assert tiny().render(**TEXT[name]) == official("current_july").render(**TEXT[name])
+
+
+def test_own_template_in_transformers() -> None:
+    template = tiny()
+    for options in TEXT.values():
+        assert by_transformers(template.source, options) == template.render(**options)
+
+
+def test_own_template_spelled_out() -> None:
+    conversation = [system("Be brief."), user("Weather?"), assistant(tool_calls=[PARIS]), tool("sunny")]
+    assert tiny().render(conversation, tools=[CLOCK]) == (
+        '<bos><|turn>system\nBe brief.<|tool>declaration:clock{description:<|"|>Tell the time<|"|>}<tool|><turn|>\n'
+        "<|turn>user\nWeather?<turn|>\n"
+        '<|turn>model\n<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>'
+        '<|tool_response>response:get_weather{value:<|"|>sunny<|"|>}<tool_response|>'
+    )
+
+
+def test_own_template_takes_mappings_as_results() -> None:
+    text = tiny().render([user("w"), assistant(tool_calls=[PARIS]), tool({"t": 3, "W": "sun"})])
+    assert text.endswith('<|tool_response>response:get_weather{t:3,W:<|"|>sun<|"|>}<tool_response|>')
+
+
+def test_calls_and_results_equal_the_python_writers() -> None:
+    text = tiny().render([user("w"), assistant(tool_calls=[call("f", NESTED)]), tool(NESTED)])
+    assert text.endswith(format_call("f", NESTED) + format_response("f", NESTED))
+
+
+@pytest.mark.parametrize("options", MEDIA.values(), ids=MEDIA)
+def test_own_template_refuses_media(options: dict[str, Any]) -> None:
+    with pytest.raises(PromptError, match="reads text only"):
+        tiny().render(**options)
+
+
+def test_options_that_the_template_does_not_read_are_refused() -> None:
+    plain = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}")
+    with pytest.raises(SettingError, match="'colour'"):
+        plain.render([user("a")], colour="red")
+    with pytest.raises(SettingError, match="'tools'"):
+        plain.render([user("a")], tools=[CLOCK])
+    with pytest.raises(SettingError, match="'enable_thinking'"):
+        tiny().render([user("a")], enable_thinking=True)
+
+
+BAD_MESSAGES = {
+    "at least one": [],
+    "must be a list": "hello",
+    r"messages\[0\] must be a mapping": ["hello"],
+    r"messages\[1\] has the role 'robot'": [user("a"), {"role": "robot", "content": "b"}],
+    r"messages\[0\] has no content": [{"role": "user"}],
+    r"messages\[0\] has content of type int": [user(3)],
+    r"content\[0\] must be a mapping": [user(["a"])],
+    r"content\[0\] has the type 'smell'": [user([{"type": "smell"}])],
+    r"content\[0\] is a text part without": [user([{"type": "text"}])],
+    r"content\[0\] must be text": [system([{"type": "image"}])],
+    "must follow an assistant message": [user("a"), tool("b")],
+    "belong to the assistant": [{**user("a"), "tool_calls": [PARIS]}],
+    r"tool_calls must be a list": [assistant(tool_calls=PARIS)],
+    r"tool_calls\[0\].function must have a name": [assistant(tool_calls=[{"function": {"arguments": {}}}])],
+    r"tool_calls\[0\].function has arguments that are not": [assistant(tool_calls=[call("f", [1])])],
+    "arguments of a tool call must be a mapping, not a string": [assistant(tool_calls=[call("f", "{}")])],
+    "which is no JSON value": [assistant(tool_calls=[call("f", {"a": object()})])],
+    "keys must be strings": [assistant(tool_calls=[call("f", {1: 2})])],
+    "'reasoning' that is not a string": [assistant("a", reasoning=3)],
+    "keys 'name' and 'response'": [assistant(tool_responses=[{"name": "f"}])],
+}
+
+
+@pytest.mark.parametrize(("sentence", "messages"), BAD_MESSAGES.items(), ids=BAD_MESSAGES)
+def test_wrong_messages_get_one_sentence(sentence: str, messages: Any) -> None:
+    with pytest.raises(PromptError, match=sentence):
+        tiny().render(messages)
+
+
+@pytest.mark.parametrize(
+    "tools",
+    [
+        "clock",
+        [{"name": "clock"}],
+        [{"type": "function", "function": {"description": "x"}}],
+        [{"type": "retrieval", "function": {"name": "x"}}],
+        [{"function": {"name": "x", "parameters": {"properties": {"a": 3}}}}],
+        [{"function": {"name": "x", "parameters": []}}],
+        [{"function": {"name": "x", "description": 3}}],
+    ],
+)
+def test_wrong_tools_get_one_sentence(tools: Any) -> None:
+    with pytest.raises(PromptError, match="tools"):
+        tiny().render([user("a")], tools=tools)
+
+
+def test_deep_nesting_is_refused() -> None:
+    deep: Any = 1
+    for _ in range(5000):
+        deep = [deep]
+    with pytest.raises(PromptError, match="nested deeper"):
+        tiny().render([assistant(tool_calls=[call("f", {"a": deep})])])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages.__class__ }}{{ messages.__class__.__mro__ }}",
+        "{{ namespace(__class__=1) }}",
+        "{% set n = namespace() %}{% set n._x = 1 %}",
+        "{{ messages.append(1) }}",
+    ],
+)
+def test_templates_are_sandboxed(source: str) -> None:
+    with pytest.raises(PromptError, match="refuses"):
+        ChatTemplate(source).render([user("a")])
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ {'a<': \"é'\"} | tojson }} {{ [1, 2] | tojson(indent=2) }} {{ {'b': 1, 'a': 2} | tojson(sort_keys=True) }}",
+        "{% for i in range(9) %}{% if i == 2 %}{% continue %}{% elif i > 4 %}{% break %}{% endif %}{{ i }}{% endfor %}",
+        "{% set x = 1 %}{% generation %}{% set x = 2 %}{{ x }}{% endgeneration %}{{ x }}",
+        "{{ dict(a=1) }} {{ dict.fromkeys(['a'], 2) }} {% set n = namespace(self=1) %}{{ n.self }}",
+        "{{ strftime_now('%Y') }}",
+        "  {% if true %}\n  a\n  {% endif %}\n b",
+    ],
+)
+def test_helpers_are_those_of_transformers(source: str) -> None:
+    assert ChatTemplate(source).render([user("a")]) == by_transformers(source, {"messages": [user("a")]})
+
+
+def test_folder_sources(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no chat template"):
+        ChatTemplate.from_folder(tmp_path)
+    config = tmp_path / "tokenizer_config.json"
+    config.write_text(
+        '{"bos_token": {"content": "<s>"}, "chat_template": [{"name": "default", "template": "{{ bos_token }}!"}]}'
+    )
+    assert ChatTemplate.from_folder(tmp_path).render([user("a")]) == "<s>!"
+    (tmp_path / "chat_template.jinja").write_text("file")
+    assert ChatTemplate.from_folder(tmp_path).render([user("a")]) == "file"
+    config.write_text("[]")
+    with pytest.raises(CheckpointError, match="JSON object"):
+        ChatTemplate.from_folder(tmp_path)
+    (tmp_path / "chat_template.jinja").write_text("{% if %}")
+    config.write_text("{}")
+    with pytest.raises(CheckpointError, match="not valid Jinja"):
+        ChatTemplate.from_folder(tmp_path)
