@@ -1,0 +1,66 @@
+"""The shape of the package: imports point one way, public names are what they say, importing is light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import redraft
+
+PACKAGE = Path(redraft.__file__).parent
+LAYERS = ["errors", "config", "text", "kernels", "cache", "model", "diffusion", "constraints", "filling", "llm"]
+ABOVE = {
+    "reference": {"config", "diffusion", "model"},
+    "train": {"config", "diffusion", "errors", "eval", "kernels", "model", "text"},
+    "eval": {"config", "diffusion", "errors", "llm", "text"},
+    "bench": {"config", "diffusion", "errors", "kernels", "llm", "model", "text"},
+}
+"""Who may be imported by the parts that stand beside the chain of `LAYERS`; `cli` may import everything."""
+
+
+def imports_of(file: Path) -> set[str]:
+    """Top-level parts of redraft that a file imports, wherever in the file."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "redraft":
+            parts = node.module.split(".")
+            found |= {parts[1]} if len(parts) > 1 else {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[1] for alias in node.names if alias.name.startswith("redraft.")}
+    return found
+
+
+def part_of(file: Path) -> str:
+    return file.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def test_imports_point_one_way() -> None:
+    upward = []
+    for file in PACKAGE.rglob("*.py"):
+        part = part_of(file)
+        if part in ("__init__", "cli") or file.name == "__main__.py":
+            continue
+        allowed = set(LAYERS[: LAYERS.index(part) + 1]) if part in LAYERS else ABOVE[part] | {part}
+        upward += [f"{file.relative_to(PACKAGE)} imports {name}" for name in imports_of(file) - allowed]
+    assert not upward
+
+
+def test_public_names_exist_and_are_all() -> None:
+    assert all(hasattr(redraft, name) for name in redraft.__all__)
+    public = {name for name in ("load", "load_model", "save_model", "LLM", "DenoiseStep") if name not in redraft.__all__}
+    assert not public
+
+
+def test_no_file_is_long_without_reason() -> None:
+    long = [str(f.relative_to(PACKAGE)) for f in PACKAGE.rglob("*.py") if len(f.read_text().splitlines()) > 500]
+    assert not long
+
+
+def test_importing_adds_little_to_torch_and_touches_no_gpu() -> None:
+    script = (
+        "import time, torch; start = time.perf_counter(); import redraft; spent = time.perf_counter() - start;"
+        "assert not torch.cuda.is_initialized(); import sys; assert 'transformers' not in sys.modules;"
+        "assert 'huggingface_hub' not in sys.modules; assert 'matplotlib' not in sys.modules; print(spent)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert float(done.stdout) < 5  # a slow shared machine; the documented figure is under 1 s
