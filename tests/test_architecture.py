@@ -47,7 +47,9 @@ def test_imports_point_one_way() -> None:
 
 def test_public_names_exist_and_are_all() -> None:
     assert all(hasattr(redraft, name) for name in redraft.__all__)
-    public = {name for name in ("load", "load_model", "save_model", "LLM", "DenoiseStep") if name not in redraft.__all__}
+    public = {
+        name for name in ("load", "load_model", "save_model", "LLM", "DenoiseStep") if name not in redraft.__all__
+    }
     assert not public
 
 

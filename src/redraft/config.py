@@ -259,9 +259,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }  # fmt: skip
 
 
-def resolve_settings(
-    base: GenerationSettings, *, preset: str | None = None, **overrides: Any
-) -> GenerationSettings:
+def resolve_settings(base: GenerationSettings, *, preset: str | None = None, **overrides: Any) -> GenerationSettings:
     """The settings of one call: `base` (the checkpoint's), then a preset, then what the caller named.
 
     `None` means "not given". Raises `SettingError` for unknown names, presets, types and values.

@@ -239,9 +239,7 @@ class LLM:
         count = next(n for n in range(len(tokens) + 1) if len(self._text(tokens[:n], final=False)) >= len(text))
         return tokens[:count]
 
-    def _fit(
-        self, settings: GenerationSettings, prompt: int, length: int, *, explicit: bool
-    ) -> GenerationSettings:
+    def _fit(self, settings: GenerationSettings, prompt: int, length: int, *, explicit: bool) -> GenerationSettings:
         """Check that the longest prompt and its canvases fit the context; a default max_tokens shrinks to fit."""
         context = self.model.config.max_position_embeddings
         room = (context - prompt) // length * length

@@ -36,7 +36,7 @@ class Reference:
         for index in range(math.ceil(settings.max_tokens / length)):
             _, past = self.encode(torch.tensor(committed))  # prefill, or commit of the canvas before
             final: DenoiseStep | None = None
-            for final in self._canvas(past, len(committed), index, settings, length):  # noqa: B007
+            for final in self._canvas(past, len(committed), index, settings, length):
                 yield final
             assert final is not None
             committed += final.argmax_canvas
@@ -66,7 +66,9 @@ class Reference:
             accepted = torch.zeros(length, dtype=torch.bool)
             accepted[order[before <= settings.entropy_bound]] = True
             needed = settings.stability_threshold  # iv.
-            stable = len(previous) >= needed and all(torch.equal(argmax, old) for old in previous[-needed or len(previous) :])
+            stable = len(previous) >= needed and all(
+                torch.equal(argmax, old) for old in previous[-needed or len(previous) :]
+            )
             done = stable and bool(entropy.mean() < settings.confidence_threshold)
             yield DenoiseStep(
                 request_id=0,
@@ -112,7 +114,9 @@ class Reference:
         for layer in range(self.config.num_hidden_layers):
             k, v = past[layer]
             keep = min(start, self.config.sliding_window - 1) if self.config.is_sliding(layer) else start
-            x, _ = self._layer(x, layer, positions, (k[:, start - keep :], v[:, start - keep :]), None, "denoise_scalar")
+            x, _ = self._layer(
+                x, layer, positions, (k[:, start - keep :], v[:, start - keep :]), None, "denoise_scalar"
+            )
         return _rms(x, self.w["norm.weight"], eps)
 
     def head(self, hidden: Tensor) -> Tensor:

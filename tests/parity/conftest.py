@@ -1,7 +1,7 @@
 """A tiny random DiffusionGemma made and saved by Transformers, with every branch of the architecture on.
 
-Both kinds of layers, a window (8) shorter than most prompts, 2 of 8 experts, a soft cap that bites, norm weights that are
-not 1, tied weights, and different layer scalars for the two phases.
+Both kinds of layers, a window (8) shorter than most prompts, 2 of 8 experts, a soft cap that bites, norm weights that
+are not 1, tied weights, and different layer scalars for the two phases.
 """
 
 from pathlib import Path

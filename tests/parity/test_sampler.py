@@ -38,7 +38,9 @@ def theirs() -> Any:
         head_dim=8, position_embedding_size=16,
     )  # fmt: skip
     torch.manual_seed(1)
-    model = DiffusionGemmaForBlockDiffusion(DiffusionGemmaConfig(text_config=text, vision_config=vision, canvas_length=CANVAS)).eval()
+    model = DiffusionGemmaForBlockDiffusion(
+        DiffusionGemmaConfig(text_config=text, vision_config=vision, canvas_length=CANVAS)
+    ).eval()
     for parameter in model.parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.3)
@@ -59,10 +61,10 @@ def their_config(**changes: Any) -> Any:
         EntropyBoundSamplerConfig,
     )
 
-    bound = changes.pop("entropy_bound", 0.1)
+    bound = EntropyBoundSamplerConfig(entropy_bound=changes.pop("entropy_bound", 0.1))
     fields = {
         "max_new_tokens": 3 * CANVAS, "max_denoising_steps": 12, "t_min": 0.4, "t_max": 0.8, "stability_threshold": 1,
-        "confidence_threshold": 0.005, "pad_token_id": 0, "sampler_config": EntropyBoundSamplerConfig(entropy_bound=bound),
+        "confidence_threshold": 0.005, "pad_token_id": 0, "sampler_config": bound,
     }  # fmt: skip
     return DiffusionGemmaGenerationConfig(**fields | changes)
 

@@ -1,9 +1,9 @@
 """Answers of any length: canvases one after the other.
 
-    prefill      encode the prompt, in chunks
-    for each canvas:
-        denoise  until stable and confident (`loop.denoise_canvases`)
-        commit   encode the argmax canvas, unless the answer ends with it
+prefill      encode the prompt, in chunks
+for each canvas:
+    denoise  until stable and confident (`loop.denoise_canvases`)
+    commit   encode the argmax canvas, unless the answer ends with it
 """
 
 from __future__ import annotations

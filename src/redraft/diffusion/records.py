@@ -61,7 +61,8 @@ Record = DenoiseStep | Commit
 
 def record_from_dict(raw: Mapping[str, Any]) -> Record:
     """The record that `to_dict` wrote. Raises `ValueError` for an unknown type and `TypeError` for missing fields."""
-    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in raw.items() if name != "type"}
+    fields: dict[str, Any] = {name: value for name, value in raw.items() if name != "type"}
+    fields = {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
     match raw.get("type"):
         case "denoise":
             return DenoiseStep(**fields)

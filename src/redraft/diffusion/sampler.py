@@ -52,7 +52,7 @@ def predict(
         for b in range(hidden.shape[0])
         for i in range(0, hidden.shape[1], tile)
     ]
-    argmax, candidate, entropy = (torch.cat([part[field] for part in tiles]).view_as(uniform) for field in range(3))
+    argmax, candidate, entropy = (torch.cat(column).view_as(uniform) for column in list(zip(*tiles, strict=True))[:3])
     soft = torch.cat([part[3] for part in tiles if part[3] is not None]).view_as(hidden) if want_soft else None
     return Prediction(argmax, candidate, entropy, soft)
 
@@ -89,7 +89,7 @@ def statistics(logits: Tensor, uniform: Tensor) -> tuple[Tensor, Tensor, Tensor]
 
 
 def _invert(weights: Tensor, uniform: Tensor, fallback: Tensor) -> Tensor:
-    """Index per row where the cumulative weights [R,V] pass `uniform` of their sum; `fallback` where rounding hides it."""
+    """Index per row where the cumulative weights [R,V] pass `uniform` of their sum; `fallback` if rounding hides it."""
     rows, vocab = weights.shape
     chunk = _chunk(vocab)
     parts = weights.view(rows, -1, chunk)

@@ -13,7 +13,7 @@ def live_positions(argmax_canvas: Tensor, eos_ids: Tensor) -> Tensor:
 
 
 def stable_steps(argmax_canvas: Tensor, previous: Tensor | None, count: Tensor, live: Tensor | None) -> Tensor:
-    """For how many steps in a row each canvas' argmax [B,L] has not changed (at `live` positions); `count` [B] before."""
+    """For how many steps in a row each canvas' argmax [B,L] is unchanged (at `live` positions), after `count` [B]."""
     if previous is None:
         return torch.zeros_like(count)
     same = argmax_canvas == previous
@@ -30,5 +30,5 @@ def mean_entropy(entropy: Tensor, counted: Tensor | None) -> Tensor:
 
 
 def converged(stable: Tensor, entropy: Tensor, *, stability_threshold: int, confidence_threshold: float) -> Tensor:
-    """bool [B] from the stable steps [B] and the mean entropy [B]; a stability threshold of 0 switches that test off."""
+    """bool [B] from the stable steps [B] and the mean entropy [B]; a stability threshold of 0 switches it off."""
     return (stable >= stability_threshold) & (entropy < confidence_threshold)

@@ -19,8 +19,8 @@ def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Tensor, down: Ten
     order = index.flatten().argsort(stable=True)  # [T*K]
     ends = _expert_ends(index, gate_up.shape[0])
     rows = x[order // top_k]  # [T*K,D]
-    gate, up = torch._grouped_mm(rows, gate_up.transpose(1, 2), offs=ends).chunk(2, -1)
-    y = torch._grouped_mm(F.gelu(gate, approximate="tanh") * up, down.transpose(1, 2), offs=ends)
+    gate, up = F.grouped_mm(rows, gate_up.transpose(1, 2), offs=ends).chunk(2, -1)
+    y = F.grouped_mm(F.gelu(gate, approximate="tanh") * up, down.transpose(1, 2), offs=ends)
     y = y * weight.flatten()[order, None].to(y.dtype)
     inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
     return y[inverse].view(x.shape[0], top_k, -1).sum(1)
