@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from importlib.resources import files
 from pathlib import Path
@@ -14,6 +15,9 @@ from redraft.errors import CheckpointError, HubError
 CONFIG_FILE = "config.json"
 EMBEDDED = "tiny"
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_SIZES = ("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_experts", "top_k_experts",
+          "num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "head_dim", "global_head_dim",
+          "sliding_window", "max_position_embeddings", "canvas_length")  # fmt: skip
 _FILES = ["*.json", "*.jinja", "*.safetensors", "*.txt", "*.model"]
 
 
@@ -24,9 +28,9 @@ def resolve_folder(model: str | Path) -> Path:
     """
     if model == EMBEDDED:
         return _embedded_folder()
-    if Path(model).is_dir():
+    if os.path.isdir(model):  # os.path, since Path("") is the working directory and Path raises for overlong names
         return Path(model)
-    if Path(model).exists():
+    if os.path.exists(model):
         raise CheckpointError(f"{model} is a file; a model is a folder with config.json and safetensors files.")
     if isinstance(model, str) and _HUB_ID.fullmatch(model):
         return _download(model)
@@ -44,11 +48,16 @@ def read_config(folder: Path) -> ModelConfig:
     if raw.get("tie_word_embeddings") is False:
         raise CheckpointError(f"{path} sets tie_word_embeddings to false; DiffusionGemma shares one stack of weights.")
     try:
-        return ModelConfig.from_dict(raw)
+        config = ModelConfig.from_dict(raw)
     except CheckpointError:
         raise
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise CheckpointError(f"{path} holds a value that makes no sense: {error}.") from error
+    for name in _SIZES:
+        value = getattr(config, name)
+        if not isinstance(value, int) or value < 1:
+            raise CheckpointError(f"{path} sets {name} to {value!r}; it must be a whole number above 0.")
+    return config
 
 
 def read_json(path: Path) -> dict[str, Any]:
