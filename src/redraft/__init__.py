@@ -2,14 +2,20 @@
 
     llm = redraft.load("tiny")
     print(llm.generate("Why is the sky blue?").text)
+
+The names below are imported when they are first used, so that `import redraft` and `redraft --help` take no time.
 """
 
-from redraft import errors
-from redraft.config import GenerationSettings, ModelConfig
-from redraft.diffusion.records import Commit, DenoiseStep
-from redraft.filling import FillResult
-from redraft.llm import LLM, ChatReply, GenerateResult, Stats, load
-from redraft.model.weights import load_model, save_model
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from redraft import errors
+    from redraft.config import GenerationSettings, ModelConfig
+    from redraft.diffusion.records import Commit, DenoiseStep
+    from redraft.filling import FillResult
+    from redraft.llm import LLM, ChatReply, GenerateResult, Stats, load
+    from redraft.model.weights import load_model, save_model
 
 __version__ = "0.1.0"
 
@@ -28,3 +34,26 @@ __all__ = [
     "load_model",
     "save_model",
 ]
+
+_HOMES = {
+    "redraft.config": ("GenerationSettings", "ModelConfig"),
+    "redraft.diffusion.records": ("Commit", "DenoiseStep"),
+    "redraft.filling": ("FillResult",),
+    "redraft.llm": ("LLM", "ChatReply", "GenerateResult", "Stats", "load"),
+    "redraft.model.weights": ("load_model", "save_model"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("redraft.errors")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'redraft' has no attribute {name!r}")
+    value = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(set(globals()) | set(__all__))

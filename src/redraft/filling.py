@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from redraft.cache import KVCache
-from redraft.config import MAX_CANVAS, MIN_CANVAS, GenerationSettings, resolve_settings
+from redraft.config import MAX_CANVAS, GenerationSettings, resolve_settings
 from redraft.constraints.fill import Hole, causal_score
 from redraft.diffusion.autoregression import prefill
 from redraft.diffusion.loop import CanvasJob, denoise_canvases
@@ -21,8 +21,6 @@ from redraft.text.tokenizer import Tokenizer
 
 DEFAULT_HOLE = 32
 """Longest hole tried when max_tokens is not given."""
-VISIBLE_SUFFIX = 64
-"""Suffix tokens that the canvas shows behind the longest hole, as far as there are any and the canvas allows."""
 FINALISTS = 6
 """Hole lengths that are denoised fully after one step of every length has ranked them."""
 SCORED_SUFFIX = 8
@@ -85,7 +83,7 @@ def fill(
     if not prefix and not suffix:
         raise PromptError("There is nothing to fill between: prefix and suffix are both empty.")
     longest = _longest_hole(max_tokens)
-    holes = _holes(tokenizer, suffix, longest, settings.canvas_length)
+    holes = _holes(tokenizer, suffix, longest, settings.canvas_length, model.config.canvas_length)
     context = _encode_prefix(model, tokenizer, prefix, settings, room=holes[0].canvas_length)
     finalists = _rank(context, holes)[:FINALISTS]
     candidates = _denoise(context, finalists)
@@ -119,10 +117,10 @@ def _encode_prefix(
     return _Context(model, ids, settings, prefill(model, cache, [ids]), cache)
 
 
-def _holes(tokenizer: Tokenizer, suffix: str, longest: int, canvas_length: int | None) -> list[Hole]:
+def _holes(tokenizer: Tokenizer, suffix: str, longest: int, canvas_length: int | None, usual: int) -> list[Hole]:
     """One guess per length 1..longest, all in canvases of one length."""
     ids = tuple(tokenizer.encode(suffix, special=False)) if suffix else ()
-    length = canvas_length or min(max(longest + min(len(ids) + 1, VISIBLE_SUFFIX), MIN_CANVAS), MAX_CANVAS)
+    length = canvas_length or usual
     if longest >= length:
         raise SettingError(f"canvas_length is {length}; it must be longer than the hole's {longest} tokens.")
     special = tuple(sorted(tokenizer.special_ids.values()))

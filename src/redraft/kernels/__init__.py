@@ -17,23 +17,32 @@ from torch import Tensor
 from redraft.errors import SettingError
 from redraft.kernels import cpu, cuda, eager
 
-TABLE: dict[str, dict[str, Callable[..., Any]]] = {
+TABLE: dict[str, dict[str, Callable[..., Tensor]]] = {
+    "rms_norm": {"eager": eager.rms_norm, "cpu": cpu.rms_norm},
+    "gelu_gate": {"eager": eager.gelu_gate, "cpu": cpu.gelu_gate},
+    "head": {"eager": eager.head, "cpu": cpu.head},
+    "expectation": {"eager": eager.expectation, "cpu": cpu.expectation},
     "attention": {"eager": eager.attention, "cpu": cpu.attention, "cuda": cuda.attention},
     "experts": {"eager": eager.experts, "cpu": cpu.experts, "cuda": cuda.experts},
-    "rms_norm": {"eager": eager.rms_norm},
 }
 BACKENDS = ("eager", "cpu", "cuda")
+MIN_ROWS = cpu.MIN_ROWS
 
-_forced: str | None = os.environ.get("REDRAFT_KERNELS")
+
+def _checked(backend: str | None) -> str | None:
+    if backend is not None and backend not in BACKENDS:
+        raise SettingError(f"kernel backend is {backend!r}; it must be one of {', '.join(BACKENDS)}.")
+    return backend
+
+
+_forced: str | None = _checked(os.environ.get("REDRAFT_KERNELS"))
 
 
 @contextmanager
 def force(backend: str) -> Iterator[None]:
     """Use `backend` for every operation that has it, inside a `with` block."""
     global _forced
-    if backend not in BACKENDS:
-        raise SettingError(f"kernel backend is {backend!r}; it must be one of {', '.join(BACKENDS)}.")
-    before, _forced = _forced, backend
+    before, _forced = _forced, _checked(backend)
     try:
         yield
     finally:
@@ -43,23 +52,44 @@ def force(backend: str) -> Iterator[None]:
 def _backend(x: Tensor) -> str:
     if _forced is not None:
         return _forced
+    if x.device.type == "cpu" and torch.is_grad_enabled():
+        return "eager"  # the CPU versions cannot be differentiated
     return x.device.type
+
+
+def _call(operation: str, backend: str, *arguments: Any) -> Tensor:
+    options = TABLE[operation]
+    return options.get(backend, options["eager"])(*arguments)
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """See `eager.rms_norm`."""
-    return eager.rms_norm(x, weight, eps)
+    return _call("rms_norm", _backend(x), x, weight, eps)
+
+
+def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
+    """See `eager.gelu_gate`."""
+    return _call("gelu_gate", _backend(gate), gate, up)
+
+
+def head(hidden: Tensor, weight: Tensor, cap: float) -> Tensor:
+    """See `eager.head`."""
+    return _call("head", _backend(hidden), hidden, weight, cap)
+
+
+def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:
+    """See `eager.expectation`."""
+    return _call("expectation", _backend(probabilities), probabilities, weight)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     """See `eager.attention`."""
-    options = TABLE["attention"]
-    return options.get(_backend(q), eager.attention)(q, k, v, mask)
+    return _call("attention", _backend(q), q, k, v, mask)
 
 
 def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     """See `eager.experts`. Grouped products need bf16, so fp32 on CUDA takes the eager path."""
-    name = _backend(x)
-    if (name == "cuda" and x.dtype != torch.bfloat16) or (name == "cpu" and torch.is_grad_enabled()):
-        name = "eager"
-    return TABLE["experts"].get(name, eager.experts)(x, index, weight, gate_up, down)
+    backend = _backend(x)
+    if backend == "cuda" and x.dtype != torch.bfloat16:
+        backend = "eager"
+    return _call("experts", backend, x, index, weight, gate_up, down)

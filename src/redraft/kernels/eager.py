@@ -20,6 +20,21 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     return y.to(x.dtype)
 
 
+def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
+    """gelu(gate) * up, with the tanh form of gelu."""
+    return F.gelu(gate, approximate="tanh") * up
+
+
+def head(hidden: Tensor, weight: Tensor, cap: float) -> Tensor:
+    """hidden [...,D] times the tied embedding [V,D], soft-capped to +-cap in fp32: [...,V]."""
+    return (F.linear(hidden, weight).float() / cap).tanh() * cap
+
+
+def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:
+    """Rows of the embedding [V,D] weighted by probabilities [...,V] and summed: [...,D]."""
+    return probabilities @ weight
+
+
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """Grouped-query attention with scale 1: q [B,N,T,H], k and v [B,G,S,H], mask [B|1,1,T,S] True where seen.
 
@@ -36,13 +51,16 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """Sum over each token's chosen experts: x [T,D], index and weight [T,K], gate_up [E,2I,D], down [E,D,I] -> [T,D]."""
+    """The weighted sum of each token's chosen experts, [T,D].
+
+    x [T,D], chosen experts `index` and their `weight` [T,K], gate_up [E,2I,D] (gate rows first), down [E,D,I].
+    """
     out = torch.zeros_like(x)
     for expert in range(gate_up.shape[0]):
         token, slot = torch.where(index == expert)
         if token.numel() == 0:
             continue
         gate, up = F.linear(x[token], gate_up[expert]).chunk(2, -1)
-        y = F.linear(F.gelu(gate, approximate="tanh") * up, down[expert])
+        y = F.linear(gelu_gate(gate, up), down[expert])
         out.index_add_(0, token, (y * weight[token, slot, None]).to(out.dtype))
     return out

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from redraft import kernels
 from redraft.config import ModelConfig
@@ -20,7 +19,7 @@ class GatedMLP(nn.Module):
         self.down_proj = nn.Linear(inner, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down_proj(F.gelu(self.gate_proj(x), approximate="tanh") * self.up_proj(x))
+        return self.down_proj(kernels.gelu_gate(self.gate_proj(x), self.up_proj(x)))
 
 
 class Router(nn.Module):

@@ -36,7 +36,7 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device, stored: torch.
             return torch.bfloat16 if cpu_has_bf16_products() else torch.float32
         return stored if stored in DTYPES.values() else torch.bfloat16
     chosen = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if chosen not in DTYPES.values():
+    if chosen is None or chosen not in DTYPES.values():
         raise SettingError(f"dtype is {str(dtype)!r}; it must be auto, bfloat16 or float32.")
     return chosen
 

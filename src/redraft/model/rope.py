@@ -24,14 +24,17 @@ def inverse_frequencies(config: ModelConfig, *, sliding: bool) -> Tensor:
 
 
 def rope_table(positions: Tensor, frequencies: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos and sin [B,T,1,H] of positions [B,T]; the head axis broadcasts."""
+    """cos and signed sin [B,T,1,H] of positions [B,T]; the head axis broadcasts.
+
+    The first half of sin is negated, which spares `rotate` the negation of half of every head.
+    """
     angles = positions[..., None].float() * frequencies  # [B,T,H/2]
-    angles = torch.cat((angles, angles), -1)[:, :, None]  # [B,T,1,H]
-    return angles.cos().to(dtype), angles.sin().to(dtype)
+    cos, sin = angles.cos(), angles.sin()
+    table = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)  # [B,T,H] each
+    return table[0][:, :, None].to(dtype), table[1][:, :, None].to(dtype)
 
 
 def rotate(x: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
     """Rotate pairs (j, j + H/2) of x [B,T,N,H]."""
     cos, sin = table
-    first, second = x.chunk(2, -1)
-    return x * cos + torch.cat((-second, first), -1) * sin
+    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin

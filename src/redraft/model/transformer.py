@@ -103,18 +103,25 @@ class Transformer(nn.Module):
         more tokens than the cache holds.
         """
         self._check_ids(token_ids)
-        counts = [token_ids.shape[1]] * token_ids.shape[0] if counts is None else counts
+        count, width = token_ids.shape
+        counts = [width] * count if counts is None else counts
         cache.check_room(counts)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             window = self.config.sliding_window if self.config.is_sliding(layer) else None
-            out = torch.stack([_attend_causal(q[b], k[b], v[b], cache, layer, b, window) for b in range(len(q))])
+            out = q.new_zeros(q.shape[0], q.shape[2], q.shape[1] * q.shape[3])  # [B,T,N*H]
+            for b, n in enumerate(counts):  # without the padding, so that a request's result does not depend on it
+                if n:
+                    new = q[b, :, :n], k[b, :, :n], v[b, :, :n]
+                    out[b, :n] = _attend_causal(*new, cache, layer, b, window)
             cache.write(layer, k, v, counts)
             return out
 
+        # A short prompt alone takes as many rows as in a longer batch: products of fewer rows round differently.
+        token_ids = F.pad(token_ids, (0, max(0, kernels.MIN_ROWS - width)))
         x = self._run(self.embed(token_ids), cache.lengths, attend, "encode")
         cache.advance(counts)
-        return x
+        return x[:, :width]
 
     def denoise(self, canvas: Tensor, cache: KVCache, soft: Tensor | None = None) -> Tensor:
         """One two-sided pass over a canvas of token ids [B,L] behind each request's cached tokens -> hidden [B,L,D].
@@ -131,8 +138,7 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """hidden [...,D] -> soft-capped fp32 logits [...,V] of the tied head."""
-        cap = self.config.final_logit_softcapping
-        return (F.linear(hidden, self.embedding.weight).float() / cap).tanh_() * cap
+        return kernels.head(hidden, self.embedding.weight, self.config.final_logit_softcapping)
 
     def soft_embeddings(self, logits: Tensor) -> Tensor:
         """Temperature-divided logits [B,L,V] -> probability-weighted embeddings [B,L,D].
@@ -140,7 +146,7 @@ class Transformer(nn.Module):
         The logits are rounded to the working dtype first, as the reference stores them between steps.
         """
         probabilities = logits.to(self.dtype).softmax(-1, dtype=torch.float32).to(self.dtype)
-        return probabilities @ self.embedding.weight * self.embedding_scale
+        return kernels.expectation(probabilities, self.embedding.weight) * self.embedding_scale
 
     def rope(self, positions: Tensor) -> Rope:
         """cos and sin per layer kind for positions [B,T]."""

@@ -23,7 +23,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from redraft.errors import CheckpointError, SettingError
+from redraft.kernels.cpu import input_major, keep_freed_memory
 from redraft.model.folders import CONFIG_FILE, read_config, read_json, resolve_folder
+from redraft.model.moe import Experts
 from redraft.model.names import is_tied_copy, is_vision, to_hugging_face
 from redraft.model.placement import resolve_device, resolve_dtype
 from redraft.model.transformer import Transformer
@@ -63,6 +65,9 @@ def load_model(
     sources = _match(transformer, stored, folder)
     chosen = resolve_dtype(dtype, target, _DTYPES[stored[sources["embedding.weight"]].dtype])
     transformer = transformer.to(chosen).to_empty(device=target)
+    if target.type == "cpu":
+        keep_freed_memory()
+        _arrange_for_cpu(transformer)
     _copy(transformer, sources, stored)
     return transformer
 
@@ -152,6 +157,13 @@ def _raise_if_any(folder: Path, problems: Mapping[str, list[str]]) -> None:
 def _listed(names: list[str]) -> str:
     more = len(names) - _NAMED_AT_MOST
     return ", ".join(names[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")
+
+
+def _arrange_for_cpu(model: Transformer) -> None:
+    for module in model.modules():
+        if isinstance(module, Experts):
+            for weights in module.parameters():
+                weights.data = input_major(weights.data)
 
 
 @torch.no_grad()

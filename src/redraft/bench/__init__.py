@@ -1,0 +1,1 @@
+"""Benchmarks: measurements with the physical limit beside them. They compute; the command line prints."""

@@ -1,0 +1,43 @@
+"""How fast a canvas could be if nothing but its matrix products took time, at the rate measured on this machine."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from redraft.config import ModelConfig
+from redraft.model.accounting import active_per_token
+
+_SIZE = 1024
+_SECONDS = 1.0
+
+
+def run_flops(config: ModelConfig, *, prompt: int, steps: int) -> float:
+    """Floating point operations of encoding `prompt` tokens and denoising one canvas for `steps` steps."""
+    head = config.vocab_size * config.hidden_size
+    layers = active_per_token(config) - head
+    length = config.canvas_length
+    attention = sum(_attention(config, layer, prompt, length) for layer in range(config.num_hidden_layers))
+    step = 2 * length * (layers + head) + attention
+    soft = 2 * length * head * (steps - 1)  # the last step's soft embeddings are never read
+    prefill = 2 * prompt * layers
+    return steps * step + soft + prefill
+
+
+def _attention(config: ModelConfig, layer: int, prompt: int, length: int) -> int:
+    """Scores and weighted values of one layer's canvas over the cached tokens it keeps and itself."""
+    kept = min(prompt, config.sliding_window - 1) if config.is_sliding(layer) else prompt
+    return 4 * config.num_attention_heads * config.layer_head_dim(layer) * length * (kept + length)
+
+
+def gemm_flops_per_second() -> float:
+    """The best rate of a square fp32 matrix product that a second of trying finds, with torch's current threads."""
+    left, right = torch.randn(_SIZE, _SIZE), torch.randn(_SIZE, _SIZE)
+    out = torch.empty(_SIZE, _SIZE)
+    best, until = 0.0, time.perf_counter() + _SECONDS
+    while time.perf_counter() < until:
+        started = time.perf_counter()
+        torch.mm(left, right, out=out)
+        best = max(best, 2 * _SIZE**3 / (time.perf_counter() - started))
+    return best

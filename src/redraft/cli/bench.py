@@ -1,0 +1,92 @@
+"""`redraft bench`: how fast a model runs, and how fast this machine would allow."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from redraft.cli.generate import print_json
+from redraft.errors import SettingError
+
+if TYPE_CHECKING:
+    from redraft.bench.cpu import CpuResult
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def bench() -> None:
+    """Measure how fast a model runs."""
+
+
+@app.command()
+def cpu(
+    model: Annotated[str, typer.Option("--model", metavar="MODEL", help="tiny, a folder, or a hub id.")] = "tiny",
+    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Denoising steps of the canvas.")] = 16,
+    repetitions: Annotated[int, typer.Option("--repetitions", metavar="N", help="Turns that each engine takes.")] = 5,
+    threads: Annotated[int | None, typer.Option("--threads", metavar="N", help="Threads; torch's own choice.")] = None,
+    alone: Annotated[bool, typer.Option("--alone", metavar="", help="Measure Redraft only.")] = False,
+) -> None:
+    """Redraft and Transformers on this CPU: same weights, same settings, one process, taking turns.
+
+    Prints committed tokens per second of both, their ratio, and the floor; the last line is JSON.
+    """
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from redraft.cli.options import ModelOptions
+
+    if threads is not None and threads < 1:
+        raise SettingError(f"threads is {threads}; it must be at least 1.")
+    llm = ModelOptions(model=model, device="cpu", dtype="float32").load()
+    import torch
+
+    from redraft.bench.cpu import measure
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task("measuring", total=None)
+        result = measure(
+            llm,
+            steps=steps,
+            repetitions=repetitions,
+            compare=not alone,
+            progress=lambda done, total: bar.update(task, completed=done, total=total),
+        )
+    _print(model, result)
+    command = shlex.join(["redraft", *sys.argv[1:]])
+    print_json(result.to_dict() | {"model": model, "command": command})
+
+
+def _print(model: str, result: CpuResult) -> None:
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    from redraft.bench.cpu import processor, versions
+
+    console = Console(highlight=False)
+    console.print(f"{model}, one canvas of {result.canvas_length} tokens in {result.steps} steps behind "
+                  f"{result.prompt_tokens} prompt tokens, fp32", markup=False)  # fmt: skip
+    threads = f"{torch.get_num_threads()} threads"
+    console.print(f"{processor()}, {threads}; {', '.join(f'{name} {number}' for name, number in versions().items())}\n")
+    table = Table("committed tokens/s", box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for name in ("min", "median", "max", "ms/step"):
+        table.add_column(name, justify="right")
+    for engine in (result.redraft, result.transformers):
+        if engine is not None:
+            speeds = engine.speeds(result.canvas_length)
+            step = engine.ms_per_forward(result.steps)
+            table.add_row(engine.name, *(f"{speeds[name]:.1f}" for name in ("min", "median", "max")), f"{step:.1f}")
+    floor = result.canvas_length / result.floor_seconds
+    table.add_row("floor", "", f"{floor:.1f}", "", f"{1e3 * result.floor_seconds / result.steps:.1f}")
+    if (ratios := result.ratios) is not None:
+        table.add_row("redraft : transformers", *(f"{ratios[name]:.2f}" for name in ("min", "median", "max")), "")
+    console.print(table)
+    rate = result.gemm_flops_per_second / 1e9
+    console.print(f"\nThe floor is the arithmetic alone, at the {rate:.0f} GFLOP/s of this machine's matrix products.")

@@ -1,0 +1,162 @@
+"""`redraft chat`: a conversation in the terminal, or line by line from a pipe."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redraft.cli.answer import INTERRUPTED, Tally, follow
+from redraft.cli.generate import EXIT_INTERRUPTED, facts, open_trace, print_json, step_cap
+from redraft.cli.options import ModelOptions, OutputOptions, SamplingOptions, expand_groups
+from redraft.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from redraft.cli.trace import TraceWriter
+    from redraft.llm import LLM
+
+HELP = """\
+/help   this list
+/reset  forget the conversation
+/quit   leave (so does Ctrl-D)
+Ctrl-C  stop the answer and keep what is committed"""
+
+
+@expand_groups
+def chat(
+    system: Annotated[
+        str | None, typer.Option("--system", metavar="TEXT", help="Instructions before the conversation.")
+    ] = None,
+    *,
+    model: ModelOptions,
+    sampling: SamplingOptions,
+    output: OutputOptions,
+) -> None:
+    """Talk with a model. /help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves."""
+    from rich.console import Console
+
+    from redraft.cli.trace import check_writable
+
+    given = sampling.given(stop=output.stop)
+    check_writable(output.trace)
+    llm = model.load()
+    llm.encode_chat([{"role": "user", "content": "?"}])  # no chat template: say so before anybody types
+    trace = open_trace(output.trace, llm, model, given)
+    conversation = _Conversation(llm, given, system, output, trace)
+    with trace or nullcontext():
+        code = _talk(conversation, Console(stderr=True, highlight=False))
+    if output.json:
+        print_json({"messages": conversation.messages, "answers": conversation.answers} | facts(llm, model, given))
+    raise typer.Exit(code)
+
+
+@dataclass(slots=True)
+class _Conversation:
+    llm: LLM
+    given: dict[str, Any]
+    system: str | None
+    output: OutputOptions
+    trace: TraceWriter | None
+    messages: list[dict[str, Any]] = field(default_factory=list)
+    answers: list[dict[str, Any]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin anew, with the system's instructions only."""
+        self.messages = [{"role": "system", "content": self.system}] if self.system else []
+
+    def ask(self, text: str) -> Tally:
+        """One exchange. What cannot be asked (it does not fit any more) leaves the conversation as it was."""
+        from redraft.cli.view import open_screen
+        from redraft.text.tools import parse_reply
+
+        question = {"role": "user", "content": text}
+        ids = self.llm.encode_chat([*self.messages, question])
+        records = self.llm.stream(ids, **self.given)
+        screen = open_screen(
+            self.llm.tokenizer,
+            self.llm.eos_ids,
+            steps=step_cap(self.llm, self.given),
+            live=not self.output.no_live,
+            json=self.output.json,
+        )
+        if self.trace is not None:
+            self.trace.turn(text)
+        tally = follow(records, screen, self.trace)
+        self.answers.append(tally.to_dict())
+        if _is_worth_keeping(tally):
+            # Thoughts do not belong to a history: the chat format expects them to be left out.
+            self.messages += [question, {"role": "assistant", "content": parse_reply(tally.text).content}]
+        return tally
+
+
+def _is_worth_keeping(tally: Tally) -> bool:
+    return bool(tally.text) or tally.finish_reason != INTERRUPTED
+
+
+def _talk(conversation: _Conversation, console: Console) -> int:
+    """Read and answer until the end of input; the exit code. Messages that are no answer go to standard error."""
+    interactive = sys.stdin.isatty()
+    if interactive:
+        _enable_line_editing()
+        console.print("Talk to the model. /help lists the commands.", style="dim")
+    while (line := _read(interactive)) is not None:
+        match line.strip():
+            case "":
+                continue
+            case "/quit":
+                return 0
+            case "/reset":
+                conversation.reset()
+                console.print("The conversation is forgotten.", style="dim")
+            case "/help":
+                console.print(HELP, style="dim")
+            case command if command.startswith("/"):
+                console.print(f"There is no command {command.split()[0]}; /help lists them.", style="dim", markup=False)
+            case text if interactive:
+                _ask(conversation, text, console)
+            case text:
+                if conversation.ask(text).finish_reason == INTERRUPTED:
+                    return EXIT_INTERRUPTED
+    return 0
+
+
+def _ask(conversation: _Conversation, text: str, console: Console) -> None:
+    """One exchange with a person, who can mend what cannot be asked."""
+    try:
+        conversation.ask(text)
+    except InputError as error:
+        console.print(f"error: {error} /reset forgets the conversation.", style="red", markup=False)
+    console.print()
+
+
+def _enable_line_editing() -> None:
+    """Arrow keys and a history of what was typed, where Python has them."""
+    with suppress(ImportError):
+        import readline  # noqa: F401  (importing it is what makes input() editable)
+
+
+def _read(interactive: bool) -> str | None:
+    """The next line, None at the end of input; Ctrl-C at the prompt only empties the line."""
+    in_terminal = interactive and sys.stdout.isatty()
+    while True:
+        if interactive and not in_terminal:  # answers go to a file, where the prompt does not belong
+            sys.stderr.write("> ")
+            sys.stderr.flush()
+        try:
+            return input("> " if in_terminal else "")
+        except EOFError:
+            if interactive:
+                sys.stderr.write("\n")
+            return None
+        except KeyboardInterrupt:
+            if not interactive:
+                raise
+            sys.stderr.write("\n")

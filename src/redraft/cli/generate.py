@@ -1,0 +1,109 @@
+"""`redraft generate`: one prompt, one answer."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redraft.cli.answer import INTERRUPTED, follow
+from redraft.cli.options import ModelOptions, OutputOptions, SamplingOptions, expand_groups, read_text
+from redraft.config import resolve_settings
+from redraft.errors import InputError
+
+if TYPE_CHECKING:
+    from redraft.cli.trace import TraceWriter
+    from redraft.llm import LLM
+
+EXIT_INTERRUPTED = 130
+"""What shells report for a program that Ctrl-C ended."""
+
+
+@expand_groups
+def generate(
+    prompt: Annotated[str, typer.Argument(help="What to answer; - reads it from standard input.", metavar="PROMPT")],
+    raw: Annotated[
+        bool, typer.Option("--raw", metavar="", help="Continue PROMPT as plain text, without the chat format.")
+    ] = False,
+    system: Annotated[
+        str | None, typer.Option("--system", metavar="TEXT", help="Instructions before the prompt.")
+    ] = None,
+    *,
+    model: ModelOptions,
+    sampling: SamplingOptions,
+    output: OutputOptions,
+) -> None:
+    """Answer one prompt; in a terminal the canvas settles live.
+
+    Ctrl-C stops, keeps what is committed, and exits with 130.
+    """
+    from redraft.cli.trace import check_writable
+    from redraft.cli.view import open_screen
+
+    text = _checked_prompt(prompt, raw=raw, system=system)
+    given = sampling.given(stop=output.stop)
+    check_writable(output.trace)
+    llm = model.load()
+    messages = [{"role": "system", "content": system}] if system else []
+    records = llm.stream(text if raw else [*messages, {"role": "user", "content": text}], raw=raw, **given)
+    screen = open_screen(
+        llm.tokenizer, llm.eos_ids, steps=step_cap(llm, given), live=not output.no_live, json=output.json
+    )
+    trace = open_trace(output.trace, llm, model, given, prompt=text)
+    with trace or nullcontext():
+        tally = follow(records, screen, trace)
+    if output.json:
+        print_json(tally.to_dict() | facts(llm, model, given))
+    if tally.finish_reason == INTERRUPTED:
+        raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _checked_prompt(prompt: str, *, raw: bool, system: str | None) -> str:
+    text = read_text("-", "The prompt from") if prompt == "-" else prompt
+    if not text if raw else not text.strip():
+        raise InputError("The prompt is empty.")
+    if raw and system:
+        raise InputError("--system needs the chat format, which --raw leaves out; use one of the two.")
+    return text
+
+
+def step_cap(llm: LLM, given: Mapping[str, Any]) -> int:
+    """Most steps per canvas with these settings."""
+    return resolve_settings(llm.defaults, **given).steps
+
+
+def facts(llm: LLM, model: ModelOptions, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What an answer's JSON says of the model and the settings that made it."""
+    return {
+        "model": model.model,
+        "device": str(llm.model.device),
+        "dtype": str(llm.model.dtype).removeprefix("torch."),
+        "settings": dataclasses.asdict(resolve_settings(llm.defaults, **given)) | {"preset": given.get("preset")},
+    }
+
+
+def open_trace(
+    path: Path | None, llm: LLM, model: ModelOptions, given: Mapping[str, Any], **more: Any
+) -> TraceWriter | None:
+    """A writer whose header tells `redraft replay` which tokenizer to use; None without a path."""
+    from redraft.cli.trace import TraceWriter
+
+    if path is None:
+        return None
+    header = facts(llm, model, given)
+    if os.path.isdir(model.model):
+        header["model"] = str(Path(model.model).resolve())
+    return TraceWriter(path, {**header, "eos_token_ids": list(llm.eos_ids), **more})
+
+
+def print_json(content: Mapping[str, Any]) -> None:
+    """One object on one line, for machines."""
+    sys.stdout.write(json.dumps(content, ensure_ascii=False) + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,170 @@
+"""`redraft inspect`: what a model is made of, from its config alone."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redraft.cli.generate import print_json
+from redraft.cli.options import JsonFlag
+
+if TYPE_CHECKING:
+    from redraft.config import ModelConfig
+
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def inspect(
+    model: Annotated[str, typer.Argument(help="tiny, a folder, a hub id, or the shape 26b-a4b.", metavar="MODEL")],
+    json: JsonFlag = False,
+) -> None:
+    """Show a model's architecture, its parameters by part, its bytes, and what its cache costs per token."""
+    config = _config(model)
+    if json:
+        print_json({"model": model} | description(config))
+        return
+    _print(model, config)
+
+
+def _config(model: str) -> ModelConfig:
+    from redraft.model.folders import EMBEDDED, read_config, resolve_folder
+    from redraft.model.presets import PRESETS
+
+    if model in PRESETS and model != EMBEDDED:
+        return PRESETS[model]
+    folder = resolve_folder(model)
+    config = read_config(folder)
+    if _has_vision(folder):
+        return config
+    # Text-only folders describe a vision tower as well, because Transformers insists on one.
+    return dataclasses.replace(config, extra={k: v for k, v in config.extra.items() if k != "vision_config"})
+
+
+def _has_vision(folder: Path) -> bool:
+    """Do the folder's weights hold a vision tower?"""
+    from safetensors import safe_open
+
+    from redraft.model.names import is_vision
+
+    for shard in folder.glob("*.safetensors"):
+        with safe_open(shard, "pt") as file:
+            if any(map(is_vision, file.keys())):
+                return True
+    return False
+
+
+def description(config: ModelConfig) -> dict[str, Any]:
+    """Everything that `inspect` shows, JSON-ready."""
+    from redraft.model import accounting
+
+    text, vision = accounting.text_parts(config), accounting.vision_parts(config)
+    stored = accounting.total(text) + accounting.total(vision)
+    return {
+        "architecture": architecture(config),
+        "parameters": {
+            "parts": [
+                {"name": part.name, "each": part.each, "count": part.count, "total": part.total, "active": part.active}
+                for part in (*text, *vision)
+            ],
+            "text": accounting.total(text),
+            "stored": stored,
+            "active_per_token": accounting.active_per_token(config),
+        },
+        "bytes": {name: stored * size for name, size in accounting.BYTES_PER_PARAMETER.items()},
+        "text_bytes": {name: accounting.total(text) * size for name, size in accounting.BYTES_PER_PARAMETER.items()},
+        "kv_bytes_per_token": {
+            cost.kind: {"layers": cost.layers, "bytes": cost.bytes_per_token, "kept_tokens": cost.kept_tokens}
+            for cost in accounting.kv_costs(config)
+        },
+        "kv_bytes_full_context": sum(
+            cost.bytes_at(config.max_position_embeddings) for cost in accounting.kv_costs(config)
+        ),
+    }
+
+
+def architecture(config: ModelConfig) -> dict[str, Any]:
+    """The shape in words and numbers."""
+    full = config.num_hidden_layers - sum(map(config.is_sliding, range(config.num_hidden_layers)))
+    sliding = config.num_hidden_layers - full
+    return {
+        "layers": f"{config.num_hidden_layers} ({sliding} sliding over {config.sliding_window} tokens, {full} full)",
+        "width": config.hidden_size,
+        "vocabulary": config.vocab_size,
+        "attention heads": config.num_attention_heads,
+        "sliding layers": f"{config.num_key_value_heads} key/value heads of {config.head_dim}",
+        "full layers": f"{config.num_global_key_value_heads} key/value heads of {config.global_head_dim}",
+        "dense MLP": config.intermediate_size,
+        "experts": f"{config.num_experts} of {config.moe_intermediate_size}, {config.top_k_experts} per token",
+        "canvas": f"{config.canvas_length} tokens",
+        "context": f"{config.max_position_embeddings} tokens",
+    }
+
+
+def _print(model: str, config: ModelConfig) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    console.print(model, style="bold", markup=False)
+    console.print(_table(architecture(config)))
+    console.print(_parts_table(config))
+    console.print(_table(_costs(config)))
+
+
+def _table(rows: dict[str, Any]) -> Any:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    for name, value in rows.items():
+        table.add_row(name, str(value))
+    return table
+
+
+def _costs(config: ModelConfig) -> dict[str, str]:
+    """Bytes of the weights, and of the bf16 cache per token and for a full context."""
+    from redraft.model import accounting
+
+    text, vision = accounting.text_parts(config), accounting.vision_parts(config)
+    rows = {"active per token": f"{accounting.active_per_token(config):,} parameters"}
+    for name, size in accounting.BYTES_PER_PARAMETER.items():
+        with_vision = f", {_bytes(accounting.total(text + vision) * size)} with vision" if vision else ""
+        rows[f"weights in {name}"] = _bytes(accounting.total(text) * size) + with_vision
+    costs = accounting.kv_costs(config)
+    for cost in costs:
+        kept = "every token" if cost.kept_tokens is None else f"the last {cost.kept_tokens:,} tokens"
+        name = f"bf16 KV cache, {cost.kind.removesuffix('_attention')}"
+        rows[name] = f"{cost.bytes_per_token:,} B per token, {cost.layers} layers keep {kept}"
+    full = sum(cost.bytes_at(config.max_position_embeddings) for cost in costs)
+    rows["bf16 KV cache, all"] = f"{_bytes(full)} at {config.max_position_embeddings:,} tokens"
+    return rows
+
+
+def _parts_table(config: ModelConfig) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    from redraft.model import accounting
+
+    text, vision = accounting.text_parts(config), accounting.vision_parts(config)
+    table = Table("part", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in ("each", "count", "parameters"):
+        table.add_column(name, justify="right")
+    table.add_column("share", justify="right")
+    whole = accounting.total(text) + accounting.total(vision)
+    for part in (*text, *vision):
+        table.add_row(part.name, f"{part.each:,}", str(part.count), f"{part.total:,}", f"{part.total / whole:.1%}")
+    table.add_section()
+    table.add_row("text model", "", "", f"{accounting.total(text):,}", f"{accounting.total(text) / whole:.1%}")
+    if vision:
+        table.add_row("all stored", "", "", f"{whole:,}", "100.0%", style="bold")
+    return table
+
+
+def _bytes(count: float) -> str:
+    unit = 0
+    while count >= 1000 and unit < len(_UNITS) - 1:
+        count, unit = count / 1000, unit + 1
+    return f"{count:.{0 if unit == 0 else 1}f} {_UNITS[unit]}"

@@ -1,0 +1,97 @@
+"""The command `redraft`. Exit codes: 0, 1 (failed while running), 2 (bad input), 130 (stopped by Ctrl-C)."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, cast
+
+import typer
+
+from redraft.cli import bench, evaluate
+from redraft.cli.chat import chat
+from redraft.cli.fill import fill
+from redraft.cli.generate import EXIT_INTERRUPTED, generate
+from redraft.cli.inspect import inspect
+from redraft.cli.replay import replay
+from redraft.cli.training import train
+from redraft.errors import InputError, RedraftError
+
+EXIT_FAILED, EXIT_BAD_INPUT = 1, 2
+
+# Typer carries its own copy of Click or uses the installed one, depending on its version; this is either's class.
+_UsageError = cast(type[Exception], typer.BadParameter.__bases__[0])
+
+app = typer.Typer(
+    name="redraft",
+    help="The engine for DiffusionGemma, which drafts a canvas of tokens at once and redrafts it until it is right.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command()(generate)
+app.command()(chat)
+app.command()(fill)
+app.command()(replay)
+app.command()(inspect)
+app.command()(train)
+app.add_typer(evaluate.app, name="eval", help="Measure what a model can do: sudoku, infill, tools.")
+app.add_typer(bench.app, name="bench", help="Measure how fast a model runs.")
+
+
+@app.callback(invoke_without_command=True)
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", metavar="", help="Show the version and exit.", is_eager=True)
+    ] = False,
+) -> None:
+    """Options before the command."""
+    if version:
+        from redraft import __version__
+
+        print(f"redraft {__version__}")
+        raise typer.Exit
+
+
+def main(args: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code; every expected error becomes one line on standard error."""
+    try:
+        code = app(args=args, prog_name="redraft", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except _UsageError as error:
+        return _usage(error)
+    except InputError as error:
+        return _fail(str(error), EXIT_BAD_INPUT)
+    except (KeyboardInterrupt, typer.Abort):
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has left; keep Python from complaining about it when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+    except (RedraftError, OSError, MemoryError) as error:
+        return _fail(str(error) or type(error).__name__, EXIT_FAILED)
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported here
+            raise
+        return _fail(str(error).splitlines()[0], EXIT_FAILED)
+
+
+def _usage(error: Exception) -> int:
+    message = getattr(error, "format_message", error.__str__)()
+    if not message:  # a group without a command has shown its help already
+        return EXIT_BAD_INPUT
+    context = getattr(error, "ctx", None)
+    hint = f" See `{context.command_path} --help`." if context is not None else ""
+    return _fail(message.rstrip(".") + "." + hint, EXIT_BAD_INPUT)
+
+
+def _fail(message: str, code: int) -> int:
+    sys.stderr.write(f"error: {message}\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,157 @@
+"""Traces: a JSONL file with a header line and then every record of an answer, to be looked at again or checked.
+
+A trace appears under its name only when it is complete, or when Ctrl-C ended it; a failed run leaves none.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NoReturn, Self
+
+from redraft.diffusion.records import Commit, DenoiseStep, Record, record_from_dict
+from redraft.errors import InputError
+
+VERSION = 1
+
+
+def check_writable(path: Path | None) -> None:
+    """Raise `InputError` if no file can be written there, which is better known before hours of work than after."""
+    if path is None:
+        return
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is not a regular file.")
+    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
+        raise InputError(f"{path} cannot be written: {path.parent} is not a folder that one may write to.")
+
+
+class TraceWriter:
+    """Writes one trace; a context manager. Nothing exists under `path` until it is left."""
+
+    def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
+        self._path, self._header = path, {"type": "header", "version": VERSION, **header}
+
+    def __enter__(self) -> Self:
+        descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
+        self._temporary = Path(name)
+        self._file = os.fdopen(descriptor, "w", encoding="utf-8")
+        self._line(self._header)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._file.close()
+        if kind is None or issubclass(kind, KeyboardInterrupt):
+            self._temporary.chmod(0o666 & ~_umask())
+            self._temporary.replace(self._path)
+        else:
+            self._temporary.unlink()
+
+    def write(self, record: Record) -> None:
+        """Append one record."""
+        self._line(record.to_dict())
+
+    def turn(self, prompt: str) -> None:
+        """Begin the next answer of a conversation."""
+        self._line({"type": "turn", "prompt": prompt})
+
+    def _line(self, content: Mapping[str, Any]) -> None:
+        self._file.write(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n")
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+@dataclass(slots=True)
+class Turn:
+    """One answer of a trace and the prompt before it, where the trace tells it."""
+
+    prompt: str | None
+    records: list[Record] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A trace that was read: its header and its answers."""
+
+    header: dict[str, Any]
+    turns: list[Turn]
+
+
+def read_trace(path: Path) -> Trace:
+    """Read and check a whole trace. Raises `InputError` that names the line and what is wrong with it."""
+    lines = _objects(path)
+    number, header = next(lines, (1, {}))
+    if header.get("type") != "header":
+        _fail(path, number, "is not the header of a trace")
+    if header.get("version") != VERSION:
+        _fail(path, number, f"has version {header.get('version')!r}; this redraft reads version {VERSION}")
+    turns = [Turn(header.get("prompt"))]
+    for number, content in lines:
+        if content.get("type") == "turn":
+            turns.append(Turn(str(content.get("prompt"))))
+        else:
+            turns[-1].records.append(_record(path, number, content, turns[-1]))
+    turns = [turn for turn in turns if turn.records]
+    if not turns:
+        raise InputError(f"The trace {path} holds no records.")
+    return Trace(header, turns)
+
+
+def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    try:
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The trace {path} cannot be read: {error}.") from error
+    for number, line in enumerate(lines, 1):
+        try:
+            content = json.loads(line)
+        except ValueError:
+            _fail(path, number, "is not valid JSON")
+        if not isinstance(content, dict):
+            _fail(path, number, "is not a JSON object")
+        yield number, content
+
+
+def _record(path: Path, number: int, content: dict[str, Any], turn: Turn) -> Record:
+    try:
+        record = record_from_dict(content)
+        _check(record, turn)
+    except (TypeError, ValueError) as error:
+        _fail(path, number, f"is not a record: {error}")
+    return record
+
+
+def _check(record: Record, turn: Turn) -> None:
+    """Raise `ValueError` for a record that cannot follow the turn's others, or whose fields contradict each other."""
+    last = turn.records[-1] if turn.records else None
+    for name in ("request_id", "canvas_index", *(("step",) if isinstance(record, DenoiseStep) else ())):
+        if not isinstance(getattr(record, name), int):
+            raise ValueError(f"{name} is not a number")
+    if last is not None and record.request_id != last.request_id:
+        raise ValueError(f"it belongs to request {record.request_id}, a trace holds one")
+    if isinstance(record, Commit):
+        if not isinstance(last, DenoiseStep) or last.canvas_index != record.canvas_index:
+            raise ValueError("it commits a canvas that has no steps")
+        _check_column("token_ids", record.token_ids, int)
+        return
+    columns = {"canvas": int, "argmax_canvas": int, "accepted": bool, "entropy": (int, float)}
+    for name, kind in columns.items():
+        _check_column(name, getattr(record, name), kind)
+    if len({len(getattr(record, name)) for name in columns}) != 1 or not record.canvas:
+        raise ValueError("its sequences differ in length or are empty")
+
+
+def _check_column(name: str, values: object, kind: type | tuple[type, ...]) -> None:
+    if not isinstance(values, tuple) or not all(isinstance(value, kind) for value in values):
+        raise ValueError(f"{name} holds something else than it should")
+
+
+def _fail(path: Path, number: int, reason: str) -> NoReturn:
+    raise InputError(f"Line {number} of {path} {reason}.")

@@ -1,0 +1,81 @@
+"""What every evaluation returns: counts, the cost, and one record per item, so that a failure can be looked at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from redraft.errors import SettingError
+
+T = TypeVar("T")
+
+Progress = Callable[[int, int, int], None]
+"""Called after every batch with (items done, items in all, solved so far)."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ItemRecord:
+    """One item: what the model wrote, what was right, and what it cost. ``steps`` has one entry per canvas."""
+
+    id: str
+    solved: bool
+    output: str
+    expected: str
+    steps: tuple[int, ...]
+    tokens: int
+    forwards: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvalResult:
+    """``mean_steps`` is per canvas; ``tokens_per_forward`` is over all items; ``seconds`` is wall time."""
+
+    solved: int
+    total: int
+    mean_steps: float
+    tokens_per_forward: float
+    seconds: float
+    records: tuple[ItemRecord, ...]
+
+    @classmethod
+    def of(cls, records: Sequence[ItemRecord], seconds: float) -> EvalResult:
+        """Sums up ``records``."""
+        steps = [count for record in records for count in record.steps]
+        forwards = sum(record.forwards for record in records)
+        return cls(
+            solved=sum(record.solved for record in records),
+            total=len(records),
+            mean_steps=sum(steps) / len(steps) if steps else 0.0,
+            tokens_per_forward=sum(record.tokens for record in records) / forwards if forwards else 0.0,
+            seconds=seconds,
+            records=tuple(records),
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """The figures without the records, ready for JSON."""
+        return {
+            "solved": self.solved,
+            "total": self.total,
+            "accuracy": round(self.solved / self.total, 4) if self.total else 0.0,
+            "mean_steps": round(self.mean_steps, 3),
+            "tokens_per_forward": round(self.tokens_per_forward, 3),
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def generation_settings(steps: int | None, settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings for the model: ``steps`` only where the caller gave it, so that a preset's own number can stand."""
+    return settings if steps is None else {"steps": steps, **settings}
+
+
+def check_batch_size(batch_size: int) -> None:
+    """Raises :class:`SettingError` unless ``batch_size`` is at least 1."""
+    if batch_size < 1:
+        raise SettingError(f"batch_size is {batch_size}; it must be at least 1.")
+
+
+def batches(items: Sequence[T], batch_size: int) -> Iterator[Sequence[T]]:
+    """``items`` in runs of ``batch_size``."""
+    check_batch_size(batch_size)
+    return (items[start : start + batch_size] for start in range(0, len(items), batch_size))

@@ -1,0 +1,24 @@
+"""Training: recipes, packed batches, the two-stream objective, and the loop around them.
+
+`train(read_recipe(path))` runs a recipe. Names are loaded on first use, because the training code is not needed to run
+a model.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from redraft.train.recipe import Recipe, read_recipe
+    from redraft.train.trainer import Trainer, TrainingResult, train
+
+__all__ = ["Recipe", "Trainer", "TrainingResult", "read_recipe", "train"]
+_HOMES = {"Recipe": "recipe", "read_recipe": "recipe", "Trainer": "trainer", "TrainingResult": "trainer",
+          "train": "trainer"}  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

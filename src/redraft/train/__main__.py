@@ -1,0 +1,7 @@
+"""`python -m redraft.train RECIPE`."""
+
+import sys
+
+from redraft.cli.train import main
+
+sys.exit(main())

@@ -1,0 +1,67 @@
+"""One training batch: packed clean rows, and the canvases that are denoised against them.
+
+Shapes: B rows, T clean tokens per row, N canvases per row, C tokens per canvas.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """Tensors of one batch. A canvas sees the clean tokens of its document before `canvas_start`, and itself.
+
+    Rows are in random order, so that any first part of a batch is a fair sample of it.
+    """
+
+    tokens: Tensor
+    """Clean token ids, int64 [B,T]."""
+    document: Tensor
+    """Number of the token's document within its row, counting up from 0; -1 for padding. int32 [B,T]."""
+    position: Tensor
+    """Position within the document, int32 [B,T]; counts on through padding."""
+    encoder_weight: Tensor
+    """Weight of predicting the next clean token from this one, fp32 [B,T]; 0 where there is none."""
+    canvas_target: Tensor
+    """The clean canvases, int64 [B,N,C]."""
+    canvas_document: Tensor
+    """The document of each canvas, int32 [B,N]; -2 for an empty slot, which sees no clean token."""
+    canvas_start: Tensor
+    """Position of the first canvas token within the document, int32 [B,N]."""
+    noise_region: Tensor
+    """Where corruption may happen, bool [B,N,C]; the rest of a canvas is given, as the suffix of a hole is."""
+    canvas_weight: Tensor
+    """Loss weights of canvas positions, fp32 [B,N,C]; 0 in empty slots."""
+    full_noise: Tensor
+    """Probability that the noise level of a canvas is exactly 1, fp32 [B,N]."""
+    source: Tensor
+    """Which source a row was drawn from, int64 [B]; for reports only."""
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Batch:
+        """Wrap numpy arrays, one per field."""
+        return cls(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+
+    def to(self, device: torch.device) -> Batch:
+        """Move to `device`; through pinned memory and without waiting when that is a GPU. Ids become int64."""
+        wide = {"tokens", "canvas_target", "source"}
+        moved = {f.name: _move(getattr(self, f.name), device) for f in dataclasses.fields(self)}
+        return Batch(**{name: tensor.long() if name in wide else tensor for name, tensor in moved.items()})
+
+    @property
+    def clean_tokens(self) -> int:
+        """B * T, padding included."""
+        return self.tokens.numel()
+
+
+def _move(tensor: Tensor, device: torch.device) -> Tensor:
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)

@@ -1,0 +1,99 @@
+"""Runs the data builders: `python -m redraft.train.build --out DIR [--only NAME ...]`.
+
+Shards are encoded with the embedded tokenizer and kept free of the embedded evaluation items. The builders `tokenizer`
+and `infill` make new ones in DIR, which take effect once they are copied over the embedded ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from redraft.errors import InputError
+from redraft.train.build import english, infill_eval, python_code, sudoku, tokenizer
+from redraft.train.build.encoding import load_tokenizer
+from redraft.train.build.sources import DEFAULT_CACHE
+
+_PACKAGE = Path(__file__).parents[2]
+_SUDOKU_PUZZLES = 120_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """Where builders write (`out`), where sources are kept (`cache`), and what the shards are made with."""
+
+    out: Path
+    cache: Path = DEFAULT_CACHE
+    tokenizer: Path = _PACKAGE / "assets" / "tiny" / "tokenizer.json"
+    infill: Path = _PACKAGE / "eval" / "data" / "infill.jsonl"
+
+
+Builder = Callable[[Settings], list[Path]]
+
+
+def _infill(settings: Settings) -> list[Path]:
+    return [infill_eval.build(settings.out / "infill.jsonl", settings.cache)]
+
+
+def _tokenizer(settings: Settings) -> list[Path]:
+    return tokenizer.build(settings.out / "tokenizer", settings.cache)
+
+
+def _python_code(settings: Settings) -> list[Path]:
+    return python_code.build(settings.out, settings.cache, load_tokenizer(settings.tokenizer), settings.infill)
+
+
+def _english(settings: Settings) -> list[Path]:
+    return [english.build(settings.out, settings.cache, load_tokenizer(settings.tokenizer), settings.infill)]
+
+
+def _sudoku(settings: Settings) -> list[Path]:
+    path = settings.out / "sudoku_base.npz"
+    sudoku.build(path, _SUDOKU_PUZZLES)
+    return [path]
+
+
+BUILDERS: Mapping[str, Builder] = {
+    "infill": _infill,
+    "tokenizer": _tokenizer,
+    "python_code": _python_code,
+    "english": _english,
+    "sudoku": _sudoku,
+}
+
+
+def build(names: Sequence[str], settings: Settings) -> list[Path]:
+    """Runs the builders `names` in the order of `BUILDERS` and returns the files that they wrote."""
+    settings.out.mkdir(parents=True, exist_ok=True)
+    written: list[Path] = []
+    for name in (name for name in BUILDERS if name in names):
+        start = time.monotonic()
+        paths = BUILDERS[name](settings)
+        for path in paths:
+            print(f"{path}  {path.stat().st_size / 1e6:.1f} MB", flush=True)
+        print(f"{name}: {time.monotonic() - start:.0f} s", flush=True)
+        written += paths
+    return written
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns 0, or 2 where a source cannot be had."""
+    parser = argparse.ArgumentParser(prog="python -m redraft.train.build", description="Builds the data of `tiny`.")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the files")
+    parser.add_argument("--only", action="append", choices=list(BUILDERS), help="a builder to run (default: all)")
+    parser.add_argument("--cache", type=Path, default=DEFAULT_CACHE, help="folder for downloaded sources")
+    options = parser.parse_args(arguments)
+    try:
+        build(options.only or list(BUILDERS), Settings(out=options.out, cache=options.cache))
+    except InputError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

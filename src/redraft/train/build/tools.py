@@ -1,0 +1,288 @@
+"""Tool-call training data and the evaluation items: which function to call, and with which arguments.
+
+An item declares one to four functions and asks for something in English. The answer is the call (or two calls), in the
+model's own format, or one fixed sentence when no function fits. Requests come from hand-written tools
+(:mod:`.tool_grammar`), from published API descriptions and from invented ones (:mod:`.tool_api`). Whole domains, whole
+services and one tenth of all string values are kept out of training, so that evaluation asks for reading and copying,
+not for memory.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from redraft.text.tools import RESPONSE_OPEN, format_call
+from redraft.train.build.tool_api import (
+    Operation,
+    draw_api_request,
+    draw_api_tool,
+    invented_operation,
+    is_heldout,
+    read_operations,
+)
+from redraft.train.build.tool_grammar import (
+    Action,
+    Request,
+    Tool,
+    draw_request,
+    draw_tool,
+    heldout_actions,
+    training_actions,
+)
+from redraft.train.build.tool_values import Values
+from redraft.train.shards import Document, write_shard
+
+NO_TOOL = "None of the available tools can do that."
+END_OF_TURN = "<turn|>"
+
+# Tools so general that hardly any request is out of their reach: never declared beside a request to decline.
+_GENERAL_GROUPS = frozenset({"mail", "time", "web", "files", "code", "data"})
+_SMALL_TALK = (
+    "Tell me a joke.", "Who are you?", "How are you today?", "Write a poem about the {NOUN}.", "Sing me a song.",
+    "What is your favorite color?",
+    "Good morning!", "Tell me a story about a {NOUN}.", "Do you like {NOUN}s?", "Who invented the {NOUN}?",
+    "Are you a person?",
+    "Draw a picture of a {NOUN}.", "What is the meaning of life?", "Teach me how to {VERB} a {NOUN}.", "I am bored.",
+)  # fmt: skip
+
+_EVALUATION_SMALL_TALK = (
+    "What makes you happy?",
+    "Can you whistle?",
+    "Recommend me a novel about a {NOUN}.",
+    "Why is the {NOUN} so heavy?",
+    "Good night, see you tomorrow.",
+    "I had a strange dream about a {NOUN}.",
+    "Explain how a {NOUN} works.",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Item:
+    """Declared tools, the chat, and the right calls as (name, arguments); no calls means that no tool fits."""
+
+    tools: list[dict[str, object]]
+    messages: list[dict[str, str]]
+    calls: list[tuple[str, dict[str, object]]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shares:
+    """How often each kind of item is drawn; the hand-written tools take what the first two leave."""
+
+    api: float = 0.28
+    invented: float = 0.1
+    parallel: float = 0.1
+    none: float = 0.08
+    system: float = 0.1
+
+    def __post_init__(self) -> None:
+        if (
+            min(self.api, self.invented, self.parallel, self.none, self.system) < 0
+            or self.api + self.invented > 1
+            or self.parallel + self.none > 1
+        ):
+            raise ValueError("shares must be at least 0, and alternatives must not exceed 1 together")
+
+
+_SYSTEM_TEXTS = (
+    "You are a helpful assistant.", "You can call functions.", "Use the tools when they fit.",
+    "You are an assistant with access to tools.",
+    "Call the right function.", "Answer by calling a tool if possible.",
+)  # fmt: skip
+
+
+class ItemSource:
+    """An endless, seeded stream of items for one side of the split."""
+
+    def __init__(
+        self, operations: Sequence[Operation], seed: int, *, evaluation: bool = False, shares: Shares | None = None
+    ) -> None:
+        self._rng = random.Random(seed)
+        self._values = Values(self._rng, evaluation=evaluation)
+        self._actions: Sequence[Action] = heldout_actions() if evaluation else training_actions()
+        kept = [operation for operation in operations if is_heldout(operation.service) == evaluation]
+        self._services = _by_service(kept)
+        self._operations = kept
+        self._shares = shares or Shares()
+        self._chatter = _EVALUATION_SMALL_TALK if evaluation else _SMALL_TALK
+
+    def draw(self) -> Item:
+        """The next item."""
+        point = self._rng.random()
+        if self._operations and point < self._shares.api:
+            return self._api_item(self._rng.choice(self._operations))
+        if point < self._shares.api + self._shares.invented:
+            return self._api_item(invented_operation(self._rng, self._values))
+        return self._grammar_item()
+
+    # Hand-written tools
+
+    def _grammar_item(self) -> Item:
+        action = self._rng.choice(self._actions)
+        tool = draw_tool(action, self._values)
+        point = self._rng.random()
+        if point < self._shares.none:
+            return self._declining_item(tool)
+        if point < self._shares.none + self._shares.parallel:
+            return self._parallel_item(tool)
+        request = draw_request(tool, self._values)
+        declared = self._with_distractors([tool], self._tool_count())
+        return self._item([t.declaration for t in declared], request.text, [(tool.name, request.arguments)])
+
+    def _parallel_item(self, tool: Tool) -> Item:
+        same = self._rng.random() < 0.5
+        other = tool if same else self._with_distractors([tool], 2)[1]
+        requests = [draw_request(tool, self._values), draw_request(other, self._values)]
+        needed = [tool] if same else [tool, other]
+        declared = self._with_distractors(needed, max(self._tool_count() - 1, len(needed)))
+        calls = [(tool.name, requests[0].arguments), (other.name, requests[1].arguments)]
+        return self._item([t.declaration for t in declared], self._joined(requests), calls)
+
+    def _declining_item(self, tool: Tool) -> Item:
+        text = self._small_talk() if self._rng.random() < 0.3 else draw_request(tool, self._values).text
+        barred = _GENERAL_GROUPS | {tool.action.group}
+        pool = [action for action in self._actions if action.group not in barred]
+        chosen = self._rng.sample(pool, min(self._tool_count(), len(pool)))
+        return self._item([draw_tool(action, self._values).declaration for action in chosen], text, [])
+
+    def _with_distractors(self, tools: list[Tool], count: int) -> list[Tool]:
+        """``tools`` first, then others up to ``count``, half of them from the domain of the first."""
+        declared = list(tools)
+        while len(declared) < count:
+            near = [action for action in self._actions if action.domain == tools[0].action.domain]
+            candidate = draw_tool(self._rng.choice(near if self._rng.random() < 0.5 else self._actions), self._values)
+            if all(candidate.action is not t.action and candidate.name != t.name for t in declared):
+                declared.append(candidate)
+        return declared
+
+    def _joined(self, requests: list[Request]) -> str:
+        first, second = (request.text for request in requests)
+        opening = first if first.endswith((".", "?", "!")) else first + "."
+        joint = self._rng.choice([" ", " Also: ", " And then: ", " Then: ", " Second: ", "\n"])
+        return opening + joint + second
+
+    def _small_talk(self) -> str:
+        text = self._rng.choice(self._chatter)
+        return text.replace("{NOUN}", self._values.string("WORD")).replace("{VERB}", self._values.string("WORD"))
+
+    # Published and invented operations
+
+    def _api_item(self, operation: Operation) -> Item:
+        tool = draw_api_tool(operation, self._values)
+        request = draw_api_request(tool, self._values)
+        declared = [tool]
+        names = {tool.name}
+        for _ in range(self._rng.choices([0, 1, 2], [4, 4, 2])[0]):
+            other = draw_api_tool(self._neighbour(operation), self._values, most=3)
+            if other.name not in names and other.operation.words != operation.words:
+                names.add(other.name)
+                declared.append(other)
+        return self._item([t.declaration for t in declared], request.text, [(tool.name, request.arguments)])
+
+    def _neighbour(self, operation: Operation) -> Operation:
+        if operation.service not in self._services:
+            return invented_operation(self._rng, self._values)
+        near = self._services[operation.service]
+        return self._rng.choice(near if self._rng.random() < 0.6 else self._operations)
+
+    # Common
+
+    def _tool_count(self) -> int:
+        return self._rng.choices([1, 2, 3, 4], [35, 35, 20, 10])[0]
+
+    def _item(self, declared: list[dict[str, object]], text: str, calls: list[tuple[str, dict[str, object]]]) -> Item:
+        self._rng.shuffle(declared)
+        messages = [{"role": "user", "content": text}]
+        if self._rng.random() < self._shares.system:
+            messages.insert(0, {"role": "system", "content": self._rng.choice(_SYSTEM_TEXTS)})
+        return Item(tools=declared, messages=messages, calls=calls)
+
+
+def _by_service(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
+    services: dict[str, list[Operation]] = {}
+    for operation in operations:
+        services.setdefault(operation.service, []).append(operation)
+    return services
+
+
+# --- documents ------------------------------------------------------------------------------------
+
+
+class Encodes(Protocol):
+    """The part of the tokenizer that is needed here."""
+
+    def encode(self, text: str) -> list[int]: ...
+
+
+class Renders(Protocol):
+    """The part of the chat template that is needed here."""
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        *,
+        tools: Sequence[Mapping[str, object]] | None = ...,
+        add_generation_prompt: bool = ...,
+    ) -> str: ...
+
+
+def answer_text(calls: Sequence[tuple[str, Mapping[str, object]]]) -> str:
+    """What the model writes: the calls and the start of the tool's response, which ends generation, or the refusal."""
+    if not calls:
+        return NO_TOOL + END_OF_TURN
+    return "".join(format_call(name, arguments) for name, arguments in calls) + RESPONSE_OPEN
+
+
+def encode_item(item: Item, tokenizer: Encodes, template: Renders) -> Document:
+    """The training document of an item: rendered prompt, then the answer."""
+    prompt = tokenizer.encode(template.render(item.messages, tools=item.tools, add_generation_prompt=True))
+    answer = tokenizer.encode(answer_text(item.calls))
+    return Document(tokens=np.array(prompt + answer, np.uint16), prompt_length=len(prompt))
+
+
+def documents(
+    source: ItemSource, count: int, tokenizer: Encodes, template: Renders, *, longest: int = 420
+) -> Iterator[Document]:
+    """``count`` documents of at most ``longest`` tokens; longer ones are drawn anew."""
+    made = 0
+    while made < count:
+        document = encode_item(source.draw(), tokenizer, template)
+        if len(document.tokens) <= longest:
+            made += 1
+            yield document
+
+
+def build(
+    out: Path,
+    n: int,
+    *,
+    google_wheel: Path,
+    aws_wheel: Path,
+    tokenizer: Encodes,
+    template: Renders,
+    seed: int = 41,
+    shares: Shares | None = None,
+) -> int:
+    """Writes a shard of ``n`` tool-call documents; returns its number of tokens."""
+    source = ItemSource(read_operations(google_wheel, aws_wheel), seed, shares=shares)
+    made = list(documents(source, n, tokenizer, template))
+    write_shard(out, made)
+    return sum(len(document.tokens) for document in made)
+
+
+def write_evaluation(out: Path, n: int, *, google_wheel: Path, aws_wheel: Path, seed: int = 4100) -> None:
+    """Writes ``n`` held-out items as JSON lines with ``id``, ``tools``, ``messages`` and ``calls``."""
+    source = ItemSource(read_operations(google_wheel, aws_wheel), seed, evaluation=True, shares=Shares(invented=0.0))
+    with out.open("w", encoding="utf-8") as file:
+        for i in range(n):
+            item = source.draw()
+            calls = [{"name": name, "arguments": arguments} for name, arguments in item.calls]
+            record = {"id": f"tools-{i:03d}", "tools": item.tools, "messages": item.messages, "calls": calls}
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")

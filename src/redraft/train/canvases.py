@@ -1,0 +1,198 @@
+"""Choosing the canvases of packed rows, and where in them noise may stand.
+
+Chat documents are cut into consecutive canvases behind their prompt. Plain text may be drafted from any position, or
+have a hole: whole lines, the end of a line, or a random span, with the text behind it given, as `fill` poses it.
+
+Shapes: R rows, N canvases per row, C tokens per canvas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redraft.train.recipe import SourceSettings
+
+if TYPE_CHECKING:
+    from redraft.train.packing import Arrays, Segments
+    from redraft.train.sources import Ints, TextShard
+
+Shape = tuple[int, int, int]
+_LINES, _LINE_ODDS = np.arange(1, 5), np.array([0.55, 0.2, 0.15, 0.1])
+_LONGEST_SPAN = 48
+
+
+def chat_canvases(
+    tokens: NDArray[np.uint16], segments: Segments, shape: Shape, settings: SourceSettings, rng: np.random.Generator,
+    eos: int,
+) -> Arrays:  # fmt: skip
+    """N canvases per row out of all that its documents offer; where they offer fewer, some come again."""
+    segment, start = _offers(segments, shape[2])
+    chosen = _deal(segments.row[segment], shape, rng)  # [R,N], -1 where a row offers nothing
+    empty = chosen < 0
+    picked = np.where(empty, 0, chosen)
+    if len(segment) == 0:
+        return _empty_canvases(shape)
+    owner = np.where(empty, -1, segment[picked])
+    target, filled = _cut(tokens, segments, owner, start[picked], shape[2], eos)
+    weight = np.where(_after_first(filled), settings.fill_weight, 1.0) * ~empty[..., None]
+    return {
+        "canvas_target": target,
+        "canvas_document": np.where(empty, -2, segments.number[owner]).astype(np.int32),
+        "canvas_start": np.where(empty, 0, start[picked]).astype(np.int32),
+        "noise_region": np.broadcast_to(~empty[..., None], shape).copy(),
+        "canvas_weight": weight.astype(np.float32),
+        "full_noise": np.full(shape[:2], settings.full_noise, np.float32),
+    }
+
+
+def text_canvases(
+    source: TextShard, segments: Segments, clean: Arrays, shape: Shape, settings: SourceSettings,
+    rng: np.random.Generator, eos: int,
+) -> Arrays:  # fmt: skip
+    """N canvases per row of plain text, each either a draft of all its tokens or a hole in given text."""
+    place, usable = _random_places(clean, shape, rng)
+    owner = _owners(segments, place, usable)
+    first = segments.start[owner] + 1  # the first token that may be noise: at least one token of context stays
+    usable &= first < segments.end[owner]
+    here = np.clip(segments.start[owner] + _position(clean, place), first, segments.end[owner] - 1)
+    canvas = Holes.draw(source, here, first, segments.end[owner], shape[2], settings, rng)
+    owner = np.where(usable, owner, -1)
+    target, filled = _cut(source.tokens, segments, owner, canvas.start - segments.start[owner], shape[2], eos)
+    at = np.arange(shape[2])
+    region = (at >= canvas.low[..., None]) & (at < canvas.high[..., None]) & usable[..., None]
+    hole_weight = np.where(canvas.is_hole, settings.hole_weight, 1.0)[..., None]
+    return {
+        "canvas_target": target,
+        "canvas_document": np.where(usable, segments.number[owner], -2).astype(np.int32),
+        "canvas_start": np.where(usable, canvas.start - segments.start[owner], 0).astype(np.int32),
+        "noise_region": region,
+        "canvas_weight": (region * hole_weight * np.where(_after_first(filled), settings.fill_weight, 1.0)).astype(
+            np.float32
+        ),
+        "full_noise": np.where(canvas.is_hole, settings.hole_full_noise, settings.full_noise).astype(np.float32),
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holes:
+    """Canvases of plain text, [R,N] each: flat `start`, noise region [low, high) inside, and whether it is a hole."""
+
+    start: Ints
+    low: Ints
+    high: Ints
+    is_hole: NDArray[np.bool_]
+
+    @classmethod
+    def draw(
+        cls, source: TextShard, here: Ints, first: Ints, end: Ints, canvas: int, settings: SourceSettings,
+        rng: np.random.Generator,
+    ) -> Holes:  # fmt: skip
+        """Around flat positions `here` of documents that may be noise from `first` and end at `end`."""
+        is_hole = rng.random(here.shape) < settings.infill
+        lines = rng.random(here.shape) < settings.line_holes
+        line_low, line_high = _line_holes(source, here, first, end, rng)
+        span = np.exp(rng.random(here.shape) * np.log(_LONGEST_SPAN)).astype(np.int64)
+        fits = lines & (line_high > line_low) & (line_high - line_low <= canvas * 3 // 4) & (line_low >= first)
+        low = np.where(fits, line_low, here)
+        high = np.where(fits, line_high, np.minimum(here + np.minimum(span, canvas // 2), end))
+        # Most holes begin the canvas, as `fill` asks; some have given text of the canvas on both sides.
+        room = np.where(rng.random(here.shape) < 0.6, 0, canvas - (high - low))
+        lead = (rng.random(here.shape) * (room + 1)).astype(np.int64)
+        start = np.where(is_hole, np.maximum(low - lead, first), here)
+        return cls(
+            start=start,
+            low=np.where(is_hole, low - start, 0),
+            high=np.where(is_hole, high - start, canvas),
+            is_hole=is_hole,
+        )
+
+
+def _line_holes(source: TextShard, here: Ints, first: Ints, end: Ints, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Flat [low, high) of one to four lines from the line of `here`; half keep the last line end, some begin inside."""
+    newlines = source.newlines
+    if len(newlines) == 0:
+        return here, here
+    line = np.searchsorted(newlines, here)  # the line end at or behind `here`
+    low = np.maximum(np.where(line > 0, newlines[line - 1] + 1, 0), first)
+    count = rng.choice(_LINES, here.shape, p=_LINE_ODDS)
+    last = np.minimum(line + count - 1, len(newlines) - 1)
+    high = np.minimum(newlines[last] + (rng.random(here.shape) < 0.5), end)
+    low = np.where(rng.random(here.shape) < 0.25, here, low)
+    return low, high
+
+
+def _random_places(clean: Arrays, shape: Shape, rng: np.random.Generator) -> tuple[Ints, NDArray[np.bool_]]:
+    """Random columns [R,N] of tokens that belong to a document, and whether the row has any."""
+    used = (clean["document"] >= 0).sum(1)[:, None]  # rows of text are filled from the left without gaps
+    place = (rng.random(shape[:2]) * np.maximum(used, 1)).astype(np.int64)
+    usable = np.take_along_axis(clean["document"], place, 1) >= 0
+    return place, usable
+
+
+def _position(clean: Arrays, place: Ints) -> Ints:
+    return np.take_along_axis(clean["position"], place, 1).astype(np.int64)
+
+
+def _owners(segments: Segments, place: Ints, usable: NDArray[np.bool_]) -> Ints:
+    """The segment [R,N] at each place; 0 where there is none."""
+    width = 1 << 20
+    keys = segments.row * width + segments.offset
+    wanted = np.arange(len(place))[:, None] * width + place
+    return np.where(usable, np.maximum(np.searchsorted(keys, wanted, side="right") - 1, 0), 0)
+
+
+def _offers(segments: Segments, canvas: int) -> tuple[Ints, Ints]:
+    """All canvases that can be trained: their segment and their start within the document.
+
+    Canvas k starts k * C behind the prompt; everything before it must be in the clean stream.
+    """
+    answer = segments.end - segments.start - segments.prompt
+    visible = segments.length - segments.prompt
+    count = np.minimum((answer + canvas - 1) // canvas, visible // canvas + 1)
+    segment = np.repeat(np.arange(len(count)), count)
+    number = np.arange(len(segment)) - np.repeat(np.cumsum(count) - count, count)
+    return segment, segments.prompt[segment] + number * canvas
+
+
+def _deal(row: Ints, shape: Shape, rng: np.random.Generator) -> Ints:
+    """For every row N of its offers (given by their rows, sorted) in random order, around again if they are fewer."""
+    order = np.lexsort((rng.random(len(row)), row))
+    first = np.searchsorted(row, np.arange(shape[0]))
+    count = np.bincount(row, minlength=shape[0])
+    if len(row) == 0:
+        return np.full(shape[:2], -1, np.int64)
+    slot = first[:, None] + np.arange(shape[1]) % np.maximum(count, 1)[:, None]
+    return np.where(count[:, None] > 0, order[np.minimum(slot, len(row) - 1)], -1)
+
+
+def _cut(
+    tokens: NDArray[np.uint16], segments: Segments, owner: Ints, start: Ints, canvas: int, eos: int
+) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
+    """Tokens [R,N,C] from position `start` [R,N] of segment `owner`, and where they are end-of-text behind its end."""
+    flat = (segments.start[owner] + start)[..., None] + np.arange(canvas)
+    filled = (flat >= segments.end[owner][..., None]) | (owner < 0)[..., None]
+    target = np.where(filled, eos, tokens[np.where(filled, 0, flat)])
+    return target.astype(np.int32), filled
+
+
+def _after_first(filled: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Filled positions [...,C] whose left neighbour is filled too."""
+    out = filled.copy()
+    out[..., 1:] &= filled[..., :-1]
+    out[..., 0] = False
+    return out
+
+
+def _empty_canvases(shape: Shape) -> Arrays:
+    return {
+        "canvas_target": np.zeros(shape, np.int32),
+        "canvas_document": np.full(shape[:2], -2, np.int32),
+        "canvas_start": np.zeros(shape[:2], np.int32),
+        "noise_region": np.zeros(shape, bool),
+        "canvas_weight": np.zeros(shape, np.float32),
+        "full_noise": np.zeros(shape[:2], np.float32),
+    }

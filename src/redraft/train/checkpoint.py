@@ -1,0 +1,43 @@
+"""Checkpoints: one file that holds all a run needs to go on exactly as if it had never stopped.
+
+There is no random state to save: every random number of a run is a function of (seed, step).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from redraft.errors import CheckpointError, SettingError, TrainingError
+
+FILE = "checkpoint.pt"
+
+
+def save_checkpoint(folder: Path, state: Mapping[str, Any]) -> Path:
+    """Write `state` to the folder's checkpoint, which is replaced only once the new one is complete on disk."""
+    path, partial = folder / FILE, folder / (FILE + ".partial")
+    try:
+        with partial.open("wb") as file:
+            torch.save(dict(state), file)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise TrainingError(f"The checkpoint {str(path)!r} could not be written: {error}.") from error
+    return path
+
+
+def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any]:
+    """Read a folder's checkpoint. Raises `SettingError` if there is none and `CheckpointError` if it is damaged."""
+    path = folder / FILE
+    if not path.is_file():
+        raise SettingError(f"There is nothing to resume: {str(path)!r} does not exist.")
+    try:
+        return torch.load(path, map_location=device, weights_only=True)  # type: ignore[no-any-return]
+    except Exception as error:  # torch raises many kinds for a damaged file
+        raise CheckpointError(f"{str(path)!r} is not a readable checkpoint: {error}.") from error

@@ -1,0 +1,74 @@
+"""Batches ahead of time: worker processes pack, the training process only receives, in order.
+
+Workers inherit the opened sources when they are forked, so start a loader before the GPU is used.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import warnings
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
+from types import TracebackType
+
+from redraft.train.batch import Batch
+from redraft.train.packing import Arrays, Packer
+
+_AHEAD_PER_WORKER = 3
+_packer: Packer | None = None
+
+
+def _pack(index: int) -> Arrays:
+    assert _packer is not None, "workers inherit the packer"
+    return _packer.batch(index)
+
+
+def _ignore_interrupts() -> None:
+    """Ctrl-C is for the training process, which then stops its workers in order."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+class Loader:
+    """Iterates over the batches `first` ... `last - 1` of a packer; use it in a `with` block."""
+
+    def __init__(self, packer: Packer, first: int, last: int, workers: int) -> None:
+        self._packer, self._range, self._workers = packer, range(first, last), workers
+        self._pool: ProcessPoolExecutor | None = None
+        self._waiting: deque[Future[Arrays]] = deque()
+        self._next = first
+
+    def __enter__(self) -> Loader:
+        if self._workers:
+            global _packer
+            _packer = self._packer
+            context = multiprocessing.get_context("fork")
+            self._pool = ProcessPoolExecutor(self._workers, mp_context=context, initializer=_ignore_interrupts)
+            with warnings.catch_warnings():  # the threads that Python 3.12 warns of here hold no locks of ours
+                warnings.simplefilter("ignore", DeprecationWarning)
+                self._submit()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
+            self._pool = None
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._pool is None:
+            for index in self._range:
+                yield Batch.from_arrays(self._packer.batch(index))
+            return
+        while self._waiting:
+            arrays = self._waiting.popleft().result()
+            self._submit()
+            yield Batch.from_arrays(arrays)
+
+    def _submit(self) -> None:
+        assert self._pool is not None
+        while self._next in self._range and len(self._waiting) < self._workers * _AHEAD_PER_WORKER:
+            self._waiting.append(self._pool.submit(_pack, self._next))
+            self._next += 1

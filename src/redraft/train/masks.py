@@ -1,0 +1,137 @@
+"""Who sees whom in the two streams, written once for the dense (CPU) and the block-sparse (CUDA) attention.
+
+Every key carries one integer code: document * STRIDE + position for clean tokens, CANVAS + n for tokens of canvas n.
+Every query sees the codes in [low, high), and the codes equal to `own`. With that, causal and sliding encoding and
+two-sided denoising of many canvases are the same three comparisons.
+
+Shapes: B rows, T clean tokens, N canvases, C canvas tokens, Q queries, S keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention.flex_attention import BlockMask, flex_attention
+
+from redraft import kernels
+from redraft.train.batch import Batch
+from redraft.train.compiling import compiled_if
+
+STRIDE = 1 << 16
+CANVAS = 1 << 30
+_NONE = -(1 << 30)
+BLOCK = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class Visibility:
+    """int32 `low`, `high`, `own` [B,Q] of the queries and `code` [B,S] of the keys."""
+
+    low: Tensor
+    high: Tensor
+    own: Tensor
+    code: Tensor
+
+    def dense(self) -> Tensor:
+        """bool [B,Q,S], True where seen."""
+        return _visible(self.low[:, :, None], self.high[:, :, None], self.own[:, :, None], self.code[:, None])
+
+
+def _visible(low: Tensor, high: Tensor, own: Tensor, code: Tensor) -> Tensor:
+    return ((code >= low) & (code < high)) | (code == own)
+
+
+def encode_visibility(batch: Batch, window: int | None) -> Visibility:
+    """Clean over clean: the same document, not later, and less than `window` tokens back."""
+    base, position = batch.document * STRIDE, batch.position
+    return Visibility(
+        low=base + _window_start(position, window),
+        high=base + position + 1,
+        own=torch.full_like(base, _NONE),
+        code=base + position,
+    )
+
+
+def denoise_visibility(batch: Batch, window: int | None) -> Visibility:
+    """Canvases over clean tokens and canvases: the clean past of the document, and all of the own canvas."""
+    rows, count, length = batch.canvas_target.shape
+    base = batch.canvas_document * STRIDE  # [B,N]
+    own = (CANVAS + torch.arange(count, device=base.device, dtype=torch.int32)).expand(rows, count)
+    low = base + _window_start(batch.canvas_start, window)
+    clean = batch.document * STRIDE + batch.position  # [B,T]
+    return Visibility(
+        low=low.repeat_interleave(length, 1),
+        high=(base + batch.canvas_start).repeat_interleave(length, 1),
+        own=own.repeat_interleave(length, 1),
+        code=torch.cat((clean, own.repeat_interleave(length, 1)), 1),
+    )
+
+
+def _window_start(end: Tensor, window: int | None) -> Tensor:
+    """First visible position of a past that ends before `end`: a window is one token and window - 1 before it."""
+    return torch.zeros_like(end) if window is None else (end - (window - 1)).clamp(min=0)
+
+
+def block_counts(low: Tensor, high: Tensor, own: Tensor, code: Tensor) -> Tensor:
+    """How many pairs of each BLOCK x BLOCK tile are visible, int32 [B,Q/BLOCK,S/BLOCK]; ragged ends count as unseen."""
+    q_pad, s_pad = -low.shape[1] % BLOCK, -code.shape[1] % BLOCK
+    low, high = F.pad(low, (0, q_pad)), F.pad(high, (0, q_pad))
+    own, code = F.pad(own, (0, q_pad), value=_NONE), F.pad(code, (0, s_pad), value=_NONE + 1)
+    low, high, own = (x.unflatten(1, (-1, BLOCK))[:, :, None, :, None] for x in (low, high, own))
+    code = code.unflatten(1, (-1, BLOCK))[:, None, :, None]  # [B,1,S/BLOCK,1,BLOCK]
+    return _visible(low, high, own, code).sum((3, 4), dtype=torch.int32)
+
+
+def block_mask(seen: Visibility, counts: Tensor) -> BlockMask:
+    """The block-sparse mask of `seen` for the first `len(counts)` rows."""
+    full = counts == BLOCK * BLOCK
+    partial = (counts > 0) & ~full
+    low, high, own, code = seen.low, seen.high, seen.own, seen.code
+
+    def mask_mod(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
+        return _visible(low[b, q], high[b, q], own[b, q], code[b, k])
+
+    return BlockMask.from_kv_blocks(
+        *_ordered(partial), *_ordered(full), BLOCK_SIZE=BLOCK, mask_mod=mask_mod,
+        seq_lengths=(low.shape[1], code.shape[1]),
+    )  # fmt: skip
+
+
+def _ordered(tiles: Tensor) -> tuple[Tensor, Tensor]:
+    """Counts [B,1,Q/BLOCK] and, chosen ones first, indices [B,1,Q/BLOCK,S/BLOCK] of marked tiles."""
+    tiles = tiles[:, None].to(torch.int32)
+    order = tiles.argsort(dim=-1, descending=True, stable=True)
+    return tiles.sum(-1, dtype=torch.int32), order.to(torch.int32)
+
+
+Mask = Tensor | BlockMask
+"""Dense bool [B,1,Q,S], or a block mask."""
+
+
+@dataclass(frozen=True)
+class MaskBuilder:
+    """Builds masks for one device: dense twins, or block masks (`sparse`) with compiled counting."""
+
+    sparse: bool
+    compiled: bool
+
+    def build(self, seen: Visibility) -> Callable[[int], Mask]:
+        """A function from a number of rows to the mask of that many first rows."""
+        if not self.sparse:
+            dense = seen.dense()[:, None]
+            return lambda rows: dense[:rows]
+        counts = compiled_if(block_counts, self.compiled)(seen.low, seen.high, seen.own, seen.code)
+        return lambda rows: block_mask(seen, counts[:rows])
+
+
+def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, compiled: bool) -> Tensor:
+    """q [B,N,Q,H] over k and v [B,G,S,H] with scale 1 -> [B,Q,N*H]."""
+    if isinstance(mask, Tensor):
+        return kernels.attention(q, k, v, mask)
+    flex: Callable[..., Any] = compiled_if(flex_attention, compiled)
+    return flex(q, k, v, block_mask=mask, scale=1.0, enable_gqa=True).transpose(1, 2).flatten(2)

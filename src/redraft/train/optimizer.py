@@ -1,0 +1,103 @@
+"""fp32 master weights around a working copy in the compute dtype, AdamW over the masters, and the learning rate.
+
+The working copy is what the forward pass and the exported model see. Before every step it is refreshed from the
+masters; after every backward pass its gradients are widened onto them.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from redraft.train.recipe import OptimizerSettings
+
+
+def learning_rate(settings: OptimizerSettings, step: int) -> float:
+    """The learning rate of step `step` (from 0): linear warm-up, then the schedule; constant once `steps` are over."""
+    if step < settings.warmup:
+        return settings.learning_rate * (step + 1) / settings.warmup
+    done = min(1.0, (step - settings.warmup) / max(1, settings.steps - settings.warmup))
+    if settings.schedule == "cosine":
+        fall = 0.5 * (1.0 - math.cos(math.pi * done))
+    else:
+        start = max(0.0, 1.0 - settings.decay_share * settings.steps / max(1, settings.steps - settings.warmup))
+        fall = 0.0 if done <= start else (done - start) / (1.0 - start)
+    return settings.learning_rate * (1.0 - (1.0 - settings.final_share) * fall)
+
+
+class Masters:
+    """Master weights, optimizer and running average of one working model."""
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype, settings: OptimizerSettings) -> None:
+        """`model` holds fresh fp32 weights on the training device; it becomes the working copy in `dtype`."""
+        self.settings = settings
+        self.names = [name for name, _ in model.named_parameters()]
+        self.masters: list[Tensor] = [p.detach().float().clone() for p in model.parameters()]
+        model.to(dtype)
+        self.working = list(model.parameters())
+        self.average = [m.clone() for m in self.masters] if settings.average else None
+        for master in self.masters:
+            master.requires_grad_()
+            master.grad = torch.zeros_like(master)
+        device = self.masters[0].device
+        self.optimizer = torch.optim.AdamW(
+            _groups(self.masters, settings.weight_decay),
+            lr=settings.learning_rate,
+            betas=settings.betas,
+            eps=settings.eps,
+            fused=True if device.type == "cuda" else None,
+        )
+
+    @torch.no_grad()
+    def refresh(self, *, averaged: bool = False) -> None:
+        """Copy the masters, or with `averaged` their running average if there is one, into the working model."""
+        source = self.average if averaged and self.average is not None else self.masters
+        torch._foreach_copy_(self.working, source)  # type: ignore[attr-defined]
+
+    @torch.no_grad()
+    def step(self, number: int) -> Tensor:
+        """Apply the working model's gradients as step `number` and clear them; returns their norm before clipping."""
+        # A parameter that no token reached this time still takes part, with a zero gradient.
+        fresh = [torch.zeros_like(w) if w.grad is None else w.grad for w in self.working]
+        torch._foreach_copy_([m.grad for m in self.masters], fresh)  # type: ignore[attr-defined]
+        for working in self.working:
+            working.grad = None
+        norm = nn.utils.clip_grad_norm_(self.masters, self.settings.clip or math.inf, foreach=True)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.settings, number)
+        self.optimizer.step()
+        if self.average is not None:
+            # Early on the average follows faster, so that the fresh weights are forgotten.
+            decay = min(self.settings.average, (1 + number) / (10 + number))
+            torch._foreach_lerp_(self.average, self.masters, 1.0 - decay)  # type: ignore[attr-defined]
+        return norm
+
+    def state(self) -> dict[str, Any]:
+        """Everything a resumed run needs."""
+        return {
+            "masters": dict(zip(self.names, (m.detach() for m in self.masters), strict=True)),
+            "average": None if self.average is None else dict(zip(self.names, self.average, strict=True)),
+            "optimizer": self.optimizer.state_dict(),
+        }
+
+    @torch.no_grad()
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned; names and shapes must be those of this model."""
+        torch._foreach_copy_(self.masters, [state["masters"][name] for name in self.names])  # type: ignore[attr-defined]
+        if self.average is not None:
+            kept = state["average"] or state["masters"]
+            torch._foreach_copy_(self.average, [kept[name] for name in self.names])  # type: ignore[attr-defined]
+        self.optimizer.load_state_dict(state["optimizer"])
+        for group in self.optimizer.param_groups:  # what the recipe says now, not what it said when saved
+            group["betas"], group["eps"] = self.settings.betas, self.settings.eps
+            group["weight_decay"] = self.settings.weight_decay if group["decays"] else 0.0
+
+
+def _groups(masters: list[Tensor], decay: float) -> list[dict[str, Any]]:
+    return [
+        {"params": [m for m in masters if m.ndim >= 2], "weight_decay": decay, "decays": True},
+        {"params": [m for m in masters if m.ndim < 2], "weight_decay": 0.0, "decays": False},
+    ]

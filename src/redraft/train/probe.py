@@ -1,0 +1,192 @@
+"""A speed probe: how many clean tokens a recipe's model trains per second on this device, and where the time goes.
+
+`python -m redraft.train.probe recipes/tiny.toml [--rows 96] [--steps 20] [--data]` uses random batches of the recipe's
+shape, or with `--data` the recipe's own sources and workers. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from itertools import islice
+
+import numpy as np
+import torch
+
+from redraft.train.batch import Batch
+from redraft.train.loader import Loader
+from redraft.train.packing import Arrays
+from redraft.train.recipe import Recipe, SourceSettings, read_recipe
+from redraft.train.trainer import Trainer
+
+_RECENT = 5
+
+
+def random_batch(recipe: Recipe, seed: int) -> Batch:
+    """Random tokens in four equal documents per row and canvases that begin at random places of them."""
+    rng, data, model = np.random.default_rng(seed), recipe.data, recipe.model
+    rows, length, shape = data.rows, data.tokens, (data.rows, data.canvases, model.canvas_length)
+    part = max(2, length // 4)
+    column = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
+    arrays: Arrays = {
+        "tokens": rng.integers(0, model.vocab_size, (rows, length), dtype=np.int32),
+        "document": column // part,
+        "position": column % part,
+        "encoder_weight": (column % part < part - 1).astype(np.float32),
+        "canvas_target": rng.integers(0, model.vocab_size, shape, dtype=np.int32),
+        "canvas_document": rng.integers(0, 4, shape[:2], dtype=np.int32),
+        "canvas_start": rng.integers(1, part, shape[:2], dtype=np.int32),
+        "noise_region": np.ones(shape, bool),
+        "canvas_weight": np.ones(shape, np.float32),
+        "full_noise": np.zeros(shape[:2], np.float32),
+        "source": np.zeros(rows, np.int64),
+    }
+    return Batch.from_arrays(arrays)
+
+
+class PartTimer:
+    """Milliseconds between marks, by CUDA events or, on a CPU, by the clock."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._cuda = device.type == "cuda"
+        self._marks: list[tuple[str, torch.cuda.Event | float]] = []
+
+    def mark(self, name: str) -> None:
+        """End the part `name` here."""
+        if not self._cuda:
+            self._marks.append((name, time.perf_counter()))
+            return
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        self._marks.append((name, event))
+
+    def parts(self) -> dict[str, float]:
+        """Mean milliseconds of every part; what follows the mark `start` is not a part."""
+        if self._cuda:
+            torch.cuda.synchronize()
+        sums: dict[str, list[float]] = defaultdict(list)
+        for (_, before), (name, after) in zip(self._marks, self._marks[1:], strict=False):
+            if name != "start":
+                sums[name].append(_milliseconds(before, after))
+        return {name: sum(values) / len(values) for name, values in sums.items()}
+
+
+def _milliseconds(before: torch.cuda.Event | float, after: torch.cuda.Event | float) -> float:
+    if isinstance(before, torch.cuda.Event) and isinstance(after, torch.cuda.Event):
+        return before.elapsed_time(after)
+    assert isinstance(before, float)
+    assert isinstance(after, float)
+    return 1e3 * (after - before)
+
+
+def timed_step(trainer: Trainer, batch: Batch, timer: PartTimer) -> None:
+    """`Trainer.train_step` with marks between its parts."""
+    timer.mark("start")
+    trainer.masters.refresh()
+    timer.mark("refresh")
+    outcome = trainer.forward(batch, trainer.run_settings.seed, trainer.step)
+    outcome.loss.backward()
+    timer.mark("backward")
+    norm = trainer.masters.step(trainer.step)
+    timer.mark("optimizer")
+    trainer.meters.add(outcome, batch, norm)
+    timer.mark("meters")
+    trainer.step += 1
+
+
+def probe(recipe: Recipe, steps: int, *, from_data: bool) -> dict[str, object]:
+    """Warm up, time `steps` plain steps, then a few with marks between the parts."""
+    with ExitStack() as stack:
+        trainer = Trainer(recipe if from_data else _without_sources(recipe))
+        total = steps + 2 * _RECENT
+        loader = stack.enter_context(Loader(trainer.packer, 0, total, recipe.data.workers)) if from_data else None
+        batches = iter(loader) if loader else _random_batches(recipe)
+        trainer.build()
+        started = time.perf_counter()
+        for batch in islice(batches, _RECENT):
+            trainer.train_step(batch.to(trainer.device))
+        _wait(trainer.device)
+        warm_up = time.perf_counter() - started
+        started = time.perf_counter()
+        losses = [trainer.train_step(batch.to(trainer.device)) for batch in islice(batches, steps)]
+        final = float(losses[-1])
+        seconds = (time.perf_counter() - started) / steps
+        parts = _parts(trainer, batches)
+        return _summary(recipe, trainer, seconds, warm_up, final, parts)
+
+
+def _parts(trainer: Trainer, batches: Iterator[Batch]) -> dict[str, float]:
+    timer = PartTimer(trainer.device)
+    trainer.forward.mark = timer.mark
+    for batch in islice(batches, _RECENT):
+        timed_step(trainer, batch.to(trainer.device), timer)
+    return {name: round(value, 2) for name, value in timer.parts().items()}
+
+
+def _summary(
+    recipe: Recipe, trainer: Trainer, seconds: float, warm_up: float, loss: float, parts: dict[str, float]
+) -> dict[str, object]:
+    clean = recipe.data.rows * recipe.data.tokens
+    canvas = recipe.data.rows * recipe.data.canvases * recipe.model.canvas_length
+    gpu = trainer.device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name() if gpu else "cpu",
+        "torch": torch.__version__,
+        "rows": recipe.data.rows,
+        "milliseconds_per_step": round(1e3 * seconds, 2),
+        "clean_tokens_per_second": round(clean / seconds),
+        "all_tokens_per_second": round((clean + canvas) / seconds),
+        "warm_up_seconds": round(warm_up, 1),
+        "memory_gb": round(torch.cuda.max_memory_allocated() / 1e9, 1) if gpu else None,
+        "parameters": sum(p.numel() for p in trainer.model.parameters()),
+        "loss": loss,
+        "parts_ms": parts,
+    }
+
+
+def _without_sources(recipe: Recipe) -> Recipe:
+    """The recipe with a source that needs no files; its batches are not used."""
+    toy = SourceSettings(name="random", kind="reverse", share=1.0)
+    return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, sources=(toy,), tokenizer=""))
+
+
+def _random_batches(recipe: Recipe) -> Iterator[Batch]:
+    kept = [random_batch(recipe, seed) for seed in range(4)]
+    while True:
+        yield from kept
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Parse the command line, probe, print the parts and a JSON line."""
+    parser = argparse.ArgumentParser(prog="python -m redraft.train.probe", description=__doc__)
+    parser.add_argument("recipe")
+    parser.add_argument("--rows", type=int)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--data", action="store_true")
+    parser.add_argument("--no-compile", action="store_true")
+    options = parser.parse_args(arguments)
+    recipe = read_recipe(options.recipe)
+    if options.rows:
+        recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, rows=options.rows))
+    if options.no_compile:
+        recipe = dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, compile=False))
+    result = probe(recipe, options.steps, from_data=options.data)
+    parts = result["parts_ms"]
+    assert isinstance(parts, dict)
+    for name, value in parts.items():
+        print(f"{name:>12} {value:9.2f} ms")
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""How a run shows itself: a progress bar in a terminal, plain lines elsewhere, a CSV log, a picture of the losses."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from redraft.errors import SettingError
+
+
+class Reporter:
+    """Prints progress of `steps` steps, of which `done` are behind us already."""
+
+    def __init__(self, steps: int, done: int, *, quiet: bool = False) -> None:
+        self._console = Console(stderr=True, quiet=quiet)
+        self._steps, self._progress, self._task = steps, None, TaskID(0)
+        self._done, self._started, self._first = done, time.perf_counter(), done
+        if self._console.is_terminal and not quiet:
+            columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
+                       TimeRemainingColumn())  # fmt: skip
+            self._progress = Progress(*columns, console=self._console)
+            self._task = self._progress.add_task("training", total=steps, completed=done)
+
+    def __enter__(self) -> Reporter:
+        if self._progress is not None:
+            self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._progress is not None:
+            self._progress.stop()
+
+    def say(self, text: str) -> None:
+        """One line of notice."""
+        self._console.print(text, highlight=False)
+
+    def update(self, step: int, values: Mapping[str, float], tokens_per_second: float) -> None:
+        """Show the state after `step` steps."""
+        text = f"loss {values['loss']:.4f} decoder {values['decoder']:.4f} {_speed(tokens_per_second)}"
+        if self._progress is not None:
+            self._progress.update(self._task, completed=step, description=text)
+        else:
+            self.say(f"step {step}/{self._steps} {text} left {self._left(step)}")
+
+    def _left(self, step: int) -> str:
+        pace = (time.perf_counter() - self._started) / max(1, step - self._first)
+        minutes, seconds = divmod(int(pace * (self._steps - step)), 60)
+        return f"{minutes}:{seconds:02d}"
+
+
+def _speed(tokens_per_second: float) -> str:
+    if tokens_per_second >= 1e6:
+        return f"{tokens_per_second / 1e6:.2f} M tokens/s"
+    return f"{tokens_per_second / 1e3:.1f} k tokens/s"
+
+
+class CsvLog:
+    """Appends rows to a CSV file; on resume, rows at and behind the resumed step are dropped first."""
+
+    def __init__(self, path: Path, columns: Sequence[str], resumed_at: int) -> None:
+        self._columns = list(columns)
+        kept = read_log(path) if resumed_at and path.is_file() else []
+        with path.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, self._columns, extrasaction="ignore")
+            writer.writeheader()
+            writer.writerows(row for row in kept if int(row["step"]) <= resumed_at)
+        self._path = path
+
+    def add(self, row: Mapping[str, object]) -> None:
+        """Append one row; columns without a value stay empty."""
+        with self._path.open("a", newline="", encoding="utf-8") as file:
+            csv.DictWriter(file, self._columns).writerow(dict(row))
+
+
+def read_log(path: Path) -> list[dict[str, str]]:
+    """The rows of a CSV log."""
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def draw_losses(log: Path, picture: Path) -> None:
+    """Draw the loss curves of a CSV log. Raises `SettingError` if matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SettingError("The loss picture needs matplotlib: pip install 'redraft[train]'.") from None
+    rows = read_log(log)
+    figure = Figure(figsize=(9, 5), layout="constrained")
+    axes = figure.subplots(1, 2)
+    for name in ("decoder", "encoder", "heldout_decoder"):
+        points = [(int(row["step"]), float(row[name])) for row in rows if row.get(name)]
+        if points:
+            axes[0].plot(*zip(*points, strict=True), label=name.replace("_", " "))
+    axes[0].set(xlabel="step", ylabel="nats per token", yscale="log", title="loss")
+    buckets = [name for name in rows[-1] if name.startswith("loss_t")] if rows else []
+    for row, label in ((rows[len(rows) // 4], "a quarter in"), (rows[-1], "at the end")) if rows else ():
+        levels = [(float(name[6:]) + 0.05, float(row[name])) for name in buckets if row[name]]
+        if levels:
+            axes[1].plot(*zip(*levels, strict=True), marker="o", label=label)
+    axes[1].set(xlabel="noise level t", ylabel="nats per token", title="by noise level")
+    for axis in axes:
+        if axis.lines:
+            axis.legend()
+    figure.savefig(picture, dpi=120)

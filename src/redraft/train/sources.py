@@ -1,0 +1,195 @@
+"""Where training documents come from: shards on disk, or generators that never repeat themselves.
+
+A source answers one question, as a pure function of a random generator: which documents may stand in the next rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redraft.errors import SettingError
+from redraft.text.template import ChatTemplate
+from redraft.text.tokenizer import Tokenizer
+from redraft.train.build.sudoku import ClueRange, SudokuEncoder, SudokuSampler, load_base
+from redraft.train.recipe import DataSettings, SourceSettings
+from redraft.train.shards import Shard, ShardError, read_shard
+
+Part = Literal["train", "heldout"]
+Ints = NDArray[np.int64]
+_TRIES = 48
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pool:
+    """Documents as flat arrays: document i is tokens[starts[i]:ends[i]], its first prompts[i] tokens its prompt."""
+
+    tokens: NDArray[np.uint16]
+    starts: Ints
+    ends: Ints
+    prompts: Ints
+
+
+class ChatSource(Protocol):
+    """Documents with a prompt and an answer, several of which are packed into a row."""
+
+    def draw(self, rng: np.random.Generator, rows: int, part: Part) -> tuple[Pool, Ints]:
+        """A pool, and for each of `rows` rows the documents to try in order, int64 [rows, tries]."""
+        ...
+
+
+class ChatShard:
+    """Chat documents of a shard, drawn at random. Documents whose prompt does not leave room in a row are left out."""
+
+    def __init__(self, shard: Shard, tokens: int, heldout: float, name: str) -> None:
+        prompts = shard.prompt_lengths.astype(np.int64)
+        usable = np.flatnonzero((prompts > 0) & (prompts < tokens) & (prompts < np.diff(shard.offsets)))
+        if not len(usable):
+            raise SettingError(f"source {name}: no document has a prompt of 1 to {tokens - 1} tokens and an answer.")
+        self._pool = Pool(
+            tokens=shard.tokens,
+            starts=shard.offsets[:-1][usable],
+            ends=shard.offsets[1:][usable],
+            prompts=prompts[usable],
+        )
+        self._parts = _split(len(usable), heldout)
+
+    def draw(self, rng: np.random.Generator, rows: int, part: Part) -> tuple[Pool, Ints]:
+        low, high = self._parts[part]
+        return self._pool, rng.integers(low, high, (rows, _TRIES))
+
+
+class SudokuSource:
+    """Fresh puzzles for every row."""
+
+    def __init__(self, base: Path, encoder: SudokuEncoder, tokens: int, clues: tuple[int, int]) -> None:
+        self._base, self._encoder = load_base(base), encoder
+        self._clues = ClueRange(low=clues[0], high=clues[1])
+        self._tokens = tokens
+
+    def draw(self, rng: np.random.Generator, rows: int, part: Part) -> tuple[Pool, Ints]:
+        per_row = self._tokens // self._encoder.prompt_length + 1
+        sampler = SudokuSampler(self._base, int(rng.integers(2**62)), self._clues)
+        documents = self._encoder.encode(*sampler.sample(rows * per_row))
+        return _equal_documents(documents, self._encoder.prompt_length, rows)
+
+
+class ReverseSource:
+    """A toy task for tests and first tries: eight random symbols, then the same symbols backwards and an end mark."""
+
+    SYMBOLS, BOS, SEPARATOR, END = 8, 2, 5, 6
+
+    def __init__(self, tokens: int, vocab_size: int) -> None:
+        self._per_row, self._vocab = tokens // (self.SYMBOLS + 2) + 1, vocab_size
+
+    def draw(self, rng: np.random.Generator, rows: int, part: Part) -> tuple[Pool, Ints]:
+        symbols = rng.integers(8, self._vocab, (rows * self._per_row, self.SYMBOLS))
+        bos, separator, end = (np.full((len(symbols), 1), token) for token in (self.BOS, self.SEPARATOR, self.END))
+        documents = np.concatenate([bos, symbols, separator, symbols[:, ::-1], end], 1).astype(np.uint16)
+        return _equal_documents(documents, self.SYMBOLS + 2, rows)
+
+
+class TextShard:
+    """Plain text, cut into windows that spread evenly over the shard, with the places of its line ends."""
+
+    def __init__(self, shard: Shard, newline: int, heldout: float, name: str) -> None:
+        if len(shard.tokens) < 2:
+            raise SettingError(f"source {name}: the shard is empty.")
+        self.tokens, self.offsets = shard.tokens, shard.offsets
+        self.newlines = np.flatnonzero(shard.tokens == newline).astype(np.int64)
+        parts = _split(len(shard), heldout)
+        self._spans = {part: (int(self.offsets[low]), int(self.offsets[high])) for part, (low, high) in parts.items()}
+
+    def windows(self, rng: np.random.Generator, first: int, rows: int, length: int, part: Part) -> tuple[Ints, Ints]:
+        """Flat [start, end) of the windows for rows `first`... of the source; a short document is never cut in front.
+
+        Training rows step through the shard by the golden ratio, which covers it far more evenly than chance.
+        """
+        low, high = self._spans[part]
+        golden = 0.618_033_988_749_894_9
+        turns = rng.random(rows) if part == "heldout" else np.mod((first + np.arange(rows)) * golden, 1.0)
+        start = (low + turns * max(1, high - low - 1)).astype(np.int64)
+        document = np.searchsorted(self.offsets, start, side="right") - 1
+        whole = self.offsets[document + 1] - self.offsets[document] <= length
+        start = np.where(whole, self.offsets[document], start)
+        return start, np.minimum(start + length, high)
+
+
+def _split(count: int, heldout: float) -> dict[Part, tuple[int, int]]:
+    """Document ranges of the parts; both hold at least one document."""
+    first = min(max(1, count - max(1, round(count * heldout))), count) if heldout and count > 1 else count
+    return {"train": (0, first), "heldout": (first, count) if first < count else (0, count)}
+
+
+def _equal_documents(documents: NDArray[np.uint16], prompt: int, rows: int) -> tuple[Pool, Ints]:
+    """Documents [n, length] as a pool, dealt out to `rows` rows in order."""
+    count, length = documents.shape
+    starts = np.arange(count, dtype=np.int64) * length
+    pool = Pool(
+        tokens=documents.reshape(-1), starts=starts, ends=starts + length, prompts=np.full(count, prompt, np.int64)
+    )
+    return pool, np.arange(count, dtype=np.int64).reshape(rows, -1)
+
+
+def open_sources(data: DataSettings, vocab_size: int) -> list[ChatSource | TextShard]:
+    """Open every source of a recipe, in order. Raises `SettingError` naming the source that cannot be read."""
+    tokenizer = Tokenizer.from_folder(data.tokenizer) if data.tokenizer else None
+    return [_open(source, data, tokenizer, vocab_size) for source in data.sources]
+
+
+def _open(
+    source: SourceSettings, data: DataSettings, tokenizer: Tokenizer | None, vocab_size: int
+) -> ChatSource | TextShard:
+    if source.kind == "reverse":
+        return ReverseSource(data.tokens, vocab_size)
+    paths = sorted(Path(name) for name in glob(source.path))
+    if not paths:
+        raise SettingError(f"source {source.name}: there is no file {source.path!r}.")
+    if source.kind == "sudoku":
+        assert tokenizer is not None
+        encoder = SudokuEncoder(tokenizer, ChatTemplate.from_folder(data.tokenizer))
+        return SudokuSource(paths[0], encoder, data.tokens, source.clues)
+    with ThreadPoolExecutor() as pool:  # unpacking releases the interpreter
+        shard = _join(list(pool.map(lambda path: _read(source.name, path, vocab_size), paths)))
+    if source.kind == "chat":
+        return ChatShard(shard, data.tokens, source.heldout, source.name)
+    assert tokenizer is not None
+    return TextShard(shard, newline_id(tokenizer), source.heldout, source.name)
+
+
+def _join(shards: list[Shard]) -> Shard:
+    """Several shards as one."""
+    bases = np.cumsum([0] + [len(shard.tokens) for shard in shards[:-1]])
+    offsets = [shard.offsets[:-1] + base for shard, base in zip(shards, bases, strict=True)]
+    return Shard(
+        tokens=np.concatenate([shard.tokens for shard in shards]),
+        offsets=np.concatenate([*offsets, shards[-1].offsets[-1:] + bases[-1]]),
+        prompt_lengths=np.concatenate([shard.prompt_lengths for shard in shards]),
+    )
+
+
+def _read(name: str, path: Path, vocab_size: int) -> Shard:
+    try:
+        shard = read_shard(path)
+    except ShardError as error:
+        raise SettingError(f"source {name}: {error}.") from error
+    if len(shard.tokens) and int(shard.tokens.max()) >= vocab_size:
+        raise SettingError(
+            f"source {name}: token {int(shard.tokens.max())} is outside the vocabulary of {vocab_size}."
+        )
+    return shard
+
+
+def newline_id(tokenizer: Tokenizer) -> int:
+    """The token of a line end. Raises `SettingError` when the tokenizer has none of its own."""
+    ids: Sequence[int] = tokenizer.encode("\n")
+    if len(ids) != 1:
+        raise SettingError("data.tokenizer: its tokenizer does not keep a line end as one token.")
+    return ids[0]

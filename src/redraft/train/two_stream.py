@@ -1,0 +1,250 @@
+"""The training forward pass: a clean stream that is encoded once, and many canvases denoised against it in one pass.
+
+i. encode the packed clean rows causally, keeping every layer's keys and values; ii. without gradients, denoise the
+first half of the rows (rows come in random order) to get soft embeddings; iii. denoise all rows with gradients, where
+the other half is conditioned on nothing, exactly as on the first step of sampling. Gradients flow from the canvases
+into the encoder through its keys and values; none flows through the soft embeddings.
+
+Shapes: B rows, T clean tokens, N canvases, C canvas tokens, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from redraft.diffusion.corruption import Corruption, corrupt, generator_for, noise_levels
+from redraft.model import Transformer
+from redraft.model.attention import RMSNorm
+from redraft.model.rope import inverse_frequencies, rope_table
+from redraft.model.self_conditioning import SelfConditioning
+from redraft.model.transformer import Layer, Rope
+from redraft.train.batch import Batch
+from redraft.train.compiling import compiled_if
+from redraft.train.experts import balance_loss, choose, routed_experts
+from redraft.train.losses import linear_cross_entropy, soft_embeddings
+from redraft.train.masks import Mask, MaskBuilder, denoise_visibility, encode_visibility, masked_attention
+from redraft.train.recipe import ObjectiveSettings
+
+Phase = Literal["encode", "denoise"]
+KeysValues = list[tuple[Tensor, Tensor]]
+RowMasks = dict[str, Callable[[int], Mask]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Losses of one batch. Only `loss` carries gradients; means are in nats per weighted token."""
+
+    loss: Tensor
+    decoder: Tensor
+    encoder: Tensor
+    balance: Tensor
+    token_loss: Tensor
+    """Unweighted loss of every canvas token, fp32 [B,N,C]."""
+    token_hit: Tensor
+    """Whether the target was the most likely token, bool [B,N,C]."""
+    noise: Corruption
+
+
+def project(layer: Layer, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The part of a layer in front of attention: x [B,T,D] -> q [B,N,T,H], k and v [B,G,T,H]."""
+    return layer.attention.project(layer.pre_attention_norm(x), (cos, sin))
+
+
+def finish(layer: Layer, x: Tensor, attended: Tensor, scalar: Tensor) -> tuple[Tensor, Tensor]:
+    """The part of a layer behind attention: (x, attended [B,T,N*H]) -> next x [B,T,D] and the balance loss."""
+    x = x + layer.post_attention_norm(layer.attention.o_proj(attended))
+    flat = x.flatten(0, 1)  # [B*T,D]
+    probabilities = layer.router.probabilities(flat)
+    index, weight, chosen = choose(layer.router, probabilities)
+    sparse = routed_experts(layer.experts, layer.pre_experts_norm(flat), index, weight).view_as(x)
+    dense = layer.post_mlp_norm(layer.mlp(layer.pre_mlp_norm(x)))
+    out = layer.post_feedforward_norm(dense + layer.post_experts_norm(sparse))
+    return (x + out) * scalar, balance_loss(probabilities, chosen)
+
+
+def condition(module: SelfConditioning, embedded: Tensor, soft: Tensor | None) -> Tensor:
+    """The canvas input of the layers from embedded tokens and soft embeddings, [B,L,D] each."""
+    return module.combine(embedded, soft)
+
+
+def final_norm(norm: RMSNorm, x: Tensor) -> Tensor:
+    """The norm behind the last layer."""
+    return norm(x)
+
+
+def _no_mark(_: str) -> None:
+    return None
+
+
+class TwoStream:
+    """Runs a `Transformer` on training batches. `compiled` compiles the layer parts once per shape and layer kind."""
+
+    def __init__(
+        self, model: Transformer, objective: ObjectiveSettings, *, compiled: bool, sparse: bool | None = None
+    ) -> None:
+        self.model, self.objective, self.compiled = model, objective, compiled
+        config = model.config
+        self.masks = MaskBuilder(sparse=model.device.type == "cuda" if sparse is None else sparse, compiled=compiled)
+        self.frequencies = {
+            kind: inverse_frequencies(config, sliding=kind == "sliding_attention").to(model.device)
+            for kind in set(config.layer_types)
+        }
+        # As a number, not as the model's tensor property, whose creation waits for the device.
+        self.scale = float(torch.tensor(config.hidden_size**0.5, dtype=model.dtype))
+        self.project, self.finish = compiled_if(project, compiled), compiled_if(finish, compiled)
+        self.condition, self.final_norm = compiled_if(condition, compiled), compiled_if(final_norm, compiled)
+        self.mark: Callable[[str], None] = _no_mark
+        """Called with a part's name when its work has been queued; the speed probe records events here."""
+
+    def __call__(self, batch: Batch, seed: int, step: int) -> Outcome:
+        """The losses of `batch` with the noise of (seed, step)."""
+        generator = generator_for(batch.tokens.device, seed, step)
+        level = noise_levels(batch.full_noise, self.objective.noise_eps, generator)
+        noise = corrupt(batch.canvas_target, batch.noise_region, level, self.model.config.vocab_size, generator)
+        return self.losses(batch, noise, generator)
+
+    def losses(self, batch: Batch, noise: Corruption, generator: torch.Generator) -> Outcome:
+        """The losses of `batch` for given noisy canvases; `generator` draws what else is random."""
+        encoded, kv, balance_encode = self.encode(batch)
+        self.mark("encode")
+        masks, rope = self._masks(batch, "denoise"), self._rope(_canvas_positions(batch))
+        soft = self.first_pass(batch, noise, kv, masks, rope, generator)
+        self.mark("first pass")
+        x = self._canvas_input(noise.tokens, soft)
+        denoised, _, balance_denoise = self._run(x, rope, masks, "denoise", kv)
+        self.mark("second pass")
+        return self._outcome(batch, noise, encoded, denoised, (balance_encode + balance_denoise) / 2, generator)
+
+    def encode(self, batch: Batch) -> tuple[Tensor, KeysValues, Tensor]:
+        """Hidden states [B,T,D] of the clean rows, every layer's keys and values, and the balance loss."""
+        x = self._embed(batch.tokens)
+        return self._run(x, self._rope(batch.position), self._masks(batch, "encode"), "encode", None)
+
+    @torch.no_grad()
+    def first_pass(
+        self, batch: Batch, noise: Corruption, kv: KeysValues, masks: RowMasks, rope: Rope, generator: torch.Generator
+    ) -> Tensor | None:
+        """Soft embeddings [b,N*C,D] for the first b rows; b is a random share of about `self_conditioning` of B.
+
+        Given text (outside the noise region) conditions as the certainty it is, as pinned text does in sampling.
+        """
+        rows = _share(len(noise.tokens), self.objective.self_conditioning, generator)
+        if rows == 0:
+            return None
+        past = [(k.detach()[:rows], v.detach()[:rows]) for k, v in kv]
+        cut = {kind: (cos[:rows], sin[:rows]) for kind, (cos, sin) in rope.items()}
+        x = self._canvas_input(noise.tokens[:rows], None)
+        hidden, _, _ = self._run(x, cut, masks, "denoise", past)
+        low = self.objective.temperature_low
+        temperature = low + (1.0 - low) * torch.rand(rows, generator=generator, device=x.device)
+        temperature = temperature.repeat_interleave(hidden.shape[1])
+        cap = self.model.config.final_logit_softcapping
+        soft = soft_embeddings(
+            hidden.flatten(0, 1), self.model.embedding.weight, temperature, cap, compiled=self.compiled
+        ).view_as(hidden)
+        region = batch.noise_region[:rows].flatten(1)[..., None]
+        return torch.where(region, soft * self.scale, self._embed(batch.canvas_target[:rows].flatten(1)))
+
+    def _outcome(
+        self, batch: Batch, noise: Corruption, encoded: Tensor, denoised: Tensor, balance: Tensor,
+        generator: torch.Generator,
+    ) -> Outcome:  # fmt: skip
+        decoder_weight = _normalised(batch.canvas_weight.flatten())
+        hidden, target, weight = self._encoder_tokens(batch, encoded, generator)
+        total, losses, hits = linear_cross_entropy(
+            torch.cat((denoised.flatten(0, 1), hidden)),
+            self.model.embedding.weight,
+            torch.cat((batch.canvas_target.flatten(), target)),
+            torch.cat((decoder_weight, weight * self.objective.encoder_weight)),
+            self.model.config.final_logit_softcapping,
+            compiled=self.compiled,
+        )
+        count = decoder_weight.numel()
+        self.mark("losses")
+        return Outcome(
+            loss=total + self.objective.balance_weight * balance,
+            decoder=(losses[:count] * decoder_weight).sum(),
+            encoder=(losses[count:] * weight).sum(),
+            balance=balance.detach(),
+            token_loss=losses[:count].view(batch.canvas_target.shape),
+            token_hit=hits[:count].view(batch.canvas_target.shape),
+            noise=noise,
+        )
+
+    def _encoder_tokens(
+        self, batch: Batch, encoded: Tensor, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Hidden states [t,D], next tokens [t] and normalised weights [t] of the positions with an encoder loss."""
+        target = F.pad(batch.tokens[:, 1:], (0, 1)).flatten()
+        weight, hidden = batch.encoder_weight.flatten(), encoded.flatten(0, 1)
+        if self.objective.encoder_weight == 0:
+            return hidden[:0], target[:0], weight[:0]
+        if self.objective.encoder_share < 1:
+            count = max(1, round(self.objective.encoder_share * target.numel()))
+            key = torch.rand(target.shape, generator=generator, device=target.device)
+            chosen = torch.where(weight > 0, key, 2.0).argsort()[:count]
+            target, weight, hidden = target[chosen], weight[chosen], hidden[chosen]
+        return hidden, target, _normalised(weight)
+
+    def _run(
+        self, x: Tensor, rope: Rope, masks: RowMasks, phase: Phase, past: KeysValues | None
+    ) -> tuple[Tensor, KeysValues, Tensor]:
+        """All layers over x [B,T,D], whose keys stand behind those of `past`."""
+        kv: KeysValues = []
+        balance = torch.zeros((), device=x.device)
+        here = {kind: mask(len(x)) for kind, mask in masks.items()}
+        for number, layer in enumerate(self.model.layers):
+            assert isinstance(layer, Layer)
+            q, k, v = self.project(layer, x, *rope[layer.kind])
+            kv.append((k, v))
+            if past is not None:
+                k, v = torch.cat((past[number][0], k), 2), torch.cat((past[number][1], v), 2)  # [B,G,T+N*C,H]
+            attended = masked_attention(q, k, v, here[layer.kind], compiled=self.compiled)
+            scalar = layer.encode_scalar if phase == "encode" else layer.denoise_scalar
+            x, part = self.finish(layer, x, attended, scalar)
+            balance = balance + part / len(self.model.layers)
+        return self.final_norm(self.model.norm, x), kv, balance
+
+    def _embed(self, token_ids: Tensor) -> Tensor:
+        return self.model.embedding(token_ids) * self.scale
+
+    def _canvas_input(self, canvases: Tensor, soft: Tensor | None) -> Tensor:
+        """Noisy canvases [B,N,C] as one stream [B,N*C,D]; rows behind those of `soft` are conditioned on nothing."""
+        embedded, module = self._embed(canvases.flatten(1)), self.model.self_conditioning
+        if soft is None:
+            return self.condition(module, embedded, None)
+        rest = self.condition(module, embedded[len(soft) :], None)
+        return torch.cat((self.condition(module, embedded[: len(soft)], soft), rest))
+
+    def _rope(self, positions: Tensor) -> Rope:
+        return {kind: rope_table(positions, f, self.model.dtype) for kind, f in self.frequencies.items()}
+
+    def _masks(self, batch: Batch, phase: Phase) -> RowMasks:
+        windows = {"sliding_attention": self.model.config.sliding_window, "full_attention": None}
+        see = encode_visibility if phase == "encode" else denoise_visibility
+        return {kind: self.masks.build(see(batch, windows[kind])) for kind in self.frequencies}
+
+
+def _canvas_positions(batch: Batch) -> Tensor:
+    """Positions of all canvas tokens within their documents, [B,N*C]."""
+    offsets = torch.arange(batch.canvas_target.shape[2], device=batch.canvas_start.device, dtype=torch.int32)
+    return (batch.canvas_start[..., None] + offsets).flatten(1)
+
+
+def _normalised(weight: Tensor) -> Tensor:
+    return weight / weight.sum().clamp(min=1e-6)
+
+
+def _share(count: int, share: float, generator: torch.Generator) -> int:
+    """count * share, rounded up or down at random where it is not whole, so that a batch of one row works too."""
+    wanted = count * share
+    if wanted == int(wanted):
+        return int(wanted)
+    draw = torch.rand((), generator=generator, device=generator.device)
+    return int(wanted) + int(float(draw) < wanted - int(wanted))

@@ -1,0 +1,114 @@
+"""Bad input: exit code 2, one sentence on standard error, nothing on standard output, nothing written."""
+
+import json
+from pathlib import Path
+
+import pytest
+from outcome import CONTEXT, Cli
+
+import redraft
+from redraft.errors import PromptError
+
+
+def refused(cli: Cli, words: str, *args: object) -> None:
+    outcome = cli(*args)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert outcome.err.startswith("error: ")
+    assert outcome.err.count("\n") == 1
+    assert words in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ((), "Missing argument 'PROMPT'"),
+        (("",), "The prompt is empty."),
+        (("  \n",), "The prompt is empty."),
+        (("", "--raw"), "The prompt is empty."),
+        (("-",), "The prompt is empty."),
+        (("Hello", "--stepz", "4"), "No such option: --stepz"),
+        (("Hello", "--steps", "many"), "--steps"),
+        (("Hello", "--steps", "0"), "steps is 0; it must be at least 1."),
+        (("Hello", "--canvas-length", "7"), "canvas_length is 7; it must be between 16 and 512."),
+        (("Hello", "--canvas-length", "513"), "canvas_length is 513"),
+        (("Hello", "--preset", "quick"), "preset is 'quick'; it must be one of fast, balanced, careful."),
+        (("Hello", "--max-tokens", "0"), "max_tokens is 0"),
+        (("Hello", "--entropy-bound", "0"), "entropy_bound is 0.0"),
+        (("Hello", "--t-min", "0.9", "--t-max", "0.5"), "t_max is 0.5; it must be above t_min (0.9)."),
+        (("Hello", "--seed", "-1"), "seed is -1"),
+        (("Hello", "--stop", ""), "stop holds an empty string."),
+        (("Hello", "--raw", "--system", "Be brief."), "--system needs the chat format"),
+        (("Hello", "--trace", "/no/such/folder/trace"), "cannot be written"),
+        (("Hello", "--trace", "/dev/null"), "is not a regular file"),
+    ],
+)
+def test_settings_are_judged_before_a_model_is_loaded(cli: Cli, args: tuple[str, ...], words: str) -> None:
+    refused(cli, words, "generate", *args, "--model", "/no/such/model")
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("--dtype", "float16"), "dtype is 'float16'; it must be auto, bfloat16 or float32."),
+        (("--device", "tpu"), "device is 'tpu'"),
+        (("--quantization", "int4"), "quantization is 'int4'"),
+        (("--t-max", "0.3"), "t_max is 0.3; it must be above t_min (0.4)."),
+        (("--max-tokens", "100000"), "max_tokens is 100000"),
+    ],
+)
+def test_what_only_the_model_can_judge(cli: Cli, folder: Path, args: tuple[str, ...], words: str) -> None:
+    refused(cli, words, "generate", "Hello", "--model", folder, *args)
+
+
+def test_a_prompt_longer_than_the_context(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.jsonl"
+    refused(cli, "The prompt has", "generate", "word " * CONTEXT, "--model", folder, "--trace", trace)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", ["generate", "inspect"])
+def test_a_folder_without_config(cli: Cli, copied: Path, command: str) -> None:
+    (copied / "config.json").unlink()
+    args = ("Hello", "--model", copied) if command == "generate" else (copied,)
+    refused(cli, "has no config.json", command, *args)
+
+
+def test_a_truncated_shard(cli: Cli, copied: Path) -> None:
+    weights = copied / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1000])
+    refused(cli, "model.safetensors is damaged or truncated", "generate", "Hello", "--model", copied)
+
+
+@pytest.mark.parametrize("command", ["generate", "inspect"])
+def test_a_config_of_another_model_type(cli: Cli, copied: Path, command: str) -> None:
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps(config | {"model_type": "llama"}))
+    args = ("Hello", "--model", copied) if command == "generate" else (copied,)
+    refused(cli, "model_type 'llama'", command, *args)
+
+
+def test_ids_outside_the_vocabulary(folder: Path) -> None:
+    llm = redraft.load(folder, device="cpu")
+    with pytest.raises(PromptError, match="token id 16384 at position 1 is outside the vocabulary"):
+        llm.generate([2, 16384])
+
+
+def test_an_unreachable_hub(cli: Cli) -> None:
+    refused(cli, "the hub cannot be reached", "generate", "Hello", "--model", "nobody/has-this-model")
+
+
+@pytest.mark.parametrize("command", ["generate", "inspect"])
+def test_a_model_that_is_nothing(cli: Cli, command: str) -> None:
+    args = ("Hello", "--model", "no such thing") if command == "generate" else ("no such thing",)
+    refused(cli, "is neither 'tiny', nor a folder, nor a hub id", command, *args)
+
+
+def test_an_unknown_command(cli: Cli) -> None:
+    refused(cli, "No such command 'draft'", "draft")
+
+
+def test_a_group_without_its_command_shows_its_help(cli: Cli) -> None:
+    outcome = cli("eval")
+    assert outcome.code == 2
+    assert "sudoku" in outcome.out + outcome.err

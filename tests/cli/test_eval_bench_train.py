@@ -1,0 +1,102 @@
+"""`eval`, `bench cpu` and `train`: what they print, and that the floor counts every product."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from outcome import Cli
+from torch.utils.flop_counter import FlopCounterMode
+
+import redraft
+from redraft import kernels
+from redraft.bench.floor import run_flops
+
+SOLUTION = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
+FIGURES = {"solved", "total", "mean_steps", "tokens_per_forward"}
+
+
+@pytest.fixture
+def puzzles(tmp_path: Path) -> Path:
+    file = tmp_path / "puzzles.csv"
+    file.write_text(f"puzzle,solution\n{'0' * 40 + SOLUTION[40:]},{SOLUTION}\n{'0' * 50 + SOLUTION[50:]},{SOLUTION}\n")
+    return file
+
+
+def test_sudoku(cli: Cli, folder: Path, puzzles: Path, tmp_path: Path) -> None:
+    records = tmp_path / "records.jsonl"
+    outcome = cli("eval", "sudoku", puzzles, "--model", folder, "--steps", 1, "--max-tokens", 16, "--records", records)
+    assert outcome.code == 0
+    assert outcome.json.keys() >= FIGURES
+    assert (outcome.json["solved"], outcome.json["total"], outcome.json["mean_steps"]) == (0, 2, 1.0)
+    assert "0 of 2" in outcome.out
+    assert len(records.read_text().splitlines()) == 2
+
+
+def test_infill_and_tools_use_their_own_sets(cli: Cli, folder: Path) -> None:
+    for name, more in (("infill", ("--max-tokens", 1)), ("tools", ("--max-tokens", 16))):
+        outcome = cli("eval", name, "--limit", 1, "--model", folder, "--steps", 1, *more)
+        assert outcome.json.keys() >= FIGURES
+        assert outcome.json["total"] == 1
+
+
+def test_bad_sets_are_refused_before_loading(cli: Cli, tmp_path: Path, puzzles: Path) -> None:
+    puzzles.write_text("puzzle,solution\n123,456\n")
+    assert cli("eval", "sudoku", puzzles, "--model", "/none").err.startswith(f"error: {puzzles}, line 2:")
+    assert "does not exist" in cli("eval", "tools", tmp_path / "none").err
+    assert "cannot be written" in cli("eval", "tools", "--records", "/no/such/folder/x", "--model", "/none").err
+    assert "--limit is 0" in cli("eval", "infill", "--limit", 0).err
+
+
+def test_bench_measures_both_on_the_same_weights(cli: Cli, folder: Path) -> None:
+    outcome = cli("bench", "cpu", "--model", folder, "--steps", 2, "--repetitions", 1)
+    assert outcome.code == 0
+    assert outcome.err == ""
+    ours, theirs = outcome.json["results"]
+    assert (ours["engine"], theirs["engine"]) == ("redraft", "transformers")
+    for record in (ours, theirs):
+        assert record["tokens_per_second"]["median"] == pytest.approx(16e3 / record["ms_per_forward"] / 2, rel=1e-2)
+    assert outcome.json["ratio"]["median"] == pytest.approx(
+        ours["tokens_per_second"]["median"] / theirs["tokens_per_second"]["median"], rel=1e-2
+    )
+    assert outcome.json["floor_tokens_per_second"] > ours["tokens_per_second"]["max"]
+
+
+def test_bench_without_transformers_says_so(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    outcome = cli("bench", "cpu", "--model", folder)
+    assert outcome.code == 2
+    assert "transformers (5.23 or newer), which is not installed" in outcome.err
+    alone = cli("bench", "cpu", "--model", folder, "--steps", 1, "--repetitions", 1, "--alone")
+    assert alone.code == 0
+    assert alone.json["ratio"] is None
+
+
+def test_the_floor_counts_every_product(folder: Path) -> None:
+    model = redraft.load_model(folder, device="cpu", dtype="float32")
+    prompt, length = 40, model.config.canvas_length
+    cache = model.new_cache(1, prompt)
+    with torch.inference_mode(), kernels.force("cpu"):
+        model.encode(torch.arange(prompt)[None], cache)
+        with FlopCounterMode(display=False) as counter:
+            soft = None
+            for _ in range(2):
+                logits = model.logits(model.denoise(torch.arange(length)[None], cache, soft))
+                soft = model.soft_embeddings(logits)
+    two_steps = run_flops(model.config, prompt=prompt, steps=3) - run_flops(model.config, prompt=prompt, steps=1)
+    assert two_steps == pytest.approx(counter.get_total_flops(), rel=0.02)
+
+
+def test_train_hands_its_options_to_the_trainer(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setattr("redraft.cli.train.run", lambda recipe, **options: calls.append((recipe, options)))
+    outcome = cli("train", "a.toml", "--resume", "--out", "there", "--max-seconds", 5, "--device", "cpu", "--json")
+    assert outcome.code == 0
+    options = {"resume": True, "out": "there", "max_seconds": 5.0, "device": "cpu", "as_json": True}
+    assert calls == [(Path("a.toml"), options)]
+
+
+def test_a_recipe_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
+    outcome = cli("train", tmp_path / "none.toml")
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: There is no recipe")

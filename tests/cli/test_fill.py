@@ -1,0 +1,100 @@
+"""`fill`: both sides come back byte for byte, and a file is replaced in one step or not at all."""
+
+import os
+from pathlib import Path
+
+import pytest
+from outcome import Cli
+
+import redraft
+from redraft.llm import LLM
+
+PREFIX, SUFFIX = b"\xef\xbb\xbfdef f():\r\n\treturn ", b" # \xc3\xa9 <|turn>\r\n\x0c no newline at the end"
+OPTIONS = ("--max-tokens", 3, "--steps", 2)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "work" / "code.py"
+    path.parent.mkdir()
+    path.write_bytes(PREFIX + b"<|fill|>" + SUFFIX)
+    return path
+
+
+def filled(folder: Path) -> bytes:
+    result = redraft.load(folder).fill(PREFIX.decode(), SUFFIX.decode(), max_tokens=3, steps=2)
+    return PREFIX + result.text.encode() + SUFFIX
+
+
+def test_the_filled_text_is_printed_byte_for_byte(cli: Cli, folder: Path, file: Path) -> None:
+    outcome = cli("fill", file, "--model", folder, *OPTIONS)
+    assert outcome.code == 0
+    assert outcome.out.encode() == filled(folder)
+    assert outcome.err == ""
+
+
+def test_standard_input(cli: Cli, folder: Path, file: Path) -> None:
+    outcome = cli("fill", "-", "--model", folder, *OPTIONS, stdin=file.read_bytes())
+    assert outcome.out.encode() == filled(folder)
+
+
+def test_write_replaces_the_file(cli: Cli, folder: Path, file: Path) -> None:
+    file.chmod(0o750)
+    outcome = cli("fill", file, "--write", "--model", folder, *OPTIONS)
+    assert (outcome.code, outcome.out) == (0, "")
+    assert file.read_bytes() == filled(folder)
+    assert file.stat().st_mode & 0o777 == 0o750
+    assert os.listdir(file.parent) == ["code.py"]
+
+
+def test_write_keeps_a_link_a_link(cli: Cli, folder: Path, file: Path, tmp_path: Path) -> None:
+    link = tmp_path / "link.py"
+    link.symlink_to(file)
+    assert cli("fill", link, "--write", "--model", folder, *OPTIONS).code == 0
+    assert link.is_symlink()
+    assert file.read_bytes() == filled(folder)
+
+
+def test_json_last(cli: Cli, folder: Path, file: Path) -> None:
+    outcome = cli("fill", file, "--model", folder, *OPTIONS, "--json")
+    assert outcome.json["full_text"].encode() == filled(folder)
+    assert PREFIX.decode() + outcome.json["text"] + SUFFIX.decode() == outcome.json["full_text"]
+
+
+@pytest.mark.parametrize("failure", ["filling", "writing"])
+def test_a_failure_leaves_the_file_alone(
+    cli: Cli, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch, failure: str
+) -> None:
+    before = file.read_bytes()
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(*((LLM, "fill") if failure == "filling" else (os, "fsync")), fail)
+    outcome = cli("fill", file, "--write", "--model", folder, *OPTIONS)
+    assert (outcome.code, outcome.err) == (1, "error: no space left\n")
+    assert file.read_bytes() == before
+    assert os.listdir(file.parent) == ["code.py"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"nothing to fill", "has no hole; mark it with <|fill|>."),
+        (b"a <|fill|> b <|fill|> c", "has 2 holes"),
+        (b"\xff\xfe<|fill|>", "is not UTF-8 text: byte 0 cannot be decoded."),
+        (b"<|fill|>", "prefix and suffix are both empty"),
+    ],
+)
+def test_what_cannot_be_filled(cli: Cli, folder: Path, file: Path, content: bytes, words: str) -> None:
+    file.write_bytes(content)
+    outcome = cli("fill", file, "--write", "--model", folder, *OPTIONS)
+    assert outcome.code == 2
+    assert words in outcome.err
+    assert file.read_bytes() == content
+
+
+def test_files_that_are_none(cli: Cli, tmp_path: Path) -> None:
+    assert "cannot be read: No such file" in cli("fill", tmp_path / "none").err
+    assert "cannot be read: Is a directory" in cli("fill", tmp_path).err
+    assert "--write needs a file" in cli("fill", "-", "--write", stdin=b"a<|fill|>").err

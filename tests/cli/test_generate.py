@@ -1,0 +1,192 @@
+"""`generate` and `chat`, in a pipe: the library's answer and nothing else, JSON last, traces, Ctrl-C."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from outcome import Cli
+
+import redraft
+from redraft.diffusion.records import Record
+from redraft.llm import LLM
+
+SETTINGS = {"max_tokens": 40, "steps": 3, "seed": 5}
+OPTIONS = ("--max-tokens", 40, "--steps", 3, "--seed", 5)
+
+
+@pytest.fixture(scope="module")
+def llm(folder: Path) -> LLM:
+    return redraft.load(folder)
+
+
+def test_a_pipe_gets_the_text_alone(cli: Cli, folder: Path, llm: LLM) -> None:
+    outcome = cli("generate", "Hello", "--model", folder, *OPTIONS)
+    assert outcome.code == 0
+    assert outcome.err == ""
+    assert outcome.out == llm.generate("Hello", **SETTINGS).text + "\n"
+
+
+def test_options_are_the_settings(cli: Cli, folder: Path, llm: LLM) -> None:
+    given = {"preset": "fast", "canvas_length": 32, "entropy_bound": 0.5, "t_min": 0.1, "t_max": 0.9, "steps": 2}
+    options = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", value)]
+    outcome = cli("generate", "Hello", "--model", folder, "--max-tokens", 40, *options, "--json")
+    expected = llm.generate("Hello", max_tokens=40, **given)
+    assert outcome.json["token_ids"] == list(expected.token_ids)
+    assert outcome.json["stats"]["steps"] == list(expected.stats.steps)
+    assert outcome.json["settings"].items() >= {**given, "max_tokens": 40, "stop_at_eos": True}.items()
+
+
+def test_json_is_the_result(cli: Cli, folder: Path, llm: LLM) -> None:
+    outcome = cli("generate", "Hello", "--model", folder, *OPTIONS, "--json")
+    expected = llm.generate("Hello", **SETTINGS)
+    assert outcome.out.count("\n") == 1
+    assert outcome.json["text"] == expected.text
+    assert outcome.json["finish_reason"] == expected.finish_reason
+    assert outcome.json["stats"].keys() == expected.stats.to_dict().keys()
+    for name in ("canvases", "steps", "forwards", "tokens", "tokens_per_forward"):
+        assert outcome.json["stats"][name] == expected.stats.to_dict()[name]
+
+
+def test_the_prompt_may_come_from_standard_input(cli: Cli, folder: Path, llm: LLM) -> None:
+    outcome = cli("generate", "-", "--model", folder, *OPTIONS, stdin="Zwei Wörter".encode())
+    assert outcome.out == llm.generate("Zwei Wörter", **SETTINGS).text + "\n"
+
+
+def test_raw_text_is_continued(cli: Cli, folder: Path, llm: LLM) -> None:
+    outcome = cli("generate", "def f(", "--raw", "--model", folder, *OPTIONS)
+    assert outcome.out == llm.generate("def f(", raw=True, **SETTINGS).text + "\n"
+
+
+def test_a_system_message_comes_first(cli: Cli, folder: Path, llm: LLM) -> None:
+    outcome = cli("generate", "Hello", "--system", "Be brief.", "--model", folder, *OPTIONS)
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello"}]
+    assert outcome.out == llm.generate(messages, **SETTINGS).text + "\n"
+
+
+def test_stop_strings_end_the_answer(cli: Cli, folder: Path, llm: LLM) -> None:
+    whole = llm.generate("Hello", **SETTINGS).text
+    stop = whole[len(whole) // 2 :][:4]
+    outcome = cli("generate", "Hello", "--model", folder, *OPTIONS, "--stop", "never there", "--stop", stop)
+    assert outcome.out == whole[: whole.index(stop)] + "\n"
+
+
+def test_a_trace_holds_every_record(cli: Cli, folder: Path, llm: LLM, tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    assert cli("generate", "Hello", "--model", folder, *OPTIONS, "--trace", file).code == 0
+    header, *lines = [json.loads(line) for line in file.read_text().splitlines()]
+    assert header["type"], header["version"] == ("header", 1)
+    assert header["model"] == str(folder)
+    assert header["settings"]["seed"] == 5
+    expected = [json.loads(json.dumps(record.to_dict())) for record in llm.stream("Hello", **SETTINGS)]
+    assert lines == expected
+    assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
+
+
+def interrupt_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    """Make every stream end with Ctrl-C after `count` records."""
+    original = LLM.stream
+
+    def stream(self: LLM, *args: Any, **settings: Any) -> Iterator[Record]:
+        for index, record in enumerate(original(self, *args, **settings)):
+            if index == count:
+                raise KeyboardInterrupt
+            yield record
+
+    monkeypatch.setattr(LLM, "stream", stream)
+
+
+def test_ctrl_c_keeps_what_is_committed(
+    cli: Cli, folder: Path, llm: LLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = next(r for r in llm.stream("Hello", **SETTINGS) if isinstance(r, redraft.Commit))
+    interrupt_after(monkeypatch, 5)  # three steps, a commit, one step of the second canvas
+    file = tmp_path / "trace.jsonl"
+    outcome = cli("generate", "Hello", "--model", folder, *OPTIONS, "--trace", file)
+    assert outcome.code == 130
+    assert outcome.out == first.text + "\n"
+    assert outcome.err == ""
+    assert len(file.read_text().splitlines()) == 1 + 5
+
+
+def test_ctrl_c_before_the_first_commit_is_told_in_json(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt_after(monkeypatch, 2)
+    outcome = cli("generate", "Hello", "--model", folder, *OPTIONS, "--json")
+    assert outcome.code == 130
+    assert outcome.json["finish_reason"] == "interrupted"
+    assert (outcome.json["text"], outcome.json["stats"]) == ("", None)
+
+
+def test_a_failure_while_running_is_code_1_and_leaves_no_trace(
+    cli: Cli, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stream(self: LLM, *args: Any, **settings: Any) -> Iterator[Record]:
+        raise OSError("the disk is full")
+        yield
+
+    monkeypatch.setattr(LLM, "stream", stream)
+    outcome = cli("generate", "Hello", "--model", folder, "--trace", tmp_path / "trace.jsonl")
+    assert (outcome.code, outcome.err) == (1, "error: the disk is full\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+class TestChat:
+    def test_a_conversation_grows(self, cli: Cli, folder: Path, llm: LLM) -> None:
+        outcome = cli("chat", "--model", folder, *OPTIONS, "--json", stdin=b"Hello\n\nAnd you?\n/quit\nnever\n")
+        assert outcome.code == 0
+        messages = outcome.json["messages"]
+        assert [message["role"] for message in messages] == ["user", "assistant"] * 2
+        assert [messages[0]["content"], messages[2]["content"]] == ["Hello", "And you?"]
+        assert outcome.json["answers"][1]["text"] == llm.generate(messages[:3], **SETTINGS).text
+
+    def test_reset_forgets_all_but_the_system_message(self, cli: Cli, folder: Path) -> None:
+        lines = b"Hello\n/reset\nAgain\n"
+        outcome = cli("chat", "--model", folder, *OPTIONS, "--system", "Be brief.", "--json", stdin=lines)
+        assert [m["content"] for m in outcome.json["messages"]][:2] == ["Be brief.", "Again"]
+        assert len(outcome.json["messages"]) == 3
+
+    def test_commands_that_answer_on_standard_error(self, cli: Cli, folder: Path) -> None:
+        outcome = cli("chat", "--model", folder, stdin=b"/help\n/sing\n")
+        assert outcome.code == 0
+        assert outcome.out == ""
+        assert "/reset" in outcome.err
+        assert "There is no command /sing" in outcome.err
+
+    def test_an_interrupted_answer_stays_in_the_conversation(
+        self, cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        interrupt_after(monkeypatch, 5)
+        outcome = cli("chat", "--model", folder, *OPTIONS, "--json", stdin=b"Hello\nAnd you?\n", typed=True)
+        assert outcome.code == 0
+        assert [answer["finish_reason"] for answer in outcome.json["answers"]] == ["interrupted"] * 2
+        assert len(outcome.json["messages"]) == 4
+
+    def test_ctrl_c_ends_a_conversation_from_a_pipe(
+        self, cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        interrupt_after(monkeypatch, 5)
+        outcome = cli("chat", "--model", folder, *OPTIONS, "--json", stdin=b"Hello\nAnd you?\n")
+        assert outcome.code == 130
+        assert len(outcome.json["answers"]) == 1
+
+    def test_a_person_can_go_on_after_what_does_not_fit(self, cli: Cli, folder: Path) -> None:
+        lines = b"word " * 1100 + b"\nHello\n"
+        outcome = cli("chat", "--model", folder, *OPTIONS, "--json", stdin=lines, typed=True)
+        assert outcome.code == 0
+        assert "error: The prompt has" in outcome.err
+        assert outcome.json["messages"][0]["content"] == "Hello"
+
+    def test_a_question_that_does_not_fit_is_an_error_in_a_pipe(self, cli: Cli, folder: Path) -> None:
+        outcome = cli("chat", "--model", folder, stdin=b"word " * 1100)
+        assert outcome.code == 2
+        assert outcome.err.startswith("error: The prompt has")
+
+    def test_a_trace_of_a_conversation_can_be_replayed(self, cli: Cli, folder: Path, tmp_path: Path) -> None:
+        file = tmp_path / "trace.jsonl"
+        said = cli("chat", "--model", folder, *OPTIONS, "--trace", file, stdin=b"Hello\nAnd you?\n")
+        replayed = cli("replay", file)
+        assert replayed.out == said.out
+        assert said.out.count("\n") >= 2

@@ -1,0 +1,42 @@
+"""Help and version answer at once, without torch."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from outcome import Cli
+
+import redraft
+
+COMMANDS = ("generate", "chat", "fill", "replay", "inspect", "train", "eval", "bench")
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = (
+        "import sys\nfrom redraft.cli.main import main\nassert main(['--help']) == 0\n"
+        "heavy = {'torch', 'tokenizers', 'numpy', 'transformers'} & set(sys.modules)\nassert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(name in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(cli: Cli, command: str) -> None:
+    outcome = cli(command, "--help")
+    assert outcome.code == 0
+    assert "Usage: redraft " + command in re.sub(r"\x1b\[[0-9;]*m", "", outcome.out)
+
+
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_the_common_options(cli: Cli, command: str) -> None:
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", cli(command, "--help").out)
+    options = (
+        "model steps preset max-tokens canvas-length seed entropy-bound t-min t-max stop dtype device quantization"
+    )
+    assert all(f"--{name} " in shown for name in (*options.split(), "json", "trace", "no-live"))
+
+
+def test_version(cli: Cli) -> None:
+    assert cli("--version").out == f"redraft {redraft.__version__}\n"

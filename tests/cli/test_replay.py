@@ -1,0 +1,97 @@
+"""`replay`: a trace gives the same answer again; a broken one is refused by its line."""
+
+import contextlib
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from outcome import Cli
+
+from redraft.cli.main import main
+
+
+@pytest.fixture(scope="module")
+def recorded(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    file = tmp_path_factory.mktemp("traces") / "trace.jsonl"
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(["generate", "Hello", "--model", str(folder), "--max-tokens", "30", "--trace", str(file)]) == 0
+    return file.read_bytes()
+
+
+@pytest.fixture
+def trace(recorded: bytes, tmp_path: Path) -> Path:
+    file = tmp_path / "trace.jsonl"
+    file.write_bytes(recorded)
+    return file
+
+
+def rewrite(trace: Path, line: int, **changes: Any) -> None:
+    lines = trace.read_text().splitlines()
+    lines[line - 1] = json.dumps(json.loads(lines[line - 1]) | changes)
+    trace.write_text("\n".join(lines) + "\n")
+
+
+def test_the_answer_comes_back(cli: Cli, folder: Path, trace: Path) -> None:
+    said = cli("generate", "Hello", "--model", folder, "--max-tokens", 30, "--json").json
+    replayed = cli("replay", trace)
+    assert (replayed.code, replayed.out) == (0, said["text"] + "\n")
+    answer = cli("replay", trace, "--json").json["answers"][0]
+    assert answer["token_ids"] == said["token_ids"]
+    assert answer["steps"] == said["stats"]["steps"]
+
+
+def test_a_line_separator_inside_a_text_does_not_end_a_line(cli: Cli, trace: Path) -> None:
+    rewrite(trace, 5, text="a\u2028b")
+    trace.write_text(trace.read_text().replace("\\u2028", "\u2028"))
+    assert cli("replay", trace).out.startswith("a\u2028b")
+
+
+@pytest.mark.parametrize(
+    ("line", "changes", "words"),
+    [
+        (1, {"type": "denoise"}, "Line 1 of {} is not the header of a trace."),
+        (1, {"version": 2}, "Line 1 of {} has version 2"),
+        (1, {"model": None}, "names no model"),
+        (2, {"type": "draft"}, "Line 2 of {} is not a record: unknown record type 'draft'."),
+        (2, {"extra": 1}, "Line 2 of {} is not a record"),
+        (3, {"entropy": [0.5]}, "Line 3 of {} is not a record: its sequences differ in length"),
+        (3, {"canvas": "text"}, "Line 3 of {} is not a record: canvas"),
+        (3, {"request_id": 4}, "Line 3 of {} is not a record: it belongs to request 4"),
+        (5, {"canvas_index": 7}, "Line 5 of {} is not a record: it commits a canvas that has no steps"),
+        (2, {"argmax_canvas": [16384] * 16}, "token id 16384"),
+        (2, {"argmax_canvas": [-1] * 16}, "token id -1"),
+    ],
+)
+def test_a_broken_trace_is_named(cli: Cli, trace: Path, line: int, changes: dict[str, Any], words: str) -> None:
+    rewrite(trace, line, **changes)
+    outcome = cli("replay", trace)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert words.format(trace) in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"[1]\n", b"no json\n", b"\xff\xfe\n"])
+def test_a_file_that_is_no_trace(cli: Cli, tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "foreign"
+    file.write_bytes(content)
+    outcome = cli("replay", file)
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: ")
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_trace_that_was_cut_off_in_a_line(cli: Cli, trace: Path) -> None:
+    trace.write_bytes(trace.read_bytes()[:-20])
+    count = len(trace.read_text().split("\n"))
+    assert f"Line {count} of {trace} is not valid JSON." in cli("replay", trace).err
+
+
+def test_a_trace_without_records(cli: Cli, trace: Path) -> None:
+    trace.write_text(trace.read_text().splitlines()[0] + "\n")
+    assert "holds no records" in cli("replay", trace).err
+
+
+def test_speed_must_be_above_zero(cli: Cli, trace: Path) -> None:
+    assert "--speed is 0; it must be above 0." in cli("replay", trace, "--speed", 0).err

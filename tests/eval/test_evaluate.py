@@ -1,0 +1,155 @@
+"""The three evaluations against a stand-in model whose answers are known, so every count can be checked by hand."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from redraft.errors import SettingError
+from redraft.eval import infill, sudoku, tools
+
+SOLUTION = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
+PUZZLE = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
+
+
+@dataclass
+class Stats:
+    steps: tuple
+    forwards: int
+
+
+@dataclass
+class Result:
+    text: str
+    token_ids: tuple
+    stats: Stats
+
+
+@dataclass
+class Filled:
+    text: str
+    token_ids: tuple
+    steps: int
+
+
+@dataclass
+class FixedModel:
+    """Gives its answers in order, whatever is asked, and keeps what was asked."""
+
+    answers: list
+    batches: list = field(default_factory=list)
+    chats: list = field(default_factory=list)
+    settings: list = field(default_factory=list)
+
+    def encode_chat(self, messages, *, tools=None):
+        self.chats.append((messages, tools))
+        return [len(self.chats)]
+
+    def generate_batch(self, prompts, **settings):
+        self.batches.append(prompts)
+        self.settings.append(settings)
+        taken = [self.answers.pop(0) for _ in prompts]
+        return [Result(text, tuple(range(8)), Stats((3, 1), 5)) for text in taken]
+
+    def fill(self, prefix, suffix, **settings):
+        self.chats.append((prefix, suffix))
+        self.settings.append(settings)
+        return Filled(self.answers.pop(0), (1, 2, 3, 4), 2)
+
+
+def grid(text):
+    return " ".join(text)
+
+
+def puzzle_item(name="a"):
+    return sudoku.SudokuItem(id=name, puzzle=PUZZLE, solution=SOLUTION)
+
+
+def test_sudoku_counts_solved_steps_and_tokens():
+    wrong = grid("1" + SOLUTION[1:])
+    answers = [grid(SOLUTION), wrong, "Here it is:\n" + grid(SOLUTION) + "\n", ""]
+    result = sudoku.evaluate(FixedModel(answers), [puzzle_item(name) for name in "abcd"], batch_size=3)
+    assert [record.solved for record in result.records] == [True, False, True, False]
+    assert (result.solved, result.total, result.mean_steps) == (2, 4, 2.0)
+    assert result.tokens_per_forward == pytest.approx(8 / 5)
+    assert (result.records[1].output, result.records[1].expected) == (wrong, grid(SOLUTION))
+    assert result.summary()["accuracy"] == 0.5
+
+
+def test_sudoku_asks_in_batches_with_the_settings_given():
+    model = FixedModel([grid(SOLUTION)] * 5)
+    seen = []
+    sudoku.evaluate(
+        model,
+        [puzzle_item()] * 5,
+        steps=9,
+        seed=4,
+        batch_size=2,
+        progress=lambda *counts: seen.append(counts),
+        preset="fast",
+    )
+    assert [len(batch) for batch in model.batches] == [2, 2, 1]
+    assert model.settings[0] == {"steps": 9, "seed": 4, "max_tokens": 256, "preset": "fast"}
+    assert seen == [(2, 5, 2), (4, 5, 4), (5, 5, 5)]
+    messages, declared = model.chats[0]
+    assert messages[0]["role"] == "system"
+    assert messages[1]["content"] == grid(PUZZLE)
+    assert declared is None
+
+
+def test_steps_are_left_to_the_model_unless_given():
+    model = FixedModel([""])
+    sudoku.evaluate(model, [puzzle_item()])
+    assert "steps" not in model.settings[0]
+
+
+def test_batch_size_is_checked():
+    with pytest.raises(SettingError, match="batch_size is 0"):
+        sudoku.evaluate(FixedModel([]), [puzzle_item()], batch_size=0)
+
+
+def tool_item(*calls):
+    declared = [{"type": "function", "function": {"name": name, "description": "d"}} for name in ("f", "g")]
+    return tools.ToolItem(id="t", tools=declared, messages=[{"role": "user", "content": "go"}], calls=calls)
+
+
+CALL_F = '<|tool_call>call:f{a:1,b:<|"|>x<|"|>}<tool_call|>'
+CALL_G = "<|tool_call>call:g{on:true}<tool_call|>"
+F, G = ("f", {"a": 1, "b": "x"}), ("g", {"on": True})
+
+
+@pytest.mark.parametrize(
+    ("calls", "text", "solved"),
+    [
+        ((F,), CALL_F, True),
+        ((F,), CALL_F + "<|tool_response>", True),
+        ((F,), '<|tool_call>call:f{b:<|"|>x<|"|>,a:1.0}<tool_call|>', True),
+        ((F,), '<|tool_call>call:f{a:2,b:<|"|>x<|"|>}<tool_call|>', False),
+        ((F,), '<|tool_call>call:f{a:<|"|>1<|"|>,b:<|"|>x<|"|>}<tool_call|>', False),
+        ((F,), CALL_F + CALL_F, False),
+        ((F,), CALL_F + "<|tool_call>call:f{a:<tool_call|>", False),
+        ((F,), "f", False),
+        ((G,), "<|tool_call>call:g{on:1}<tool_call|>", False),
+        ((F, G), CALL_G + CALL_F, True),
+        ((F, G), CALL_F, False),
+        ((), "None of the available tools can do that.", True),
+        ((), CALL_G, False),
+    ],
+)
+def test_tools_are_judged_by_the_exact_calls(calls, text, solved):
+    assert tools.evaluate(FixedModel([text]), [tool_item(*calls)]).solved == solved
+
+
+def test_tools_pass_the_declarations_to_the_template():
+    model, item = FixedModel([CALL_F]), tool_item(F)
+    tools.evaluate(model, [item])
+    assert model.chats == [(item.messages, item.tools)]
+
+
+def test_infill_is_exact_but_for_white_space_at_the_end():
+    items = [infill.InfillItem(id=str(i), prefix="p", answer="    x = 1", suffix="s", source="test") for i in range(3)]
+    model = FixedModel(["    x = 1\n", "x = 1", "    x = 2"])
+    result = infill.evaluate(model, items, steps=5, seed=2, max_tokens=16)
+    assert [record.solved for record in result.records] == [True, False, False]
+    assert (result.mean_steps, result.tokens_per_forward) == (2.0, 2.0)
+    assert model.settings[0] == {"steps": 5, "seed": 2, "max_tokens": 16}
+    assert model.chats[0] == ("p", "s")

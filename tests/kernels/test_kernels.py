@@ -1,0 +1,186 @@
+"""Every backend of every operation against its eager twin, on the CPU.
+
+fp32 must agree to rounding. In bf16 the rule is: the error against an fp64 evaluation is at most twice eager's.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from redraft import kernels
+from redraft.errors import SettingError
+from redraft.kernels import TABLE, cuda, eager
+
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+@pytest.fixture(autouse=True)
+def _no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> Iterator[int]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    yield request.param
+    torch.set_num_threads(before)
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def cast(value: Any, dtype: torch.dtype) -> Any:
+    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def assert_as_exact_as_eager(operation: str, backend: str, dtype: torch.dtype, *arguments: Any) -> None:
+    """Compare one backend with eager, both against eager in fp64 on the same rounded inputs."""
+    rounded = [cast(value, dtype) for value in arguments]
+    exact = TABLE[operation]["eager"](*(cast(value, torch.float64) for value in rounded)).double()
+    ours = TABLE[operation][backend](*[value.clone() if isinstance(value, Tensor) else value for value in rounded])
+    theirs = TABLE[operation]["eager"](*rounded)
+    assert ours.shape == theirs.shape
+    assert ours.dtype == theirs.dtype
+    slack = 4 * torch.finfo(torch.float32).eps * exact.abs().max().clamp(min=1)
+    assert (ours.double() - exact).abs().max() <= 2 * (theirs.double() - exact).abs().max() + slack
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 7, 64), (2, 5, 3, 16), (130, 384)])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_rms_norm(dtype: torch.dtype, shape: tuple[int, ...], weighted: bool) -> None:
+    weight = 1 + normal(shape[-1], seed=1) if weighted else None
+    assert_as_exact_as_eager("rms_norm", "cpu", dtype, 3 * normal(*shape), weight, 1e-6)
+
+
+def test_rms_norm_of_zeros_and_of_tiny_values() -> None:
+    assert torch.equal(kernels.rms_norm(torch.zeros(2, 8), None, 1e-6), torch.zeros(2, 8))
+    assert_as_exact_as_eager("rms_norm", "cpu", torch.float32, 1e-4 * normal(3, 64), None, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_gelu_gate_of_strided_halves_and_extremes(dtype: torch.dtype) -> None:
+    both = 4 * normal(33, 128)
+    both[0, :8] = torch.tensor([0.0, -0.0, 60.0, -60.0, 1e-6, -1e-6, 5.0, -5.0])
+    assert_as_exact_as_eager("gelu_gate", "cpu", dtype, *both.chunk(2, -1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocab", [99, 250, 1024])
+def test_head(dtype: torch.dtype, vocab: int) -> None:
+    hidden, weight = normal(2, 17, 64), normal(vocab, 64, seed=1)
+    assert_as_exact_as_eager("head", "cpu", dtype, hidden, weight, 30.0)
+    assert_as_exact_as_eager("head", "cpu", dtype, hidden, weight, 5.0)  # most logits near the cap
+    assert_as_exact_as_eager("head", "cpu", dtype, hidden[0, 0], weight, 30.0)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("vocab", [99, 250, 1024])
+def test_expectation(dtype: torch.dtype, vocab: int) -> None:
+    probabilities = (3 * normal(2, 17, vocab)).softmax(-1)
+    assert_as_exact_as_eager("expectation", "cpu", dtype, probabilities, normal(vocab, 64, seed=1))
+
+
+def masks(count: int, keys: int) -> dict[str, Tensor | None]:
+    query = torch.arange(keys - count, keys)[:, None]
+    key = torch.arange(keys)[None]
+    causal = key <= query
+    return {"none": None, "causal": causal[None, None], "sliding": (causal & (key > query - 5))[None, None]}
+
+
+@pytest.mark.parametrize("backend", ["cpu", "cuda"])  # the second also runs on a CPU
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("groups", [1, 2, 6])
+@pytest.mark.parametrize("mask", ["none", "causal", "sliding"])
+def test_attention(backend: str, dtype: torch.dtype, groups: int, mask: str) -> None:
+    q, k, v = (normal(2, heads, count, 32, seed=seed) for seed, (heads, count) in
+               enumerate([(6, 19), (groups, 40), (groups, 40)]))  # fmt: skip
+    assert_as_exact_as_eager("attention", backend, dtype, 0.4 * q, 0.4 * k, v, masks(19, 40)[mask])
+
+
+def test_attention_of_transposed_views() -> None:
+    q, k, v = (normal(1, 9, heads, 16, seed=heads).transpose(1, 2) for heads in (4, 2, 2))
+    assert_as_exact_as_eager("attention", "cpu", torch.float32, q, k, v, None)
+
+
+CHOICES: dict[str, Callable[[int], Tensor]] = {
+    "even": lambda count: torch.stack([torch.arange(count) % 8, (torch.arange(count) + 3) % 8], -1),
+    "one expert idle": lambda count: torch.stack([torch.arange(count) % 7, (torch.arange(count) + 1) % 7], -1),
+    "all the same": lambda count: torch.tensor([[6, 1]]).expand(count, 2).contiguous(),
+    "uneven": lambda count: normal(count, 8, seed=5).add(2 * normal(8, seed=6)).topk(2).indices,
+}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [1, 16, 150])
+@pytest.mark.parametrize("choice", CHOICES)
+def test_experts(threads: int, dtype: torch.dtype, count: int, choice: str) -> None:
+    index = CHOICES[choice](count)
+    x, weight = normal(count, 64), normal(count, 2, seed=1).abs()
+    gate_up, down = 0.2 * normal(8, 96, 64, seed=2), 0.2 * normal(8, 64, 48, seed=3)
+    assert_as_exact_as_eager("experts", "cpu", dtype, x, index, weight, gate_up, down)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_experts_as_grouped_products(choice: str) -> None:
+    """The CUDA version, which PyTorch also runs on a CPU."""
+    index = CHOICES[choice](40)
+    x, weight = normal(40, 64), normal(40, 2, seed=1).abs().float()
+    gate_up, down = 0.2 * normal(8, 96, 64, seed=2), 0.2 * normal(8, 64, 48, seed=3)
+    ours = cuda.experts(*(cast(value, torch.bfloat16) for value in (x, index)), weight,
+                        gate_up.bfloat16(), down.bfloat16())  # fmt: skip
+    exact = eager.experts(*(cast(value.bfloat16(), torch.float64) for value in (x,)), index, weight.double(),
+                          gate_up.bfloat16().double(), down.bfloat16().double())  # fmt: skip
+    assert (ours.double() - exact).abs().max() <= 0.02 * exact.abs().max()
+
+
+def test_input_major_weights_change_nothing_but_the_memory() -> None:
+    from redraft.kernels import cpu
+
+    index = CHOICES["uneven"](50)
+    x, weight = normal(50, 64).float(), normal(50, 2).abs().float()
+    gate_up, down = 0.2 * normal(8, 96, 64).float(), 0.2 * normal(8, 64, 48).float()
+    turned = [cpu.input_major(w).copy_(w) for w in (gate_up, down)]
+    assert turned[0].shape == gate_up.shape
+    assert turned[0].mT.is_contiguous()
+    expected = cpu.experts(x, index, weight, gate_up, down)
+    torch.testing.assert_close(cpu.experts(x, index, weight, *turned), expected, rtol=1e-5, atol=1e-6)
+
+
+# --- the table ---------------------------------------------------------------------------------------------------
+
+
+def test_force_takes_the_named_backend_and_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    monkeypatch.setitem(TABLE["rms_norm"], "cpu", lambda *_: calls.append("cpu"))
+    monkeypatch.setitem(TABLE["rms_norm"], "eager", lambda *_: calls.append("eager"))
+    x = torch.zeros(1, 4)
+    kernels.rms_norm(x, None, 1e-6)
+    with kernels.force("eager"):
+        kernels.rms_norm(x, None, 1e-6)
+    with kernels.force("cuda"):  # has no version of its own
+        kernels.rms_norm(x, None, 1e-6)
+    kernels.rms_norm(x, None, 1e-6)
+    assert calls == ["cpu", "eager", "eager", "cpu"]
+
+
+def test_force_refuses_an_unknown_backend() -> None:
+    with pytest.raises(SettingError, match="'tpu'; it must be one of eager, cpu, cuda"), kernels.force("tpu"):
+        pass
+
+
+def test_with_gradients_the_differentiable_version_runs() -> None:
+    with torch.enable_grad():
+        x = normal(5, 64).float().requires_grad_()
+        gate_up, down = (normal(4, *shape, seed=1).float().requires_grad_() for shape in ((32, 64), (64, 16)))
+        index = torch.tensor([[0, 1]]).expand(5, 2)
+        y = kernels.experts(kernels.rms_norm(x, None, 1e-6), index, torch.ones(5, 2), gate_up, down)
+        kernels.head(kernels.gelu_gate(y, y), normal(32, 64).float(), 30.0).sum().backward()
+    assert x.grad is not None
+    assert x.grad.isfinite().all()

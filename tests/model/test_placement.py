@@ -1,0 +1,46 @@
+"""`auto` picks what is fast: CUDA first; on a CPU bf16 only where the CPU multiplies it natively."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from redraft.model.placement import resolve_device, resolve_dtype
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "expected"),
+    [
+        ({"avx2": True}, torch.float32),
+        ({"avx512_f": True, "avx512_bf16": False}, torch.float32),
+        ({"avx512_bf16": True}, torch.bfloat16),
+        ({"amx_bf16": True}, torch.bfloat16),
+    ],
+)
+def test_auto_dtype_on_a_cpu(
+    monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, Any], expected: torch.dtype
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    assert resolve_dtype("auto", CPU, torch.bfloat16) == expected
+
+
+@pytest.mark.parametrize(
+    ("stored", "expected"),
+    [(torch.bfloat16, torch.bfloat16), (torch.float32, torch.float32), (torch.float16, torch.bfloat16)],
+)
+def test_auto_dtype_on_cuda_is_the_checkpoints_but_never_float16(stored: torch.dtype, expected: torch.dtype) -> None:
+    assert resolve_dtype("auto", CUDA, stored) == expected
+
+
+def test_a_named_dtype_wins() -> None:
+    assert resolve_dtype("fp32", CUDA, torch.bfloat16) == torch.float32
+    assert resolve_dtype(torch.bfloat16, CPU, torch.float32) == torch.bfloat16
+
+
+def test_auto_device_prefers_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert resolve_device("auto").type == "cuda"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert resolve_device().type == "cpu"

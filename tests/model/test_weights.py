@@ -1,0 +1,356 @@
+"""Folders that are wrong in one way each: one sentence that names the fault, and nothing half-done."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from redraft.errors import CheckpointError, HubError, SettingError
+from redraft.model import weights
+from redraft.model.folders import resolve_folder
+from redraft.model.initialise import initialise
+from redraft.model.presets import preset
+from redraft.model.transformer import Transformer
+from redraft.model.weights import load_model, save_model
+
+DECODER = "model.decoder.layers."
+ENCODER = "model.encoder.language_model."
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    model = Transformer(preset("nano"))
+    initialise(model, 0)
+    for layer, part in enumerate(model.layers):
+        part.encode_scalar.fill_(0.5 + layer)
+        part.denoise_scalar.fill_(0.25 + layer)
+    return model
+
+
+@pytest.fixture
+def folder(model: Transformer, tmp_path: Path) -> Path:
+    save_model(model, tmp_path / "model")
+    return tmp_path / "model"
+
+
+@pytest.fixture
+def sharded(model: Transformer, tmp_path: Path) -> Path:
+    save_model(model, tmp_path / "sharded", max_shard_size=100_000)
+    return tmp_path / "sharded"
+
+
+def change_tensors(folder: Path, change: Callable[[dict[str, Tensor]], object]) -> None:
+    path = folder / "model.safetensors"
+    tensors = {name: tensor.clone() for name, tensor in load_file(path).items()}
+    change(tensors)
+    save_file(tensors, path)
+
+
+def change_config(folder: Path, **changes: Any) -> None:
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    text = changes.pop("text_config", {})
+    config |= changes
+    config["text_config"] |= text
+    path.write_text(json.dumps(config))
+
+
+def load(folder: Path | str) -> Transformer:
+    return load_model(folder, "cpu", "float32")
+
+
+def assert_equal(first: Transformer, second: Transformer) -> None:
+    assert first.state_dict().keys() == second.state_dict().keys()
+    for name, tensor in first.state_dict().items():
+        assert torch.equal(tensor, second.state_dict()[name]), name
+
+
+def one_sentence(error: BaseException) -> str:
+    text = str(error)
+    assert text.endswith(".")
+    assert "\n" not in text
+    return text
+
+
+# --- there and back ----------------------------------------------------------------------------------------------
+
+
+def test_single_file_round_trip(model: Transformer, folder: Path) -> None:
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    assert_equal(load(folder), model)
+    assert load(folder).config == model.config
+
+
+def test_sharded_round_trip(model: Transformer, sharded: Path) -> None:
+    shards = sorted(sharded.glob("*.safetensors"))
+    assert len(shards) > 3
+    assert all(path.stat().st_size < 110_000 for path in shards)
+    index = json.loads((sharded / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == sum(tensor.nbytes for tensor in model.state_dict().values())
+    assert set(index["weight_map"].values()) == {path.name for path in shards}
+    assert_equal(load(sharded), model)
+
+
+def test_a_tensor_larger_than_a_shard_has_its_own(model: Transformer, tmp_path: Path) -> None:
+    save_model(model, tmp_path, max_shard_size=1)
+    assert len(list(tmp_path.glob("*.safetensors"))) == len(model.state_dict())
+    assert_equal(load(tmp_path), model)
+
+
+def test_saving_replaces_the_former_weights_and_keeps_other_files(model: Transformer, sharded: Path) -> None:
+    (sharded / "tokenizer.json").write_text("{}")
+    save_model(model, sharded)
+    assert sorted(path.name for path in sharded.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert_equal(load(sharded), model)
+
+
+def test_a_failed_save_leaves_the_folder_as_it_was(
+    model: Transformer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    written = []
+
+    def full_disk(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
+        if written:
+            raise OSError(28, "No space left on device")
+        written.append(save_file(tensors, path, metadata=metadata))
+
+    monkeypatch.setattr(weights, "save_file", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        save_model(model, folder, max_shard_size=100_000)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_saved_files_are_as_readable_as_others(folder: Path) -> None:
+    assert (folder / "model.safetensors").stat().st_mode == (folder / "config.json").stat().st_mode
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("wanted", [torch.bfloat16, torch.float32])
+def test_every_stored_dtype_loads_in_every_running_dtype(
+    model: Transformer, folder: Path, stored: torch.dtype, wanted: torch.dtype
+) -> None:
+    change_tensors(folder, lambda t: t.update({name: tensor.to(stored) for name, tensor in t.items()}))
+    loaded = load_model(folder, "cpu", wanted)
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(loaded.state_dict()[name], tensor.to(stored).to(wanted)), name
+
+
+def test_without_encoder_scalars_the_decoders_serve_both_phases(model: Transformer, folder: Path) -> None:
+    change_tensors(folder, lambda t: [t.pop(name) for name in list(t) if name.startswith(ENCODER)])
+    for layer, part in enumerate(load(folder).layers):
+        assert part.encode_scalar.item() == part.denoise_scalar.item() == 0.25 + layer
+
+
+def test_copies_of_tied_tensors_are_accepted(model: Transformer, folder: Path) -> None:
+    def add_copies(tensors: dict[str, Tensor]) -> None:
+        tensors["lm_head.weight"] = tensors["model.decoder.embed_tokens.weight"].clone()
+        tensors[ENCODER + "embed_tokens.weight"] = tensors["model.decoder.embed_tokens.weight"].clone()
+        tensors[ENCODER + "norm.weight"] = tensors["model.decoder.norm.weight"].clone()
+        tensors[ENCODER + "layers.1.router.scale"] = tensors[DECODER + "1.router.scale"].clone()
+
+    change_tensors(folder, add_copies)
+    assert_equal(load(folder), model)
+
+
+# --- tensors that do not fit -------------------------------------------------------------------------------------
+
+
+def test_everything_that_is_off_is_named_in_one_error(folder: Path) -> None:
+    def spoil(tensors: dict[str, Tensor]) -> None:
+        del tensors[DECODER + "0.mlp.up_proj.weight"], tensors[DECODER + "2.layer_scalar"]
+        tensors["model.decoder.banana"] = torch.zeros(1)
+        tensors["model.decoder.norm.weight"] = torch.zeros(63)
+        tensors[DECODER + "1.router.scale"] = torch.zeros(64, dtype=torch.int8)
+
+    change_tensors(folder, spoil)
+    with pytest.raises(CheckpointError) as caught:
+        load(folder)
+    text = one_sentence(caught.value)
+    assert f"2 missing: {DECODER}0.mlp.up_proj.weight, {DECODER}2.layer_scalar" in text
+    assert "1 unexpected: model.decoder.banana" in text
+    assert "1 misshapen: model.decoder.norm.weight [63] instead of [64]" in text
+    assert f"1 of an unsupported dtype: {DECODER}1.router.scale I8" in text
+
+
+def test_long_lists_are_cut(folder: Path) -> None:
+    change_tensors(folder, lambda t: [t.pop(name) for name in list(t) if name.startswith(DECODER + "0.")])
+    with pytest.raises(CheckpointError, match=r"22 missing: .* and 12 more") as caught:
+        load(folder)
+    assert str(caught.value).count(DECODER) == 10
+
+
+def test_a_config_of_another_size_names_the_misshapen_tensors(folder: Path) -> None:
+    change_config(folder, text_config={"vocab_size": 300})
+    with pytest.raises(CheckpointError, match=r"embed_tokens.weight \[256, 64\] instead of \[300, 64\]"):
+        load(folder)
+
+
+# --- broken files ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", [0, 4, 1000, -1])
+def test_a_truncated_shard(folder: Path, keep: int) -> None:
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:keep])
+    with pytest.raises(CheckpointError, match="damaged or truncated") as caught:
+        load(folder)
+    one_sentence(caught.value)
+
+
+def test_a_truncated_shard_among_several(sharded: Path) -> None:
+    path = sorted(sharded.glob("*.safetensors"))[1]
+    path.write_bytes(path.read_bytes()[:-7])
+    with pytest.raises(CheckpointError, match=f"{path.name} is damaged or truncated"):
+        load(sharded)
+
+
+def test_a_shard_that_the_index_names_is_missing(sharded: Path) -> None:
+    path = sorted(sharded.glob("*.safetensors"))[2]
+    path.unlink()
+    with pytest.raises(CheckpointError, match=f"lacks {path.name}, named in model.safetensors.index.json"):
+        load(sharded)
+
+
+def test_an_index_may_not_point_outside_its_folder(sharded: Path, folder: Path) -> None:
+    index = sharded / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"x": "../model/model.safetensors"}}))
+    with pytest.raises(CheckpointError, match=r"lacks \.\./model/model.safetensors"):
+        load(sharded)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"weight_map": {}}', '{"weight_map": 3}'])
+def test_an_index_that_makes_no_sense(sharded: Path, content: str) -> None:
+    (sharded / "model.safetensors.index.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"index\.json"):
+        load(sharded)
+
+
+def test_no_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match="has no weights"):
+        load(folder)
+
+
+def test_no_config(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"has no config\.json"):
+        load(folder)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe{}", b'"text"'])
+def test_a_config_that_is_no_json_object(folder: Path, content: bytes) -> None:
+    (folder / "config.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"config\.json"):
+        load(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model_type": "gemma4"}, "'gemma4'"),
+        ({"quantization_config": {"quant_method": "modelopt"}}, "quantized weights"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings"),
+        ({"text_config": {"hidden_size": "wide"}}, "hidden_size to 'wide'"),
+        ({"text_config": {"num_experts": 4.0}}, "num_experts to 4.0"),
+        ({"text_config": {"num_key_value_heads": 0}}, "config.json"),
+        ({"text_config": {"hidden_size": None}}, "hidden_size"),
+        ({"text_config": {"top_k_experts": 9}}, "top_k_experts"),
+        ({"text_config": {"rope_parameters": 3}}, "config.json"),
+    ],
+)
+def test_a_config_of_something_else(folder: Path, changes: dict[str, Any], words: str) -> None:
+    change_config(folder, **changes)
+    with pytest.raises(CheckpointError, match=re.escape(words)) as caught:
+        load(folder)
+    one_sentence(caught.value)
+
+
+# --- what cannot be resolved -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "no folder", "word " * 2000, "./nowhere", "/nowhere/at/all", "a/b/c", "TINY"])
+def test_neither_a_folder_nor_a_hub_id(name: str) -> None:
+    with pytest.raises(CheckpointError, match=re.escape(repr(name))):
+        resolve_folder(name)
+
+
+def test_a_file_is_no_folder(folder: Path) -> None:
+    with pytest.raises(CheckpointError, match="is a file"):
+        load(folder / "config.json")
+
+
+def test_a_hub_id_without_a_network_says_what_to_do() -> None:
+    with pytest.raises(HubError, match=r"nobody/no-such-model.*go online") as caught:
+        resolve_folder("nobody/no-such-model")
+    one_sentence(caught.value)
+
+
+def test_hub_failures_are_one_sentence_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+    answer: Any = SimpleNamespace(headers={}, request=None)
+    failures = {
+        "needs permission": GatedRepoError("gated\nlong story", response=answer),
+        "nor a model on the Hugging Face hub": RepositoryNotFoundError("no\nsuch", response=answer),
+        "could not be fetched.*: certificate expired.": RuntimeError("certificate expired.\nmore"),
+    }
+    for words, failure in failures.items():
+
+        def fail(*_: object, failure: Exception = failure, **__: object) -> None:
+            raise failure
+
+        monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+        with pytest.raises(HubError, match=words) as caught:
+            resolve_folder("some/model")
+        one_sentence(caught.value)
+
+
+def test_a_hub_id_asks_the_hub_for_model_files_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    asked: dict[str, Any] = {}
+
+    def snapshot(hub_id: str, **options: Any) -> str:
+        asked.update(options, hub_id=hub_id)
+        return str(folder)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    assert resolve_folder("some/model") == folder
+    assert asked["hub_id"] == "some/model"
+    assert set(asked["allow_patterns"]) == {"*.json", "*.jinja", "*.safetensors", "*.txt", "*.model"}
+
+
+# --- impossible settings -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float8", "fp16", "float16", "", torch.float16, torch.int8])
+def test_a_dtype_that_the_model_does_not_run_in(folder: Path, dtype: str | torch.dtype) -> None:
+    with pytest.raises(SettingError, match="it must be auto, bfloat16 or float32"):
+        load_model(folder, "cpu", dtype)
+
+
+@pytest.mark.parametrize("device", ["gpu", "", "mps", "cuda:99", "cpu:x"])
+def test_a_device_that_is_not_here(folder: Path, device: str) -> None:
+    with pytest.raises(SettingError, match="device is"):
+        load_model(folder, device)
+
+
+def test_wrong_settings_fail_before_a_download() -> None:
+    with pytest.raises(SettingError):
+        load_model("nobody/no-such-model", "cpu", "float8")
+
+
+def test_saving_over_a_file_or_in_nothing(model: Transformer, folder: Path) -> None:
+    with pytest.raises(SettingError, match="is a file"):
+        save_model(model, folder / "config.json")
+    with pytest.raises(SettingError, match="max_shard_size"):
+        save_model(model, folder, max_shard_size=0)

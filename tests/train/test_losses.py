@@ -1,0 +1,92 @@
+"""The chunked cross-entropy and the training experts against plain autograd."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from redraft.kernels import eager
+from redraft.model import Transformer
+from redraft.train.experts import _Combine, _Dispatch, balance_loss, choose, grouped_experts, sort_by_expert
+from redraft.train.losses import linear_cross_entropy, soft_embeddings
+
+
+@pytest.mark.parametrize("chunk", [4, 13, 64])
+def test_chunked_cross_entropy_equals_autograd_in_double_precision(chunk: int) -> None:
+    torch.manual_seed(0)
+    hidden = (3 * torch.randn(13, 8, dtype=torch.float64)).requires_grad_()
+    embedding = (4 * torch.randn(20, 8, dtype=torch.float64)).requires_grad_()
+    target, weight = torch.randint(20, (13,)), torch.rand(13, dtype=torch.float64)
+    logits = 30.0 * torch.tanh(hidden @ embedding.t() / 30.0)
+    expected = F.cross_entropy(logits, target, reduction="none")
+    wanted = torch.autograd.grad(2.5 * (expected * weight).sum(), (hidden, embedding))
+    total, losses, hits = linear_cross_entropy(hidden, embedding, target, weight, 30.0, chunk=chunk)
+    got = torch.autograd.grad(2.5 * total, (hidden, embedding))
+    torch.testing.assert_close(total, (expected * weight).sum())
+    torch.testing.assert_close(losses, expected.detach())
+    assert torch.equal(hits, logits.argmax(-1) == target)
+    torch.testing.assert_close(got, wanted)
+
+
+@pytest.mark.parametrize("chunk", [5, 100])
+def test_chunked_soft_embeddings_equal_the_models(model: Transformer, chunk: int) -> None:
+    torch.manual_seed(0)
+    hidden, temperature = torch.randn(2, 9, model.config.hidden_size), torch.rand(2, 9) * 0.6 + 0.4
+    expected = model.soft_embeddings(model.logits(hidden) / temperature[..., None])
+    got = soft_embeddings(hidden.flatten(0, 1), model.embedding.weight, temperature.flatten(), 30.0, chunk=chunk)
+    torch.testing.assert_close(got.view_as(hidden) * model.embedding_scale, expected, atol=1e-6, rtol=1e-5)
+
+
+def test_training_choice_equals_the_routers(model: Transformer) -> None:
+    router = model.layers[0].router
+    with torch.no_grad():
+        router.per_expert_scale.uniform_(0.5, 1.5)
+    probabilities = torch.randn(50, 4).softmax(-1).requires_grad_()
+    index, weight, chosen = choose(router, probabilities)
+    expected_index, expected_weight = router.choose(probabilities)
+    assert torch.equal(index, expected_index)
+    assert torch.equal(chosen, F.one_hot(index, 4).sum(1).bool())
+    torch.testing.assert_close(weight, expected_weight)
+    slope = torch.randn(50, 2)
+    got, wanted = (torch.autograd.grad((w * slope).sum(), probabilities)[0] for w in (weight, expected_weight))
+    torch.testing.assert_close(got, wanted)
+
+
+def test_sorted_rows_give_the_same_experts_and_gradients() -> None:
+    torch.manual_seed(0)
+    x, y_scale = torch.randn(30, 8, requires_grad=True), torch.randn(4, 8)
+    index = torch.stack([torch.randperm(4)[:2] for _ in range(30)])
+    weight = torch.rand(30, 2, requires_grad=True)
+    order, inverse, ends = sort_by_expert(index, 4)
+    rows = _Dispatch.apply(x, order, inverse)
+    owner = torch.searchsorted(ends, torch.arange(60, dtype=torch.int32), right=True)
+    out = _Combine.apply(rows * y_scale[owner], weight, order, inverse)
+    expected = (x[:, None] * y_scale[index] * weight[..., None]).sum(1)
+    torch.testing.assert_close(out, expected)
+    slope = torch.randn_like(x)
+    got, wanted = (torch.autograd.grad((o * slope).sum(), (x, weight)) for o in (out, expected))
+    torch.testing.assert_close(got, wanted)
+
+
+def test_balance_loss_is_one_when_even_and_counts_all_experts_when_collapsed() -> None:
+    even = torch.full((8, 4), 0.25)
+    spread = F.one_hot(torch.arange(8) % 4, 4).bool()
+    torch.testing.assert_close(balance_loss(even, spread), torch.tensor(1.0))
+    collapsed = F.one_hot(torch.zeros(8, dtype=torch.int64), 4)
+    torch.testing.assert_close(balance_loss(collapsed.float(), collapsed.bool()), torch.tensor(4.0))
+
+
+def test_grouped_experts_equal_the_eager_ones() -> None:
+    torch.manual_seed(0)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    shapes = ((64, 64), (4, 64, 64), (4, 64, 32))
+    leaves = [torch.randn(shape, device=device).mul(0.3).requires_grad_() for shape in shapes]
+    index = torch.stack([torch.randperm(4, device=device)[:2] for _ in range(64)])
+    weight = torch.rand(64, 2, device=device)
+    exact = eager.experts(leaves[0], index, weight, *leaves[1:])
+    halves = [leaf.detach().bfloat16().requires_grad_() for leaf in leaves]
+    fast = grouped_experts(halves[0], index, weight, *halves[1:])
+    slope = torch.randn_like(exact)
+    wanted = torch.autograd.grad((exact * slope).sum(), leaves)
+    got = torch.autograd.grad((fast.float() * slope).sum(), halves)
+    for a, b in ((fast, exact), *zip(got, wanted, strict=True)):
+        assert (a.float() - b).norm() / b.norm() < 0.02

@@ -1,0 +1,198 @@
+"""Batches: what lies where, what is given and what is noise, and that batch i depends on nothing but (seed, i)."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from redraft.errors import SettingError
+from redraft.train.canvases import text_canvases
+from redraft.train.loader import Loader
+from redraft.train.packing import Packer, chat_segments, clean_rows, text_segments
+from redraft.train.recipe import DataSettings, Recipe, SourceSettings
+from redraft.train.shards import Document, read_shard, write_shard
+from redraft.train.sources import ChatShard, Pool, TextShard
+
+NEWLINE, EOS, CANVAS = 3, 1, 16
+
+
+def text_source(tmp_path: Path, documents: int = 40) -> TextShard:
+    """Documents of counted-up tokens (from 8 on) with a line end after every seventh."""
+    rng = np.random.default_rng(0)
+    texts = []
+    for length in rng.integers(20, 120, documents):
+        tokens = (np.arange(length) % 40 + 8).astype(np.uint16)
+        tokens[6::7] = NEWLINE
+        tokens[0] = 2
+        texts.append(Document(tokens=tokens))
+    write_shard(tmp_path / "text.xz", texts)
+    return TextShard(read_shard(tmp_path / "text.xz"), NEWLINE, 0.1, "text")
+
+
+def pool(documents: list[tuple[int, int]]) -> Pool:
+    """Documents of (prompt, answer) lengths over consecutive tokens."""
+    lengths = np.array([sum(d) for d in documents])
+    ends = np.cumsum(lengths)
+    return Pool(tokens=np.arange(8, 8 + ends[-1]).astype(np.uint16), starts=ends - lengths, ends=ends,
+                prompts=np.array([d[0] for d in documents]))  # fmt: skip
+
+
+def test_rows_hold_whole_documents_and_cut_the_last() -> None:
+    documents = pool([(4, 6), (30, 5), (3, 12), (2, 9)])
+    segments = chat_segments(documents, np.array([[0, 1, 2, 3]]), 24, 8, clean_answer=True)
+    assert segments.offset.tolist() == [0, 10]  # the second document's prompt does not fit, the fourth finds no room
+    clean = clean_rows(documents.tokens, segments, 1, 24, 0.25)
+    assert clean["tokens"][0].tolist() == [*range(8, 18), *range(53, 67)]
+    assert clean["document"][0].tolist() == [0] * 10 + [1] * 14
+    assert clean["position"][0].tolist() == [*range(10), *range(14)]
+    weights = [0.25] * 3 + [1.0] * 6 + [0.0] + [0.25] * 2 + [1.0] * 11 + [0.0]
+    assert clean["encoder_weight"][0].tolist() == weights
+
+
+def test_without_clean_answer_only_earlier_canvases_are_in_the_stream() -> None:
+    segments = chat_segments(pool([(4, 6), (3, 17), (2, 8)]), np.array([[0, 1, 2]]), 64, 8, clean_answer=False)
+    assert segments.length.tolist() == [4, 3 + 16, 2]
+
+
+def test_text_rows_cover_documents_in_order(tmp_path: Path) -> None:
+    source = text_source(tmp_path)
+    windows = source.windows(np.random.default_rng(1), 0, 8, 64, "train")
+    segments = text_segments(source, windows, 64)
+    clean = clean_rows(source.tokens, segments, 8, 64, 1.0)
+    for row, start in enumerate(windows[0]):
+        used = clean["document"][row] >= 0
+        assert (clean["tokens"][row][used] == source.tokens[start : start + used.sum()]).all()
+        fresh = np.flatnonzero(np.diff(clean["document"][row][used], prepend=-1))
+        assert (clean["position"][row][fresh] == 0).all()
+        assert (clean["tokens"][row][fresh[1:]] == 2).all()
+
+
+@pytest.mark.parametrize("infill", [0.0, 1.0])
+def test_text_canvases_continue_their_documents(tmp_path: Path, infill: float) -> None:
+    source, rng = text_source(tmp_path), np.random.default_rng(2)
+    settings = SourceSettings(name="t", kind="text", share=1.0, path="x", infill=infill, hole_weight=3.0,
+                              hole_full_noise=0.25)  # fmt: skip
+    segments = text_segments(source, source.windows(rng, 0, 16, 64, "train"), 64)
+    clean = clean_rows(source.tokens, segments, 16, 64, 1.0)
+    made = text_canvases(source, segments, clean, (16, 6, CANVAS), settings, rng, EOS)
+    key = {(r, n): i for i, (r, n) in enumerate(zip(segments.row, segments.number, strict=True))}
+    assert (made["canvas_document"] >= 0).mean() > 0.95
+    for row, slot in np.argwhere(made["canvas_document"] >= 0):
+        owner = key[row, int(made["canvas_document"][row, slot])]
+        start = int(made["canvas_start"][row, slot])
+        assert 1 <= start <= segments.length[owner]
+        flat = segments.start[owner] + start + np.arange(CANVAS)
+        inside = flat < segments.end[owner]
+        expected = np.where(inside, source.tokens[np.minimum(flat, len(source.tokens) - 1)], EOS)
+        assert (made["canvas_target"][row, slot] == expected).all()
+        region = np.flatnonzero(made["noise_region"][row, slot])
+        assert (np.diff(region) == 1).all()
+        if infill:
+            assert 1 <= len(region) <= CANVAS * 3 // 4
+            assert inside[region].all()
+            assert (made["canvas_weight"][row, slot][region] == 3.0).all()
+        else:
+            assert len(region) == CANVAS
+        assert made["canvas_weight"][row, slot].sum() == (3.0 * len(region) if infill else CANVAS)
+    assert not made["canvas_weight"][made["canvas_document"] < 0].any()
+    assert (made["full_noise"] == (0.25 if infill else 0.0)).all()
+
+
+def test_line_holes_are_lines(tmp_path: Path) -> None:
+    source, rng = text_source(tmp_path), np.random.default_rng(3)
+    settings = SourceSettings(name="t", kind="text", share=1.0, path="x", infill=1.0, line_holes=1.0)
+    segments = text_segments(source, source.windows(rng, 0, 32, 64, "train"), 64)
+    clean = clean_rows(source.tokens, segments, 32, 64, 1.0)
+    made = text_canvases(source, segments, clean, (32, 6, 32), settings, rng, EOS)
+    whole = 0
+    for target, region in zip(made["canvas_target"].reshape(-1, 32), made["noise_region"].reshape(-1, 32), strict=True):
+        end = int(np.flatnonzero(region)[-1]) if region.any() else 0
+        whole += target[end] == NEWLINE or (end + 1 < 32 and target[end + 1] in (NEWLINE, EOS))
+    assert whole > 0.9 * 32 * 6
+
+
+def chat_recipe(recipe: Recipe, tmp_path: Path, **options: object) -> Recipe:
+    rng = np.random.default_rng(4)
+    lengths = zip(rng.integers(5, 20, 60).tolist(), rng.integers(1, 45, 60).tolist(), strict=True)
+    documents = [Document(tokens=rng.integers(8, 40, p + a).astype(np.uint16), prompt_length=p) for p, a in lengths]
+    write_shard(tmp_path / "chat.xz", documents)
+    chat = SourceSettings(name="chat", kind="chat", share=2.0, path=str(tmp_path / "*.xz"), **options)
+    sources = (chat, SourceSettings(name="reverse", kind="reverse", share=1.0))
+    return dataclasses.replace(recipe, data=DataSettings(rows=6, tokens=64, canvases=5, sources=sources))
+
+
+def test_chat_canvases_follow_the_prompt_and_end_in_eos(recipe: Recipe, tmp_path: Path) -> None:
+    packer = Packer(chat_recipe(recipe, tmp_path, fill_weight=0.5))
+    source = packer.sources[0]
+    assert isinstance(source, ChatShard)
+    documents = {tuple(d.tokens[: d.prompt_length]): d for d in read_shard(tmp_path / "chat.xz")}
+    batch = packer.batch(0)
+    later = 0
+    for row, slot in np.ndindex(6, 5):
+        if batch["source"][row] == 1:
+            continue
+        mine = batch["document"][row] == batch["canvas_document"][row, slot]
+        shown, start = batch["tokens"][row][mine], int(batch["canvas_start"][row, slot])
+        document = next(d for prompt, d in documents.items() if tuple(shown[: len(prompt)]) == prompt)
+        assert (start - document.prompt_length) % CANVAS == 0
+        assert start <= len(shown)
+        rest = document.tokens[start : start + CANVAS]
+        assert len(rest) > 0
+        fill = CANVAS - len(rest)
+        assert batch["canvas_target"][row, slot].tolist() == [*rest.tolist(), *[EOS] * fill]
+        weights = [1.0] * min(CANVAS, len(rest) + 1) + [0.5] * max(0, fill - 1)
+        assert batch["canvas_weight"][row, slot].tolist() == weights
+        later += start > document.prompt_length
+    assert later > 0
+
+
+def test_a_batch_depends_on_seed_and_index_alone(recipe: Recipe, tmp_path: Path) -> None:
+    recipe = chat_recipe(recipe, tmp_path)
+    first, second = Packer(recipe), Packer(recipe)
+    first.batch(0)
+    for name, array in first.batch(3).items():
+        assert np.array_equal(array, second.batch(3)[name])
+    other = Packer(dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, seed=6)))
+    assert not np.array_equal(other.batch(3)["tokens"], second.batch(3)["tokens"])
+    assert not np.array_equal(second.batch(4)["tokens"], second.batch(3)["tokens"])
+    assert not np.array_equal(second.batch(3, "heldout")["tokens"], second.batch(3)["tokens"])
+
+
+def test_rows_follow_the_shares(recipe: Recipe, tmp_path: Path) -> None:
+    packer = Packer(chat_recipe(recipe, tmp_path))
+    counts = np.array([[rows for _, rows in packer.rows_of(i)] for i in range(300)])
+    assert (counts.sum(1) == 6).all()
+    assert abs(counts[:, 0].mean() - 4.0) < 0.05
+    order = [packer.batch(i)["source"].tolist() for i in range(4)]
+    assert any(row != sorted(row) for row in order), "rows are shuffled"
+
+
+def test_workers_deliver_the_same_batches_in_order(recipe: Recipe, tmp_path: Path) -> None:
+    packer = Packer(chat_recipe(recipe, tmp_path))
+    with Loader(packer, 2, 9, workers=2) as loader:
+        delivered = [batch.tokens.numpy() for batch in loader]
+    assert len(delivered) == 7
+    for index, tokens in enumerate(delivered):
+        assert np.array_equal(tokens, packer.batch(index + 2)["tokens"])
+
+
+def test_training_windows_never_touch_held_out_documents(tmp_path: Path) -> None:
+    source = text_source(tmp_path)
+    edge = source.offsets[36]
+    _, ends = source.windows(np.random.default_rng(0), 0, 500, 64, "train")
+    starts, _ = source.windows(np.random.default_rng(0), 0, 500, 64, "heldout")
+    assert ends.max() <= edge <= starts.min()
+
+
+def test_a_missing_file_names_its_source(recipe: Recipe, tmp_path: Path) -> None:
+    source = SourceSettings(name="talk", kind="chat", share=1.0, path=str(tmp_path / "none.xz"))
+    with pytest.raises(SettingError, match=r"source talk: there is no file"):
+        Packer(dataclasses.replace(recipe, data=DataSettings(rows=1, tokens=8, canvases=1, sources=(source,))))
+
+
+def test_tokens_outside_the_vocabulary_are_named(recipe: Recipe, tmp_path: Path) -> None:
+    write_shard(tmp_path / "a.xz", [Document(tokens=np.array([2, 99], np.uint16), prompt_length=1)])
+    source = SourceSettings(name="talk", kind="chat", share=1.0, path=str(tmp_path / "a.xz"))
+    with pytest.raises(SettingError, match="token 99 is outside the vocabulary of 48"):
+        Packer(dataclasses.replace(recipe, data=DataSettings(rows=1, tokens=8, canvases=1, sources=(source,))))

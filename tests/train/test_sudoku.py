@@ -1,0 +1,170 @@
+"""The Sudoku generator, its symmetries and the sampler: puzzles are valid, unique and of the promised difficulty."""
+
+import random
+import time
+
+import numpy as np
+import pytest
+
+from redraft.train.build.sudoku import (
+    ClueRange,
+    SudokuEncoder,
+    SudokuSampler,
+    build,
+    encode_sudoku,
+    generate,
+    load_base,
+    random_cell_orders,
+    render_sudoku,
+    write_evaluation,
+)
+from redraft.train.build.sudoku_solver import dig, is_unique, random_grid, solve
+
+PUZZLE = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
+SOLUTION = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
+
+
+def digits(text):
+    return [int(character) for character in text]
+
+
+def assert_valid_grids(grids):
+    lines = grids.reshape(-1, 9, 9)
+    boxes = lines.reshape(-1, 3, 3, 3, 3).transpose(0, 1, 3, 2, 4).reshape(-1, 9, 9)
+    for units in (lines, lines.transpose(0, 2, 1), boxes):
+        assert (np.sort(units, axis=2) == np.arange(1, 10)).all()
+
+
+@pytest.fixture(scope="module")
+def base():
+    pairs = list(generate(12, seed=5, target=27))
+    return np.array([p for p, _ in pairs], np.uint8), np.array([s for _, s in pairs], np.uint8)
+
+
+def test_solves_a_known_puzzle():
+    assert solve(digits(PUZZLE)) == digits(SOLUTION)
+    assert is_unique(digits(PUZZLE))
+
+
+def test_finds_contradiction_and_second_solution():
+    broken = digits(PUZZLE)
+    broken[2] = 5
+    assert solve(broken) is None
+    assert not is_unique(broken)
+    assert not is_unique([0] * 81)
+
+
+def test_minimal_removal_really_needs_every_kept_clue():
+    rng = random.Random(3)
+    grid = random_grid(rng)
+    puzzle = dig(grid, 17, rng)
+    assert is_unique(puzzle)
+    assert solve(puzzle) == grid
+    for cell in np.flatnonzero(puzzle):
+        fewer = list(puzzle)
+        fewer[cell] = 0
+        assert not is_unique(fewer)
+
+
+def test_dig_stops_at_the_target():
+    rng = random.Random(4)
+    puzzles = [dig(random_grid(rng), 36, rng) for _ in range(5)]
+    assert [81 - puzzle.count(0) for puzzle in puzzles] == [36] * 5
+    assert all(is_unique(puzzle) for puzzle in puzzles)
+
+
+def test_build_writes_a_readable_base(tmp_path, base):
+    seen = []
+    build(tmp_path / "base.npz", 3, seed=5, target=27, save_every=2, progress=seen.append)
+    puzzles, solutions = load_base(tmp_path / "base.npz")
+    assert seen == [2, 3]
+    assert (puzzles == base[0][:3]).all()
+    assert (solutions == base[1][:3]).all()
+    assert [path.name for path in tmp_path.iterdir()] == ["base.npz"]
+
+
+def test_symmetries_are_orders_of_all_cells():
+    orders = random_cell_orders(np.random.default_rng(1), 50)
+    assert (np.sort(orders, axis=1) == np.arange(81)).all()
+    assert len({order.tobytes() for order in orders}) == 50
+
+
+def test_sampler_gives_valid_unique_puzzles_with_the_counts_asked_for(base):
+    puzzles, solutions = SudokuSampler(base, seed=1, clues=ClueRange(low=30, high=33)).sample(200)
+    assert puzzles.dtype == solutions.dtype == np.uint8
+    assert_valid_grids(solutions)
+    assert ((puzzles == 0) | (puzzles == solutions)).all()
+    assert set((puzzles > 0).sum(axis=1)) == {30, 31, 32, 33}
+    assert all(is_unique(puzzle) for puzzle in puzzles[:25])
+    assert len({solution.tobytes() for solution in solutions}) == 200
+
+
+def test_sampler_repeats_with_its_seed_only(base):
+    first, again, other = (SudokuSampler(base, seed=seed).sample(8)[0] for seed in (1, 1, 2))
+    assert (first == again).all()
+    assert (first != other).any()
+
+
+def test_sampler_is_fast_enough_for_training(base):
+    sampler = SudokuSampler(base, seed=1)
+    sampler.sample(256)
+    started = time.perf_counter()
+    for _ in range(8):
+        sampler.sample(512)
+    assert 4096 / (time.perf_counter() - started) > 20_000
+
+
+@pytest.mark.parametrize(("low", "high"), [(16, 30), (30, 29), (30, 82)])
+def test_clue_range_is_checked(low, high):
+    with pytest.raises(ValueError, match="clue range"):
+        ClueRange(low=low, high=high)
+
+
+def test_sampler_refuses_arrays_of_other_shapes(base):
+    with pytest.raises(ValueError, match=r"\[n, 81\]"):
+        SudokuSampler((base[0][:, :80], base[1]), seed=1)
+
+
+class CharacterTokenizer:
+    """One token a character."""
+
+    def encode(self, text):
+        return [ord(character) for character in text]
+
+
+class ChunkTokenizer:
+    """One token for four characters, so that two digits share one."""
+
+    def encode(self, text):
+        return [int.from_bytes(text[i : i + 4].encode()) % 60_000 for i in range(0, len(text), 4)]
+
+
+class Template:
+    def render(self, messages, *, add_generation_prompt=True):
+        turns = "".join(f"<{message['role']}>{message['content']}\n" for message in messages)
+        return turns + "<model>" * add_generation_prompt
+
+
+def test_encoding_by_look_up_equals_tokenising_the_text(base):
+    puzzles, solutions = SudokuSampler(base, seed=3).sample(6)
+    documents, prompt_length = encode_sudoku(CharacterTokenizer(), Template(), puzzles, solutions)
+    for document, puzzle, solution in zip(documents, puzzles, solutions, strict=True):
+        prompt, answer = render_sudoku(Template(), puzzle, solution)
+        assert "".join(map(chr, document)) == prompt + answer
+        assert len(prompt) == prompt_length
+
+
+def test_encoder_refuses_a_tokenizer_that_joins_digits():
+    with pytest.raises(ValueError, match="digit tokens on the 81 cells"):
+        SudokuEncoder(ChunkTokenizer(), Template())
+
+
+def test_evaluation_file_has_the_exact_clue_count(tmp_path):
+    write_evaluation(tmp_path / "s.csv", 3, clues=30, seed=9)
+    header, *rows = (tmp_path / "s.csv").read_text().splitlines()
+    assert header == "puzzle,solution"
+    assert len(rows) == 3
+    for row in rows:
+        puzzle, solution = row.split(",")
+        assert 81 - puzzle.count("0") == 30
+        assert solve(digits(puzzle)) == digits(solution)

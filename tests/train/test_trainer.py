@@ -1,0 +1,236 @@
+"""Runs: the same losses after an interruption, golden numbers, reports, and what goes wrong said clearly."""
+
+import dataclasses
+import json
+import math
+import signal
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+
+from redraft.diffusion.corruption import corrupt, generator_for, noise_levels
+from redraft.errors import CheckpointError, SettingError, TrainingError
+from redraft.model.weights import load_model
+from redraft.train import read_recipe
+from redraft.train.batch import Batch
+from redraft.train.checkpoint import load_checkpoint, save_checkpoint
+from redraft.train.optimizer import Masters, learning_rate
+from redraft.train.progress import read_log
+from redraft.train.recipe import OptimizerSettings, Recipe, recipe_from_dict
+from redraft.train.trainer import Trainer, train
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests" / "golden" / "train_losses.txt"
+
+
+def changed(recipe: Recipe, **run: object) -> Recipe:
+    return dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, **run))
+
+
+def run(recipe: Recipe, **options: bool) -> list[float]:
+    return train(recipe, device="cpu", quiet=True, **options).losses
+
+
+def test_an_interrupted_run_goes_on_exactly(recipe: Recipe, tmp_path: Path) -> None:
+    recipe = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, average=0.9))
+    whole = run(recipe)
+    part = Trainer(changed(recipe, out=str(tmp_path / "part")), device="cpu", quiet=True)
+    part.folder.mkdir()
+    part.build()
+    first = run_steps(part, 7)
+    part.save()
+    rest = run(part.recipe, resume=True)
+    assert first + rest == whole
+    a, b = (load_checkpoint(tmp_path / name, torch.device("cpu"))["weights"] for name in ("run", "part"))
+    for kind in ("masters", "average"):
+        assert all(torch.equal(a[kind][name], b[kind][name]) for name in a[kind])
+
+
+def run_steps(trainer: Trainer, count: int) -> list[float]:
+    return [float(trainer.train_step(Batch.from_arrays(trainer.packer.batch(i)).to(trainer.device)))
+            for i in range(count)]  # fmt: skip
+
+
+def test_losses_follow_the_golden_file(recipe: Recipe) -> None:
+    """Catches any change of data, noise, model or optimizer; delete the file to write it anew."""
+    losses = run(recipe)
+    if not GOLDEN.exists():
+        GOLDEN.parent.mkdir(exist_ok=True)
+        GOLDEN.write_text("".join(f"{loss:.6f}\n" for loss in losses))
+        pytest.fail(f"{GOLDEN.name} was missing; it has been written, run again.")
+    golden = [float(line) for line in GOLDEN.read_text().split()]
+    assert losses == pytest.approx(golden, rel=2e-3)
+    assert losses[-1] < losses[0]
+
+
+def test_a_run_leaves_a_model_a_log_and_a_picture(recipe: Recipe) -> None:
+    result = train(changed(recipe, evaluate_every=10), device="cpu", quiet=True)
+    assert result.finished
+    assert result.model_folder is not None
+    model = load_model(result.model_folder, device="cpu")
+    masters = load_checkpoint(result.folder, torch.device("cpu"))["weights"]["masters"]
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.float(), masters[name].bfloat16().float(), rtol=0, atol=0)
+    assert json.loads((result.model_folder / "generation_config.json").read_text())["eos_token_id"] == [1]
+    rows = read_log(result.folder / "log.csv")
+    assert [int(row["step"]) for row in rows] == [5, 10, 15, 20]
+    assert [bool(row["heldout_decoder"]) for row in rows] == [False, True, False, True]
+    assert float(rows[-1]["loss"]) == pytest.approx(sum(result.losses[-5:]) / 5, rel=1e-4)
+    assert float(rows[-1]["loss_reverse"]) == pytest.approx(float(rows[-1]["decoder"]), rel=0.05)
+    assert (result.folder / "losses.png").stat().st_size > 1000
+
+
+def test_the_time_limit_stops_with_a_checkpoint(recipe: Recipe) -> None:
+    result = train(changed(recipe, max_seconds=1e-3), device="cpu", quiet=True)
+    assert (result.step, result.finished) == (1, False)
+    assert load_checkpoint(result.folder, torch.device("cpu"))["step"] == 1
+
+
+def test_an_interrupt_ends_behind_the_current_step(recipe: Recipe) -> None:
+    trainer = Trainer(recipe, device="cpu", quiet=True)
+    step = trainer.train_step
+
+    def interrupted(batch):
+        if trainer.step == 3:
+            signal.raise_signal(signal.SIGINT)
+        return step(batch)
+
+    trainer.train_step = interrupted  # type: ignore[method-assign]
+    result = trainer.run()
+    assert (result.step, result.finished, len(result.losses)) == (4, False, 4)
+    assert load_checkpoint(trainer.folder, torch.device("cpu"))["step"] == 4
+
+
+def test_a_nan_loss_names_its_batch_and_keeps_the_last_checkpoint(recipe: Recipe) -> None:
+    trainer = Trainer(changed(recipe, checkpoint_every=5), device="cpu", quiet=True)
+    step = trainer.train_step
+
+    def poisoned(batch):
+        if trainer.step == 7:
+            trainer.masters.masters[0].data[0, 0] = math.nan
+        return step(batch)
+
+    trainer.train_step = poisoned  # type: ignore[method-assign]
+    with pytest.raises(TrainingError, match="loss of batch 7 is nan"):
+        trainer.run()
+    assert load_checkpoint(trainer.folder, torch.device("cpu"))["step"] == 5
+
+
+def test_a_finished_folder_is_not_overwritten(recipe: Recipe) -> None:
+    recipe = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, steps=5))
+    run(recipe)
+    with pytest.raises(SettingError, match="holds a run already"):
+        run(recipe)
+    other = changed(recipe, seed=6)
+    with pytest.raises(CheckpointError, match="another model or seed"):
+        run(other, resume=True)
+
+
+def test_resuming_nothing_and_damage_are_named(recipe: Recipe, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="nothing to resume"):
+        run(recipe, resume=True)
+    (tmp_path / "checkpoint.pt").write_bytes(b"damaged")
+    with pytest.raises(CheckpointError, match="not a readable checkpoint"):
+        load_checkpoint(tmp_path, torch.device("cpu"))
+    save_checkpoint(tmp_path, {"step": 3})
+    assert load_checkpoint(tmp_path, torch.device("cpu")) == {"step": 3}
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+def test_low_precision_working_weights_follow_fp32_masters() -> None:
+    model = torch.nn.Linear(4, 4, bias=False)
+    masters = Masters(model, torch.bfloat16, OptimizerSettings(steps=10, learning_rate=1e-5))
+    start = masters.masters[0].detach().clone()
+    for number in range(3):
+        masters.refresh()
+        model(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
+        masters.step(number)
+    moved = start - masters.masters[0].detach()
+    torch.testing.assert_close(moved, torch.full_like(moved, 3e-5), rtol=0.05, atol=1e-7)
+    assert model.weight.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(("schedule", "expected"), [
+    ("cosine", {0: 0.25, 3: 1.0, 4: 1.0, 12: 0.55, 20: 0.1, 30: 0.1}),
+    ("wsd", {0: 0.25, 4: 1.0, 15: 1.0, 18: 0.55, 20: 0.1, 30: 0.1}),
+])  # fmt: skip
+def test_the_learning_rate_warms_up_and_falls(schedule: str, expected: dict[int, float]) -> None:
+    settings = OptimizerSettings(steps=20, learning_rate=2.0, schedule=schedule, warmup=4)
+    for step, share in expected.items():
+        assert learning_rate(settings, step) == pytest.approx(2.0 * share), step
+
+
+def test_corruption_replaces_at_its_level_inside_its_region() -> None:
+    clean = torch.full((400, 32), 7)
+    region = torch.zeros(400, 32, dtype=torch.bool)
+    region[:, 8:] = True
+    full = torch.zeros(400)
+    full[200:] = 1.0
+    generator = generator_for("cpu", 1, 2)
+    level = noise_levels(full, 1e-3, generator)
+    assert (level[200:] == 1).all()
+    assert level[:200].min() >= 1e-3
+    assert abs(float(level[:200].mean()) - 0.5) < 0.06
+    noise = corrupt(clean, region, level, 50, generator)
+    assert (noise.tokens[:, :8] == 7).all()
+    assert noise.replaced[200:, 8:].all()
+    assert abs(float((noise.replaced[:200, 8:].float().mean(1) - level[:200]).mean())) < 0.02
+    assert noise.tokens[200:, 8:].unique().numel() == 50
+    again = noise_levels(full, 1e-3, generator_for("cpu", 1, 2))
+    assert torch.equal(again, level)
+    assert not torch.equal(noise_levels(full, 1e-3, generator_for("cpu", 1, 3)), level)
+
+
+@pytest.mark.parametrize("name", ["nano", "tiny"])
+def test_the_recipes_of_the_repository_are_valid(name: str) -> None:
+    assert read_recipe(ROOT / "recipes" / f"{name}.toml").name == name
+
+
+WRONG = [
+    ("optimizer", "learning_rat", 1.0, "recipe.optimizer: unknown setting 'learning_rat'"),
+    ("optimizer", "learning_rate", "fast", "recipe.optimizer.learning_rate is 'fast'; it must be of type float"),
+    ("optimizer", "learning_rate", -1.0, "optimizer.learning_rate is -1.0; it must be above 0"),
+    ("optimizer", "schedule", "linear", "optimizer.schedule is 'linear'; it must be one of cosine, wsd"),
+    ("objective", "self_conditioning", 1.5, "objective.self_conditioning is 1.5; it must be between 0 and 1"),
+    ("run", "dtype", "float16", "run.dtype is 'float16'"),
+    ("run", "compile", 1, "recipe.run.compile is 1; it must be of type bool"),
+    ("data", "rows", 0, "data.rows is 0; it must be at least 1"),
+    ("data", "sources", [], "at least one"),
+    ("model", "head_dim", 7, "must be even"),
+    ("model", "max_position_embeddings", 50, "reach position 112; the model ends at 50"),
+]
+
+
+@pytest.mark.parametrize(("table", "key", "value", "message"), WRONG)
+def test_wrong_settings_are_named(table: str, key: str, value: object, message: str) -> None:
+    raw = tomllib.loads((ROOT / "recipes" / "nano.toml").read_text())
+    raw.setdefault(table, {})[key] = value
+    with pytest.raises(SettingError) as caught:
+        recipe_from_dict("test", raw)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"infill": 0.5}, "infill has no effect on kind 'reverse'"),
+    ({"path": "x"}, "path is 'x'"),
+    ({"kind": "poem"}, "kind is 'poem'"),
+    ({"kind": "text", "path": "x"}, "data.tokenizer is missing"),
+    ({"share": 0.0}, "share is 0.0"),
+])  # fmt: skip
+def test_wrong_sources_are_named(change: dict[str, object], message: str) -> None:
+    raw = tomllib.loads((ROOT / "recipes" / "nano.toml").read_text())
+    del raw["data"]["sources"][0]["prompt_weight"]
+    raw["data"]["sources"][0] |= change
+    with pytest.raises(SettingError) as caught:
+        recipe_from_dict("test", raw)
+    assert message in str(caught.value)
+
+
+def test_unreadable_recipes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="There is no recipe"):
+        read_recipe(tmp_path / "none.toml")
+    (tmp_path / "bad.toml").write_text("[model\n")
+    with pytest.raises(SettingError, match="not valid TOML"):
+        read_recipe(tmp_path / "bad.toml")

@@ -1,0 +1,168 @@
+"""Packing many documents and canvases into one pass computes what `encode` and `denoise` compute one at a time."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from redraft.config import ModelConfig
+from redraft.diffusion.corruption import Corruption, corrupt, generator_for
+from redraft.model import Transformer
+from redraft.train.batch import Batch
+from redraft.train.masks import Visibility, block_counts, block_mask
+from redraft.train.recipe import ObjectiveSettings
+from redraft.train.two_stream import Outcome, TwoStream
+
+
+def noisy(batch: Batch, vocab_size: int) -> Corruption:
+    level = torch.linspace(0.1, 1.0, batch.canvas_start.numel()).view(batch.canvas_start.shape)
+    return corrupt(batch.canvas_target, batch.noise_region, level, vocab_size, generator_for("cpu", 1))
+
+
+def packed(model: Transformer, batch: Batch, objective: ObjectiveSettings, *, sparse: bool = False) -> Outcome:
+    stream = TwoStream(model, objective, compiled=False, sparse=sparse)
+    return stream.losses(batch, noisy(batch, model.config.vocab_size), generator_for("cpu", 2))
+
+
+def clean_of(batch: Batch, row: int, document: int) -> Tensor:
+    return batch.tokens[row][batch.document[row] == document]
+
+
+def soft_of(model: Transformer, hidden: Tensor, target: Tensor, region: Tensor) -> Tensor:
+    soft = model.soft_embeddings(model.logits(hidden))
+    return torch.where(region[..., None], soft, model.embed(target)).detach()
+
+
+def canvas_losses(
+    model: Transformer, batch: Batch, row: int, slot: int, noise: Corruption, conditioned: bool
+) -> Tensor:
+    """Token losses [C] of one canvas through the public model alone."""
+    document, start = int(batch.canvas_document[row, slot]), int(batch.canvas_start[row, slot])
+    past = clean_of(batch, row, document)[:start]
+    cache = model.new_cache(1, len(past) + 1)
+    if len(past):
+        model.encode(past[None], cache)
+    canvas, target = noise.tokens[row, slot][None], batch.canvas_target[row, slot][None]
+    soft = None
+    if conditioned:
+        first = model.denoise(canvas, cache)
+        soft = soft_of(model, first, target, batch.noise_region[row, slot][None])
+    logits = model.logits(model.denoise(canvas, cache, soft))
+    return F.cross_entropy(logits[0], target[0], reduction="none")
+
+
+def encoder_losses(model: Transformer, batch: Batch) -> Tensor:
+    """Mean next-token loss over all documents, each encoded alone."""
+    losses = []
+    for row in range(len(batch.tokens)):
+        for document in range(int(batch.document[row].max()) + 1):
+            tokens = clean_of(batch, row, document)
+            hidden = model.encode(tokens[None], model.new_cache(1, len(tokens)))
+            losses.append(F.cross_entropy(model.logits(hidden)[0, :-1], tokens[1:], reduction="none"))
+    return torch.cat(losses).mean()
+
+
+def gradients(model: Transformer) -> dict[str, Tensor]:
+    found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    model.zero_grad()
+    return found
+
+
+def test_one_packed_pass_equals_canvases_one_at_a_time(model: Transformer, batch: Batch, config: ModelConfig) -> None:
+    outcome = packed(model, batch, ObjectiveSettings(balance_weight=0.0, encoder_weight=0.7))
+    outcome.loss.backward()
+    ours = gradients(model)
+
+    noise = noisy(batch, config.vocab_size)
+    weight = batch.canvas_weight / batch.canvas_weight.sum()
+    decoder = torch.zeros(())
+    for row in range(2):
+        for slot in range(4):
+            losses = canvas_losses(model, batch, row, slot, noise, conditioned=row == 0)
+            torch.testing.assert_close(outcome.token_loss[row, slot], losses.detach(), atol=2e-5, rtol=1e-5)
+            decoder = decoder + (weight[row, slot] * losses).sum()
+    encoder = encoder_losses(model, batch)
+    (decoder + 0.7 * encoder).backward()
+    theirs = gradients(model)
+
+    torch.testing.assert_close(outcome.decoder, decoder.detach(), atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(outcome.encoder, encoder.detach(), atol=1e-5, rtol=1e-5)
+    assert ours.keys() == theirs.keys()
+    for name, gradient in ours.items():
+        torch.testing.assert_close(gradient, theirs[name], atol=1e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
+
+
+@torch.no_grad()  # attention over block masks has no backward pass on CPUs
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
+def test_block_sparse_attention_equals_the_dense_twin(model: Transformer, batch: Batch) -> None:
+    objective = ObjectiveSettings()
+    dense, sparse = (packed(model, batch, objective, sparse=sparse) for sparse in (False, True))
+    torch.testing.assert_close(dense.token_loss, sparse.token_loss, atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(dense.loss, sparse.loss, atol=1e-5, rtol=1e-5)
+
+
+def test_block_tables_mark_every_tile_as_the_dense_mask_does() -> None:
+    rng = torch.Generator().manual_seed(0)
+    low = torch.randint(0, 100, (2, 290), generator=rng, dtype=torch.int32)
+    code = torch.arange(520, dtype=torch.int32).repeat(2, 1)
+    seen = Visibility(low=low, high=low + 300, own=code[:, :290] + 230, code=code)
+    dense = F.pad(seen.dense(), (0, 120, 0, 94)).view(2, 3, 128, 5, 128)
+    mask = block_mask(seen, block_counts(seen.low, seen.high, seen.own, seen.code))
+    for b, q in ((b, q) for b in range(2) for q in range(3)):
+        partial = set(mask.kv_indices[b, 0, q, : mask.kv_num_blocks[b, 0, q]].tolist())
+        full = set(mask.full_kv_indices[b, 0, q, : mask.full_kv_num_blocks[b, 0, q]].tolist())
+        tiles = {k: dense[b, q, :, k] for k in range(5)}
+        assert full == {k for k, tile in tiles.items() if tile.all()}
+        assert partial == {k for k, tile in tiles.items() if tile.any() and not tile.all()}
+    assert mask.full_kv_num_blocks.sum() > 0
+
+
+@pytest.mark.parametrize(("share", "conditioned"), [(0.0, 0), (0.5, 1), (1.0, 2)])
+def test_self_conditioning_reaches_exactly_the_first_rows(
+    model: Transformer, batch: Batch, share: float, conditioned: int
+) -> None:
+    none = packed(model, batch, ObjectiveSettings(self_conditioning=0.0))
+    some = packed(model, batch, ObjectiveSettings(self_conditioning=share))
+    changed = [not torch.equal(a, b) for a, b in zip(none.token_loss, some.token_loss, strict=True)]
+    assert changed == [row < conditioned for row in range(2)]
+
+
+def test_a_fractional_share_of_rows_is_rounded_both_ways(model: Transformer, batch: Batch) -> None:
+    one = Batch(**{f.name: getattr(batch, f.name)[:1] for f in dataclasses.fields(batch)})
+    stream = TwoStream(model, ObjectiveSettings(), compiled=False)
+    unconditioned = packed(model, one, ObjectiveSettings(self_conditioning=0.0)).token_loss
+    noise = noisy(one, model.config.vocab_size)
+    runs = [stream.losses(one, noise, generator_for("cpu", i)).token_loss for i in range(12)]
+    seen = {torch.equal(losses, unconditioned) for losses in runs}
+    assert seen == {True, False}
+
+
+def test_a_lower_first_pass_temperature_changes_only_conditioned_rows(model: Transformer, batch: Batch) -> None:
+    plain = packed(model, batch, ObjectiveSettings()).token_loss
+    cooled = packed(model, batch, ObjectiveSettings(temperature_low=0.4)).token_loss
+    assert not torch.equal(plain[0], cooled[0])
+    assert torch.equal(plain[1], cooled[1])
+
+
+def test_padding_and_later_tokens_never_matter(model: Transformer, batch: Batch) -> None:
+    tokens = batch.tokens.clone()
+    tokens[0, 20:] = 0  # padding
+    tokens[0, 16:20] = 0  # another document than that of the first three canvases
+    tokens[0, 10:16] = 7  # behind position 1 of document 1, whose canvases start at 3 and 7: the second may change
+    before = packed(model, batch, ObjectiveSettings(self_conditioning=0.0))
+    after = packed(model, dataclasses.replace(batch, tokens=tokens), ObjectiveSettings(self_conditioning=0.0))
+    assert torch.equal(before.token_loss[0, 0], after.token_loss[0, 0])
+    assert not torch.equal(before.token_loss[0, 2], after.token_loss[0, 2])
+    assert torch.equal(before.token_loss[1], after.token_loss[1])
+
+
+def test_encoder_share_draws_only_weighted_positions(model: Transformer, batch: Batch) -> None:
+    whole = packed(model, batch, ObjectiveSettings())
+    half = packed(model, batch, ObjectiveSettings(encoder_share=0.25))
+    off = packed(model, batch, ObjectiveSettings(encoder_weight=0.0))
+    assert 0.5 < float(half.encoder / whole.encoder) < 1.5
+    assert float(half.encoder) != float(whole.encoder)
+    assert float(off.encoder) == 0.0
+    assert torch.equal(off.token_loss, whole.token_loss)
