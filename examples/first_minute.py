@@ -4,17 +4,18 @@ Run it with `make run`, or `python examples/first_minute.py` where Redraft is in
 """
 
 import redraft
+from redraft.cli.fill import show_filling
 from redraft.cli.view import show
-from redraft.eval.sudoku import prompt_messages
+from redraft.eval import DATA
+from redraft.eval.sudoku import messages_for, read_sudoku_csv
 
-CODE = '''def mean(values):
-    """Return the arithmetic mean of a list of numbers."""
-    total = 0
-    for value in values:
-<|fill|>
-    return total / len(values)
+CODE = '''def total(values):
+    """Return the sum of the values."""
+    result = 0
+    for <|fill|> in values:
+        result += value
+    return result
 '''
-PUZZLE = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
 TOOL = {
     "type": "function",
     "function": {
@@ -36,15 +37,16 @@ def main() -> None:
     llm = redraft.load("tiny")
     print("A hole in a Python function, seen from both sides:\n")
     prefix, suffix = CODE.split("<|fill|>")
-    print(llm.fill(prefix, suffix).full_text)
+    show_filling(llm, prefix, suffix, max_tokens=6, steps=16)
 
     print("\nA Sudoku, all 81 cells drafted at once:\n")
-    show(llm, prompt_messages(PUZZLE), seed=1)
+    (puzzle,) = read_sudoku_csv(DATA / "sudoku_36.csv", limit=1)
+    show(llm, messages_for(puzzle), seed=1, max_tokens=128)
 
     print("\nA tool call:\n")
     reply = llm.chat([{"role": "user", "content": "What is the weather in Lisbon for the next 3 days?"}], tools=[TOOL])
     for call in reply.tool_calls:
-        print(f"{call.name}({call.arguments})")
+        print(f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})")
 
     print("\nA question:\n")
     show(llm, "Why is the sky blue?", seed=1)

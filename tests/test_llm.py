@@ -10,6 +10,8 @@ import torch
 
 import redraft
 from redraft.config import PRESETS
+from redraft.constraints.fill import causal_score
+from redraft.diffusion.autoregression import prefill
 from redraft.errors import CheckpointError, HubError, PromptError, SettingError
 from redraft.llm import LLM
 from redraft.model import Transformer
@@ -97,8 +99,28 @@ def test_a_stop_string_ends_the_answer_before_itself(llm: LLM) -> None:
     assert result.finish_reason == "stop"
     assert result.text == whole.text[: whole.text.index(word)]
     assert llm.tokenizer.decode(result.token_ids).startswith(result.text)
-    commits = [r for r in llm.stream("Hello", max_tokens=48, seed=3, stop=word) if isinstance(r, redraft.Commit)]
+    check_commits(llm, result, word)
+
+
+def test_tokens_that_begin_a_stop_string_are_told_with_their_text(llm: LLM) -> None:
+    """The stop string spans two canvases: what is held back of the first one never becomes part of a commit."""
+    whole = llm.generate("Hello", max_tokens=48, seed=3)
+    edge = len(llm.tokenizer.decode(whole.token_ids[:CANVAS]).rstrip("\ufffd"))
+    word = whole.text[edge - 3 : edge + 3]
+    result = llm.generate("Hello", max_tokens=48, seed=3, stop=word)
+    assert len(result.text) <= edge - 3
+    assert len(result.token_ids) <= CANVAS
+    check_commits(llm, result, word)
+    never = whole.text[edge - 3 : edge] + "never"
+    assert llm.generate("Hello", max_tokens=48, seed=3, stop=never).token_ids == whole.token_ids
+    check_commits(llm, whole, never)
+
+
+def check_commits(llm: LLM, result: redraft.GenerateResult, stop: str) -> None:
+    commits = [r for r in llm.stream("Hello", max_tokens=48, seed=3, stop=stop) if isinstance(r, redraft.Commit)]
     assert "".join(commit.text for commit in commits) == result.text
+    assert sum((commit.token_ids for commit in commits), ()) == result.token_ids
+    assert commits[-1].finish_reason == result.finish_reason
 
 
 def test_an_answer_can_be_kept_from_being_empty(llm: LLM) -> None:
@@ -196,6 +218,34 @@ class TestFill:
         assert llm.fill("", "\nx", max_tokens=2).full_text.endswith("\nx")
         with pytest.raises(PromptError, match="both empty"):
             llm.fill("", "")
+
+    def test_the_default_hole_fits_a_short_canvas(self, llm: LLM) -> None:
+        assert len(llm.fill("x = ", "\n").token_ids) <= CANVAS // 2
+
+    def test_every_pass_is_counted(self, llm: LLM) -> None:
+        records: list[redraft.DenoiseStep] = []
+        result = llm.fill("x = ", "\ny", max_tokens=5, seed=2, on_record=records.append)
+        assert {record.request_id for record in records} == set(range(len(result.lengths))) == set(range(5))
+        assert result.forwards == 5 + len(records) + 5
+        drafts = {record.request_id: record.argmax_canvas[: len(result.token_ids)] for record in records}
+        assert result.token_ids in drafts.values()
+
+    def test_scores_are_those_of_each_filling_alone(self, llm: LLM) -> None:
+        """Scored together on a copy of the prefix that is longer than the window, and once more from the start."""
+        prefix = [2, *range(40, 100)]
+        cache = llm.model.new_cache(1, 100)
+        last = prefill(llm.model, cache, [prefix])
+        canvases, counts = torch.arange(3 * CANVAS).view(3, CANVAS) + 200, [3, CANVAS, 1]
+        with torch.inference_mode():
+            together = causal_score(llm.model, cache.copy([0, 0, 0]), last.expand(3, -1), canvases, counts)
+            for row, count in enumerate(counts):
+                alone = llm.model.new_cache(1, 100)
+                hidden = llm.model.encode(torch.tensor([[*prefix, *canvases[row].tolist()]]), alone)[0]
+                before = hidden[len(prefix) - 1 :][:count]
+                logprobs = llm.model.logits(before).log_softmax(-1)
+                expected = float(logprobs.gather(1, canvases[row, :count, None]).sum())
+                assert together[row] == pytest.approx(expected, rel=1e-4)
+        assert cache.lengths == [len(prefix)]
 
     def test_impossible_holes(self, llm: LLM) -> None:
         with pytest.raises(SettingError, match="max_tokens is 0"):

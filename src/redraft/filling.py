@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,28 +16,36 @@ from redraft.config import MAX_CANVAS, GenerationSettings, resolve_settings
 from redraft.constraints.fill import Hole, causal_score
 from redraft.diffusion.autoregression import prefill
 from redraft.diffusion.loop import CanvasJob, denoise_canvases
+from redraft.diffusion.records import DenoiseStep
 from redraft.errors import PromptError, SettingError
 from redraft.model import Transformer
 from redraft.text.tokenizer import Tokenizer
 
 DEFAULT_HOLE = 32
-"""Longest hole tried when max_tokens is not given."""
+"""Longest hole tried when max_tokens is not given; half a canvas where that is less."""
 FINALISTS = 6
 """Hole lengths that are denoised fully after one step of every length has ranked them."""
 SCORED_SUFFIX = 8
 """Suffix tokens that take part in the final comparison: the filling must lead into what follows."""
 BATCH = 8
 
+OnRecord = Callable[[DenoiseStep], None]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FillResult:
-    """`text` is the filling, `full_text` prefix + filling + suffix, byte for byte. `lengths` were denoised fully."""
+    """`text` is the filling, `full_text` prefix + filling + suffix, byte for byte. `lengths` were denoised fully.
+
+    `steps` are those of the chosen length. `forwards` are all canvas passes: of every length to rank it, of the
+    finalists to denoise and to score them; passes that run as one batch count each, and the prefix' do not.
+    """
 
     text: str
     full_text: str
     token_ids: tuple[int, ...]
     lengths: tuple[int, ...]
     steps: int
+    forwards: int
     seconds: float
 
 
@@ -53,7 +62,6 @@ class _Context:
     """The prefix, encoded once, and what every guess shares."""
 
     model: Transformer
-    ids: list[int]
     settings: GenerationSettings
     last_hidden: Tensor  # [1,D]
     cache: KVCache
@@ -71,22 +79,25 @@ def fill(
     defaults: GenerationSettings,
     *,
     max_tokens: int | None = None,
+    on_record: OnRecord | None = None,
     **given: Any,
 ) -> FillResult:
     """Fill the hole between `prefix` and `suffix` with at most `max_tokens` tokens.
 
     Neither side is changed. The suffix' nearest tokens stand in the canvas behind the hole; what does not fit the
-    canvas is not seen. Raises `PromptError` if both sides are empty or the prefix does not fit the context.
+    canvas is not seen. `on_record` is called with every step of the finalists, while they are denoised together;
+    `request_id` is a finalist's rank, 0 for the most promising length.
+    Raises `PromptError` if both sides are empty or the prefix does not fit the context.
     """
     started = time.perf_counter()
     settings = resolve_settings(defaults, **given)
     if not prefix and not suffix:
         raise PromptError("There is nothing to fill between: prefix and suffix are both empty.")
-    longest = _longest_hole(max_tokens)
-    holes = _holes(tokenizer, suffix, longest, settings.canvas_length, model.config.canvas_length)
+    length = settings.canvas_length or model.config.canvas_length
+    holes = _holes(tokenizer, suffix, _longest_hole(max_tokens, length), length)
     context = _encode_prefix(model, tokenizer, prefix, settings, room=holes[0].canvas_length)
     finalists = _rank(context, holes)[:FINALISTS]
-    candidates = _denoise(context, finalists)
+    candidates = _denoise(context, finalists, on_record)
     best = max(candidates, key=lambda candidate: candidate.score)
     text = tokenizer.decode(best.tokens)
     return FillResult(
@@ -95,15 +106,19 @@ def fill(
         token_ids=best.tokens,
         lengths=tuple(sorted(candidate.hole.length for candidate in candidates)),
         steps=best.steps,
+        forwards=len(holes) + sum(candidate.steps + 1 for candidate in candidates),
         seconds=time.perf_counter() - started,
     )
 
 
-def _longest_hole(max_tokens: int | None) -> int:
-    longest = DEFAULT_HOLE if max_tokens is None else max_tokens
-    if not isinstance(longest, int) or not 1 <= longest <= MAX_CANVAS // 2:
-        raise SettingError(f"max_tokens is {longest!r}; a filling may have 1 to {MAX_CANVAS // 2} tokens.")
-    return longest
+def _longest_hole(max_tokens: int | None, canvas_length: int) -> int:
+    if max_tokens is None:
+        return min(DEFAULT_HOLE, canvas_length // 2)
+    if not isinstance(max_tokens, int) or not 1 <= max_tokens <= MAX_CANVAS // 2:
+        raise SettingError(f"max_tokens is {max_tokens!r}; a filling may have 1 to {MAX_CANVAS // 2} tokens.")
+    if max_tokens >= canvas_length:
+        raise SettingError(f"canvas_length is {canvas_length}; it must be longer than the hole's {max_tokens} tokens.")
+    return max_tokens
 
 
 def _encode_prefix(
@@ -114,18 +129,15 @@ def _encode_prefix(
     if len(ids) > limit:
         raise PromptError(f"The prefix has {len(ids)} tokens; at most {limit} fit beside a canvas.")
     cache = model.new_cache(1, len(ids) + room)
-    return _Context(model, ids, settings, prefill(model, cache, [ids]), cache)
+    return _Context(model, settings, prefill(model, cache, [ids]), cache)
 
 
-def _holes(tokenizer: Tokenizer, suffix: str, longest: int, canvas_length: int | None, usual: int) -> list[Hole]:
+def _holes(tokenizer: Tokenizer, suffix: str, longest: int, canvas_length: int) -> list[Hole]:
     """One guess per length 1..longest, all in canvases of one length."""
     ids = tuple(tokenizer.encode(suffix, special=False)) if suffix else ()
-    length = canvas_length or usual
-    if longest >= length:
-        raise SettingError(f"canvas_length is {length}; it must be longer than the hole's {longest} tokens.")
     special = tuple(sorted(tokenizer.special_ids.values()))
     return [
-        Hole(length=n, canvas_length=length, suffix=ids, end_id=tokenizer.eos_id, forbidden=special)
+        Hole(length=n, canvas_length=canvas_length, suffix=ids, end_id=tokenizer.eos_id, forbidden=special)
         for n in range(1, longest + 1)
     ]
 
@@ -141,11 +153,15 @@ def _rank(context: _Context, holes: list[Hole]) -> list[Hole]:
     return sorted(holes, key=lambda hole: doubt[hole.length])
 
 
-def _denoise(context: _Context, holes: list[Hole]) -> list[_Candidate]:
+def _denoise(context: _Context, holes: list[Hole], on_record: OnRecord | None) -> list[_Candidate]:
     job = _job(holes, context.settings)
-    last = {r.request_id: r for r in denoise_canvases(context.model, context.caches(len(holes)), job, context.settings)}
+    last: dict[int, DenoiseStep] = {}
+    for record in denoise_canvases(context.model, context.caches(len(holes)), job, context.settings):
+        last[record.request_id] = record
+        if on_record is not None:
+            on_record(record)
     canvases = [last[i].argmax_canvas for i in range(len(holes))]
-    scores = [_score(context, hole, canvas) for hole, canvas in zip(holes, canvases, strict=True)]
+    scores = _scores(context, holes, canvases)
     return [
         _Candidate(hole, canvas[: hole.length], score, last[i].step + 1)
         for i, (hole, canvas, score) in enumerate(zip(holes, canvases, scores, strict=True))
@@ -153,13 +169,12 @@ def _denoise(context: _Context, holes: list[Hole]) -> list[_Candidate]:
 
 
 @torch.inference_mode()
-def _score(context: _Context, hole: Hole, canvas: tuple[int, ...]) -> float:
-    """Causal log-likelihood of the filling and the first suffix tokens behind it."""
-    count = min(hole.length + min(SCORED_SUFFIX, len(hole.suffix) + 1), hole.canvas_length)
-    cache = context.model.new_cache(1, len(context.ids) + hole.canvas_length)
-    prefill(context.model, cache, [context.ids])
-    tokens = torch.tensor([canvas], device=context.model.device)
-    return causal_score(context.model, cache, context.last_hidden, tokens, [count])[0]
+def _scores(context: _Context, holes: list[Hole], canvases: list[tuple[int, ...]]) -> list[float]:
+    """Causal log-likelihoods of the fillings, each with the first suffix tokens behind it."""
+    counts = [min(h.length + min(SCORED_SUFFIX, len(h.suffix) + 1), h.canvas_length) for h in holes]
+    cache = context.cache.copy([0] * len(holes))
+    tokens = torch.tensor(canvases, device=context.model.device)  # [B,L]
+    return causal_score(context.model, cache, context.last_hidden.expand(len(holes), -1), tokens, counts)
 
 
 def _job(holes: list[Hole], settings: GenerationSettings) -> CanvasJob:

@@ -85,6 +85,8 @@ class _Transcript:
 
     answer: Answer
     shown: str = ""
+    told: int = 0
+    """Tokens that commits have reported."""
     started: float = field(default_factory=time.perf_counter)
 
 
@@ -212,17 +214,21 @@ class LLM:
     def _commit(self, event: CanvasTokens, transcript: _Transcript, stop: tuple[str, ...]) -> Commit:
         """Turn a canvas' tokens into the text they add, and end the answer at a stop string."""
         answer = transcript.answer
-        text = self._text(answer.tokens, final=answer.finish_reason is not None)
-        if (cut := _first_stop(text, stop)) is not None:
-            text, answer.finish_reason = text[:cut], "stop"
-            answer.tokens[:] = self._tokens_covering(answer.tokens, text)
+        text = whole = self._text(answer.tokens, final=answer.finish_reason is not None)
+        if (cut := _first_stop(whole, stop)) is not None:
+            text, answer.finish_reason = whole[:cut], "stop"
         elif answer.finish_reason is None:
-            text = _without_partial_stop(text, stop)
-        new, transcript.shown = text[len(transcript.shown) :], text
+            text = _without_partial_stop(whole, stop)
+        # Tokens are told with their text: those that may begin a stop string wait for the next canvas as well.
+        told = len(answer.tokens) if text == whole else max(self._covering(answer.tokens, text), transcript.told)
+        if answer.finish_reason is not None:
+            del answer.tokens[told:]
+        new, token_ids = text[len(transcript.shown) :], tuple(answer.tokens[transcript.told : told])
+        transcript.shown, transcript.told = text, told
         return Commit(
             request_id=answer.request_id,
             canvas_index=event.canvas_index,
-            token_ids=tuple(event.token_ids),
+            token_ids=token_ids,
             text=new,
             finish_reason=answer.finish_reason,
         )
@@ -234,10 +240,9 @@ class LLM:
             text = text.rstrip("\ufffd")
         return text.removeprefix(EMPTY_THOUGHT)
 
-    def _tokens_covering(self, tokens: list[int], text: str) -> list[int]:
-        """The shortest run of tokens that spells all of `text`."""
-        count = next(n for n in range(len(tokens) + 1) if len(self._text(tokens[:n], final=False)) >= len(text))
-        return tokens[:count]
+    def _covering(self, tokens: list[int], text: str) -> int:
+        """How many of the first tokens it takes to spell all of `text`."""
+        return next(n for n in range(len(tokens) + 1) if len(self._text(tokens[:n], final=False)) >= len(text))
 
     def _fit(self, settings: GenerationSettings, prompt: int, length: int, *, explicit: bool) -> GenerationSettings:
         """Check that the longest prompt and its canvases fit the context; a default max_tokens shrinks to fit."""

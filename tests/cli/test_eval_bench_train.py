@@ -33,9 +33,9 @@ def test_sudoku(cli: Cli, folder: Path, puzzles: Path, tmp_path: Path) -> None:
     assert len(records.read_text().splitlines()) == 2
 
 
-def test_infill_and_tools_use_their_own_sets(cli: Cli, folder: Path) -> None:
-    for name, more in (("infill", ("--max-tokens", 1)), ("tools", ("--max-tokens", 16))):
-        outcome = cli("eval", name, "--limit", 1, "--model", folder, "--steps", 1, *more)
+def test_the_other_tasks_use_their_own_sets(cli: Cli, folder: Path) -> None:
+    for name, tokens in (("infill", 1), ("tools", 16), ("smalltalk", 16)):
+        outcome = cli("eval", name, "--limit", 1, "--model", folder, "--steps", 1, "--max-tokens", tokens)
         assert outcome.json.keys() >= FIGURES
         assert outcome.json["total"] == 1
 

@@ -1,6 +1,7 @@
 """`fill`: both sides come back byte for byte, and a file is replaced in one step or not at all."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,21 @@ def test_json_last(cli: Cli, folder: Path, file: Path) -> None:
     outcome = cli("fill", file, "--model", folder, *OPTIONS, "--json")
     assert outcome.json["full_text"].encode() == filled(folder)
     assert PREFIX.decode() + outcome.json["text"] + SUFFIX.decode() == outcome.json["full_text"]
+
+
+def test_a_terminal_sees_the_hole_settle(cli: Cli, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the lines before it and the pinned text behind it; the filled text alone stays."""
+    for name, value in {"TTY_COMPATIBLE": "1", "COLUMNS": "60", "LINES": "20", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    file.write_bytes(b"first = 1\nsecond = <|fill|>\nthird = 3\n")
+    outcome = cli("fill", file, "--model", folder, *OPTIONS)
+    assert outcome.code == 0
+    settling, _, left = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", outcome.out).rpartition("second = ")
+    assert "trying every length" in settling
+    assert settling.count("first = 1") >= 2
+    assert re.search(r"third = 3.*step \d/2", settling, re.DOTALL)
+    assert re.search(r"third = 3\nfilled \d tokens? . best of 3 lengths", left)
+    assert "step 1/" not in left
 
 
 @pytest.mark.parametrize("failure", ["filling", "writing"])

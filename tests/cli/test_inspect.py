@@ -1,9 +1,14 @@
 """`inspect`: counts of the large model as published, and of whatever folder is given."""
 
+import json
 from pathlib import Path
 
+import huggingface_hub
+import pytest
 from outcome import Cli
 from safetensors import safe_open
+
+from redraft.model.presets import PRESETS
 
 
 def test_the_large_model_without_weights(cli: Cli) -> None:
@@ -30,3 +35,33 @@ def test_a_folder_counts_what_it_stores(cli: Cli, folder: Path) -> None:
         stored = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118
     shown = cli("inspect", folder, "--json").json
     assert shown["parameters"]["stored"] == shown["parameters"]["text"] == stored
+
+
+@pytest.mark.parametrize(
+    ("names", "stored"),
+    [
+        (["model.decoder.norm.weight"], 25_250_986_812),
+        (["model.decoder.norm.weight", "model.encoder.vision_tower.x"], 25_823_781_228),
+        (None, 25_823_781_228),
+    ],
+)
+def test_a_hub_model_is_described_by_its_json_files(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str] | None, stored: int
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(PRESETS["26b-a4b"].to_dict()))
+    if names is not None:
+        index = {"weight_map": dict.fromkeys(names, "model-00001-of-00002.safetensors")}
+        (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+
+    def snapshot(hub_id: str, allow_patterns: list[str]) -> str:
+        assert (hub_id, allow_patterns) == ("some/model", ["*.json"])
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)
+    assert cli("inspect", "some/model", "--json").json["parameters"]["stored"] == stored
+
+
+def test_an_index_without_names_is_one_sentence(cli: Cli, copied: Path) -> None:
+    (copied / "model.safetensors.index.json").write_text("{}")
+    outcome = cli("inspect", copied)
+    assert (outcome.code, outcome.err) == (2, f"error: {copied / 'model.safetensors.index.json'} has no weight_map.\n")

@@ -1,11 +1,11 @@
-"""The three evaluations against a stand-in model whose answers are known, so every count can be checked by hand."""
+"""The evaluations against a stand-in model whose answers are known, so every count can be checked by hand."""
 
 from dataclasses import dataclass, field
 
 import pytest
 
 from redraft.errors import SettingError
-from redraft.eval import infill, sudoku, tools
+from redraft.eval import infill, smalltalk, sudoku, tools
 
 SOLUTION = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
 PUZZLE = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
@@ -29,6 +29,7 @@ class Filled:
     text: str
     token_ids: tuple
     steps: int
+    forwards: int
 
 
 @dataclass
@@ -53,7 +54,7 @@ class FixedModel:
     def fill(self, prefix, suffix, **settings):
         self.chats.append((prefix, suffix))
         self.settings.append(settings)
-        return Filled(self.answers.pop(0), (1, 2, 3, 4), 2)
+        return Filled(self.answers.pop(0), (1, 2, 3, 4), 2, 16)
 
 
 def grid(text):
@@ -150,6 +151,30 @@ def test_infill_is_exact_but_for_white_space_at_the_end():
     model = FixedModel(["    x = 1\n", "x = 1", "    x = 2"])
     result = infill.evaluate(model, items, steps=5, seed=2, max_tokens=16)
     assert [record.solved for record in result.records] == [True, False, False]
-    assert (result.mean_steps, result.tokens_per_forward) == (2.0, 2.0)
+    assert (result.mean_steps, result.tokens_per_forward) == (2.0, 0.25)
     assert model.settings[0] == {"steps": 5, "seed": 2, "max_tokens": 16}
     assert model.chats[0] == ("p", "s")
+
+
+@pytest.mark.parametrize(
+    ("text", "solved"),
+    [
+        ("It is Paris.", True),
+        ("PARIS", True),
+        ("Comparison", False),
+        ("Parisian", False),
+        ("I do not know.", True),
+        ("I do know, not you", False),
+        ("5+3=8 (C++)", True),
+        ("", False),
+    ],
+)
+def test_small_talk_asks_for_whole_words(text, solved):
+    messages = [{"role": "user", "content": "?"}]
+    item = smalltalk.SmalltalkItem(id="s", messages=messages, expected=("Paris", "not know", "C++"))
+    model = FixedModel([text])
+    result = smalltalk.evaluate(model, [item], seed=3)
+    assert result.solved == solved
+    assert result.records[0].expected == "Paris | not know | C++"
+    assert model.chats == [(messages, None)]
+    assert model.settings[0] == {"seed": 3, "max_tokens": 256}

@@ -7,6 +7,7 @@ import pytest
 from redraft.errors import InputError
 from redraft.eval import DATA
 from redraft.eval.infill import read_infill_jsonl
+from redraft.eval.smalltalk import is_solved, read_smalltalk_jsonl
 from redraft.eval.sudoku import read_sudoku_csv
 from redraft.eval.tools import read_tools_jsonl
 from redraft.train.build.sudoku_solver import is_unique
@@ -35,6 +36,12 @@ def test_bundled_tool_items_read():
     items = read_tools_jsonl(DATA / "tools.jsonl")
     assert len({item.id for item in items}) == 300
     assert {len(item.calls) for item in items} == {0, 1, 2}
+
+
+def test_bundled_small_talk_reads():
+    items = read_smalltalk_jsonl(DATA / "smalltalk.jsonl")
+    assert len({item.id for item in items}) == 200
+    assert all(is_solved(item, f"So: {item.expected[-1].upper()}.") for item in items)
 
 
 def test_limit_takes_the_first_items():
@@ -98,6 +105,23 @@ def test_bad_tool_files_are_refused(tmp_path, line, message):
     path = write(tmp_path, json.dumps(RECORD) + "\n" + line + "\n")
     with pytest.raises(InputError) as caught:
         read_tools_jsonl(path)
+    assert f"{path}, {message}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"expected": []}, "line 1: the field 'expected' must hold one string or more"),
+        ({"expected": ["a", " "]}, "line 1: the field 'expected' must hold one string or more, none of them blank"),
+        ({"expected": "a"}, "line 1: the field 'expected' must be a list"),
+        ({"messages": []}, "line 1: messages must be a list"),
+    ],
+)
+def test_bad_small_talk_files_are_refused(tmp_path, change, message):
+    record = {"id": "s", "messages": RECORD["messages"], "expected": ["a"]}
+    path = write(tmp_path, json.dumps(record | change))
+    with pytest.raises(InputError) as caught:
+        read_smalltalk_jsonl(path)
     assert f"{path}, {message}" in str(caught.value)
 
 

@@ -72,9 +72,7 @@ def test_both_layer_scalars_are_kept_apart(reference: Reference, model: Transfor
         assert own.encode_scalar.item() != own.denoise_scalar.item()
 
 
-def test_vision_tensors_are_left_out_with_one_line(
-    reference_folder: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_vision_tensors_are_left_out_with_one_line(reference_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "redraft"):
         load_model(reference_folder, "cpu", "fp32")
     (record,) = caplog.records

@@ -12,12 +12,23 @@ from tokenizers import Tokenizer
 
 import redraft.train.build.__main__ as command
 from redraft.train.build import english, infill_eval, python_code, samples
+from redraft.train.build.chat import all_tables
 from redraft.train.build.decontaminate import EvaluationFilter, human_eval_items, infill_items
 from redraft.train.build.encoding import encode_plain
 from redraft.train.build.filters import CopyDetector, is_good_code, is_wanted_path, whitespace_hash
-from redraft.train.build.sources import HELD_OUT, SourceError, SourceFile, is_permissive, package_files, packages, wheel
+from redraft.train.build.sources import (
+    HELD_OUT,
+    TOOL_WHEELS,
+    SourceError,
+    SourceFile,
+    is_permissive,
+    package_files,
+    packages,
+    wheel,
+)
 from redraft.train.build.sources import Package as ListedPackage
 from redraft.train.build.tokenizer import SPECIAL_TOKENS, save_tokenizer, train_tokenizer
+from redraft.train.shards import read_shard
 
 FUNCTION = '''def area_{n}(width, height):
     """The area of rectangle {n}."""
@@ -56,6 +67,8 @@ def test_every_listed_package_stands_in_the_notice() -> None:
     notice = (Path(__file__).parents[2] / "NOTICE").read_text()
     for package in packages():
         assert f"  {package.name} {package.version}: {package.licence}\n" in notice
+    for name, version in TOOL_WHEELS.items():
+        assert f"  {name} {version}: Apache-2.0\n" in notice
 
 
 @pytest.mark.parametrize(
@@ -348,6 +361,31 @@ def test_builders_run_in_their_order(
     assert command.main(["--out", str(tmp_path / "new"), "--only", "english", "--only", "infill"]) == 0
     assert ran == ["infill", "english"]
     assert "english" in capsys.readouterr().out
+
+
+def test_tool_and_chat_documents_are_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With wheels of one operation each, and without Debian's dictionary."""
+    discovery = {"name": "shelf", "resources": {"books": {"methods": {"get": {
+        "id": "shelf.books.get", "description": "Gets one book from a shelf.",
+        "parameters": {"bookId": {"type": "string", "description": "The book.", "required": True}},
+    }}}}}  # fmt: skip
+    service = {"metadata": {"serviceId": "Lamp"}, "shapes": {}, "operations": {}}
+    wheels = tmp_path / "wheels"
+    wheels.mkdir()
+    contents = {
+        "google-api-python-client": ("googleapiclient/discovery_cache/documents/shelf.v1.json", discovery),
+        "botocore": ("botocore/data/lamp/2020-01-01/service-2.json", service),
+    }
+    for name, version in TOOL_WHEELS.items():
+        path, content = contents[name]
+        with zipfile.ZipFile(wheels / f"{name.replace('-', '_')}-{version}-py3-none-any.whl", "w") as file:
+            file.writestr(path, json.dumps(content))
+    monkeypatch.setattr(command, "_TOOL_DOCUMENTS", 20)
+    monkeypatch.setattr(command, "_CHAT_DOCUMENTS", 20)
+    monkeypatch.setattr(command.chat, "all_tables", lambda cache, seed: all_tables(None, seed))
+    written = command.build(["tools", "chat"], command.Settings(out=tmp_path / "out", cache=tmp_path))
+    assert [path.name for path in written] == ["tools.xz", "chat.xz"]
+    assert [len(read_shard(path)) for path in written] == [20, 20]
 
 
 def test_a_missing_source_is_one_sentence_and_exit_code_2(

@@ -6,18 +6,21 @@ import math
 import signal
 import tomllib
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
 
 from redraft.diffusion.corruption import corrupt, generator_for, noise_levels
 from redraft.errors import CheckpointError, SettingError, TrainingError
-from redraft.model.weights import load_model
+from redraft.model import Transformer
+from redraft.model.initialise import initialise
+from redraft.model.weights import load_model, save_model
 from redraft.train import read_recipe
 from redraft.train.batch import Batch
 from redraft.train.checkpoint import load_checkpoint, save_checkpoint
 from redraft.train.optimizer import Masters, learning_rate
-from redraft.train.progress import read_log
+from redraft.train.progress import CsvLog, draw_losses, read_log
 from redraft.train.recipe import OptimizerSettings, Recipe, recipe_from_dict
 from redraft.train.trainer import Trainer, train
 
@@ -80,6 +83,38 @@ def test_a_run_leaves_a_model_a_log_and_a_picture(recipe: Recipe) -> None:
     assert float(rows[-1]["loss"]) == pytest.approx(sum(result.losses[-5:]) / 5, rel=1e-4)
     assert float(rows[-1]["loss_reverse"]) == pytest.approx(float(rows[-1]["decoder"]), rel=0.05)
     assert (result.folder / "losses.png").stat().st_size > 1000
+
+
+def test_a_run_may_begin_with_a_given_model(recipe: Recipe, tmp_path: Path) -> None:
+    """The first loss is the given model's, which fresh weights of the same seed do not have."""
+    fresh = run(recipe)
+    given = Transformer(recipe.model)
+    initialise(given, 77)
+    save_model(given, tmp_path / "given")
+    recipe = changed(recipe, init=str(tmp_path / "given"))
+    begun = Trainer(recipe, device="cpu", quiet=True)
+    begun.build()
+    expected = Trainer(recipe, device="cpu", quiet=True)
+    with patch.object(expected, "_first_model", lambda: given):
+        expected.build()
+    losses = run_steps(begun, 2)
+    assert losses == run_steps(expected, 2)
+    assert losses[0] != fresh[0]
+
+
+def test_a_given_model_must_have_the_recipes_shape(recipe: Recipe, tmp_path: Path) -> None:
+    save_model(Transformer(dataclasses.replace(recipe.model, intermediate_size=40)), tmp_path / "other")
+    with pytest.raises(SettingError, match=r"run\.init: the model in '.*other' has another shape than the recipe's\."):
+        Trainer(changed(recipe, init=str(tmp_path / "other")), device="cpu", quiet=True).build()
+
+
+@pytest.mark.parametrize("buckets", [{}, {"loss_t0.0": 0.5, "loss_t0.9": 3.0}])
+def test_the_picture_tells_sources_from_noise_levels(tmp_path: Path, buckets: dict[str, float]) -> None:
+    log, picture = tmp_path / "log.csv", tmp_path / "losses.png"
+    row = {"step": 1, "decoder": 2.5, "encoder": 3.0, **buckets, "loss_tools": 1.5, "loss_t": 1.0, "loss_text": 2.0}
+    CsvLog(log, list(row), 0).add(row)
+    draw_losses(log, picture)
+    assert picture.read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_time_limit_stops_with_a_checkpoint(recipe: Recipe) -> None:

@@ -47,13 +47,24 @@ class KVCache:
         return len(self._rows)
 
     def select(self, rows: list[int]) -> Self:
-        """A view on some of this cache's requests, in the given order; it shares all storage. Read it, do not extend."""
+        """A view on some of this cache's requests, in the given order; it shares all storage. Only to be read."""
         view = object.__new__(type(self))
         view.__dict__ = self.__dict__ | {
             "_rows": [self._rows[row] for row in rows],
             "lengths": [self.lengths[row] for row in rows],
         }
         return view
+
+    def copy(self, rows: list[int]) -> Self:
+        """Some of this cache's requests, in the given order, in storage of their own, which may be extended."""
+        stored = [self._rows[row] for row in rows]
+        copied = object.__new__(type(self))
+        copied.__dict__ = self.__dict__ | {
+            "_layers": [_Layer(layer.keys[stored], layer.values[stored]) for layer in self._layers],
+            "_rows": list(range(len(rows))),
+            "lengths": [self.lengths[row] for row in rows],
+        }
+        return copied
 
     def cached(self, layer: int, row: int) -> tuple[Tensor, Tensor, Tensor]:
         """Keys and values [G,S,H] of one request's visible past and their positions [S], in slot order."""

@@ -87,6 +87,26 @@ def tools(
     _run("tools", task.evaluate, items, model, sampling, records, json, batch_size=batch_size)
 
 
+@app.command()
+@expand_groups
+def smalltalk(
+    file: Annotated[Path | None, typer.Argument(help="JSONL with messages and expected.", metavar="[FILE]")] = None,
+    limit: Limit = None,
+    batch_size: BatchSize = 16,
+    records: Records = None,
+    *,
+    model: ModelOptions,
+    sampling: SamplingOptions,
+    json: JsonOnly = False,
+) -> None:
+    """Answer small talk and simple questions; solved means that an expected word or phrase is there."""
+    from redraft.eval import DATA
+    from redraft.eval import smalltalk as task
+
+    items = task.read_smalltalk_jsonl(file or DATA / "smalltalk.jsonl", limit=_checked(limit))
+    _run("smalltalk", task.evaluate, items, model, sampling, records, json, batch_size=batch_size)
+
+
 def _checked(limit: int | None) -> int | None:
     if limit is not None and limit < 1:
         raise InputError(f"--limit is {limit}; it must be at least 1.")

@@ -7,20 +7,24 @@ import sys
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redraft.cli.generate import facts, print_json
+from redraft.cli.generate import facts, print_json, step_cap
 from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups, read_text
 from redraft.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from redraft.diffusion.records import DenoiseStep
     from redraft.filling import FillResult
+    from redraft.llm import LLM
 
 HOLE = "<|fill|>"
+LEAD_LINES = 6
+"""Lines before the hole that a terminal shows while the hole is filled."""
 
 
 @expand_groups
@@ -34,7 +38,7 @@ def fill(
 ) -> None:
     """Fill the <|fill|> hole of a text, seeing both sides. Everything around the hole stays byte for byte.
 
-    --max-tokens is the longest filling that is tried (32 if not given).
+    --max-tokens is the longest filling that is tried (32 if not given, or half the canvas where that is less).
     """
     from rich.console import Console
 
@@ -43,14 +47,23 @@ def fill(
         raise InputError("--write needs a file; standard input cannot be replaced.")
     given = sampling.given()
     llm = model.load()
-    waiting = Console(stderr=True)
-    with waiting.status("filling") if waiting.is_terminal else nullcontext():
-        result = llm.fill(prefix, suffix, **given)
+    console = Console(highlight=False)
+    result = _fill(llm, prefix, suffix, given, console)
     if write:
         _replace(Path(file), result.full_text)
-    _show(result, prefix, suffix, Console(highlight=False), write=write, json=json)
+    _show(result, prefix, suffix, console, write=write, json=json)
     if json:
         print_json(_fields(result) | facts(llm, model, given))
+
+
+def show_filling(llm: LLM, prefix: str, suffix: str, **settings: Any) -> FillResult:
+    """Fill a hole as `LLM.fill` does and show it as the command does."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    result = _fill(llm, prefix, suffix, settings, console)
+    _show(result, prefix, suffix, console, write=False, json=False)
+    return result
 
 
 def _sides(file: str) -> tuple[str, str]:
@@ -62,6 +75,33 @@ def _sides(file: str) -> tuple[str, str]:
     if len(parts) > 2:
         raise InputError(f"{file} has {len(parts) - 1} holes; this version fills exactly one {HOLE}.")
     return parts[0], parts[1]
+
+
+def _fill(llm: LLM, prefix: str, suffix: str, given: dict[str, Any], console: Console) -> FillResult:
+    """The filling; a terminal shows meanwhile how the most promising length settles between its two sides."""
+    from rich.console import Console
+
+    from redraft.cli.answer import Tally
+    from redraft.cli.view import LiveScreen
+
+    if not console.is_terminal or console.is_dumb_terminal:
+        waiting = Console(stderr=True)
+        with waiting.status("filling") if waiting.is_terminal else nullcontext():
+            return llm.fill(prefix, suffix, **given)
+    tally = Tally()
+    screen = LiveScreen(console, llm.tokenizer, llm.eos_ids, steps=step_cap(llm, given), timed=False,
+                        lead=_last_lines(prefix), waiting="trying every length")  # fmt: skip
+
+    def show(record: DenoiseStep) -> None:
+        if record.request_id == 0:
+            screen.show(record, tally)
+
+    with screen:
+        return llm.fill(prefix, suffix, on_record=show, **given)
+
+
+def _last_lines(text: str) -> str:
+    return "".join(text.splitlines(keepends=True)[-LEAD_LINES:])
 
 
 def _replace(path: Path, text: str) -> None:
@@ -118,5 +158,6 @@ def _fields(result: FillResult) -> dict[str, object]:
         "token_ids": list(result.token_ids),
         "lengths": list(result.lengths),
         "steps": result.steps,
+        "forwards": result.forwards,
         "seconds": round(result.seconds, 4),
     }

@@ -10,6 +10,7 @@ import typer
 
 from redraft.cli.generate import print_json
 from redraft.cli.options import JsonFlag
+from redraft.errors import CheckpointError
 
 if TYPE_CHECKING:
     from redraft.config import ModelConfig
@@ -35,7 +36,7 @@ def _config(model: str) -> ModelConfig:
 
     if model in PRESETS and model != EMBEDDED:
         return PRESETS[model]
-    folder = resolve_folder(model)
+    folder = resolve_folder(model, weights=False)
     config = read_config(folder)
     if _has_vision(folder):
         return config
@@ -44,16 +45,30 @@ def _config(model: str) -> ModelConfig:
 
 
 def _has_vision(folder: Path) -> bool:
-    """Do the folder's weights hold a vision tower?"""
-    from safetensors import safe_open
-
+    """Do the folder's weights hold a vision tower? Where there are no weights, the config's word is taken."""
     from redraft.model.names import is_vision
 
+    names = _weight_names(folder)
+    return names is None or any(map(is_vision, names))
+
+
+def _weight_names(folder: Path) -> list[str] | None:
+    """The names of the stored tensors, by the index if there is one; None without index and weights."""
+    from safetensors import safe_open
+
+    from redraft.model.folders import read_json
+    from redraft.model.weights import INDEX_FILE
+
+    if (folder / INDEX_FILE).is_file():
+        weight_map = read_json(folder / INDEX_FILE).get("weight_map")
+        if not isinstance(weight_map, dict):
+            raise CheckpointError(f"{folder / INDEX_FILE} has no weight_map.")
+        return list(weight_map)
+    names: list[str] | None = None
     for shard in folder.glob("*.safetensors"):
         with safe_open(shard, "pt") as file:
-            if any(map(is_vision, file.keys())):
-                return True
-    return False
+            names = [*(names or []), *file.keys()]
+    return names
 
 
 def description(config: ModelConfig) -> dict[str, Any]:

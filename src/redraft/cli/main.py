@@ -37,7 +37,7 @@ app.command()(fill)
 app.command()(replay)
 app.command()(inspect)
 app.command()(train)
-app.add_typer(evaluate.app, name="eval", help="Measure what a model can do: sudoku, infill, tools.")
+app.add_typer(evaluate.app, name="eval", help="Measure what a model can do: sudoku, infill, tools, smalltalk.")
 app.add_typer(bench.app, name="bench", help="Measure how fast a model runs.")
 
 

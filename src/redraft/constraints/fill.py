@@ -43,7 +43,7 @@ def causal_score(
 
     `last_hidden` [B,D] is the hidden state of each context's last token. The cache is extended.
     """
-    hidden = model.encode(canvases, cache)  # [B,L,D]
+    hidden = model.encode(canvases[:, : max(counts)], cache, list(counts))  # [B,T,D]
     before = torch.cat((last_hidden[:, None], hidden[:, :-1]), 1)
     scores = []
     for row, count in enumerate(counts):

@@ -40,7 +40,7 @@ class DenoiseStep:
 class Commit:
     """A finished canvas' contribution to the answer.
 
-    token_ids      the committed tokens that belong to the answer (cut at end-of-text and at max_tokens)
+    token_ids      the new tokens (cut at end-of-text, max_tokens and stop strings); all joined are the answer's
     text           the new text; the texts of all commits joined are the answer
     finish_reason  None while more canvases follow
     """

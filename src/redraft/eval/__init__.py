@@ -1,4 +1,4 @@
-"""Evaluations of what a model can do: Sudoku, infilling and tool calls, each with its reader and ``evaluate``."""
+"""Evaluations of what a model can do, each with its reader and ``evaluate``: Sudoku, infilling, tools, small talk."""
 
 from redraft.eval.files import DATA
 from redraft.eval.result import EvalResult, ItemRecord

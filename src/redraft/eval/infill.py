@@ -26,7 +26,7 @@ class InfillItem:
 
 
 class Filled(Protocol):
-    """A filling and its cost; ``steps`` are those of the hole length that was chosen."""
+    """A filling and its cost: ``steps`` of the hole length that was chosen, ``forwards`` of all that were tried."""
 
     @property
     def text(self) -> str: ...
@@ -34,6 +34,8 @@ class Filled(Protocol):
     def token_ids(self) -> Sequence[int]: ...
     @property
     def steps(self) -> int: ...
+    @property
+    def forwards(self) -> int: ...
 
 
 class Fills(Protocol):
@@ -93,5 +95,5 @@ def _record(item: InfillItem, filled: Filled) -> ItemRecord:
         expected=item.answer,
         steps=(filled.steps,),
         tokens=len(filled.token_ids),
-        forwards=filled.steps,
+        forwards=filled.forwards,
     )

@@ -18,12 +18,14 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_experts", "top_k_experts",
           "num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "head_dim", "global_head_dim",
           "sliding_window", "max_position_embeddings", "canvas_length")  # fmt: skip
-_FILES = ["*.json", "*.jinja", "*.safetensors", "*.txt", "*.model"]
+_DESCRIPTION_FILES = ["*.json"]
+_FILES = [*_DESCRIPTION_FILES, "*.jinja", "*.safetensors", "*.txt", "*.model"]
 
 
-def resolve_folder(model: str | Path) -> Path:
+def resolve_folder(model: str | Path, *, weights: bool = True) -> Path:
     """The folder of `tiny` (inside the package), of a folder's own path, or of a hub id (downloaded if need be).
 
+    With `weights=False` only JSON files are downloaded: the configs and the index of the weights.
     Raises `HubError` when the hub cannot deliver and `CheckpointError` when `model` is none of the three.
     """
     if model == EMBEDDED:
@@ -33,7 +35,7 @@ def resolve_folder(model: str | Path) -> Path:
     if os.path.exists(model):
         raise CheckpointError(f"{model} is a file; a model is a folder with config.json and safetensors files.")
     if isinstance(model, str) and _HUB_ID.fullmatch(model):
-        return _download(model)
+        return _download(model, _FILES if weights else _DESCRIPTION_FILES)
     raise CheckpointError(
         f"{str(model)!r} is neither '{EMBEDDED}', nor a folder, nor a hub id like google/diffusiongemma-26B-A4B-it."
     )
@@ -80,13 +82,13 @@ def _embedded_folder() -> Path:
     return folder
 
 
-def _download(hub_id: str) -> Path:
+def _download(hub_id: str, patterns: list[str]) -> Path:
     # Imported here because most runs need no hub and the client takes a while to import.
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     try:
-        return Path(snapshot_download(hub_id, allow_patterns=_FILES))
+        return Path(snapshot_download(hub_id, allow_patterns=patterns))
     except GatedRepoError as error:
         advice = f"needs permission: accept its terms at huggingface.co/{hub_id} and run `hf auth login`"
         raise HubError(f"{hub_id} {advice}.") from error

@@ -182,9 +182,7 @@ def _attend_all(q: Tensor, k: Tensor, v: Tensor, cache: KVCache, layer: int, row
     return kernels.attention(q[None], keys[None], values[None])[0]
 
 
-def _attend_causal(
-    q: Tensor, k: Tensor, v: Tensor, cache: KVCache, layer: int, row: int, window: int | None
-) -> Tensor:
+def _attend_causal(q: Tensor, k: Tensor, v: Tensor, cache: KVCache, layer: int, row: int, window: int | None) -> Tensor:
     """One request's new tokens [N,T,H] over its cached past and themselves: key <= query, and inside the window."""
     past_k, past_v, past = cache.cached(layer, row)
     here = cache.lengths[row] + torch.arange(q.shape[1], device=q.device)  # [T]

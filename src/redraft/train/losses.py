@@ -81,9 +81,7 @@ def linear_cross_entropy(
     if padding:  # one static chunk shape for the compiler
         hidden = F.pad(hidden, (0, 0, 0, padding))
         target, weight = F.pad(target, (0, padding)), F.pad(weight, (0, padding))
-    total, losses, hits = _LinearCrossEntropy.apply(
-        hidden, embedding, target, weight, cap, min(chunk, count), compiled
-    )  # type: ignore[misc]
+    total, losses, hits = _LinearCrossEntropy.apply(hidden, embedding, target, weight, cap, min(chunk, count), compiled)  # type: ignore[misc]
     return total, losses[:count], hits[:count]
 
 

@@ -14,6 +14,8 @@ from redraft.train.batch import Batch
 from redraft.train.two_stream import Outcome
 
 BUCKETS = 10
+LEVELS = tuple(f"t{bucket / BUCKETS:.1f}" for bucket in range(BUCKETS))
+"""Names of the buckets of noise levels, by their lower bounds."""
 
 
 class Meters:
@@ -21,7 +23,7 @@ class Meters:
 
     def __init__(self, sources: Sequence[str], device: torch.device) -> None:
         self.sources, self.device = list(sources), device
-        self.groups = [f"t{bucket / BUCKETS:.1f}" for bucket in range(BUCKETS)] + ["replaced", "kept", *self.sources]
+        self.groups = [*LEVELS, "replaced", "kept", *self.sources]
         self._tokens = torch.zeros(len(self.groups), 3, device=device)  # weight, loss, hits
         self._steps = torch.zeros(6, device=device)
 

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from redraft.errors import SettingError
+from redraft.train.meters import BUCKETS, LEVELS
 
 
 class Reporter:
@@ -100,9 +101,9 @@ def draw_losses(log: Path, picture: Path) -> None:
         if points:
             axes[0].plot(*zip(*points, strict=True), label=name.replace("_", " "))
     axes[0].set(xlabel="step", ylabel="nats per token", yscale="log", title="loss")
-    buckets = [name for name in rows[-1] if name.startswith("loss_t")] if rows else []
     for row, label in ((rows[len(rows) // 4], "a quarter in"), (rows[-1], "at the end")) if rows else ():
-        levels = [(float(name[6:]) + 0.05, float(row[name])) for name in buckets if row[name]]
+        buckets = [(row.get(f"loss_{name}"), (index + 0.5) / BUCKETS) for index, name in enumerate(LEVELS)]
+        levels = [(level, float(loss)) for loss, level in buckets if loss]
         if levels:
             axes[1].plot(*zip(*levels, strict=True), marker="o", label=label)
     axes[1].set(xlabel="noise level t", ylabel="nats per token", title="by noise level")

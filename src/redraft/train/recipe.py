@@ -181,6 +181,8 @@ class RunSettings:
 
     out: str
     """Folder for checkpoint, log, picture and the exported model."""
+    init: str = ""
+    """Model folder whose weights the run begins with; empty draws fresh ones."""
     seed: int = 0
     dtype: str = "float32"
     compile: bool = False

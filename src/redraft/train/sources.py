@@ -181,9 +181,7 @@ def _read(name: str, path: Path, vocab_size: int) -> Shard:
     except ShardError as error:
         raise SettingError(f"source {name}: {error}.") from error
     if len(shard.tokens) and int(shard.tokens.max()) >= vocab_size:
-        raise SettingError(
-            f"source {name}: token {int(shard.tokens.max())} is outside the vocabulary of {vocab_size}."
-        )
+        raise SettingError(f"source {name}: token {int(shard.tokens.max())} is outside the vocabulary of {vocab_size}.")
     return shard
 
 

