@@ -9,13 +9,14 @@ from redraft.cli.view import show
 from redraft.eval import DATA
 from redraft.eval.sudoku import messages_for, read_sudoku_csv
 
-CODE = '''def total(values):
-    """Return the sum of the values."""
-    result = 0
-    for <|fill|> in values:
-        result += value
-    return result
-'''
+CODE = """class Point:
+    def __init__(self, x, y):
+        self.x = x
+        <|fill|>
+
+    def norm(self):
+        return (self.x ** 2 + self.y ** 2) ** 0.5
+"""
 TOOL = {
     "type": "function",
     "function": {
@@ -35,7 +36,7 @@ TOOL = {
 
 def main() -> None:
     llm = redraft.load("tiny")
-    print("A hole in a Python function, seen from both sides:\n")
+    print("A hole in a Python class, seen from both sides:\n")
     prefix, suffix = CODE.split("<|fill|>")
     show_filling(llm, prefix, suffix, max_tokens=6, steps=16)
 
