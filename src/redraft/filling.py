@@ -23,8 +23,8 @@ from redraft.text.tokenizer import Tokenizer
 
 DEFAULT_HOLE = 32
 """Longest hole tried when max_tokens is not given; half a canvas where that is less."""
-FINALISTS = 6
-"""Hole lengths that are denoised fully after one step of every length has ranked them."""
+DEFAULT_STEPS = 12
+"""Step cap when none is given: the right length settles early; wrong ones may never settle and must not cost 48."""
 SCORED_SUFFIX = 8
 """Suffix tokens that take part in the final comparison: the filling must lead into what follows."""
 BATCH = 8
@@ -90,13 +90,13 @@ def fill(
     Raises `PromptError` if both sides are empty or the prefix does not fit the context.
     """
     started = time.perf_counter()
-    settings = resolve_settings(defaults, **given)
+    settings = resolve_settings(dataclasses.replace(defaults, steps=min(defaults.steps, DEFAULT_STEPS)), **given)
     if not prefix and not suffix:
         raise PromptError("There is nothing to fill between: prefix and suffix are both empty.")
     length = settings.canvas_length or model.config.canvas_length
     holes = _holes(tokenizer, suffix, _longest_hole(max_tokens, length), length)
     context = _encode_prefix(model, tokenizer, prefix, settings, room=holes[0].canvas_length)
-    finalists = _rank(context, holes)[:FINALISTS]
+    finalists = _finalists(context, holes)
     candidates = _denoise(context, finalists, on_record)
     best = max(candidates, key=lambda candidate: candidate.score)
     text = tokenizer.decode(best.tokens)
@@ -142,15 +142,29 @@ def _holes(tokenizer: Tokenizer, suffix: str, longest: int, canvas_length: int) 
     ]
 
 
-def _rank(context: _Context, holes: list[Hole]) -> list[Hole]:
-    """Holes by the mean entropy of their free positions after one step, surest first."""
+def _finalists(context: _Context, holes: list[Hole]) -> list[Hole]:
+    """The surest hole of every range of lengths, surest first: 1, 2, ... 7, then 8-9, 10-11, ... 16-18 and so on.
+
+    One step tells neighbouring lengths apart, but not short from long: a short hole always looks surer.
+    """
+    doubt = _doubts(context, holes)
+    chosen, start = [], 0
+    while start < len(holes):
+        end = start + 1 + holes[start].length // 8
+        chosen.append(min(holes[start:end], key=lambda hole: doubt[hole.length]))
+        start = end
+    return sorted(chosen, key=lambda hole: doubt[hole.length])
+
+
+def _doubts(context: _Context, holes: list[Hole]) -> dict[int, float]:
+    """Mean entropy of the free positions after one step, by hole length."""
     first = dataclasses.replace(context.settings, steps=1)
     doubt: dict[int, float] = {}
     for batch in _batches(holes):
         for record in denoise_canvases(context.model, context.caches(len(batch)), _job(batch, first), first):
             hole = batch[record.request_id]
             doubt[hole.length] = sum(record.entropy[: hole.length]) / hole.length
-    return sorted(holes, key=lambda hole: doubt[hole.length])
+    return doubt
 
 
 def _denoise(context: _Context, holes: list[Hole], on_record: OnRecord | None) -> list[_Candidate]:

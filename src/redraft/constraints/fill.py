@@ -1,7 +1,7 @@
 """Filling a hole between a prefix and a suffix: the suffix stands pinned in the canvas behind the hole.
 
 The prefix is context; the canvas is [hole][suffix]. How long the hole should be is not known, so every length is
-tried: one denoising step of each ranks them by how sure the model is of the hole, the best few are denoised fully,
+tried: one denoising step of each finds the surest of every range of lengths, those are denoised fully,
 and the finished ones are compared by their causal likelihood together with the text that follows.
 """
 
