@@ -18,6 +18,7 @@ SLIDING: LayerType = "sliding_attention"
 FULL: LayerType = "full_attention"
 
 MIN_CANVAS, MAX_CANVAS = 16, 512
+MAX_LOGPROBS = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -213,6 +214,12 @@ class GenerationSettings:
     forbid_empty: bool = False
     """Forbid end-of-text at the very first position of an answer, also in what feeds self-conditioning."""
     canvas_length: int | None = None
+    fit_canvas: bool = False
+    """Take a shorter canvas, a power of two, where it holds all that max_tokens leaves to write."""
+    latency_budget_ms: float | None = None
+    """Choose the step caps (at most `steps`) so that the answer takes about this long, from measured step times."""
+    logprobs: int | None = None
+    """Report each token's log-probability at its canvas' last step (0), and the k most likely tokens' as well (k)."""
     seed: int = 0
     stop: tuple[str, ...] = ()
 
@@ -229,6 +236,10 @@ class GenerationSettings:
         if self.canvas_length is not None:
             allowed = f"between {MIN_CANVAS} and {MAX_CANVAS}"
             _require(MIN_CANVAS <= self.canvas_length <= MAX_CANVAS, "canvas_length", self.canvas_length, allowed)
+        if self.latency_budget_ms is not None:
+            _require(self.latency_budget_ms > 0, "latency_budget_ms", self.latency_budget_ms, "above 0")
+        if self.logprobs is not None:
+            _require(0 <= self.logprobs <= MAX_LOGPROBS, "logprobs", self.logprobs, f"between 0 and {MAX_LOGPROBS}")
         if any(not text for text in self.stop):
             raise SettingError("stop holds an empty string.")
 
@@ -244,7 +255,7 @@ def _require(ok: bool, name: str, value: object, allowed: str) -> None:
 
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "fast": {"steps": 16, "stop_at_eos": True, "forbid_empty": True},
+    "fast": {"steps": 16, "stop_at_eos": True, "forbid_empty": True, "fit_canvas": True},
     "balanced": {},
     "careful": {
         "steps": 96, "schedule_steps": 96, "entropy_bound": 0.02, "t_max": 1.0, "t_min": 0.5, "forbid_empty": True,
@@ -256,6 +267,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "max_tokens": (int,), "steps": (int,), "schedule_steps": (int,), "stability_threshold": (int,), "seed": (int,),
     "canvas_length": (int,), "entropy_bound": (int, float), "t_min": (int, float), "t_max": (int, float),
     "confidence_threshold": (int, float), "stretch_schedule": (bool,), "stop_at_eos": (bool,), "forbid_empty": (bool,),
+    "fit_canvas": (bool,), "latency_budget_ms": (int, float), "logprobs": (int,),
 }  # fmt: skip
 
 

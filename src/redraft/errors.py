@@ -3,10 +3,13 @@
 RedraftError
 ├── InputError            (also a ValueError) something the caller gave cannot be honoured
 │   ├── SettingError          a setting is unknown, out of range, or contradicts another
+│   ├── ConstraintError       a constraint allows nothing, contradicts itself, or cannot be enforced
 │   ├── PromptError           the prompt is empty, too long, or holds ids outside the vocabulary
 │   ├── CheckpointError       a model folder is missing files, or its tensors do not fit its config
 │   └── HubError              a hub id cannot be resolved (offline, unknown, no permission)
-└── TrainingError         a run cannot go on (a NaN loss, a full disk)
+├── TrainingError         a run cannot go on (a NaN loss, a full disk)
+├── QueueFullError        too many requests wait already; trying again later may help
+└── EngineError           the engine has stopped, or broke while it worked on a request
 
 `InputError` is for users and is raised before any compute; invariants inside Redraft use `assert`.
 The command line maps InputError to exit code 2 and everything else to 1.
@@ -25,6 +28,10 @@ class SettingError(InputError):
     """A setting is unknown, out of range, or contradicts another one."""
 
 
+class ConstraintError(InputError):
+    """A constraint is malformed, allows no text, contradicts itself, is too large, or cannot be enforced."""
+
+
 class PromptError(InputError):
     """A prompt is empty, too long, malformed, or holds ids outside the vocabulary."""
 
@@ -39,3 +46,15 @@ class HubError(InputError):
 
 class TrainingError(RedraftError):
     """A training run cannot go on."""
+
+
+class QueueFullError(RedraftError):
+    """Too many requests wait already. `retry_after` is a guess, in seconds, of when there is room again."""
+
+    def __init__(self, message: str, retry_after: float) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class EngineError(RedraftError):
+    """The engine has stopped, or broke while it worked on the request."""

@@ -146,8 +146,29 @@ def _malformed_end(text: str, start: int) -> int:
     return limit if close < 0 else close + len(CALL_CLOSE)
 
 
+def scan_call(text: str, start: int, *, final: bool) -> tuple[ToolCall | None, int] | None:
+    """Read the call that opens at `start` of a text that is still growing, unless it is `final`.
+
+    Returns the call and where the text goes on; None in place of the call if the text up to there is no call; and None
+    alone while more text is needed to tell. What it once returns stays true however the text grows.
+    """
+    reader = _CallReader(text, start + len(CALL_OPEN))
+    try:
+        return reader.call(), reader.position
+    except _FormatError as error:
+        unclosed = isinstance(error, _UnclosedError) or len(text) - reader.position < len(CALL_CLOSE)
+        if unclosed and not final:
+            return None
+    end = _malformed_end(text, start + len(CALL_OPEN))
+    return None if end == len(text) and not text.endswith(CALL_CLOSE) and not final else (None, end)
+
+
 class _FormatError(Exception):
     """The text at hand is not a call; never leaves this module."""
+
+
+class _UnclosedError(_FormatError):
+    """A string has no end yet."""
 
 
 class _CallReader:
@@ -202,7 +223,7 @@ class _CallReader:
         self._expect(QUOTE)
         end = self.text.find(QUOTE, self.position)
         if end < 0:
-            raise _FormatError
+            raise _UnclosedError
         value = self.text[self.position : end]
         self.position = end + len(QUOTE)
         return value
