@@ -1,7 +1,7 @@
 """One slab of keys and values per layer and request.
 
 Full layers keep every committed token in order. A sliding layer keeps the last `sliding_window - 1` tokens in a
-ring: keys carry their rotation already and a canvas sees all of them, so their order never matters.
+ring. They are read in the order of their positions, so that sums over keys round as they do in any other storage.
 """
 
 from __future__ import annotations
@@ -67,13 +67,13 @@ class KVCache:
         return copied
 
     def cached(self, layer: int, row: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys and values [G,S,H] of one request's visible past and their positions [S], in slot order."""
+        """Keys and values [G,S,H] of one request's visible past and their positions [S], in the order of positions."""
         store, length = self._layers[layer], self.lengths[row]
-        count = min(length, store.slots)
-        request = self._rows[row]
-        slots = torch.arange(count, device=store.keys.device)
-        positions = length - 1 - (length - 1 - slots) % store.slots if store.slots else slots
-        return store.keys[request, :, :count], store.values[request, :, :count], positions
+        count, request = min(length, store.slots), self._rows[row]
+        keys, values = store.keys[request, :, :count], store.values[request, :, :count]
+        if length > count and (oldest := length % store.slots):
+            keys, values = keys.roll(-oldest, 1), values.roll(-oldest, 1)
+        return keys, values, torch.arange(length - count, length, device=keys.device)
 
     def write(self, layer: int, keys: Tensor, values: Tensor, counts: list[int]) -> None:
         """Store the first counts[b] of the new tokens' keys and values [B,G,T,H] behind each request's length."""

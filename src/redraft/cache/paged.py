@@ -1,0 +1,56 @@
+"""Keys and values in pages: one pool of pages per layer, and per forward the slots that its tokens read and write.
+
+A slot is a token's place in a pool: page * PAGE + position % PAGE. Shapes: T tokens, S keys, G key/value heads, H head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from redraft.cache.pages import PAGE
+from redraft.config import ModelConfig
+
+
+class PagedKV:
+    """The pools' tensors, [pages * PAGE, G, H] per layer for keys and for values."""
+
+    def __init__(
+        self, config: ModelConfig, full_pages: int, sliding_pages: int, *, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self._device = device
+        self.keys: list[Tensor] = []
+        self.values: list[Tensor] = []
+        for layer in range(config.num_hidden_layers):
+            pages = sliding_pages if config.is_sliding(layer) else full_pages
+            shape = (pages * PAGE, config.layer_kv_heads(layer), config.layer_head_dim(layer))
+            self.keys.append(torch.empty(shape, device=device, dtype=dtype))
+            self.values.append(torch.empty(shape, device=device, dtype=dtype))
+
+    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Store keys and values [T,G,H] at slots [T]."""
+        self.keys[layer].index_copy_(0, slots, keys)
+        self.values[layer].index_copy_(0, slots, values)
+
+    def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [1,G,S,H] at slots [S]."""
+        keys, values = self.keys[layer].index_select(0, slots), self.values[layer].index_select(0, slots)  # [S,G,H]
+        return keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
+
+    def slots(self, pages: Sequence[int], first: int, stop: int) -> Tensor:
+        """Slots of positions first .. stop of a request with these pages, int64 [stop - first]."""
+        begin = first // PAGE
+        page = torch.tensor(pages[begin : -(-stop // PAGE)], dtype=torch.long)
+        slots = (page[:, None] * PAGE + torch.arange(PAGE)).flatten()
+        return slots[first - begin * PAGE : stop - begin * PAGE].to(self._device)
+
+
+def page_bytes(config: ModelConfig, item: int) -> tuple[int, int]:
+    """Bytes of one page of the full and of the sliding space, all layers, keys and values, `item` bytes a number."""
+    sizes = [0, 0]
+    for layer in range(config.num_hidden_layers):
+        numbers = 2 * config.layer_kv_heads(layer) * config.layer_head_dim(layer) * PAGE
+        sizes[config.is_sliding(layer)] += numbers * item
+    return sizes[0], sizes[1]

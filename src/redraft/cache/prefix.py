@@ -1,0 +1,23 @@
+"""Names of prompt prefixes: two prompts that begin alike have the same keys as far as they do."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from redraft.cache.pages import PAGE
+
+
+def prefix_keys(token_ids: Sequence[int]) -> list[bytes]:
+    """One key per whole page of a prompt. A key stands for all tokens up to the end of its page.
+
+    A cryptographic hash, because a collision would show one user's text to another.
+    """
+    keys: list[bytes] = []
+    key = b""
+    for start in range(0, len(token_ids) - PAGE + 1, PAGE):
+        page = array("q", token_ids[start : start + PAGE]).tobytes()
+        key = blake2b(key + page, digest_size=16).digest()
+        keys.append(key)
+    return keys

@@ -1,0 +1,180 @@
+"""Pages: promises hold under any order of events, prefixes are found as far as both spaces know them."""
+
+import random
+
+import pytest
+
+from redraft.cache.pages import PAGE, PageManager, PagePool, PageTable, pages_for
+from redraft.cache.prefix import prefix_keys
+
+WINDOW = 400
+"""A token sees the 399 before it: up to three pages of the past."""
+
+
+def written(manager: PageManager, keys: list[bytes], positions: int, *, span: int = PAGE) -> PageTable:
+    """A request that has encoded its prompt page by page, as the scheduler does it."""
+    table = manager.open(positions, span, keys)
+    assert table is not None
+    for page in range(len(table.full), len(keys)):
+        manager.leave_behind(table, page * PAGE)
+        manager.cover(table, (page + 1) * PAGE)
+        manager.name(table, page, page + 1)
+    manager.leave_behind(table, len(keys) * PAGE)
+    return table
+
+
+class TestPool:
+    def test_a_page_is_free_again_when_nobody_holds_it(self) -> None:
+        pool = PagePool(2)
+        page = pool.take()
+        pool.share(page)
+        pool.drop(page)
+        assert (pool.held, pool.available) == (1, 1)
+        pool.drop(page)
+        assert (pool.held, pool.available, pool.kept) == (0, 2, 0)
+        with pytest.raises(AssertionError):
+            pool.drop(page)
+
+    def test_known_pages_are_kept_until_others_need_them_oldest_first(self) -> None:
+        pool = PagePool(3)
+        pages = [pool.take() for _ in range(3)]
+        for page, key in zip(pages, (b"a", b"b", b"c"), strict=True):
+            pool.name(page, key)
+        for page in (pages[1], pages[0], pages[2]):
+            pool.drop(page)
+        assert pool.kept == 3
+        assert pool.take() == pages[1]
+        assert pool.find(b"b") is None
+        assert pool.find(b"a") == pages[0]
+        pool.share(pages[0])  # in use again: no longer to be given away
+        assert pool.take() == pages[2]
+        assert pool.available == 0
+
+    def test_the_first_page_with_a_key_keeps_it(self) -> None:
+        pool = PagePool(2)
+        first, second = pool.take(), pool.take()
+        pool.name(first, b"a")
+        pool.name(second, b"a")
+        assert pool.find(b"a") == first
+        pool.drop(second)
+        assert pool.kept == 0
+
+    def test_forgetting_frees_what_was_kept_and_nothing_else(self) -> None:
+        pool = PagePool(2)
+        kept, held = pool.take(), pool.take()
+        pool.name(kept, b"a")
+        pool.name(held, b"b")
+        pool.drop(kept)
+        pool.forget()
+        assert (pool.held, pool.kept, pool.available) == (1, 0, 1)
+        assert pool.find(b"b") is None
+        pool.drop(held)
+        assert (pool.kept, pool.available) == (0, 2)
+
+
+class TestPrefixes:
+    def test_keys_depend_on_everything_before(self) -> None:
+        one = prefix_keys([1] * PAGE + [2] * PAGE + [9])
+        other = prefix_keys([3] * PAGE + [2] * PAGE)
+        assert len(one) == len(other) == 2
+        assert not set(one) & set(other)
+        assert prefix_keys([1] * (2 * PAGE - 1)) == one[:1]
+
+    def test_the_same_prompt_is_found_again(self) -> None:
+        manager = PageManager(20, 20, WINDOW)
+        keys = prefix_keys(list(range(6 * PAGE)))
+        manager.close(written(manager, keys, 7 * PAGE))
+        again = manager.open(7 * PAGE, PAGE, keys)
+        assert again is not None
+        assert again.reused == 6
+        assert again.sliding[:4] == [-1] * 4  # position 6 * 256 sees the 399 tokens before it: pages 4 and 5
+        assert min(again.sliding[4:]) >= 0
+
+    def test_a_shorter_common_beginning_is_found_while_its_window_is_known(self) -> None:
+        manager = PageManager(20, 20, WINDOW)
+        tokens = list(range(6 * PAGE))
+        manager.close(written(manager, prefix_keys(tokens), 7 * PAGE))
+        forked = prefix_keys([*tokens[: 3 * PAGE], *([0] * PAGE)])
+        table = manager.open(5 * PAGE, PAGE, forked)
+        assert table is not None
+        assert table.reused == 3
+
+    @pytest.mark.parametrize(("unknown", "reused"), [(3, 3), (2, 2), (1, 4), (0, 4)])
+    def test_a_prefix_is_resumed_where_the_window_behind_it_is_known(self, unknown: int, reused: int) -> None:
+        """All four pages are known in the full space, all but one in the sliding one; a window reaches two back."""
+        manager = PageManager(20, 20, WINDOW)
+        keys = prefix_keys(list(range(4 * PAGE)))
+        table = manager.open(5 * PAGE, 4 * PAGE, keys)
+        assert table is not None
+        manager.cover(table, 4 * PAGE)
+        for page, key in enumerate(keys):
+            manager.full.name(table.full[page], key)
+            if page != unknown:
+                manager.sliding.name(table.sliding[page], key)
+        manager.close(table)
+        again = manager.open(5 * PAGE, PAGE, keys)
+        assert again is not None
+        assert again.reused == reused
+
+    def test_the_cache_can_be_switched_off(self) -> None:
+        manager = PageManager(20, 20, WINDOW, reuse=False)
+        keys = prefix_keys(list(range(2 * PAGE)))
+        manager.close(written(manager, keys, 3 * PAGE))
+        assert manager.full.kept == manager.sliding.kept == 0
+
+    def test_a_page_that_another_request_wrote_meanwhile_is_adopted(self) -> None:
+        manager = PageManager(20, 20, WINDOW)
+        keys = prefix_keys(list(range(2 * PAGE)))
+        late = manager.open(3 * PAGE, PAGE, keys)
+        assert late is not None
+        assert not manager.adopt(late)
+        early = written(manager, keys, 3 * PAGE)
+        assert manager.adopt(late)
+        assert manager.adopt(late)
+        assert not manager.adopt(late)
+        assert late.full == early.full
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_promises_hold_in_any_order_of_events(seed: int) -> None:
+    """Requests of all lengths open, grow, finish and are broken off; taking a page never fails and none is lost."""
+    luck = random.Random(seed)
+    manager = PageManager(40, 26, WINDOW)
+    prompts = [[luck.randrange(9) for _ in range(luck.randrange(1, 9 * PAGE))] for _ in range(3)]
+    live: list[tuple[PageTable, int, int]] = []  # table, committed positions, positions in all
+    for _ in range(600):
+        if luck.random() < 0.3:
+            prompt = luck.choice(prompts)[: luck.randrange(1, 9 * PAGE)]
+            positions = len(prompt) + luck.randrange(1, 600)
+            table = manager.open(positions, 2 * PAGE, prefix_keys(prompt))
+            if table is not None:
+                live.append((table, len(table.full) * PAGE, positions))
+        elif live:
+            at = luck.randrange(len(live))
+            table, committed, positions = live.pop(at)
+            while len(table.full) * PAGE == committed and manager.adopt(table):
+                committed += PAGE
+                manager.leave_behind(table, committed)
+            if committed == positions or luck.random() < 0.1:
+                manager.close(table)
+                continue
+            manager.leave_behind(table, committed)
+            stop = min(positions, committed // PAGE * PAGE + luck.choice((PAGE, 2 * PAGE)))
+            manager.cover(table, stop)
+            manager.name(table, committed // PAGE, stop // PAGE)
+            live.append((table, stop, positions))
+        check(manager, [table for table, _, _ in live])
+    for table, _, _ in live:
+        manager.close(table)
+    check(manager, [])
+    assert manager.full.held == manager.sliding.held == 0
+    assert manager._full_promised == manager._sliding_promised == 0
+
+
+def check(manager: PageManager, tables: list[PageTable]) -> None:
+    for pool, lists in ((manager.full, [t.full for t in tables]), (manager.sliding, [t.sliding for t in tables])):
+        held = {page for pages in lists for page in pages if page >= 0}
+        assert pool.held == len(held)
+    assert manager.full.available >= sum(table.full_left for table in tables) == manager._full_promised
+    assert all(sum(page >= 0 for page in table.sliding) <= table.sliding_most for table in tables)
+    assert all(len(table.full) == len(table.sliding) <= pages_for(10**6) for table in tables)
