@@ -1,0 +1,54 @@
+"""INT4: whole numbers from -8 to 7 in groups of inputs that share a scale, rounded from the weights alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from redraft.errors import SettingError
+
+
+@dataclass(frozen=True, slots=True)
+class Int4Weight:
+    """A weight [...,N,K] in INT4.
+
+    packed  uint8 [...,N,K/2]       two inputs a byte, the even one in the low nibble; a code is the value plus 8
+    scale   bf16 or fp32 [...,N,K/group]
+    """
+
+    packed: Tensor
+    scale: Tensor
+    group: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.packed.shape[:-1], 2 * self.packed.shape[-1])
+
+    @property
+    def nbytes(self) -> int:
+        return self.packed.nbytes + self.scale.nbytes
+
+    def to(self, device: torch.device) -> Self:
+        return type(self)(self.packed.to(device), self.scale.to(device), self.group)
+
+    def dequantize(self, dtype: torch.dtype) -> Tensor:
+        """The weight [...,N,K]; products in fp32, rounded once."""
+        codes = torch.stack((self.packed & 0xF, self.packed >> 4), -1).flatten(-2)  # [...,N,K]
+        grouped = (codes.float() - 8).unflatten(-1, (-1, self.group))
+        return (grouped * self.scale.float()[..., None]).flatten(-2).to(dtype)
+
+
+def quantize_int4(weight: Tensor, group: int = 64) -> Int4Weight:
+    """Round each group of inputs of a weight [...,N,K] to multiples of its largest magnitude over 7.5, scale in bf16.
+
+    Raises `SettingError` if the group does not divide K.
+    """
+    if weight.shape[-1] % group:
+        raise SettingError(f"group is {group}; it must divide the {weight.shape[-1]} inputs of the weight.")
+    grouped = weight.float().unflatten(-1, (-1, group))  # [...,N,K/group,group]
+    scale = (grouped.abs().amax(-1).clamp(min=1e-12) / 7.5).to(torch.bfloat16)
+    codes = ((grouped / scale.float()[..., None]).round().clamp(-8, 7) + 8).flatten(-2).to(torch.uint8)
+    return Int4Weight(codes[..., 0::2] | codes[..., 1::2] << 4, scale, group)

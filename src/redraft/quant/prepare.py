@@ -1,0 +1,52 @@
+"""From the natural order in which weights are stored to the order in which the kernels read them.
+
+bf16 and FP8 keep their order. INT4 is rearranged into the tiles that a kernel streams, and its codes into ones that
+turn into e4m3 numbers by moving bits.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from redraft.errors import SettingError
+from redraft.kernels.packed import INT4_UNIT, Packed, PackedExperts, PackedFp8, PackedInt4
+from redraft.quant.fp8 import Fp8Weight
+from redraft.quant.int4 import Int4Weight
+
+Stored = Tensor | Fp8Weight | Int4Weight
+
+
+def prepare_experts(gate_up: Stored, down: Stored) -> PackedExperts:
+    """Stored weights gate_up [E,2I,D] (gate rows first) and down [E,D,I] of one layer, as the kernels read them."""
+    return PackedExperts(prepare(gate_up), prepare(down))
+
+
+def prepare(weight: Stored) -> Packed:
+    """A stored weight [...,N,K] as the kernels read it; bf16 and FP8 share memory with what was given."""
+    if isinstance(weight, Int4Weight):
+        return _prepare_int4(weight)
+    if isinstance(weight, Fp8Weight):
+        return PackedFp8(weight.values.contiguous(), weight.scale.squeeze(-1).float().contiguous())
+    return weight.contiguous()
+
+
+def _prepare_int4(weight: Int4Weight) -> PackedInt4:
+    """Pairs inputs 32 apart in a byte, so that one block of 64 inputs is two halves that a product takes in turn.
+
+    Raises `SettingError` for groups other than 32 and 64 inputs.
+    """
+    if weight.group not in (32, 64):
+        raise SettingError(f"int4 group is {weight.group}; the kernels take 32 and 64.")
+    codes = torch.stack((weight.packed & 0xF, weight.packed >> 4), -1).flatten(-2)  # [...,N,K], value + 8
+    codes = torch.where(codes >= 8, codes - 8, 15 - codes)  # sign in bit 3, then v or -v - 1
+    low, high = codes.unflatten(-1, (-1, 2, 32)).unbind(-2)  # [...,N,K/64,32]
+    packed = (low | high << 4).movedim(-2, -3).contiguous()  # [...,K/64,N,32]
+    return PackedInt4(packed, _paired(weight.scale / INT4_UNIT), weight.group)
+
+
+def _paired(scale: Tensor) -> Tensor:
+    """Scales [...,N,K/group] of neighbouring groups side by side, bf16 [...,P,N,2]; a missing second one is 0."""
+    scale = F.pad(scale, (0, scale.shape[-1] % 2)).unflatten(-1, (-1, 2))  # [...,N,P,2]
+    return scale.movedim(-3, -2).to(torch.bfloat16).contiguous()
