@@ -49,6 +49,11 @@ def force(backend: str) -> Iterator[None]:
         _forced = before
 
 
+def forced() -> str | None:
+    """The backend that `force` or REDRAFT_KERNELS asks for, if any."""
+    return _forced
+
+
 def _backend(x: Tensor) -> str:
     if _forced is not None:
         return _forced

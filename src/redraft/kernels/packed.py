@@ -1,0 +1,113 @@
+"""Weights and activations as the kernels read them: plain tensors with a name for each layout.
+
+Shapes: E experts, N outputs, K inputs, T rows. `...` is [E] for experts and
+nothing for a dense weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+INT4_UNIT = 2.0**-9
+"""What a code of 1 means to the kernels: four-bit codes become e4m3 numbers by moving bits, and land on this scale."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows8:
+    """Activations in FP8: values e4m3 [T,D], scale fp32 [T,1]."""
+
+    values: Tensor
+    scale: Tensor
+
+    def dequantize(self, dtype: torch.dtype) -> Tensor:
+        """[T,D]; products in fp32, rounded once."""
+        return (self.values.float() * self.scale).to(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFp8:
+    """A weight in FP8: values e4m3 [...,N,K], scale fp32 [...,N]."""
+
+    values: Tensor
+    scale: Tensor
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[...,N,K]"""
+        return tuple(self.values.shape)
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + self.scale.nbytes
+
+    def __getitem__(self, expert: int) -> Self:
+        return type(self)(self.values[expert], self.scale[expert])
+
+    def dequantize(self, dtype: torch.dtype) -> Tensor:
+        """The weight [...,N,K]; products in fp32, rounded once."""
+        return (self.values.float() * self.scale[..., None]).to(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class PackedInt4:
+    """A weight in INT4, tile by tile in the order in which a kernel streams it.
+
+    codes   uint8 [...,K/64,N,32]   byte j of block b holds input 64b + j low and input 64b + 32 + j high
+    scale   bf16  [...,P,N,2]       of groups 2p and 2p + 1, over `INT4_UNIT`; a pair without its second group has 0
+    group   inputs that share a scale, 32 or 64
+
+    A code has the sign in bit 3; below it a value v >= 0 is v itself and a value v < 0 is -v - 1.
+    """
+
+    codes: Tensor
+    scale: Tensor
+    group: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[...,N,K]"""
+        *lead, blocks, count, _ = self.codes.shape
+        return (*lead, count, 64 * blocks)
+
+    @property
+    def nbytes(self) -> int:
+        return self.codes.nbytes + self.scale.nbytes
+
+    def __getitem__(self, expert: int) -> Self:
+        return type(self)(self.codes[expert], self.scale[expert], self.group)
+
+    def dequantize(self, dtype: torch.dtype) -> Tensor:
+        """The weight [...,N,K]; products in fp32, rounded once."""
+        codes = torch.stack((self.codes & 0xF, self.codes >> 4), -2)  # [...,K/64,N,2,32]
+        low = (codes & 7).float()
+        values = torch.where(codes >= 8, -low - 1, low).movedim(-4, -3).flatten(-3)  # [...,N,K]
+        grouped = values.unflatten(-1, (-1, self.group))  # [...,N,K/group,group]
+        scale = (
+            (self.scale.float() * INT4_UNIT).movedim(-3, -2).flatten(-2)[..., : grouped.shape[-2]]
+        )  # [...,N,K/group]
+        return (grouped * scale[..., None]).flatten(-2).to(dtype)
+
+
+Packed = Tensor | PackedFp8 | PackedInt4
+"""A weight as the kernels read it; bf16 (or fp32 on a CPU) weights stay plain tensors [...,N,K]."""
+
+
+@dataclass(frozen=True, slots=True)
+class PackedExperts:
+    """The experts of one layer: gate_up [E,2I,D] (gate rows first) and down [E,D,I], both in the same format."""
+
+    gate_up: Packed
+    down: Packed
+
+    @property
+    def nbytes(self) -> int:
+        return self.gate_up.nbytes + self.down.nbytes
+
+
+def dequantized(weight: Packed, dtype: torch.dtype) -> Tensor:
+    """A weight in any format as plain numbers [...,N,K]."""
+    return weight.to(dtype) if isinstance(weight, Tensor) else weight.dequantize(dtype)

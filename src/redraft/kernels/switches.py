@@ -1,0 +1,93 @@
+"""One switch per GPU operation: any of them can be sent to its eager twin, to find out which kernel is to blame.
+
+REDRAFT_EAGER=attention,experts does it for a process, `eager_operations` inside a `with` block. `watching` lets a
+benchmark stand around every operation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ParamSpec, TypeVar
+
+from redraft import kernels
+from redraft.errors import SettingError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+OPERATIONS = (
+    "enter_tokens", "soft_norm", "soft_gated_linear", "soft_linear", "rope", "enter", "qkv_linear", "qkv", "attention",
+    "quantize", "out_linear", "after_attention", "route", "experts", "gated_linear", "mlp_linear",
+    "after_experts", "predict", "soft_embeddings", "finish_step",
+)  # fmt: skip
+"""In the order of a step."""
+
+
+def _checked(names: frozenset[str]) -> frozenset[str]:
+    if unknown := sorted(names - set(OPERATIONS)):
+        raise SettingError(f"{unknown[0]!r} is no GPU operation; there are {', '.join(OPERATIONS)}.")
+    return names
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation about to run."""
+
+    name: str
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def run(self) -> Any:
+        """Its result, by the kernel or the twin, whichever is switched on."""
+        if self.name not in _eager:
+            return self.function(*self.args, **self.kwargs)
+        with kernels.force("eager"):
+            return self.function(*self.args, **self.kwargs)
+
+
+Watch = Callable[[Operation], Any]
+_watch: Watch | None = None
+_eager = _checked(frozenset(name for name in os.environ.get("REDRAFT_EAGER", "").split(",") if name))
+
+
+@contextmanager
+def eager_operations(*names: str) -> Iterator[None]:
+    """Send these operations to their eager twins. Twins may wait for the device: no CUDA graph can hold them."""
+    global _eager
+    before, _eager = _eager, _eager | _checked(frozenset(names))
+    try:
+        yield
+    finally:
+        _eager = before
+
+
+def graphable() -> bool:
+    """Whether a forward may be captured: no operation is switched to its twin."""
+    return not _eager and kernels.forced() is None
+
+
+@contextmanager
+def watching(watch: Watch) -> Iterator[None]:
+    """Hand every operation to `watch`, which runs it and returns its result."""
+    global _watch
+    before, _watch = _watch, watch
+    try:
+        yield
+    finally:
+        _watch = before
+
+
+def watched() -> bool:
+    """Whether something watches the operations."""
+    return _watch is not None
+
+
+def call(name: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """`function`, or its eager twin if the operation is switched to it."""
+    assert name in OPERATIONS, name
+    operation = Operation(name, function, args, kwargs)
+    return operation.run() if _watch is None else _watch(operation)

@@ -1,0 +1,278 @@
+"""Attention of every segment over its request's pages, without a mask tensor.
+
+A canvas sees all keys from `window - 1` before its start (or from 0) to its own end; a prompt row sees keys up to
+itself, and inside the window. The canvas' own keys lie in the pages too, behind the committed ones, so that one range
+of positions is all there is to read.
+
+Shapes: R rows = S segments of L, N query heads, G key/value heads, H head dim, P pages of a request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from redraft.kernels import eager
+from redraft.kernels.packed import Rows8
+from redraft.kernels.triton.descriptors import descriptor
+from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, roomy, tl, use_triton
+from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
+from redraft.kernels.triton.segments import DENOISE, PAGE, UNUSED, Segments
+
+Rows = Tensor | Rows8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AttentionTile:
+    """How the kernel cuts its work. The number of splits is fixed, so that one graph serves any context length.
+
+    rows     query rows (of all heads of a group) per program
+    keys     keys per turn of its loop, a divisor of the page
+    splits   programs that share the keys of one row tile
+    parts    programs that share the columns of the values; each computes the scores anew
+    inside   a loop of its own, without masks, for keys that all rows see: pays when a program reads many keys
+    """
+
+    rows: int
+    keys: int
+    splits: int
+    parts: int
+    warps: int
+    stages: int
+    inside: bool = False
+
+
+def attend(
+    q: Tensor, keys: Tensor, values: Tensor, table: Tensor, segments: Segments, *, window: int | None,
+    fp8: bool = False, tile: AttentionTile | None = None,
+) -> Rows:  # fmt: skip
+    """q [R,N,H] over pages keys and values [pages,256,G,H] -> [R,N*H] in q's dtype, or as e4m3 rows if `fp8`.
+
+    table int32 [S,P]: the page of each 256 positions of a segment's request. `window` None: everything before.
+    Scores have scale 1. Rows of padding come out finite. Pages must hold finite numbers even where nothing was written
+    yet. `tile` overrides the tuned shape of the kernel.
+    """
+    if use_triton(q):
+        return _attend(q, keys, values, table, segments, window or 0, fp8, tile or tuned(q, keys, segments))
+    out = torch.zeros_like(q)  # [R,N,H]
+    for s in range(len(segments.kind)):
+        kind, start, length = (int(x[s]) for x in (segments.kind, segments.start, segments.length))
+        if kind != UNUSED and length:
+            here = slice(s * segments.rows, s * segments.rows + length)
+            seen = _seen(kind, start, length, window, q.device)
+            k, v = _gather(keys, table[s], start + length), _gather(values, table[s], start + length)
+            out[here] = eager.attention(q[None, here].transpose(1, 2), k, v, seen[None, None]).view_as(out[here])
+    return quantize_rows_eager(out.flatten(1)) if fp8 else out.flatten(1)
+
+
+def _seen(kind: int, start: int, length: int, window: int | None, device: torch.device) -> Tensor:
+    """Which positions [start + length] each row of a segment sees, bool [length, start + length]."""
+    key = torch.arange(start + length, device=device)[None]
+    row = torch.arange(start, start + length, device=device)[:, None]
+    first = torch.full_like(row, start) if kind >= DENOISE else row
+    last = torch.full_like(row, start + length - 1) if kind >= DENOISE else row
+    seen = key <= last
+    return seen if window is None else seen & (key > first - window)
+
+
+def _gather(pool: Tensor, pages: Tensor, count: int) -> Tensor:
+    """Positions 0..count of one request [1,G,count,H]; pages given back (-1) read as zeros, which nothing sees."""
+    pages = pages[: cdiv(count, PAGE)].long()
+    rows = pool[pages.clamp(min=0)] * (pages >= 0)[:, None, None, None]
+    return rows.flatten(0, 1)[:count].transpose(0, 1)[None]
+
+
+def tuned(q: Tensor, keys: Tensor, segments: Segments) -> AttentionTile:
+    """The shape measured fastest on one H200, or what fits elsewhere.
+
+    What changes rounding (keys per turn, splits) follows from the model's shape alone, so that a canvas gets the same
+    numbers in any batch. Rows and parts do not change a row's result: they fill the GPU.
+    """
+    dim, groups = keys.shape[3], keys.shape[2]
+    packed = segments.rows * (q.shape[1] // groups)
+    splits = min(max(64 // (groups * cdiv(packed, 64)), 1), 8)
+    if q.element_size() == 4:  # no fast product
+        return AttentionTile(rows=16, keys=16, splits=splits, parts=1, warps=4, stages=2)
+    if not roomy(q.device):
+        rows, keys_at_once = (32, 32) if dim <= 256 else (16, 16)
+        parts = 1 if dim <= 256 else 2
+        return AttentionTile(rows=rows, keys=keys_at_once, splits=splits, parts=parts, warps=4, stages=2)
+    if dim > 256:
+        return AttentionTile(rows=64, keys=32, splits=splits, parts=2, warps=4, stages=3)
+    if len(segments.kind) * groups * cdiv(packed, 128) >= 96:
+        return AttentionTile(rows=128, keys=64, splits=splits, parts=1, warps=8, stages=2, inside=True)
+    parts = 2 if len(segments.kind) == 1 and dim >= 128 else 1
+    return AttentionTile(rows=64, keys=64, splits=splits, parts=parts, warps=4, stages=3, inside=parts == 1)
+
+
+def _attend(
+    q: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    table: Tensor,
+    segments: Segments,
+    window: int,
+    fp8: bool,
+    tile: AttentionTile,
+) -> Rows:
+    (rows, heads, dim), groups, count = q.shape, keys.shape[2], len(segments.kind)
+    split = tile.splits > 1
+    out = torch.empty_like(q, dtype=torch.float8_e4m3fn if split and fp8 else q.dtype)
+    partial, peaks, sums = out, None, None
+    if split:
+        partial = q.new_empty(tile.splits, rows, heads, dim, dtype=torch.float32)
+        peaks, sums = (q.new_empty(tile.splits, rows, heads, dtype=torch.float32) for _ in range(2))
+    row_tiles = cdiv(segments.rows * (heads // groups), tile.rows)
+    shape: dict[str, Any] = {"ROWS": segments.rows, "HEADS": heads, "DIM": dim}
+    _attend_kernel[(row_tiles * tile.parts, groups * tile.splits, count)](
+        q, descriptor(keys.view(-1, groups * dim), tile.keys, dim),
+        descriptor(values.view(-1, groups * dim), tile.keys, dim // tile.parts), table, segments.kind, segments.start,
+        segments.length, partial, peaks, sums, table.stride(0), rows * heads, tile.splits, GROUPS=groups,
+        WINDOW=window, TILE=tile.rows, KEYS=tile.keys, SPLIT=split, PARTS=tile.parts, INSIDE=tile.inside,
+        num_warps=tile.warps, num_stages=tile.stages, **shape, **early(q),
+    )  # fmt: skip
+    if not split:
+        return quantize_rows(out.view(rows, heads * dim)) if fp8 else out.view(rows, heads * dim)
+    block, scale = (next_power_of_2(heads), q.new_empty(rows, 1, dtype=torch.float32)) if fp8 else (4, None)
+    _merge_kernel[(rows, cdiv(heads, block))](
+        partial, peaks, sums, segments.kind, segments.length, out, scale, rows * heads, SPLITS=tile.splits, FP8=fp8,
+        BLOCK=block, num_warps=8 if fp8 else 4, **shape, **early(q),
+    )  # fmt: skip
+    out = out.view(rows, heads * dim)
+    return out if scale is None else Rows8(out, scale)
+
+
+@jit
+def _attend_kernel(
+    q, keys, values, table, kind, start, length, out, peaks, sums, table_stride, total, splits,
+    ROWS: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
+    TILE: tl.constexpr, KEYS: tl.constexpr, SPLIT: tl.constexpr, PARTS: tl.constexpr, INSIDE: tl.constexpr,
+):  # fmt: skip
+    """One tile of packed rows (a token's heads of one group side by side) over one split of its keys."""
+    await_inputs()
+    SHARE: tl.constexpr = HEADS // GROUPS  # query heads of a group
+    COLUMNS: tl.constexpr = DIM // PARTS
+    LOG2E: tl.constexpr = 1.4426950408889634
+    segment = tl.program_id(2)
+    group, split = tl.program_id(1) // splits, tl.program_id(1) % splits
+    first_row, part = tl.program_id(0) // PARTS * TILE, tl.program_id(0) % PARTS
+    what, begin, count = tl.load(kind + segment), tl.load(start + segment), tl.load(length + segment)
+    if what == 0:
+        count = 0
+
+    packed = first_row + tl.arange(0, TILE)
+    token, head = packed // SHARE, group * SHARE + packed % SHARE
+    inside = token < ROWS
+    line = ((segment * ROWS + token) * HEADS + head)[:, None]  # of q and out
+    column = tl.arange(0, DIM)[None]
+    out_column = part * COLUMNS + tl.arange(0, COLUMNS)
+    if first_row // SHARE >= count:
+        if not SPLIT:
+            nothing = tl.zeros([TILE, COLUMNS], out.dtype.element_ty)
+            tl.store(out + line * DIM + out_column[None], nothing, inside[:, None])
+        return
+
+    # What each row sees is one range of positions, [low, high).
+    high = tl.where(what >= 2, begin + count, begin + token + 1)
+    low = tl.zeros_like(high)
+    if WINDOW:
+        low = tl.maximum(tl.where(what >= 2, begin, begin + token) - (WINDOW - 1), 0)
+    last_token = tl.minimum((first_row + TILE - 1) // SHARE, count - 1)
+    stop = tl.where(what >= 2, begin + count, begin + last_token + 1)
+    base = tl.min(low) // KEYS * KEYS
+    turns = tl.cdiv(tl.cdiv(stop - base, KEYS), splits)
+    base += split * turns * KEYS
+    stop = tl.minimum(stop, base + turns * KEYS)
+
+    queries = tl.load(q + line * DIM + column, inside[:, None], other=0.0)
+    peak = tl.full([TILE], float("-inf"), tl.float32)
+    mass = tl.zeros([TILE], tl.float32)
+    mean = tl.zeros([TILE, COLUMNS], tl.float32)
+    pages = table + segment * table_stride
+    key_column, value_column = group * DIM, group * DIM + part * COLUMNS
+    near, far = stop, stop
+    if INSIDE:  # between the edges every row sees every key, and nothing has to be masked
+        near = tl.minimum(tl.maximum(tl.cdiv(tl.max(low), KEYS) * KEYS, base), stop)
+        far = tl.minimum(tl.maximum(tl.min(high) // KEYS * KEYS, near), stop)
+    peak, mass, mean = _take(
+        peak, mass, mean, queries, keys, values, pages, base, near, low, high, key_column, value_column, KEYS, True
+    )
+    if INSIDE:
+        peak, mass, mean = _take(
+            peak, mass, mean, queries, keys, values, pages, near, far, low, high, key_column, value_column, KEYS, False
+        )
+        peak, mass, mean = _take(
+            peak, mass, mean, queries, keys, values, pages, far, stop, low, high, key_column, value_column, KEYS, True
+        )
+
+    if not SPLIT:
+        mean = tl.where((token < count)[:, None], mean / mass[:, None], 0.0)
+        tl.store(out + line * DIM + out_column[None], mean.to(out.dtype.element_ty), inside[:, None])
+    else:
+        inside = inside & (token < count)
+        out += split * total.to(tl.int64) * DIM
+        tl.store(out + line * DIM + out_column[None], mean, inside[:, None])
+        row = split * total + (segment * ROWS + token) * HEADS + head
+        tl.store(peaks + row, peak * LOG2E, inside)
+        tl.store(sums + row, mass, inside)
+
+
+@jit
+def _take(
+    peak, mass, mean, queries, keys, values, pages, begin, stop, low, high, key_column, value_column,
+    KEYS: tl.constexpr, EDGE: tl.constexpr,
+):  # fmt: skip
+    """Take keys begin..stop into the running softmax of a row tile: largest score, mass and unscaled mean."""
+    LOG2E: tl.constexpr = 1.4426950408889634
+    page = tl.load(pages + begin // 256, begin < stop, other=0)
+    for at in tl.range(begin, stop, KEYS):
+        place = page * 256 + at % 256
+        page = tl.load(pages + (at + KEYS) // 256, at + KEYS < stop, other=0)  # early: the next turn's copy needs it
+        key = keys.load([place, key_column])
+        scores = tl.dot(queries, tl.trans(key), input_precision="ieee")
+        if EDGE:
+            position = (at + tl.arange(0, KEYS))[None]
+            scores = tl.where((position >= low[:, None]) & (position < high[:, None]), scores, float("-inf"))
+        new_peak = tl.maximum(peak, tl.max(scores, 1))
+        shift = tl.where(new_peak == float("-inf"), 0.0, new_peak) * LOG2E  # a row may have seen nothing yet
+        weights = tl.exp2(scores * LOG2E - shift[:, None])
+        decay = tl.exp2(peak * LOG2E - shift)
+        mass = mass * decay + tl.sum(weights, 1)
+        value = values.load([place, value_column])
+        mean = tl.dot(weights.to(value.dtype), value, mean * decay[:, None], input_precision="ieee")
+        peak = new_peak
+    return peak, mass, mean
+
+
+@jit
+def _merge_kernel(
+    partial, peaks, sums, kind, length, out, scales, total, ROWS: tl.constexpr, HEADS: tl.constexpr,
+    DIM: tl.constexpr, SPLITS: tl.constexpr, FP8: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The splits' means of BLOCK heads of one row, weighted by what they saw; always in the same order."""
+    await_inputs()
+    row, head = tl.program_id(0), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    line = row * HEADS + head
+    column = tl.arange(0, DIM)[None]
+    inside = head < HEADS
+    live = (tl.load(kind + row // ROWS) != 0) & (row % ROWS < tl.load(length + row // ROWS))
+    highest = tl.full([BLOCK], float("-inf"), tl.float32)
+    for split in tl.static_range(SPLITS):
+        highest = tl.maximum(highest, tl.load(peaks + split * total + line, inside & live, other=0.0))
+    mass = tl.zeros([BLOCK], tl.float32)
+    mean = tl.zeros([BLOCK, DIM], tl.float32)
+    for split in tl.static_range(SPLITS):
+        scale = tl.exp2(tl.load(peaks + split * total + line, inside & live, other=0.0) - highest)
+        mass += scale * tl.load(sums + split * total + line, inside & live, other=1.0)
+        place = (split * total + line).to(tl.int64)[:, None] * DIM + column
+        mean += scale[:, None] * tl.load(partial + place, (inside & live)[:, None], other=0.0)
+    mean = mean / mass[:, None]
+    if FP8:  # all heads of the row are here
+        mean = mean.to(tl.bfloat16).to(tl.float32)
+        unit = tl.maximum(tl.max(tl.max(tl.where(inside[:, None], tl.abs(mean), 0.0), 1), 0), 1e-12) / 448.0
+        tl.store(scales + row, unit)
+        mean *= 1.0 / unit
+    tl.store(out + line.to(tl.int64)[:, None] * DIM + column, mean.to(out.dtype.element_ty), inside[:, None])

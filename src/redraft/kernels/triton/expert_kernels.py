@@ -1,0 +1,322 @@
+"""The two products over experts, weights first: acc [BN weight rows, BM tokens] += W [BN,BK] . X^T [BK,BM].
+
+A matrix instruction of Hopper takes 64 rows of its first operand but as few as 8 columns of its second. Experts have
+few rows of tokens and many of weights, so the weights stand first; the result is turned while it is stored.
+
+One program makes one tile (tokens of one expert x BN weight rows). There are as many programs as any routing can need,
+so that a captured graph serves every one; what is beyond the list ends at once. Widths are multiples of the tiles; only
+token rows are masked. A tile with at most SMALL rows, what is left over from a busy expert, takes narrower
+instructions. What the last lines of a tile need is loaded before the loop, which hides its way from memory.
+"""
+
+# What a format needs is bound under the same condition under which it is used.
+# pyright: reportPossiblyUnboundVariable=false
+
+from __future__ import annotations
+
+from redraft.kernels.triton.language import await_inputs, jit, tl
+
+
+@jit
+def gate_kernel(
+    x,  # [T,D]
+    x_scale,  # fp32 [T], unless plain
+    weight,  # plain or e4m3 [E,2I,D], or a descriptor of it as [E*2I,D]; codes uint8 [E,D/64,2I,32]
+    weight_scale,  # fp32 [E,2I]; INT4: int32 [E,D/(2*GROUP),2I], two bf16 numbers each
+    out,  # [R,I] of R = T*K assignments, sorted
+    order,  # int32 [R]
+    tiles,  # int32 [M,3]
+    D: tl.constexpr,
+    INNER: tl.constexpr,
+    TOP_K: tl.constexpr,
+    FORMAT: tl.constexpr,
+    GROUP: tl.constexpr,
+    BM: tl.constexpr,
+    SMALL: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    STAGES: tl.constexpr,
+    TMA: tl.constexpr,
+    ASM: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """hidden = gelu(gate x) * up x for one live tile, with both halves of a column in one program."""
+    if PDL:
+        await_inputs()
+    entry = tiles + tl.program_id(0) // (INNER // BN) * 3
+    expert, start, end = tl.load(entry).to(tl.int64), tl.load(entry + 1), tl.load(entry + 2)
+    if expert < 0:
+        return
+    first = tl.program_id(0) % (INNER // BN) * BN
+    if SMALL == 0:
+        gate_tile(x, x_scale, weight, weight_scale, out, order, expert, start, end, first,
+                  D, INNER, TOP_K, FORMAT, GROUP, BM, BN, BK, STAGES, TMA, ASM)  # fmt: skip
+    elif end - start <= SMALL:
+        gate_tile(x, x_scale, weight, weight_scale, out, order, expert, start, end, first,
+                  D, INNER, TOP_K, FORMAT, GROUP, SMALL, BN, BK, STAGES, TMA, ASM)  # fmt: skip
+    else:
+        gate_tile(x, x_scale, weight, weight_scale, out, order, expert, start, end, first,
+                  D, INNER, TOP_K, FORMAT, GROUP, BM, BN, BK, STAGES, TMA, ASM)  # fmt: skip
+
+
+@jit
+def gate_tile(x, x_scale, weight, weight_scale, out, order, expert, start, end, first,
+              D: tl.constexpr, INNER: tl.constexpr, TOP_K: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr,
+              BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, TMA: tl.constexpr,
+              ASM: tl.constexpr):  # fmt: skip
+    """Columns first..first+BN of the hidden rows start..end of an expert, at most BM rows."""
+    rows = start + tl.arange(0, BM)  # [BM]
+    live = rows < end
+    token = tl.load(order + rows, mask=live, other=0) // TOP_K
+    columns = first + tl.arange(0, BN)
+    lines = x + token[:, None].to(tl.int64) * D
+    if FORMAT == "fp8":
+        scale = weight_scale + expert * (2 * INNER) + columns
+        gate_scale, up_scale = tl.load(scale)[:, None], tl.load(scale + INNER)[:, None]
+    if FORMAT != "plain":
+        row_scale = tl.load(x_scale + token, mask=live, other=0.0)[None, :]
+    if FORMAT == "int4":
+        gate, up = int4_pair(lines, live, weight, weight_scale, expert, columns, D, INNER, GROUP, BM, BN, STAGES, ASM)
+    else:
+        gate, up = pair(lines, live, weight, expert, first, D, INNER, BM, BN, BK, STAGES, TMA)
+    if FORMAT == "fp8":
+        gate, up = gate * gate_scale, up * up_scale
+    if FORMAT != "plain":
+        gate, up = gate * row_scale, up * row_scale
+    target = out + rows[:, None].to(tl.int64) * INNER + columns[None, :]
+    tl.store(target, tl.trans(gelu_gate(gate, up)).to(out.dtype.element_ty), mask=live[:, None])
+
+
+@jit
+def gelu_gate(gate, up):
+    """gelu(gate) * up, tanh form, as gate * sigmoid(2 sqrt(2/pi) (gate + 0.044715 gate^3)) * up."""
+    return gate * tl.sigmoid(1.5957691216057308 * gate * (1.0 + 0.044715 * gate * gate)) * up
+
+
+@jit
+def pair(x, live, weight, expert, first, D: tl.constexpr, INNER: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr,
+         BK: tl.constexpr, STAGES: tl.constexpr, TMA: tl.constexpr):  # fmt: skip
+    """Gate and up rows first..first+BN of an expert times the tokens whose rows start at x [BM,1]: two [BN,BM]."""
+    gate = tl.zeros((BN, BM), tl.float32)
+    up = tl.zeros((BN, BM), tl.float32)
+    if TMA:
+        base = (expert * (2 * INNER)).to(tl.int32) + first
+    else:
+        base = weight + (expert * (2 * INNER) + first + tl.arange(0, BN)[:, None]) * D + tl.arange(0, BK)[None, :]
+    for k in tl.range(0, D, BK, num_stages=STAGES):
+        tokens = load_tokens(x, live, k, BK, D)  # [BK,BM]
+        if TMA:
+            gate = tl.dot(weight.load([base, k]), tokens, gate)
+            up = tl.dot(weight.load([base + INNER, k]), tokens, up)
+        else:
+            gate = tl.dot(load_weights(base, k, BK, D), tokens, gate)
+            up = tl.dot(load_weights(base + INNER * D, k, BK, D), tokens, up)
+    return gate, up
+
+
+@jit
+def load_tokens(x, live, k, BK: tl.constexpr, WIDTH: tl.constexpr):
+    """BK columns from k of the rows that start at x [BM,1], turned: [BK,BM]; zeros where not live [BM]."""
+    inner = k + tl.arange(0, BK)[None, :]
+    mask = live[:, None] if WIDTH % BK == 0 else live[:, None] & (inner < WIDTH)
+    return tl.trans(tl.load(x + inner, mask=mask, other=0.0))
+
+
+@jit
+def load_weights(base, k, BK: tl.constexpr, WIDTH: tl.constexpr):
+    """BK columns from k of the weight rows whose columns 0..BK lie at base [BN,BK]."""
+    if WIDTH % BK == 0:
+        return tl.load(base + k)
+    return tl.load(base + k, mask=(k + tl.arange(0, BK) < WIDTH)[None, :], other=0.0)
+
+
+@jit
+def int4_pair(x, live, codes, scale, expert, columns, D: tl.constexpr, INNER: tl.constexpr, GROUP: tl.constexpr,
+              BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr):  # fmt: skip
+    """`pair` on INT4 codes: two blocks of 64 inputs a step."""
+    gate = tl.zeros((BN, BM), tl.float32)
+    up = tl.zeros((BN, BM), tl.float32)
+    count: tl.constexpr = 2 * INNER
+    codes += (expert * (D // 64) * count + columns[:, None]) * 32 + tl.arange(0, 32)[None, :]
+    scale += expert * ((D + 2 * GROUP - 1) // (2 * GROUP)) * count + columns
+    for step in tl.range(0, (D + 127) // 128, num_stages=STAGES):
+        for half in tl.static_range(2):
+            block = 2 * step + half
+            low_tokens = load_tokens(x, live & (block < D // 64), block * 64, 32, 32)
+            high_tokens = load_tokens(x, live & (block < D // 64), block * 64 + 32, 32, 32)
+            gate += int4_block(codes, scale, low_tokens, high_tokens, step, half, D, count, GROUP, ASM)
+            more, rest = codes + INNER * 32, scale + INNER
+            up += int4_block(more, rest, low_tokens, high_tokens, step, half, D, count, GROUP, ASM)
+    return gate, up
+
+
+@jit
+def int4_block(codes, scale, low_tokens, high_tokens, step, HALF: tl.constexpr, WIDTH: tl.constexpr, count,
+               GROUP: tl.constexpr, ASM: tl.constexpr):  # fmt: skip
+    """Block 2*step + HALF of 64 inputs: its products in FP8 units, then times the groups' scales; [BN,BM].
+
+    Scales come as bf16 pairs of neighbouring groups, so that a row's load is wide enough to run ahead of its use.
+    """
+    block = 2 * step + HALF
+    words = tl.load(codes + block * (count * 32), mask=block < WIDTH // 64, other=0)
+    low, high = codes_to_e4m3(words, ASM)  # [BN,32] each
+    part = tl.dot(low, low_tokens)
+    if GROUP == 64:
+        both = tl.load(scale + step * count)
+        part = tl.dot(high, high_tokens, part)
+        return part * (low_half(both) if HALF == 0 else high_half(both))[:, None]
+    both = tl.load(scale + block * count, mask=block < WIDTH // 64, other=0)
+    return part * low_half(both)[:, None] + tl.dot(high, high_tokens) * high_half(both)[:, None]
+
+
+@jit
+def low_half(both):
+    """The bf16 number in the low half of an int32, as fp32."""
+    return (both << 16).to(tl.float32, bitcast=True)
+
+
+@jit
+def high_half(both):
+    """The bf16 number in the high half of an int32, as fp32."""
+    return (both & -65536).to(tl.float32, bitcast=True)
+
+
+@jit
+def codes_to_e4m3(codes, ASM: tl.constexpr):
+    """uint8 pairs of INT4 codes -> two tensors of e4m3 in units of 2^-9: the low and the high nibbles.
+
+    A magnitude up to 8 is its own e4m3 bit pattern (in units of the smallest subnormal). The sign bit s adds 1 to the
+    magnitude, as code 8 + m stands for -(m + 1), and goes to bit 7: that is s * 0x81 + m, four codes at a time.
+    """
+    if ASM:
+        return tl.inline_asm_elementwise(
+            """{
+            .reg .b32 s, m;
+            shr.u32 s, $2, 3;
+            and.b32 s, s, 0x01010101;
+            and.b32 m, $2, 0x07070707;
+            mad.lo.u32 $0, s, 0x81, m;
+            shr.u32 s, $2, 7;
+            and.b32 s, s, 0x01010101;
+            shr.u32 m, $2, 4;
+            and.b32 m, m, 0x07070707;
+            mad.lo.u32 $1, s, 0x81, m;
+            }""",
+            "=&r,=r,r",
+            [codes],
+            dtype=(tl.float8e4nv, tl.float8e4nv),
+            is_pure=True,
+            pack=4,
+        )
+    low = ((codes >> 3) & 1) * 0x81 + (codes & 7)
+    high = (codes >> 7) * 0x81 + ((codes >> 4) & 7)
+    return low.to(tl.float8e4nv, bitcast=True), high.to(tl.float8e4nv, bitcast=True)
+
+
+@jit
+def down_kernel(
+    hidden,  # [R,I], sorted
+    hidden_scale,  # fp32 [R], unless plain
+    weight,  # plain or e4m3 [E,D,I], or a descriptor of it as [E*D,I]; codes uint8 [E,I/64,D,32]
+    weight_scale,  # fp32 [E,D]; INT4: int32 [E,I/(2*GROUP),D], two bf16 numbers each
+    worth,  # fp32 [R] in the order of assignments
+    out,  # [R,D] in the order of assignments
+    order,  # int32 [R]
+    tiles,  # int32 [M,3]
+    D: tl.constexpr,
+    INNER: tl.constexpr,
+    FORMAT: tl.constexpr,
+    GROUP: tl.constexpr,
+    BM: tl.constexpr,
+    SMALL: tl.constexpr,
+    BN: tl.constexpr,
+    BK: tl.constexpr,
+    STAGES: tl.constexpr,
+    TMA: tl.constexpr,
+    ASM: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """out = worth * (down hidden), each row to its assignment's place; tiles of dead rows take no step and store 0."""
+    if PDL:
+        await_inputs()
+    entry = tiles + tl.program_id(0) // (D // BN) * 3
+    expert, start, end = tl.load(entry).to(tl.int64), tl.load(entry + 1), tl.load(entry + 2)
+    if start >= end:
+        return
+    first = tl.program_id(0) % (D // BN) * BN
+    if SMALL == 0:
+        down_tile(hidden, hidden_scale, weight, weight_scale, worth, out, order, expert, start, end, first,
+                  D, INNER, FORMAT, GROUP, BM, BN, BK, STAGES, TMA, ASM)  # fmt: skip
+    elif end - start <= SMALL:
+        down_tile(hidden, hidden_scale, weight, weight_scale, worth, out, order, expert, start, end, first,
+                  D, INNER, FORMAT, GROUP, SMALL, BN, BK, STAGES, TMA, ASM)  # fmt: skip
+    else:
+        down_tile(hidden, hidden_scale, weight, weight_scale, worth, out, order, expert, start, end, first,
+                  D, INNER, FORMAT, GROUP, BM, BN, BK, STAGES, TMA, ASM)  # fmt: skip
+
+
+@jit
+def down_tile(hidden, hidden_scale, weight, weight_scale, worth, out, order, expert, start, end, first,
+              D: tl.constexpr, INNER: tl.constexpr, FORMAT: tl.constexpr, GROUP: tl.constexpr, BM: tl.constexpr,
+              BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, TMA: tl.constexpr,
+              ASM: tl.constexpr):  # fmt: skip
+    """Columns first..first+BN of the rows start..end of an expert, at most BM rows; expert -1 stands for dead rows."""
+    rows = start + tl.arange(0, BM)  # [BM]
+    live = rows < end
+    columns = first + tl.arange(0, BN)
+    width = tl.where(expert < 0, 0, INNER)
+    expert = tl.maximum(expert, 0)
+    lines = hidden + rows[:, None].to(tl.int64) * INNER
+    place = tl.load(order + rows, mask=live, other=0)
+    factor = tl.load(worth + place, mask=live, other=0.0)[None, :]
+    if FORMAT == "fp8":
+        column_scale = tl.load(weight_scale + expert * D + columns)[:, None]
+    if FORMAT != "plain":
+        row_scale = tl.load(hidden_scale + rows, mask=live & (width > 0), other=0.0)[None, :]
+    if FORMAT == "int4":
+        acc = int4_single(
+            lines, live, weight, weight_scale, expert, columns, width, D, INNER, GROUP, BM, BN, STAGES, ASM
+        )
+    else:
+        acc = single(lines, live, weight, expert, first, width, D, INNER, BM, BN, BK, STAGES, TMA)
+    if FORMAT == "fp8":
+        acc *= column_scale
+    if FORMAT != "plain":
+        acc *= row_scale
+    target = out + place[:, None].to(tl.int64) * D + columns[None, :]
+    tl.store(target, tl.trans(acc * factor).to(out.dtype.element_ty), mask=live[:, None])
+
+
+@jit
+def single(x, live, weight, expert, first, width, D: tl.constexpr, INNER: tl.constexpr, BM: tl.constexpr,
+           BN: tl.constexpr, BK: tl.constexpr, STAGES: tl.constexpr, TMA: tl.constexpr):  # fmt: skip
+    """Rows first..first+BN of an expert times hidden rows at x [BM,1], over their first `width` columns: [BN,BM]."""
+    acc = tl.zeros((BN, BM), tl.float32)
+    if TMA:
+        base = (expert * D).to(tl.int32) + first
+    else:
+        base = weight + (expert * D + first + tl.arange(0, BN)[:, None]) * INNER + tl.arange(0, BK)[None, :]
+    for k in tl.range(0, width, BK, num_stages=STAGES):
+        tokens = load_tokens(x, live, k, BK, INNER)  # [BK,BM]
+        if TMA:
+            acc = tl.dot(weight.load([base, k]), tokens, acc)
+        else:
+            acc = tl.dot(load_weights(base, k, BK, INNER), tokens, acc)
+    return acc
+
+
+@jit
+def int4_single(x, live, codes, scale, expert, columns, width, D: tl.constexpr, INNER: tl.constexpr,
+                GROUP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
+                ASM: tl.constexpr):  # fmt: skip
+    """`single` on INT4 codes: two blocks of 64 inputs a step."""
+    acc = tl.zeros((BN, BM), tl.float32)
+    codes += (expert * (INNER // 64) * D + columns[:, None]) * 32 + tl.arange(0, 32)[None, :]
+    scale += expert * ((INNER + 2 * GROUP - 1) // (2 * GROUP)) * D + columns
+    for step in tl.range(0, (width + 127) // 128, num_stages=STAGES):
+        for half in tl.static_range(2):
+            block = 2 * step + half
+            low_tokens = load_tokens(x, live & (block < INNER // 64), block * 64, 32, 32)
+            high_tokens = load_tokens(x, live & (block < INNER // 64), block * 64 + 32, 32, 32)
+            acc += int4_block(codes, scale, low_tokens, high_tokens, step, half, INNER, D, GROUP, ASM)
+    return acc

@@ -1,0 +1,181 @@
+"""The mixture of experts on packed weights, in three steps over rows sorted by expert.
+
+1. `gate`: gelu(gate x) * up x for the tiles of `Routing`, in sorted order;
+2. `down`: the way back, times the router's weight, each row written to the place of its assignment;
+3. `combine`: the K rows of each token summed in slot order, in fp32: no atomics, so the same sum every time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from redraft.errors import SettingError
+from redraft.kernels import eager
+from redraft.kernels.packed import Packed, PackedExperts, PackedFp8, PackedInt4, Rows8, dequantized
+from redraft.kernels.triton import tables
+from redraft.kernels.triton.descriptors import descriptor
+from redraft.kernels.triton.expert_kernels import down_kernel, gate_kernel
+from redraft.kernels.triton.language import INTERPRETED, await_inputs, cdiv, jit, tl, use_triton
+from redraft.kernels.triton.launch import chained
+from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
+from redraft.kernels.triton.routing import Routing
+from redraft.kernels.triton.tables import Plan, Tile
+
+Rows = Tensor | Rows8
+
+
+def experts(x: Rows, routing: Routing, weights: PackedExperts, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """x [T,D] -> weighted sum of each row's experts, [T,D]; dead rows come out as zeros.
+
+    Plain rows go with plain weights and keep their dtype; FP8 and INT4 weights take `Rows8` with a scale per row, and
+    give `dtype`.
+    """
+    return combine(expert_rows(x, routing, weights, dtype))
+
+
+def expert_rows(x: Rows, routing: Routing, weights: PackedExperts, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """`experts` before the sum over slots: [T,K,D], already times the router's weight. Dead rows are zeros."""
+    return down(gate(x, routing, weights.gate_up), routing, weights.down, dtype)
+
+
+def gate(x: Rows, routing: Routing, weight: Packed) -> Rows:
+    """x [T,D] -> hidden rows gelu(gate x) * up x [T*K,I], in the order of `routing.order`; undefined in dead rows.
+
+    weight [E,2I,D], gate rows first. `Rows8` gives `Rows8`: hidden rows are rounded to bf16, then to FP8 in a launch of
+    their own, because only a whole row knows its scale.
+    """
+    if not use_triton(routing.order):
+        return gate_eager(x, routing, weight)
+    top_k, (_, both, width) = routing.index.shape[1], weight.shape
+    total, inner = len(routing.order), both // 2
+    tile = _plan(routing, weight).gate
+    values, x_scale = _parts(x)
+    out = values.new_empty(total, inner, dtype=values.dtype if x_scale is None else torch.bfloat16)
+    gate_kernel[len(routing.tiles) * (inner // tile.columns),](
+        values, x_scale, *_matrix(weight, tile), out, routing.order, routing.tiles,
+        D=width, INNER=inner, TOP_K=top_k, **_settings(weight, routing, tile),
+    )  # fmt: skip
+    return out if x_scale is None else quantize_rows(out)
+
+
+def down(hidden: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """hidden [T*K,I] sorted -> [T,K,D] in the order of assignments, times the router's weight; zeros in dead rows.
+
+    weight [E,D,I]. Plain rows keep their dtype, `Rows8` gives `dtype`.
+    """
+    if not use_triton(routing.order):
+        return down_eager(hidden, routing, weight, dtype)
+    _, width, inner = weight.shape
+    tile = _plan(routing, weight).down
+    values, scale = _parts(hidden)
+    out = torch.empty(
+        *routing.index.shape, width, dtype=dtype if scale is not None else values.dtype, device=values.device
+    )
+    down_kernel[len(routing.tiles) * (width // tile.columns),](
+        values, scale, *_matrix(weight, tile), routing.weight, out, routing.order, routing.tiles,
+        D=width, INNER=inner, **_settings(weight, routing, tile),
+    )  # fmt: skip
+    return out
+
+
+def combine(rows: Tensor, out: Tensor | None = None) -> Tensor:
+    """rows [T,K,D] -> their sum over K, in fp32 and slot order, rounded once: [T,D]."""
+    if not use_triton(rows):
+        return combine_eager(rows, out)
+    count, top_k, width = rows.shape
+    out = torch.empty_like(rows[:, 0]) if out is None else out
+    sizes = {"TOP_K": top_k, "WIDTH": width, "BLOCK": 512}
+    combine_kernel[count, cdiv(width, 512)](rows, out, **sizes, num_warps=2, **chained(rows, count))
+    return out
+
+
+@jit
+def combine_kernel(rows, out, TOP_K: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
+    """BLOCK columns of one token."""
+    if PDL:
+        await_inputs()
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for k in tl.static_range(TOP_K):
+        total += tl.load(rows + (token * TOP_K + k) * WIDTH + column, mask=column < WIDTH, other=0.0).to(tl.float32)
+    tl.store(out + token * WIDTH + column, total.to(out.dtype.element_ty), mask=column < WIDTH)
+
+
+def _plan(routing: Routing, weight: Packed) -> Plan:
+    """How to cut up a product. Raises `SettingError` if the kernels lack the weight's shape."""
+    experts, outputs, inputs = weight.shape
+    if outputs % 128 or inputs % 64:
+        message = f"experts of {outputs} x {inputs} do not fit the CUDA kernels, which work in steps of 128 x 64."
+        raise SettingError(message)
+    return tables.plan(format_of(weight), len(routing.order) / experts)
+
+
+def format_of(weight: Packed) -> str:
+    """The name of a weight's format: plain, fp8 or int4."""
+    return "plain" if isinstance(weight, Tensor) else "fp8" if isinstance(weight, PackedFp8) else "int4"
+
+
+def _parts(x: Rows) -> tuple[Tensor, Tensor | None]:
+    return (x, None) if isinstance(x, Tensor) else (x.values, x.scale)
+
+
+def _matrix(weight: Packed, tile: Tile) -> tuple[Any, Tensor | None]:
+    """The weight as a kernel takes it, and its scales."""
+    if isinstance(weight, PackedInt4):
+        return weight.codes, weight.scale.view(torch.int32)
+    values, scale = (weight, None) if isinstance(weight, Tensor) else (weight.values, weight.scale)
+    return (descriptor(values.flatten(0, 1), tile.columns, tile.depth) if tile.tma else values), scale
+
+
+def _settings(weight: Packed, routing: Routing, tile: Tile) -> dict[str, Any]:
+    return {
+        "FORMAT": format_of(weight), "GROUP": weight.group if isinstance(weight, PackedInt4) else 0,
+        "BM": routing.block_rows, "SMALL": min(tile.small, routing.block_rows), "BN": tile.columns, "BK": tile.depth,
+        "STAGES": tile.stages, "TMA": tile.tma, "ASM": not INTERPRETED, "num_warps": tile.warps,
+        "num_stages": tile.stages, **chained(routing.order, len(routing.index)),
+    }  # fmt: skip
+
+
+def gate_eager(x: Rows, routing: Routing, weight: Packed) -> Rows:
+    """`gate` in plain PyTorch, one expert after the other."""
+    plain = _plain(x)
+    top_k = routing.index.shape[1]
+    hidden = plain.new_zeros(len(routing.order), weight.shape[1] // 2)
+    for expert, first, end in _live_tiles(routing):
+        rows = plain[routing.order[first:end] // top_k]
+        gates, ups = F.linear(rows, dequantized(weight[expert], plain.dtype)).chunk(2, -1)
+        hidden[first:end] = eager.gelu_gate(gates, ups)
+    return hidden if isinstance(x, Tensor) else quantize_rows_eager(hidden)
+
+
+def down_eager(hidden: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    """`down` in plain PyTorch, one expert after the other."""
+    plain = _plain(hidden)
+    dtype = hidden.dtype if isinstance(hidden, Tensor) else dtype
+    out = torch.zeros(len(routing.order), weight.shape[1], dtype=dtype, device=plain.device)
+    worth = routing.weight.flatten()
+    for expert, first, end in _live_tiles(routing):
+        places = routing.order[first:end]
+        y = F.linear(plain[first:end], dequantized(weight[expert], plain.dtype)) * worth[places, None]
+        out[places] = y.to(dtype)
+    return out.view(*routing.index.shape, -1)
+
+
+def combine_eager(rows: Tensor, out: Tensor | None = None) -> Tensor:
+    """`combine` in plain PyTorch."""
+    total = rows.float().sum(1).to(rows.dtype)
+    return total if out is None else out.copy_(total)
+
+
+def _live_tiles(routing: Routing) -> list[list[int]]:
+    return routing.tiles[: int(routing.counts[0])].tolist()
+
+
+def _plain(x: Rows) -> Tensor:
+    """FP8 rows as fp32."""
+    return x if isinstance(x, Tensor) else x.dequantize(torch.float32)

@@ -1,0 +1,282 @@
+"""The vocabulary head and everything a step needs of its logits, in one product and one small pass.
+
+The product's epilogue stores the logits as bf16 (what a bf16 linear layer returns) and reduces every tile of the
+vocabulary to its largest logit and two sums over x, the soft-capped and tempered logits in units of ln 2: the mass
+2^(x-m) and the moment (x-m) 2^(x-m). The second kernel merges a row's tiles into argmax, entropy and an exact sample:
+it picks a tile by the inverse cumulative distribution of the tiles' masses, then a token inside that one tile.
+
+Shapes: S segments of L rows, R = S*L rows, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from redraft.kernels.triton import philox
+from redraft.kernels.triton.descriptors import descriptor
+from redraft.kernels.triton.language import (
+    await_inputs,
+    cdiv,
+    early,
+    jit,
+    next_power_of_2,
+    processors,
+    reciprocal,
+    roomy,
+    tl,
+    use_triton,
+)
+from redraft.kernels.triton.philox import Counters, uniform_of
+from redraft.kernels.triton.segments import Segments
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction:
+    """What a step says of every row, [R] each. Rows outside DENOISE segments mean nothing (padding: finite numbers).
+
+    argmax, candidate   int32 token ids
+    entropy             nats, of the tempered distribution
+    peak                the largest tempered logit
+    certainty           log-probability of the argmax token, nats, of the tempered distribution
+    tiles               the vocabulary's tiles as the kernels left them, for `self_conditioning`; None from the twin
+    """
+
+    argmax: Tensor
+    candidate: Tensor
+    entropy: Tensor
+    peak: Tensor
+    certainty: Tensor
+    tiles: Tiles | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tiles:
+    """Per row and tile of `size` tokens, fp32 [R,V/size]: the largest raw logit, the mass and the moment."""
+
+    peaks: Tensor
+    masses: Tensor
+    moments: Tensor
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeadTile:
+    """How the product is cut: rows x tokens of the vocabulary, in steps of `depth` along the width."""
+
+    rows: int
+    tokens: int
+    depth: int
+    warps: int
+    stages: int
+
+
+def predict(
+    hidden: Tensor,
+    embedding: Tensor,
+    cap: float,
+    temperature: Tensor,
+    counters: Counters,
+    segments: Segments,
+    logits: Tensor,
+    *,
+    tile: HeadTile | None = None,
+) -> Prediction:
+    """Logits, argmax, entropy and one sample of every canvas row.
+
+    hidden [R,D], tied embedding [V,D], temperature fp32 [S]. `logits` [R,V] in hidden's dtype receives the raw logits
+    (not capped, not tempered) of canvas rows; segments of another kind than DENOISE cost nothing, their rows' logits
+    mean nothing.
+    `tile` overrides the tuned shape of the kernel.
+    """
+    if use_triton(hidden):
+        tiles = _multiply(hidden, embedding, cap, temperature, segments, logits, tile or tuned(hidden))
+        return _finish(logits, tiles, cap, temperature, counters, segments)
+    torch.mm(hidden, embedding.t(), out=logits)
+    x = tempered(logits, cap, temperature)
+    peak, argmax = x.max(-1)
+    weights = (x - peak[:, None]).exp()  # [R,V]
+    total = weights.sum(-1)
+    entropy = (total.log() - torch.linalg.vecdot(weights, x - peak[:, None]) / total).clamp(min=0)
+    candidate = _invert(weights, philox.uniform(counters, segments.rows).flatten(), argmax)
+    return Prediction(
+        argmax=argmax.int(), candidate=candidate.int(), entropy=entropy, peak=peak, certainty=-total.log()
+    )
+
+
+def tempered(logits: Tensor, cap: float, temperature: Tensor) -> Tensor:
+    """Raw logits [R,V] -> soft-capped logits over their segment's temperature, fp32."""
+    heat = temperature.repeat_interleave(logits.shape[0] // len(temperature))[:, None]  # [R,1]
+    return (logits.float() / cap).tanh() * cap / heat
+
+
+def _invert(weights: Tensor, uniform: Tensor, fallback: Tensor) -> Tensor:
+    """Index per row where the cumulative weights [R,V] pass `uniform` fp64 [R] of their sum."""
+    edges = weights.double().cumsum(-1)
+    token = torch.searchsorted(edges, uniform[:, None] * edges[:, -1:], right=True)[:, 0].clamp(max=edges.shape[1] - 1)
+    return torch.where(weights.gather(1, token[:, None])[:, 0] > 0, token, fallback)
+
+
+def tuned(hidden: Tensor) -> HeadTile:
+    """The shape measured fastest on one H200, one that fits elsewhere, and one for fp32, which has no fast product."""
+    if hidden.element_size() == 4:
+        return HeadTile(rows=16, tokens=64, depth=32, warps=4, stages=2)
+    if not roomy(hidden.device):
+        return HeadTile(rows=64, tokens=128, depth=64, warps=4, stages=2)
+    return HeadTile(rows=128, tokens=256, depth=64, warps=8, stages=3)
+
+
+def _multiply(
+    hidden: Tensor, embedding: Tensor, cap: float, temperature: Tensor, segments: Segments, logits: Tensor,
+    tile: HeadTile,
+) -> Tiles:  # fmt: skip
+    (rows, width), vocab = hidden.shape, len(embedding)
+    row_tiles, token_tiles = cdiv(rows, tile.rows), cdiv(vocab, tile.tokens)
+    parts = [hidden.new_empty(rows, token_tiles, dtype=torch.float32) for _ in range(3)]
+    _head_kernel[(min(row_tiles * token_tiles, processors(hidden.device)),)](
+        descriptor(hidden, tile.rows, tile.depth), descriptor(embedding, tile.tokens, tile.depth),
+        descriptor(logits, tile.rows, tile.tokens), *parts, temperature, segments.kind, segments.length, rows, width,
+        vocab, cap, ROWS=segments.rows, TILE=tile.rows, TOKENS=tile.tokens, DEPTH=tile.depth,
+        MAP=max(16, next_power_of_2(row_tiles)), EVEN=vocab % tile.tokens == 0, num_warps=tile.warps,
+        num_stages=tile.stages, **early(hidden),
+    )  # fmt: skip
+    return Tiles(peaks=parts[0], masses=parts[1], moments=parts[2], size=tile.tokens)
+
+
+def _finish(
+    logits: Tensor, tiles: Tiles, cap: float, temperature: Tensor, counters: Counters, segments: Segments
+) -> Prediction:
+    rows, vocab = logits.shape
+    argmax, candidate = (torch.empty(rows, dtype=torch.int32, device=logits.device) for _ in range(2))
+    entropy, peak, certainty = (torch.empty(rows, dtype=torch.float32, device=logits.device) for _ in range(3))
+    count = tiles.peaks.shape[1]
+    _finish_kernel[(rows,)](
+        logits, tiles.peaks, tiles.masses, tiles.moments, temperature, segments.kind, segments.length, counters.seed,
+        counters.canvas, counters.step, argmax, candidate, entropy, peak, certainty, vocab, cap, ROWS=segments.rows,
+        TOKENS=tiles.size, COUNT=count, BLOCK=next_power_of_2(count), num_warps=4, **early(logits),
+    )  # fmt: skip
+    return Prediction(argmax=argmax, candidate=candidate, entropy=entropy, peak=peak, certainty=certainty, tiles=tiles)
+
+
+@jit
+def capped(logit, cap, heat):
+    """cap * tanh(logit / cap) / heat in units of ln 2: tanh(z) = 1 - 2 / (e^2z + 1)."""
+    return bounded(logit, cap, cap * 1.4426950408889634 / heat, cap * -2.8853900817779268 / heat)
+
+
+@jit
+def bounded(logit, cap, one, two):
+    """one + two / (e^(2 logit / cap) + 1): what `capped` computes, with its factors known."""
+    return one + two * reciprocal(tl.exp2(logit * (2.885390081777927 / cap)) + 1.0)
+
+
+@jit
+def _head_kernel(
+    hidden, embedding, logits, peaks, masses, moments, temperature, kind, length, rows, width, vocab, cap,
+    ROWS: tl.constexpr, TILE: tl.constexpr, TOKENS: tl.constexpr, DEPTH: tl.constexpr, MAP: tl.constexpr,
+    EVEN: tl.constexpr,
+):  # fmt: skip
+    """Tiles of logits and their statistics; each program walks over its share, so that copies never pause.
+
+    Row tiles of the same tokens are neighbours: they share the cache.
+    """
+    await_inputs()
+    # Row tiles without a canvas row are left out. Live rows are the first of their segment, and start at 16s.
+    tile = tl.arange(0, MAP)
+    sample = tile[:, None] * TILE + tl.arange(0, TILE // 16)[None] * 16
+    live = sample < rows
+    live &= tl.load(kind + sample // ROWS, live, other=0) == 2
+    live &= sample % ROWS < tl.load(length + sample // ROWS, live, other=0)
+    wanted = tl.max(live.to(tl.int32), 1)
+    rank, row_tiles = tl.cumsum(wanted, 0) - 1, tl.sum(wanted, 0)
+    token_tiles = tl.cdiv(vocab, TOKENS)
+
+    for index in tl.range(tl.program_id(0), row_tiles * token_tiles, tl.num_programs(0), flatten=True):
+        matches = (rank == index % row_tiles) & (wanted != 0)
+        first_row, token_tile = tl.sum(tl.where(matches, tile, 0), 0) * TILE, index // row_tiles
+        total = tl.zeros([TILE, TOKENS], tl.float32)
+        for at in tl.range(0, width, DEPTH):
+            x = hidden.load([first_row, at])
+            e = embedding.load([token_tile * TOKENS, at])
+            total = tl.dot(x, tl.trans(e), total, input_precision="ieee")
+
+        stored = total.to(logits.dtype)
+        logits.store([first_row, token_tile * TOKENS], stored)
+        logit = stored.to(tl.float32)
+        token = token_tile * TOKENS + tl.arange(0, TOKENS)[None]
+        if not EVEN:
+            logit = tl.where(token < vocab, logit, float("-inf"))
+        row = first_row + tl.arange(0, TILE)
+        heat = tl.load(temperature + row // ROWS, row < rows, other=1.0)
+        peak = tl.max(logit, 1)
+        unit = cap * 1.4426950408889634 / heat
+        x = bounded(logit, cap, (unit - capped(peak, cap, heat))[:, None], (-2.0 * unit)[:, None])
+        weight = tl.exp2(x)
+        if not EVEN:
+            weight = tl.where(token < vocab, weight, 0.0)
+        here = row * token_tiles + token_tile
+        tl.store(peaks + here, peak, row < rows)
+        tl.store(masses + here, tl.sum(weight, 1), row < rows)
+        tl.store(moments + here, tl.sum(weight * x, 1), row < rows)
+
+
+@jit
+def _finish_kernel(
+    logits, peaks, masses, moments, temperature, kind, length, seed, canvas, step, argmax, candidate, entropy,
+    largest, certainty, vocab, cap, ROWS: tl.constexpr, TOKENS: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Merge the tiles of one row, then look into two of them: the argmax's and the sample's."""
+    await_inputs()
+    row = tl.program_id(0)
+    segment = row // ROWS
+    if (tl.load(kind + segment) != 2) | (row % ROWS >= tl.load(length + segment)):
+        tl.store(argmax + row, 0)
+        tl.store(candidate + row, 0)
+        tl.store(entropy + row, 0.0)
+        tl.store(largest + row, 0.0)
+        tl.store(certainty + row, 0.0)
+        return
+    heat = tl.load(temperature + segment)
+    tile = tl.arange(0, BLOCK)
+    here, inside = row.to(tl.int64) * COUNT + tile, tile < COUNT
+    raw_peaks = tl.load(peaks + here, inside, other=float("-inf"))
+    raw_peak = tl.max(raw_peaks, 0)
+    peak = capped(raw_peak, cap, heat)
+    shift = tl.where(inside, capped(raw_peaks, cap, heat) - peak, 0.0)
+    scale = tl.where(inside, tl.exp2(shift), 0.0)
+    mass = tl.load(masses + here, inside, other=0.0)
+    weight = mass * scale
+    total = tl.sum(weight, 0)
+    moment = tl.sum(scale * (tl.load(moments + here, inside, other=0.0) + shift * mass), 0)
+
+    best = tl.min(tl.where(raw_peaks == raw_peak, tile, BLOCK), 0)
+    token = best * TOKENS + tl.arange(0, TOKENS)
+    logit = _tile(logits, row, vocab, token)
+    winner = tl.min(tl.where(logit == raw_peak, token, vocab - 1), 0)
+
+    edges = tl.cumsum(weight.to(tl.float64), 0)
+    target = uniform_of(tl.load(seed + segment), row % ROWS, tl.load(step + segment), tl.load(canvas + segment))
+    target *= tl.sum(tl.where(tile == BLOCK - 1, edges, 0.0), 0)
+    which = tl.minimum(tl.sum((edges <= target).to(tl.int32), 0), COUNT - 1)
+    target -= tl.sum(tl.where(tile == which - 1, edges, 0.0), 0)
+    token = which * TOKENS + tl.arange(0, TOKENS)
+    logit = _tile(logits, row, vocab, token)
+    weight = tl.where(token < vocab, tl.exp2(capped(logit, cap, heat) - peak), 0.0)
+    passed = tl.cumsum(weight.to(tl.float64), 0) <= target
+    drawn = which * TOKENS + tl.sum(passed.to(tl.int32), 0)
+    possible = tl.sum(tl.where((token == drawn) & (weight > 0), 1, 0), 0) > 0  # rounding may hide it
+
+    ln2 = 0.6931471805599453
+    tl.store(argmax + row, winner)
+    tl.store(candidate + row, tl.where(possible, drawn, winner))
+    tl.store(entropy + row, tl.maximum((tl.log2(total) - moment / total) * ln2, 0.0))
+    tl.store(largest + row, peak * ln2)
+    tl.store(certainty + row, -tl.log2(total) * ln2)
+
+
+@jit
+def _tile(logits, row, vocab, token):
+    """One row's raw logits of some tokens, fp32."""
+    return tl.load(logits + row.to(tl.int64) * vocab + token, token < vocab, other=float("-inf")).to(tl.float32)

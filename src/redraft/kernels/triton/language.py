@@ -1,0 +1,103 @@
+"""Triton itself, where it is installed, and when to use it.
+
+Kernel files take `tl` and `jit` from here, so that they import (and their eager twins run) without Triton.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from redraft import kernels
+
+if TYPE_CHECKING:  # kernels are another language: type checkers take any name of `tl`, and constants for anything
+    triton: Any = None
+    gdc_launch_dependents: Any = None
+    gdc_wait: Any = None
+    cuda_capability_geq: Any = None
+
+    class _Anything(type):
+        def __getattr__(cls, name: str) -> Any: ...
+
+    class tl(metaclass=_Anything):
+        constexpr: TypeAlias = Any
+else:
+    try:
+        import triton
+        import triton.language as tl
+        from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+        from triton.language.target_info import cuda_capability_geq
+    except ImportError:  # PyTorch for CPUs comes without it
+        triton = tl = None
+
+INTERPRETED = triton is not None and os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def jit(function: Callable[..., Any]) -> Any:
+    """`triton.jit`, or the bare function (never called) without Triton."""
+    return function if triton is None else triton.jit(function)
+
+
+@jit
+def await_inputs():
+    """Stand before a kernel's first read of what another one wrote, and before its first write.
+
+    A kernel launched with `early` may start while the one before it still runs. It lets the next one start, too.
+    """
+    if cuda_capability_geq(9, 0):
+        gdc_launch_dependents()
+        gdc_wait()
+
+
+@jit
+def reciprocal(x):
+    """1 / x in one instruction, to one unit in the last place."""
+    if cuda_capability_geq(8, 0):
+        return tl.inline_asm_elementwise(
+            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
+        )
+    return 1.0 / x
+
+
+def early(x: Tensor) -> dict[str, Any]:
+    """Launch options with which a kernel that calls `await_inputs` starts before its predecessor has ended (Hopper)."""
+    return {"launch_pdl": x.is_cuda and _hopper(x.device)}
+
+
+@cache
+def _hopper(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+@cache
+def processors(device: torch.device) -> int:
+    """Multiprocessors of a GPU, on which persistent kernels start one program each; 1 for the interpreter."""
+    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+@cache
+def roomy(device: torch.device) -> bool:
+    """Whether a program may have the 227 KiB of shared memory of a data-centre GPU; others have about 99."""
+    if device.type != "cuda":
+        return True
+    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= 200 << 10
+
+
+def use_triton(x: Tensor) -> bool:
+    """Whether `x` goes to the Triton kernel: it lies on a GPU (or the interpreter is on) and eager is not forced."""
+    return triton is not None and (x.is_cuda or INTERPRETED) and kernels.forced() != "eager"
+
+
+def cdiv(total: int, size: int) -> int:
+    """Tiles of `size` that cover `total`."""
+    return -(-total // size)
+
+
+def next_power_of_2(n: int) -> int:
+    """The smallest power of two that is at least n."""
+    return 1 << (n - 1).bit_length()

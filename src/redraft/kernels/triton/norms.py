@@ -1,0 +1,300 @@
+"""The RMS norms of a layer, fused with what stands around them: residuals, router scale, FP8 rounding, layer scalar.
+
+Three launches a layer instead of a dozen. Inside, everything is fp32; a value is rounded to the working dtype wherever
+the plain model rounds it, because the router's choice of experts can hang on one rounding.
+
+Shapes: R rows, D width, K expert rows per token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from redraft.kernels import eager
+from redraft.kernels.packed import Rows8
+from redraft.kernels.triton.language import await_inputs, early, jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.quantize import quantize_rows_eager
+from redraft.kernels.triton.segments import DENOISE, Segments
+
+Rows = Tensor | Rows8
+
+REGISTERS = 80
+"""Per thread: three programs of 256 threads then share a multiprocessor, and hide one another's waits."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AfterAttention:
+    """Weights [D] of the norms between a layer's attention and its feed-forward parts, and of the router's input."""
+
+    post_attention: Tensor
+    pre_mlp: Tensor
+    pre_experts: Tensor
+    router_scale: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AfterExperts:
+    """Weights [D] of the norms that end a layer, its two scalars [1], and `following`, the next norm's weight [D]."""
+
+    post_mlp: Tensor
+    post_experts: Tensor
+    post_feedforward: Tensor
+    encode_scalar: Tensor
+    denoise_scalar: Tensor
+    following: Tensor
+
+
+def norm(x: Tensor, weight: Tensor | None, eps: float, *, fp8: bool = False) -> Rows:
+    """x [R,D] over its root mean square, times `weight` [D]; as e4m3 rows if `fp8`."""
+    if use_triton(x):
+        y, scale = _outputs(x, fp8)
+        _launch(_norm_kernel, x, weight, y, scale, eps=eps, WEIGHTED=weight is not None, FP8=fp8)
+        return _rows(y, scale)
+    y = eager.rms_norm(x, weight, eps)
+    return quantize_rows_eager(y) if fp8 else y
+
+
+def enter(
+    token_ids: Tensor,
+    embedding: Tensor,
+    scale: Tensor,
+    conditioning: Tensor | None,
+    segments: Segments,
+    following: Tensor,
+    eps: float,
+    *,
+    fp8: bool = False,
+) -> tuple[Tensor, Rows]:
+    """The input of the first layer [R,D] and its norm with weight `following` [D].
+
+    Token ids [R], embedding [V,D], its scale [1] in the working dtype. Rows of canvases add `conditioning` [R,D] (the
+    self-conditioning MLP's output; None for zeros) and are normed without a weight.
+    """
+    if use_triton(embedding):
+        x = embedding.new_empty(len(token_ids), embedding.shape[1])
+        y, y_scale = _outputs(x, fp8)
+        arguments = (x, token_ids, embedding, scale, conditioning, segments.kind, following, y, y_scale)
+        _launch(_enter_kernel, *arguments, eps=eps, ROWS=segments.rows, ADD=conditioning is not None, FP8=fp8)
+        return x, _rows(y, y_scale)
+    x = embedding[token_ids] * scale
+    canvas = _canvas_rows(segments)[:, None]
+    x = torch.where(canvas, eager.rms_norm(x if conditioning is None else x + conditioning, None, eps), x)
+    return x, norm(x, following, eps, fp8=fp8)
+
+
+def after_attention(
+    x: Tensor, attention: Tensor, weights: AfterAttention, eps: float, *, fp8: bool = False
+) -> tuple[Tensor, Rows, Rows, Tensor]:
+    """The residual x [R,D] with the normed attention output [R,D] added, and what reads it.
+
+    Returns the new residual, the dense MLP's input, the experts' input (both e4m3 if `fp8`) and the router's input.
+    """
+    if use_triton(x):
+        return _after_attention(x, attention, weights, eps, fp8)
+    x = x + eager.rms_norm(attention, weights.post_attention, eps)
+    router = eager.rms_norm(x, None, eps) * weights.router_scale * x.shape[-1] ** -0.5
+    return x, norm(x, weights.pre_mlp, eps, fp8=fp8), norm(x, weights.pre_experts, eps, fp8=fp8), router
+
+
+def after_experts(
+    x: Tensor, dense: Tensor, experts: Tensor, weights: AfterExperts, segments: Segments, eps: float, *,
+    fp8: bool = False,
+) -> tuple[Tensor, Rows]:  # fmt: skip
+    """The end of a layer: its output [R,D], and the next norm of it.
+
+    x [R,D] is `after_attention`'s residual, dense [R,D] the MLP's output, experts [R,K,D] weighted expert rows that are
+    summed in fp32 in their order (or [R,D], summed already).
+    """
+    if use_triton(x):
+        return _after_experts(x, dense, experts, weights, segments, eps, fp8)
+    sparse = experts if experts.dim() == 2 else experts.float().sum(1).to(x.dtype)
+    y = eager.rms_norm(dense, weights.post_mlp, eps) + eager.rms_norm(sparse, weights.post_experts, eps)
+    y = x + eager.rms_norm(y, weights.post_feedforward, eps)
+    y = y * torch.where(_canvas_rows(segments)[:, None], weights.denoise_scalar, weights.encode_scalar)
+    return y, norm(y, weights.following, eps, fp8=fp8)
+
+
+def _canvas_rows(segments: Segments) -> Tensor:
+    """Rows that belong to canvases, bool [R]."""
+    return (segments.kind >= DENOISE).repeat_interleave(segments.rows)
+
+
+def _outputs(x: Tensor, fp8: bool) -> tuple[Tensor, Tensor | None]:
+    """Room for a norm's output: like x, or e4m3 values and their scales."""
+    if not fp8:
+        return torch.empty_like(x), None
+    return torch.empty_like(x, dtype=torch.float8_e4m3fn), x.new_empty(x.shape[0], 1, dtype=torch.float32)
+
+
+def _rows(y: Tensor, scale: Tensor | None) -> Rows:
+    return y if scale is None else Rows8(y, scale)
+
+
+def _launch(kernel: Any, x: Tensor, *arguments: Any, **constants: Any) -> None:
+    """One program per row of x [R,D]."""
+    block = next_power_of_2(x.shape[1])
+    warps = min(max(block // 512, 1), 8)
+    kernel[(x.shape[0],)](
+        x, *arguments, width=x.shape[1], BLOCK=block, num_warps=warps, maxnreg=REGISTERS, **constants, **early(x)
+    )
+
+
+def _after_attention(
+    x: Tensor, attention: Tensor, weights: AfterAttention, eps: float, fp8: bool
+) -> tuple[Tensor, Rows, Rows, Tensor]:
+    out, router = torch.empty_like(x), torch.empty_like(x)
+    mlp, experts = _outputs(x, fp8), _outputs(x, fp8)
+    given = (weights.post_attention, weights.pre_mlp, weights.pre_experts, weights.router_scale)
+    _launch(
+        _after_attention_kernel, x, attention, *given, out, *mlp, *experts, router,
+        eps=eps, router_factor=x.shape[1] ** -0.5, FP8=fp8,
+    )  # fmt: skip
+    return out, _rows(*mlp), _rows(*experts), router
+
+
+def _after_experts(
+    x: Tensor, dense: Tensor, experts: Tensor, weights: AfterExperts, segments: Segments, eps: float, fp8: bool
+) -> tuple[Tensor, Rows]:
+    out, following = torch.empty_like(x), _outputs(x, fp8)
+    given = (weights.post_mlp, weights.post_experts, weights.post_feedforward)
+    scalars = (weights.encode_scalar, weights.denoise_scalar, segments.kind)
+    top_k = 1 if experts.dim() == 2 else experts.shape[1]
+    _launch(
+        _after_experts_kernel, x, dense, experts, *given, *scalars, weights.following, out, *following,
+        eps=eps, ROWS=segments.rows, TOP_K=top_k, FP8=fp8,
+    )  # fmt: skip
+    return out, _rows(*following)
+
+
+@jit
+def _read(pointer, offsets, inside):
+    return tl.load(pointer + offsets, inside, other=0.0).to(tl.float32)
+
+
+@jit
+def _raw(pointer, offsets, inside):
+    """For what is needed late: it takes half the registers until then."""
+    return tl.load(pointer + offsets, inside, other=0.0)
+
+
+@jit
+def _round(x, pointer):
+    """fp32 x as the element type behind `pointer` keeps it."""
+    return x.to(pointer.dtype.element_ty).to(tl.float32)
+
+
+@jit
+def _factor(x, width, eps):
+    """One over the root mean square of a row."""
+    return tl.rsqrt(tl.sum(x * x, 0) / width + eps)
+
+
+@jit
+def _write(y, scale, row, width, column, value, peak, FP8: tl.constexpr):
+    """Store a norm's rounded row; if FP8 as e4m3 with a scale that maps its largest magnitude `peak` to 448."""
+    if FP8:
+        unit = tl.maximum(peak, 1e-12) / 448.0
+        tl.store(scale + row, unit)
+        value *= 1.0 / unit
+    tl.store(y + row * width + column, value.to(y.dtype.element_ty), column < width)
+
+
+@jit
+def _peak(value, FP8: tl.constexpr):
+    """A row's largest magnitude, where FP8 needs it."""
+    return tl.max(tl.abs(value), 0) if FP8 else 0.0
+
+
+@jit
+def _norm_kernel(x, weight, y, scale, width, eps, WEIGHTED: tl.constexpr, FP8: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    factor = _read(weight, column, inside) if WEIGHTED else 1.0
+    await_inputs()
+    value = _read(x, row * width + column, inside)
+    value = _round(value * _factor(value, width, eps) * factor, x)
+    _write(y, scale, row, width, column, value, _peak(value, FP8), FP8)
+
+
+@jit
+def _enter_kernel(
+    x, token_ids, embedding, embedding_scale, conditioning, kind, following, y, scale, width, eps,
+    ROWS: tl.constexpr, ADD: tl.constexpr, FP8: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    factor = _read(following, column, inside)
+    await_inputs()
+    token = tl.load(token_ids + row).to(tl.int64)
+    added = _read(conditioning, row * width + column, inside) if ADD else 0.0
+    value = _round(_read(embedding, token * width + column, inside) * tl.load(embedding_scale).to(tl.float32), x)
+    if tl.load(kind + row // ROWS) >= 2:
+        value = _round(value + added, x)
+        value = _round(value * _factor(value, width, eps), x)
+    tl.store(x + row * width + column, value.to(x.dtype.element_ty), inside)
+    value = _round(value * _factor(value, width, eps) * factor, x)
+    _write(y, scale, row, width, column, value, _peak(value, FP8), FP8)
+
+
+@jit
+def _after_attention_kernel(
+    x, attention, post_attention, pre_mlp, pre_experts, router_scale, out, mlp, mlp_scale, experts, experts_scale,
+    router, width, eps, router_factor, FP8: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    here = row * width + column
+    first, mlp_factor = _read(post_attention, column, inside), _read(pre_mlp, column, inside)
+    experts_factor, router_weight = _read(pre_experts, column, inside), _read(router_scale, column, inside)
+    await_inputs()
+    added, value = _read(attention, here, inside), _read(x, here, inside)
+
+    value = _round(value + _round(added * _factor(added, width, eps) * first, x), x)
+    tl.store(out + here, value.to(x.dtype.element_ty), inside)
+    normed = value * _factor(value, width, eps)
+    routed = _round(_round(normed, x) * router_weight, x) * router_factor
+    tl.store(router + here, routed.to(x.dtype.element_ty), inside)
+    for_mlp, for_experts = _round(normed * mlp_factor, x), _round(normed * experts_factor, x)
+    mlp_peak, experts_peak = 0.0, 0.0
+    if FP8:
+        mlp_peak, experts_peak = tl.split(tl.max(tl.abs(tl.join(for_mlp, for_experts)), 0))
+    _write(mlp, mlp_scale, row, width, column, for_mlp, mlp_peak, FP8)
+    _write(experts, experts_scale, row, width, column, for_experts, experts_peak, FP8)
+
+
+@jit
+def _after_experts_kernel(
+    x, dense, experts, post_mlp, post_experts, post_feedforward, encode_scalar, denoise_scalar, kind, following, out, y,
+    scale, width, eps, ROWS: tl.constexpr, TOP_K: tl.constexpr, FP8: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < width
+    here = row * width + column
+    mlp_factor, sparse_factor = _raw(post_mlp, column, inside), _raw(post_experts, column, inside)
+    both_factor, factor = _raw(post_feedforward, column, inside), _raw(following, column, inside)
+    await_inputs()
+    mlp, value = _raw(dense, here, inside), _raw(x, here, inside)
+    sparse = tl.zeros([BLOCK], tl.float32)
+    for k in tl.static_range(TOP_K):
+        sparse += _read(experts, (row * TOP_K + k) * width + column, inside)
+    is_canvas = tl.load(kind + row // ROWS) >= 2
+    scalar = tl.load(tl.where(is_canvas, denoise_scalar, encode_scalar)).to(tl.float32)
+
+    sparse, mlp = _round(sparse, x), mlp.to(tl.float32)
+    mlp_sum, sparse_sum = tl.split(tl.sum(tl.join(mlp * mlp, sparse * sparse), 0))
+    mlp = _round(mlp * tl.rsqrt(mlp_sum / width + eps) * mlp_factor, x)
+    sparse = _round(sparse * tl.rsqrt(sparse_sum / width + eps) * sparse_factor, x)
+    both = _round(mlp + sparse, x)
+    both = _round(both * _factor(both, width, eps) * both_factor, x)
+    value = _round(_round(value.to(tl.float32) + both, x) * scalar, x)
+    tl.store(out + here, value.to(x.dtype.element_ty), inside)
+    value = _round(value * _factor(value, width, eps) * factor, x)
+    _write(y, scale, row, width, column, value, _peak(value, FP8), FP8)

@@ -1,0 +1,79 @@
+"""The random numbers of `redraft.diffusion.rng`, drawn inside kernels: the same words for the same counters.
+
+Philox-4x32-10 keyed by a request's seed, counting (position, step, canvas, purpose).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from redraft.kernels.triton.language import jit, tl
+
+INITIAL, STEP = 0, 1
+"""Purposes: the noise a canvas begins from, and the draws of a step."""
+
+_WORD = 0xFFFFFFFF
+_MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
+_WEYL = 0x9E3779B9, 0xBB67AE85
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Counters:
+    """What keys a segment's random numbers: seed int64 [S], canvas index and step int32 [S]."""
+
+    seed: Tensor
+    canvas: Tensor
+    step: Tensor
+
+
+def words(counters: Counters, rows: int, purpose: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Four 32-bit words, as int64 [S,rows], of positions 0..rows-1 of every segment."""
+    c0 = torch.arange(rows, device=counters.seed.device)[None]  # [1,rows]
+    c1, c2 = counters.step[:, None].long(), counters.canvas[:, None].long()  # [S,1]
+    c3 = torch.full_like(c1, purpose)
+    k0, k1 = counters.seed[:, None] & _WORD, (counters.seed[:, None] >> 32) & _WORD
+    for _ in range(10):
+        p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c2 = ((p1 >> 32) & _WORD) ^ c1 ^ k0, ((p0 >> 32) & _WORD) ^ c3 ^ k1
+        c1, c3 = p1 & _WORD, p0 & _WORD
+        k0, k1 = (k0 + _WEYL[0]) & _WORD, (k1 + _WEYL[1]) & _WORD
+    return c0, c1, c2, c3
+
+
+def uniform(counters: Counters, rows: int) -> Tensor:
+    """The fp64 numbers in [0,1) that pick a step's candidates, [S,rows]."""
+    w0, w1, _, _ = words(counters, rows, STEP)
+    return (w0 * 2**21 + (w1 >> 11)).double() * 2.0**-53
+
+
+def tokens(counters: Counters, rows: int, vocab: int, purpose: int) -> Tensor:
+    """Uniform token ids, int64 [S,rows]."""
+    return words(counters, rows, purpose)[2] * vocab >> 32
+
+
+@jit
+def words_of(seed, position, step, canvas, PURPOSE: tl.constexpr):
+    """`words` inside a kernel: uint32 words of positions (a tensor or a number), with an int64 seed."""
+    c0 = position.to(tl.uint32)
+    c1 = tl.zeros_like(c0) + step.to(tl.uint32)
+    c2 = tl.zeros_like(c0) + canvas.to(tl.uint32)
+    c3 = tl.zeros_like(c0) + PURPOSE
+    k0, k1 = (seed & 0xFFFFFFFF).to(tl.uint32), ((seed >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    return tl.philox_impl(c0, c1, c2, c3, k0, k1, 10)
+
+
+@jit
+def uniform_of(seed, position, step, canvas):
+    """`uniform` inside a kernel."""
+    w0, w1, _, _ = words_of(seed, position, step, canvas, 1)
+    return (w0.to(tl.uint64) * 2097152 + (w1 >> 11).to(tl.uint64)).to(tl.float64) * 1.1102230246251565e-16
+
+
+@jit
+def tokens_of(seed, position, step, canvas, vocab, PURPOSE: tl.constexpr):
+    """`tokens` inside a kernel, int32."""
+    _, _, w2, _ = words_of(seed, position, step, canvas, PURPOSE)
+    return tl.umulhi(w2, tl.zeros_like(w2) + vocab.to(tl.uint32)).to(tl.int32)

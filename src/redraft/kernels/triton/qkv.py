@@ -1,0 +1,154 @@
+"""From the QKV product to attention: head norms, rotation, and keys and values written into their pages.
+
+Shapes: R rows, N query heads, G key/value heads, H head dim, S segments, P pages of a request.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from redraft.kernels import eager
+from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.segments import PAGE, Segments
+
+Rope = tuple[Tensor, Tensor]
+
+
+def rope_rows(segments: Segments, frequencies: Tensor) -> Rope:
+    """cos and sin, fp32 [R,H/2] each, of every row's angles, for all layers of a kind; `frequencies` fp32 [H/2]."""
+    if use_triton(frequencies):
+        rows, half = len(segments.start) * segments.rows, len(frequencies)
+        cosine, sine = (torch.empty(rows, half, device=frequencies.device) for _ in range(2))
+        _rope_kernel[(rows,)](
+            segments.start, frequencies, cosine, sine, half, ROWS=segments.rows, LANES=next_power_of_2(half),
+            num_warps=1, **early(frequencies),
+        )  # fmt: skip
+        return cosine, sine
+    angles = segments.positions()[:, None].float() * frequencies
+    return angles.cos(), angles.sin()
+
+
+def norm_rope_write(
+    qkv: Tensor,
+    q_norm: Tensor,
+    k_norm: Tensor,
+    rope: Rope,
+    keys: Tensor,
+    values: Tensor,
+    table: Tensor,
+    segments: Segments,
+    eps: float,
+    *,
+    own_values: bool,
+) -> Tensor:
+    """Normed and rotated queries [R,N,H]; writes the rows' keys and values into their pages.
+
+    qkv [R,(N+2G)*H] holds q, k, v side by side, or, if not `own_values`, [R,(N+G)*H] q and k: values are then the keys,
+    normed without a weight and not rotated. keys, values [pages,256,G,H] are one layer's pages; table int32 [S,P] says
+    which page holds positions p*256..p*256+255 of a segment's request. Padding rows write nothing.
+    """
+    if use_triton(qkv):
+        return _norm_rope_write(qkv, q_norm, k_norm, rope, keys, values, table, segments, eps, own_values)
+    q, k, v = _heads(qkv, keys, own_values)
+    rows = segments.live().nonzero()[:, 0]
+    position = segments.positions()[rows].long()
+    page = table[rows // segments.rows, position // PAGE].long()
+    keys[page, position % PAGE] = _rotate(eager.rms_norm(k, k_norm, eps), rope)[rows]
+    values[page, position % PAGE] = eager.rms_norm(v, None, eps)[rows]
+    return _rotate(eager.rms_norm(q, q_norm, eps), rope)
+
+
+def _heads(qkv: Tensor, keys: Tensor, own_values: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """q [R,N,H], k and v [R,G,H]."""
+    groups, dim = keys.shape[2:]
+    heads = qkv.view(qkv.shape[0], -1, dim)
+    q, k = heads[:, : -groups * (1 + own_values)], heads[:, -groups * (1 + own_values) :][:, :groups]
+    return q, k, heads[:, -groups:]
+
+
+def _rotate(x: Tensor, rope: Rope) -> Tensor:
+    """Rotate pairs (j, j + H/2) of x [R,*,H] in fp32."""
+    cos, sin = (table[:, None] for table in rope)  # [R,1,H/2]
+    left, right = x.float().chunk(2, -1)
+    return torch.cat((left * cos - right * sin, right * cos + left * sin), -1).to(x.dtype)
+
+
+def _norm_rope_write(
+    qkv: Tensor, q_norm: Tensor, k_norm: Tensor, rope: Rope, keys: Tensor, values: Tensor, table: Tensor,
+    segments: Segments, eps: float, own_values: bool,
+) -> Tensor:  # fmt: skip
+    groups, dim = keys.shape[2:]
+    total = qkv.shape[1] // dim
+    heads = total - groups * (1 + own_values)
+    q = qkv.new_empty(qkv.shape[0], heads, dim)
+    block = 4
+    _qkv_kernel[(qkv.shape[0], cdiv(heads + groups, block))](
+        qkv, q_norm, k_norm, *rope, keys, values, table, segments.kind, segments.start, segments.length, q,
+        table.stride(0), eps, ROWS=segments.rows, HEADS=heads, GROUPS=groups, HALF=dim // 2, TOTAL=total,
+        LANES=next_power_of_2(dim // 2), BLOCK=block, OWN_VALUES=own_values, num_warps=4, **early(qkv),
+    )  # fmt: skip
+    return q
+
+
+@jit
+def _rope_kernel(start, frequencies, cosine, sine, half, ROWS: tl.constexpr, LANES: tl.constexpr):
+    """One row of both tables."""
+    await_inputs()
+    row = tl.program_id(0)
+    lane = tl.arange(0, LANES)
+    position = tl.load(start + row // ROWS) + row % ROWS
+    angle = position.to(tl.float32) * tl.load(frequencies + lane, lane < half, other=0.0)
+    tl.store(cosine + row * half + lane, tl.cos(angle), lane < half)
+    tl.store(sine + row * half + lane, tl.sin(angle), lane < half)
+
+
+@jit
+def _qkv_kernel(
+    qkv, q_norm, k_norm, cosine, sine, keys, values, table, kind, start, length, q, table_stride, eps,
+    ROWS: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, HALF: tl.constexpr, TOTAL: tl.constexpr,
+    LANES: tl.constexpr, BLOCK: tl.constexpr, OWN_VALUES: tl.constexpr,
+):  # fmt: skip
+    """BLOCK heads of one row: query heads first, then key heads, whose values the same program takes along."""
+    await_inputs()
+    row = tl.program_id(0).to(tl.int64)
+    head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[:, None]
+    lane = tl.arange(0, LANES)[None]
+    inside = (head < HEADS + GROUPS) & (lane < HALF)
+    dtype = qkv.dtype.element_ty
+    segment, offset = row // ROWS, row % ROWS
+    cos = tl.load(cosine + row * HALF + lane, lane < HALF, other=0.0)
+    sin = tl.load(sine + row * HALF + lane, lane < HALF, other=0.0)
+
+    left, right, factor = _normed(qkv + (row * TOTAL + head) * 2 * HALF + lane, inside, HALF, eps)
+    is_query = head < HEADS
+    weight = tl.where(is_query, q_norm, k_norm) + lane
+    left_out = (left * factor * tl.load(weight, inside, other=0.0).to(tl.float32)).to(dtype).to(tl.float32)
+    right_out = (right * factor * tl.load(weight + HALF, inside, other=0.0).to(tl.float32)).to(dtype).to(tl.float32)
+    rotated_left = (left_out * cos - right_out * sin).to(dtype)
+    rotated_right = (right_out * cos + left_out * sin).to(dtype)
+    target = q + (row * HEADS + head) * 2 * HALF + lane
+    tl.store(target, rotated_left, inside & is_query)
+    tl.store(target + HALF, rotated_right, inside & is_query)
+
+    live = (tl.load(kind + segment) != 0) & (offset < tl.load(length + segment))
+    if live & (tl.program_id(1) * BLOCK + BLOCK > HEADS):
+        position = tl.load(start + segment) + offset
+        page = tl.load(table + segment * table_stride + position // 256).to(tl.int64)
+        is_key = inside & (head >= HEADS)
+        place = ((page * 256 + position % 256) * GROUPS + head - HEADS) * 2 * HALF + lane
+        tl.store(keys + place, rotated_left, is_key)
+        tl.store(keys + place + HALF, rotated_right, is_key)
+        if OWN_VALUES:
+            left, right, factor = _normed(qkv + (row * TOTAL + head + GROUPS) * 2 * HALF + lane, is_key, HALF, eps)
+        tl.store(values + place, (left * factor).to(dtype), is_key)
+        tl.store(values + place + HALF, (right * factor).to(dtype), is_key)
+
+
+@jit
+def _normed(pointer, inside, HALF: tl.constexpr, eps):
+    """Both halves of some heads in fp32, and one over their root mean square."""
+    left = tl.load(pointer, inside, other=0.0).to(tl.float32)
+    right = tl.load(pointer + HALF, inside, other=0.0).to(tl.float32)
+    squares = tl.sum(left * left, 1) + tl.sum(right * right, 1)
+    return left, right, tl.rsqrt(squares / (2 * HALF) + eps)[:, None]

@@ -1,0 +1,355 @@
+"""Which expert reads which row: top-k, sort by expert and the list of tiles, without the host knowing any of it.
+
+The products over experts walk a list of *tiles*: up to `block_rows` rows of one expert each. The list lives on the
+device and has room for the worst case, so one captured graph serves every routing. Dead rows (padding) take no expert;
+they stand in tiles of their own at the end, where the products write zeros.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from redraft.kernels.triton.language import await_inputs, cdiv, jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.launch import chained
+
+CHUNK = 16
+"""Rows that one program chooses experts for."""
+SHARE = 32
+"""Tiles that one program lists."""
+PARTS = 11
+"""Parts in which the router's product is summed; few rows need several programs each to fill a GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Routing:
+    """The experts of T rows with K each, and T*K assignments (row t's slot k is assignment t*K + k) sorted by expert.
+
+    index       int32 [T,K]   chosen experts; -1 in dead rows
+    weight      fp32  [T,K]   what each is worth; 0 in dead rows
+    order       int32 [T*K]   assignments sorted by (expert, row), dead ones last
+    tiles       int32 [M,3]   (expert, first, end) into `order`; expert -1 for dead rows; beyond those, first >= end
+    counts      int32 [2]     tiles of live rows, all tiles
+    block_rows  the most rows in a tile
+    """
+
+    index: Tensor
+    weight: Tensor
+    order: Tensor
+    tiles: Tensor
+    counts: Tensor
+    block_rows: int
+
+
+def max_tiles(rows: int, top_k: int, experts: int, block_rows: int) -> int:
+    """The most tiles that any routing of `rows` rows can have."""
+    touched = min(experts, rows * top_k)
+    return touched + 1 + rows * top_k // block_rows
+
+
+def route_rows(
+    x: Tensor, weight: Tensor, expert_scale: Tensor, top_k: int, block_rows: int, lengths: Tensor | None = None
+) -> Routing:
+    """`route` by the logits x [T,D] times weight [E,D] transposed, rounded to x's dtype. Three launches on CUDA.
+
+    The product is summed in the same `PARTS` parts for any number of rows, so a row's experts do not depend on the
+    rows beside it.
+    """
+    if not use_triton(x):
+        return route_eager(F.linear(x, weight), expert_scale, top_k, block_rows, lengths)
+    rows, (experts, width) = len(x), weight.shape
+    spread = 1 if rows > 1024 else PARTS  # programs that share a row's product
+    parts = torch.empty(spread, rows, experts, device=x.device)
+    tile = 16 if rows <= 512 else 64 if rows <= 1024 else 16 if rows <= 2048 else 32
+    router_kernel[cdiv(rows, tile), spread](
+        x, weight, parts, rows, EXPERTS=experts, PADDED=max(16, next_power_of_2(experts)), WIDTH=width,
+        PART=next_multiple(cdiv(width, PARTS), 64), PARTS=PARTS // spread, BM=tile, num_warps=4, num_stages=4,
+        **chained(x, rows),
+    )  # fmt: skip
+    return _route(parts, x.dtype, expert_scale, top_k, block_rows, lengths)
+
+
+def route(logits: Tensor, expert_scale: Tensor, top_k: int, block_rows: int, lengths: Tensor | None = None) -> Routing:
+    """Choose experts from router logits [T,E]: fp32 softmax, top-k, renormalised, times expert_scale [E].
+
+    `lengths` int32 [S]: the rows are S segments of T/S rows, and rows from its length on are dead in each; None means
+    that all live. Equal probabilities go to the lower expert. Two launches on CUDA.
+    """
+    if not use_triton(logits):
+        return route_eager(logits, expert_scale, top_k, block_rows, lengths)
+    return _route(logits[None], logits.dtype, expert_scale, top_k, block_rows, lengths)
+
+
+def _route(
+    parts: Tensor, dtype: torch.dtype, expert_scale: Tensor, top_k: int, block_rows: int, lengths: Tensor | None
+) -> Routing:
+    """The two kernels, from logits [P,T,E] that are summed over their P parts and rounded to `dtype`."""
+    count, rows, experts = parts.shape
+    new = partial(torch.empty, dtype=torch.int32, device=parts.device)
+    index, weight, order = new(rows, top_k), parts.new_empty(rows, top_k, dtype=torch.float32), new(rows * top_k)
+    tiles, counts = new(max_tiles(rows, top_k, experts, block_rows), 3), new(2)
+    chunks, chunk = cdiv(rows, CHUNK), CHUNK if rows <= 1024 else 4 * CHUNK
+    found, slots = new(chunks, experts), torch.empty(rows, experts, dtype=torch.int8, device=parts.device)
+    span = rows if lengths is None else rows // len(lengths)
+    after = chained(parts, rows)
+    sizes = {"EXPERTS": experts, "PADDED": max(16, next_power_of_2(experts)), "TOP_K": top_k}
+    choose_kernel[chunks,](
+        parts, expert_scale, lengths, index, weight, slots, found, rows, span,
+        PARTS=count, HALF={torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, ""), ROWS=CHUNK, **sizes,
+        num_warps=CHUNK, **after,
+    )  # fmt: skip
+    place_kernel[cdiv(rows, chunk) + cdiv(len(tiles), SHARE),](
+        slots, found, order, tiles, counts, rows, chunks, len(tiles), **sizes, SLOTS=next_power_of_2(top_k), ROWS=chunk,
+        CHUNKS=chunk // CHUNK, STEP=min(64, next_power_of_2(chunks)), BM=block_rows, SHARE=SHARE,
+        num_warps=4 if rows <= 1024 else 8, **after,
+    )  # fmt: skip
+    return Routing(index, weight, order, tiles, counts, block_rows)
+
+
+def next_multiple(number: int, of: int) -> int:
+    """The smallest multiple of `of` that is at least `number`."""
+    return cdiv(number, of) * of
+
+
+@jit
+def router_kernel(
+    x,  # [T,D]
+    weight,  # [E,D]
+    parts,  # fp32 [P,T,E]
+    rows,
+    EXPERTS: tl.constexpr,
+    PADDED: tl.constexpr,
+    WIDTH: tl.constexpr,
+    PART: tl.constexpr,
+    PARTS: tl.constexpr,
+    BM: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Logits of BM rows: the sum over PART columns from each of PARTS places, one after the other; experts first."""
+    if PDL:
+        await_inputs()
+    row = tl.program_id(0) * BM + tl.arange(0, BM)
+    expert = tl.arange(0, PADDED)
+    inner = tl.arange(0, 64)
+    live, real = row < rows, expert < EXPERTS
+    lines = x + row[:, None].to(tl.int64) * WIDTH
+    total = tl.zeros((PADDED, BM), tl.float32)
+    for part in range(PARTS):
+        first = (tl.program_id(1) + part) * PART
+        acc = tl.zeros((PADDED, BM), tl.float32)
+        for k in range(0, PART, 64):
+            column = first + k + inner
+            inside = (column < WIDTH)[None, :]
+            left = tl.load(weight + expert[:, None] * WIDTH + column[None, :], mask=real[:, None] & inside, other=0.0)
+            right = tl.load(lines + column[None, :], mask=live[:, None] & inside, other=0.0)
+            acc = tl.dot(left, tl.trans(right), acc, input_precision="ieee")
+        total += acc
+    target = parts + (tl.program_id(1) * rows + row[:, None]).to(tl.int64) * EXPERTS + expert[None, :]
+    tl.store(target, tl.trans(total), mask=live[:, None] & real[None, :])
+
+
+@jit
+def choose_kernel(
+    parts,  # [P,T,E]
+    expert_scale,  # [E]
+    lengths,  # int32 [S], or None
+    index,  # int32 [T,K]
+    weight,  # fp32 [T,K]
+    slots,  # int8 [T,E]: the slot in which a row chose an expert, TOP_K if it did not
+    found,  # int32 [chunks,E]: how many of this program's rows chose each expert
+    rows,
+    span,  # rows per segment
+    PARTS: tl.constexpr,
+    HALF: tl.constexpr,
+    EXPERTS: tl.constexpr,
+    PADDED: tl.constexpr,
+    TOP_K: tl.constexpr,
+    ROWS: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """Softmax and top-k of ROWS rows, a warp for each."""
+    if PDL:
+        await_inputs()
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    expert = tl.arange(0, PADDED)[None, :]
+    inside, real = row < rows, expert < EXPERTS
+    logit = tl.zeros((ROWS, PADDED), tl.float32)
+    for part in tl.static_range(PARTS):
+        at = parts + (part * rows + row[:, None]).to(tl.int64) * EXPERTS + expert
+        logit += tl.load(at, mask=inside[:, None] & real, other=0.0).to(tl.float32)
+    if HALF == "bf16":
+        logit = logit.to(tl.bfloat16).to(tl.float32)
+    if HALF == "fp16":
+        logit = logit.to(tl.float16).to(tl.float32)
+    logit = tl.where(logit == logit, logit, -1e30)  # NaN still leaves K experts to choose
+    logit = tl.where(real, logit, float("-inf"))
+    mass = tl.exp(logit - tl.max(logit, 1)[:, None])
+    probability = mass / tl.sum(mass, 1)[:, None]  # [R,E]
+    slot = tl.full((ROWS, PADDED), TOP_K, tl.int32)
+    left = sortable(logit, expert, PADDED) if HALF == "bf16" else tl.where(real, probability, -1.0)
+    for k in tl.static_range(TOP_K):
+        if HALF == "bf16":
+            best = left == tl.max(left, 1)[:, None]
+            left = tl.where(best, -2147483648, left)
+        else:
+            best = expert == tl.argmax(left, 1, tie_break_left=True)[:, None]
+            left = tl.where(best, -1.0, left)
+        slot = tl.where(best, k, slot)
+    live = inside
+    if lengths is not None:
+        live = live & (row % span < tl.load(lengths + row // span, mask=inside, other=0))
+    chosen = slot < TOP_K
+    worth = probability / tl.sum(tl.where(chosen, probability, 0.0), 1)[:, None]
+    worth *= tl.load(expert_scale + expert, mask=real, other=0.0).to(tl.float32)
+    here = row[:, None] * TOP_K + slot
+    tl.store(index + here, tl.where(live[:, None], expert, -1), mask=chosen & inside[:, None])
+    tl.store(weight + here, tl.where(live[:, None], worth, 0.0), mask=chosen & inside[:, None])
+    slot = tl.where(live[:, None], slot, TOP_K)
+    tl.store(slots + row[:, None] * EXPERTS + expert, slot.to(tl.int8), mask=inside[:, None] & real)
+    taken = tl.sum((slot < TOP_K).to(tl.int32), 0)[None, :]
+    tl.store(found + tl.program_id(0) * EXPERTS + expert, taken, mask=real)
+
+
+@jit
+def sortable(logit, expert, PADDED: tl.constexpr):
+    """bf16 numbers with their experts below as int32 in the same order, lower experts first: one number to compare."""
+    bits = logit.to(tl.int32, bitcast=True) >> 16
+    bits = tl.where(bits < 0, bits ^ 0x7FFF, bits)
+    return (bits << 16) | (PADDED - 1 - expert)
+
+
+@jit
+def place_kernel(
+    slots,  # int8 [T,E]
+    found,  # int32 [chunks,E]
+    order,  # int32 [T*K]
+    tiles,  # int32 [M,3]
+    counts,  # int32 [2]
+    rows,
+    chunks,
+    room,  # M
+    EXPERTS: tl.constexpr,
+    PADDED: tl.constexpr,
+    TOP_K: tl.constexpr,
+    SLOTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    CHUNKS: tl.constexpr,
+    STEP: tl.constexpr,
+    BM: tl.constexpr,
+    SHARE: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    """The first programs put each assignment of ROWS rows in its place; the others write SHARE tiles each."""
+    if PDL:
+        await_inputs()
+    me = tl.program_id(0)
+    expert = tl.arange(0, PADDED)
+    real = expert < EXPERTS
+    size = tl.zeros((PADDED,), tl.int32)  # [E] assignments of each expert
+    earlier = tl.zeros((PADDED,), tl.int32)  # [E] ... in the rows before this program's
+    for first in range(0, chunks, STEP):
+        chunk = first + tl.arange(0, STEP)[:, None]
+        held = tl.load(found + chunk * EXPERTS + expert[None, :], mask=(chunk < chunks) & real[None, :], other=0)
+        size += tl.sum(held, 0)
+        earlier += tl.sum(tl.where(chunk < me * CHUNKS, held, 0), 0)
+    start = tl.cumsum(size, 0) - size
+    live_total = tl.sum(size, 0)
+    if me * ROWS < rows:
+        place_rows(
+            slots, order, me * ROWS, rows, start + earlier, earlier, live_total, EXPERTS, PADDED, TOP_K, SLOTS, ROWS
+        )
+    else:
+        first = (me - (rows + ROWS - 1) // ROWS) * SHARE
+        place_tiles(tiles, counts, first, room, rows * TOP_K, size, start, live_total, PADDED, BM, SHARE)
+
+
+@jit
+def place_rows(slots, order, first, rows, base, earlier, live_total, EXPERTS: tl.constexpr, PADDED: tl.constexpr,
+               TOP_K: tl.constexpr, SLOTS: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+    """The assignments of ROWS rows; base [E] is where the first one of an expert goes, dead ones go to the end."""
+    expert = tl.arange(0, PADDED)
+    line = tl.arange(0, ROWS)
+    row = first + line
+    mask = (row < rows)[:, None] & (expert < EXPERTS)[None, :]
+    slot = tl.load(slots + row[:, None] * EXPERTS + expert[None, :], mask=mask, other=TOP_K)
+    chosen = slot < TOP_K
+    below = (line[:, None] > line[None, :]).to(tl.float16)
+    before = tl.dot(below, chosen.to(tl.float16)).to(
+        tl.int32
+    )  # [R,E] earlier rows of this program with the same expert
+    tl.store(order + base[None, :] + before, row[:, None] * TOP_K + slot, mask=chosen)
+    dead = (row < rows) & (tl.sum(chosen.to(tl.int32), 1) == 0)
+    ahead = first - tl.sum(earlier, 0) // TOP_K + tl.cumsum(dead.to(tl.int32), 0) - dead.to(tl.int32)
+    k = tl.arange(0, SLOTS)[None, :]
+    place = order + live_total + ahead[:, None] * TOP_K + k
+    tl.store(place, row[:, None] * TOP_K + k, mask=dead[:, None] & (k < TOP_K))
+
+
+@jit
+def place_tiles(tiles, counts, first, room, assignments, size, start, live_total, PADDED: tl.constexpr,
+                BM: tl.constexpr, SHARE: tl.constexpr):  # fmt: skip
+    """Tiles first..first+SHARE of experts with `size` [E] assignments from `start` [E] on, and the counts."""
+    expert = tl.arange(0, PADDED)
+    pieces = (size + BM - 1) // BM  # [E] tiles of each expert
+    last = tl.cumsum(pieces, 0)
+    live_tiles = tl.sum(pieces, 0)
+    tile = first + tl.arange(0, SHARE)
+    owner = tl.sum((last[None, :] <= tile[:, None]).to(tl.int32), 1)  # [SHARE] experts that end before the tile
+    mine = expert[None, :] == owner[:, None]
+    begin = tl.sum(tl.where(mine, (start - (last - pieces) * BM)[None, :], 0), 1) + tile * BM
+    stop = tl.minimum(begin + BM, tl.sum(tl.where(mine, (start + size)[None, :], 0), 1))
+    over = tile >= live_tiles
+    begin = tl.where(over, live_total + (tile - live_tiles) * BM, begin)
+    stop = tl.where(over, tl.minimum(begin + BM, assignments), stop)
+    entry = tiles + tile * 3
+    tl.store(entry, tl.where(over, -1, owner), mask=tile < room)
+    tl.store(entry + 1, begin, mask=tile < room)
+    tl.store(entry + 2, stop, mask=tile < room)
+    if first == 0:
+        tl.store(counts, live_tiles)
+        tl.store(counts + 1, live_tiles + (assignments - live_total + BM - 1) // BM)
+
+
+def route_eager(
+    logits: Tensor,
+    expert_scale: Tensor,
+    top_k: int,
+    block_rows: int,
+    lengths: Tensor | None = None,
+) -> Routing:
+    """`route` in plain PyTorch; it may wait for the device."""
+    rows, experts = logits.shape
+    probabilities = logits.softmax(-1, dtype=torch.float32)
+    index = probabilities.sort(dim=-1, descending=True, stable=True).indices[:, :top_k]  # [T,K]
+    weight = probabilities.gather(-1, index)
+    weight = weight / weight.sum(-1, keepdim=True) * expert_scale.float()[index]
+    if lengths is not None:
+        span = rows // len(lengths)
+        live = torch.arange(span, device=logits.device) < lengths[:, None]  # [S,T/S]
+        index = index.where(live.flatten()[:, None], -1)
+        weight = weight.where(live.flatten()[:, None], 0.0)
+    keys = index.where(index >= 0, experts).flatten()  # [T*K]
+    order = keys.argsort(stable=True)
+    tiles, counts = _tiles(keys.bincount(minlength=experts + 1).tolist(), block_rows)
+    table = torch.full((max_tiles(rows, top_k, experts, block_rows), 3), -1, dtype=torch.int32, device=logits.device)
+    table[: len(tiles)] = torch.tensor(tiles, dtype=torch.int32, device=logits.device)
+    counts = torch.tensor(counts, dtype=torch.int32, device=logits.device)
+    return Routing(index.int(), weight, order.int(), table, counts, block_rows)
+
+
+def _tiles(sizes: list[int], block_rows: int) -> tuple[list[tuple[int, int, int]], tuple[int, int]]:
+    """Tiles of consecutive groups of rows; the last group holds the dead ones."""
+    tiles, start, live = [], 0, 0
+    for expert, size in enumerate(sizes):
+        dead = expert == len(sizes) - 1
+        live = len(tiles) if dead else live
+        end = start + size
+        tiles += [
+            (-1 if dead else expert, first, min(first + block_rows, end)) for first in range(start, end, block_rows)
+        ]
+        start = end
+    return tiles, (live, len(tiles))

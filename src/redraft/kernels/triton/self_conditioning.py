@@ -1,0 +1,314 @@
+"""Soft embeddings: what the model believed at a step, as the mean embedding under its distribution.
+
+Two ways, chosen for every row on the device. A row that a few hundred tokens explain up to a mass of 2^-9 (the size of
+the rounding that a bf16 probability carries anyway) gathers just these embeddings; the error is at most 2^-9 times the
+largest distance between a dropped embedding and the mean. The other rows are packed together and take the dense
+product over the whole vocabulary, which returns at once when there are none. A row's way and its order of summation
+depend on that row alone.
+
+Shapes: S segments of L rows, R = S*L rows, V vocabulary, D width.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from redraft.kernels.triton.descriptors import descriptor
+from redraft.kernels.triton.head import Prediction, Tiles, capped, tempered
+from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, roomy, tl, use_triton
+from redraft.kernels.triton.segments import DENOISE, Segments
+
+DROPPED = 2.0**-9
+"""Probability mass that a row may leave out. Half of it is allowed to the tempered logits as they are; rounding these
+to bf16 changes a probability by a factor of at most e^0.25, which doubles a dropped mass at worst."""
+
+KEPT_TOKENS = 512
+"""Tokens that a row may gather."""
+
+KEPT_TILES = 64
+"""Tiles of the vocabulary in which a row may look for them."""
+
+CHUNK = 16384
+"""Logits that one program turns into weights for the dense product."""
+
+NOTHING, SPARSE, DENSE = 0, 1, 2
+"""Ways of a row."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SoftTile:
+    """How the dense product is cut: rows x width columns, in steps of `depth` tokens, the vocabulary in `splits`."""
+
+    rows: int
+    columns: int
+    depth: int
+    splits: int
+    warps: int
+    stages: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Choice:
+    """Every row's way [R], and for the sparse ones their tokens and weights [R,KEPT_TOKENS], their number and sum."""
+
+    way: Tensor
+    count: Tensor
+    total: Tensor
+    token: Tensor
+    weight: Tensor
+
+
+def soft_embeddings(
+    logits: Tensor,
+    prediction: Prediction,
+    embedding: Tensor,
+    scale: Tensor,
+    cap: float,
+    temperature: Tensor,
+    want: Tensor,
+    segments: Segments,
+    *,
+    tile: SoftTile | None = None,
+) -> Tensor:
+    """Probability-weighted embeddings times `scale` [1], [R,D] in the embedding's dtype; 0 where not wanted.
+
+    logits [R,V] as `head.predict` stored them (the kernels overwrite them), temperature fp32 [S], want int32 [S]: 0 for
+    segments whose next step needs none. Tempered logits are rounded to the working dtype first, as the reference keeps
+    them between steps. `tile` overrides the tuned shape of the dense product.
+    """
+    if use_triton(logits):
+        assert prediction.tiles is not None
+        choice = choose(logits, prediction.tiles, cap, temperature, want, segments)
+        return mean_embeddings(logits, prediction.peak, choice, embedding, scale, cap, temperature,
+                               tile or tuned(embedding))  # fmt: skip
+    dtype = embedding.dtype
+    probabilities = tempered(logits, cap, temperature).to(dtype).softmax(-1, dtype=torch.float32).to(dtype)
+    wanted = segments.live() & ((segments.kind == DENOISE) & (want != 0)).repeat_interleave(segments.rows)
+    return torch.where(wanted[:, None], probabilities @ embedding * scale, 0.0)
+
+
+def tuned(embedding: Tensor) -> SoftTile:
+    """The shape measured fastest on one H200, one that fits elsewhere, and one for fp32, which has no fast product."""
+    if embedding.element_size() == 4:
+        return SoftTile(rows=16, columns=32, depth=32, splits=2, warps=4, stages=2)
+    if not roomy(embedding.device):
+        return SoftTile(rows=64, columns=128, depth=64, splits=6, warps=4, stages=2)
+    return SoftTile(rows=128, columns=256, depth=64, splits=6, warps=8, stages=3)
+
+
+def choose(logits: Tensor, tiles: Tiles, cap: float, temperature: Tensor, want: Tensor, segments: Segments) -> Choice:
+    """Which way every row takes, and the tokens of the sparse ones."""
+    (rows, vocab), count = logits.shape, tiles.peaks.shape[1]
+    way, kept = (torch.empty(rows, dtype=torch.int32, device=logits.device) for _ in range(2))
+    total = torch.empty(rows, dtype=torch.float32, device=logits.device)
+    token = torch.empty(rows, KEPT_TOKENS, dtype=torch.int32, device=logits.device)
+    weight = torch.empty(rows, KEPT_TOKENS, dtype=torch.float32, device=logits.device)
+    _choose_kernel[(rows,)](
+        logits, tiles.peaks, tiles.masses, temperature, want, segments.kind, segments.length, way, kept, total, token,
+        weight, vocab, cap, ROWS=segments.rows, TOKENS=tiles.size, COUNT=count, BLOCK=next_power_of_2(count),
+        DROPPED=DROPPED / 2, KEPT_TOKENS=KEPT_TOKENS, KEPT_TILES=KEPT_TILES, AT_ONCE=4, num_warps=4,
+        **early(logits),
+    )  # fmt: skip
+    return Choice(way=way, count=kept, total=total, token=token, weight=weight)
+
+
+def mean_embeddings(
+    logits: Tensor, peak: Tensor, choice: Choice, embedding: Tensor, scale: Tensor, cap: float, temperature: Tensor,
+    tile: SoftTile,
+) -> Tensor:  # fmt: skip
+    """Soft embeddings [R,D] of rows whose ways are chosen; overwrites the logits of dense rows with weights."""
+    (rows, vocab), width, device = logits.shape, embedding.shape[1], logits.device
+    packed, place = (torch.empty(rows, dtype=torch.int32, device=device) for _ in range(2))
+    dense = torch.empty(1, dtype=torch.int32, device=device)
+    _pack_kernel[(1,)](
+        choice.way, packed, place, dense, rows, BLOCK=next_power_of_2(rows), num_warps=8, **early(logits)
+    )
+    sums = torch.empty(rows, cdiv(vocab, CHUNK), dtype=torch.float32, device=device)
+    _weigh_kernel[(rows, sums.shape[1])](
+        logits, peak, temperature, choice.way, sums, vocab, cap, ROWS=rows // len(temperature), CHUNK=CHUNK,
+        num_warps=8, **early(logits),
+    )  # fmt: skip
+    partial = torch.empty(tile.splits, rows, width, dtype=torch.float32, device=device)
+    row_tiles = cdiv(rows, tile.rows)
+    _product_kernel[(row_tiles * cdiv(width, tile.columns), tile.splits)](
+        logits, descriptor(embedding, tile.depth, tile.columns), packed, dense, partial, rows, width, vocab,
+        TILE=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth, SPLITS=tile.splits,
+        EVEN=vocab % tile.depth == 0, num_warps=tile.warps, num_stages=tile.stages,
+        **early(logits),
+    )  # fmt: skip
+    out = torch.empty(rows, width, dtype=embedding.dtype, device=device)
+    block = min(512, next_power_of_2(width))
+    _mean_kernel[(rows, cdiv(width, block))](
+        choice.way, choice.count, choice.total, choice.token, choice.weight, embedding, place, partial, sums, scale,
+        out, rows, width, SPLITS=tile.splits, KEPT_TOKENS=KEPT_TOKENS, CHUNKS=sums.shape[1],
+        CHUNK_BLOCK=next_power_of_2(sums.shape[1]), BLOCK=block, AT_ONCE=8, num_warps=4,
+        **early(logits),
+    )  # fmt: skip
+    return out
+
+
+@jit
+def _rounded_weight(x, peak, logits):
+    """e^(x - peak) of tempered logits in units of ln 2, both rounded to the logits' dtype in nats first."""
+    dtype = logits.dtype.element_ty
+    gap = (x * 0.6931471805599453).to(dtype).to(tl.float32) - (peak * 0.6931471805599453).to(dtype).to(tl.float32)
+    return tl.exp2(gap * 1.4426950408889634)
+
+
+@jit
+def _choose_kernel(
+    logits, peaks, masses, temperature, want, kind, length, way, kept, totals, tokens, weights, vocab, cap,
+    ROWS: tl.constexpr, TOKENS: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr, DROPPED: tl.constexpr,
+    KEPT_TOKENS: tl.constexpr, KEPT_TILES: tl.constexpr, AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """Look for one row's likely tokens in the tiles that hold nearly all its mass."""
+    await_inputs()
+    row = tl.program_id(0)
+    segment = row // ROWS
+    live = (tl.load(kind + segment) == 2) & (row % ROWS < tl.load(length + segment))
+    if (tl.load(want + segment) == 0) | (live == 0):
+        tl.store(way + row, 0)
+        return
+    heat = tl.load(temperature + segment)
+    tile = tl.arange(0, BLOCK)
+    here, inside = row.to(tl.int64) * COUNT + tile, tile < COUNT
+    raw_peaks = tl.load(peaks + here, inside, other=float("-inf"))
+    peak = capped(tl.max(raw_peaks, 0), cap, heat)
+    top = tl.where(inside, capped(raw_peaks, cap, heat) - peak, float("-inf"))
+    mass = tl.where(inside, tl.load(masses + here, inside, other=0.0) * tl.exp2(top), 0.0)
+    whole = tl.sum(mass, 0)
+    top -= tl.log2(whole)  # log2 of the tile's largest probability
+    bound = -22.0
+    for level in tl.static_range(5):
+        missed = tl.sum(tl.where(top < -20.0 + 2 * level, mass, 0.0), 0)
+        bound = tl.where(missed <= 0.5 * DROPPED * whole, -20.0 + 2 * level, bound)
+    likely = (top >= bound).to(tl.int32)
+    rank = tl.cumsum(likely, 0) - 1
+    found = tl.sum(likely, 0)
+    if found > KEPT_TILES:
+        tl.store(way + row, 2)
+        return
+
+    count = 0
+    seen = 0.0
+    total = 0.0
+    for first in tl.range(0, found, AT_ONCE):
+        turn = first + tl.arange(0, AT_ONCE)
+        matches = (rank[None] == turn[:, None]) & (likely[None] != 0)
+        which = tl.sum(tl.where(matches, tile[None], 0), 1)
+        token = which[:, None] * TOKENS + tl.arange(0, TOKENS)[None]
+        real = (turn < found)[:, None] & (token < vocab)
+        logit = tl.load(logits + row.to(tl.int64) * vocab + token, real, other=0.0).to(tl.float32)
+        x = capped(logit, cap, heat)
+        mine = real & (x - peak - tl.log2(whole) >= bound - 4)
+        weight = tl.where(mine, _rounded_weight(x, peak, logits), 0.0)
+        flat = tl.reshape(mine.to(tl.int32), [AT_ONCE * TOKENS])
+        place = tl.reshape(count + tl.cumsum(flat, 0) - 1, [AT_ONCE, TOKENS])
+        fits = mine & (place < KEPT_TOKENS)
+        tl.store(tokens + row * KEPT_TOKENS + place, token, fits)
+        tl.store(weights + row * KEPT_TOKENS + place, weight, fits)
+        count += tl.sum(flat, 0)
+        seen += tl.sum(tl.sum(tl.where(mine, tl.exp2(x - peak), 0.0), 1), 0)
+        total += tl.sum(tl.sum(weight, 1), 0)
+    enough = (whole - seen <= DROPPED * whole) & (count <= KEPT_TOKENS)
+    tl.store(way + row, tl.where(enough, 1, 2))
+    tl.store(kept + row, count)
+    tl.store(totals + row, total)
+
+
+@jit
+def _pack_kernel(way, packed, place, dense, rows, BLOCK: tl.constexpr):
+    """Number the dense rows: `packed` lists them, `place` says where each stands."""
+    await_inputs()
+    row = tl.arange(0, BLOCK)
+    mine = (tl.load(way + row, row < rows, other=0) == 2).to(tl.int32)
+    number = tl.cumsum(mine, 0) - 1
+    tl.store(packed + number, row, mine != 0)
+    tl.store(place + row, number, row < rows)
+    tl.store(dense, tl.sum(mine, 0))
+
+
+@jit
+def _weigh_kernel(
+    logits, peaks, temperature, way, sums, vocab, cap, ROWS: tl.constexpr, CHUNK: tl.constexpr
+):  # fmt: skip
+    """Turn a chunk of a dense row's logits into weights, in place, and sum them."""
+    await_inputs()
+    row = tl.program_id(0)
+    if tl.load(way + row) != 2:
+        return
+    token = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
+    here = logits + row.to(tl.int64) * vocab + token
+    x = capped(tl.load(here, token < vocab, other=0.0).to(tl.float32), cap, tl.load(temperature + row // ROWS))
+    weight = tl.where(token < vocab, _rounded_weight(x, tl.load(peaks + row) * 1.4426950408889634, logits), 0.0)
+    tl.store(here, weight.to(logits.dtype.element_ty), token < vocab)
+    tl.store(sums + row * tl.num_programs(1) + tl.program_id(1), tl.sum(weight, 0))
+
+
+@jit
+def _product_kernel(
+    weights, embedding, packed, dense, partial, rows, width, vocab, TILE: tl.constexpr,
+    COLUMNS: tl.constexpr, DEPTH: tl.constexpr, SPLITS: tl.constexpr, EVEN: tl.constexpr,
+):  # fmt: skip
+    """One tile of the packed rows' weights times the embedding, over one split of the vocabulary."""
+    await_inputs()
+    row_tiles = tl.cdiv(rows, TILE)
+    first = tl.program_id(0) % row_tiles * TILE
+    count = tl.load(dense)
+    if first >= count:
+        return
+    number = first + tl.arange(0, TILE)
+    row = tl.load(packed + number, number < count, other=0).to(tl.int64)
+    first_column = tl.program_id(0) // row_tiles * COLUMNS
+    split = tl.program_id(1)
+    share = tl.cdiv(tl.cdiv(vocab, DEPTH), SPLITS) * DEPTH
+    begin = split * share
+    depth = tl.arange(0, DEPTH)
+    left = weights + row[:, None] * vocab + begin + depth[None]
+    total = tl.zeros([TILE, COLUMNS], tl.float32)
+    for at in tl.range(begin, tl.minimum(begin + share, vocab), DEPTH):
+        w = tl.load(left) if EVEN else tl.load(left, (depth < vocab - at)[None], other=0.0)
+        total = tl.dot(w, embedding.load([at, first_column]), total, input_precision="ieee")
+        left += DEPTH
+    column = first_column + tl.arange(0, COLUMNS)
+    place = (split * rows + number).to(tl.int64)[:, None] * width + column[None]
+    tl.store(partial + place, total, (number < count)[:, None] & (column < width)[None])
+
+
+@jit
+def _mean_kernel(
+    way, count, total, tokens, weights, embedding, place, partial, sums, scale, out, rows, width, SPLITS: tl.constexpr,
+    KEPT_TOKENS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK_BLOCK: tl.constexpr, BLOCK: tl.constexpr,
+    AT_ONCE: tl.constexpr,
+):  # fmt: skip
+    """Columns of one row's soft embedding: gathered, or the sum of the dense product's splits."""
+    await_inputs()
+    row = tl.program_id(0)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < width
+    mine = tl.load(way + row)
+    mean = tl.zeros([BLOCK], tl.float32)
+    if mine == 1:
+        several = tl.zeros([AT_ONCE, BLOCK], tl.float32)
+        last = tl.load(count + row)
+        for first in tl.range(0, last, AT_ONCE):
+            number = first + tl.arange(0, AT_ONCE)
+            token = tl.load(tokens + row * KEPT_TOKENS + number, number < last, other=0).to(tl.int64)
+            weight = tl.load(weights + row * KEPT_TOKENS + number, number < last, other=0.0)
+            here = embedding + token[:, None] * width + column[None]
+            found = tl.load(here, inside[None] & (number < last)[:, None], other=0.0)
+            several += weight[:, None] * found.to(tl.float32)
+        mean = tl.sum(several, 0) / tl.load(total + row)
+    if mine == 2:
+        chunk = tl.arange(0, CHUNK_BLOCK)
+        mass = tl.sum(tl.load(sums + row * CHUNKS + chunk, chunk < CHUNKS, other=0.0), 0)
+        number = tl.load(place + row)
+        for split in tl.static_range(SPLITS):
+            mean += tl.load(partial + (split * rows + number).to(tl.int64) * width + column, inside, other=0.0)
+        mean = mean / mass
+    dtype = out.dtype.element_ty
+    mean = mean.to(dtype).to(tl.float32) * tl.load(scale).to(tl.float32)
+    tl.store(out + row.to(tl.int64) * width + column, mean.to(dtype), inside)

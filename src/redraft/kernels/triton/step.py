@@ -1,0 +1,238 @@
+"""What surrounds the model in a step: the tokens that enter, and acceptance, renoising and the stop test after it.
+
+One program per canvas. State lies per slot (a request's place in the runner), settings per segment.
+
+Shapes: S segments of L rows, R = S*L, C slots.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from redraft.kernels.triton import philox
+from redraft.kernels.triton.head import Prediction
+from redraft.kernels.triton.language import await_inputs, early, jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.philox import INITIAL, STEP, Counters, tokens_of
+from redraft.kernels.triton.segments import DENOISE, Segments
+
+EOS_IDS = 8
+"""End-of-text ids that a request may have; unused entries of `Rules.eos` are -1."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rules:
+    """Settings of every segment's sampler, [S] each: fp32 bounds in nats, int32 flags and counts, eos int32 [S,8]."""
+
+    entropy_bound: Tensor
+    confidence_threshold: Tensor
+    stability_threshold: Tensor
+    stop_at_eos: Tensor
+    eos: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CanvasState:
+    """What a canvas keeps between its steps: canvas and last argmax int32 [C,L], stable steps int32 [C]."""
+
+    canvas: Tensor
+    argmax: Tensor
+    stable: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Report:
+    """A step's outcome, views of one int32 block [S,2+4L] that the host copies at once.
+
+    converged, stable int32 [S]; canvas (what entered), argmax, accepted int32 [S,L]; entropy fp32 [S,L].
+    """
+
+    block: Tensor
+
+    @property
+    def converged(self) -> Tensor:
+        return self.block[:, 0]
+
+    @property
+    def stable(self) -> Tensor:
+        return self.block[:, 1]
+
+    @property
+    def canvas(self) -> Tensor:
+        return self._column(0)
+
+    @property
+    def argmax(self) -> Tensor:
+        return self._column(1)
+
+    @property
+    def accepted(self) -> Tensor:
+        return self._column(2)
+
+    @property
+    def entropy(self) -> Tensor:
+        return self._column(3).view(torch.float32)
+
+    def _column(self, index: int) -> Tensor:
+        return self.block[:, 2:].unflatten(1, (4, -1))[:, index]
+
+
+def enter_tokens(
+    given: Tensor, state: CanvasState, slot: Tensor, counters: Counters, segments: Segments, vocab: int
+) -> Tensor:
+    """The forward's token ids, int32 [R]: `given` int32 [R] for encoding segments, else the slot's canvas, which at
+    step 0 is drawn as uniform noise first (and stored). Constrained canvases are always the slot's own. slot int32 [S].
+    """
+    if use_triton(given):
+        out = torch.empty_like(given)
+        _enter_kernel[(len(slot),)](
+            given, state.canvas, slot, counters.seed, counters.canvas, counters.step, segments.kind, out, vocab,
+            ROWS=segments.rows, BLOCK=next_power_of_2(segments.rows), num_warps=4,
+            **early(given),
+        )  # fmt: skip
+        return out
+    rows, slots = segments.rows, slot.clamp(min=0).long()
+    noise = philox.tokens(counters, rows, vocab, INITIAL).int()  # [S,L]
+    fresh = ((segments.kind == DENOISE) & (counters.step == 0))[:, None]
+    canvas = torch.where(fresh, noise, state.canvas[slots])
+    for s in fresh[:, 0].nonzero()[:, 0].tolist():
+        state.canvas[slots[s]] = canvas[s]
+    encoded = (segments.kind < DENOISE)[:, None]
+    return torch.where(encoded, given.view(-1, rows), canvas).flatten()
+
+
+def finish_step(
+    prediction: Prediction,
+    rules: Rules,
+    state: CanvasState,
+    slot: Tensor,
+    counters: Counters,
+    segments: Segments,
+    vocab: int,
+) -> Report:
+    """Accept, renoise and judge every DENOISE segment: updates its slot's state and reports; others report zeros.
+
+    Positions from a segment's length on are neither accepted nor counted, and become token 0.
+    """
+    rows = segments.rows
+    block = torch.zeros(len(slot), 2 + 4 * rows, dtype=torch.int32, device=slot.device)
+    report = Report(block=block)
+    if use_triton(slot):
+        _finish_kernel[(len(slot),)](
+            prediction.argmax, prediction.candidate, prediction.entropy, rules.entropy_bound,
+            rules.confidence_threshold, rules.stability_threshold, rules.stop_at_eos, rules.eos, state.canvas,
+            state.argmax, state.stable, slot, counters.seed, counters.canvas, counters.step, segments.kind,
+            segments.length, block, vocab, ROWS=rows, BLOCK=next_power_of_2(rows), EOS_IDS=EOS_IDS,
+            PIECE=min(32, next_power_of_2(rows)), num_warps=8, **early(slot),
+        )  # fmt: skip
+        return report
+    noise = philox.tokens(counters, rows, vocab, STEP).int()
+    columns = [x.view(-1, rows) for x in (prediction.argmax, prediction.candidate, prediction.entropy)]
+    for s in (segments.kind == DENOISE).nonzero()[:, 0].tolist():
+        length, c = int(segments.length[s]), int(slot[s])
+        argmax, candidate, entropy = (x[s, :length] for x in columns)
+        accepted = _accept(entropy, float(rules.entropy_bound[s]))
+        live = _live(argmax, rules.eos[s]) if rules.stop_at_eos[s] else torch.ones_like(accepted)
+        same = ((argmax == state.argmax[c, :length]) | ~live).all() & (counters.step[s] > 0)
+        stable = torch.where(same, state.stable[c] + 1, 0)
+        sure = entropy[live].mean() < rules.confidence_threshold[s]
+        block[s, 0], block[s, 1] = (stable >= rules.stability_threshold[s]) & sure, stable
+        report.canvas[s], report.argmax[s, :length] = state.canvas[c], argmax
+        report.accepted[s, :length], report.entropy[s, :length] = accepted.int(), entropy
+        state.canvas[c] = 0
+        state.canvas[c, :length] = torch.where(accepted, candidate, noise[s, :length])
+        state.argmax[c, :length], state.stable[c] = argmax, stable
+    return report
+
+
+def _accept(entropy: Tensor, bound: float) -> Tensor:
+    """Positions [L] whose entropy, summed over all that come before in rising order (ties by position), is in bound."""
+    ordered, order = entropy.sort(stable=True)
+    return torch.zeros_like(entropy, dtype=torch.bool).scatter_(0, order, ordered.cumsum(0) - ordered <= bound)
+
+
+def _live(argmax: Tensor, eos: Tensor) -> Tensor:
+    """True up to and including the first end-of-text of a canvas [L]."""
+    ended = torch.isin(argmax, eos)
+    return ended.cumsum(0) - ended.long() == 0
+
+
+@jit
+def _enter_kernel(
+    given, canvas, slot, seed, canvas_index, step, kind, out, vocab, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    await_inputs()
+    segment = tl.program_id(0)
+    position = tl.arange(0, BLOCK)
+    inside = position < ROWS
+    what, at = tl.load(kind + segment), tl.load(step + segment)
+    token = tl.load(given + segment * ROWS + position, inside, other=0)
+    if what >= 2:
+        kept = canvas + tl.load(slot + segment).to(tl.int64) * ROWS + position
+        if (what == 2) & (at == 0):
+            token = tokens_of(tl.load(seed + segment), position, at, tl.load(canvas_index + segment), vocab, 0)
+            tl.store(kept, token, inside)
+        else:
+            token = tl.load(kept, inside, other=0)
+    tl.store(out + segment * ROWS + position, token, inside)
+
+
+@jit
+def _finish_kernel(
+    argmaxes, candidates, entropies, entropy_bound, confidence_threshold, stability_threshold, stop_at_eos, eos_ids,
+    canvases, last_argmax, stable_steps, slots, seed, canvas_index, step, kind, lengths, block, vocab,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr, EOS_IDS: tl.constexpr, PIECE: tl.constexpr,
+):  # fmt: skip
+    await_inputs()
+    segment = tl.program_id(0)
+    if tl.load(kind + segment) != 2:
+        return
+    slot = tl.load(slots + segment).to(tl.int64)
+    length, at = tl.load(lengths + segment), tl.load(step + segment)
+    position = tl.arange(0, BLOCK)
+    inside = position < length
+    here = segment * ROWS
+    entropy = tl.load(entropies + here + position, inside, other=float("inf"))
+    argmax = tl.load(argmaxes + here + position, inside, other=-1)
+    candidate = tl.load(candidates + here + position, inside, other=0)
+
+    # What comes before a position in rising order of entropy, summed piece by piece.
+    before = tl.zeros([BLOCK], tl.float32)
+    for first in tl.static_range(0, BLOCK, PIECE):
+        other = first + tl.arange(0, PIECE)
+        theirs = tl.load(entropies + here + other, other < length, other=0.0)
+        tied = (theirs[None] == entropy[:, None]) & (other[None] < position[:, None])
+        lower = ((theirs[None] < entropy[:, None]) | tied) & (other < length)[None]
+        before += tl.sum(tl.where(lower, theirs[None], 0.0), 1)
+    accepted = inside & (before <= tl.load(entropy_bound + segment))
+
+    eos = tl.load(eos_ids + segment * EOS_IDS + tl.arange(0, EOS_IDS))
+    ended = inside & (tl.max((argmax[:, None] == eos[None]).to(tl.int32), 1) != 0)
+    ended &= tl.load(stop_at_eos + segment) != 0
+    end = tl.min(tl.where(ended, position + 1, length), 0)
+    live = position < end
+    kept = last_argmax + slot * ROWS + position
+    changed = live & (argmax != tl.load(kept, inside, other=-1))
+    same = (tl.sum(changed.to(tl.int32), 0) == 0) & (at > 0)
+    stable = tl.where(same, tl.load(stable_steps + slot) + 1, 0)
+    mean = tl.sum(tl.where(live, entropy, 0.0), 0) / tl.maximum(end, 1)
+    sure = mean < tl.load(confidence_threshold + segment)
+    converged = sure & (stable >= tl.load(stability_threshold + segment))
+
+    canvas = canvases + slot * ROWS + position
+    row = block + segment * (2 + 4 * ROWS)
+    tl.store(row, converged.to(tl.int32))
+    tl.store(row + 1, stable)
+    column = row + 2 + position
+    tl.store(column, tl.load(canvas, position < ROWS, other=0), position < ROWS)
+    tl.store(column + ROWS, argmax, inside)
+    tl.store(column + 2 * ROWS, accepted.to(tl.int32), inside)
+    tl.store(column + 3 * ROWS, entropy.to(tl.int32, bitcast=True), inside)
+
+    noise = tokens_of(tl.load(seed + segment), position, at, tl.load(canvas_index + segment), vocab, 1)
+    token = tl.where(inside, tl.where(accepted, candidate, noise), 0)
+    tl.store(canvas, token, position < ROWS)
+    tl.store(kept, argmax, inside)
+    tl.store(stable_steps + slot, stable)

@@ -1,0 +1,137 @@
+"""Tile sizes per format and number of rows, found by measuring on Hopper; nothing is tuned while running."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import torch
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tile:
+    """How a product over experts is cut up.
+
+    columns   weight rows of a tile (a gate tile has as many again for up)
+    depth     inputs per step; INT4 takes 128 whatever it says
+    stages    steps in flight
+    warps     per program
+    tma       weights through the bulk copy engine
+    small     tiles with at most so many rows take narrower instructions; 0 for none
+    """
+
+    columns: int
+    depth: int
+    stages: int
+    warps: int
+    tma: bool = False
+    small: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LinearTile:
+    """How a dense product is cut up: rows of tokens, columns (weight rows) and depth (inputs per step) of a tile."""
+
+    rows: int
+    columns: int
+    depth: int
+    stages: int
+    warps: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """How experts with at most `mean` rows on average are computed."""
+
+    mean: float
+    block_rows: int
+    gate: Tile
+    down: Tile
+
+
+PLANS = {
+    "plain": (
+        Plan(
+            mean=16,
+            block_rows=32,
+            gate=Tile(columns=64, depth=64, stages=3, warps=4),
+            down=Tile(columns=64, depth=64, stages=4, warps=4),
+        ),
+        Plan(
+            mean=40,
+            block_rows=64,
+            gate=Tile(columns=64, depth=64, stages=3, warps=4, tma=True, small=32),
+            down=Tile(columns=128, depth=64, stages=3, warps=4, tma=True, small=32),
+        ),
+        Plan(
+            mean=96,
+            block_rows=128,
+            gate=Tile(columns=64, depth=64, stages=3, warps=4, tma=True, small=64),
+            down=Tile(columns=128, depth=64, stages=3, warps=4, tma=True, small=64),
+        ),
+        Plan(
+            mean=inf,
+            block_rows=128,
+            gate=Tile(columns=64, depth=64, stages=3, warps=4, small=32),
+            down=Tile(columns=128, depth=64, stages=3, warps=4, tma=True, small=32),
+        ),
+    ),
+    "fp8": (
+        Plan(
+            mean=16,
+            block_rows=32,
+            gate=Tile(columns=64, depth=128, stages=3, warps=4),
+            down=Tile(columns=64, depth=128, stages=3, warps=4, tma=True),
+        ),
+        Plan(
+            mean=96,
+            block_rows=64,
+            gate=Tile(columns=64, depth=128, stages=3, warps=4, tma=True, small=32),
+            down=Tile(columns=128, depth=128, stages=3, warps=4, tma=True, small=32),
+        ),
+        Plan(
+            mean=inf,
+            block_rows=128,
+            gate=Tile(columns=64, depth=128, stages=3, warps=4, small=32),
+            down=Tile(columns=128, depth=128, stages=3, warps=4, tma=True, small=32),
+        ),
+    ),
+    "int4": (
+        Plan(
+            mean=40,
+            block_rows=32,
+            gate=Tile(columns=64, depth=128, stages=3, warps=4),
+            down=Tile(columns=128, depth=128, stages=3, warps=4),
+        ),
+        Plan(
+            mean=inf,
+            block_rows=64,
+            gate=Tile(columns=64, depth=128, stages=3, warps=4, small=16),
+            down=Tile(columns=64, depth=128, stages=3, warps=4, small=16),
+        ),
+    ),
+}
+"""By format, in the order of rising means. All fit the 99 KiB of shared memory that a program has on smaller cards."""
+
+
+def plan(weights: str, mean: float) -> Plan:
+    """The plan for weights in a format ("plain", "fp8", "int4") and the mean number of rows that an expert gets."""
+    return next(plan for plan in PLANS[weights] if mean <= plan.mean)
+
+
+def block_rows(rows: int, top_k: int, experts: int, weights: str = "plain") -> int:
+    """The most rows of one expert in a tile: `route` wants it, the products follow it.
+
+    For `rows` rows in a forward, each with top_k of `experts`, and weights in a format ("plain", "fp8", "int4").
+    """
+    return plan(weights, rows * top_k / experts).block_rows
+
+
+def linear_tile(device: torch.device, rows: int, outputs: int, inputs: int) -> LinearTile | None:
+    """The tile of a dense FP8 product, or None where the library is faster; a row gets the same bits from both."""
+    library = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    if not library:
+        return LinearTile(rows=64, columns=64, depth=64, stages=3, warps=4)
+    if outputs % 16 == inputs % 16 == 0 and (rows > 256 or outputs >= 8192):
+        return None
+    return LinearTile(rows=64, columns=128, depth=128, stages=6, warps=4)

@@ -1,0 +1,110 @@
+"""Compile what an operation would launch, for a GPU that is not there, and read what the assembler says of it.
+
+The operation is called with meta tensors; its launches are caught, compiled and not run.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import triton
+from torch import Tensor
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.language import target_info
+from triton.runtime.jit import JITFunction
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+TYPES = {
+    torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.int32: "i32", torch.int64: "i64",
+    torch.uint8: "u8", torch.int8: "i8", torch.bool: "i1", torch.float8_e4m3fn: "fp8e4nv",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compiled:
+    """A kernel's name, registers per thread, bytes spilled, bytes of shared memory, and its PTX."""
+
+    name: str
+    registers: int
+    spilled: int
+    shared: int
+    ptx: str
+
+
+@contextmanager
+def caught_launches(target: GPUTarget) -> Iterator[list[Compiled]]:
+    """Inside, every kernel launch is compiled for `target` and listed instead of run."""
+    found: list[Compiled] = []
+
+    def run(self: Any, *arguments: Any, grid: Any, warmup: bool, **options: Any) -> None:
+        found.append(_compile(self, arguments, options, target))
+
+    def current_target() -> GPUTarget:
+        return target
+
+    current_target.__triton_builtin__ = True  # type: ignore[attr-defined]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JITFunction, "run", run)
+        patch.setattr(target_info, "current_target", current_target)
+        yield found
+
+
+def compiled(operation: Callable[..., Any], *arguments: Any, capability: int = 90, **options: Any) -> list[Compiled]:
+    """What `operation` launches, compiled for a compute capability; 90 is Hopper."""
+    with caught_launches(GPUTarget("cuda", capability, 32)) as found:
+        operation(*arguments, **options)
+    return found
+
+
+def _compile(function: Any, arguments: Any, options: dict[str, Any], target: GPUTarget) -> Compiled:
+    given = dict(zip(function.arg_names, arguments, strict=False))
+    given |= {name: value for name, value in options.items() if name in function.arg_names}
+    rest = {name: value for name, value in options.items() if name not in function.arg_names}
+    signature, constants, attributes = {}, {}, {}
+    for index, parameter in enumerate(function.params):
+        value = given[parameter.name]
+        if parameter.is_constexpr or value is None or (type(value) is int and value == 1):
+            signature[parameter.name], constants[(index,)] = "constexpr", value
+        else:
+            signature[parameter.name] = _type(value)
+            if isinstance(value, Tensor) or (isinstance(value, int) and value % 16 == 0):
+                attributes[(index,)] = [["tt.divisibility", 16]]
+    source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
+    kernel = triton.compile(source, target=target, options=rest)
+    registers, spilled = _resources(kernel)
+    return Compiled(name=function.__name__, registers=registers, spilled=spilled, shared=kernel.metadata.shared,
+                    ptx=kernel.asm["ptx"])  # fmt: skip
+
+
+def _type(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return "*" + TYPES[value.dtype]
+    if isinstance(value, TensorDescriptor):
+        shape = ",".join(str(size) for size in value.block_shape)
+        return f"tensordesc<{TYPES[value.base.dtype]}[{shape}]>"
+    if isinstance(value, float):
+        return "fp32"
+    return "i32" if -(2**31) <= value < 2**31 else "i64"
+
+
+def _resources(kernel: Any) -> tuple[int, int]:
+    """Registers per thread and bytes of stack, as cuobjdump lists them."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        text = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    registers, stack = re.search(r"REG:(\d+)", text), re.search(r"STACK:(\d+)", text)
+    assert registers is not None, text
+    assert stack is not None, text
+    return int(registers[1]), int(stack[1])

@@ -1,0 +1,49 @@
+"""philox.py and head.py: random words bit for bit, statistics and samples against the twin."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from redraft import kernels
+from redraft.kernels.triton.head import HeadTile, predict
+from redraft.kernels.triton.philox import Counters
+from redraft.kernels.triton.segments import DENOISE, ENCODE, Segments
+
+CAP, WIDTH, ROWS = 30.0, 32, 16
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def ints(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+SEGMENTS = Segments(
+    kind=ints(DENOISE, ENCODE, DENOISE), start=ints(0, 4, 9), length=ints(16, 16, 11), rows=ROWS
+)  # fmt: skip
+COUNTERS = Counters(seed=torch.tensor([2**62 + 12345, 1, 7]), canvas=ints(0, 0, 3), step=ints(0, 0, 40))
+HEAT = torch.tensor([0.8, 1.0, 0.41])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize(("vocab", "sharpness"), [(256, 1.0), (256, 12.0), (200, 3.0)])
+def test_predict(dtype: torch.dtype, vocab: int, sharpness: float) -> None:
+    hidden, embedding = normal(3 * ROWS, WIDTH, dtype=dtype), sharpness * normal(vocab, WIDTH, seed=1) / WIDTH**0.5
+    embedding = embedding.to(dtype)
+    embedding[70] = embedding[3]  # ties: the lower id must win
+    arguments = hidden, embedding, CAP, HEAT, COUNTERS, SEGMENTS
+    logits = [torch.full((3 * ROWS, vocab), 7.0, dtype=dtype) for _ in range(2)]
+    ours = predict(*arguments, logits[0], tile=HeadTile(rows=16, tokens=32, depth=16, warps=4, stages=2))
+    with kernels.force("eager"):
+        theirs = predict(*arguments, logits[1])
+    rows = SEGMENTS.live() & (SEGMENTS.kind == DENOISE).repeat_interleave(ROWS)
+    torch.testing.assert_close(logits[0][rows], logits[1][rows], rtol=2e-3, atol=1e-5)
+    assert (logits[0][ROWS : 2 * ROWS] == 7.0).all()  # a prompt's rows
+    if dtype == torch.float32:  # else one rounding of a logit may decide
+        assert torch.equal(ours.argmax[rows], theirs.argmax[rows])
+        assert torch.equal(ours.candidate[rows], theirs.candidate[rows])
+    tolerance = {"rtol": 1e-4, "atol": 1e-5} if dtype == torch.float32 else {"rtol": 1e-2, "atol": 1e-2}
+    for name in ("entropy", "peak", "certainty"):
+        torch.testing.assert_close(getattr(ours, name)[rows], getattr(theirs, name)[rows], **tolerance)

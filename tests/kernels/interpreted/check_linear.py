@@ -1,0 +1,72 @@
+"""linear.py and quantize.py: the kernels against their twins."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from redraft.errors import SettingError
+from redraft.kernels.packed import Rows8
+from redraft.kernels.triton.linear import gated_linear, gated_linear_eager, linear, linear_eager
+from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
+from redraft.quant.fp8 import quantize_fp8
+from redraft.quant.int4 import quantize_int4
+from redraft.quant.prepare import prepare
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def assert_same_rows(ours: Rows8, theirs: Rows8) -> None:
+    """To rounding; the interpreter misrounds some e4m3 values into the next binade."""
+    torch.testing.assert_close(ours.scale, theirs.scale, rtol=1e-5, atol=0)
+    assert (ours.values.float() != theirs.values.float()).float().mean() < 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("shape", [(5, 64), (3, 100), (1, 2816)])
+def test_quantize_rows(dtype: torch.dtype, shape: tuple[int, int]) -> None:
+    x = normal(*shape).to(dtype)
+    x[0] *= 0.01
+    assert_same_rows(quantize_rows(x), quantize_rows_eager(x))
+    assert_same_rows(quantize_rows(x.repeat(1, 2)[:, : shape[1]]), quantize_rows_eager(x))
+
+
+def test_quantize_zeros_and_into_given_memory() -> None:
+    out = Rows8(torch.empty(2, 32, dtype=torch.float8_e4m3fn), torch.empty(2, 1))
+    assert quantize_rows(torch.zeros(2, 32), out) is out
+    assert (out.values.float() == 0).all()
+    assert (out.scale > 0).all()
+
+
+@pytest.mark.parametrize(("rows", "outputs", "inputs"), [(40, 80, 96), (64, 64, 64), (1, 200, 72), (130, 96, 200)])
+def test_linear(rows: int, outputs: int, inputs: int) -> None:
+    x, weight = quantize_rows_eager(normal(rows, inputs)), prepare(quantize_fp8(normal(outputs, inputs, seed=1)))
+    ours = linear(x, weight, dtype=torch.float32)
+    torch.testing.assert_close(ours, linear_eager(x, weight, dtype=torch.float32), rtol=1e-5, atol=1e-4)
+    out = torch.empty_like(ours)
+    assert linear(x, weight, out, torch.float32) is out
+    assert torch.equal(out, ours)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_gated_linear(dtype: torch.dtype) -> None:
+    x, weight = normal(33, 64).to(dtype), (0.2 * normal(160, 64, seed=1)).to(dtype)
+    ours = gated_linear(x, weight)
+    assert isinstance(ours, Tensor)
+    torch.testing.assert_close(ours, gated_linear_eager(x, weight), rtol=4 * torch.finfo(dtype).eps, atol=1e-5)
+
+
+def test_gated_linear_in_fp8() -> None:
+    x, weight = quantize_rows_eager(normal(33, 64)), prepare(quantize_fp8(0.2 * normal(160, 64, seed=1)))
+    ours, theirs = gated_linear(x, weight), gated_linear_eager(x, weight)
+    assert isinstance(ours, Rows8)
+    assert isinstance(theirs, Rows8)
+    torch.testing.assert_close(ours.scale, theirs.scale, rtol=0.02, atol=0)  # ours rounds the product to bf16 between
+    exact = theirs.dequantize(torch.float32)
+    assert (ours.dequantize(torch.float32) - exact).norm() < 0.06 * exact.norm()
+
+
+def test_rows_and_weights_that_do_not_fit_are_named() -> None:
+    with pytest.raises(SettingError, match="PackedInt4"):
+        linear(quantize_rows_eager(normal(4, 64)), prepare(quantize_int4(normal(16, 64))))

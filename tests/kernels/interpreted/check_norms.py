@@ -1,0 +1,120 @@
+"""norms.py and qkv.py: every kernel against its twin, fp32 and fp16."""
+
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from redraft import kernels
+from redraft.kernels.packed import Rows8
+from redraft.kernels.triton import norms, qkv
+from redraft.kernels.triton.language import INTERPRETED
+from redraft.kernels.triton.norms import AfterAttention, AfterExperts
+from redraft.kernels.triton.segments import DENOISE, ENCODE, UNUSED, Segments
+
+DTYPES = [torch.float32, torch.float16]
+EPS = 1e-6
+WIDTH, ROWS = 48, 16
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def segments(*entries: tuple[int, int, int]) -> Segments:
+    kind, start, length = (torch.tensor(column, dtype=torch.int32) for column in zip(*entries, strict=True))
+    return Segments(kind=kind, start=start, length=length, rows=ROWS)
+
+
+SEGMENTS = segments((ENCODE, 250, 9), (DENOISE, 700, 16), (UNUSED, 0, 0))
+
+
+def assert_equal_rows(ours: Any, theirs: Any) -> None:
+    """To one rounding of the dtype. Of e4m3 values a few may differ: the interpreter misrounds into the next binade."""
+    if isinstance(theirs, Rows8):
+        torch.testing.assert_close(ours.scale, theirs.scale, rtol=2e-3, atol=0)
+        assert (ours.values.float() != theirs.values.float()).float().mean() < 0.05
+    else:
+        torch.testing.assert_close(ours, theirs, rtol=4 * torch.finfo(theirs.dtype).eps, atol=1e-6)
+
+
+def compare(function: Any, *arguments: Any, **options: Any) -> None:
+    ours = function(*arguments, **options)
+    with kernels.force("eager"):
+        theirs = function(*arguments, **options)
+    for one, other in zip(*((x if type(x) is tuple else (x,)) for x in (ours, theirs)), strict=True):
+        assert_equal_rows(one, other)
+
+
+def weights(kind: type, dtype: torch.dtype) -> Any:
+    names = [field.name for field in fields(kind)]
+    return kind(**{name: (1 + 0.3 * normal(1 if "scalar" in name else WIDTH, seed=i)).to(dtype) for i, name in
+                   enumerate(names)})  # fmt: skip
+
+
+def test_the_interpreter_is_on() -> None:
+    assert INTERPRETED
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fp8", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_norm(dtype: torch.dtype, fp8: bool, weighted: bool) -> None:
+    x = 3 * normal(5, WIDTH, dtype=dtype)
+    x[2] = 0
+    compare(norms.norm, x, 1 + normal(WIDTH, seed=1, dtype=dtype) if weighted else None, EPS, fp8=fp8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("conditioned", [False, True])
+def test_enter(dtype: torch.dtype, conditioned: bool) -> None:
+    token_ids = torch.arange(3 * ROWS, dtype=torch.int32) % 20
+    conditioning = normal(3 * ROWS, WIDTH, seed=4, dtype=dtype) if conditioned else None
+    scale = torch.tensor([WIDTH**0.5], dtype=dtype)
+    compare(norms.enter, token_ids, normal(20, WIDTH, dtype=dtype), scale, conditioning, SEGMENTS,
+            normal(WIDTH, seed=2, dtype=dtype), EPS)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("fp8", [False, True])
+def test_after_attention(dtype: torch.dtype, fp8: bool) -> None:
+    x, attention = normal(7, WIDTH, dtype=dtype), 5 * normal(7, WIDTH, seed=1, dtype=dtype)
+    compare(norms.after_attention, x, attention, weights(AfterAttention, dtype), EPS, fp8=fp8)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("top_k", [None, 3])
+def test_after_experts(dtype: torch.dtype, top_k: int | None) -> None:
+    rows = 3 * ROWS
+    x, dense = normal(rows, WIDTH, dtype=dtype), normal(rows, WIDTH, seed=1, dtype=dtype)
+    experts = normal(*(rows, WIDTH) if top_k is None else (rows, top_k, WIDTH), seed=2, dtype=dtype)
+    compare(norms.after_experts, x, dense, experts, weights(AfterExperts, dtype), SEGMENTS, EPS, fp8=False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("heads", "groups", "dim", "own_values"), [(6, 2, 16, True), (6, 1, 32, False)])
+def test_norm_rope_write(dtype: torch.dtype, heads: int, groups: int, dim: int, own_values: bool) -> None:
+    product = normal(3 * ROWS, (heads + groups * (1 + own_values)) * dim, dtype=dtype)
+    rope = qkv.rope_rows(SEGMENTS, 10_000.0 ** (-torch.arange(dim // 2) / (dim // 2)))
+    table = torch.tensor([[0, 3, 0, 0], [0, 0, 2, 1], [0, 0, 0, 0]], dtype=torch.int32)
+    norm_weights = 1 + normal(dim, seed=1, dtype=dtype), 1 + normal(dim, seed=2, dtype=dtype)
+    pools = [torch.zeros(2, 4, 256, groups, dim, dtype=dtype) for _ in range(2)]
+    ours = qkv.norm_rope_write(product, *norm_weights, rope, *pools[0], table, SEGMENTS, EPS, own_values=own_values)
+    with kernels.force("eager"):
+        theirs = qkv.norm_rope_write(product, *norm_weights, rope, *pools[1], table, SEGMENTS, EPS,
+                                     own_values=own_values)  # fmt: skip
+    assert_equal_rows(ours, theirs)
+    assert_equal_rows(pools[0], pools[1])
+    assert (pools[0] != 0).any(-1).sum() == 2 * groups * 25  # 9 prompt rows and 16 of the canvas, keys and values
+
+
+def test_rope_rows_far_from_the_start() -> None:
+    frequencies = 10_000.0 ** (-torch.arange(24) / 24)
+    places = segments((DENOISE, 262_000, 16), (ENCODE, 1, 16))
+    ours = qkv.rope_rows(places, frequencies)
+    with kernels.force("eager"):
+        theirs = qkv.rope_rows(places, frequencies)
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=2e-6)

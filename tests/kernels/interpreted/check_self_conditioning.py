@@ -1,0 +1,79 @@
+"""self_conditioning.py: dense rows equal the twin to rounding, sparse rows within the stated bound."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from redraft import kernels
+from redraft.kernels.triton import self_conditioning
+from redraft.kernels.triton.head import HeadTile, predict
+from redraft.kernels.triton.philox import Counters
+from redraft.kernels.triton.segments import DENOISE, ENCODE, Segments
+from redraft.kernels.triton.self_conditioning import DENSE, DROPPED, NOTHING, SPARSE, choose, soft_embeddings
+
+CAP, WIDTH, ROWS, VOCAB = 30.0, 40, 16, 5000
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+def ints(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+SEGMENTS = Segments(
+    kind=ints(DENOISE, ENCODE, DENOISE, DENOISE), start=ints(0, 4, 9, 9), length=ints(16, 16, 11, 16), rows=ROWS
+)  # fmt: skip
+COUNTERS = Counters(seed=torch.tensor([5, 1, 7, 8]), canvas=ints(0, 0, 3, 0), step=ints(0, 0, 40, 1))
+HEAT, WANT = torch.tensor([0.8, 1.0, 0.41, 0.7]), ints(1, 1, 1, 0)
+
+
+def distinct(dtype: torch.dtype) -> Tensor:
+    """Embeddings [V,D] whose product with themselves is far above that with any other."""
+    return (7 * torch.nn.functional.normalize(normal(VOCAB, WIDTH, seed=1))).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_soft_embeddings(dtype: torch.dtype) -> None:
+    embedding = distinct(dtype)
+    hidden = 0.05 * normal(4 * ROWS, WIDTH, dtype=dtype)  # uncertain rows
+    hidden[::2] = embedding[100 : 100 + 2 * ROWS]  # certain ones
+    logits = torch.zeros(4 * ROWS, VOCAB, dtype=dtype)
+    tile = HeadTile(rows=16, tokens=32, depth=16, warps=4, stages=2)
+    seen = predict(hidden, embedding, CAP, HEAT, COUNTERS, SEGMENTS, logits, tile=tile)
+    assert seen.tiles is not None
+    arguments = embedding, torch.tensor([6.0], dtype=dtype), CAP, HEAT, WANT, SEGMENTS
+    with kernels.force("eager"):
+        theirs = soft_embeddings(logits, seen, *arguments)
+    way = choose(logits, seen.tiles, CAP, HEAT, WANT, SEGMENTS).way
+    ours = soft_embeddings(logits, seen, *arguments)
+
+    wanted = SEGMENTS.live() & (SEGMENTS.kind == DENOISE).repeat_interleave(ROWS)
+    wanted &= (WANT != 0).repeat_interleave(ROWS)
+    assert (way[~wanted] == NOTHING).all()
+    assert (ours[~wanted] == 0).all()
+    certain = torch.arange(4 * ROWS) % 2 == 0
+    assert (way[wanted & certain] == SPARSE).all()
+    assert (way[wanted & ~certain] == DENSE).all()
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    dense = wanted & ~certain
+    torch.testing.assert_close(ours[dense], theirs[dense], rtol=tolerance, atol=tolerance)
+    reach = 6 * (embedding.float()[:, None] - theirs[wanted & certain].float() / 6).norm(dim=-1).max()
+    error = (ours - theirs).float()[wanted & certain].norm(dim=-1).max()
+    assert error <= DROPPED * reach + 6 * tolerance
+
+
+def test_too_many_likely_tokens_take_the_dense_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    embedding = distinct(torch.float32)
+    hidden = embedding[: 4 * ROWS]
+    logits = torch.zeros(4 * ROWS, VOCAB)
+    tile = HeadTile(rows=16, tokens=32, depth=16, warps=4, stages=2)
+    seen = predict(hidden, embedding, CAP, HEAT, COUNTERS, SEGMENTS, logits, tile=tile)
+    assert seen.tiles is not None
+    monkeypatch.setattr(self_conditioning, "KEPT_TOKENS", 1)
+    embedding[64:96] = embedding[:32]  # two tokens share the mass
+    seen = predict(hidden, embedding, CAP, HEAT, COUNTERS, SEGMENTS, logits, tile=tile)
+    assert seen.tiles is not None
+    way = choose(logits, seen.tiles, CAP, HEAT, WANT, SEGMENTS).way
+    assert (way[:16] == DENSE).all()

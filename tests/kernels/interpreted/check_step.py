@@ -1,0 +1,94 @@
+"""step.py: tokens, acceptance, renoising, state and report equal the twin exactly."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from redraft import kernels
+from redraft.kernels.triton.head import Prediction
+from redraft.kernels.triton.philox import Counters
+from redraft.kernels.triton.segments import CONSTRAINED, DENOISE, ENCODE, UNUSED, Segments
+from redraft.kernels.triton.step import CanvasState, Report, Rules, enter_tokens, finish_step
+
+ROWS, VOCAB, SLOTS = 24, 262_144, 6
+
+
+def ints(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+SEGMENTS = Segments(
+    kind=ints(DENOISE, ENCODE, DENOISE, CONSTRAINED, UNUSED, DENOISE), start=ints(0, 4, 9, 9, 0, 7),
+    length=ints(24, 20, 11, 24, 0, 24), rows=ROWS,
+)  # fmt: skip
+SLOT = ints(3, 0, 1, 4, -1, 5)
+COUNTERS = Counters(
+    seed=torch.tensor([2**62 + 12345, 1, 7, 8, 0, 2**31]), canvas=ints(0, 0, 3, 0, 0, 70000),
+    step=ints(0, 0, 40, 1, 0, 2),
+)  # fmt: skip
+RULES = Rules(
+    entropy_bound=torch.tensor([0.1, 0.1, 0.5, 0.1, 0.1, 2.0]),
+    confidence_threshold=torch.tensor([0.005, 0.005, 9.0, 0.1, 0.1, 9.0]),
+    stability_threshold=ints(1, 1, 0, 1, 1, 2), stop_at_eos=ints(0, 0, 1, 0, 0, 1),
+    eos=ints(1, 106, -1, -1, -1, -1, -1, -1).expand(6, -1).contiguous(),
+)  # fmt: skip
+
+
+def new_state() -> CanvasState:
+    generator = torch.Generator().manual_seed(3)
+    canvas, argmax = (torch.randint(VOCAB, (SLOTS, ROWS), generator=generator, dtype=torch.int32) for _ in range(2))
+    return CanvasState(canvas=canvas, argmax=argmax, stable=torch.arange(SLOTS, dtype=torch.int32))
+
+
+def new_prediction(state: CanvasState, seed: int) -> Prediction:
+    """Slot 5 repeats its argmax up to an end of text in its middle; entropies have ties."""
+    generator = torch.Generator().manual_seed(seed)
+    argmax, candidate = (torch.randint(VOCAB, (6, ROWS), generator=generator, dtype=torch.int32) for _ in range(2))
+    argmax[5] = state.argmax[5]
+    argmax[5, 10], state.argmax[5, 10], argmax[5, 15] = 106, 106, 3
+    entropy = torch.rand(6, ROWS, generator=generator).pow(4).mul(16).round() / 16
+    flat = {"argmax": argmax.flatten(), "candidate": candidate.flatten(), "entropy": entropy.flatten()}
+    return Prediction(**flat, peak=entropy, certainty=entropy)
+
+
+def both(function: Any) -> tuple[Any, Any]:
+    """The result of `function(state)` with the kernels and with the twins, each with its state."""
+    states = new_state(), new_state()
+    ours = function(states[0])
+    with kernels.force("eager"):
+        theirs = function(states[1])
+    return (ours, states[0]), (theirs, states[1])
+
+
+def assert_same_state(one: CanvasState, other: CanvasState) -> None:
+    assert torch.equal(one.canvas, other.canvas)
+    assert torch.equal(one.argmax, other.argmax)
+    assert torch.equal(one.stable, other.stable)
+
+
+def test_enter_tokens() -> None:
+    given = torch.arange(6 * ROWS, dtype=torch.int32)
+    (ours, one), (theirs, other) = both(lambda state: enter_tokens(given, state, SLOT, COUNTERS, SEGMENTS, VOCAB))
+    assert torch.equal(ours.view(6, -1)[:4], theirs.view(6, -1)[:4])
+    assert torch.equal(ours.view(6, -1)[5], theirs.view(6, -1)[5])
+    assert_same_state(one, other)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_finish_step(seed: int) -> None:
+    def run(state: CanvasState) -> Report:
+        return finish_step(new_prediction(state, seed), RULES, state, SLOT, COUNTERS, SEGMENTS, VOCAB)
+
+    (ours, one), (theirs, other) = both(run)
+    assert torch.equal(ours.block, theirs.block)
+    assert_same_state(one, other)
+    assert ours.converged.tolist()[2] == 1
+    assert ours.converged.tolist()[5] == 1  # unchanged up to its end of text, 5 + 1 steps
+    stricter = replace(RULES, stability_threshold=ints(1, 1, 0, 1, 1, 7))
+    (ours, _), _ = both(
+        lambda state: finish_step(new_prediction(state, seed), stricter, state, SLOT, COUNTERS, SEGMENTS, VOCAB)
+    )
+    assert ours.converged.tolist()[5] == 0

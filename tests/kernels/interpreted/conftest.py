@@ -1,0 +1,16 @@
+"""Checks of kernels under Triton's interpreter. tests/kernels/test_interpreter.py runs them in their own processes."""
+
+from typing import Any
+
+from triton.runtime import interpreter
+
+_patch = interpreter._patch_lang_tensor
+
+
+def _patch_with_index(tensor: Any, *scope: Any) -> None:
+    """Loops over bounds read from memory: the interpreter's own conversion to int fails with NumPy 2.4."""
+    _patch(tensor, *scope)
+    tensor.__index__ = lambda self: self.handle.data.item()
+
+
+interpreter._patch_lang_tensor = _patch_with_index

@@ -1,0 +1,134 @@
+"""The kernels compiled for Hopper, on any machine: matrix instructions, registers, shared memory at the 26B shape."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from compiling import Compiled, compiled
+
+from redraft.kernels.triton import attention, head, norms, philox, qkv, self_conditioning, step
+from redraft.kernels.triton.segments import Segments
+
+SHARED_MEMORY = 227 * 1024
+SEGMENTS, LENGTH, WIDTH, VOCAB, HEADS = 2, 256, 2816, 262_144, 16
+ROWS = SEGMENTS * LENGTH
+
+
+def bf16(*shape: int) -> Tensor:
+    return torch.empty(*shape, dtype=torch.bfloat16, device="meta")
+
+
+def fp32(*shape: int) -> Tensor:
+    return torch.empty(*shape, dtype=torch.float32, device="meta")
+
+
+def int32(*shape: int) -> Tensor:
+    return torch.empty(*shape, dtype=torch.int32, device="meta")
+
+
+SEGMENT = Segments(kind=int32(SEGMENTS), start=int32(SEGMENTS), length=int32(SEGMENTS), rows=LENGTH)
+COUNTERS = philox.Counters(
+    seed=torch.empty(SEGMENTS, dtype=torch.int64, device="meta"), canvas=int32(SEGMENTS), step=int32(SEGMENTS)
+)
+
+
+@pytest.fixture(autouse=True)
+def _meta_tensors_take_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (attention, head, norms, qkv, self_conditioning, step):
+        monkeypatch.setattr(module, "use_triton", lambda x: True)
+
+
+def assert_fits(kernels: list[Compiled], *, spilled: int = 0) -> None:
+    assert kernels
+    for kernel in kernels:
+        assert kernel.shared <= SHARED_MEMORY, kernel.name
+        assert kernel.spilled <= spilled, kernel.name
+
+
+@pytest.mark.parametrize(("dim", "groups", "window"), [(256, 8, 1024), (512, 2, None)])
+def test_attention(dim: int, groups: int, window: int | None) -> None:
+    pages = bf16(64, 256, groups, dim)
+    found = compiled(
+        attention.attend, bf16(ROWS, HEADS, dim), pages, pages, int32(SEGMENTS, 32), SEGMENT, window=window
+    )
+    assert_fits(found)
+    assert "wgmma.mma_async" in found[0].ptx
+    assert "cp.async.bulk.tensor" in found[0].ptx
+
+
+def test_head() -> None:
+    arguments = bf16(ROWS, WIDTH), bf16(VOCAB, WIDTH), 30.0, fp32(SEGMENTS), COUNTERS, SEGMENT, bf16(ROWS, VOCAB)
+    found = compiled(head.predict, *arguments)
+    assert_fits(found)
+    assert "wgmma.mma_async" in found[0].ptx
+
+
+def test_soft_embeddings() -> None:
+    tiles = head.Tiles(peaks=fp32(ROWS, 1024), masses=fp32(ROWS, 1024), moments=fp32(ROWS, 1024), size=256)
+    rows: dict[str, Any] = {name: fp32(ROWS) for name in ("argmax", "candidate", "entropy", "peak", "certainty")}
+    prediction = head.Prediction(**rows, tiles=tiles)
+    found = compiled(
+        self_conditioning.soft_embeddings, bf16(ROWS, VOCAB), prediction, bf16(VOCAB, WIDTH), bf16(1), 30.0,
+        fp32(SEGMENTS), int32(SEGMENTS), SEGMENT,
+    )  # fmt: skip
+    assert_fits(found)
+    product = next(kernel for kernel in found if kernel.name == "_product_kernel")
+    assert "wgmma.mma_async" in product.ptx
+
+
+@pytest.mark.parametrize("capability", [89, 120])
+def test_smaller_gpus_have_room(capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (attention, head, self_conditioning):
+        monkeypatch.setattr(module, "roomy", lambda device: False)
+    options: dict[str, Any] = {"capability": capability}
+    found = []
+    for dim, groups in ((256, 8), (512, 2)):
+        pages, q = bf16(64, 256, groups, dim), bf16(ROWS, HEADS, dim)
+        found += compiled(attention.attend, q, pages, pages, int32(SEGMENTS, 32), SEGMENT, window=None, **options)
+    arguments = bf16(ROWS, WIDTH), bf16(VOCAB, WIDTH), 30.0, fp32(SEGMENTS), COUNTERS, SEGMENT, bf16(ROWS, VOCAB)
+    found += compiled(head.predict, *arguments, **options)
+    assert max(kernel.shared for kernel in found) <= 99 * 1024
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+def test_norms(fp8: bool) -> None:
+    names = ("post_attention", "pre_mlp", "pre_experts", "router_scale")
+    before = norms.AfterAttention(**{name: bf16(WIDTH) for name in names})
+    names = ("post_mlp", "post_experts", "post_feedforward", "following")
+    scalars = {"encode_scalar": bf16(1), "denoise_scalar": bf16(1)}
+    after = norms.AfterExperts(**{name: bf16(WIDTH) for name in names}, **scalars)
+    x, experts = bf16(ROWS, WIDTH), bf16(ROWS, 8, WIDTH)
+    found = compiled(norms.norm, x, bf16(WIDTH), 1e-6, fp8=fp8)
+    found += compiled(norms.after_attention, x, x, before, 1e-6, fp8=fp8)
+    found += compiled(norms.after_experts, x, x, experts, after, SEGMENT, 1e-6, fp8=fp8)
+    found += compiled(norms.enter, int32(ROWS), bf16(VOCAB, WIDTH), bf16(1), x, SEGMENT, bf16(WIDTH), 1e-6, fp8=fp8)
+    assert_fits(found, spilled=16)  # a few words, so that three programs fit on a multiprocessor
+    assert all(kernel.registers <= 80 for kernel in found)
+    assert all(("e4m3" in kernel.ptx) == fp8 for kernel in found)
+
+
+@pytest.mark.parametrize(("groups", "dim", "own_values"), [(8, 256, True), (2, 512, False)])
+def test_qkv(groups: int, dim: int, own_values: bool) -> None:
+    product, rope = bf16(ROWS, (HEADS + groups * (1 + own_values)) * dim), (fp32(ROWS, dim // 2), fp32(ROWS, dim // 2))
+    pages, table = bf16(64, 256, groups, dim), int32(SEGMENTS, 32)
+    arguments = product, bf16(dim), bf16(dim), rope, pages, pages, table, SEGMENT, 1e-6
+    assert_fits(compiled(qkv.norm_rope_write, *arguments, own_values=own_values))
+
+
+def test_step() -> None:
+    state = step.CanvasState(canvas=int32(4, LENGTH), argmax=int32(4, LENGTH), stable=int32(4))
+    rules = step.Rules(
+        entropy_bound=fp32(SEGMENTS), confidence_threshold=fp32(SEGMENTS), stability_threshold=int32(SEGMENTS),
+        stop_at_eos=int32(SEGMENTS), eos=int32(SEGMENTS, 8),
+    )  # fmt: skip
+    prediction = head.Prediction(
+        argmax=int32(ROWS), candidate=int32(ROWS), entropy=fp32(ROWS), peak=fp32(ROWS), certainty=fp32(ROWS)
+    )
+    slot = int32(SEGMENTS)
+    found = compiled(step.enter_tokens, int32(ROWS), state, slot, COUNTERS, SEGMENT, VOCAB)
+    found += compiled(step.finish_step, prediction, rules, state, slot, COUNTERS, SEGMENT, VOCAB)
+    assert_fits(found)

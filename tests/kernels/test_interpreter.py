@@ -1,0 +1,19 @@
+"""Runs the kernels' checks under Triton's interpreter, which has to be chosen before Triton is imported."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("triton", reason="Triton is not installed")
+CHECKS = sorted((Path(__file__).parent / "interpreted").glob("check_*.py"))
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda path: path.stem)
+def test_kernels_equal_their_twins_under_the_interpreter(check: Path) -> None:
+    command = [sys.executable, "-m", "pytest", str(check), "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]

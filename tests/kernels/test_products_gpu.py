@@ -1,0 +1,155 @@
+"""Routing and products on a GPU: at most twice the error of eager bf16 against fp32, and no row sees its neighbours."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from redraft.kernels import eager
+from redraft.kernels.packed import PackedExperts, Rows8
+from redraft.kernels.triton import experts, linear, routing, tables
+from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
+from redraft.kernels.triton.routing import Routing
+from redraft.quant.fp8 import quantize_fp8
+from redraft.quant.int4 import quantize_int4
+from redraft.quant.prepare import prepare, prepare_experts
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+EXPERTS, TOP_K, WIDTH, INNER = 16, 4, 512, 192
+FORMATS = ["plain", "fp8", "int4", "int4 in groups of 32"]
+
+
+@pytest.fixture(autouse=True)
+def _seeded_on_the_gpu() -> Iterator[None]:
+    torch.manual_seed(0)
+    with torch.device("cuda"), torch.inference_mode():
+        yield
+
+
+def bf16(*shape: int, scale: float = 1.0) -> Tensor:
+    return (torch.randn(*shape) * scale).bfloat16()
+
+
+def layer(weights: str) -> PackedExperts:
+    gate_up, down = bf16(EXPERTS, 2 * INNER, WIDTH, scale=0.05), bf16(EXPERTS, WIDTH, INNER, scale=0.05)
+    if weights == "plain":
+        return prepare_experts(gate_up, down)
+    if weights == "fp8":
+        return prepare_experts(quantize_fp8(gate_up), quantize_fp8(down))
+    group = 32 if "32" in weights else 64
+    return prepare_experts(quantize_int4(gate_up, group), quantize_int4(down, group))
+
+
+def routed(x: Tensor, router: Tensor, weights: str, lengths: Tensor | None = None) -> Routing:
+    block = tables.block_rows(len(x), TOP_K, EXPERTS, experts.format_of(layer(weights).gate_up))
+    return routing.route_rows(x, router, torch.ones(EXPERTS), TOP_K, block, lengths)
+
+
+def rows_for(weights: str, x: Tensor) -> Tensor | Rows8:
+    return x if weights == "plain" else quantize_rows(x)
+
+
+def error(ours: Tensor, exact: Tensor) -> float:
+    assert ours.isfinite().all()
+    return float((ours.float() - exact).norm() / exact.norm())
+
+
+@pytest.mark.parametrize("rows", [64, 300, 1024])
+def test_plain_experts(rows: int) -> None:
+    x, weights = bf16(rows, WIDTH), layer("plain")
+    plan = routed(x, bf16(EXPERTS, WIDTH), "plain")
+    choice = plan.index.long(), plan.weight
+    assert isinstance(weights.gate_up, Tensor)
+    assert isinstance(weights.down, Tensor)
+    exact = eager.experts(x.float(), *choice, weights.gate_up.float(), weights.down.float())
+    allowed = error(eager.experts(x, *choice, weights.gate_up, weights.down), exact)
+    assert error(experts.experts(x, plan, weights), exact) <= 2 * allowed
+
+
+@pytest.mark.parametrize("rows", [64, 300, 1024])
+@pytest.mark.parametrize("weights", FORMATS[1:])
+def test_each_product_in_low_precision(weights: str, rows: int) -> None:
+    """Against fp32 on the same numbers: nothing but the rounding of the result to bf16, or to bf16 and e4m3."""
+    x, packed = rows_for(weights, bf16(rows, WIDTH)), layer(weights)
+    plan = routed(bf16(rows, WIDTH), bf16(EXPERTS, WIDTH), weights)
+    hidden, exact = experts.gate(x, plan, packed.gate_up), experts.gate_eager(x, plan, packed.gate_up)
+    assert isinstance(hidden, Rows8)
+    assert isinstance(exact, Rows8)
+    assert error(hidden.dequantize(torch.float32), exact.dequantize(torch.float32)) < 0.03
+    exact = experts.down_eager(hidden, plan, packed.down, torch.float32)
+    assert error(experts.down(hidden, plan, packed.down), exact) < 2 * 2**-9
+
+
+@pytest.mark.parametrize("weights", FORMATS)
+def test_a_row_does_not_depend_on_the_rows_beside_it(weights: str) -> None:
+    x, router, packed = bf16(2048, WIDTH), bf16(EXPERTS, WIDTH), layer(weights)
+
+    def run(count: int) -> Tensor:
+        return experts.experts(rows_for(weights, x[:count]), routed(x[:count], router, weights), packed)
+
+    few = run(64)
+    for count in (100, 512, 2048):
+        assert torch.equal(run(count)[:64], few)
+
+
+@pytest.mark.parametrize("weights", FORMATS)
+def test_dead_rows_are_zeros_and_change_nothing(weights: str) -> None:
+    x, router, packed = bf16(128, WIDTH), bf16(EXPERTS, WIDTH), layer(weights)
+    x[40:64] = torch.nan
+    plan = routed(x, router, weights, torch.tensor([40, 64], dtype=torch.int32))
+    ours = experts.experts(rows_for(weights, x), plan, packed)
+    alone = experts.experts(rows_for(weights, x[:40]), routed(x[:40], router, weights), packed)
+    assert (ours[40:64] == 0).all()
+    assert torch.equal(ours[:40], alone)
+
+
+@pytest.mark.parametrize("rows", [40, 256, 1000, 4096])
+@pytest.mark.parametrize("block_rows", [32, 128])
+def test_routing_equals_its_twin(rows: int, block_rows: int) -> None:
+    logits, scale = bf16(rows, 128), torch.rand(128)
+    lengths = torch.tensor([rows // 2 - 3], dtype=torch.int32)
+    ours, theirs = (route(logits, scale, 8, block_rows, lengths) for route in (routing.route, routing.route_eager))
+    used = int(theirs.counts[1])
+    assert torch.equal(ours.index, theirs.index)
+    assert torch.equal(ours.order, theirs.order)
+    assert torch.equal(ours.tiles[:used], theirs.tiles[:used])
+    torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-5, atol=1e-7)
+
+
+def test_router_is_as_exact_as_eager() -> None:
+    x, weight, ones = bf16(300, WIDTH), bf16(128, WIDTH, scale=0.05), torch.ones(128)
+    exact = (x.double() @ weight.double().T).bfloat16()
+    ours, theirs = routing.route_rows(x, weight, ones, 8, 32), routing.route_eager(exact, ones, 8, 32)
+    same = (ours.index == theirs.index).all(-1)
+    assert same.float().mean() > 0.9
+    torch.testing.assert_close(ours.weight[same], theirs.weight[same], rtol=0.02, atol=1e-3)
+
+
+@pytest.mark.parametrize("rows", [17, 256, 2048])
+def test_dense_fp8(rows: int) -> None:
+    x, weight = quantize_rows(bf16(rows, WIDTH)), prepare(quantize_fp8(bf16(768, WIDTH, scale=0.05)))
+    exact = linear.linear_eager(x, weight, dtype=torch.float32)
+    assert error(linear.linear(x, weight), exact) < 2 * 2**-9
+    gated, twin = linear.gated_linear(x, weight), linear.gated_linear_eager(x, weight)
+    assert isinstance(gated, Rows8)
+    assert isinstance(twin, Rows8)
+    assert error(gated.dequantize(torch.float32), twin.dequantize(torch.float32)) < 0.03
+
+
+def test_quantized_rows_equal_the_twin() -> None:
+    for width in (100, 704, 2816):
+        x = bf16(99, width)
+        ours, theirs = quantize_rows(x), quantize_rows_eager(x)
+        torch.testing.assert_close(ours.scale, theirs.scale, rtol=1e-6, atol=0)
+        assert (ours.values.float() != theirs.values.float()).float().mean() < 1e-3
+
+
+def test_the_same_work_twice_gives_the_same_bits() -> None:
+    x, router = bf16(256, WIDTH), bf16(EXPERTS, WIDTH)
+    for weights in FORMATS:
+        packed = layer(weights)
+        torch.cuda.synchronize()
+        one, two = (experts.experts(rows_for(weights, x), routed(x, router, weights), packed) for _ in range(2))
+        assert torch.equal(one, two)

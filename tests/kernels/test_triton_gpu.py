@@ -1,0 +1,204 @@
+"""The kernels on a GPU in bf16: at most twice the error of eager bf16 against fp32, or equal where nothing rounds."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from redraft import kernels
+from redraft.kernels.packed import Rows8
+from redraft.kernels.triton import attention, head, norms, philox, qkv, self_conditioning, step
+from redraft.kernels.triton.segments import DENOISE, ENCODE, UNUSED, Segments
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+WIDTH, ROWS, VOCAB, EPS, CAP = 512, 64, 8192, 1e-6, 30.0
+
+
+@pytest.fixture(autouse=True)
+def _seeded_on_the_gpu() -> Iterator[None]:
+    torch.manual_seed(0)
+    with torch.device("cuda"), torch.inference_mode():
+        yield
+
+
+def bf16(*shape: int, scale: float = 1.0) -> Tensor:
+    return (torch.randn(*shape) * scale).bfloat16()
+
+
+def ints(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def mixed() -> Segments:
+    return Segments(
+        kind=ints(DENOISE, ENCODE, DENOISE, UNUSED), start=ints(700, 300, 0, 5), length=ints(64, 50, 17, 3), rows=ROWS
+    )
+
+
+def fp32(value: Any) -> Any:
+    """A value, or the weights of a dataclass, in fp32."""
+    if isinstance(value, norms.AfterAttention | norms.AfterExperts):
+        return type(value)(**{field.name: getattr(value, field.name).float() for field in fields(value)})
+    return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
+
+
+def parts(result: Any) -> list[Tensor]:
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+def assert_as_exact_as_eager(function: Callable[..., Any], *arguments: Any, rows: Tensor | None = None) -> None:
+    chosen = slice(None) if rows is None else rows
+    ours = parts(function(*arguments))
+    with kernels.force("eager"):
+        theirs = parts(function(*arguments))
+        exact = parts(function(*(fp32(value) for value in arguments)))
+    for one, other, true in zip(ours, theirs, exact, strict=True):
+        error, allowed = ((x[chosen].float() - true[chosen]).norm() for x in (one, other))
+        assert one.isfinite().all()
+        assert error <= 2 * allowed + 1e-6 * true[chosen].norm()
+
+
+def weights(kind: type) -> Any:
+    return kind(**{field.name: 1 + bf16(1 if "scalar" in field.name else WIDTH, scale=0.2) for field in fields(kind)})
+
+
+def test_norms() -> None:
+    segments, x, y = mixed(), bf16(4 * ROWS, WIDTH), bf16(4 * ROWS, WIDTH, scale=3)
+    assert_as_exact_as_eager(lambda x, w: norms.norm(x, w, EPS), x, 1 + bf16(WIDTH, scale=0.2))
+    assert_as_exact_as_eager(lambda *a: norms.after_attention(*a, EPS), x, y, weights(norms.AfterAttention))
+    end = bf16(4 * ROWS, 8, WIDTH), weights(norms.AfterExperts)
+    assert_as_exact_as_eager(lambda *a: norms.after_experts(*a, segments, EPS), x, y, *end)
+
+
+def test_fp8_rows_equal_the_twin_but_for_ties() -> None:
+    x, weight = bf16(300, WIDTH), 1 + bf16(WIDTH, scale=0.2)
+    ours = norms.norm(x, weight, EPS, fp8=True)
+    with kernels.force("eager"):
+        theirs = norms.norm(x, weight, EPS, fp8=True)
+    assert isinstance(ours, Rows8)
+    assert isinstance(theirs, Rows8)
+    torch.testing.assert_close(ours.scale, theirs.scale, rtol=1e-6, atol=0)
+    assert (ours.values.view(torch.uint8) == theirs.values.view(torch.uint8)).float().mean() > 0.998
+
+
+@pytest.mark.parametrize(("groups", "dim", "own_values"), [(4, 256, True), (2, 512, False), (2, 64, True)])
+def test_qkv(groups: int, dim: int, own_values: bool) -> None:
+    segments, heads = mixed(), 8
+    rope = qkv.rope_rows(segments, 10_000.0 ** (-torch.arange(dim // 2) / (dim // 2)))
+    table = torch.arange(16, dtype=torch.int32).view(4, 4)
+
+    def write(product: Tensor, q_norm: Tensor, k_norm: Tensor) -> tuple[Tensor, ...]:
+        pools = [torch.zeros(16, 256, groups, dim, dtype=product.dtype) for _ in range(2)]
+        arguments = rope, *pools, table, segments, EPS
+        return qkv.norm_rope_write(product, q_norm, k_norm, *arguments, own_values=own_values), *pools
+
+    product = bf16(4 * ROWS, (heads + groups * (1 + own_values)) * dim)
+    assert_as_exact_as_eager(write, product, 1 + bf16(dim, scale=0.2), 1 + bf16(dim, scale=0.2))
+
+
+@pytest.mark.parametrize(("groups", "dim", "window"), [(4, 256, 256), (2, 512, None), (2, 64, 100), (1, 128, None)])
+@pytest.mark.parametrize("splits", [1, 3])
+def test_attention(groups: int, dim: int, window: int | None, splits: int) -> None:
+    segments, table = mixed(), torch.randperm(16).int().view(4, 4)
+    inputs = bf16(4 * ROWS, 8, dim, scale=dim**-0.5), bf16(16, 256, groups, dim), bf16(16, 256, groups, dim)
+    shape = attention.tuned(inputs[0], inputs[1], segments)
+    tile = attention.AttentionTile(
+        rows=shape.rows, keys=shape.keys, splits=splits, parts=shape.parts, warps=shape.warps, stages=shape.stages
+    )
+
+    def attend(q: Tensor, keys: Tensor, values: Tensor) -> Any:
+        return attention.attend(q, keys, values, table, segments, window=window, tile=tile)
+
+    assert_as_exact_as_eager(attend, *inputs, rows=segments.live())
+
+
+@pytest.mark.parametrize(("groups", "dim", "window"), [(8, 256, 300), (2, 512, None)])
+@pytest.mark.parametrize("count", [2, 5])
+def test_a_canvas_alone_gets_the_same_attention_as_in_a_batch(groups: int, dim: int, window: int, count: int) -> None:
+    q, keys, values = bf16(count * 256, 16, dim, scale=dim**-0.5), *(bf16(16, 256, groups, dim) for _ in range(2))
+    table = torch.randperm(count * 3).int().view(count, 3)
+    one = {"kind": ints(DENOISE), "start": ints(501), "length": ints(256)}
+    many = Segments(**{name: value.repeat(count) for name, value in one.items()}, rows=256)
+    together = attention.attend(q, keys, values, table, many, window=window)
+    for s in range(count):
+        here = slice(s * 256, (s + 1) * 256)
+        alone = Segments(**one, rows=256)
+        assert torch.equal(
+            together[here], attention.attend(q[here], keys, values, table[s : s + 1], alone, window=window)
+        )
+
+
+def counters() -> philox.Counters:
+    return philox.Counters(seed=torch.tensor([2**62 + 5, 1, 9, 0]), canvas=ints(0, 0, 7, 0), step=ints(3, 0, 47, 0))
+
+
+def new_prediction(hidden: Tensor, embedding: Tensor, heat: Tensor) -> tuple[head.Prediction, Tensor, Tensor]:
+    segments = mixed()
+    logits = torch.zeros(len(hidden), len(embedding), dtype=hidden.dtype)
+    seen = head.predict(hidden, embedding, CAP, heat, counters(), segments, logits)
+    return seen, logits, segments.live() & (segments.kind == DENOISE).repeat_interleave(ROWS)
+
+
+def test_head() -> None:
+    hidden, embedding = bf16(4 * ROWS, WIDTH), bf16(VOCAB, WIDTH, scale=0.1)
+    heat = torch.tensor([0.8, 1.0, 0.41, 1.0])
+    seen, logits, rows = new_prediction(hidden, embedding, heat)
+    exact = hidden.float() @ embedding.float().t()
+    eager = hidden @ embedding.t()
+    assert (logits[rows] - exact[rows]).norm() <= 2 * (eager[rows] - exact[rows]).norm()
+    x = head.tempered(logits, CAP, heat)[rows]
+    assert torch.equal(seen.argmax[rows].long(), x.argmax(-1))
+    p = x.double().softmax(-1)
+    entropy = -(p * p.clamp(min=1e-300).log()).sum(-1)
+    torch.testing.assert_close(seen.entropy[rows].double(), entropy, rtol=1e-4, atol=1e-5)
+    edges = p.cumsum(-1)
+    drawn = seen.candidate[rows].long()[:, None]
+    uniform = philox.uniform(counters(), ROWS).flatten()[rows]
+    low, high = edges.gather(1, drawn)[:, 0] - p.gather(1, drawn)[:, 0], edges.gather(1, drawn)[:, 0]
+    assert ((low - 1e-5 <= uniform) & (uniform <= high + 1e-5)).all()
+
+
+def test_soft_embeddings() -> None:
+    embedding = bf16(VOCAB, WIDTH, scale=0.1)
+    hidden = bf16(4 * ROWS, WIDTH)
+    hidden[::2] = 20 * embedding[: 2 * ROWS]  # certain rows
+    heat, scale, want = torch.tensor([0.8, 1.0, 0.41, 1.0]), bf16(1) + 22, ints(1, 1, 1, 1)
+    seen, logits, rows = new_prediction(hidden, embedding, heat)
+    p = head.tempered(logits, CAP, heat).bfloat16().float().softmax(-1)
+    exact = p @ embedding.float() * scale.float()
+    with kernels.force("eager"):
+        theirs = self_conditioning.soft_embeddings(logits, seen, embedding, scale, CAP, heat, want, mixed())
+    ours = self_conditioning.soft_embeddings(logits, seen, embedding, scale, CAP, heat, want, mixed())
+    assert (ours[~rows] == 0).all()
+    assert (ours[rows] - exact[rows]).norm() <= 2 * (theirs[rows] - exact[rows]).norm()
+
+
+def test_a_step_in_a_graph_equals_the_twin() -> None:
+    segments, slot = mixed(), ints(2, 5, 0, 5)
+    rules = step.Rules(
+        entropy_bound=torch.full((4,), 0.1), confidence_threshold=torch.full((4,), 9.0),
+        stability_threshold=ints(1, 1, 1, 1), stop_at_eos=ints(1, 0, 0, 0), eos=ints(*[1] * 32).view(4, 8),
+    )  # fmt: skip
+    argmax, candidate = (torch.randint(VOCAB, (4 * ROWS,), dtype=torch.int32) for _ in range(2))
+    entropy = torch.rand(4 * ROWS).pow(6)
+    seen = head.Prediction(argmax=argmax, candidate=candidate, entropy=entropy, peak=entropy, certainty=entropy)
+    states = [
+        step.CanvasState(canvas=zeros.clone(), argmax=zeros.clone(), stable=zeros[:, 0].clone())
+        for zeros in [torch.zeros(6, ROWS, dtype=torch.int32)] * 2
+    ]
+    keyed = counters()
+    step.finish_step(seen, rules, states[0], slot, keyed, segments, VOCAB)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        report = step.finish_step(seen, rules, states[0], slot, keyed, segments, VOCAB)
+    graph.replay()
+    with kernels.force("eager"):
+        for _ in range(2):
+            expected = step.finish_step(seen, rules, states[1], slot, counters(), segments, VOCAB)
+    assert torch.equal(report.block, expected.block)
+    assert torch.equal(states[0].canvas, states[1].canvas)
+    assert report.converged.tolist() == [1, 0, 1, 0]
