@@ -256,7 +256,7 @@ def test_a_config_that_is_no_json_object(folder: Path, content: bytes) -> None:
     ("changes", "words"),
     [
         ({"model_type": "gemma4"}, "'gemma4'"),
-        ({"quantization_config": {"quant_method": "modelopt"}}, "quantized weights"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "quantized by 'gptq'"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),
         ({"text_config": {"hidden_size": "wide"}}, "hidden_size to 'wide'"),
         ({"text_config": {"num_experts": 4.0}}, "num_experts to 4.0"),

@@ -1,6 +1,7 @@
 """The sampler and the whole loop against `transformers` (DiffusionGemmaForBlockDiffusion.generate, dynamic cache)."""
 
 import dataclasses
+import types
 from typing import Any
 
 import pytest
@@ -9,11 +10,16 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from redraft.config import GenerationSettings  # noqa: E402
-from redraft.diffusion import loop, sampler  # noqa: E402
-from redraft.diffusion.autoregression import Answer, prefill, write_answers  # noqa: E402
+from redraft.diffusion import sampler  # noqa: E402
+from redraft.diffusion.prefill import prefill  # noqa: E402
 from redraft.diffusion.records import DenoiseStep  # noqa: E402
 from redraft.diffusion.rng import Draws  # noqa: E402
 from redraft.diffusion.schedule import temperature  # noqa: E402
+from redraft.engine import runner as eager  # noqa: E402
+from redraft.engine.build import new_runner  # noqa: E402
+from redraft.engine.engine import Engine  # noqa: E402
+from redraft.engine.request import Finished, Request  # noqa: E402
+from redraft.engine.settings import EngineSettings  # noqa: E402
 from redraft.model import Transformer  # noqa: E402
 from redraft.model.weights import load_model  # noqa: E402
 
@@ -92,15 +98,15 @@ def test_one_step_with_their_inputs(theirs: Any, ours: Transformer, step: int) -
         prefill(ours, cache, [PROMPT])
         hidden = ours.denoise(canvas, cache, None if previous is None else ours.soft_embeddings(previous))
         heat = temperature(step, t_min=0.4, t_max=0.8, steps=12)
-        uniform = torch.rand(1, CANVAS, dtype=torch.float64)
-        seen = sampler.predict(ours, hidden, heat, uniform, [None], want_soft=True)
+        uniform = torch.rand(CANVAS, dtype=torch.float64)
+        seen = sampler.predict(ours, hidden[0], uniform, heat, want_soft=True)
         logits = ours.logits(hidden)
     torch.testing.assert_close(logits, raw, atol=1e-4, rtol=0)
-    assert torch.equal(seen.argmax, processed.argmax(-1))
+    assert torch.equal(seen.argmax[None], processed.argmax(-1))
     torch.testing.assert_close(
-        seen.entropy, torch.distributions.Categorical(logits=processed).entropy(), atol=1e-4, rtol=0
+        seen.entropy[None], torch.distributions.Categorical(logits=processed).entropy(), atol=1e-4, rtol=0
     )
-    assert torch.equal(sampler.accept(seen.entropy, 4.0), their_sampler.accepted_token_mask)
+    assert torch.equal(sampler.accept(seen.entropy[None], 4.0), their_sampler.accepted_token_mask)
 
 
 CASES = [
@@ -129,17 +135,29 @@ def test_a_whole_generation_is_token_identical(
         steps=12, stretch_schedule=True, max_tokens=3 * CANVAS,
         **{name: value for name, value in case.items() if name not in ("eos_token_id", "max_new_tokens")},
     )  # fmt: skip
-    answer = Answer(request_id=0, prompt=PROMPT, seed=0)
-    records = [
-        record
-        for record in write_answers(ours, [answer], settings, length=CANVAS, eos_ids=eos)
-        if isinstance(record, DenoiseStep)
-    ]
+    engine = _engine(ours, eos)
+    events = list(engine.answer([Request(request_id=0, prompt=tuple(PROMPT), settings=settings)]))
+    records = [event for event in events if isinstance(event, DenoiseStep)]
+    end = events[-1]
+    assert isinstance(end, Finished)
     new = expected.sequences[0, len(PROMPT) :].tolist()
     kept = new[: next((i for i, token in enumerate(new) if token in eos), len(new))]
-    assert answer.tokens == kept
+    assert list(end.token_ids) == kept
     non_pad = sum(token != 0 for token in new)
     assert non_pad / len(records) == pytest.approx(float(expected.tokens_per_forward[0]))
+
+
+def _engine(model: Transformer, eos_ids: tuple[int, ...]) -> Engine:
+    settings = EngineSettings(slots=1)
+    tokenizer = types.SimpleNamespace(decode=lambda token_ids: "")
+    return Engine(
+        new_runner(model, settings),
+        tokenizer,
+        vocab_size=VOCAB,
+        canvas_length=CANVAS,
+        eos_ids=eos_ids,
+        settings=settings,
+    )
 
 
 def _replay_their_draws(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +173,7 @@ def _replay_their_draws(monkeypatch: pytest.MonkeyPatch) -> None:
     def renoise(candidate: Any, accepted: Any, noise: Any) -> Any:
         return torch.where(accepted, candidate, torch.randint(VOCAB, candidate.shape))
 
-    monkeypatch.setattr(loop, "draw", draw)
+    monkeypatch.setattr(eager, "draw", draw)
     monkeypatch.setattr(sampler, "_invert", multinomial)
     monkeypatch.setattr(sampler, "renoise", renoise)
 

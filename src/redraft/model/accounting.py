@@ -9,6 +9,12 @@ from typing import Any
 from redraft.config import FULL, SLIDING, LayerType, ModelConfig
 
 BYTES_PER_PARAMETER = {"bf16": 2, "fp32": 4}
+FORMATS = {"fp8": {"dense": "fp8", "experts": "fp8"}, "int4": {"dense": "fp8", "experts": "int4"},
+           "nvfp4": {"experts": "nvfp4"}}  # fmt: skip
+"""Which number format the matrices of dense parts and of experts have in each quantized format; the rest is bf16.
+
+`nvfp4` is NVIDIA's checkpoint, the others are what `redraft quantize` writes.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,6 +25,9 @@ class Part:
     each: int
     count: int
     active_each: int
+    kind: str = ""
+    matrices: tuple[tuple[int, int], ...] = ()
+    """Output and input sizes of the matrices of one piece that quantized formats cover, as `kind` says."""
 
     @property
     def total(self) -> int:
@@ -27,6 +36,24 @@ class Part:
     @property
     def active(self) -> int:
         return self.active_each * self.count
+
+    def bytes_in(self, format: str) -> int:
+        """Bytes of all pieces in bf16, fp32 or one of `FORMATS`, scales included."""
+        if format in BYTES_PER_PARAMETER:
+            return self.total * BYTES_PER_PARAMETER[format]
+        kept_as = FORMATS[format].get(self.kind)
+        if kept_as is None:
+            return self.total * BYTES_PER_PARAMETER["bf16"]
+        rest = self.each - sum(rows * inputs for rows, inputs in self.matrices)
+        matrices = sum(_matrix_bytes(rows, inputs, kept_as) for rows, inputs in self.matrices)
+        return self.count * (rest * BYTES_PER_PARAMETER["bf16"] + matrices)
+
+
+def _matrix_bytes(rows: int, inputs: int, format: str) -> int:
+    """fp8 has an fp32 scale per row, int4 a bf16 scale per 64 inputs, nvfp4 one byte per 16."""
+    if format == "fp8":
+        return rows * inputs + 4 * rows
+    return rows * inputs // 2 + (rows * inputs // 64 * 2 if format == "int4" else rows * inputs // 16)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,11 +79,18 @@ def text_parts(config: ModelConfig) -> tuple[Part, ...]:
     dense = 3 * config.intermediate_size * width
     return (
         _part("embedding (also the head)", config.vocab_size * width),
-        _part("sliding attention", _attention(config, SLIDING), config.layer_types.count(SLIDING)),
-        _part("full attention", _attention(config, FULL), config.layer_types.count(FULL)),
-        _part("dense MLP", dense, layers),
+        _attention_part(config, SLIDING),
+        _attention_part(config, FULL),
+        _part("dense MLP", dense, layers, kind="dense", matrices=_gated(config.intermediate_size, width)),
         _part("router", width * config.num_experts + width + config.num_experts, layers),
-        _part("experts", expert * config.num_experts, layers, active=expert * config.top_k_experts),
+        _part(
+            "experts",
+            expert * config.num_experts,
+            layers,
+            active=expert * config.top_k_experts,
+            kind="experts",
+            matrices=_gated(config.moe_intermediate_size, width) * config.num_experts,
+        ),
         _part("self-conditioning", dense + width),
         _part("layer norms", 7 * width, layers),
         _part("final norm", width),
@@ -76,6 +110,11 @@ def vision_parts(config: ModelConfig) -> tuple[Part, ...]:
 def total(parts: tuple[Part, ...]) -> int:
     """Parameters of all parts together."""
     return sum(part.total for part in parts)
+
+
+def bytes_in(parts: tuple[Part, ...], format: str) -> int:
+    """Bytes of all parts together; see `Part.bytes_in`."""
+    return sum(part.bytes_in(format) for part in parts)
 
 
 def active_per_token(config: ModelConfig) -> int:
@@ -102,17 +141,25 @@ def kv_costs(config: ModelConfig, bytes_per_element: int = 2) -> tuple[KVCost, .
     )
 
 
-def _part(name: str, each: int, count: int = 1, active: int | None = None) -> Part:
-    return Part(name=name, each=each, count=count, active_each=each if active is None else active)
+def _part(name: str, each: int, count: int = 1, active: int | None = None, **quantizable: Any) -> Part:
+    return Part(name=name, each=each, count=count, active_each=each if active is None else active, **quantizable)
 
 
-def _attention(config: ModelConfig, kind: LayerType) -> int:
-    """One layer's projections and its q and k norms; full layers have no v projection."""
-    sliding = kind == SLIDING
+def _gated(inner: int, width: int) -> tuple[tuple[int, int], ...]:
+    """Gate, up and down of an MLP."""
+    return ((inner, width), (inner, width), (width, inner))
+
+
+def _attention_part(config: ModelConfig, kind: LayerType) -> Part:
+    """The projections and the q and k norms of one kind of layer; full layers have no v projection."""
+    sliding, width = kind == SLIDING, config.hidden_size
     dim = config.head_dim if sliding else config.global_head_dim
-    kv_heads = config.num_key_value_heads if sliding else config.num_global_key_value_heads
-    heads = 2 * config.num_attention_heads + (2 if sliding else 1) * kv_heads  # q, o, k and perhaps v
-    return config.hidden_size * heads * dim + 2 * dim
+    queries = config.num_attention_heads * dim
+    keys = (config.num_key_value_heads if sliding else config.num_global_key_value_heads) * dim
+    matrices = ((queries, width), (width, queries)) + ((keys, width),) * (2 if sliding else 1)
+    each = sum(rows * inputs for rows, inputs in matrices) + 2 * dim
+    name = kind.replace("_", " ")
+    return _part(name, each, config.layer_types.count(kind), kind="dense", matrices=matrices)
 
 
 def _vision_tower(vision: Mapping[str, Any]) -> int:

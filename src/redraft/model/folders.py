@@ -14,6 +14,8 @@ from redraft.errors import CheckpointError, HubError
 
 CONFIG_FILE = "config.json"
 EMBEDDED = "tiny"
+QUANTIZERS = ("compressed-tensors", "modelopt")
+"""Whose quantized weights can be read; `redraft quantize` writes like the first."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_experts", "top_k_experts",
           "num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "head_dim", "global_head_dim",
@@ -45,8 +47,11 @@ def read_config(folder: Path) -> ModelConfig:
     """The shape that a folder's config.json describes. Raises `CheckpointError` with what is wrong with it."""
     path = folder / CONFIG_FILE
     raw = read_json(path)
-    if raw.get("quantization_config"):
-        raise CheckpointError(f"{path} describes quantized weights, which are not supported; load the bf16 weights.")
+    method = (raw.get("quantization_config") or {}).get("quant_method", QUANTIZERS[0])
+    if method not in QUANTIZERS:
+        raise CheckpointError(
+            f"{path} says quantized by {method!r}; weights of {' and '.join(QUANTIZERS)} can be read."
+        )
     if raw.get("tie_word_embeddings") is False:
         raise CheckpointError(f"{path} sets tie_word_embeddings to false; DiffusionGemma shares one stack of weights.")
     try:

@@ -1,50 +1,33 @@
 """Checkpoints in the Hugging Face layout, both ways.
 
-Loading reads every shard's header first, so that a folder that does not fit its config fails before anything is
-allocated; then each tensor goes from the memory-mapped file straight into its parameter on the device. Saving
-writes to a temporary folder and renames, so that nothing half-written is left.
+Loading opens the folder as a `Checkpoint`, which fails before anything is allocated if the files do not fit; then each
+tensor goes from the memory-mapped file straight into its parameter on the device, quantized ones in full. Saving writes
+to a temporary folder and renames, so that nothing half-written is left.
 """
 
 from __future__ import annotations
 
 import json
-import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from redraft.errors import CheckpointError, SettingError
+from redraft.errors import SettingError
 from redraft.kernels.cpu import input_major, keep_freed_memory
-from redraft.model.folders import CONFIG_FILE, read_config, read_json, resolve_folder
+from redraft.model.checkpoint import Checkpoint
+from redraft.model.files import INDEX_FILE, SINGLE_FILE
+from redraft.model.folders import CONFIG_FILE, resolve_folder
 from redraft.model.moe import Experts
-from redraft.model.names import is_tied_copy, is_vision, to_hugging_face
+from redraft.model.names import to_hugging_face
 from redraft.model.placement import resolve_device, resolve_dtype
 from redraft.model.transformer import Transformer
-
-SINGLE_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
-_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-_NAMED_AT_MOST = 10
-
-_logger = logging.getLogger("redraft")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Stored:
-    """Where a tensor is and what its file's header says of it."""
-
-    shard: Path
-    shape: tuple[int, ...]
-    dtype: str
 
 
 def load_model(
@@ -59,16 +42,14 @@ def load_model(
     target = resolve_device(device)
     resolve_dtype(dtype, target, torch.bfloat16)  # a wrong name fails before a long download
     folder = resolve_folder(model)
+    checkpoint = Checkpoint(folder)
     with torch.device("meta"):
-        transformer = Transformer(read_config(folder))
-    stored = _read_headers(folder)
-    sources = _match(transformer, stored, folder)
-    chosen = resolve_dtype(dtype, target, _DTYPES[stored[sources["embedding.weight"]].dtype])
-    transformer = transformer.to(chosen).to_empty(device=target)
+        transformer = Transformer(checkpoint.config)
+    transformer = transformer.to(resolve_dtype(dtype, target, checkpoint.dtype)).to_empty(device=target)
     if target.type == "cpu":
         keep_freed_memory()
         _arrange_for_cpu(transformer)
-    _copy(transformer, sources, stored)
+    _copy(transformer, checkpoint)
     return transformer
 
 
@@ -96,69 +77,6 @@ def save_model(model: Transformer, folder: str | Path, *, max_shard_size: int = 
 # --- loading -----------------------------------------------------------------------------------------------------
 
 
-def _read_headers(folder: Path) -> dict[str, _Stored]:
-    """Every tensor of every shard of the folder, by its name in the file."""
-    stored: dict[str, _Stored] = {}
-    for shard in _shards(folder):
-        try:
-            with safe_open(shard, "pt") as file:
-                for name in file.keys():  # noqa: SIM118  (safe_open is no mapping)
-                    part = file.get_slice(name)
-                    stored[name] = _Stored(shard=shard, shape=tuple(part.get_shape()), dtype=part.get_dtype())
-        except (SafetensorError, OSError) as error:
-            reason = f"{error}".rstrip(".")
-            raise CheckpointError(f"{shard} is damaged or truncated ({reason}); fetch it again.") from error
-    return stored
-
-
-def _shards(folder: Path) -> list[Path]:
-    if (folder / SINGLE_FILE).is_file():
-        return [folder / SINGLE_FILE]
-    if not (folder / INDEX_FILE).is_file():
-        raise CheckpointError(f"{folder} has no weights: neither {SINGLE_FILE} nor {INDEX_FILE}.")
-    weight_map = read_json(folder / INDEX_FILE).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{folder / INDEX_FILE} has no weight_map.")
-    names = sorted({str(name) for name in weight_map.values()})
-    missing = [name for name in names if Path(name).name != name or not (folder / name).is_file()]
-    if missing:
-        raise CheckpointError(f"{folder} lacks {_listed(missing)}, named in {INDEX_FILE}; fetch the rest.")
-    return [folder / name for name in names]
-
-
-def _match(model: Transformer, stored: Mapping[str, _Stored], folder: Path) -> dict[str, str]:
-    """Our tensor name -> the file's, for the whole model. Raises one `CheckpointError` with everything that is off."""
-    sources = {name: to_hugging_face(name) for name in model.state_dict()}
-    for ours, theirs in sources.items():
-        if ours.endswith("encode_scalar") and theirs not in stored:  # some writers keep only the decoder's
-            sources[ours] = to_hugging_face(ours.replace("encode_scalar", "denoise_scalar"))
-    vision = [name for name in stored if is_vision(name)]
-    wanted = {sources[ours]: tuple(tensor.shape) for ours, tensor in model.state_dict().items()}
-    found = {name: stored[name] for name in wanted if name in stored}
-    _raise_if_any(folder, {
-        "missing": [name for name in wanted if name not in stored],
-        "unexpected": [name for name in stored if name not in wanted and not (is_vision(name) or is_tied_copy(name))],
-        "misshapen": [f"{name} {list(entry.shape)} instead of {list(wanted[name])}"
-                      for name, entry in found.items() if entry.shape != wanted[name]],
-        "of an unsupported dtype": [f"{name} {entry.dtype}" for name, entry in found.items()
-                                    if entry.dtype not in _DTYPES],
-    })  # fmt: skip
-    if vision:
-        _logger.warning("%s: %d vision tensors are left out; Redraft reads text only.", folder, len(vision))
-    return sources
-
-
-def _raise_if_any(folder: Path, problems: Mapping[str, list[str]]) -> None:
-    sentences = [f"{len(names)} {kind}: {_listed(names)}" for kind, names in problems.items() if names]
-    if sentences:
-        raise CheckpointError(f"The tensors in {folder} do not fit its config: {'; '.join(sentences)}.")
-
-
-def _listed(names: list[str]) -> str:
-    more = len(names) - _NAMED_AT_MOST
-    return ", ".join(names[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")
-
-
 def _arrange_for_cpu(model: Transformer) -> None:
     for module in model.modules():
         if isinstance(module, Experts):
@@ -167,14 +85,12 @@ def _arrange_for_cpu(model: Transformer) -> None:
 
 
 @torch.no_grad()
-def _copy(model: Transformer, sources: Mapping[str, str], stored: Mapping[str, _Stored]) -> None:
-    """Fill every parameter, one open shard at a time."""
+def _copy(model: Transformer, checkpoint: Checkpoint) -> None:
+    """Fill every parameter, one weight at a time; quantized ones are turned back into the model's own format."""
     targets = model.state_dict()
-    for shard in sorted({entry.shard for entry in stored.values()}):
-        with safe_open(shard, "pt") as file:
-            for ours, theirs in sources.items():
-                if stored[theirs].shard == shard:
-                    targets[ours].copy_(file.get_tensor(theirs))
+    for name in checkpoint.names():
+        weight = checkpoint.weight(name)
+        targets[name].copy_(weight if isinstance(weight, Tensor) else weight.dequantize(targets[name].dtype))
 
 
 # --- saving ------------------------------------------------------------------------------------------------------

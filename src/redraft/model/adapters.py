@@ -1,0 +1,311 @@
+"""LoRA adapters: low-rank changes to some of a model's weights, in the file format of the `peft` library.
+
+One adapter serves both phases, because both read one stack of weights. PEFT's format has no word for that: a
+Transformers model holds the encoder and the decoder as two modules, so the file carries every factor under both names.
+Reading insists that the two are equal, since two different adapters could never be folded into one weight.
+
+Shapes: r rank, I input, O output, E experts. A linear weight [O,I] has factors a [r,I] and b [O,r]; the experts'
+weights [E,O,I] have a [E,r,I] and b [E,O,r]. The change is scale * b a.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from redraft.errors import CheckpointError, SettingError
+from redraft.model.folders import read_json
+from redraft.model.layouts import Weight
+from redraft.model.names import from_hugging_face, to_hugging_face
+from redraft.model.transformer import Transformer
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_DECODER, _ENCODER = "model.decoder.", "model.encoder.language_model."
+_IGNORED_BY_ENCODER = "model.decoder.self_conditioning."
+_EXPERTS = {"experts.gate_up_proj": "experts.base_layer", "experts.down_proj": "experts"}
+"""How PEFT calls the adapters of a module's parameters: it wraps the module once for each, the outermost last."""
+_PLAIN = {"use_dora": False, "bias": "none", "modules_to_save": None, "fan_in_fan_out": False, "alpha_pattern": {},
+          "lora_bias": False, "trainable_token_indices": None}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Factors:
+    """The two factors of one weight's change; see the module's shapes."""
+
+    a: Tensor
+    b: Tensor
+
+    @property
+    def rank(self) -> int:
+        return self.a.shape[-2]
+
+    def product(self) -> Tensor:
+        """b a in fp32, with the shape of the weight."""
+        return self.b.float() @ self.a.float()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """Factors by our names of weights, such as `layers.0.attention.q_proj.weight`; the change is scaled by `scale`."""
+
+    factors: Mapping[str, Factors]
+    alpha: float
+    rank: int
+    rank_stabilised: bool = False
+
+    def scale(self, name: str) -> float:
+        """What the product of one weight's factors is multiplied with."""
+        rank = self.factors[name].rank
+        return self.alpha / (math.sqrt(rank) if self.rank_stabilised else rank)
+
+    def delta(self, name: str) -> Tensor:
+        """The change of one weight, fp32."""
+        return self.factors[name].product() * self.scale(name)
+
+    def applied(self, read: Callable[[str], Weight]) -> Callable[[str], Weight]:
+        """`read` with the changes added to what it returns; changed weights that are stored quantized become bf16."""
+
+        def changed(name: str) -> Weight:
+            weight = read(name)
+            if name not in self.factors:
+                return weight
+            plain = weight if isinstance(weight, Tensor) else weight.dequantize(torch.bfloat16)
+            return (plain.float() + self.delta(name)).to(plain.dtype)
+
+        return changed
+
+    def check_fits(self, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
+        """Raises `CheckpointError` if a weight is missing from a model of these shapes or has another one there."""
+        for name, factors in self.factors.items():
+            shape = (*factors.b.shape[:-1], factors.a.shape[-1])
+            if shapes.get(name) != shape:
+                found = list(shapes[name]) if name in shapes else "no such weight"
+                raise CheckpointError(
+                    f"The adapter in {where} is for another model: it changes {name} {list(shape)}, and this model has "
+                    f"{found}."
+                )
+
+
+class AdapterSet:
+    """Several adapters of one model by name, of which one or none is folded into its weights at a time.
+
+    The untouched weights are kept on the side, so that switching back gives the very same bits.
+    """
+
+    def __init__(self, model: Transformer) -> None:
+        self.model = model
+        self.active: str | None = None
+        self._adapters: dict[str, Adapter] = {}
+        self._original: dict[str, Tensor] = {}
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._adapters)
+
+    def add(self, name: str, folder: str | Path) -> None:
+        """Read the adapter of `folder`. Raises `CheckpointError` if it does not fit, `SettingError` for a used name."""
+        if name in self._adapters:
+            raise SettingError(f"There is an adapter {name!r} already.")
+        adapter = load_adapter(folder)
+        adapter.check_fits(shapes_of(self.model), str(folder))
+        weights = dict(self.model.named_parameters())
+        for weight in adapter.factors:
+            if weight not in self._original:
+                self._original[weight] = weights[weight].detach().to("cpu", copy=True)
+        self._adapters[name] = adapter
+
+    @torch.no_grad()
+    def use(self, name: str | None) -> None:
+        """Fold adapter `name` into the weights in place of the active one; None restores the model as it was."""
+        if name is not None and name not in self._adapters:
+            raise SettingError(f"There is no adapter {name!r}; there are {', '.join(self._adapters) or 'none'}.")
+        weights = dict(self.model.named_parameters())
+        for weight in self._adapters[self.active].factors if self.active is not None else ():
+            weights[weight].copy_(self._original[weight])
+        if name is not None:
+            merge(self.model, self._adapters[name])
+        self.active = name
+
+
+def shapes_of(model: Transformer) -> dict[str, tuple[int, ...]]:
+    """The shape of every weight."""
+    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+
+
+@torch.no_grad()
+def merge(model: Transformer, adapter: Adapter) -> None:
+    """Add an adapter's changes to the model's weights, in fp32, and round to the model's dtype once."""
+    weights = dict(model.named_parameters())
+    for name in adapter.factors:
+        weight = weights[name]
+        weight.copy_(weight.float() + adapter.delta(name).to(weight.device))
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+def load_adapter(folder: str | Path) -> Adapter:
+    """The adapter in a folder of PEFT's format.
+
+    Raises `CheckpointError` for missing or damaged files, for kinds of adapters other than plain LoRA, and where
+    encoder and decoder have been given different factors.
+    """
+    folder = Path(folder)
+    config = read_json(folder / CONFIG)
+    _check_kind(config, folder)
+    factors = _pair(_read(folder / WEIGHTS), folder, config)
+    return Adapter(
+        factors=factors,
+        alpha=float(config["lora_alpha"]),
+        rank=int(config["r"]),
+        rank_stabilised=bool(config.get("use_rslora")),
+    )
+
+
+def save_adapter(adapter: Adapter, folder: str | Path, *, base_model: str, dropout: float = 0.0) -> None:
+    """Write an adapter in PEFT's format; `base_model` is what the file says it belongs to."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {}
+    for name, factors in adapter.factors.items():
+        for part, tensor in _file_tensors(name, factors).items():
+            for stack in _stacks(part):
+                tensors[stack] = tensor.detach().to("cpu", copy=True).contiguous()
+    config = _config(adapter, base_model, dropout)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as temporary:
+        save_file(tensors, Path(temporary) / WEIGHTS, metadata={"format": "pt"})
+        (Path(temporary) / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+        (Path(temporary) / WEIGHTS).chmod((Path(temporary) / CONFIG).stat().st_mode)
+        for name in (WEIGHTS, CONFIG):
+            os.replace(Path(temporary) / name, folder / name)
+
+
+def _config(adapter: Adapter, base_model: str, dropout: float) -> dict[str, Any]:
+    modules = [_module(name) for name in adapter.factors if not _is_experts(name)]
+    parameters = sorted({"experts." + name.rsplit(".", 1)[1] for name in adapter.factors if _is_experts(name)})
+    return {
+        "peft_type": "LORA",
+        "base_model_name_or_path": base_model,
+        "r": adapter.rank,
+        "lora_alpha": adapter.alpha,
+        "lora_dropout": dropout,
+        "use_rslora": adapter.rank_stabilised,
+        "bias": "none",
+        "fan_in_fan_out": False,
+        "inference_mode": True,
+        "task_type": None,
+        "target_modules": sorted(stack for module in modules for stack in _stacks(module)),
+        "target_parameters": list(reversed(parameters)) or None,  # the first is wrapped first: gate_up_proj
+    }
+
+
+def _read(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(file)
+    except FileNotFoundError:
+        raise CheckpointError(f"{file.parent} has no {file.name}; it is not an adapter's folder.") from None
+    except (SafetensorError, OSError) as error:
+        raise CheckpointError(f"{file} is damaged or truncated ({str(error).rstrip('.')}).") from error
+
+
+def _check_kind(config: Mapping[str, Any], folder: Path) -> None:
+    if config.get("peft_type") != "LORA":
+        raise CheckpointError(f"{folder} holds an adapter of kind {config.get('peft_type')!r}; only LORA can be read.")
+    for name, plain in _PLAIN.items():
+        if (config.get(name) or plain) != plain:
+            raise CheckpointError(f"The adapter in {folder} uses {name}, which cannot be read.")
+    if not all(isinstance(config.get(name), int | float) and config[name] > 0 for name in ("r", "lora_alpha")):
+        raise CheckpointError(f"{folder / CONFIG} must hold numbers above 0 for r and lora_alpha.")
+
+
+def _pair(tensors: Mapping[str, Tensor], folder: Path, config: Mapping[str, Any]) -> dict[str, Factors]:
+    """Our names -> factors, from the tensors of a file."""
+    found: dict[str, dict[str, Tensor]] = {}
+    wrapped = _wrapped_experts(config)
+    for key, tensor in tensors.items():
+        name, part = _parse(key, wrapped, folder)
+        other = found.setdefault(name, {}).setdefault(part, tensor)
+        if not torch.equal(other, tensor):
+            raise CheckpointError(
+                f"The adapter in {folder} changes {name} differently for encoder and decoder; "
+                "they share one weight, so it can be neither used nor merged."
+            )
+    for name, parts in found.items():
+        if len(parts) != 2:
+            raise CheckpointError(f"The adapter in {folder} holds only one factor of {name}.")
+    return {name: _factors(name, parts["a"], parts["b"], config, folder) for name, parts in found.items()}
+
+
+def _factors(name: str, a: Tensor, b: Tensor, config: Mapping[str, Any], folder: Path) -> Factors:
+    if not _is_experts(name):
+        ok = a.ndim == b.ndim == 2 and a.shape[0] == b.shape[1]
+        factors = Factors(a, b)
+    else:
+        rank = int(config["r"])
+        ok = a.ndim == b.ndim == 2 and a.shape[0] == b.shape[1] and a.shape[0] % rank == 0
+        factors = Factors(a.unflatten(0, (-1, rank)), b.unflatten(1, (rank, -1)).permute(2, 0, 1)) if ok else None
+    if not ok or factors is None:
+        raise CheckpointError(f"The factors of {name} in {folder} do not fit each other: {a.shape} and {b.shape}.")
+    return factors
+
+
+def _file_tensors(name: str, factors: Factors) -> dict[str, Tensor]:
+    """The decoder's entries of one weight: PEFT's key -> tensor."""
+    a, b = factors.a, factors.b
+    if _is_experts(name):
+        a, b = a.flatten(0, 1), b.permute(1, 2, 0).flatten(1)  # [E*r,I] and [O,r*E]
+    return {f"{_module(name)}.lora_A.weight": a, f"{_module(name)}.lora_B.weight": b}
+
+
+def _module(name: str) -> str:
+    """What PEFT calls the module of one of our weights, in the decoder."""
+    theirs = to_hugging_face(name)
+    for parameter, wrapped in _EXPERTS.items():
+        if theirs.endswith(parameter):
+            return theirs.removesuffix(parameter) + wrapped
+    return theirs.removesuffix(".weight")
+
+
+def _stacks(name: str) -> list[str]:
+    """A decoder name and its twin in the encoder, with the prefix of tensors where it is one."""
+    prefix = _PREFIX if ".lora_" in name else ""
+    twins = [name] if name.startswith(_IGNORED_BY_ENCODER) else [name, name.replace(_DECODER, _ENCODER, 1)]
+    return [prefix + twin for twin in twins]
+
+
+def _wrapped_experts(config: Mapping[str, Any]) -> dict[str, str]:
+    """`_EXPERTS`; in an adapter of only one of the two parameters that one's wrapper is the only one."""
+    targets = config.get("target_parameters") or []
+    chosen = [name for name in _EXPERTS if any(target.endswith(name.rsplit(".", 1)[1]) for target in targets)]
+    return _EXPERTS if len(chosen) != 1 else {chosen[0]: "experts"}
+
+
+def _parse(key: str, wrapped_experts: Mapping[str, str], folder: Path) -> tuple[str, str]:
+    """Our name of the weight, and `a` or `b`, of a tensor's key."""
+    module, _, part = key.removeprefix(_PREFIX).partition(".lora_")
+    module = module.replace(_ENCODER, _DECODER, 1)
+    theirs = f"{module}.weight"
+    for parameter, wrapped in wrapped_experts.items():
+        if module.endswith("." + wrapped):
+            theirs = module.removesuffix(wrapped) + parameter
+            break
+    name = from_hugging_face(theirs)
+    if name is None or part not in ("A.weight", "B.weight"):
+        raise CheckpointError(f"The adapter in {folder} is for another model: there is no weight for {key}.")
+    return name, part[0].lower()
+
+
+def _is_experts(name: str) -> bool:
+    return name.endswith(tuple(_EXPERTS))

@@ -1,0 +1,142 @@
+"""An open model folder: every weight of the model under our own name, in the number format in which it is stored.
+
+Headers are read when the folder is opened, so that one that does not fit its config fails before anything is
+allocated; each tensor is read from its memory-mapped file when it is asked for, and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+
+from redraft.errors import CheckpointError
+from redraft.model.files import Stored, listed, read_headers
+from redraft.model.folders import read_config
+from redraft.model.layouts import IGNORED, PLAIN_DTYPES, Weight, join, layout_of
+from redraft.model.names import is_tied_copy, is_vision, to_hugging_face
+from redraft.model.transformer import Transformer
+
+_EXPERTS = re.compile(r"layers\.\d+\.experts\.(gate_up|down)_proj")
+_ONE_EXPERT = re.compile(r"(.*\.experts)\.\d+\.(gate|up|down)_proj\..*")
+
+_logger = logging.getLogger("redraft")
+
+
+class Checkpoint:
+    """A folder whose files fit its config. Raises `CheckpointError` with everything that is off."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.config = folder, read_config(folder)
+        self._stored = read_headers(folder)
+        with torch.device("meta"):
+            state = Transformer(self.config).state_dict()
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
+        self._bases = {name: self._base(name) for name in self.shapes}
+        self._bare = {base for name, base in self._bases.items() if not to_hugging_face(name).endswith(".weight")}
+        self._check()
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The format of what is stored in full: the embedding's."""
+        return PLAIN_DTYPES[self._stored[to_hugging_face("embedding.weight")].dtype]
+
+    @property
+    def formats(self) -> dict[str, str]:
+        """Number format ("fp8", "int4", "nvfp4") of every weight that is quantized, by our name."""
+        found = {name: layout_of(self._matrices(name)[0][0], self._stored) for name in self.shapes}
+        return {name: layout.name for name, layout in found.items() if layout is not None}
+
+    def names(self) -> Iterator[str]:
+        """All our names, in the order of the shards, so that reading them in turn opens each file once."""
+        return iter(sorted(self.shapes, key=lambda name: (self._shard(name), name)))
+
+    def weight(self, name: str) -> Weight:
+        """One weight on the CPU, experts as one block [E,N,K]."""
+        rows = [join([self._matrix(base) for base in bases], torch.cat) for bases in self._matrices(name)]
+        return join(rows, torch.stack) if len(rows) > 1 else rows[0]
+
+    def _matrices(self, name: str) -> list[tuple[str, ...]]:
+        """The stored matrices behind one of our names: outside experts to be stacked, inside rows to be joined."""
+        base, match = self._bases[name], _EXPERTS.fullmatch(name)
+        if match is None:
+            return [(base,)]
+        kinds = ("gate_proj", "up_proj") if match[1] == "gate_up" else ("down_proj",)
+        prefix = base.rpartition(".")[0]
+        if not any(f"{prefix}.0.{kinds[0]}{suffix}" in self._stored for suffix in (".weight", ".weight_packed")):
+            return [(base,)]  # all experts in one tensor
+        return [tuple(f"{prefix}.{expert}.{kind}" for kind in kinds) for expert in range(self.config.num_experts)]
+
+    def _base(self, name: str) -> str:
+        """The file's name of a weight, without `.weight`."""
+        theirs = to_hugging_face(name)
+        if name.endswith("encode_scalar") and theirs not in self._stored:  # some writers keep only the decoder's
+            theirs = to_hugging_face(name.replace("encode_scalar", "denoise_scalar"))
+        return theirs.removesuffix(".weight")
+
+    def _tensors_of(self, base: str) -> list[str]:
+        """The names in the files of the tensors that make up one stored matrix."""
+        layout = layout_of(base, self._stored)
+        if layout is None:
+            return [base if base in self._bare else base + ".weight"]
+        return [base + suffix for suffix in layout.suffixes]
+
+    def _matrix(self, base: str) -> Weight:
+        layout, tensors = layout_of(base, self._stored), [self._tensor(name) for name in self._tensors_of(base)]
+        return tensors[0] if layout is None else layout.read(*tensors)
+
+    def _tensor(self, name: str) -> torch.Tensor:
+        with safe_open(self._stored[name].shard, "pt") as file:
+            return file.get_tensor(name)
+
+    def _shard(self, name: str) -> str:
+        return str(self._stored[self._tensors_of(self._matrices(name)[0][0])[0]].shard)
+
+    # --- does everything fit? ------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        wanted: dict[str, tuple[int, ...] | None] = {}
+        for name in self.shapes:
+            wanted |= self._wanted(name)
+        found = {name: self._stored[name] for name in wanted if name in self._stored}
+        vision = [name for name in self._stored if is_vision(name)]
+        _raise_if_any(self.folder, {
+            "missing": [name for name in wanted if name not in self._stored],
+            "unexpected": [name for name in self._stored if name not in wanted and not _may_be_left_out(name)],
+            "misshapen": [f"{name} {list(entry.shape)} instead of {list(shape)}" for name, entry in found.items()
+                          if (shape := wanted[name]) is not None and entry.shape != shape],
+            "of an unsupported dtype": [f"{name} {entry.dtype}" for name, entry in found.items()
+                                        if not self._readable(name, entry)],
+        })  # fmt: skip
+        if vision:
+            _logger.warning("%s: %d vision tensors are left out; Redraft reads text only.", self.folder, len(vision))
+
+    def _wanted(self, name: str) -> dict[str, tuple[int, ...] | None]:
+        """The stored tensors that make up one of our weights, with their shapes; None where any will do."""
+        matrices, shape = self._matrices(name), self.shapes[name]
+        if matrices == [(self._bases[name],)] and layout_of(self._bases[name], self._stored) is None:
+            return {self._tensors_of(self._bases[name])[0]: shape}
+        wanted: dict[str, tuple[int, ...] | None] = {}
+        for base in (base for bases in matrices for base in bases):
+            layout, rows = layout_of(base, self._stored), shape[-2] // len(matrices[0])
+            shapes = [(rows, shape[-1])] if layout is None else layout.shapes(rows, shape[-1])
+            wanted |= dict(zip(self._tensors_of(base), shapes, strict=True))
+        return wanted
+
+    def _readable(self, name: str, entry: Stored) -> bool:
+        base = name.rpartition(".")[0]
+        return layout_of(base, self._stored) is not None or entry.dtype in PLAIN_DTYPES
+
+
+def _may_be_left_out(name: str) -> bool:
+    return is_vision(name) or is_tied_copy(name) or name.endswith(IGNORED)
+
+
+def _raise_if_any(folder: Path, problems: Mapping[str, list[str]]) -> None:
+    sentences = [f"{len(names)} {kind}: {listed(names)}" for kind, names in problems.items() if names]
+    if sentences:
+        raise CheckpointError(f"The tensors in {folder} do not fit its config: {'; '.join(sentences)}.")

@@ -1,0 +1,63 @@
+"""Where every tensor of a model folder lies, by the headers of its shards alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from redraft.errors import CheckpointError
+from redraft.model.folders import read_json
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+_NAMED_AT_MOST = 10
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stored:
+    """Where a tensor is and what its file's header says of it; `dtype` as safetensors spells it ("BF16")."""
+
+    shard: Path
+    shape: tuple[int, ...]
+    dtype: str
+
+
+def read_headers(folder: Path) -> dict[str, Stored]:
+    """Every tensor of every shard of the folder, by its name in the file. Raises `CheckpointError`."""
+    stored: dict[str, Stored] = {}
+    for shard in shards(folder):
+        try:
+            with safe_open(shard, "pt") as file:
+                for name in file.keys():  # noqa: SIM118  (safe_open is no mapping)
+                    part = file.get_slice(name)
+                    stored[name] = Stored(shard=shard, shape=tuple(part.get_shape()), dtype=part.get_dtype())
+        except (SafetensorError, OSError) as error:
+            reason = f"{error}".rstrip(".")
+            raise CheckpointError(f"{shard} is damaged or truncated ({reason}); fetch it again.") from error
+    return stored
+
+
+def shards(folder: Path) -> list[Path]:
+    """The folder's weight files, in order. Raises `CheckpointError` if there are none or some are missing."""
+    if (folder / SINGLE_FILE).is_file():
+        return [folder / SINGLE_FILE]
+    if not (folder / INDEX_FILE).is_file():
+        raise CheckpointError(f"{folder} has no weights: neither {SINGLE_FILE} nor {INDEX_FILE}.")
+    weight_map = read_json(folder / INDEX_FILE).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise CheckpointError(f"{folder / INDEX_FILE} has no weight_map.")
+    names = sorted({str(name) for name in weight_map.values()})
+    missing = [name for name in names if Path(name).name != name or not (folder / name).is_file()]
+    if missing:
+        raise CheckpointError(f"{folder} lacks {listed(missing)}, named in {INDEX_FILE}; fetch the rest.")
+    return [folder / name for name in names]
+
+
+def listed(names: Iterable[str]) -> str:
+    """The first ten names, and how many more there are."""
+    names = list(names)
+    more = len(names) - _NAMED_AT_MOST
+    return ", ".join(names[:_NAMED_AT_MOST]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,111 @@
+"""How a matrix is stored in a model folder: as it is, or quantized, with which companions, in which shapes.
+
+    stored as         tensors of one matrix [N,K]                                           written by
+    plain             weight [N,K]
+    fp8               weight e4m3 [N,K], weight_scale [N,1]                                 compressed-tensors
+    int4              weight_packed i32 [N,K/8], weight_scale [N,K/group]                   compressed-tensors
+    nvfp4             weight_packed u8 [N,K/2], weight_scale e4m3 [N,K/16],
+                      weight_global_scale, which divides                                    compressed-tensors
+    nvfp4             weight u8 [N,K/2], weight_scale e4m3 [N,K/16],
+                      weight_scale_2, which multiplies                                      modelopt
+
+Which one it is shows in the files' headers, tensor by tensor, so that mixed folders need no rules of their own.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from redraft.model.files import Stored
+from redraft.quant.fp8 import Fp8Weight
+from redraft.quant.int4 import Int4Weight
+from redraft.quant.nvfp4 import GROUP, Nvfp4Weight
+
+Weight = Tensor | Fp8Weight | Int4Weight | Nvfp4Weight
+"""A matrix [...,N,K] in full or in one of the number formats of `redraft.quant`."""
+
+PLAIN_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+IGNORED = (".weight_shape", ".input_scale", ".input_global_scale", ".k_scale", ".v_scale", ".output_scale")
+"""Companions that say nothing needed here: activations are quantized by their own values, the cache is not."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Layout:
+    """One way to store a matrix: the suffixes of its tensors, their shapes for [N,K], and how they make a weight.
+
+    A shape of None means that the header's own is taken.
+    """
+
+    name: str
+    dtype: str
+    suffixes: tuple[str, ...]
+    shapes: Callable[[int, int], tuple[tuple[int, ...] | None, ...]]
+    read: Callable[..., Weight]
+
+
+def _int4(packed: Tensor, scale: Tensor) -> Int4Weight:
+    """The 8 codes of a word lie from its low bits upwards, so its bytes are pairs of codes already."""
+    codes = packed.contiguous().view(torch.uint8)
+    return Int4Weight(codes, scale, 2 * codes.shape[-1] // scale.shape[-1])
+
+
+def _nvfp4(codes: Tensor, scale: Tensor, factor: Tensor) -> Nvfp4Weight:
+    return Nvfp4Weight(codes, scale, factor.float().reshape(1, 1))
+
+
+LAYOUTS = (
+    Layout(
+        name="int4",
+        dtype="I32",
+        suffixes=(".weight_packed", ".weight_scale"),
+        shapes=lambda n, k: ((n, k // 8), None),
+        read=_int4,
+    ),
+    Layout(
+        name="nvfp4",
+        dtype="U8",
+        suffixes=(".weight_packed", ".weight_scale", ".weight_global_scale"),
+        shapes=lambda n, k: ((n, k // 2), (n, k // GROUP), None),
+        read=lambda codes, scale, divisor: _nvfp4(codes, scale, 1 / divisor.float()),
+    ),
+    Layout(
+        name="nvfp4",
+        dtype="U8",
+        suffixes=(".weight", ".weight_scale", ".weight_scale_2"),
+        shapes=lambda n, k: ((n, k // 2), (n, k // GROUP), None),
+        read=_nvfp4,
+    ),
+    Layout(
+        name="fp8",
+        dtype="F8_E4M3",
+        suffixes=(".weight", ".weight_scale"),
+        shapes=lambda n, k: ((n, k), (n, 1)),
+        read=lambda values, scale: Fp8Weight(values, scale.float()),
+    ),
+)
+
+
+def layout_of(base: str, stored: Mapping[str, Stored]) -> Layout | None:
+    """How the matrix `base` (a name without ".weight") is stored; None if it is plain or absent."""
+    for layout in LAYOUTS:
+        first = stored.get(base + layout.suffixes[0])
+        if first is not None and first.dtype == layout.dtype:
+            return layout
+    return None
+
+
+def join(weights: Sequence[Weight], how: Callable[..., Tensor]) -> Weight:
+    """Stack (`torch.stack`) or concatenate (`torch.cat`, along the rows) weights of one format."""
+    first = weights[0]
+    if isinstance(first, Tensor):
+        return how(weights)
+    rows, joined = first.shape[-2], {}
+    for name in (field.name for field in dataclasses.fields(first) if isinstance(getattr(first, field.name), Tensor)):
+        parts = [getattr(weight, name) for weight in weights]
+        joined[name] = how([part.expand(*part.shape[:-2], rows, -1) for part in parts])
+    return dataclasses.replace(first, **joined)

@@ -1,0 +1,209 @@
+"""Packing: from weights under our own names, asked for one at a time, to a `PackedModel` on a device.
+
+A source may be an open checkpoint, a model whose weights are taken away as they are packed, or a generator of random
+weights. Matrices are quantized on the device, experts some at a time, so that beside the packed model only one weight
+of one layer exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
+
+from redraft.config import FULL, SLIDING, LayerType, ModelConfig
+from redraft.errors import SettingError
+from redraft.kernels.packed import Packed, PackedExperts, PackedFp8, PackedInt4
+from redraft.kernels.triton.norms import AfterAttention, AfterExperts
+from redraft.model.layouts import Weight
+from redraft.model.packed.weights import Matrix, PackedLayer, PackedModel
+from redraft.model.quantize import FORMATS
+from redraft.model.rope import inverse_frequencies
+from redraft.quant.fp8 import Fp8Weight, quantize_fp8
+from redraft.quant.int4 import Int4Weight, quantize_int4
+from redraft.quant.nvfp4 import Nvfp4Weight
+from redraft.quant.prepare import prepare
+
+Source = Callable[[str], Weight]
+"""One of the model's weights by our name (`Transformer.state_dict`), on any device, in any format."""
+
+EXPERTS_AT_A_TIME = 16
+
+
+def pack(
+    config: ModelConfig,
+    source: Source,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    quantization: str | None = None,
+    progress: Callable[[int, int], None] = lambda done, whole: None,
+) -> PackedModel:
+    """Pack all weights of `source` on `device`.
+
+    `quantization` "fp8" or "int4" (int4 experts, FP8 attention and dense MLP) quantizes weights that are stored in
+    full; None keeps every weight in its own format. `progress` hears of layers done, of all. Raises `SettingError` for
+    an unknown format and for one that the stored weights are not in and cannot be brought to.
+    """
+    check_format(quantization)
+    packer = _Packer(config, source, device, dtype, quantization)
+    layers = []
+    for number in range(config.num_hidden_layers):
+        layers.append(packer.layer(number))
+        progress(number + 1, config.num_hidden_layers)
+    return packer.model(tuple(layers))
+
+
+def check_format(quantization: str | None) -> None:
+    """Raise `SettingError` for anything but a format's name and None."""
+    if quantization is not None and quantization not in FORMATS:
+        raise SettingError(f"quantization is {quantization!r}; it must be {' or '.join(map(repr, FORMATS))}, or None.")
+
+
+class _Packer:
+    """Turns weights of one source into records, under one set of choices."""
+
+    def __init__(
+        self, config: ModelConfig, source: Source, device: torch.device, dtype: torch.dtype, quantization: str | None
+    ) -> None:
+        self.config, self.source, self.device, self.dtype, self.asked = config, source, device, dtype, quantization
+        self.found: set[str] = set()
+
+    def model(self, layers: tuple[PackedLayer, ...]) -> PackedModel:
+        config, soft = self.config, "self_conditioning."
+        scale = torch.tensor([config.hidden_size**0.5], dtype=self.dtype, device=self.device)
+        return PackedModel(
+            config=config,
+            quantization=self._format(),
+            embedding=self.plain("embedding.weight"),
+            embedding_scale=scale,
+            soft_norm=self.plain(soft + "pre_norm.weight"),
+            soft_gate_up=torch.cat([self.plain(f"{soft}{part}_proj.weight") for part in ("gate", "up")]),
+            soft_down=self.plain(soft + "down_proj.weight"),
+            final_norm=layers[-1].after_experts.following,
+            layers=layers,
+            frequencies={kind: self._frequencies(kind) for kind in set(config.layer_types)},
+        )
+
+    def layer(self, number: int) -> PackedLayer:
+        at, sliding = f"layers.{number}.", self.config.is_sliding(number)
+        heads = "qkv" if sliding else "qk"
+        return PackedLayer(
+            kind=SLIDING if sliding else FULL,
+            qkv=self.dense(*(f"{at}attention.{part}_proj.weight" for part in heads)),
+            out=self.dense(f"{at}attention.o_proj.weight"),
+            gate_up=self.dense(f"{at}mlp.gate_proj.weight", f"{at}mlp.up_proj.weight"),
+            down=self.dense(f"{at}mlp.down_proj.weight"),
+            router=self.plain(f"{at}router.proj.weight"),
+            expert_scale=self.plain(f"{at}router.per_expert_scale").float(),
+            experts=self.experts(f"{at}experts.gate_up_proj", f"{at}experts.down_proj"),
+            q_norm=self.plain(f"{at}attention.q_norm.weight"),
+            k_norm=self.plain(f"{at}attention.k_norm.weight"),
+            entering=self.plain(f"{at}pre_attention_norm.weight"),
+            after_attention=AfterAttention(
+                post_attention=self.plain(f"{at}post_attention_norm.weight"),
+                pre_mlp=self.plain(f"{at}pre_mlp_norm.weight"),
+                pre_experts=self.plain(f"{at}pre_experts_norm.weight"),
+                router_scale=self.plain(f"{at}router.scale"),
+            ),
+            after_experts=self._after_experts(at, number),
+        )
+
+    def plain(self, name: str) -> Tensor:
+        """A weight in the working dtype."""
+        weight = self.source(name)
+        weight = weight if isinstance(weight, Tensor) else weight.to(self.device).dequantize(self.dtype)
+        return weight.detach().to(self.device, self.dtype).contiguous()
+
+    def dense(self, *names: str) -> Matrix:
+        """Matrices one above the other, in the format that dense products have."""
+        weights = [self._dense(name) for name in names]
+        if all(isinstance(weight, Tensor) for weight in weights):
+            return weights[0] if len(weights) == 1 else torch.cat(weights)  # type: ignore[arg-type]
+        rows = [weight if isinstance(weight, Fp8Weight) else quantize_fp8(weight) for weight in weights]  # type: ignore[arg-type]
+        whole = Fp8Weight(torch.cat([row.values for row in rows]), torch.cat([row.scale for row in rows]))
+        packed = prepare(whole)
+        assert isinstance(packed, PackedFp8)
+        return packed
+
+    def experts(self, gate_up: str, down: str) -> PackedExperts:
+        """Both weights of a layer's experts, some experts at a time."""
+        return PackedExperts(self._experts(self.source(gate_up)), self._experts(self.source(down)))
+
+    def _dense(self, name: str) -> Tensor | Fp8Weight:
+        weight = self.source(name)
+        if isinstance(weight, Tensor):
+            full = weight.detach().to(self.device, self.dtype)
+            return full if self.asked is None else quantize_fp8(full)
+        self._note(weight)
+        stored = weight.to(self.device)
+        return stored if isinstance(stored, Fp8Weight) else quantize_fp8(stored.dequantize(torch.bfloat16))
+
+    def _experts(self, weight: Weight) -> Packed:
+        if isinstance(weight, Tensor) and self.asked is None:
+            return weight.detach().to(self.device, self.dtype).contiguous()
+        if not isinstance(weight, Tensor):
+            self._note(weight)
+        parts = [self._quantized(part) for part in _chunks(weight, EXPERTS_AT_A_TIME)]
+        return _joined([prepare(part) for part in parts])
+
+    def _quantized(self, part: Weight) -> Fp8Weight | Int4Weight:
+        """Some experts in the format that their products have."""
+        moved = part.detach().to(self.device) if isinstance(part, Tensor) else part.to(self.device)
+        if isinstance(moved, Fp8Weight | Int4Weight):
+            return moved
+        full = moved if isinstance(moved, Tensor) else moved.dequantize(torch.bfloat16)
+        return quantize_int4(full) if self.asked == "int4" else quantize_fp8(full)
+
+    def _note(self, weight: Weight) -> None:
+        """Remember a stored format and refuse to bring it to another one that was asked for."""
+        self.found.add("int4" if isinstance(weight, Int4Weight) else "fp8")
+        stored = "int4" if "int4" in self.found else "fp8"
+        if self.asked == "fp8" and stored == "int4":
+            raise SettingError("quantization is 'fp8'; the stored weights are int4 already, load them without it.")
+
+    def _format(self) -> str | None:
+        return self.asked or next((name for name in ("int4", "fp8") if name in self.found), None)
+
+    def _after_experts(self, at: str, number: int) -> AfterExperts:
+        last = number == self.config.num_hidden_layers - 1
+        following = "norm.weight" if last else f"layers.{number + 1}.pre_attention_norm.weight"
+        return AfterExperts(
+            post_mlp=self.plain(f"{at}post_mlp_norm.weight"),
+            post_experts=self.plain(f"{at}post_experts_norm.weight"),
+            post_feedforward=self.plain(f"{at}post_feedforward_norm.weight"),
+            encode_scalar=self.plain(f"{at}encode_scalar"),
+            denoise_scalar=self.plain(f"{at}denoise_scalar"),
+            following=self.plain(following),
+        )
+
+    def _frequencies(self, kind: LayerType) -> Tensor:
+        return inverse_frequencies(self.config, sliding=kind == SLIDING).to(self.device)
+
+
+def _chunks(weight: Weight, size: int) -> Iterator[Weight]:
+    """Experts [E,...] of any format, `size` at a time."""
+    for first in range(0, weight.shape[0], size):
+        part = slice(first, first + size)
+        if isinstance(weight, Tensor):
+            yield weight[part]
+        elif isinstance(weight, Fp8Weight):
+            yield Fp8Weight(weight.values[part], weight.scale[part])
+        elif isinstance(weight, Int4Weight):
+            yield Int4Weight(weight.packed[part], weight.scale[part], weight.group)
+        else:
+            yield Nvfp4Weight(weight.codes[part], weight.scale[part], weight.factor[part])
+
+
+def _joined(parts: list[Packed]) -> Packed:
+    """Packed experts one behind the other; the parts are of one format."""
+    first = parts[0]
+    if isinstance(first, PackedFp8):
+        return PackedFp8(_stacked(parts, "values"), _stacked(parts, "scale"))
+    assert isinstance(first, PackedInt4)
+    return PackedInt4(_stacked(parts, "codes"), _stacked(parts, "scale"), first.group)
+
+
+def _stacked(parts: list[Packed], field: str) -> Tensor:
+    return torch.cat([getattr(part, field) for part in parts])

@@ -1,0 +1,159 @@
+"""Loading a model folder straight into packed form, after checking that the device can hold and run it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from redraft.config import ModelConfig
+from redraft.errors import SettingError
+from redraft.model.accounting import bytes_in, text_parts
+from redraft.model.adapters import Adapter, merge
+from redraft.model.checkpoint import Checkpoint
+from redraft.model.folders import resolve_folder
+from redraft.model.packed.build import check_format, pack
+from redraft.model.packed.transformer import PackedTransformer
+from redraft.model.placement import resolve_device, resolve_dtype
+from redraft.model.quantize import FORMATS
+from redraft.model.transformer import Transformer
+from redraft.model.weights import load_model
+
+OLDEST = (8, 0)
+"""The first compute capability with bf16 products."""
+OLDEST_FP8 = (8, 9)
+"""The first one with FP8 products, which every quantized format uses."""
+
+WORKING_BYTES = 1_500_000_000
+"""What a step of one canvas takes beside the weights: its logits and activations, some pages, the libraries' own."""
+
+
+def load_packed(
+    model: str | Path,
+    *,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
+    quantization: str | None = None,
+    adapter: Adapter | None = None,
+    progress: Callable[[int, int], None] = lambda done, whole: None,
+) -> PackedTransformer:
+    """The text model of `tiny`, a folder or a hub id, packed on `device`; see `pack` for `quantization`.
+
+    Never holds a second copy of the weights: each is read, changed by the `adapter` if there is one, quantized if
+    asked, and placed before the next. Raises what `load_model` raises, and `SettingError` for a GPU that is too old or
+    too small.
+    """
+    check_format(quantization)
+    target = resolve_device(device)
+    resolve_dtype(dtype, target, torch.bfloat16)
+    folder = resolve_folder(model)
+    checkpoint = Checkpoint(folder)
+    format = _stored_format(checkpoint, quantization)
+    check_device(target, quantized=format != "bf16")
+    check_room(checkpoint.config, format, target)
+    chosen = resolve_dtype(dtype, target, checkpoint.dtype)
+    packed = pack(
+        checkpoint.config,
+        checkpoint.weight if adapter is None else adapter.applied(checkpoint.weight),
+        device=target,
+        dtype=chosen,
+        quantization=quantization,
+        progress=progress,
+    )
+    return PackedTransformer(packed)
+
+
+def load_for_inference(
+    model: str | Path,
+    *,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
+    quantization: str | None = None,
+    adapter: Adapter | None = None,
+) -> Transformer:
+    """The text model in the form that runs fastest: packed on a GPU and where quantized, else plain.
+
+    On a GPU fp32 stays plain, and so do shapes that the kernels do not take; on a CPU a quantized model computes what a
+    GPU would, slowly. An `adapter` is folded into the weights. Raises as `load_packed`.
+    """
+    check_format(quantization)
+    target = resolve_device(device)
+    resolve_dtype(dtype, target, torch.bfloat16)  # a wrong name fails before a long download
+    folder = resolve_folder(model)
+    if not (_packs_on_gpu(folder, target, dtype, quantization) if target.type == "cuda" else quantization is not None):
+        return _plain(folder, target, dtype, adapter)
+    return load_packed(folder, device=target, dtype=dtype, quantization=quantization, adapter=adapter)
+
+
+def fits_kernels(config: ModelConfig) -> bool:
+    """Whether the GPU kernels take a model's shape."""
+    heads = config.head_dim, config.global_head_dim
+    powers = all(16 <= dim <= 512 and dim & (dim - 1) == 0 for dim in heads)
+    return powers and config.hidden_size % 128 == 0 and config.moe_intermediate_size % 64 == 0
+
+
+def _packs_on_gpu(folder: Path, device: torch.device, dtype: str | torch.dtype, quantization: str | None) -> bool:
+    """Whether a model goes to the kernels; raises `SettingError` where only they could do what is asked."""
+    checkpoint = Checkpoint(folder)
+    config = checkpoint.config
+    if resolve_dtype(dtype, device, checkpoint.dtype) == torch.float32:
+        if quantization is not None:
+            raise SettingError(f"quantization is {quantization!r} and dtype float32; on a GPU it takes bfloat16.")
+        return False
+    if not fits_kernels(config) and quantization is not None:
+        raise SettingError(
+            f"quantization is {quantization!r}; on a GPU it takes widths in steps of 128 and experts in steps of 64, "
+            f"and this model has {config.hidden_size} and {config.moe_intermediate_size}."
+        )
+    return fits_kernels(config)
+
+
+def _plain(folder: Path, device: torch.device, dtype: str | torch.dtype, adapter: Adapter | None) -> Transformer:
+    transformer = load_model(folder, device, dtype)
+    if adapter is not None:
+        merge(transformer, adapter)
+    return transformer
+
+
+def check_device(device: torch.device, *, quantized: bool) -> None:
+    """Raise `SettingError` for a CUDA device without bf16 products, or FP8 products where weights are `quantized`."""
+    if device.type != "cuda":
+        return
+    capability = torch.cuda.get_device_capability(device)
+    needed, what = (OLDEST_FP8, "quantized weights need") if quantized else (OLDEST, "Redraft needs")
+    if capability < needed:
+        name = torch.cuda.get_device_name(device)
+        raise SettingError(
+            f"{name} has compute capability {capability[0]}.{capability[1]}; {what} {needed[0]}.{needed[1]} or newer "
+            "(device='cpu' runs everywhere)."
+        )
+
+
+def check_room(config: ModelConfig, format: str, device: torch.device, free: int | None = None) -> None:
+    """Raise `SettingError` if a CUDA device has too little free memory for the weights in `format` and a step.
+
+    The sentence says how much is missing and which format would fit. `free` bytes default to the device's own word.
+    """
+    if device.type != "cuda":
+        return
+    free = torch.cuda.mem_get_info(device)[0] if free is None else free
+    needed = {name: bytes_in(text_parts(config), name) + WORKING_BYTES for name in ("bf16", *FORMATS)}
+    if needed[format] <= free:
+        return
+    smaller = [name for name in FORMATS if needed[name] <= free and needed[name] < needed[format]]
+    advice = f"quantization={smaller[0]!r} would fit" if smaller else "no format would fit"
+    raise SettingError(
+        f"The model needs {_gigabytes(needed[format])} in {format} and {device} has {_gigabytes(free)} free, "
+        f"{_gigabytes(needed[format] - free)} too little; {advice}."
+    )
+
+
+def _stored_format(checkpoint: Checkpoint, asked: str | None) -> str:
+    """The format that the weights will have on the device."""
+    stored = set(checkpoint.formats.values())
+    return asked or ("int4" if "int4" in stored else "fp8" if stored else "bf16")
+
+
+def _gigabytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"

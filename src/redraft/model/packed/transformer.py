@@ -1,0 +1,80 @@
+"""A packed model behind the five public methods of `Transformer`.
+
+Generation goes through the runner of the engine; everything else that stands on the model (evaluation, filling,
+constraints) calls these methods, on any device and in any weight format.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import torch
+from torch import Tensor, nn
+
+from redraft.errors import SettingError
+from redraft.kernels import eager
+from redraft.kernels.switches import call
+from redraft.kernels.triton.norms import norm
+from redraft.kernels.triton.segments import DENOISE, ENCODE, Segments
+from redraft.model.attention import Attend
+from redraft.model.packed.forward import as_rows, conditioning, finish_layer, layer_heads, product, takes_fp8
+from redraft.model.packed.weights import PackedModel
+from redraft.model.rope import rotate
+from redraft.model.transformer import Transformer
+
+
+class PackedTransformer(Transformer):
+    """A `Transformer` that computes with packed weights. It has no modules to train and cannot be saved."""
+
+    def __init__(self, packed: PackedModel) -> None:
+        nn.Module.__init__(self)
+        self.config, self.packed = packed.config, packed
+        self.embedding = nn.Embedding.from_pretrained(packed.embedding)
+        self.self_conditioning = _SelfConditioning(packed)  # type: ignore[assignment]
+        self._frequencies: dict[str, Tensor] = {}
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
+        """Refused: the weights are not laid out as files hold them."""
+        raise SettingError("These weights are packed for computing and cannot be saved; load the folder by load_model.")
+
+    def _run(self, x: Tensor, starts: list[int], attend: Attend, phase: str) -> Tensor:
+        count, length, _ = x.shape
+        rows = x.flatten(0, 1)  # [B*T,D]
+        segments = _segments(starts, length, DENOISE if phase == "denoise" else ENCODE, x.device)
+        offsets = torch.arange(length, device=x.device)
+        rope = self.rope(segments.start[:, None] + offsets)
+        eps, layers = self.config.rms_norm_eps, self.packed.layers
+        h = call("enter", norm, rows, layers[0].entering, eps, fp8=takes_fp8(layers[0].qkv))
+        for number, layer in enumerate(layers):
+            dim, groups = self.config.layer_head_dim(number), self.config.layer_kv_heads(number)
+            raw = layer_heads(product("qkv_linear", h, layer.qkv, x.dtype), layer, dim, groups)
+            q, k, v = (part.unflatten(0, (count, length)) for part in raw)  # [B,T,heads,H]
+            q = rotate(eager.rms_norm(q, layer.q_norm, eps), rope[layer.kind]).transpose(1, 2)
+            k = rotate(eager.rms_norm(k, layer.k_norm, eps), rope[layer.kind]).transpose(1, 2)
+            attended = attend(number, q, k, eager.rms_norm(v, None, eps).transpose(1, 2))  # [B,T,N*H]
+            attended = as_rows(attended.flatten(0, 1), layer.out)
+            rows, h = finish_layer(self.packed, number, rows, attended, segments, None)
+        assert isinstance(h, Tensor)
+        return h.view_as(x)
+
+
+class _SelfConditioning(nn.Module):
+    """`SelfConditioning.combine` on packed weights."""
+
+    def __init__(self, packed: PackedModel) -> None:
+        super().__init__()
+        self._packed = packed
+
+    def combine(self, embedded: Tensor, soft: Tensor | None) -> Tensor:
+        """See `SelfConditioning.combine`."""
+        if soft is not None:
+            embedded = embedded + conditioning(self._packed, soft.flatten(0, -2)).view_as(embedded)
+        return eager.rms_norm(embedded, None, self._packed.config.rms_norm_eps)
+
+
+def _segments(starts: list[int], length: int, kind: int, device: torch.device) -> Segments:
+    def column(values: list[int]) -> Tensor:
+        return torch.tensor(values, dtype=torch.int32, device=device)
+
+    count = len(starts)
+    return Segments(kind=column([kind] * count), start=column(starts), length=column([length] * count), rows=length)

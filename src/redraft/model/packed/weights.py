@@ -1,0 +1,94 @@
+"""What a packed model consists of: frozen records of tensors, one per layer.
+
+Queries, keys and values are one product, gate and up another; norms stand in the groups in which kernels read them.
+Matrices are plain tensors or in one of the formats of `redraft.kernels.packed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from redraft.config import LayerType, ModelConfig
+from redraft.kernels.packed import PackedExperts, PackedFp8
+from redraft.kernels.triton.norms import AfterAttention, AfterExperts
+
+Matrix = Tensor | PackedFp8
+"""A dense weight [N,K]."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackedLayer:
+    """One layer. N query heads, G key/value heads, H head dim, I inner width, E experts.
+
+    qkv      [(N+2G)H, D]; [(N+G)H, D] in full layers, whose values are their keys
+    out      [D, NH]
+    gate_up  [2I, D], gate rows first;  down [D, I]
+    router   [E, D], expert_scale fp32 [E]
+    entering weight of the norm before attention
+    """
+
+    kind: LayerType
+    qkv: Matrix
+    out: Matrix
+    gate_up: Matrix
+    down: Matrix
+    router: Tensor
+    expert_scale: Tensor
+    experts: PackedExperts
+    q_norm: Tensor
+    k_norm: Tensor
+    entering: Tensor
+    after_attention: AfterAttention
+    after_experts: AfterExperts
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PackedModel:
+    """The whole text model. `quantization` None: every matrix is plain.
+
+    embedding [V,D] is the head as well; embedding_scale [1] is rounded to the working dtype as the reference does it.
+    Self-conditioning is plain in every format. frequencies: fp32 [H/2] per layer kind.
+    """
+
+    config: ModelConfig
+    quantization: str | None
+    embedding: Tensor
+    embedding_scale: Tensor
+    soft_norm: Tensor
+    soft_gate_up: Tensor
+    soft_down: Tensor
+    final_norm: Tensor
+    layers: tuple[PackedLayer, ...]
+    frequencies: dict[LayerType, Tensor]
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embedding.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights on the device; shared tensors count once."""
+        return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors(self)}.values())
+
+
+def tensors(record: Any) -> Iterator[Tensor]:
+    """Every tensor inside records, tuples and dicts."""
+    if isinstance(record, Tensor):
+        yield record
+    elif isinstance(record, tuple | list):
+        for item in record:
+            yield from tensors(item)
+    elif isinstance(record, dict):
+        yield from tensors(list(record.values()))
+    elif is_dataclass(record) and not isinstance(record, ModelConfig):
+        for entry in fields(record):
+            yield from tensors(getattr(record, entry.name))

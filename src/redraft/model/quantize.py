@@ -1,0 +1,182 @@
+"""Quantizing a model folder: reads one weight at a time, writes shards that load without quantizing again.
+
+    fp8   attention, dense MLP and experts in FP8
+    int4  experts in INT4, attention and dense MLP in FP8
+
+Embedding, router, self-conditioning, norms and scalars stay as they are. The files follow compressed-tensors, with
+experts as one matrix each, so that other engines read them too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from redraft.errors import CheckpointError, SettingError
+from redraft.model.checkpoint import Checkpoint
+from redraft.model.files import INDEX_FILE
+from redraft.model.folders import CONFIG_FILE, read_json
+from redraft.model.names import to_hugging_face
+from redraft.quant.fp8 import quantize_fp8
+from redraft.quant.int4 import quantize_int4
+
+FORMATS = ("fp8", "int4")
+INT4_GROUP = 64
+_DENSE = re.compile(r"layers\.\d+\.(attention\.[qkvo]_proj|mlp\.(gate|up|down)_proj)\.weight")
+_EXPERTS = re.compile(r"layers\.\d+\.experts\.(gate_up|down)_proj")
+
+
+def format_of(name: str, format: str) -> str | None:
+    """The number format of one of our weights in a folder of `format`; None if it stays as it is."""
+    if _EXPERTS.fullmatch(name):
+        return format
+    return "fp8" if _DENSE.fullmatch(name) else None
+
+
+def quantize_folder(
+    source: Path,
+    target: Path,
+    format: str,
+    *,
+    group: int = INT4_GROUP,
+    max_shard_size: int = 5_000_000_000,
+    progress: Callable[[int, int], None] = lambda done, whole: None,
+) -> dict[str, Any]:
+    """Write a quantized copy of the model folder `source` to the new folder `target`; returns what it holds.
+
+    Host memory holds one shard and one weight at a time. `progress` hears of weights done, of all. Raises
+    `SettingError` for an unknown format, a group that does not fit and a target that exists, `CheckpointError` for a
+    source that is damaged or quantized already. Nothing is left behind when it fails.
+    """
+    if format not in FORMATS:
+        raise SettingError(f"format is {format!r}; it must be one of {', '.join(FORMATS)}.")
+    if target.exists():
+        raise SettingError(f"{target} exists already; name a new folder.")
+    checkpoint = Checkpoint(source)
+    if checkpoint.formats:
+        raise CheckpointError(f"{source} is quantized already; quantize the bf16 weights.")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".quantizing-") as temporary:
+        work = Path(temporary) / "model"
+        work.mkdir()
+        sizes = _write_weights(checkpoint, work, format, group, max_shard_size, progress)
+        _write_description(source, work, format, group)
+        work.chmod(0o755)
+        work.rename(target)
+    return {"format": format, "bytes": sum(sizes.values()), "bytes_by_format": sizes}
+
+
+def _write_weights(
+    checkpoint: Checkpoint, folder: Path, format: str, group: int, room: int, progress: Callable[[int, int], None]
+) -> dict[str, int]:
+    """Write all shards and their index; returns the bytes of each number format."""
+    shard: dict[str, Tensor] = {}
+    names: list[list[str]] = []
+    sizes: dict[str, int] = {}
+    for done, name in enumerate(checkpoint.names(), 1):
+        kept_as = format_of(name, format)
+        for key, tensor in _stored(checkpoint, name, kept_as, group):
+            if shard and sum(t.nbytes for t in shard.values()) + tensor.nbytes > room:
+                names.append(_save(shard, folder, len(names)))
+                shard = {}
+            shard[key] = tensor
+            sizes[kept_as or "as it was"] = sizes.get(kept_as or "as it was", 0) + tensor.nbytes
+        progress(done, len(checkpoint.shapes))
+    names.append(_save(shard, folder, len(names)))
+    weight_map = {key: _shard_name(i) for i, keys in enumerate(names) for key in keys}
+    _write_json(folder / INDEX_FILE, {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map})
+    return sizes
+
+
+def _stored(checkpoint: Checkpoint, name: str, kept_as: str | None, group: int) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of one of our weights as the files hold them."""
+    weight = checkpoint.weight(name)
+    assert isinstance(weight, Tensor)
+    if kept_as is None:
+        yield to_hugging_face(name), weight.contiguous()
+        return
+    for base, matrix in _matrices(name, weight):
+        yield from ((base + suffix, tensor) for suffix, tensor in _quantized(matrix, kept_as, group).items())
+
+
+def _matrices(name: str, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """Name without suffix and matrix [N,K] of everything in a weight: experts come one by one, gate and up apart."""
+    base = to_hugging_face(name).removesuffix(".weight")
+    if not _EXPERTS.fullmatch(name):
+        yield base, weight
+        return
+    kinds = ("gate_proj", "up_proj") if name.endswith("gate_up_proj") else ("down_proj",)
+    for expert, matrix in enumerate(weight):
+        for kind, part in zip(kinds, matrix.chunk(len(kinds)), strict=True):
+            yield f"{base.rpartition('.')[0]}.{expert}.{kind}", part
+
+
+def _quantized(matrix: Tensor, format: str, group: int) -> dict[str, Tensor]:
+    """The tensors of one quantized matrix [N,K], by suffix; see `redraft.model.layouts`."""
+    if format == "fp8":
+        weight = quantize_fp8(matrix)
+        return {".weight": weight.values, ".weight_scale": weight.scale}
+    packed = quantize_int4(matrix, group)
+    return {
+        ".weight_packed": packed.packed.contiguous().view(torch.int32),
+        ".weight_scale": packed.scale.contiguous(),
+        ".weight_shape": torch.tensor(matrix.shape),
+    }
+
+
+def _save(shard: dict[str, Tensor], folder: Path, number: int) -> list[str]:
+    file = folder / _shard_name(number)
+    save_file(shard, file, metadata={"format": "pt"})
+    file.chmod(0o644)  # safetensors makes files that only their owner may read
+    return list(shard)
+
+
+def _shard_name(number: int) -> str:
+    return f"model-{number + 1:05}.safetensors"
+
+
+def _write_description(source: Path, folder: Path, format: str, group: int) -> None:
+    """The config that says what the weights are, and everything else of the source but its weights."""
+    for file in source.iterdir():
+        if file.is_file() and file.suffix != ".safetensors" and file.name not in (CONFIG_FILE, INDEX_FILE):
+            shutil.copyfile(file, folder / file.name)
+    config = read_json(source / CONFIG_FILE) | {"quantization_config": _quantization_config(format, group)}
+    _write_json(folder / CONFIG_FILE, config)
+
+
+def _quantization_config(format: str, group: int) -> dict[str, Any]:
+    """The scheme in the words of compressed-tensors."""
+    by_row = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False}
+    by_token = {"num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True}
+    fp8 = {"weights": by_row, "input_activations": by_token, "format": "float-quantized"}
+    by_group = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": group, "symmetric": True,
+                "dynamic": False}  # fmt: skip
+    int4 = {"weights": by_group, "input_activations": None, "format": "pack-quantized"}
+    dense, experts = (
+        [r"re:.*self_attn\.[qkvo]_proj$", r"re:.*\.mlp\.(gate|up|down)_proj$"],
+        [r"re:.*\.experts\.\d+\..*"],
+    )
+    groups = {"group_0": fp8 | {"targets": dense + experts}}
+    if format == "int4":
+        groups = {"group_0": fp8 | {"targets": dense}, "group_1": int4 | {"targets": experts}}
+    return {
+        "quant_method": "compressed-tensors",
+        "quantization_status": "compressed",
+        "format": "float-quantized" if format == "fp8" else "mixed-precision",
+        "config_groups": groups,
+        "ignore": ["lm_head", r"re:.*router.*", r"re:.*self_conditioning.*", r"re:.*vision.*"],
+        "kv_cache_scheme": None,
+    }
+
+
+def _write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -1,0 +1,149 @@
+"""Quantized folders: written, read back, and read in the conventions of other writers."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from redraft.errors import CheckpointError, SettingError
+from redraft.model.checkpoint import Checkpoint
+from redraft.model.initialise import initialise
+from redraft.model.presets import preset
+from redraft.model.quantize import format_of, quantize_folder
+from redraft.model.transformer import Transformer
+from redraft.model.weights import load_model, save_model
+from redraft.quant.fp8 import Fp8Weight, quantize_fp8
+from redraft.quant.int4 import Int4Weight, quantize_int4
+from redraft.quant.nvfp4 import Nvfp4Weight, quantize_nvfp4
+
+EXPERTS = "layers.0.experts.gate_up_proj"
+GROUP = 16  # the test model's experts are narrow
+
+
+@pytest.fixture(scope="module")
+def model() -> Transformer:
+    model = Transformer(preset("nano"))
+    initialise(model, 0)
+    return model
+
+
+@pytest.fixture
+def folder(model: Transformer, tmp_path: Path) -> Path:
+    save_model(model, tmp_path / "model")
+    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    return tmp_path / "model"
+
+
+def expected(name: str, weight: Tensor, format: str) -> Tensor:
+    kind = format_of(name, format)
+    if kind is None:
+        return weight
+    quantized = quantize_fp8(weight) if kind == "fp8" else quantize_int4(weight, GROUP)
+    return quantized.dequantize(torch.float32)
+
+
+@pytest.mark.parametrize("format", ["fp8", "int4"])
+def test_a_quantized_folder_loads_as_exactly_the_rounded_weights(
+    model: Transformer, folder: Path, tmp_path: Path, format: str
+) -> None:
+    seen = []
+    summary = quantize_folder(
+        folder, tmp_path / "out", format, group=GROUP, max_shard_size=50_000, progress=lambda *at: seen.append(at)
+    )
+    loaded = load_model(tmp_path / "out", dtype="float32", device="cpu")
+    for name, weight in model.state_dict().items():
+        torch.testing.assert_close(loaded.state_dict()[name], expected(name, weight, format), rtol=0, atol=0)
+    assert len(list((tmp_path / "out").glob("*.safetensors"))) > 1
+    assert (tmp_path / "out" / "tokenizer.json").is_file()
+    assert seen[-1] == (len(model.state_dict()), len(model.state_dict()))
+    assert summary["bytes"] == sum(summary["bytes_by_format"].values())
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "out"}
+
+
+def test_weights_keep_their_format_until_they_are_needed(folder: Path, tmp_path: Path) -> None:
+    quantize_folder(folder, tmp_path / "fp8", "fp8")
+    quantize_folder(folder, tmp_path / "int4", "int4", group=GROUP)
+    assert isinstance(Checkpoint(tmp_path / "fp8").weight(EXPERTS), Fp8Weight)
+    experts = Checkpoint(tmp_path / "int4").weight(EXPERTS)
+    assert isinstance(experts, Int4Weight)
+    assert experts.group == GROUP
+    assert experts.shape == Checkpoint(folder).shapes[EXPERTS]
+    assert isinstance(Checkpoint(tmp_path / "int4").weight("layers.0.mlp.up_proj.weight"), Fp8Weight)
+    formats = Checkpoint(tmp_path / "int4").formats
+    assert set(formats.values()) == {"fp8", "int4"}
+
+
+@pytest.mark.parametrize("convention", ["compressed-tensors", "modelopt"])
+def test_nvfp4_of_either_convention_is_the_same_weight(model: Transformer, folder: Path, convention: str) -> None:
+    """The one stores a divisor, the other a factor, under different names."""
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    wanted = {}
+    for name in [key for key in tensors if ".experts." in key]:
+        fused = tensors.pop(name)
+        kinds = ("gate_proj", "up_proj") if "gate_up" in name else ("down_proj",)
+        for expert, block in enumerate(fused):
+            for kind, matrix in zip(kinds, block.chunk(len(kinds)), strict=True):
+                weight = quantize_nvfp4(matrix)
+                base = f"{name.rpartition('.')[0]}.{expert}.{kind}"
+                wanted[base] = weight.dequantize(torch.float32)
+                tensors |= nvfp4_tensors(base, weight, convention)
+    save_file(tensors, file)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": convention}}))
+    loaded = load_model(folder, dtype="float32", device="cpu").state_dict()[EXPERTS]
+    for expert in range(len(loaded)):
+        gate, up = loaded[expert].chunk(2)
+        base = f"model.decoder.layers.0.experts.{expert}"
+        torch.testing.assert_close(gate, wanted[f"{base}.gate_proj"], rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(up, wanted[f"{base}.up_proj"], rtol=1e-6, atol=1e-9)
+
+
+def nvfp4_tensors(base: str, weight: Nvfp4Weight, convention: str) -> dict[str, Tensor]:
+    factor = weight.factor.reshape(())
+    if convention == "modelopt":
+        return {
+            f"{base}.weight": weight.codes,
+            f"{base}.weight_scale": weight.scale,
+            f"{base}.weight_scale_2": factor,
+            f"{base}.input_scale": torch.ones(()),
+        }
+    return {
+        f"{base}.weight_packed": weight.codes,
+        f"{base}.weight_scale": weight.scale,
+        f"{base}.weight_global_scale": (1 / factor).reshape(1),
+        f"{base}.input_global_scale": torch.ones(1),
+    }
+
+
+def test_a_quantized_tensor_that_lacks_its_scale_is_named(folder: Path, tmp_path: Path) -> None:
+    quantize_folder(folder, tmp_path / "out", "fp8", max_shard_size=10**9)
+    file = tmp_path / "out" / "model-00001.safetensors"
+    tensors = load_file(file)
+    del tensors["model.decoder.layers.0.self_attn.q_proj.weight_scale"]
+    save_file(tensors, file)
+    with pytest.raises(CheckpointError, match=r"1 missing: model.decoder.layers.0.self_attn.q_proj.weight_scale"):
+        load_model(tmp_path / "out")
+
+
+def test_an_unknown_quantizer_is_named(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
+    with pytest.raises(CheckpointError, match=r"quantized by 'gptq'; .*compressed-tensors and modelopt"):
+        load_model(folder)
+
+
+def test_what_cannot_be_quantized_is_refused_and_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="format is 'int3'; it must be one of fp8, int4"):
+        quantize_folder(folder, tmp_path / "out", "int3")
+    with pytest.raises(SettingError, match="exists already"):
+        quantize_folder(folder, folder, "fp8")
+    with pytest.raises(SettingError, match=r"group is 7; it must divide"):
+        quantize_folder(folder, tmp_path / "out", "int4", group=7)
+    quantize_folder(folder, tmp_path / "out", "fp8")
+    with pytest.raises(CheckpointError, match="quantized already"):
+        quantize_folder(tmp_path / "out", tmp_path / "again", "fp8")
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "out"}

@@ -1,0 +1,108 @@
+"""The GPU benchmarks as far as a machine without a GPU goes: floors, files, the board, and what they refuse."""
+
+import json
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from redraft.bench.gpu import require_gpu
+from redraft.bench.random_weights import STD, random_source
+from redraft.bench.results import write_results
+from redraft.bench.roofline import Ceilings, floor_ms, step_components
+from redraft.bench.step import PARTS, Board, StepCase
+from redraft.cli.main import app, main
+from redraft.errors import SettingError
+from redraft.kernels.switches import OPERATIONS
+from redraft.model.packed.build import pack
+from redraft.model.packed.transformer import PackedTransformer
+from redraft.model.presets import preset
+
+ASSUMED = Ceilings(bandwidth=4.3e12, bf16=790e12, fp8=1500e12)
+no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA GPU")
+
+
+@pytest.mark.parametrize(
+    ("quantization", "floors"),
+    [(None, (12.96, 19.96, 52.15)), ("fp8", (7.14, 12.63, 37.06)), ("int4", (4.65, 11.02, 44.07))],
+)
+def test_floors_of_the_26b_model(quantization: str | None, floors: tuple[float, ...]) -> None:
+    """Worked out by hand from the shape, at 4.3 TB/s, 790 and 1500 TFLOP/s, behind 2,048 tokens."""
+    config = preset("26b-a4b")
+    for batch, expected in zip((1, 4, 16), floors, strict=True):
+        parts = step_components(config, quantization=quantization, batch=batch, context=2048)
+        assert floor_ms(parts, ASSUMED) == pytest.approx(expected, abs=0.01)
+
+
+def test_fewer_experts_are_less_to_read() -> None:
+    parts = step_components(preset("26b-a4b"), quantization="fp8", batch=1, context=0, distinct_experts=64)
+    assert parts[0].bytes == pytest.approx(22.838e9 / 2, rel=1e-3)
+
+
+def test_every_operation_of_a_step_belongs_to_one_component() -> None:
+    assert sorted(name for names in PARTS.values() for name in names) == sorted(OPERATIONS)
+
+
+def test_random_weights_are_the_same_each_time_and_norms_are_one() -> None:
+    source = random_source(preset("nano"), torch.device("cpu"), torch.float32)
+    weight = source("layers.0.experts.gate_up_proj")
+    assert torch.equal(weight, source("layers.0.experts.gate_up_proj"))
+    assert not torch.equal(weight, source("layers.1.experts.gate_up_proj"))
+    assert float(weight.std()) == pytest.approx(STD, rel=0.05)
+    assert source("norm.weight").eq(1).all()
+
+
+def test_the_board_runs_prompts_longer_than_the_window_and_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = replace(preset("nano"), sliding_window=256, max_position_embeddings=4096)
+    source = random_source(config, torch.device("cpu"), torch.float32)
+    model = PackedTransformer(pack(config, source, device=torch.device("cpu"), dtype=torch.float32))
+    board = Board(model, StepCase(batch=2, context=1100, steps=2))
+    board.prefill()
+    assert board.engine_ms() > 0
+    drafted = board.runner.run(board.steps_at(1))
+    assert [one.slot for one in drafted] == [0, 1]
+    assert not any(one.converged for one in drafted)
+
+
+def test_results_are_dated_numbered_and_drawn(tmp_path: Path) -> None:
+    record = {
+        "device": "NVIDIA H200", "batch": 1, "context": 1024, "quantization": "fp8", "ms_per_forward": 8.5,
+        "floor_ms": 7.1,
+        "components": [{"name": "experts", "ms": 6.0, "floor_ms": 5.3}, {"name": "norms", "ms": 0.5, "floor_ms": None}],
+    }  # fmt: skip
+    first, second = write_results("step", [record], tmp_path), write_results("step", [record, record], tmp_path)
+    assert first[0].name == f"step_nvidia-h200-fp8_{date.today()}.json"
+    assert second[0].name == f"step_nvidia-h200-fp8_{date.today()}-2.json"
+    assert json.loads(first[0].read_text())["results"] == [record]
+    assert [file.suffix for file in first] == [".json", ".png"]
+
+
+@no_gpu
+@pytest.mark.parametrize("command", [["step", "--random-weights"], ["kernels"], ["roofline", "--measured"]])
+def test_without_a_gpu_one_sentence_and_exit_code_2(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", *command]) == 2
+    assert "this machine has none" in capfd.readouterr().err
+
+
+def test_roofline_prints_json_last_and_writes_where_it_is_told(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["bench", "roofline", "--batch", "1,4", "--results", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    last = json.loads(done.stdout.splitlines()[-1])
+    assert [round(one["floor_ms"], 1) for one in last["results"]] == [12.9, 19.7]
+    assert all(Path(file).exists() for file in last["files"])
+
+
+def test_batches_must_be_numbers() -> None:
+    done = CliRunner().invoke(app, ["bench", "roofline", "--batch", "1,x"])
+    assert isinstance(done.exception, SettingError)
+
+
+@no_gpu
+def test_a_device_that_is_no_gpu_is_refused() -> None:
+    with pytest.raises(SettingError, match="this machine has none"):
+        require_gpu()
+    with pytest.raises(SettingError, match="device is 'cpu'"):
+        require_gpu("cpu")

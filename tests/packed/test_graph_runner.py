@@ -1,0 +1,155 @@
+"""The GPU runner, without graphs on a CPU in fp32: it must write what the plain loop writes, step by step."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from redraft.config import GenerationSettings, ModelConfig
+from redraft.constraints.pins import Allowed
+from redraft.diffusion.loop import CanvasJob, denoise_canvases
+from redraft.diffusion.records import DenoiseStep
+from redraft.diffusion.schedule import temperature
+from redraft.engine.graph_runner import GraphRunner
+from redraft.engine.graph_step import working_bytes
+from redraft.engine.work import Denoise, Drafted, Encode, Limits
+from redraft.errors import SettingError
+from redraft.model import Transformer
+from redraft.model.initialise import initialise
+from redraft.model.packed.build import pack
+from redraft.model.packed.transformer import PackedTransformer
+from redraft.model.presets import preset
+
+STEPS = 6
+SETTINGS = GenerationSettings(steps=STEPS, entropy_bound=4.0, t_max=0.9, t_min=0.3)
+
+
+@pytest.fixture(scope="module")
+def config() -> ModelConfig:
+    return replace(preset("nano"), num_experts=8, top_k_experts=3)
+
+
+@pytest.fixture(scope="module")
+def plain(config: ModelConfig) -> Transformer:
+    model = Transformer(config)
+    initialise(model, 5)
+    with torch.no_grad():  # surer of itself, so that canvases settle
+        model.embedding.weight.mul_(3)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def packed(plain: Transformer) -> PackedTransformer:
+    source = plain.state_dict().__getitem__
+    return PackedTransformer(pack(plain.config, source, device=torch.device("cpu"), dtype=torch.float32))
+
+
+def new_runner(model: PackedTransformer) -> GraphRunner:
+    limits = Limits(
+        slots=3, full_pages=9, sliding_pages=9, window=8, context=512, chunk=256, canvas=16, forward=32 * 16
+    )
+    runner = GraphRunner(model, limits)
+    for slot, pages in enumerate(((4, 1), (7, 2), (3, 8))):
+        runner.assign(slot, pages, pages[::-1])
+    return runner
+
+
+def step_of(slot: int, start: int, step: int, *, length: int = 16, canvas_index: int = 0, **more: object) -> Denoise:
+    heat = temperature(step, t_min=SETTINGS.t_min, t_max=SETTINGS.t_max, steps=SETTINGS.temperature_steps)
+    given = {
+        "slot": slot, "start": start, "length": length, "canvas_index": canvas_index, "step": step, "seed": 100 + slot,
+        "temperature": heat, "last": step == STEPS - 1, "entropy_bound": SETTINGS.entropy_bound,
+        "stability_threshold": 1, "confidence_threshold": 0.005, "stop_at_eos": False, "eos_ids": (1, 16),
+    }  # fmt: skip
+    return Denoise(**(given | more))  # type: ignore[arg-type]
+
+
+def ids(seed: int, count: int) -> tuple[int, ...]:
+    return tuple(torch.randint(256, (count,), generator=torch.Generator().manual_seed(seed)).tolist())
+
+
+def loop(
+    model: Transformer, prompt: tuple[int, ...], slot: int, *, length: int = 16, **more: object
+) -> list[DenoiseStep]:
+    cache = model.new_cache(1, 400)
+    with torch.inference_mode():
+        model.encode(torch.tensor([prompt]), cache)
+    job = CanvasJob(length=length, canvas_index=0, seeds=[100 + slot], request_ids=[slot], eos_ids=(1, 16))
+    return list(denoise_canvases(model, cache, replace(job, **more), SETTINGS))
+
+
+def same(record: DenoiseStep | Drafted, drafted: Drafted) -> bool:
+    """Equal decisions; entropies to rounding."""
+    close = torch.allclose(torch.tensor(record.entropy), torch.tensor(drafted.entropy), atol=1e-4)
+    names = "canvas", "argmax_canvas", "accepted", "converged"
+    return close and all(getattr(record, name) == getattr(drafted, name) for name in names)
+
+
+def test_every_step_is_that_of_the_plain_loop_alone_and_beside_others(
+    plain: Transformer, packed: PackedTransformer
+) -> None:
+    prompts = ids(1, 40), ids(2, 9)
+    records = [loop(plain, prompts[0], 0), loop(plain, prompts[1], 1, length=12)]
+    assert len(records[0]) >= 3
+    alone, together = new_runner(packed), new_runner(packed)
+    alone.run([Encode(slot=0, start=0, token_ids=prompts[0])])
+    together.run([Encode(slot=0, start=0, token_ids=prompts[0]), Encode(slot=1, start=0, token_ids=prompts[1])])
+    for step, record in enumerate(records[0]):
+        assert same(record, alone.run([step_of(0, 40, step)])[0])
+        work = [Encode(slot=2, start=0, token_ids=ids(3, 5)), step_of(0, 40, step)]
+        open_too = step < len(records[1])
+        drafted = together.run([*work, step_of(1, 9, step, length=12)] if open_too else work)
+        assert same(record, drafted[0])
+        assert not open_too or same(records[1][step], drafted[1])
+
+
+def test_a_commit_may_stand_beside_the_next_canvas_first_step(packed: PackedTransformer) -> None:
+    prompt, canvas = ids(4, 250), ids(5, 16)
+    fused, apart = new_runner(packed), new_runner(packed)
+    for runner in (fused, apart):
+        runner.run([Encode(slot=0, start=0, token_ids=prompt)])
+        runner.run([step_of(0, 250, 0)])
+    commit, first = Encode(slot=0, start=250, token_ids=canvas), step_of(0, 266, 0, canvas_index=1)
+    together = fused.run([commit, first])
+    assert apart.run([commit]) == []
+    assert same(together[0], apart.run([first])[0])
+    second = step_of(0, 266, 1, canvas_index=1)
+    assert same(fused.run([second])[0], apart.run([second])[0])
+
+
+def test_constraints_and_log_probabilities_are_sampled_outside(plain: Transformer, packed: PackedTransformer) -> None:
+    prompt, limit = ids(6, 20), Allowed(pins={2: 77, 5: 78})
+    records = loop(plain, prompt, 0, constraints=[limit])
+    runner = new_runner(packed)
+    runner.run([Encode(slot=0, start=0, token_ids=prompt), Encode(slot=1, start=0, token_ids=prompt)])
+    for step, record in enumerate(records):
+        free, held = runner.run([step_of(1, 20, step), step_of(0, 20, step, constraint=limit, logprobs=2)])
+        assert same(record, held)
+        assert held.argmax_canvas[2] == 77
+        assert held.top is not None
+        assert len(held.top.token_ids[0]) == 2
+        assert free.top is None
+
+
+def test_more_segments_than_the_largest_graph_run_in_turns(packed: PackedTransformer) -> None:
+    runner, whole = new_runner(packed), new_runner(packed)
+    prompt = ids(7, 300)  # 19 segments of 16 rows
+    chunks = [Encode(slot=0, start=at, token_ids=prompt[at : at + 256]) for at in (0, 256)]
+    others = [Encode(slot=1, start=at, token_ids=prompt[at : at + 256]) for at in (0, 256)]
+    drafted = runner.run([*chunks, *others, step_of(0, 300, 0), step_of(1, 300, 0, seed=100)])
+    whole.run(chunks)
+    assert drafted[0].argmax_canvas == drafted[1].argmax_canvas
+    assert same(drafted[0], whole.run([step_of(0, 300, 0)])[0])
+
+
+def test_too_many_end_of_text_ids_are_refused(packed: PackedTransformer) -> None:
+    with pytest.raises(SettingError, match="at most 8"):
+        new_runner(packed).run([step_of(0, 0, 0, eos_ids=tuple(range(9)))])
+
+
+def test_working_memory_of_the_26b_model_is_bounded() -> None:
+    """The logits of 2,048 rows are the largest part: 1 GiB, however many canvases there are."""
+    config = preset("26b-a4b")
+    one, sixteen, most = (working_bytes(config, segments, 2) / 1e9 for segments in (1, 16, 32))
+    assert one < 0.6
+    assert 1.5 < sixteen < most < 3.5

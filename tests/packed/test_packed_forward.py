@@ -1,0 +1,153 @@
+"""A packed model's forward over rows of segments equals the plain model's encode and denoise, in fp32 on a CPU."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from redraft.config import FULL, SLIDING, ModelConfig
+from redraft.kernels.triton.segments import DENOISE, ENCODE, UNUSED, Segments
+from redraft.model import Transformer
+from redraft.model.initialise import initialise
+from redraft.model.packed.build import pack
+from redraft.model.packed.forward import Inputs, forward, new_pages
+from redraft.model.packed.transformer import PackedTransformer
+from redraft.model.packed.weights import PackedModel
+from redraft.model.presets import preset
+
+ROWS = 16
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def config() -> ModelConfig:
+    return replace(preset("nano"), num_experts=8, top_k_experts=3)
+
+
+@pytest.fixture(scope="module")
+def plain(config: ModelConfig) -> Transformer:
+    """Random weights, norms and scalars that are not 1, so that swapping two of them shows."""
+    model = Transformer(config)
+    initialise(model, 5)
+    generator = torch.Generator().manual_seed(6)
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            if tensor.dim() == 1:
+                tensor.mul_(1 + 0.2 * torch.rand(tensor.shape, generator=generator))
+            if name.endswith("encode_scalar"):
+                tensor.mul_(0.9)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def packed(plain: Transformer) -> PackedModel:
+    return pack(plain.config, plain.state_dict().__getitem__, device=CPU, dtype=torch.float32)
+
+
+class Board:
+    """A packed model with pages for two requests: 3 pages each, scattered, in both spaces."""
+
+    def __init__(self, model: PackedModel) -> None:
+        self.model, self.pages = model, new_pages(model, full=8, sliding=8)
+        self.tables = {FULL: torch.tensor([[5, 2, 7], [1, 4, 3]]), SLIDING: torch.tensor([[2, 6, 1], [7, 3, 5]])}
+
+    def run(self, *parts: tuple[int, int, int, list[int]], soft: Tensor | None = None) -> Tensor:
+        """Segments of (kind, request, start, tokens) -> hidden [S,ROWS,D]."""
+        kinds, requests, starts, tokens = zip(*parts, strict=True)
+        ids = torch.tensor([[*ids, *[0] * (ROWS - len(ids))] for ids in tokens])
+        segments = Segments(
+            kind=_column(kinds), start=_column(starts), length=_column([len(ids) for ids in tokens]), rows=ROWS
+        )
+        width = self.model.config.hidden_size
+        given = torch.zeros(len(parts), ROWS, width) if soft is None else soft
+        tables = {kind: table[list(requests)].int() for kind, table in self.tables.items()}
+        inputs = Inputs(token_ids=ids.flatten(), soft=given.flatten(0, 1), segments=segments, tables=tables)
+        return forward(self.model, inputs, self.pages).view(len(parts), ROWS, width)
+
+
+def _column(values: object) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def _ids(seed: int, count: int) -> list[int]:
+    return torch.randint(256, (count,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def _chunks(request: int, ids: list[int]) -> list[tuple[int, int, int, list[int]]]:
+    return [(ENCODE, request, start, ids[start : start + ROWS]) for start in range(0, len(ids), ROWS)]
+
+
+@torch.inference_mode()
+def test_a_prompt_in_one_forward_or_in_several_gives_the_canvas_of_the_plain_model(
+    plain: Transformer, packed: PackedModel
+) -> None:
+    prompt, canvas = _ids(1, 300), _ids(2, 16)  # longer than the window and than a page
+    cache = plain.new_cache(1, 400)
+    plain.encode(torch.tensor([prompt]), cache)
+    expected = plain.denoise(torch.tensor([canvas]), cache)[0]
+
+    together, apart = Board(packed), Board(packed)
+    together.run(*_chunks(0, prompt))
+    for chunk in _chunks(0, prompt):
+        apart.run(chunk)
+    for board in (together, apart):
+        hidden = board.run((DENOISE, 0, 300, canvas))[0]
+        torch.testing.assert_close(hidden, expected, atol=2e-5, rtol=2e-4)
+
+
+@torch.inference_mode()
+def test_mixed_segments_padding_and_soft_embeddings(plain: Transformer, packed: PackedModel) -> None:
+    first, second = _ids(3, 20), _ids(4, 7)
+    long, short = _ids(5, 16), _ids(6, 9)  # a canvas shorter than a segment leaves padding
+    soft = torch.randn(4, ROWS, packed.config.hidden_size, generator=torch.Generator().manual_seed(7))
+    caches = [plain.new_cache(1, 64), plain.new_cache(1, 64)]
+    plain.encode(torch.tensor([first]), caches[0])
+    plain.encode(torch.tensor([second]), caches[1])
+    expected_long = plain.denoise(torch.tensor([long]), caches[0], soft[1:2])[0]
+    expected_short = plain.denoise(torch.tensor([short]), caches[1], soft[3:4, :9])[0]
+
+    board = Board(packed)
+    board.run(*_chunks(0, first))
+    parts = (ENCODE, 1, 0, second), (DENOISE, 0, 20, long), (UNUSED, 0, 0, []), (DENOISE, 1, 7, short)
+    hidden = board.run(*parts, soft=soft)
+    assert hidden.isfinite().all()
+    torch.testing.assert_close(hidden[1], expected_long, atol=2e-5, rtol=2e-4)
+    torch.testing.assert_close(hidden[3, :9], expected_short, atol=2e-5, rtol=2e-4)
+
+
+@torch.inference_mode()
+def test_a_commit_fused_with_the_next_first_step_equals_separate_passes(
+    plain: Transformer, packed: PackedModel
+) -> None:
+    prompt, committed, canvas = _ids(8, 250), _ids(9, 16), _ids(10, 16)  # the canvas crosses into a new page
+    cache = plain.new_cache(1, 400)
+    plain.encode(torch.tensor([prompt]), cache)
+    plain.encode(torch.tensor([committed]), cache)
+    expected = plain.denoise(torch.tensor([canvas]), cache)[0]
+
+    fused, apart = Board(packed), Board(packed)
+    for board in (fused, apart):
+        board.run(*_chunks(0, prompt))
+        board.run((DENOISE, 0, 250, _ids(11, 16)))  # leaves its keys behind the prompt, for the commit to overwrite
+    together = fused.run((ENCODE, 0, 250, committed), (DENOISE, 0, 266, canvas))[1]
+    apart.run((ENCODE, 0, 250, committed))
+    separate = apart.run((DENOISE, 0, 266, canvas))[0]
+    torch.testing.assert_close(together, expected, atol=2e-5, rtol=2e-4)
+    torch.testing.assert_close(separate, expected, atol=2e-5, rtol=2e-4)
+
+
+@torch.inference_mode()
+def test_the_packed_transformer_has_the_plain_models_methods(plain: Transformer, packed: PackedModel) -> None:
+    view = PackedTransformer(packed)
+    prompts = torch.tensor([_ids(12, 20), _ids(13, 20)])
+    canvas = torch.tensor([_ids(14, 16), _ids(15, 16)])
+    caches = plain.new_cache(2, 64), view.new_cache(2, 64)
+    for model, cache in zip((plain, view), caches, strict=True):
+        model.encode(prompts, cache, [20, 13])
+    hidden = [model.denoise(canvas, cache) for model, cache in zip((plain, view), caches, strict=True)]
+    torch.testing.assert_close(*reversed(hidden), atol=2e-5, rtol=2e-4)
+    soft = plain.soft_embeddings(plain.logits(hidden[0]) / 0.7)
+    torch.testing.assert_close(view.soft_embeddings(view.logits(hidden[0]) / 0.7), soft)
+    after = [model.denoise(canvas, cache, soft) for model, cache in zip((plain, view), caches, strict=True)]
+    torch.testing.assert_close(*reversed(after), atol=2e-5, rtol=2e-4)

@@ -1,0 +1,117 @@
+"""Loading into packed form: formats, what a GPU must have, and the sentences that say what is missing."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import redraft
+from redraft.errors import SettingError
+from redraft.model import Transformer
+from redraft.model.folders import resolve_folder
+from redraft.model.initialise import initialise
+from redraft.model.packed import load as loading
+from redraft.model.packed.load import check_device, check_room, load_packed
+from redraft.model.presets import preset
+from redraft.model.quantize import quantize_folder
+from redraft.model.weights import save_model
+
+CUDA = torch.device("cuda:0")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A nano model whose experts are wide enough for groups of 64."""
+    from dataclasses import replace
+
+    model = Transformer(replace(preset("nano"), moe_intermediate_size=64))
+    initialise(model, 3)
+    path = tmp_path_factory.mktemp("nano")
+    save_model(model, path)
+    return path
+
+
+@torch.inference_mode()
+def logits_of(model: Transformer) -> torch.Tensor:
+    cache = model.new_cache(1, 64)
+    model.encode(torch.arange(20)[None], cache)
+    return model.logits(model.denoise(torch.arange(30, 46)[None], cache))
+
+
+@pytest.mark.parametrize(("quantization", "apart"), [("fp8", 0.15), ("int4", 0.3)])
+def test_a_quantized_load_stays_near_the_full_model_and_is_smaller(
+    folder: Path, quantization: str, apart: float
+) -> None:
+    full = redraft.load_model(folder, "cpu", "float32")
+    packed = load_packed(folder, device="cpu", dtype="float32", quantization=quantization)
+    whole = load_packed(folder, device="cpu", dtype="float32")
+    assert packed.packed.quantization == quantization
+    assert whole.packed.quantization is None
+    assert packed.packed.nbytes < whole.packed.nbytes / 2
+    expected, found = logits_of(full), logits_of(packed)
+    assert 0 < float((found - expected).norm() / expected.norm()) < apart
+    torch.testing.assert_close(logits_of(whole), expected, atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("format", ["fp8", "int4"])
+def test_a_quantized_folder_loads_as_it_is_stored(folder: Path, tmp_path: Path, format: str) -> None:
+    quantize_folder(folder, tmp_path / "q", format)
+    stored = load_packed(tmp_path / "q", device="cpu", dtype="float32")
+    made = load_packed(folder, device="cpu", dtype="float32", quantization=format)
+    assert stored.packed.quantization == format
+    torch.testing.assert_close(logits_of(stored), logits_of(made), atol=1e-4, rtol=1e-4)
+
+
+def test_int4_weights_do_not_become_fp8(folder: Path, tmp_path: Path) -> None:
+    quantize_folder(folder, tmp_path / "q", "int4")
+    with pytest.raises(SettingError, match="int4 already"):
+        load_packed(tmp_path / "q", device="cpu", dtype="float32", quantization="fp8")
+
+
+def test_unknown_quantization_is_one_sentence() -> None:
+    with pytest.raises(SettingError, match=r"^quantization is 'fp4'; it must be 'fp8' or 'int4', or None\.$"):
+        redraft.load("tiny", device="cpu", quantization="fp4")
+
+
+def test_a_gpu_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
+    with pytest.raises(SettingError, match=r"^Tesla T4 has compute capability 7\.5; Redraft needs 8\.0 or newer .*\.$"):
+        check_device(CUDA, quantized=False)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    check_device(CUDA, quantized=False)
+    with pytest.raises(SettingError, match=r"compute capability 8\.0; quantized weights need 8\.9 or newer .*\.$"):
+        check_device(CUDA, quantized=True)
+    check_device(torch.device("cpu"), quantized=True)
+
+
+def test_too_little_memory_says_how_much_and_what_would_fit() -> None:
+    config = preset("26b-a4b")
+    check_room(config, "int4", CUDA, free=18_000_000_000)
+    with pytest.raises(SettingError, match=r"needs 52\.0 GB in bf16 .* 23\.5 GB free, 28\.5 GB too little; .*'int4'"):
+        check_room(config, "bf16", CUDA, free=23_500_000_000)
+    with pytest.raises(SettingError, match="no format would fit"):
+        check_room(config, "fp8", CUDA, free=8_000_000_000)
+
+
+def test_packed_weights_cannot_be_saved(folder: Path, tmp_path: Path) -> None:
+    model = load_packed(folder, device="cpu", dtype="float32")
+    with pytest.raises(SettingError, match="packed"):
+        save_model(model, tmp_path)
+
+
+def test_quantization_and_float32_do_not_go_together_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loading, "resolve_device", lambda device: CUDA)
+    with pytest.raises(SettingError, match="takes bfloat16"):
+        loading.load_for_inference(resolve_folder("tiny"), dtype="float32", quantization="fp8")
+
+
+def test_shapes_that_the_kernels_do_not_take_stay_plain_on_a_gpu(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    assert loading.fits_kernels(preset("26b-a4b"))
+    assert loading.fits_kernels(preset("tiny"))
+    assert not loading.fits_kernels(preset("nano"))
+    monkeypatch.setattr(loading, "resolve_device", lambda device: CUDA)
+    monkeypatch.setattr(loading, "load_model", lambda *arguments: arguments)
+    assert loading.load_for_inference(folder, dtype="bfloat16") == (folder, CUDA, "bfloat16")  # the plain loader's call
+    with pytest.raises(SettingError, match="steps of 128"):
+        loading.load_for_inference(folder, dtype="bfloat16", quantization="fp8")

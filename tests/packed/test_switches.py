@@ -1,0 +1,44 @@
+"""Switches of single operations, watching them, and work beside work where there is no second stream."""
+
+import pytest
+import torch
+
+from redraft import kernels
+from redraft.errors import SettingError
+from redraft.kernels.streams import beside
+from redraft.kernels.switches import Operation, call, eager_operations, graphable, watching
+
+
+def _forced() -> str | None:
+    return kernels.forced()
+
+
+def test_a_switched_operation_alone_runs_eagerly() -> None:
+    assert call("attention", _forced) is None
+    with eager_operations("attention"):
+        assert call("attention", _forced) == "eager"
+        assert call("experts", _forced) is None
+        assert not graphable()
+    assert graphable()
+
+
+def test_unknown_operations_are_refused() -> None:
+    with pytest.raises(SettingError, match="'matmul' is no GPU operation"), eager_operations("matmul"):
+        pass
+
+
+def test_watching_sees_names_and_arguments_and_gives_the_result() -> None:
+    seen = []
+
+    def watch(operation: Operation) -> object:
+        seen.append((operation.name, operation.args, operation.kwargs))
+        return operation.run()
+
+    with watching(watch):
+        assert call("experts", divmod, 7, 4) == (1, 3)
+    assert call("experts", divmod, 9, 4) == (2, 1)
+    assert seen == [("experts", (7, 4), {})]
+
+
+def test_beside_returns_both() -> None:
+    assert beside(torch.device("cpu"), lambda: 1, lambda: "two") == (1, "two")
