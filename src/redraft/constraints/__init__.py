@@ -1,5 +1,7 @@
-"""What each canvas position may hold: the one mechanism behind fill, pins and forbidden tokens."""
+"""What an answer may hold: the one mechanism behind pins, choices, patterns, JSON schema, templates and tool calls."""
 
+from redraft.constraints.build import NAMES, build, schema_of
 from redraft.constraints.pins import Allowed
+from redraft.constraints.template import read_template
 
-__all__ = ["Allowed"]
+__all__ = ["NAMES", "Allowed", "build", "read_template", "schema_of"]

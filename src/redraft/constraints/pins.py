@@ -28,16 +28,14 @@ class Allowed:
         """The canvas [L] with every pinned token in place."""
         return canvas.index_copy(0, self._positions.to(canvas.device), self._tokens.to(canvas.device))
 
-    def restrict(self, logits: Tensor, start: int) -> None:
-        """Leave pinned rows only their token, and take forbidden tokens out of theirs; logits [R,V] in place."""
-        inside = (self._positions >= start) & (self._positions < start + logits.shape[0])
-        rows, tokens = (self._positions[inside] - start).to(logits.device), self._tokens[inside].to(logits.device)
-        if len(rows):
+    def restrict(self, logits: Tensor) -> None:
+        """Leave pinned rows only their token, and take forbidden tokens out of theirs; logits [L,V] in place."""
+        if len(self._positions):
+            rows, tokens = self._positions.to(logits.device), self._tokens.to(logits.device)
             logits[rows] = MASKED
             logits[rows, tokens] = 0.0
         for position, ids in self._forbidden.items():
-            if start <= position < start + logits.shape[0]:
-                logits[position - start, ids.to(logits.device)] = MASKED
+            logits[position, ids.to(logits.device)] = MASKED
 
     def free(self, length: int) -> Tensor | None:
         """bool [L], False at pins; None when nothing is pinned."""

@@ -1,0 +1,301 @@
+"""Finite automata over integers: code points, or bytes and marks.
+
+`Nfa` collects edges; `determinise` makes the deterministic automaton that recognises the same strings; `product`
+intersects or subtracts. A `Dfa` is a dense table over symbol classes, start state 0, with only states that lie on a way
+from the start to acceptance. States and time are bounded: what explodes is an error, not a hanging process.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from redraft.constraints.expression import MAX_CODE
+from redraft.errors import ConstraintError
+
+MAX_STATES = 30_000
+MAX_SECONDS = 10.0
+
+
+@dataclass(slots=True)
+class Budget:
+    """What building one constraint may cost; shared by all its automata. Seconds are the thread's own work."""
+
+    states: int = MAX_STATES
+    seconds: float = MAX_SECONDS
+    started: float = field(default_factory=time.thread_time)
+
+    def check(self, states: int, what: str = "The constraint") -> None:
+        """Raise `ConstraintError` if there are too many states or too much time has passed."""
+        if states > self.states:
+            raise ConstraintError(
+                f"{what} needs an automaton of more than {self.states} states; shorten its repetitions or limits."
+            )
+        if time.thread_time() - self.started > self.seconds:
+            raise ConstraintError(f"{what} took more than {self.seconds:g} s to compile; make it simpler.")
+
+
+@dataclass(frozen=True, eq=False)
+class Dfa:
+    """A deterministic automaton.
+
+    first    int64 [C]    first symbol of every class; class c holds first[c] .. first[c+1]-1
+    table    int32 [Q,C]  the next state; -1 where there is none
+    accept   bool [Q]
+    family   int32 [Q]    states that differ only in how much a counter has left share a number; -1 elsewhere
+    count    int32 [Q]    where that counter stands
+    """
+
+    first: np.ndarray
+    table: np.ndarray
+    accept: np.ndarray
+    family: np.ndarray
+    count: np.ndarray
+
+    @property
+    def empty(self) -> bool:
+        """Whether no string is accepted."""
+        return not len(self.table)
+
+    def matches(self, symbols: Iterable[int]) -> bool:
+        """Whether the string is accepted."""
+        state = -1 if self.empty else 0
+        for symbol in symbols:
+            if state < 0:
+                return False
+            column = int(np.searchsorted(self.first, symbol, "right")) - 1
+            state = int(self.table[state, column]) if column >= 0 else -1
+        return state >= 0 and bool(self.accept[state])
+
+
+class Nfa:
+    """Edges and empty moves between numbered states; 0 is the start, 1 the only accepting state."""
+
+    def __init__(self) -> None:
+        self.edges: list[list[tuple[int, int, int]]] = [[], []]
+        self.moves: list[list[int]] = [[], []]
+        self.counters: dict[int, tuple[int, int]] = {}
+
+    def state(self) -> int:
+        """A new state."""
+        self.edges.append([])
+        self.moves.append([])
+        return len(self.edges) - 1
+
+    def edge(self, source: int, low: int, high: int, target: int) -> None:
+        """From `source` to `target` over any symbol of low .. high."""
+        self.edges[source].append((low, high, target))
+
+    def move(self, source: int, target: int) -> None:
+        """From `source` to `target` for nothing."""
+        self.moves[source].append(target)
+
+
+Groups = list[tuple[int, int]]
+"""(bit set of symbol classes, next state) of one deterministic state."""
+
+
+class _Subsets:
+    """The subset construction."""
+
+    def __init__(self, nfa: Nfa, budget: Budget) -> None:
+        self._nfa, self._budget = nfa, budget
+        self.first = sorted({0} | {edge for edges in nfa.edges for low, high, _ in edges for edge in (low, high + 1)})
+        self._masks: dict[tuple[int, int], int] = {}
+        self._closures: dict[int, frozenset[int]] = {}
+        self._numbers: dict[frozenset[int], int] = {}
+        self.subsets: list[frozenset[int]] = []
+        self.rows: list[Groups] = []
+
+    def run(self) -> None:
+        self._number(self._closure(0))
+        while len(self.rows) < len(self.subsets):
+            if len(self.rows) % 128 == 0:
+                self._budget.check(len(self.subsets))
+            self.rows.append(self._row(self.subsets[len(self.rows)]))
+
+    def _number(self, subset: frozenset[int]) -> int:
+        found = self._numbers.get(subset)
+        if found is None:
+            found = self._numbers[subset] = len(self.subsets)
+            self.subsets.append(subset)
+        return found
+
+    def _closure(self, state: int) -> frozenset[int]:
+        """The states reached for nothing that matter: with edges, or accepting."""
+        known = self._closures.get(state)
+        if known is None:
+            seen, stack = {state}, [state]
+            while stack:
+                for target in self._nfa.moves[stack.pop()]:
+                    if target not in seen:
+                        seen.add(target)
+                        stack.append(target)
+            known = self._closures[state] = frozenset(s for s in seen if self._nfa.edges[s] or s == 1)
+        return known
+
+    def _mask(self, low: int, high: int) -> int:
+        known = self._masks.get((low, high))
+        if known is None:
+            start, end = bisect_right(self.first, low) - 1, bisect_right(self.first, high)
+            known = self._masks[low, high] = (1 << end) - (1 << start)
+        return known
+
+    def _row(self, subset: frozenset[int]) -> Groups:
+        edges = [edge for state in subset for edge in self._nfa.edges[state]]
+        if len(edges) == 1:
+            low, high, target = edges[0]
+            return [(self._mask(low, high), self._number(self._closure(target)))]
+        split: list[tuple[int, frozenset[int]]] = []
+        for low, high, target in edges:
+            split = _refined(split, self._mask(low, high), target)
+        return [(mask, self._number(self._joint(targets))) for mask, targets in split]
+
+    def _joint(self, targets: frozenset[int]) -> frozenset[int]:
+        if len(targets) == 1:
+            return self._closure(next(iter(targets)))
+        return frozenset().union(*map(self._closure, targets))
+
+
+def _refined(split: list[tuple[int, frozenset[int]]], mask: int, target: int) -> list[tuple[int, frozenset[int]]]:
+    """Add `target` to the parts of a partition that lie inside `mask`, cutting parts where needed."""
+    after = []
+    for part, targets in split:
+        if inside := part & mask:
+            after.append((inside, targets | {target}))
+            mask &= ~part
+            part &= ~inside
+        if part:
+            after.append((part, targets))
+    if mask:
+        after.append((mask, frozenset((target,))))
+    return after
+
+
+def determinise(nfa: Nfa, budget: Budget) -> Dfa:
+    """The deterministic automaton of `nfa`."""
+    subsets = _Subsets(nfa, budget)
+    subsets.run()
+    accept = [1 in subset for subset in subsets.subsets]
+    families = _families(nfa, subsets.subsets)
+    return _trimmed(np.array(subsets.first, dtype=np.int64), subsets.rows, accept, families)
+
+
+def _families(nfa: Nfa, subsets: list[frozenset[int]]) -> list[tuple[int, int]]:
+    """(family, count) of every subset: those with exactly one counting state, and otherwise the same states."""
+    if not nfa.counters:
+        return [(-1, 0)] * len(subsets)
+    numbers: dict[tuple[int, frozenset[int]], int] = {}
+    found = []
+    for subset in subsets:
+        counting = [state for state in subset if state in nfa.counters]
+        if len(counting) != 1:
+            found.append((-1, 0))
+            continue
+        counter, count = nfa.counters[counting[0]]
+        family = numbers.setdefault((counter, subset - {counting[0]}), len(numbers))
+        found.append((family, count))
+    return found
+
+
+def _trimmed(first: np.ndarray, rows: list[Groups], accept: list[bool], families: list[tuple[int, int]]) -> Dfa:
+    """The table of `rows` without states from which nothing is accepted."""
+    useful = _useful(rows, accept)
+    if not rows or not useful[0]:
+        none = np.zeros(0, dtype=np.int32)
+        return Dfa(first, np.zeros((0, len(first)), np.int32), none.astype(bool), none, none)
+    kept = np.flatnonzero(useful)
+    number = np.full(len(rows), -1, dtype=np.int32)
+    number[kept] = np.arange(len(kept), dtype=np.int32)
+    table = np.full((len(kept), len(first)), -1, dtype=np.int32)
+    columns: dict[int, np.ndarray] = {}
+    for row, source in zip(table, kept.tolist(), strict=True):
+        for mask, target in rows[source]:
+            if mask not in columns:
+                columns[mask] = _bits(mask)
+            row[columns[mask]] = number[target]
+    pairs = np.array(families, dtype=np.int32)[kept]
+    return Dfa(first, table, np.array(accept)[kept], pairs[:, 0], pairs[:, 1])
+
+
+def _bits(mask: int) -> np.ndarray:
+    raw = np.frombuffer(mask.to_bytes((mask.bit_length() + 7) // 8, "little"), dtype=np.uint8)
+    return np.flatnonzero(np.unpackbits(raw, bitorder="little"))
+
+
+def _useful(rows: list[Groups], accept: list[bool]) -> list[bool]:
+    """Which states lead to acceptance."""
+    sources: list[list[int]] = [[] for _ in rows]
+    for source, groups in enumerate(rows):
+        for _, target in groups:
+            sources[target].append(source)
+    useful, stack = list(accept), [state for state, ok in enumerate(accept) if ok]
+    while stack:
+        for source in sources[stack.pop()]:
+            if not useful[source]:
+                useful[source] = True
+                stack.append(source)
+    return useful
+
+
+def product(left: Dfa, right: Dfa, budget: Budget, *, subtract: bool = False) -> Dfa:
+    """Strings that both accept; with `subtract`, strings that `left` accepts and `right` does not."""
+    if left.empty or (right.empty and not subtract):
+        return _trimmed(left.first, [], [], [])
+    first = np.union1d(left.first, right.first)
+    a = _on_classes(left, first)
+    b = _on_classes(right, first)
+    dead = len(right.table)  # where `right` has given up
+    b = np.vstack([np.where(b < 0, dead, b), np.full((1, len(first)), dead, np.int32)])
+    accepts = np.append(right.accept, False)
+    numbers, pairs, rows = {(0, 0): 0}, [(0, 0)], []
+    while len(rows) < len(pairs):
+        if len(rows) % 128 == 0:
+            budget.check(len(pairs))
+        p, q = pairs[len(rows)]
+        groups: dict[tuple[int, int], int] = {}
+        for column, pair in enumerate(zip(a[p].tolist(), b[q].tolist(), strict=True)):
+            if pair[0] >= 0 and (subtract or pair[1] != dead):
+                groups[pair] = groups.get(pair, 0) | 1 << column
+        for pair in groups:
+            if pair not in numbers:
+                numbers[pair] = len(pairs)
+                pairs.append(pair)
+        rows.append([(mask, numbers[pair]) for pair, mask in groups.items()])
+    accept = [bool(left.accept[p] and (accepts[q] != subtract)) for p, q in pairs]
+    plain = [(-1, 0)] * len(pairs)
+    families = _product_families(left, pairs) if (left.family >= 0).any() and not (right.family >= 0).any() else plain
+    return _trimmed(first, rows, accept, families)
+
+
+def _product_families(left: Dfa, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """A counter of `left` counts on in the product, beside each state of the other automaton."""
+    numbers: dict[tuple[int, int], int] = {}
+    family, count = left.family.tolist(), left.count.tolist()
+    return [
+        (numbers.setdefault((family[p], q), len(numbers)), count[p]) if family[p] >= 0 else (-1, 0) for p, q in pairs
+    ]
+
+
+def _on_classes(dfa: Dfa, first: np.ndarray) -> np.ndarray:
+    """The table [Q,C'] over finer classes that begin at `first`."""
+    return dfa.table[:, np.searchsorted(dfa.first, first, "right") - 1]
+
+
+def on_symbols(dfa: Dfa, count: int) -> np.ndarray:
+    """The table [Q,count] over single symbols 0 .. count-1."""
+    return _on_classes(dfa, np.arange(count))
+
+
+def ranges_of(dfa: Dfa, state: int) -> dict[int, list[tuple[int, int]]]:
+    """next state -> intervals of symbols, of one state."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    ends = [*(dfa.first[1:] - 1).tolist(), MAX_CODE]
+    for low, high, target in zip(dfa.first.tolist(), ends, dfa.table[state].tolist(), strict=True):
+        if target >= 0:
+            found.setdefault(target, []).append((low, high))
+    return found

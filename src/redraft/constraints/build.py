@@ -1,0 +1,278 @@
+"""The front door of the constraint layer: whatever a caller asks for becomes one `AutomatonConstraint`."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from redraft.constraints.answer import AutomatonConstraint
+from redraft.constraints.automaton import Budget, Dfa, product
+from redraft.constraints.expression import (
+    ANY,
+    EMPTY,
+    Expression,
+    Machine,
+    Mark,
+    alt,
+    chars,
+    optional,
+    repeat,
+    seq,
+    text,
+)
+from redraft.constraints.json_schema import compile_schema
+from redraft.constraints.regex import parse_regex
+from redraft.constraints.spelling import BYTES, compile_bytes, compile_codes
+from redraft.constraints.template import parse_template
+from redraft.constraints.tokens import Ending, TokenAutomaton, compile_tokens
+from redraft.constraints.tool_calls import call_grammar, check_choice
+from redraft.constraints.vocabulary import Vocabulary
+from redraft.constraints.words import holding, holding_any
+from redraft.errors import ConstraintError
+from redraft.text.tokenizer import TURN_END, Tokenizer
+from redraft.text.tools import CALL_CLOSE, CALL_OPEN, CHANNEL_CLOSE, CHANNEL_OPEN, QUOTE, RESPONSE_OPEN
+
+MAX_CHOICES = 10_000
+CACHED = 64
+"""Compiled automata kept for each tokenizer."""
+
+JSON_OBJECT: Mapping[str, Any] = {"type": "object"}
+_WHOLE = ("choices", "regex", "json_schema", "json_object", "template")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What a caller may ask of an answer; see `build`."""
+
+    choices: Sequence[str] | None = None
+    regex: str | None = None
+    json_schema: Any = None
+    json_object: bool = False
+    template: str | None = None
+    pins: Mapping[int, str] | None = None
+    must_include: Sequence[str] | None = None
+    forbidden: Sequence[str] | None = None
+    tools: Sequence[Mapping[str, Any]] | None = None
+    tool_choice: Any = None
+    strict: bool = True
+    thinking: bool = False
+    allow_empty: bool = True
+
+
+NAMES = tuple(field.name for field in fields(Wanted))
+"""The keywords of `build`."""
+
+
+def build(tokenizer: Tokenizer, *, eos_ids: tuple[int, ...] | None = None, **wanted: Any) -> AutomatonConstraint | None:
+    """The constraint of an answer; None if nothing was asked for.
+
+    One of these says what the whole answer is:
+        choices       one of these texts
+        regex         a text that this pattern matches from end to end
+        json_schema   JSON that obeys this schema (a dict, a JSON string, a bool, or a pydantic model)
+        json_object   any JSON object
+        template      a text with typed holes, such as "Name: {name:str<40}, age {age:int}"
+    With `tools` declared, `tool_choice` ("auto", "none", "required", or a tool's name, also in OpenAI's shape) says
+    whether the answer may or must be calls; with "auto" it is calls, or what the rest says, or any text.
+    These narrow it further, or narrow free text:
+        pins          {token position in the answer: text that stands there}
+        must_include  texts that appear in this order
+        forbidden     texts that do not appear, however they are cut into tokens
+
+    strict       False: schema keywords that cannot be enforced are left to the caller's own validation
+    thinking     the answer may begin with a thought channel, which nothing else applies to
+    allow_empty  False: the empty text is not an answer
+    eos_ids      tokens at which an answer ends; the tokenizer's `<eos>` and `<turn|>` by default
+
+    Raises `ConstraintError` with one sentence for anything malformed, contradictory, empty or too large.
+    """
+    asked = _checked(wanted)
+    if asked is None:
+        return None
+    ending = _ending(tokenizer, eos_ids, calls=bool(asked.tools))
+    automaton = _cached(tokenizer, ending, asked)
+    pins = _pinned(tokenizer, asked.pins or {})
+    return AutomatonConstraint(automaton, pins)
+
+
+def _checked(wanted: Mapping[str, Any]) -> Wanted | None:
+    """The request with its shapes checked; None if nothing is asked for."""
+    if unknown := sorted(set(wanted) - set(NAMES)):
+        raise ConstraintError(f"Unknown constraint {unknown[0]!r}; known ones are {', '.join(NAMES)}.")
+    asked = Wanted(**wanted)
+    given = [name for name in _WHOLE if getattr(asked, name) not in (None, False) or _is_false_schema(asked, name)]
+    if len(given) > 1:
+        raise ConstraintError(f"{given[0]} and {given[1]} both say what the whole answer is; give one of them.")
+    for name in ("choices", "must_include", "forbidden"):
+        _check_texts(name, getattr(asked, name))
+    for name in ("regex", "template"):
+        if not isinstance(getattr(asked, name), str | None):
+            raise ConstraintError(f"{name} must be a string, not {type(getattr(asked, name)).__name__}.")
+    check_choice(asked.tools, asked.tool_choice)
+    if given or asked.pins or asked.must_include or asked.forbidden or asked.tools:
+        return asked
+    return None
+
+
+def _is_false_schema(asked: Wanted, name: str) -> bool:
+    return name == "json_schema" and asked.json_schema is False
+
+
+def _check_texts(name: str, texts: Any) -> None:
+    if texts is None:
+        return
+    if isinstance(texts, str) or not isinstance(texts, Sequence) or not all(isinstance(t, str) for t in texts):
+        raise ConstraintError(f"{name} must be a list of strings.")
+    if not texts or (name != "choices" and not all(texts)):
+        raise ConstraintError(f"{name} is empty." if not texts else f"{name} holds an empty string.")
+    if len(texts) > MAX_CHOICES:
+        raise ConstraintError(f"{name} has {len(texts)} entries; at most {MAX_CHOICES} are allowed.")
+
+
+def _ending(tokenizer: Tokenizer, eos_ids: tuple[int, ...] | None, *, calls: bool) -> Ending:
+    special = tokenizer.special_ids
+    usual = [special[name] for name in (TURN_END, "<eos>") if name in special]
+    closing = tuple(token for token in usual if eos_ids is None or token in eos_ids) or tuple(eos_ids or ())
+    if not closing:
+        raise ConstraintError("The tokenizer has neither <eos> nor <turn|>, so an answer could not end.")
+    response = special.get(RESPONSE_OPEN)
+    if calls and response is not None and (eos_ids is None or response in eos_ids):
+        closing = (*closing, response)
+    return Ending(closing, (special["<eos>"],) if special.get("<eos>") in closing else closing[:1])
+
+
+_automata: WeakKeyDictionary[Tokenizer, OrderedDict[str, TokenAutomaton]] = WeakKeyDictionary()
+_lock = threading.Lock()
+
+
+def _cached(tokenizer: Tokenizer, ending: Ending, asked: Wanted) -> TokenAutomaton:
+    """The automaton, compiled once for equal requests."""
+    plain = replace(asked, json_schema=schema_of(asked.json_schema), pins=None)
+    key = json.dumps([[getattr(plain, name) for name in NAMES], ending.closing], sort_keys=False, default=str)
+    with _lock:
+        known = _automata.setdefault(tokenizer, OrderedDict())
+        if key in known:
+            known.move_to_end(key)
+            return known[key]
+    compiled = compile_wanted(tokenizer, ending, plain, Budget())
+    with _lock:
+        known[key] = compiled
+        while len(known) > CACHED:
+            known.popitem(last=False)
+    return compiled
+
+
+def schema_of(given: Any) -> Any:
+    """A JSON schema as plain data: from a dict, a bool, a JSON string, or a pydantic model."""
+    if given is None or isinstance(given, bool | Mapping):
+        return given
+    if isinstance(given, str):
+        try:
+            return json.loads(given)
+        except ValueError as error:
+            raise ConstraintError(f"json_schema is not valid JSON: {error}.") from error
+    if callable(found := getattr(given, "model_json_schema", None)):
+        return found()
+    raise ConstraintError(f"json_schema must be a dict, a JSON string or a pydantic model, not {type(given).__name__}.")
+
+
+def compile_wanted(tokenizer: Tokenizer, ending: Ending, asked: Wanted, budget: Budget) -> TokenAutomaton:
+    """The token automaton of a checked request, without its pins."""
+    marks = tuple(
+        name for name in (CALL_OPEN, CALL_CLOSE, QUOTE, CHANNEL_OPEN, CHANNEL_CLOSE) if name in tokenizer.special_ids
+    )
+    dfa = compile_bytes(_answer(asked, marks, budget), budget, marks)
+    symbols = BYTES + len(marks)
+    if asked.must_include:
+        dfa = product(dfa, holding(asked.must_include, symbols, budget), budget)
+    if asked.forbidden:
+        dfa = product(dfa, holding_any(asked.forbidden, symbols, budget), budget, subtract=True)
+    if not asked.allow_empty and not dfa.empty and dfa.accept[0]:
+        dfa = product(dfa, compile_bytes(EMPTY, budget), budget, subtract=True)
+    if dfa.empty:
+        raise ConstraintError(f"{_named(asked)} allows no text at all.")
+    return compile_tokens(dfa, Vocabulary.of(tokenizer), ending, marks, budget)
+
+
+def _named(asked: Wanted) -> str:
+    """The constraints that were given, for a message."""
+    given = [name for name in NAMES[:9] if getattr(asked, name) not in (None, False)] or ["json_schema"]
+    return " with ".join(given)
+
+
+def _answer(asked: Wanted, marks: tuple[str, ...], budget: Budget) -> Expression:
+    """What the whole answer is, a thought channel before it included."""
+    body = _content(asked, budget)
+    if asked.tools:
+        body = _with_calls(asked, body, marks, budget)
+    elif body is None:
+        body = repeat(chars(ANY))
+    if not asked.thinking:
+        return body
+    if CHANNEL_OPEN not in marks or CHANNEL_CLOSE not in marks:
+        raise ConstraintError("thinking needs a tokenizer with channel tokens.")
+    thought = seq(Mark(CHANNEL_OPEN), text("thought\n"), repeat(chars(ANY)), Mark(CHANNEL_CLOSE))
+    return seq(optional(thought), body)
+
+
+def _content(asked: Wanted, budget: Budget) -> Expression | None:
+    """What text the answer is; None if it may be any."""
+    if asked.choices is not None:
+        return alt(*map(text, dict.fromkeys(asked.choices)))
+    if asked.regex is not None:
+        return parse_regex(asked.regex, budget=budget)
+    if asked.json_schema is not None:
+        return compile_schema(asked.json_schema, budget, strict=asked.strict)
+    if asked.json_object:
+        return compile_schema(JSON_OBJECT, budget, strict=True)
+    if asked.template is not None:
+        return parse_template(asked.template, budget)
+    return None
+
+
+def _with_calls(asked: Wanted, body: Expression | None, marks: tuple[str, ...], budget: Budget) -> Expression:
+    """Calls where `tool_choice` allows them."""
+    choice = asked.tool_choice or "auto"
+    if body is None:
+        body = _text_without(CALL_OPEN, budget)
+    if choice == "none":
+        return body
+    if missing := [name for name in (CALL_OPEN, CALL_CLOSE, QUOTE) if name not in marks]:
+        raise ConstraintError(f"tools need a tokenizer with the token {missing[0]}.")
+    calls = call_grammar(asked.tools or (), choice, budget, strict=asked.strict)
+    if choice == "auto":
+        return alt(body, calls) if _content(asked, budget) is not None else seq(body, optional(calls))
+    return calls
+
+
+def _text_without(word: str, budget: Budget) -> Expression:
+    """Any text that does not spell `word`."""
+    free, unwanted = repeat(chars(ANY)), text(word)
+    whole = compile_codes(free, budget)
+    return Machine(product(whole, compile_codes(seq(free, unwanted, free), budget), budget, subtract=True), None)
+
+
+def _pinned(tokenizer: Tokenizer, pins: Mapping[int, str]) -> dict[int, int]:
+    """Token position -> token id of pinned texts."""
+    found: dict[int, int] = {}
+    if not isinstance(pins, Mapping):
+        raise ConstraintError("pins must map token positions to texts.")
+    for position, pinned in sorted(pins.items(), key=lambda pin: str(pin[0])):
+        if isinstance(position, bool) or not isinstance(position, int) or position < 0:
+            raise ConstraintError(f"pins has the position {position!r}; it must be a whole number from 0.")
+        if not isinstance(pinned, str) or not pinned:
+            raise ConstraintError(f"pins has no text at position {position}.")
+        for place, token in enumerate(tokenizer.encode(pinned, special=False), start=position):
+            if found.setdefault(place, token) != token:
+                raise ConstraintError(f"Two pins put different tokens at position {place}.")
+    return found
+
+
+def allows(dfa: Dfa, answer: str) -> bool:
+    """Whether an automaton over bytes accepts a text."""
+    return dfa.matches(answer.encode())

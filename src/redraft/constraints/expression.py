@@ -1,0 +1,205 @@
+"""Regular expressions as trees: what every front end writes and the automaton builder reads.
+
+Leaves are characters (sets of code points) and marks (special tokens such as `<tool_call|>`, which are one symbol and
+no text). `NOTHING` is the empty language; the constructors `seq`, `alt` and `repeat` simplify it away, so that a part
+that cannot be written removes the alternatives that need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from redraft.constraints.automaton import Dfa
+
+MAX_CODE = 0x10FFFF
+SURROGATES = (0xD800, 0xDFFF)
+
+Ranges: TypeAlias = tuple[tuple[int, int], ...]
+"""Sorted, disjoint, inclusive intervals of code points."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chars:
+    """One character of a set."""
+
+    ranges: Ranges
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mark:
+    """One special token, by its string."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Seq:
+    """The parts one after the other."""
+
+    parts: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Alt:
+    """Any one of the parts."""
+
+    parts: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repeat:
+    """The part at least `least` times, at most `most` (None: without end)."""
+
+    part: Expression
+    least: int
+    most: int | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Counted:
+    """At most `most` times a character of `ranges` or an `escape`, for long limits.
+
+    Every byte counts as one and the token automaton may round the count up, so the language is a part of the one that
+    a `Repeat` gives, at a small fraction of its states.
+    """
+
+    ranges: Ranges
+    escape: Expression
+    most: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Fields:
+    """Items in order with `comma` between them; those whose flag is False may be left out; at least `least` of them."""
+
+    items: tuple[tuple[Expression, bool], ...]
+    comma: Expression
+    least: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Machine:
+    """The language of an automaton over code points, every character written as `escape` says."""
+
+    dfa: Dfa
+    escape: Escape | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Escape:
+    """How characters are written: those of `plain` as they are, the others as `special` says; the rest not at all."""
+
+    plain: Ranges
+    special: tuple[tuple[int, str], ...]
+
+
+Expression: TypeAlias = Chars | Mark | Seq | Alt | Repeat | Counted | Fields | Machine
+
+EMPTY = Seq(())
+"""The empty text."""
+NOTHING = Alt(())
+"""No text at all."""
+
+
+def text(string: str) -> Expression:
+    """Exactly this text."""
+    return Seq(tuple(Chars(((ord(char), ord(char)),)) for char in string)) if string else EMPTY
+
+
+def chars(ranges: Iterable[tuple[int, int]]) -> Expression:
+    """One character of the given intervals, in any order."""
+    merged = union(ranges)
+    return Chars(merged) if merged else NOTHING
+
+
+def seq(*parts: Expression) -> Expression:
+    """The parts one after the other; `NOTHING` if one of them is."""
+    if any(part is NOTHING for part in parts):
+        return NOTHING
+    kept = tuple(part for part in parts if part is not EMPTY)
+    return kept[0] if len(kept) == 1 else Seq(kept) if kept else EMPTY
+
+
+def alt(*parts: Expression) -> Expression:
+    """Any one of the parts that can be written."""
+    kept = tuple(part for part in parts if part is not NOTHING)
+    return kept[0] if len(kept) == 1 else Alt(kept) if kept else NOTHING
+
+
+def optional(part: Expression) -> Expression:
+    """The part or nothing."""
+    return EMPTY if part is NOTHING or part is EMPTY else Alt((part, EMPTY))
+
+
+def repeat(part: Expression, least: int = 0, most: int | None = None) -> Expression:
+    """The part `least` to `most` times."""
+    if part is NOTHING:
+        return NOTHING if least else EMPTY
+    if part is EMPTY or most == 0:
+        return EMPTY
+    return part if least == most == 1 else Repeat(part, least, most)
+
+
+def joined(part: Expression, between: Expression, least: int, most: int | None) -> Expression:
+    """`least` to `most` times the part, with `between` between them."""
+    if part is NOTHING or most == 0:
+        return EMPTY if least == 0 else NOTHING
+    more = seq(part, repeat(seq(between, part), max(least - 1, 0), None if most is None else most - 1))
+    return more if least else optional(more)
+
+
+def size(part: Expression) -> int:
+    """About how many states the part takes."""
+    match part:
+        case Chars(ranges):
+            return 1 if ranges[-1][1] < 0x80 else 8
+        case Seq(parts) | Alt(parts):
+            return sum(map(size, parts))
+        case Repeat(inner, least, most):
+            return size(inner) * max(least + 1 if most is None else most, 1)
+        case Counted():
+            return 2 * part.most
+        case Fields():
+            return sum(size(item) for item, _ in part.items) * max(part.least, 1)
+        case Machine(dfa):
+            return len(dfa.table)
+        case _:
+            return 1
+
+
+def union(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """Sorted, disjoint intervals of the same code points; surrogates, which UTF-8 cannot express, are left out."""
+    merged: list[tuple[int, int]] = []
+    for low, high in sorted((low, high) for low, high in ranges if low <= high):
+        if merged and low <= merged[-1][1] + 1:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], high))
+        else:
+            merged.append((low, high))
+    if not any(low <= SURROGATES[1] and high >= SURROGATES[0] for low, high in merged):
+        return tuple(merged)
+    return intersection(merged, ((0, SURROGATES[0] - 1), (SURROGATES[1] + 1, MAX_CODE)))
+
+
+def complement(ranges: Iterable[tuple[int, int]]) -> Ranges:
+    """Every other code point."""
+    gaps, start = [], 0
+    for low, high in union(ranges):
+        gaps.append((start, low - 1))
+        start = high + 1
+    return union([*gaps, (start, MAX_CODE)])
+
+
+def intersection(left: Iterable[tuple[int, int]], right: Iterable[tuple[int, int]]) -> Ranges:
+    """The code points in both."""
+    others = list(right)
+    found = [(max(a, c), min(b, d)) for a, b in left for c, d in others if max(a, c) <= min(b, d)]
+    return tuple(sorted(found))
+
+
+ANY = complement(())
+"""Every character."""
+LINE = complement(((10, 10),))
+"""Every character but the line feed."""

@@ -1,0 +1,346 @@
+"""Shapes to expressions: JSON text, spelled out.
+
+JSON is written compactly, with at most one space behind a comma or colon; members stand in the order in which the
+schema declares them. The language is a part of what the schema allows, never more: members that are not declared are
+left out where some are, rare spellings (`\\u0041`, exponents within bounds) are not used, recursion ends at a depth.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+from redraft.constraints.automaton import Budget, Dfa, Nfa, determinise, product
+from redraft.constraints.expression import (
+    ANY,
+    EMPTY,
+    NOTHING,
+    Expression,
+    Fields,
+    Machine,
+    alt,
+    chars,
+    joined,
+    optional,
+    repeat,
+    seq,
+    size,
+    text,
+)
+from redraft.constraints.json_schema.formats import PATTERNS
+from redraft.constraints.json_schema.numbers import number
+from redraft.constraints.json_schema.reader import Reader
+from redraft.constraints.json_schema.shapes import Array, Node, Number, Object, Raw, Shape, String, Values, item_of
+from redraft.constraints.json_schema.style import EXACT_COUNT, JSON, Style
+from redraft.constraints.regex import parse_regex
+from redraft.constraints.spelling import compile_codes
+from redraft.errors import ConstraintError
+
+MAX_PARTS = 6_000
+"""Schemas of one document that are unfolded, repetitions included."""
+ENOUGH_STATES = 5_000
+"""An unfolding of about so many states is taken at once; else the next, smaller one is tried."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Unfolding:
+    """How far a schema is unfolded where it has no end, or one that is too far away.
+
+    recursion  how often a schema may occur inside itself
+    anything   the same for a schema that allows everything
+    string     characters of a string whose `maxLength` is beyond that
+    array      states that the items of an array with `maxItems` may take together
+    """
+
+    recursion: int
+    anything: int
+    string: int
+    array: int
+
+
+UNFOLDINGS = (
+    Unfolding(recursion=2, anything=2, string=2048, array=1000),
+    Unfolding(recursion=1, anything=1, string=512, array=400),
+    Unfolding(recursion=1, anything=0, string=256, array=200),
+    Unfolding(recursion=0, anything=0, string=128, array=100),
+)
+
+
+def compile_schema(schema: Any, budget: Budget, *, strict: bool, style: Style = JSON) -> Expression:
+    """The expression of the JSON texts, or texts in another `style`, that obey a schema (a dict or a bool).
+
+    Raises `ConstraintError` naming the keyword that cannot be enforced (with `strict=False` it is left out), and for
+    schemas that allow nothing or are too large.
+    """
+    if not isinstance(schema, Mapping | bool):
+        raise ConstraintError(f"A schema must be an object or a bool, not {type(schema).__name__}.")
+    for unfolding in UNFOLDINGS:
+        try:
+            found = _Compiler(schema, budget, unfolding, style, strict=strict).run()
+        except _TooLarge:
+            continue
+        if found is NOTHING and unfolding is UNFOLDINGS[0]:
+            raise ConstraintError("The schema allows no JSON at all.")
+        if found is not NOTHING and (size(found) <= ENOUGH_STATES or unfolding is UNFOLDINGS[-1]):
+            return found
+    raise ConstraintError(f"The schema unfolds into more than {MAX_PARTS} parts; split it.")
+
+
+class _TooLarge(Exception):
+    """The schema unfolds into too many parts; never leaves this module."""
+
+
+class _Compiler:
+    def __init__(self, schema: Raw, budget: Budget, unfolding: Unfolding, style: Style, *, strict: bool) -> None:
+        self._reader = Reader(schema, strict=strict)
+        self._schema, self._budget, self._unfolding, self._style = schema, budget, unfolding, style
+        self._within: Counter[tuple[Any, ...]] = Counter()
+        self._parts = 0
+
+    def run(self) -> Expression:
+        return self._node((self._schema,))
+
+    def _node(self, node: Node) -> Expression:
+        """Texts that obey all schemas of a node."""
+        key = tuple(identity for raw in node if (identity := _identity(raw)) is not True)
+        again = self._unfolding.recursion if key else self._unfolding.anything
+        if self._within[key] > again or sum(self._within.values()) > 40:
+            return NOTHING
+        self._parts += 1
+        if self._parts > MAX_PARTS:
+            raise _TooLarge
+        self._budget.check(0, "The schema")
+        self._within[key] += 1
+        try:
+            return alt(*map(self._shape, self._reader.shapes(node)))
+        finally:
+            self._within[key] -= 1
+
+    def _shape(self, shape: Shape) -> Expression:
+        match shape:
+            case Values():
+                return alt(*(self._style.value(value) for value in shape.values))
+            case Number():
+                return self._number(shape)
+            case String():
+                return self._quoted(shape)
+            case Array():
+                return self._array(shape)
+            case Object():
+                return self._object(shape)
+
+    def _number(self, shape: Number) -> Expression:
+        multiples, integer = list(shape.multiples), shape.integer
+        for multiple in multiples:
+            if multiple != multiple.to_integral_value():
+                if (1 / multiple) != (1 / multiple).to_integral_value():
+                    self._reader.refuse("multipleOf", f"is {multiple}, which cannot be enforced")
+                integer = True  # whole numbers are multiples of every unit fraction
+        found = number(shape.bounds, integer=integer)
+        whole = [int(m) for m in multiples if m == m.to_integral_value() and m != 1]
+        if not whole and not shape.excluded:
+            return found
+        dfa = compile_codes(found, self._budget)
+        for multiple in whole:
+            dfa = product(dfa, _multiples(multiple, self._budget), self._budget)
+        if shape.excluded:
+            dfa = product(dfa, compile_codes(_equal_to(shape.excluded), self._budget), self._budget, subtract=True)
+        return NOTHING if dfa.empty else Machine(dfa, None)
+
+    def _quoted(self, shape: String) -> Expression:
+        return seq(self._style.quote, self._string(shape), self._style.quote)
+
+    def _string(self, shape: String) -> Expression:
+        """A string without its quotes."""
+        if not shape.patterns and not shape.formats and not shape.excluded:
+            most = None if shape.most is None else max(min(shape.most, self._unfolding.string), shape.least)
+            return self._style.free(shape.least, most, self._budget)
+        dfas = [compile_codes(parse_regex(PATTERNS[name], budget=self._budget), self._budget) for name in shape.formats]
+        wanted = [self._pattern(pattern) for pattern, positive in shape.patterns if positive]
+        dfas += [compile_codes(expression, self._budget) for expression in wanted]
+        if not dfas or shape.least or shape.most is not None:
+            dfas.append(compile_codes(repeat(chars(ANY), shape.least, shape.most), self._budget))
+        found = dfas[0]
+        for dfa in dfas[1:]:
+            found = product(found, dfa, self._budget)
+        unwanted = [self._pattern(pattern) for pattern, positive in shape.patterns if not positive]
+        unwanted += [alt(*map(text, shape.excluded))] if shape.excluded else []
+        for expression in unwanted:
+            found = product(found, compile_codes(expression, self._budget), self._budget, subtract=True)
+        return NOTHING if found.empty else self._style.machine(found, self._budget)
+
+    def _pattern(self, pattern: str) -> Expression:
+        return parse_regex(pattern, anchored=False, what="schema keyword 'pattern' with the value", budget=self._budget)
+
+    def _array(self, shape: Array) -> Expression:
+        if shape.unique and (shape.most is None or shape.most > 1):
+            return self._distinct(shape)
+        prefix = []
+        for index in range(len(shape.prefix)):
+            prefix.append(self._node(item_of(shape, index)))
+            if prefix[-1] is NOTHING:
+                break
+        rest = self._node(shape.items) if len(prefix) == len(shape.prefix) and shape.most != len(prefix) else NOTHING
+        body = _items(prefix, rest, self._style.comma, shape.least, self._affordable(shape, rest))
+        return NOTHING if body is NOTHING else seq(text("["), body, text("]"))
+
+    def _affordable(self, shape: Array, item: Expression) -> int | None:
+        """The most items: the limit, or as many as the automaton can afford to count."""
+        if shape.most is None:
+            return None
+        affordable = self._unfolding.array // size(seq(self._style.comma, item)) if item is not NOTHING else shape.most
+        return max(shape.least, min(shape.most, max(affordable, 1)), len(shape.prefix) if shape.most else 0)
+
+    def _distinct(self, shape: Array) -> Expression:
+        """An array without repetitions: of listed values, in their order."""
+        shapes = self._reader.shapes(shape.items) if not shape.prefix else []
+        values = [value for found in shapes if isinstance(found, Values) for value in found.values]
+        if not values or not all(isinstance(found, Values) for found in shapes):
+            self._reader.refuse("uniqueItems", "can be enforced for items of an enum only")
+            return self._array(Array(prefix=shape.prefix, items=shape.items, least=shape.least, most=shape.most))
+        if shape.least > len(values):
+            return NOTHING
+        most = len(values) if shape.most is None else max(min(shape.most, len(values)), shape.least)
+        items = tuple((self._style.value(value), False) for value in values)
+        if most < len(values):
+            items = items[:most]
+        return seq(text("["), Fields(items, self._style.comma, shape.least), text("]"))
+
+    def _object(self, shape: Object) -> Expression:
+        members = self._members(shape)
+        if members is None:
+            return NOTHING
+        if members or self._closed(shape):
+            return self._listed(shape, members)
+        return self._mapping(shape)
+
+    def _members(self, shape: Object) -> list[tuple[Expression, bool]] | None:
+        """Declared members and whether they are required; None if a required one cannot be written."""
+        required = set(shape.required)
+        names = self._style.ordered(list(dict.fromkeys([*(name for name, _ in shape.properties), *shape.required])))
+        found = []
+        for name in names:
+            allowed = name not in shape.absent and (not shape.names or self._reader.fits(name, shape.names))
+            value = self._node(self._reader.node_of(shape, name)) if allowed else NOTHING
+            member = seq(self._style.key(name), self._style.colon, value)
+            if member is not NOTHING:
+                found.append((member, name in required))
+            elif name in required:
+                return None
+        return found
+
+    def _listed(self, shape: Object, members: list[tuple[Expression, bool]]) -> Expression:
+        least = shape.least
+        if shape.most is not None and len(members) > shape.most:
+            spare = shape.most - sum(required for _, required in members)
+            kept = []
+            for item, required in members:
+                spare -= not required
+                if required or spare >= 0:
+                    kept.append((item, required))
+            members = kept
+        if len(members) < least:
+            return NOTHING
+        if least <= sum(required for _, required in members):
+            least = 0
+        return seq(text("{"), Fields(tuple(members), self._style.comma, least), text("}"))
+
+    def _closed(self, shape: Object) -> bool:
+        """Whether no undeclared member may be written."""
+        return shape.most == 0 or any(rest.extra is False and not rest.patterns for rest in shape.rests)
+
+    def _mapping(self, shape: Object) -> Expression:
+        """An object whose members have any names."""
+        entries = alt(*(seq(name, self._style.colon, value) for name, value in self._entries(shape)))
+        least = shape.least
+        if least > 1:
+            self._reader.refuse("minProperties", "can be enforced for declared members only")
+            least = 1
+        body = joined(entries, self._style.comma, least, None if shape.most is None else min(shape.most, EXACT_COUNT))
+        return NOTHING if body is NOTHING else seq(text("{"), body, text("}"))
+
+    def _entries(self, shape: Object) -> list[tuple[Expression, Expression]]:
+        """Names and values of undeclared members: those that match exactly one pattern, and those that match none."""
+        patterns = {pattern: rest for rest in shape.rests for pattern, _ in rest.patterns}
+        taken = sorted({name for name, _ in shape.properties} | shape.absent)
+        extras = tuple(rest.extra for rest in shape.rests)
+        found = [(self._name(shape, (), (*patterns,), taken), self._node(_plain_node(extras)))]
+        for pattern in patterns:
+            node = tuple(
+                raw for rest in shape.rests for raw in ([r for p, r in rest.patterns if p == pattern] or [rest.extra])
+            )
+            others = tuple(other for other in patterns if other != pattern)
+            found.append((self._name(shape, (pattern,), others, taken), self._node(_plain_node(node))))
+        return [(name, value) for name, value in found if name is not NOTHING]
+
+    def _name(self, shape: Object, like: tuple[str, ...], unlike: tuple[str, ...], taken: list[str]) -> Expression:
+        if self._style.any_key is not None:
+            return self._style.any_key
+        patterns = tuple((pattern, True) for pattern in like) + tuple((pattern, False) for pattern in unlike)
+        found = []
+        for kind in self._reader.shapes(shape.names):
+            if isinstance(kind, Values):
+                names = [
+                    value for value in kind.values if isinstance(value, str) and not patterns and value not in taken
+                ]
+                found += [self._style.key(name) for name in names]
+            elif isinstance(kind, String):
+                excluded = (*kind.excluded, *taken)
+                narrowed = String(least=kind.least, most=kind.most, patterns=kind.patterns + patterns,
+                                  formats=kind.formats, excluded=excluded)  # fmt: skip
+                found.append(self._quoted(narrowed))
+        return alt(*found)
+
+
+def _identity(raw: Raw) -> Any:
+    """The same for the same schema object, and for all schemas that say nothing."""
+    if isinstance(raw, bool) or not raw:
+        return raw if isinstance(raw, bool) else True
+    return id(raw)
+
+
+def _plain_node(node: Node) -> Node:
+    return tuple(raw for raw in node if raw is not True)
+
+
+def _items(prefix: list[Expression], rest: Expression, comma: Expression, least: int, most: int | None) -> Expression:
+    """Items between their commas."""
+    if not prefix:
+        return joined(rest, comma, least, most)
+    count = len(prefix)
+    more = repeat(seq(comma, rest), max(least - count, 0), None if most is None else max(most - count, 0))
+    tail = more if most is None or most > count else (EMPTY if least <= count else NOTHING)
+    for index in range(count - 1, -1, -1):
+        item = prefix[index] if most is None or index < most else NOTHING
+        whole = seq(comma if index else EMPTY, item, tail)
+        tail = whole if index < least else optional(whole)
+    return tail
+
+
+def _multiples(divisor: int, budget: Budget) -> Dfa:
+    """Decimal integers that `divisor` divides, over code points."""
+    budget.check(divisor, "The schema keyword 'multipleOf'")
+    nfa = Nfa()
+    states = [nfa.state() for _ in range(divisor)]
+    nfa.move(0, states[0])
+    nfa.edge(0, ord("-"), ord("-"), states[0])
+    for remainder, state in enumerate(states):
+        for digit in range(10):
+            nfa.edge(state, 48 + digit, 48 + digit, states[(remainder * 10 + digit) % divisor])
+    nfa.move(states[0], 1)
+    return determinise(nfa, budget)
+
+
+def _equal_to(numbers: tuple[Decimal, ...]) -> Expression:
+    """Every way to write some numbers without an exponent, and everything with one."""
+    zeros = repeat(text("0"))
+    found = []
+    for value in numbers:
+        plain = format(value.normalize(), "f")
+        tail = zeros if "." in plain else optional(seq(text("."), zeros))
+        found.append(seq(optional(text("-")) if value == 0 else EMPTY, text(plain), tail))
+    exponent = seq(repeat(chars(ANY)), chars([(69, 69), (101, 101)]), repeat(chars(ANY)))
+    return alt(*found, exponent)

@@ -1,0 +1,90 @@
+"""What fails a schema, as schemas: for `not`, `oneOf` and `if`.
+
+A negation is a list of schemas each of which guarantees failure. It need not hold everything that fails: leaving a case
+out makes the language smaller, never wrong. `$absent`, `$exclude` and `$unlike` are keywords of our own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from redraft.constraints.json_schema.shapes import Raw
+
+ABSENT, EXCLUDE, UNLIKE = "\0absent", "\0exclude", "\0unlike"
+"""Members that may not occur; values that may not; a pattern that may not match."""
+
+MAX_DEPTH = 8
+_NAMES = ("null", "boolean", "number", "string", "array", "object")
+
+
+def negations(raw: Raw, resolve: Callable[[Any], Raw], depth: int = 0) -> list[Raw]:
+    """Schemas whose instances all fail `raw`."""
+    if isinstance(raw, bool):
+        return [] if raw else [True]
+    if not isinstance(raw, Mapping) or depth > MAX_DEPTH:
+        return []
+    found: list[Raw] = []
+    for keyword in sorted(raw, key=lambda name: (name not in ("type", "enum", "const"), name)):
+        found += _of_keyword(raw, keyword, resolve, depth)
+    return found
+
+
+def _of_keyword(raw: Mapping[str, Any], keyword: str, resolve: Callable[[Any], Raw], depth: int) -> list[Raw]:
+    value = raw[keyword]
+    if keyword in _SIMPLE:
+        return _SIMPLE[keyword](value)
+    if keyword in ("anyOf", "oneOf") and isinstance(value, list):
+        return [{"allOf": [{"anyOf": negations(branch, resolve, depth + 1) or [False]} for branch in value]}]
+    if keyword == "allOf" and isinstance(value, list):
+        return [other for branch in value for other in negations(branch, resolve, depth + 1)]
+    if keyword == "not":
+        return [value]
+    if keyword == "$ref":
+        return negations(resolve(value), resolve, depth + 1)
+    if keyword == "properties" and isinstance(value, Mapping):
+        return [
+            {"type": "object", "required": [name], "properties": {name: other}}
+            for name, schema in value.items()
+            for other in negations(schema, resolve, depth + 1)
+        ]
+    return []
+
+
+def _other_types(value: Any) -> list[Raw]:
+    names = {value} if isinstance(value, str) else set(value)
+    if "integer" in names:
+        names.add("number")  # numbers that are no integers are left out
+    others = [name for name in _NAMES if name not in names]
+    return [{"type": others}] if others else []
+
+
+def _limit(keyword: str, kind: str, step: int) -> Callable[[Any], list[Raw]]:
+    def negated(value: Any) -> list[Raw]:
+        if isinstance(value, bool) or not isinstance(value, int) or value + step < 0:
+            return []
+        return [{"type": kind, keyword: value + step}]
+
+    return negated
+
+
+def _side(keyword: str) -> Callable[[Any], list[Raw]]:
+    return lambda value: [] if isinstance(value, bool) else [{"type": "number", keyword: value}]
+
+
+_SIMPLE: dict[str, Callable[[Any], list[Raw]]] = {
+    "type": _other_types,
+    "enum": lambda values: [{EXCLUDE: values}],
+    "const": lambda value: [{EXCLUDE: [value]}],
+    "required": lambda names: [{"type": "object", ABSENT: [name]} for name in names] if isinstance(names, list) else [],
+    "pattern": lambda pattern: [{"type": "string", UNLIKE: pattern}],
+    "minLength": _limit("maxLength", "string", -1),
+    "maxLength": _limit("minLength", "string", 1),
+    "minItems": _limit("maxItems", "array", -1),
+    "maxItems": _limit("minItems", "array", 1),
+    "minProperties": _limit("maxProperties", "object", -1),
+    "minimum": _side("exclusiveMaximum"),
+    "maximum": _side("exclusiveMinimum"),
+    "exclusiveMinimum": _side("maximum"),
+    "exclusiveMaximum": _side("minimum"),
+}

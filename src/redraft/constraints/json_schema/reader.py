@@ -1,0 +1,498 @@
+"""Schemas to shapes: keywords are read, references resolved, combinations multiplied out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any, NoReturn
+from urllib.parse import unquote
+
+from redraft.constraints.json_schema.formats import INTEGER_FORMATS, PATTERNS
+from redraft.constraints.json_schema.negation import ABSENT, EXCLUDE, UNLIKE, negations
+from redraft.constraints.json_schema.numbers import Bounds
+from redraft.constraints.json_schema.shapes import (
+    ANYTHING,
+    Array,
+    Node,
+    Number,
+    Object,
+    Raw,
+    Rest,
+    Shape,
+    String,
+    Values,
+    canonical,
+    item_of,
+    lowest,
+    meet_arrays,
+    meet_numbers,
+    meet_strings,
+)
+from redraft.errors import ConstraintError
+
+TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
+ENFORCED = frozenset({
+    "type", "enum", "const", "$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
+    "minLength", "maxLength", "pattern", "format",
+    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+    "items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems", "unevaluatedItems",
+    "properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties",
+    "maxProperties", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedProperties",
+})  # fmt: skip
+"""Keywords that the compiled language obeys; some values of a few are refused, each by name."""
+REFUSED = frozenset({"contains", "minContains", "maxContains", "$dynamicRef", "$recursiveRef", "extends", "disallow",
+                     "divisibleBy"})  # fmt: skip
+"""Keywords that say something about validity and cannot be enforced. All others are annotations."""
+MAX_SHAPES = 400
+MAX_DEPTH = 48
+
+
+class Reader:
+    """Reads the schemas of one document."""
+
+    def __init__(self, root: Raw, *, strict: bool) -> None:
+        self._root, self._strict = root, strict
+        self._depth = 0
+        self._anchors: dict[str, Raw] | None = None
+
+    def shapes(self, node: Node) -> list[Shape]:
+        """What all schemas of a node allow together; any shape of the list will do."""
+        found: list[Shape] = list(ANYTHING)
+        for raw in node:
+            found = self._both(found, self._read(raw))
+        return found
+
+    def node_of(self, shape: Object, name: str) -> Node:
+        """The schemas that a member of this name obeys."""
+        for declared, node in shape.properties:
+            if declared == name:
+                return node
+        found: Node = ()
+        for rest in shape.rests:
+            matching = tuple(raw for pattern, raw in rest.patterns if _search(pattern, name))
+            found += matching or (rest.extra,)
+        return found
+
+    def fits(self, value: Any, node: Node) -> bool:
+        """Whether a JSON value obeys a node."""
+        return any(self._fits(value, shape) for shape in self.shapes(node))
+
+    def refuse(self, keyword: str, why: str = "cannot be enforced") -> None:
+        """Raise `ConstraintError` naming the keyword, unless the caller validates by other means (`strict=False`)."""
+        if self._strict:
+            raise ConstraintError(f"The schema keyword {keyword!r} {why}.")
+
+    def _read(self, raw: Raw) -> list[Shape]:
+        if isinstance(raw, bool):
+            return list(ANYTHING) if raw else []
+        if not isinstance(raw, Mapping):
+            raise ConstraintError(f"A schema must be an object or a bool, not {type(raw).__name__}.")
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise ConstraintError("The schema keyword '$ref' refers to itself without end.")
+        try:
+            return self._combined(raw, self._typed(raw))
+        finally:
+            self._depth -= 1
+
+    def _typed(self, raw: Mapping[str, Any]) -> list[Shape]:
+        """What the keywords of single types, `type` and `enum` allow."""
+        for keyword in REFUSED & raw.keys():
+            self.refuse(keyword)
+        names = raw.get("type", [name for name in TYPES if name != "integer"])
+        names = [names] if isinstance(names, str) else names
+        if not isinstance(names, Sequence) or any(name not in TYPES for name in names):
+            _malformed("type", names)
+        makers: dict[str, Callable[[Mapping[str, Any]], list[Shape]]] = {
+            "null": lambda raw: [Values((None,))], "boolean": lambda raw: [Values((True, False))],
+            "integer": lambda raw: self._number(raw, integer=True),
+            "number": lambda raw: self._number(raw, integer=False),
+            "string": self._string, "array": self._array, "object": self._object,
+        }  # fmt: skip
+        kept = [name for name in dict.fromkeys(names) if name != "integer" or "number" not in names]
+        shapes = [shape for name in kept for shape in makers[name](raw)]
+        if "const" in raw:
+            shapes = self._both(shapes, [Values((raw["const"],))])
+        if "enum" in raw:
+            if not isinstance(raw["enum"], list):
+                _malformed("enum", raw["enum"])
+            shapes = self._both(shapes, [Values(tuple({canonical(v): v for v in raw["enum"]}.values()))])
+        if EXCLUDE in raw:
+            shapes = [left for shape in shapes if (left := _without(shape, raw[EXCLUDE])) is not None]
+        return shapes
+
+    def _combined(self, raw: Mapping[str, Any], shapes: list[Shape]) -> list[Shape]:
+        """`shapes` narrowed by references and combinations."""
+        if "$ref" in raw:
+            shapes = self._both(shapes, self._read(self.resolve(raw["$ref"])))
+        for branch in _schemas(raw, "allOf"):
+            shapes = self._both(shapes, self._read(branch))
+        if "anyOf" in raw:
+            shapes = self._both(shapes, [shape for branch in _schemas(raw, "anyOf") for shape in self._read(branch)])
+        if "oneOf" in raw:
+            shapes = self._one_of(shapes, _schemas(raw, "oneOf"))
+        if "not" in raw:
+            shapes = self._checked("not", shapes, self._unlike(shapes, raw["not"]))
+        if "if" in raw:
+            shapes = self._conditional(raw, shapes)
+        return self._dependent(raw, shapes)
+
+    def _checked(self, keyword: str, before: list[Shape], after: list[Shape]) -> list[Shape]:
+        """`after`, unless nothing of it is left because its negation cannot be expressed."""
+        if before and not after:
+            self.refuse(keyword, "leaves nothing that can be enforced here")
+            return before
+        return after
+
+    def _one_of(self, shapes: list[Shape], branches: list[Raw]) -> list[Shape]:
+        found: list[Shape] = []
+        possible = [self._both(shapes, self._read(branch)) for branch in branches]
+        for i, allowed in enumerate(possible):
+            for j, branch in enumerate(branches):
+                if i != j and possible[j]:
+                    allowed = self._unlike(allowed, branch)
+            found += allowed
+        return self._checked("oneOf", [shape for allowed in possible for shape in allowed], found)
+
+    def _conditional(self, raw: Mapping[str, Any], shapes: list[Shape]) -> list[Shape]:
+        met = self._both(self._both(shapes, self._read(raw["if"])), self._read(raw.get("then", True)))
+        unmet = self._both(self._unlike(shapes, raw["if"]), self._read(raw.get("else", True)))
+        return self._checked("if", shapes, unmet + [shape for shape in met if shape not in unmet])
+
+    def _unlike(self, shapes: list[Shape], raw: Raw) -> list[Shape]:
+        """What `shapes` allow and `raw` does not (or a part of it)."""
+        others = [self._read(other) for other in negations(raw, self.resolve)]
+        return [left for shape in shapes for left in self._one_unlike(shape, others)]
+
+    def _one_unlike(self, shape: Shape, others: list[list[Shape]]) -> list[Shape]:
+        found: list[Shape] = []
+        for other in others:
+            both = self._both([shape], other)
+            if any(self._as_wide(left, shape) for left in both):
+                return [shape]
+            found += [left for left in both if left not in found]
+        return found[:8]
+
+    def _as_wide(self, left: Shape, shape: Shape) -> bool:
+        """Whether a narrowed shape writes the same texts: it is equal, or forbids what would not be written anyway."""
+        if left == shape:
+            return True
+        if not isinstance(left, Object) or not isinstance(shape, Object) or not shape.properties:
+            return False
+        declared = {name for name, _ in shape.properties} | set(shape.required)
+        if not (left.absent - shape.absent) & declared and left.required == shape.required:
+            wide = {name: self._listed(node) for name, node in shape.properties}
+            return all(self._listed(node) == wide.get(name) for name, node in left.properties if name in declared)
+        return False
+
+    def _listed(self, node: Node) -> list[Shape]:
+        try:
+            return self.shapes(node)
+        except ConstraintError:
+            return []
+
+    def _dependent(self, raw: Mapping[str, Any], shapes: list[Shape]) -> list[Shape]:
+        """`dependencies`: a member is absent, or what it needs holds."""
+        needs: dict[str, list[Raw]] = {}
+        for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
+            for name, need in raw.get(keyword, {}).items():
+                needs.setdefault(name, []).append({"required": need} if isinstance(need, list) else need)
+        for name, schemas in needs.items():
+            without: list[Shape] = self._both(shapes, self._read({ABSENT: [name]}))
+            present = self._both(shapes, self._read({"required": [name]}))
+            for schema in schemas:
+                present = self._both(present, self._read(schema))
+            shapes = without + [shape for shape in present if isinstance(shape, Object)]
+        return shapes
+
+    def resolve(self, reference: Any) -> Raw:
+        """The schema that a reference names. Raises `ConstraintError` if it lies outside the document."""
+        if not isinstance(reference, str):
+            _malformed("$ref", reference)
+        root_id = (self._root.get("$id") or self._root.get("id") or "") if isinstance(self._root, Mapping) else ""
+        base = root_id.rstrip("#")
+        local = reference[len(base) :] if base and reference.startswith(base) else reference
+        if local in ("", "#"):
+            return self._root
+        if local.startswith("#/"):
+            return self._pointed(reference, local[2:])
+        if self._anchors is None:
+            self._anchors = dict(_anchors(self._root))
+        if reference in self._anchors:
+            return self._anchors[reference]
+        raise ConstraintError(f"The schema keyword '$ref' names {reference!r}, which is not in the document.")
+
+    def _pointed(self, reference: str, path: str) -> Raw:
+        found: Any = self._root
+        for part in path.split("/"):
+            part = unquote(part).replace("~1", "/").replace("~0", "~")
+            if isinstance(found, Mapping) and part in found:
+                found = found[part]
+            elif isinstance(found, list) and part.isdecimal() and int(part) < len(found):
+                found = found[int(part)]
+            else:
+                raise ConstraintError(f"The schema keyword '$ref' names {reference!r}, which is not in the document.")
+        return found
+
+    def _number(self, raw: Mapping[str, Any], *, integer: bool) -> list[Shape]:
+        bounds = Bounds()
+        for name, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
+            bounds = bounds.both(_bound(raw, name, exclusive))
+        if raw.get("format") in INTEGER_FORMATS:
+            low, high = INTEGER_FORMATS[raw["format"]]
+            bounds = bounds.both(Bounds(low=Decimal(low), high=Decimal(high)))
+        multiples = (_decimal(raw, "multipleOf"),) if "multipleOf" in raw else ()
+        if any(multiple <= 0 for multiple in multiples):
+            _malformed("multipleOf", raw["multipleOf"])
+        whole = integer or any(multiple == multiple.to_integral_value() for multiple in multiples)
+        return [Number(bounds=bounds, integer=whole, multiples=multiples)]
+
+    def _string(self, raw: Mapping[str, Any]) -> list[Shape]:
+        least, most = _count(raw, "minLength") or 0, _count(raw, "maxLength")
+        patterns = tuple((_text(raw, name), name == "pattern") for name in ("pattern", UNLIKE) if name in raw)
+        known = raw.get("format") in PATTERNS
+        formats = (raw["format"],) if known else ()
+        return (
+            [String(least=least, most=most, patterns=patterns, formats=formats)]
+            if most is None or least <= most
+            else []
+        )
+
+    def _array(self, raw: Mapping[str, Any]) -> list[Shape]:
+        items, prefix = raw.get("items", True), raw.get("prefixItems", [])
+        if isinstance(items, list):
+            prefix, items = items, raw.get("additionalItems", True)
+        if raw.get("unevaluatedItems") is False and "items" not in raw:
+            items = False
+        least, most = _count(raw, "minItems") or 0, _count(raw, "maxItems")
+        if most is not None and most < least:
+            return []
+        rest = () if items is True else (items,)
+        return [Array(prefix=tuple((schema,) for schema in prefix), items=rest, least=least, most=most,
+                      unique=raw.get("uniqueItems") is True)]  # fmt: skip
+
+    def _object(self, raw: Mapping[str, Any]) -> list[Shape]:
+        properties, patterns = _mapping(raw, "properties"), _mapping(raw, "patternProperties")
+        required = raw.get("required", [])
+        if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+            _malformed("required", required)
+        extra = raw.get("additionalProperties", raw.get("unevaluatedProperties", True))
+        declared = tuple(
+            (name, (schema, *(other for pattern, other in patterns.items() if _search(pattern, name))))
+            for name, schema in properties.items()
+        )
+        rest = Rest(declared=frozenset(properties), patterns=tuple(patterns.items()), extra=extra)
+        names = (raw["propertyNames"],) if "propertyNames" in raw else ()
+        shape = Object(
+            properties=declared, required=tuple(dict.fromkeys(required)),
+            rests=() if extra is True and not patterns else (rest,), names=names,
+            absent=frozenset(raw.get(ABSENT, ())), least=_count(raw, "minProperties") or 0,
+            most=_count(raw, "maxProperties"),
+        )  # fmt: skip
+        return [] if shape.absent & set(shape.required) else [shape]
+
+    def _both(self, left: Iterable[Shape], right: Iterable[Shape]) -> list[Shape]:
+        """What both lists allow."""
+        if tuple(left) == ANYTHING:
+            return list(right)
+        if tuple(right) == ANYTHING:
+            return list(left)
+        found: list[Shape] = []
+        for a in left:
+            for b in right:
+                shape = self._meet(a, b)
+                if shape is not None and shape not in found:
+                    found.append(shape)
+            if len(found) > MAX_SHAPES:
+                raise ConstraintError("The schema keyword 'anyOf' has too many combinations to multiply out.")
+        return found
+
+    def _meet(self, a: Shape, b: Shape) -> Shape | None:
+        match a, b:
+            case Values(), _:
+                kept = tuple(value for value in a.values if self._fits(value, b))
+                return Values(kept) if kept else None
+            case _, Values():
+                return self._meet(b, a)
+            case Number(), Number():
+                return meet_numbers(a, b)
+            case String(), String():
+                return meet_strings(a, b)
+            case Array(), Array():
+                return meet_arrays(a, b)
+            case Object(), Object():
+                return self._meet_objects(a, b)
+        return None
+
+    def _meet_objects(self, a: Object, b: Object) -> Object | None:
+        names = dict.fromkeys([*(name for name, _ in a.properties), *(name for name, _ in b.properties)])
+        required = tuple(dict.fromkeys(a.required + b.required))
+        absent = a.absent | b.absent
+        most, least = lowest(a.most, b.most), max(a.least, b.least)
+        if absent & set(required) or (most is not None and most < max(least, len(required))):
+            return None
+        properties = tuple((name, _distinct(self.node_of(a, name) + self.node_of(b, name))) for name in names)
+        return Object(properties=properties, required=required, rests=_distinct_rests(a.rests + b.rests),
+                      names=a.names + b.names, absent=absent, least=least, most=most)  # fmt: skip
+
+    def _fits(self, value: Any, shape: Shape) -> bool:
+        match shape:
+            case Values():
+                return canonical(value) in map(canonical, shape.values)
+            case Number():
+                return _fits_number(value, shape)
+            case String():
+                return isinstance(value, str) and _fits_string(value, shape)
+            case Array():
+                if not isinstance(value, list) or not _within(len(value), shape.least, shape.most):
+                    return False
+                distinct = not shape.unique or len(set(map(canonical, value))) == len(value)
+                return distinct and all(self.fits(item, item_of(shape, i)) for i, item in enumerate(value))
+            case Object():
+                return self._fits_object(value, shape)
+
+    def _fits_object(self, value: Any, shape: Object) -> bool:
+        if not isinstance(value, Mapping) or not _within(len(value), shape.least, shape.most):
+            return False
+        if shape.absent & value.keys() or not set(shape.required) <= value.keys():
+            return False
+        if shape.names and not all(self.fits(name, shape.names) for name in value):
+            return False
+        return all(self.fits(item, self.node_of(shape, name)) for name, item in value.items())
+
+
+def _distinct(node: Node) -> Node:
+    """Schemas without repetitions."""
+    found: list[Raw] = []
+    for raw in node:
+        if not any(raw is other for other in found) and raw is not True:
+            found.append(raw)
+    return tuple(found)
+
+
+def _distinct_rests(rests: tuple[Rest, ...]) -> tuple[Rest, ...]:
+    found: list[Rest] = []
+    for rest in rests:
+        if rest not in found:
+            found.append(rest)
+    return tuple(found)
+
+
+def _within(count: int, least: int, most: int | None) -> bool:
+    return count >= least and (most is None or count <= most)
+
+
+def _fits_number(value: Any, shape: Number) -> bool:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    exact = Decimal(str(value))
+    if shape.integer and exact != exact.to_integral_value():
+        return False
+    return shape.bounds.hold(exact) and exact not in shape.excluded and all(exact % m == 0 for m in shape.multiples)
+
+
+def _fits_string(value: str, shape: String) -> bool:
+    if not _within(len(value), shape.least, shape.most) or value in shape.excluded:
+        return False
+    if any(bool(_search(pattern, value)) != wanted for pattern, wanted in shape.patterns):
+        return False
+    return all(re.fullmatch(PATTERNS[name], value) for name in shape.formats)
+
+
+def _search(pattern: str, value: str) -> bool:
+    try:
+        return re.search(pattern, value) is not None
+    except re.error as error:
+        raise ConstraintError(
+            f"The schema keyword 'pattern' holds {pattern!r}, which cannot be read: {error}."
+        ) from error
+
+
+def _without(shape: Shape, values: Sequence[Any]) -> Shape | None:
+    """The shape without some values; None if that cannot be said of it."""
+    texts = set(map(canonical, values))
+    match shape:
+        case Values():
+            kept = tuple(value for value in shape.values if canonical(value) not in texts)
+            return Values(kept) if kept else None
+        case String():
+            strings = tuple(value for value in values if isinstance(value, str))
+            return meet_strings(shape, String(excluded=strings))
+        case Number():
+            numbers = tuple(Decimal(str(v)) for v in values if isinstance(v, int | float) and not isinstance(v, bool))
+            return meet_numbers(shape, Number(excluded=numbers))
+        case Array():
+            return None if any(isinstance(value, list) for value in values) else shape
+        case Object():
+            return None if any(isinstance(value, Mapping) for value in values) else shape
+
+
+def _bound(raw: Mapping[str, Any], name: str, exclusive: str) -> Bounds:
+    """The bound of a keyword and its exclusive twin, which is a number, or in draft 4 a flag."""
+    low = name == "minimum"
+    found = Bounds()
+    flag = raw.get(exclusive) is True
+    if name in raw:
+        value = _decimal(raw, name)
+        found = Bounds(low=value, low_open=flag) if low else Bounds(high=value, high_open=flag)
+    if exclusive in raw and not isinstance(raw[exclusive], bool):
+        value = _decimal(raw, exclusive)
+        found = found.both(Bounds(low=value, low_open=True) if low else Bounds(high=value, high_open=True))
+    return found
+
+
+def _decimal(raw: Mapping[str, Any], name: str) -> Decimal:
+    value = raw[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or value in (float("inf"), float("-inf")):
+        _malformed(name, value)
+    return Decimal(str(value))
+
+
+def _count(raw: Mapping[str, Any], name: str) -> int | None:
+    value = raw.get(name)
+    if value is None:
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        _malformed(name, value)
+    return value
+
+
+def _text(raw: Mapping[str, Any], name: str) -> str:
+    if not isinstance(raw[name], str):
+        _malformed(name, raw[name])
+    return raw[name]
+
+
+def _mapping(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    value = raw.get(name, {})
+    if not isinstance(value, Mapping):
+        _malformed(name, value)
+    return value
+
+
+def _schemas(raw: Mapping[str, Any], name: str) -> list[Raw]:
+    value = raw.get(name, [])
+    if not isinstance(value, list) or (name in raw and not value):
+        _malformed(name, value)
+    return value
+
+
+def _malformed(keyword: str, value: Any) -> NoReturn:
+    shown = repr(value)
+    raise ConstraintError(f"The schema keyword {keyword!r} has the value {shown[:80]}, which is not allowed.")
+
+
+def _anchors(raw: Any) -> Iterable[tuple[str, Raw]]:
+    """Schemas that carry a name of their own."""
+    if isinstance(raw, Mapping):
+        for key in ("$id", "id", "$anchor"):
+            if isinstance(raw.get(key), str):
+                yield ("#" + raw[key] if key == "$anchor" else raw[key]), raw
+        for value in raw.values():
+            yield from _anchors(value)
+    elif isinstance(raw, list):
+        for value in raw:
+            yield from _anchors(value)

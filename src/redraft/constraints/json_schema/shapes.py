@@ -1,0 +1,143 @@
+"""What a schema allows, by type: a schema becomes a list of shapes, and any of them will do.
+
+A shape holds the schemas of its parts unread (a `Node` is schemas that all apply), so that two shapes meet without
+following references, and recursive schemas stay finite until they are written out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from redraft.constraints.json_schema.numbers import UNBOUNDED, Bounds
+
+Raw: TypeAlias = "Mapping[str, Any] | bool"
+Node: TypeAlias = "tuple[Raw, ...]"
+"""Schemas that all apply; the empty one allows everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """One of these JSON values."""
+
+    values: tuple[Any, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Number:
+    bounds: Bounds = UNBOUNDED
+    integer: bool = False
+    multiples: tuple[Decimal, ...] = ()
+    excluded: tuple[Decimal, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class String:
+    """`patterns` are (pattern, whether it must match)."""
+
+    least: int = 0
+    most: int | None = None
+    patterns: tuple[tuple[str, bool], ...] = ()
+    formats: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Array:
+    """`prefix` are the schemas of the first items, `items` that of the others."""
+
+    prefix: tuple[Node, ...] = ()
+    items: Node = ()
+    least: int = 0
+    most: int | None = None
+    unique: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rest:
+    """What one schema says of members that it does not declare by name."""
+
+    declared: frozenset[str]
+    patterns: tuple[tuple[str, Raw], ...]
+    extra: Raw
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Object:
+    """`names` applies to every name; `absent` names may not occur."""
+
+    properties: tuple[tuple[str, Node], ...] = ()
+    required: tuple[str, ...] = ()
+    rests: tuple[Rest, ...] = ()
+    names: Node = ()
+    absent: frozenset[str] = frozenset()
+    least: int = 0
+    most: int | None = None
+
+
+Shape: TypeAlias = Values | Number | String | Array | Object
+
+ANYTHING: tuple[Shape, ...] = (Values((None,)), Values((True, False)), Number(), String(), Array(), Object())
+
+
+def canonical(value: Any) -> str:
+    """Equal texts for equal JSON values: 1 and 1.0 are equal, 1 and true are not."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, Mapping):
+        return "{" + ",".join(f"{json.dumps(key)}:{canonical(value[key])}" for key in sorted(value)) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ",".join(map(canonical, value)) + "]"
+    return json.dumps(value)
+
+
+def meet_numbers(a: Number, b: Number) -> Number:
+    """What both allow."""
+    return Number(
+        bounds=a.bounds.both(b.bounds),
+        integer=a.integer or b.integer,
+        multiples=tuple(dict.fromkeys(a.multiples + b.multiples)),
+        excluded=tuple(dict.fromkeys(a.excluded + b.excluded)),
+    )
+
+
+def meet_strings(a: String, b: String) -> String | None:
+    """What both allow."""
+    least, most = max(a.least, b.least), lowest(a.most, b.most)
+    if most is not None and most < least:
+        return None
+    return String(
+        least=least,
+        most=most,
+        patterns=tuple(dict.fromkeys(a.patterns + b.patterns)),
+        formats=tuple(dict.fromkeys(a.formats + b.formats)),
+        excluded=tuple(dict.fromkeys(a.excluded + b.excluded)),
+    )
+
+
+def meet_arrays(a: Array, b: Array) -> Array | None:
+    """What both allow."""
+    least, most = max(a.least, b.least), lowest(a.most, b.most)
+    if most is not None and most < least:
+        return None
+    length = max(len(a.prefix), len(b.prefix))
+    prefix = tuple(item_of(a, i) + item_of(b, i) for i in range(length))
+    return Array(prefix=prefix, items=a.items + b.items, least=least, most=most, unique=a.unique or b.unique)
+
+
+def item_of(array: Array, index: int) -> Node:
+    """The schemas of the item at `index`."""
+    return array.prefix[index] if index < len(array.prefix) else array.items
+
+
+def lowest(a: int | None, b: int | None) -> int | None:
+    """The smaller of two limits; None is no limit."""
+    return b if a is None else a if b is None else min(a, b)
+
+
+def with_values(shape: Values, values: tuple[Any, ...]) -> Values:
+    """The shape with other values."""
+    return replace(shape, values=values)

@@ -1,0 +1,264 @@
+"""From expressions to automata, over code points or over bytes.
+
+Bytes are what tokens are made of: every character becomes its UTF-8 bytes, so an automaton over bytes never allows text
+that is not valid UTF-8. Marks (special tokens) are further symbols behind the 256 bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from redraft.constraints.automaton import Budget, Dfa, Nfa, determinise, ranges_of
+from redraft.constraints.expression import (
+    MAX_CODE,
+    Alt,
+    Chars,
+    Counted,
+    Escape,
+    Expression,
+    Fields,
+    Machine,
+    Mark,
+    Ranges,
+    Repeat,
+    Seq,
+    intersection,
+)
+from redraft.errors import ConstraintError
+
+BYTES = 256
+_START, _END = MAX_CODE + 1, MAX_CODE + 2
+
+_LENGTHS = ((0x0, 0x7F), (0x80, 0x7FF), (0x800, 0xFFFF), (0x10000, 0x10FFFF))
+
+
+def compile_bytes(expression: Expression, budget: Budget, marks: Sequence[str] = ()) -> Dfa:
+    """The automaton of an expression over bytes; mark i of `marks` is the symbol 256 + i."""
+    writer = _Writer(budget, {name: BYTES + i for i, name in enumerate(marks)}, as_bytes=True)
+    return writer.run(expression)
+
+
+def compile_codes(expression: Expression, budget: Budget) -> Dfa:
+    """The automaton of an expression without marks over code points."""
+    return _Writer(budget, {}, as_bytes=False).run(expression)
+
+
+def compile_anchored(expression: Expression, budget: Budget) -> Dfa:
+    """The same for an expression in which the marks `^` and `$` stand for the start and the end of the text."""
+    writer = _Writer(budget, {"^": _START, "$": _END}, as_bytes=False)
+    return determinise(_layered(writer.nondeterministic(expression)), budget)
+
+
+def _layered(nfa: Nfa) -> Nfa:
+    """`nfa` without its anchors: they become moves that only exist where they hold.
+
+    Four layers of the states: 0 nothing read yet, 1 something read, 2 and 3 the same behind a `$`, where nothing more
+    can be read.
+    """
+    found, count = Nfa(), len(nfa.edges)
+    while len(found.edges) < 2 + 4 * count:
+        found.state()
+    found.move(0, 2)
+    for layer in range(4):
+        base = 2 + layer * count
+        found.move(base + 1, 1)
+        for state in range(count):
+            for target in nfa.moves[state]:
+                found.move(base + state, base + target)
+            for low, high, target in nfa.edges[state]:
+                if low == _START:
+                    if layer in (0, 2):
+                        found.move(base + state, base + target)
+                elif low == _END:
+                    found.move(base + state, 2 + (layer | 2) * count + target)
+                elif layer < 2:
+                    found.edge(base + state, low, high, 2 + count + target)
+    return found
+
+
+class _Writer:
+    """Writes expressions into a nondeterministic automaton."""
+
+    def __init__(self, budget: Budget, marks: dict[str, int], *, as_bytes: bool) -> None:
+        self._budget, self._marks, self._as_bytes = budget, marks, as_bytes
+        self._nfa = Nfa()
+        self._counters = 0
+
+    def run(self, expression: Expression) -> Dfa:
+        return determinise(self.nondeterministic(expression), self._budget)
+
+    def nondeterministic(self, expression: Expression) -> Nfa:
+        self._write(expression, 0, 1)
+        return self._nfa
+
+    def _write(self, expression: Expression, start: int, end: int) -> None:
+        match expression:
+            case Chars(ranges):
+                self._chars(ranges, start, end)
+            case Mark(name):
+                symbol = self._marks[name]
+                self._nfa.edge(start, symbol, symbol, end)
+            case Seq(parts):
+                self._sequence(parts, start, end)
+            case Alt(parts):
+                for part in parts:
+                    self._write(part, start, end)
+            case Repeat(part, least, most):
+                self._repeat(part, least, most, start, end)
+            case Counted():
+                self._counted(expression, start, end)
+            case Fields():
+                self._fields(expression, start, end)
+            case Machine(dfa, escape):
+                self._machine(dfa, escape, start, end)
+
+    def _chars(self, ranges: Ranges, start: int, end: int) -> None:
+        if not self._as_bytes:
+            for low, high in ranges:
+                self._nfa.edge(start, low, high, end)
+            return
+        tails: dict[tuple[tuple[int, int], ...], int] = {(): end}
+        for sequence in _utf8(ranges):
+            target = end
+            for i in range(len(sequence) - 1, 0, -1):  # sequences share the states of their last bytes
+                tail = sequence[i:]
+                if tail not in tails:
+                    tails[tail] = self._nfa.state()
+                    self._nfa.edge(tails[tail], *sequence[i], target)
+                target = tails[tail]
+            self._nfa.edge(start, *sequence[0], target)
+
+    def _sequence(self, parts: Sequence[Expression], start: int, end: int) -> None:
+        if not parts:
+            self._nfa.move(start, end)
+            return
+        for part in parts[:-1]:
+            after = self._nfa.state()
+            self._write(part, start, after)
+            start = after
+        self._write(parts[-1], start, end)
+
+    def _repeat(self, part: Expression, least: int, most: int | None, start: int, end: int) -> None:
+        for _ in range(least):
+            start = self._after(part, start)
+        if most is None:
+            loop = self._nfa.state()
+            self._nfa.move(start, loop)
+            self._nfa.move(loop, end)
+            back = self._after(part, loop)
+            self._nfa.move(back, loop)
+            return
+        self._nfa.move(start, end)
+        for _ in range(most - least):
+            start = self._after(part, start)
+            self._nfa.move(start, end)
+
+    def _after(self, part: Expression, start: int) -> int:
+        """The state behind one more `part`."""
+        self._budget.check(len(self._nfa.edges) // 6)
+        after = self._nfa.state()
+        self._write(part, start, after)
+        return after
+
+    def _counted(self, node: Counted, start: int, end: int) -> None:
+        ascii_part = intersection(node.ranges, ((0, 0x7F),))
+        counter, self._counters = self._counters, self._counters + 2
+        here = self._nfa.state()
+        self._nfa.move(start, here)
+        for used in range(node.most + 1):
+            self._nfa.counters[here] = (counter, used)
+            self._nfa.move(here, end)
+            if used == node.most:
+                return
+            after = self._nfa.state()
+            for low, high in (*ascii_part, (0x80, 0xFF)):
+                self._nfa.edge(here, low, high, after)
+            self._escape(node.escape, here, after, (counter + 1, used))
+            here = after
+            self._budget.check(len(self._nfa.edges) // 6)
+
+    def _escape(self, escape: Expression, start: int, end: int, counter: tuple[int, int]) -> None:
+        """An escape inside a counted text; the state behind its backslash counts as well."""
+        if isinstance(escape, Seq) and len(escape.parts) == 2:
+            middle = self._nfa.state()
+            self._nfa.counters[middle] = counter
+            self._write(escape.parts[0], start, middle)
+            self._write(escape.parts[1], middle, end)
+        else:
+            self._write(escape, start, end)
+
+    def _fields(self, node: Fields, start: int, end: int) -> None:
+        """States know how many items are written, as far as that matters (`most`), so that an item is spelled once."""
+        most = max(node.least, 1)
+        here = {0: start}  # items written -> state
+        for item, required in node.items:
+            after = {} if required else {count: self._moved(state) for count, state in here.items()}
+            opened: dict[int, int] = {}
+            for count, state in here.items():
+                written = min(count + 1, most)
+                opened.setdefault(written, self._nfa.state())
+                self._write(node.comma if count else Seq(()), state, opened[written])
+            for written, state in opened.items():
+                after.setdefault(written, self._nfa.state())
+                self._write(item, state, after[written])
+            here = after
+        for count, state in here.items():
+            if count >= node.least:
+                self._nfa.move(state, end)
+
+    def _moved(self, state: int) -> int:
+        after = self._nfa.state()
+        self._nfa.move(state, after)
+        return after
+
+    def _machine(self, dfa: Dfa, escape: Escape | None, start: int, end: int) -> None:
+        states = [self._nfa.state() for _ in range(len(dfa.table))]
+        if states:
+            self._nfa.move(start, states[0])
+        for number, state in enumerate(states):
+            if dfa.accept[number]:
+                self._nfa.move(state, end)
+            for target, ranges in ranges_of(dfa, number).items():
+                self._spelled(tuple(ranges), escape, state, states[target])
+
+    def _spelled(self, ranges: Ranges, escape: Escape | None, start: int, end: int) -> None:
+        """One character of `ranges`, as `escape` writes it."""
+        if escape is None:
+            self._chars(ranges, start, end)
+            return
+        if plain := intersection(ranges, escape.plain):
+            self._chars(plain, start, end)
+        for code, written in escape.special:
+            if any(low <= code <= high for low, high in ranges):
+                self._sequence([Chars(((ord(c), ord(c)),)) for c in written], start, end)
+
+
+@lru_cache(maxsize=4096)
+def _utf8(ranges: Ranges) -> tuple[tuple[tuple[int, int], ...], ...]:
+    """Sequences of byte intervals that together spell the code points of `ranges`."""
+    found = []
+    for low, high in ranges:
+        for first, last in _LENGTHS:
+            if max(low, first) <= min(high, last):
+                found += _split(max(low, first), min(high, last))
+    return tuple(found)
+
+
+def _split(low: int, high: int) -> list[tuple[tuple[int, int], ...]]:
+    """Byte intervals for code points low .. high, all of the same UTF-8 length."""
+    length = len(chr(low).encode())
+    for i in range(1, length):
+        block = (1 << 6 * i) - 1  # code points that share all but their last i bytes
+        if low | block != high | block:
+            if low & block:
+                return _split(low, low | block) + _split((low | block) + 1, high)
+            if high & block != block:
+                return _split(low, (high & ~block) - 1) + _split(high & ~block, high)
+    return [tuple(zip(chr(low).encode(), chr(high).encode(), strict=True))]
+
+
+def check_possible(dfa: Dfa, what: str) -> None:
+    """Raise `ConstraintError` if the automaton accepts nothing."""
+    if dfa.empty:
+        raise ConstraintError(f"{what} allows no text at all.")

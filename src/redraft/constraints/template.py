@@ -1,0 +1,159 @@
+r"""Literal text with typed holes: `Name: {name:str<40}, age {age:int}`.
+
+    {name}, {name:str}      some characters, no line break        {name:str<40}  fewer than 40, {name:str<=40} up to 40
+    {name:text}             any characters, line breaks too (limits as for str)
+    {name:int} {name:float} a number ({name:int<120} below 120)   {name:bool}    true or false
+    {name:date} {name:time} {name:date-time} {name:email} {name:uri} {name:uuid} … formats of JSON Schema
+    {name:/[A-Z]{3}/}       what a regular expression matches     {name:red|green|blue}  one of these words
+
+`{{` and `}}` are braces. `read_template` takes a finished text apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from redraft.constraints.automaton import Budget
+from redraft.constraints.expression import ANY, LINE, NOTHING, Counted, Expression, alt, chars, repeat, seq, text
+from redraft.constraints.json_schema.formats import PATTERNS
+from redraft.constraints.json_schema.numbers import Bounds, number
+from redraft.constraints.json_schema.style import EXACT_COUNT
+from redraft.constraints.regex import parse_regex
+from redraft.errors import ConstraintError
+
+_KIND = re.compile(r"([a-z-]+)(?:(<=?)(.+))?")
+_NUMBER_TEXT = {"int": r"-?[0-9]+", "float": r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"}
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """A hole: its name and what stands behind the colon."""
+
+    name: str
+    kind: str
+
+
+def parse_template(template: str, budget: Budget) -> Expression:
+    """The expression of a template. Raises `ConstraintError` naming the hole that cannot be read."""
+    return seq(*(text(part) if isinstance(part, str) else _hole(part, budget) for part in _parts(template)))
+
+
+def read_template(template: str, filled: str) -> dict[str, Any]:
+    """The values of a template's holes in a text that was written for it: str, int, float or bool.
+
+    Raises `ConstraintError` if the text does not fit the template.
+    """
+    parts = _parts(template)
+    pattern = "".join(re.escape(part) if isinstance(part, str) else f"({_matcher(part)})" for part in parts)
+    found = re.fullmatch(pattern, filled, re.DOTALL)
+    if found is None:
+        raise ConstraintError("The text does not fit the template.")
+    holes = [part for part in parts if isinstance(part, Hole)]
+    return {hole.name: _value(hole, written) for hole, written in zip(holes, found.groups(), strict=True)}
+
+
+def _parts(template: str) -> list[str | Hole]:
+    """Literal texts and holes in order."""
+    found = list(_pieces(template))
+    names = [part.name for part in found if isinstance(part, Hole)]
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise ConstraintError(f"The template has more than one hole named {sorted(repeated)[0]!r}.")
+    if not names:
+        raise ConstraintError("The template has no hole; write one as {name:type}.")
+    return found
+
+
+def _pieces(template: str) -> Iterator[str | Hole]:
+    at = 0
+    while at < len(template):
+        if template.startswith(("{{", "}}"), at):
+            yield template[at]
+            at += 2
+        elif template[at] == "{":
+            end = _closing(template, at)
+            name, _, kind = template[at + 1 : end].partition(":")
+            if not name.isidentifier():
+                raise ConstraintError(f"The template has a hole named {name!r}; a name is letters, digits and _.")
+            yield Hole(name, kind or "str")
+            at = end + 1
+        elif template[at] == "}":
+            raise ConstraintError("The template has a '}' without its '{'; write '}}' for a brace.")
+        else:
+            end = min((i for brace in "{}" if (i := template.find(brace, at)) >= 0), default=len(template))
+            yield template[at:end]
+            at = end
+
+
+def _closing(template: str, start: int) -> int:
+    """Where the hole that opens at `start` closes; a regular expression in it may hold braces."""
+    depth = 0
+    for at in range(start, len(template)):
+        depth += (template[at] == "{") - (template[at] == "}")
+        if depth == 0:
+            return at
+    raise ConstraintError("The template has a '{' without its '}'; write '{{' for a brace.")
+
+
+def _hole(hole: Hole, budget: Budget) -> Expression:
+    kind = hole.kind
+    if kind.startswith("/") and kind.endswith("/") and len(kind) > 2:
+        return parse_regex(kind[1:-1], what=f"regex of the hole {hole.name!r}", budget=budget)
+    if "|" in kind:
+        return alt(*map(text, kind.split("|")))
+    match = _KIND.fullmatch(kind)
+    name = match[1] if match else ""
+    if match and name in ("str", "text"):
+        return _characters(hole, LINE if name == "str" else ANY, match[2], match[3])
+    if match and name in ("int", "float"):
+        return _number(hole, match[2], match[3], integer=name == "int")
+    if kind == "bool":
+        return alt(text("true"), text("false"))
+    if kind in PATTERNS:
+        return parse_regex(PATTERNS[kind], budget=budget)
+    raise ConstraintError(
+        f"The hole {hole.name!r} has the unknown type {kind!r}; known are str, text, int, float, bool, a|b, /regex/ "
+        f"and {', '.join(PATTERNS)}."
+    )
+
+
+def _characters(hole: Hole, ranges: Any, sign: str | None, limit: str | None) -> Expression:
+    if sign is None:
+        return repeat(chars(ranges), 1)
+    if limit is None or not limit.isdecimal():
+        raise ConstraintError(f"The hole {hole.name!r} has the limit {limit!r}; it must be a whole number.")
+    most = int(limit) - (sign == "<")
+    if most < 1:
+        raise ConstraintError(f"The hole {hole.name!r} leaves no room for a character.")
+    if most <= EXACT_COUNT:
+        return repeat(chars(ranges), 1, most)
+    return seq(chars(ranges), Counted(ranges, NOTHING, most - 1))
+
+
+def _number(hole: Hole, sign: str | None, limit: str | None, *, integer: bool) -> Expression:
+    if sign is None:
+        return number(Bounds(), integer=integer)
+    try:
+        high = Decimal(limit or "")
+    except InvalidOperation as error:
+        raise ConstraintError(f"The hole {hole.name!r} has the limit {limit!r}; it must be a number.") from error
+    return number(Bounds(high=high, high_open=sign == "<"), integer=integer)
+
+
+def _matcher(hole: Hole) -> str:
+    if hole.kind.startswith("/"):
+        return f"(?:{hole.kind[1:-1]})" if "(" not in hole.kind else ".*?"
+    if "|" in hole.kind:
+        return "|".join(map(re.escape, hole.kind.split("|")))
+    name = hole.kind.partition("<")[0]
+    return _NUMBER_TEXT.get(name) or {"bool": "true|false", "text": ".+?"}.get(name, r"[^\n]+?")
+
+
+def _value(hole: Hole, written: str) -> Any:
+    name = hole.kind.partition("<")[0]
+    if name in ("int", "float"):
+        return int(written) if name == "int" else float(written)
+    return written == "true" if name == "bool" else written

@@ -1,0 +1,66 @@
+"""Tool calls as the model writes them: the right names, the right arguments, the right types.
+
+The format is that of `text.tools`: `<|tool_call>call:NAME{key:value,…}<tool_call|>`, several of them one after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from redraft.constraints.automaton import Budget
+from redraft.constraints.expression import Expression, Mark, alt, repeat, seq, text
+from redraft.constraints.json_schema import compile_schema
+from redraft.constraints.json_schema.style import CALL
+from redraft.errors import ConstraintError
+from redraft.text.messages import check_tools
+from redraft.text.tools import CALL_CLOSE, CALL_OPEN
+
+CHOICES = ("auto", "none", "required")
+_NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "additionalProperties": False}
+
+
+def check_choice(tools: Sequence[Mapping[str, Any]] | None, choice: Any) -> None:
+    """Raise `InputError` unless `tools` are declarations and `choice` is a mode or one of their names."""
+    check_tools(tools)
+    if choice is None or (choice in ("auto", "none") if isinstance(choice, str) else False):
+        return
+    if not tools:
+        raise ConstraintError("tool_choice asks for a call, but no tools are declared.")
+    wanted(tools, choice)
+
+
+def wanted(tools: Sequence[Mapping[str, Any]], choice: Any) -> list[Mapping[str, Any]]:
+    """The declarations that a `choice` allows to call."""
+    declared = [tool["function"] for tool in tools]
+    if choice in ("auto", "required"):
+        return declared
+    name = choice
+    if isinstance(choice, Mapping):
+        inner = choice.get("function", choice)
+        name = inner.get("name") if isinstance(inner, Mapping) else None
+    found = [function for function in declared if function["name"] == name]
+    if not found:
+        names = ", ".join(function["name"] for function in declared)
+        raise ConstraintError(f"tool_choice is {name!r}; it must be auto, none, required or one of {names}.")
+    return found
+
+
+def call_grammar(tools: Sequence[Mapping[str, Any]], choice: Any, budget: Budget, *, strict: bool) -> Expression:
+    """One or more calls; a `choice` that names a tool means one call of it."""
+    call = alt(*(_call(function, budget, strict) for function in wanted(tools, choice)))
+    return repeat(call, 1) if choice in ("auto", "required") else call
+
+
+def _call(function: Mapping[str, Any], budget: Budget, strict: bool) -> Expression:
+    parameters = function.get("parameters") or _NO_ARGUMENTS
+    try:
+        arguments = compile_schema(_as_object(parameters), budget, strict=strict, style=CALL)
+    except ConstraintError as error:
+        raise ConstraintError(f"The parameters of the tool {function['name']!r}: {error}") from error
+    return seq(Mark(CALL_OPEN), text(f"call:{function['name']}"), arguments, Mark(CALL_CLOSE))
+
+
+def _as_object(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Parameters are an object, whether or not they say so."""
+    return parameters if "type" in parameters else {**parameters, "type": "object"}

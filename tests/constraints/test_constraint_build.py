@@ -1,0 +1,224 @@
+"""Front ends through random weights: whatever the model says, the answer obeys; what cannot be obeyed is refused."""
+
+import json
+import re
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from redraft.constraints import build, read_template
+from redraft.diffusion.records import Commit, DenoiseStep
+from redraft.errors import ConstraintError, SettingError
+from redraft.llm import LLM
+from redraft.text.tokenizer import Tokenizer
+from redraft.text.tools import parse_reply
+
+PERSON = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "maxLength": 12},
+                   "age": {"type": "integer", "minimum": 0, "maximum": 130},
+                   "tags": {"type": "array", "items": {"enum": ["a", "b"]}, "maxItems": 3}},
+    "required": ["name", "age"],
+}  # fmt: skip
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string", "maxLength": 10}, "days": {"type": "integer", "maximum": 9},
+                           "unit": {"enum": ["C", "F"]}},
+            "required": ["city", "days"],
+        },
+    },
+}  # fmt: skip
+CLOCK = {"type": "function", "function": {"name": "clock"}}
+
+
+def ask(llm: LLM, **wanted: Any) -> str:
+    given = {"steps": 2, "seed": 3, "max_tokens": 64, "canvas_length": 16} | wanted
+    result = llm.generate("Hello", **given)
+    assert result.finish_reason == "stop"
+    return result.text
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("canvas_length", [16, 37])
+def test_answers_obey_at_any_length_of_canvas(random_llm: LLM, steps: int, canvas_length: int) -> None:
+    shape = {"steps": steps, "canvas_length": canvas_length}
+    assert ask(random_llm, choices=["yes", "no", "vielleicht, äh"], **shape) in ("yes", "no", "vielleicht, äh")
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d( [a-z]+){3}", ask(random_llm, regex=r"\d{4}-\d\d-\d\d( [a-z]+){3}", **shape))
+    person = json.loads(ask(random_llm, json_schema=PERSON, **shape))
+    assert len(person["name"]) <= 12
+    assert 0 <= person["age"] <= 130
+    assert isinstance(json.loads(ask(random_llm, json_object=True, **shape)), dict)
+
+
+def test_a_template_is_written_and_read(random_llm: LLM) -> None:
+    template = "Name: {name:str<12}, age {age:int<120}, {sure:bool}, {day:date} {{{kind:red|green}}}"
+    values = read_template(template, ask(random_llm, template=template))
+    assert len(values["name"]) < 12
+    assert values["age"] < 120
+    assert isinstance(values["sure"], bool)
+    assert values["kind"] in ("red", "green")
+
+
+def test_words_appear_in_order_or_not_at_all(random_llm: LLM, tokenizer: Tokenizer) -> None:
+    text = ask(random_llm, must_include=["blue", "sea"], forbidden=["e s", "x"], max_tokens=40)
+    assert re.search("blue.*sea", text, re.DOTALL)
+    assert "x" not in text
+    assert "e s" not in text
+
+
+def test_an_empty_answer_can_be_forbidden(random_llm: LLM) -> None:
+    assert ask(random_llm, regex="a*b?", forbid_empty=True) != ""
+    with pytest.raises(ConstraintError, match="allows no text"):
+        ask(random_llm, choices=[""], forbid_empty=True)
+
+
+@pytest.mark.parametrize("choice", ["required", "clock", {"type": "function", "function": {"name": "get_weather"}}])
+def test_calls_always_parse_with_declared_names_and_types(random_llm: LLM, choice: Any) -> None:
+    for seed in range(3):
+        reply = parse_reply(ask(random_llm, tools=[WEATHER, CLOCK], tool_choice=choice, seed=seed, max_tokens=96))
+        assert reply.tool_calls
+        assert not reply.malformed
+        for call in reply.tool_calls:
+            names = {"clock": {"clock"}, "required": {"clock", "get_weather"}}.get(str(choice), {"get_weather"})
+            assert call.name in names
+            if call.name == "get_weather":
+                assert isinstance(call.arguments["city"], str)
+                assert isinstance(call.arguments["days"], int)
+                assert call.arguments["days"] <= 9
+            else:
+                assert call.arguments == {}
+
+
+def test_no_call_when_none_is_wanted(random_llm: LLM) -> None:
+    reply = parse_reply(ask(random_llm, tools=[WEATHER], tool_choice="none", max_tokens=32))
+    assert not reply.tool_calls
+    assert not reply.malformed
+
+
+def test_a_thought_may_come_first(tokenizer: Tokenizer) -> None:
+    constraint = build(tokenizer, choices=["yes"], thinking=True)
+    assert constraint is not None
+    ids = tokenizer.encode("<|channel>thought\nwell<channel|>yes<turn|><eos>")
+    state = constraint.begin()
+    state.advance(ids)
+    assert state.complete
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    places=st.dictionaries(st.integers(0, 60), st.sampled_from(["a", " the", "42", "é", "\n"]), min_size=1, max_size=6),
+    seed=st.integers(0, 2**31),
+)
+def test_pins_never_move(random_llm: LLM, places: dict[int, str], seed: int) -> None:
+    """At every step of every canvas: in the input, in the draft, certain and accepted; and in the answer."""
+    pins = {place: token for place, text in places.items() for token in _one(random_llm, text)}
+    wanted = {place: text for place, text in places.items() if place in pins and len(_one(random_llm, text)) == 1}
+    records = list(random_llm.stream("Hi", pins=wanted, steps=3, seed=seed, max_tokens=64, canvas_length=16))
+    written: list[int] = []
+    for record in records:
+        if isinstance(record, Commit):
+            written += record.token_ids
+            continue
+        assert isinstance(record, DenoiseStep)
+        for place, text in wanted.items():
+            if record.canvas_index == place // 16:
+                token = _one(random_llm, text)[0]
+                assert record.canvas[place % 16] == record.argmax_canvas[place % 16] == token
+                assert record.accepted[place % 16]
+                assert record.entropy[place % 16] == pytest.approx(0, abs=1e-6)
+    assert all(written[place] == _one(random_llm, text)[0] for place, text in wanted.items())
+
+
+def _one(llm: LLM, text: str) -> list[int]:
+    return llm.tokenizer.encode(text, special=False)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"choices": []}, "choices is empty"),
+    ({"choices": "yes"}, "must be a list of strings"),
+    ({"choices": ["a"], "regex": "a"}, "both say what the whole answer is"),
+    ({"regex": "a(?=b)"}, "look-ahead"),
+    ({"regex": r"(a)\1"}, "back reference"),
+    ({"regex": "(a"}, "unbalanced parenthesis"),
+    ({"regex": "a{3,1}"}, "empty repetition"),
+    ({"regex": "(a{1,900}){1,900}"}, "automaton of more than"),
+    ({"regex": "(a|b)*a(a|b){18}"}, "automaton of more than"),
+    ({"json_schema": "{"}, "not valid JSON"),
+    ({"json_schema": 3}, "must be a dict"),
+    ({"json_schema": False}, "allows no JSON"),
+    ({"json_schema": {"type": "object", "required": ["a"], "properties": {"a": False}}}, "allows no JSON"),
+    ({"json_schema": {"type": "integer", "minimum": 3, "maximum": 2}}, "allows no JSON"),
+    ({"json_schema": {"contains": {}}}, "'contains' cannot be enforced"),
+    ({"json_schema": {"type": "text"}}, "'type' has the value"),
+    ({"json_schema": {"$ref": "https://example.org/x"}}, r"'\$ref' names"),
+    ({"template": "no hole"}, "no hole"),
+    ({"template": "{a} {a}"}, "more than one hole"),
+    ({"template": "{a:colour}"}, "unknown type"),
+    ({"pins": {0: "a"}, "choices": ["b"]}, "pin at position 0 contradicts"),
+    ({"pins": {0: "ab cd ef", 1: "zz"}}, "different tokens at position"),
+    ({"pins": {-1: "a"}}, "position -1"),
+    ({"must_include": [""]}, "empty string"),
+    ({"choices": ["abc"], "forbidden": ["b"]}, "allows no text"),
+    ({"choices": ["abc"], "must_include": ["d"]}, "allows no text"),
+    ({"tools": [CLOCK], "tool_choice": "dance"}, "must be auto, none, required or one of clock"),
+    ({"tool_choice": "required"}, "no tools are declared"),
+    ({"choises": ["a"]}, "Unknown"),
+]
+
+
+@pytest.mark.parametrize(("wanted", "message"), BAD)
+def test_what_cannot_be_obeyed_is_refused_in_one_sentence(
+    random_llm: LLM, wanted: dict[str, Any], message: str
+) -> None:
+    with pytest.raises((ConstraintError, SettingError), match=message) as caught:
+        random_llm.generate("x", **wanted)
+    assert "\n" not in str(caught.value)
+
+
+def test_too_small_a_budget_is_refused_with_the_tokens_it_takes(random_llm: LLM) -> None:
+    with pytest.raises(ConstraintError, match="has 10 tokens; max_tokens is 5"):
+        random_llm.generate("x", regex=r"\d{4}-\d\d-\d\d", max_tokens=5)
+    assert random_llm.generate("x", regex=r"\d{4}-\d\d-\d\d", max_tokens=10, steps=1).text[4] == "-"
+
+
+def test_equal_requests_share_one_automaton(tokenizer: Tokenizer) -> None:
+    first, second = (build(tokenizer, json_schema=json.loads(json.dumps(PERSON))) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    assert first.automaton is second.automaton
+
+
+def test_a_pydantic_model_is_a_schema(random_llm: LLM) -> None:
+    pydantic = pytest.importorskip("pydantic")
+
+    class Point(pydantic.BaseModel):
+        x: int = pydantic.Field(ge=0, le=9)
+        label: str | None = pydantic.Field(default=None, max_length=5)
+
+    Point.model_validate_json(ask(random_llm, json_schema=Point))
+
+
+def test_forbidden_words_hold_however_they_are_cut(tokenizer: Tokenizer) -> None:
+    """Every way to cut the word into tokens is closed, not only the usual one."""
+    constraint = build(tokenizer, forbidden=["ok"], regex="[a-z]+")
+    assert constraint is not None
+    automaton = constraint.automaton
+    o, k = (tokenizer.encode(letter, special=False)[0] for letter in "ok")
+    assert automaton.step(automaton.step(0, o), k) == -1
+    assert all(automaton.step(0, t) == -1 for t in range(tokenizer.vocab_size) if b"ok" in tokenizer.token_bytes(t))
+
+
+def test_the_best_string_is_what_a_step_reports(tokenizer: Tokenizer) -> None:
+    constraint = build(tokenizer, regex="a+b", eos_ids=(1,))
+    assert constraint is not None
+    torch.manual_seed(0)
+    logits = torch.randn(16, tokenizer.vocab_size)
+    best = constraint.begin().canvas(16, 16).restrict(logits)
+    assert re.fullmatch("a+b(<eos>)*", tokenizer.decode(best.tolist()))
