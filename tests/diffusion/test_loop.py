@@ -7,8 +7,8 @@ import torch
 
 from redraft.config import GenerationSettings
 from redraft.constraints import Allowed
-from redraft.diffusion.autoregression import Answer, CanvasTokens, prefill, write_answers
 from redraft.diffusion.loop import CanvasJob, denoise_canvases
+from redraft.diffusion.prefill import prefill
 from redraft.diffusion.records import DenoiseStep, record_from_dict
 from redraft.model import Transformer
 from redraft.model.presets import preset
@@ -34,19 +34,24 @@ def model() -> Transformer:
     return network
 
 
-SETTINGS = GenerationSettings(max_tokens=3 * LENGTH, steps=6, confidence_threshold=1e-9, entropy_bound=3.0, seed=5)
+SETTINGS = GenerationSettings(max_tokens=LENGTH, steps=6, confidence_threshold=1e-9, entropy_bound=3.0, seed=5)
 PROMPT = list(range(7, 30))  # longer than the window of 8
 
 
-def steps_of(model: Transformer, answers: list[Answer], settings: GenerationSettings) -> list[DenoiseStep]:
-    records = write_answers(model, answers, settings, length=LENGTH, eos_ids=())
-    return [record for record in records if isinstance(record, DenoiseStep)]
+def steps_of(
+    model: Transformer, prompts: list[list[int]], seeds: list[int], settings: GenerationSettings
+) -> list[DenoiseStep]:
+    """Every step of the first canvas behind each prompt."""
+    cache = model.new_cache(len(prompts), 128)
+    prefill(model, cache, prompts)
+    job = CanvasJob(length=LENGTH, canvas_index=0, seeds=seeds, request_ids=list(range(len(prompts))))
+    return list(denoise_canvases(model, cache, job, settings))
 
 
 def test_every_step_equals_the_reference(model: Transformer) -> None:
-    ours = steps_of(model, [Answer(request_id=0, prompt=PROMPT, seed=5)], SETTINGS)
+    ours = steps_of(model, [PROMPT], [5], SETTINGS)
     reference = list(Reference(model).generate(PROMPT, SETTINGS, length=LENGTH))
-    assert len(ours) == len(reference) == 18
+    assert len(ours) == len(reference) == 6
     for mine, theirs in zip(ours, reference, strict=True):
         assert mine.entropy == pytest.approx(theirs.entropy, abs=2e-3)
         exact = {"entropy": (), "temperature": 0.0}
@@ -56,7 +61,7 @@ def test_every_step_equals_the_reference(model: Transformer) -> None:
 
 def test_an_adaptive_stop_equals_the_reference(model: Transformer) -> None:
     settings = dataclasses.replace(SETTINGS, confidence_threshold=50.0, max_tokens=LENGTH, steps=48)
-    ours = steps_of(model, [Answer(request_id=0, prompt=PROMPT, seed=5)], settings)
+    ours = steps_of(model, [PROMPT], [5], settings)
     reference = list(Reference(model).generate(PROMPT, settings, length=LENGTH))
     assert [record.converged for record in ours] == [record.converged for record in reference]
     assert len(ours) >= 2, "stability needs two steps"
@@ -66,17 +71,15 @@ def test_neighbours_change_nothing(model: Transformer) -> None:
     prompts = [PROMPT, PROMPT[:3], [*PROMPT, *PROMPT], [9]]
     settings = dataclasses.replace(SETTINGS, confidence_threshold=3.0)
     together: dict[int, list[DenoiseStep]] = {}
-    answers = [Answer(request_id=i, prompt=prompt, seed=i) for i, prompt in enumerate(prompts)]
-    for record in steps_of(model, answers, settings):
+    for record in steps_of(model, prompts, [0, 1, 2, 3], settings):
         together.setdefault(record.request_id, []).append(record)
     for i, prompt in enumerate(prompts):
-        assert steps_of(model, [Answer(request_id=i, prompt=prompt, seed=i)], settings) == together[i]
+        alone = steps_of(model, [prompt], [i], settings)
+        assert [dataclasses.replace(record, request_id=i) for record in alone] == together[i]
 
 
 def test_the_seed_decides(model: Transformer) -> None:
-    one, two, again = (
-        steps_of(model, [Answer(request_id=0, prompt=PROMPT, seed=seed)], SETTINGS) for seed in (1, 2, 1)
-    )
+    one, two, again = (steps_of(model, [PROMPT], [seed], SETTINGS) for seed in (1, 2, 1))
     assert one == again
     assert one != two
 
@@ -90,29 +93,6 @@ def test_a_commit_equals_a_fresh_prefill(model: Transformer) -> None:
     prefill(model, whole, [[*PROMPT, *canvas[0].tolist()]])
     with torch.inference_mode():
         torch.testing.assert_close(model.denoise(canvas, grown), model.denoise(canvas, whole), atol=1e-5, rtol=1e-5)
-
-
-def test_answers_end_at_end_of_text_or_exactly_at_max_tokens(model: Transformer) -> None:
-    free = Answer(request_id=0, prompt=PROMPT, seed=5)
-    list(write_answers(model, [free], dataclasses.replace(SETTINGS, max_tokens=21), length=LENGTH, eos_ids=()))
-    assert (len(free.tokens), free.finish_reason, len(free.steps)) == (21, "length", 2)
-    eos = free.tokens[18]
-    ended = Answer(request_id=0, prompt=PROMPT, seed=5)
-    list(write_answers(model, [ended], SETTINGS, length=LENGTH, eos_ids=(eos,)))
-    assert ended.finish_reason == "stop"
-    assert ended.tokens == free.tokens[: free.tokens.index(eos)]
-
-
-def test_canvases_come_in_order_and_then_their_tokens(model: Transformer) -> None:
-    answers = [Answer(request_id=i, prompt=PROMPT, seed=i) for i in range(2)]
-    seen: dict[int, list[tuple[int, object]]] = {0: [], 1: []}
-    for event in write_answers(model, answers, SETTINGS, length=LENGTH, eos_ids=()):
-        if isinstance(event, CanvasTokens):
-            seen[event.answer.request_id].append((event.canvas_index, "tokens"))
-        else:
-            seen[event.request_id].append((event.canvas_index, event.step))
-    expected = [(canvas, what) for canvas in range(3) for what in (*range(6), "tokens")]
-    assert seen == {0: expected, 1: expected}
 
 
 def test_pins_hold_in_input_distribution_and_output(model: Transformer) -> None:
@@ -144,7 +124,7 @@ def test_pinned_positions_do_not_count_as_confident(model: Transformer) -> None:
 
 
 def test_records_survive_json(model: Transformer) -> None:
-    record = steps_of(model, [Answer(request_id=0, prompt=PROMPT, seed=5)], SETTINGS)[0]
+    record = steps_of(model, [PROMPT], [5], SETTINGS)[0]
     assert record_from_dict(record.to_dict()) == record
     with pytest.raises(ValueError, match="unknown record type"):
         record_from_dict({"type": "other"})

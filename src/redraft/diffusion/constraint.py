@@ -1,7 +1,23 @@
-"""The seam for everything that limits what a canvas may hold. Implementations live in `redraft.constraints`."""
+"""The seam for everything that limits what an answer may hold. Implementations live in `redraft.constraints`.
+
+    Constraint        what a request asked for: immutable, shared by every request that asks for the same
+    ConstraintState   one answer being written: where it stands between two canvases
+    CanvasConstraint  one canvas being denoised: called at every step
+
+The order of calls for an answer of at most `max_tokens` tokens:
+
+    state = constraint.begin()                       # after `constraint.check(max_tokens)` when it was asked for
+    for each canvas:
+        limit = state.canvas(length, tokens_left)    # None: anything may stand there
+        for each step:
+            limit.hold(canvas)                       # what enters the model
+            best = limit.restrict(logits)            # tempered, whole canvas, in place
+        state.advance(committed)                     # all tokens of the committed canvas
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -15,10 +31,49 @@ class CanvasConstraint(Protocol):
         """The canvas [L] as it may enter the model, with fixed tokens put back."""
         ...
 
-    def restrict(self, logits: Tensor, start: int) -> None:
-        """Lower in place, to `sampler.MASKED`, what may not stand at positions start .. start+R of logits [R,V]."""
+    def restrict(self, logits: Tensor) -> Tensor | None:
+        """Turn the tempered logits [L,V] of a whole canvas, in place, into those of the constrained marginals.
+
+        A token that may not stand at a position is lowered to `sampler.MASKED`. Returns the most likely canvas [L]
+        (int64) as a whole, which is what the step's argmax is; None if that is the argmax of every row.
+        """
         ...
 
     def free(self, length: int) -> Tensor | None:
         """bool [L]: positions whose entropy counts in the stop test; None if all do."""
+        ...
+
+
+class ConstraintState(Protocol):
+    """Where one answer stands in its constraint."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether what is committed is a whole valid answer, so that it may end here."""
+        ...
+
+    def canvas(self, length: int, tokens_left: int) -> CanvasConstraint | None:
+        """The limit of the next canvas of `length` positions, when the answer may still grow by `tokens_left` tokens
+        (fewer than `length` in a last canvas that is cut); None if anything may stand there."""
+        ...
+
+    def advance(self, token_ids: Sequence[int]) -> None:
+        """Move on over a committed canvas: all of its tokens, or those up to its first end-of-text."""
+        ...
+
+
+class Constraint(Protocol):
+    """What an answer must be. Immutable; one object may serve many requests at once."""
+
+    @property
+    def min_tokens(self) -> int:
+        """Tokens of the shortest valid answer."""
+        ...
+
+    def check(self, max_tokens: int) -> None:
+        """Raise `SettingError`, saying how many tokens it takes, if no valid answer has at most `max_tokens`."""
+        ...
+
+    def begin(self) -> ConstraintState:
+        """A fresh answer."""
         ...

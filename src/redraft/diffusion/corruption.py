@@ -1,11 +1,13 @@
-"""Uniform corruption: how training makes a noisy canvas out of a clean one.
+"""Corruption: how training makes a noisy canvas out of a clean one.
 
 Every canvas draws one noise level t; every token of its noise region is then replaced, with probability t, by a uniform
-token of the whole vocabulary (which may be the token itself). Pure functions of their inputs and a generator.
+token of the whole vocabulary (which may be the token itself) or, for research, by one mask token. Pure functions of
+their inputs and a generator.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -30,15 +32,33 @@ def generator_for(device: torch.device | str, *key: int) -> torch.Generator:
     return torch.Generator(device=device).manual_seed(mixed % 2**63)
 
 
-def noise_levels(full_noise: Tensor, eps: float, generator: torch.Generator) -> Tensor:
-    """t ~ U(eps, 1 - eps) per canvas, except that with probability `full_noise` [...] it is exactly 1."""
+LEVELS: dict[str, Callable[[Tensor], Tensor]] = {
+    "uniform": lambda u: u,
+    "high": lambda u: u.sqrt(),
+    "low": lambda u: 1.0 - (1.0 - u).sqrt(),
+}
+"""How noise levels are spread: evenly, with a density that rises towards full noise, or one that falls."""
+
+
+def noise_levels(full_noise: Tensor, eps: float, generator: torch.Generator, spread: str = "uniform") -> Tensor:
+    """t in (eps, 1 - eps) per canvas, except that with probability `full_noise` [...] it is exactly 1."""
     draws = torch.rand((2, *full_noise.shape), generator=generator, device=full_noise.device)
-    return torch.where(draws[1] < full_noise, 1.0, eps + (1.0 - 2.0 * eps) * draws[0])
+    return torch.where(draws[1] < full_noise, 1.0, eps + (1.0 - 2.0 * eps) * LEVELS[spread](draws[0]))
 
 
-def corrupt(clean: Tensor, region: Tensor, level: Tensor, vocab_size: int, generator: torch.Generator) -> Corruption:
+def noise_tokens(like: Tensor, vocab_size: int, generator: torch.Generator, mask_token: int | None = None) -> Tensor:
+    """Fresh noise of the shape of `like`: uniform tokens, or the mask token everywhere."""
+    if mask_token is not None:
+        return torch.full_like(like, mask_token)
+    return torch.randint(vocab_size, like.shape, generator=generator, device=like.device, dtype=like.dtype)
+
+
+def corrupt(
+    clean: Tensor, region: Tensor, level: Tensor, vocab_size: int, generator: torch.Generator,
+    mask_token: int | None = None,
+) -> Corruption:  # fmt: skip
     """Corrupt canvases `clean` [..., C] inside `region` [..., C] (bool) at noise `level` [...]."""
     chosen = torch.rand(clean.shape, generator=generator, device=clean.device) < level[..., None]
-    noise = torch.randint(vocab_size, clean.shape, generator=generator, device=clean.device, dtype=clean.dtype)
+    noise = noise_tokens(clean, vocab_size, generator, mask_token)
     replaced = chosen & region
     return Corruption(tokens=torch.where(replaced, noise, clean), level=level, replaced=replaced)

@@ -1,0 +1,107 @@
+"""One denoising step of one canvas, behind the model's forward pass.
+
+    ii.  predict      temper, find argmax, candidates and entropy
+    iii. accept       keep the most certain positions, renoise the rest
+    iv.  stop         stable and confident?
+    v.   condition    keep soft embeddings for the next step
+
+The plain loop (`loop.py`) and the engine's runner both take their steps here. Shapes: L canvas, D width, K top tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from redraft.diffusion import sampler, stopping
+from redraft.diffusion.constraint import CanvasConstraint
+from redraft.model import Transformer
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepRule:
+    """How one step of one canvas decides. Temperatures divide the logits; entropies and thresholds are in nats.
+
+    `last` says that no step follows whatever comes out, so that no soft embeddings are needed. `logprobs` asks for
+    log-probabilities: of the argmax tokens (0), and of the k most likely tokens too (k); None for none.
+    """
+
+    temperature: float
+    last: bool
+    entropy_bound: float
+    stability_threshold: int
+    confidence_threshold: float
+    stop_at_eos: bool
+    eos_ids: tuple[int, ...]
+    constraint: CanvasConstraint | None = None
+    logprobs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CanvasState:
+    """What a canvas keeps between its steps."""
+
+    canvas: Tensor  # [L]
+    soft: Tensor | None = None  # [L,D]; None before the first step
+    argmax: Tensor | None = None  # [L] of the step before
+    stable: Tensor | None = None  # [1] steps in a row with the same argmax
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step decided; all [L], `converged` [1]."""
+
+    argmax: Tensor
+    accepted: Tensor
+    entropy: Tensor
+    converged: Tensor
+    top: sampler.Top | None
+
+
+def begin(noise: Tensor, constraint: CanvasConstraint | None) -> CanvasState:
+    """A canvas of uniform random tokens [L], with what is fixed in place."""
+    return CanvasState(_hold(noise, constraint))
+
+
+def advance(
+    model: Transformer, hidden: Tensor, state: CanvasState, rule: StepRule, uniform: Tensor, noise: Tensor
+) -> tuple[CanvasState, Outcome]:
+    """Take a step from the canvas' hidden states [L,D]; `uniform` fp64 and `noise` int64 [L] are its random numbers."""
+    seen = sampler.predict(  # ii.
+        model, hidden, uniform, rule.temperature, rule.constraint, want_soft=not rule.last, logprobs=rule.logprobs
+    )
+    accepted = sampler.accept(seen.entropy[None], rule.entropy_bound)[0]  # iii.
+    canvas = _hold(sampler.renoise(seen.candidate, accepted, noise), rule.constraint)
+    stable, converged = _judge(seen.argmax, seen.entropy, state, rule)  # iv.
+    after = CanvasState(canvas, seen.soft, seen.argmax, stable)  # v.
+    return after, Outcome(seen.argmax, accepted, seen.entropy, converged, seen.top)
+
+
+def _judge(argmax: Tensor, entropy: Tensor, state: CanvasState, rule: StepRule) -> tuple[Tensor, Tensor]:
+    """Stable steps [1] and whether the canvas is done [1]."""
+    live = None
+    if rule.stop_at_eos and rule.eos_ids:
+        live = stopping.live_positions(argmax[None], torch.tensor(rule.eos_ids, device=argmax.device))
+    before = argmax.new_zeros(1) if state.stable is None else state.stable
+    previous = None if state.argmax is None else state.argmax[None]
+    stable = stopping.stable_steps(argmax[None], previous, before, live)
+    mean = stopping.mean_entropy(entropy[None], _counted(live, rule.constraint, entropy))
+    thresholds = {
+        "stability_threshold": rule.stability_threshold, "confidence_threshold": rule.confidence_threshold,
+    }  # fmt: skip
+    return stable, stopping.converged(stable, mean, **thresholds)
+
+
+def _counted(live: Tensor | None, constraint: CanvasConstraint | None, entropy: Tensor) -> Tensor | None:
+    """Positions [1,L] whose entropy counts: live and not pinned; None if all count."""
+    free = None if constraint is None else constraint.free(len(entropy))
+    if free is None:
+        return live
+    free = free.to(entropy.device)[None]
+    return free if live is None else live & free
+
+
+def _hold(canvas: Tensor, constraint: CanvasConstraint | None) -> Tensor:
+    return canvas if constraint is None else constraint.hold(canvas)
