@@ -1,0 +1,240 @@
+"""One request while it is answered: its segments, what its canvases did, and the events they make."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redraft.cache.prefix import prefix_keys
+from redraft.config import MIN_CANVAS, GenerationSettings
+from redraft.constraints.pins import Allowed
+from redraft.diffusion.records import Commit, DenoiseStep, FinishReason
+from redraft.diffusion.schedule import temperature
+from redraft.engine.latency import steps_within
+from redraft.engine.request import AnswerStats, Ending, Finished, Request, TokenConfidence
+from redraft.engine.scheduler import Job, Turn
+from redraft.engine.transcript import Transcript
+from redraft.engine.work import Denoise, Drafted, Encode, Segment
+
+if TYPE_CHECKING:
+    from redraft.diffusion.constraint import CanvasConstraint, ConstraintState
+
+
+@dataclass(slots=True)
+class Answer:
+    """A request's progress. `budget` is the step cap of the canvas at hand; times are the engine's clock's."""
+
+    request: Request
+    job: Job
+    transcript: Transcript
+    eos_ids: tuple[int, ...]
+    canvas_length: int
+    added: float
+    started: float | None = None
+    first_commit: float | None = None
+    ended: Ending | None = None
+    budget: int = 0
+    steps: list[int] = field(default_factory=list)
+    budgets: list[int] = field(default_factory=list)
+    tokens: list[TokenConfidence] = field(default_factory=list)
+    cached_tokens: int = 0
+    _committing: tuple[int, ...] = ()
+    _draft: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    _settled: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    _deadline: float | None = None
+    _limits: ConstraintState | None = None
+    _limit: CanvasConstraint | None = None
+
+    @classmethod
+    def begin(
+        cls, request: Request, transcript: Transcript, eos_ids: tuple[int, ...], canvas_length: int, now: float
+    ) -> Answer:
+        """A fresh answer and its job. `canvas_length` is the model's, for settings that name none."""
+        settings = request.settings
+        whole = settings.canvas_length or canvas_length
+        first = next_length(settings, whole, settings.max_tokens)
+        left = max(0, settings.max_tokens - first)
+        job = Job(
+            request_id=request.request_id,
+            prompt_length=len(request.prompt),
+            positions=len(request.prompt) + first + -(-left // whole) * whole,
+            length=first,
+            keys=prefix_keys(request.prompt),
+        )
+        answer = cls(request, job, transcript, eos_ids, whole, now, budget=settings.steps)
+        answer._limits = None if request.constraint is None else request.constraint.begin()
+        answer._open_canvas(0, first)
+        return answer
+
+    @property
+    def settings(self) -> GenerationSettings:
+        return self.request.settings
+
+    @property
+    def tokens_left(self) -> int:
+        """Tokens that max_tokens leaves to write."""
+        return self.settings.max_tokens - len(self.transcript.tokens)
+
+    @property
+    def canvases_left(self) -> int:
+        """Canvases that may still be denoised, the one at hand included."""
+        return 1 + -(-max(0, self.tokens_left - self.job.length) // self.canvas_length)
+
+    def pick_steps(self, now: float, forward_seconds: float | None) -> None:
+        """With a latency budget: the step cap that the canvas' share of the remaining time allows, at this speed."""
+        budget = self.settings.latency_budget_ms
+        if budget is None or forward_seconds is None:
+            return
+        step = self.job.step
+        if step == 0 or self._deadline is None:
+            self._deadline = now + (self.added + budget / 1e3 - now) / self.canvases_left
+        self.budget = step + steps_within(self._deadline - now, forward_seconds, self.settings.steps - step)
+
+    def segments(self, turn: Turn) -> list[Segment]:
+        """The turn as work for the runner. Tokens come from the prompt, or from the canvas being committed."""
+        job, work = turn.job, list[Segment]()
+        for first, stop in turn.chunks():
+            tokens = self._committing if job.commit else self.request.prompt[first:stop]
+            work.append(Encode(slot=job.slot, start=first, token_ids=tokens))
+        if turn.denoise:
+            work.append(self._denoise(turn.encode[1]))
+        return work
+
+    def record(self, drafted: Drafted, step: int) -> DenoiseStep:
+        """The step that was just taken, as a record."""
+        return DenoiseStep(
+            request_id=self.request.request_id,
+            canvas_index=self.job.canvas_index,
+            step=step,
+            canvas=drafted.canvas,
+            argmax_canvas=drafted.argmax_canvas,
+            accepted=drafted.accepted,
+            entropy=drafted.entropy,
+            temperature=self._temperature(step),
+            converged=drafted.converged,
+        )
+
+    def follow(self, drafted: Drafted, step: int) -> None:
+        """Note since which step each position of the draft is what it is."""
+        now = np.asarray(drafted.argmax_canvas)  # [L]
+        self._settled = np.zeros_like(now) if step == 0 else np.where(now == self._draft, self._settled, step)
+        self._draft = now
+
+    def commit(self, drafted: Drafted, now: float) -> Commit:
+        """The canvas is done: take its tokens up to the first end-of-text, and never more than max_tokens."""
+        canvas_index, canvas = self.job.canvas_index, drafted.argmax_canvas
+        end = next((i for i, token in enumerate(canvas) if token in self.eos_ids), None)
+        room = self.tokens_left
+        taken = canvas[:end][:room]
+        told = self.transcript.add(taken, self._reason(canvas, end, len(taken), room))
+        self.tokens += self._confidence(drafted, len(taken))
+        self._committing = canvas
+        del self.tokens[len(self.transcript.tokens) :]
+        self.steps.append(self.job.step)
+        self.budgets.append(self.budget)
+        self.ended = told.finish_reason
+        self.first_commit = now if self.first_commit is None else self.first_commit
+        return Commit(
+            request_id=self.request.request_id,
+            canvas_index=canvas_index,
+            token_ids=told.token_ids,
+            text=told.text,
+            finish_reason=told.finish_reason,
+        )
+
+    def go_on(self) -> int:
+        """Prepare the canvas behind the one that was committed last; returns its length."""
+        self.budget = self.settings.steps
+        length = next_length(self.settings, self.canvas_length, self.tokens_left)
+        self._open_canvas(self.job.canvas_index + 1, length)
+        return length
+
+    def finished(self, now: float) -> Finished:
+        """The last event. Of an answer that was broken off, it holds what has been committed."""
+        assert self.ended is not None
+        transcript = self.transcript
+        steps = [*self.steps, self.job.step] if self.job.step and self.ended in ("cancelled", "timeout") else self.steps
+        stats = AnswerStats(
+            canvases=len(steps),
+            steps=tuple(steps),
+            forwards=sum(steps) + max(0, len(steps) - 1),
+            tokens=transcript.told,
+            seconds=now - self.added,
+            prompt_tokens=len(self.request.prompt),
+            cached_tokens=self.cached_tokens,
+            queue_seconds=(now if self.started is None else self.started) - self.added,
+            first_commit_seconds=None if self.first_commit is None else self.first_commit - self.added,
+            step_budgets=tuple(self.budgets),
+        )
+        return Finished(
+            request_id=self.request.request_id,
+            finish_reason=self.ended,
+            stop_text=transcript.stop_text,
+            text=transcript.text,
+            token_ids=tuple(transcript.tokens[: transcript.told]),
+            tokens=tuple(self.tokens[: transcript.told]),
+            stats=stats,
+        )
+
+    def _open_canvas(self, canvas_index: int, length: int) -> None:
+        """What the canvas may hold."""
+        if self._limits is not None:
+            self._limit = self._limits.canvas(length, self.tokens_left)
+        elif self.settings.forbid_empty and canvas_index == 0:
+            self._limit = Allowed(forbidden={0: self.eos_ids})
+        else:
+            self._limit = None
+
+    def _denoise(self, start: int) -> Denoise:
+        settings, job = self.settings, self.job
+        return Denoise(
+            slot=job.slot,
+            start=start,
+            length=job.length,
+            canvas_index=job.canvas_index,
+            step=job.step,
+            seed=settings.seed,
+            temperature=self._temperature(job.step),
+            last=job.step + 1 >= self.budget,
+            entropy_bound=settings.entropy_bound,
+            stability_threshold=settings.stability_threshold,
+            confidence_threshold=settings.confidence_threshold,
+            stop_at_eos=settings.stop_at_eos,
+            eos_ids=self.eos_ids,
+            constraint=self._limit,
+            logprobs=settings.logprobs,
+        )
+
+    def _temperature(self, step: int) -> float:
+        settings = self.settings
+        return temperature(step, t_min=settings.t_min, t_max=settings.t_max, steps=settings.temperature_steps)
+
+    def _reason(self, canvas: tuple[int, ...], end: int | None, taken: int, room: int) -> FinishReason | None:
+        """Why the answer ends with this canvas, stop strings aside; None if it goes on."""
+        whole = False
+        if self._limits is not None:
+            self._limits.advance(canvas[: taken if end is None else end + 1])
+            whole = self._limits.complete
+        if end is not None and end <= room:
+            return "stop"
+        if taken < room:
+            return None
+        return "stop" if whole else "length"
+
+    def _confidence(self, drafted: Drafted, count: int) -> list[TokenConfidence]:
+        top, settled = drafted.top, self._settled.tolist()
+        known = zip(drafted.argmax_canvas[:count], drafted.entropy, settled, strict=False)
+        if top is None:
+            return [TokenConfidence(*one) for one in known]
+        likely = (tuple(zip(*both, strict=True)) for both in zip(top.token_ids, top.logprobs, strict=True))
+        return [TokenConfidence(*one, own, pairs) for one, own, pairs in zip(known, top.chosen, likely, strict=False)]
+
+
+def next_length(settings: GenerationSettings, whole: int, left: int) -> int:
+    """Positions of a canvas that has `left` tokens to write: `whole`, or with `fit_canvas` a power of two."""
+    if not settings.fit_canvas or left >= whole:
+        return whole
+    return min(whole, max(MIN_CANVAS, 1 << (left - 1).bit_length()))

@@ -1,0 +1,77 @@
+"""From a model and the memory it may use to a runner: how many pages there are, and which runner runs them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from redraft.cache.paged import page_bytes
+from redraft.cache.pages import PAGE, pages_for
+from redraft.config import MAX_CANVAS, ModelConfig
+from redraft.engine.graph_runner import BUCKETS, GraphRunner
+from redraft.engine.graph_step import working_bytes
+from redraft.engine.runner import EagerRunner
+from redraft.engine.settings import EngineSettings
+from redraft.engine.work import Limits, Runner
+from redraft.errors import SettingError
+from redraft.model.packed.transformer import PackedTransformer
+from redraft.model.transformer import Transformer
+
+CPU_BYTES = 2 << 30
+"""Pages on a CPU take no more than this unless a budget is given; memory that is never written is never used."""
+
+CUDA_SHARE = 0.8
+"""Of the memory that is free once the model is loaded; the rest is for a forward's own tensors."""
+
+FORWARD_TOKENS = 8192
+
+
+def new_runner(model: Transformer, settings: EngineSettings) -> Runner:
+    """The runner for the model's device, with as many pages as the budget allows and the slots can use."""
+    limits = limits_for(model.config, settings, memory_bytes(model, settings), model.dtype.itemsize)
+    if isinstance(model, PackedTransformer):  # its buffers hold whole canvases of the model's own length
+        return GraphRunner(model, replace(limits, canvas=model.config.canvas_length))
+    return EagerRunner(model, limits)
+
+
+def memory_bytes(model: Transformer, settings: EngineSettings) -> int:
+    """Bytes that pages may take."""
+    if settings.memory_gb is not None:
+        return int(settings.memory_gb * 1e9)
+    if model.device.type == "cuda":
+        free = torch.cuda.mem_get_info(model.device)[0]
+        if isinstance(model, PackedTransformer):
+            segments = min(2 * settings.slots, BUCKETS[-1])
+            free -= working_bytes(model.config, segments, model.dtype.itemsize)
+        return int(CUDA_SHARE * max(free, 0))
+    return CPU_BYTES
+
+
+def limits_for(config: ModelConfig, settings: EngineSettings, budget: int, item: int) -> Limits:
+    """Divide `budget` bytes over the two spaces; numbers take `item` bytes each.
+
+    Enough for every slot to hold a whole context, and as much again of the sliding space for prefixes, or what the
+    budget allows. Raises `SettingError` if that is not one page of each.
+    """
+    full_bytes, sliding_bytes = page_bytes(config, item)
+    window = pages_for(config.sliding_window - 1 + settings.prompt_tokens + 2 * MAX_CANVAS) + 1
+    whole = pages_for(config.max_position_embeddings)
+    full, sliding = settings.slots * whole, 2 * settings.slots * min(window, whole)
+    if full * full_bytes + sliding * sliding_bytes > budget:
+        sliding = min(sliding, int(budget / 2 / max(sliding_bytes, 1)))
+        full = min(full, int((budget - sliding * sliding_bytes) / max(full_bytes, 1)))
+    if full < 1 or sliding < 1:
+        raise SettingError(
+            f"A page of {PAGE} tokens takes {full_bytes + sliding_bytes} bytes; the memory for pages is {budget}."
+        )
+    return Limits(
+        slots=settings.slots,
+        full_pages=full,
+        sliding_pages=sliding,
+        window=config.sliding_window,
+        context=config.max_position_embeddings,
+        chunk=PAGE,
+        canvas=MAX_CANVAS,
+        forward=FORWARD_TOKENS,
+    )

@@ -1,0 +1,60 @@
+"""A step of one bucket: recorded as a CUDA graph, or run operation by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from redraft.engine.graph_buffers import StepBuffers
+
+WholeStep = Callable[[], tuple[Tensor, Tensor]]
+"""Runs a step over the fields of a bucket's buffers; returns hidden states [R,D] and the report [S,2+4L]."""
+
+
+class CapturedStep:
+    """A step over its buffers, with both copies. Captured into `pool`, or not at all if there is none."""
+
+    def __init__(self, buffers: StepBuffers, step: WholeStep, pool: Any) -> None:
+        self.buffers, self._step = buffers, step
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._hidden: Tensor | None = None
+        if pool is not None:
+            self._capture(pool)
+
+    def run(self) -> Tensor:
+        """Run the step over what the host has written and wait for it; returns hidden states [R,D]."""
+        hidden = self.launch()
+        if hidden.is_cuda:
+            torch.cuda.current_stream(hidden.device).synchronize()
+        return hidden
+
+    def launch(self) -> Tensor:
+        """The same without waiting."""
+        if self._graph is None:
+            return self.run_eagerly()
+        self._graph.replay()
+        assert self._hidden is not None
+        return self._hidden
+
+    def run_eagerly(self) -> Tensor:
+        """The same operation by operation, without waiting; for comparisons and for timing them."""
+        self.buffers.upload()
+        hidden, block = self._step()
+        self.buffers.download(block)
+        return hidden
+
+    def _capture(self, pool: Any) -> None:
+        """Run once, so that kernels are compiled and libraries set up, then record; all segments are unused."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            self.run_eagerly()
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            self._hidden = self.run_eagerly()
+        self._graph = graph

@@ -1,0 +1,252 @@
+"""The synchronous engine: requests in, events out, one forward per `step`."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from redraft.cache.pages import PAGE
+from redraft.engine.answer import Answer
+from redraft.engine.latency import StepClock
+from redraft.engine.request import Event, Finished, Request
+from redraft.engine.scheduler import Plan, Scheduler, Turn
+from redraft.engine.settings import EngineSettings
+from redraft.engine.stats import Counters, EngineStats
+from redraft.engine.transcript import Decoder, Transcript
+from redraft.engine.work import Denoise, Drafted, Runner, Segment
+from redraft.errors import PromptError, QueueFullError, SettingError
+
+
+class Engine:
+    """Writes many answers at once. Not thread-safe: one thread calls it (see `AsyncEngine`).
+
+    canvas_length  the model's, for requests that name none
+    weights        something that changes whenever the model's weights do, so that prefixes are forgotten then
+    clock          in seconds
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        decoder: Decoder,
+        *,
+        vocab_size: int,
+        canvas_length: int,
+        eos_ids: tuple[int, ...],
+        settings: EngineSettings | None = None,
+        weights: Callable[[], object] = lambda: None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.settings = settings or EngineSettings()
+        self.runner, self.decoder = runner, decoder
+        self.scheduler = Scheduler(runner.limits, self.settings)
+        self.counters = Counters()
+        self._vocab_size, self._canvas_length, self._eos_ids = vocab_size, canvas_length, eos_ids
+        self._weights, self._seen_weights = weights, weights()
+        self._clock, self._step_clock = clock, StepClock()
+        self._open: dict[int, Answer] = {}
+        self._untold: list[Event] = []
+        self._inboxes: dict[int, deque[Event]] = {}
+
+    def add(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises `PromptError` or `SettingError` for one that can never be answered (with the numbers), `QueueFullError`
+        when too many wait. Nothing is kept of a refused request.
+        """
+        try:
+            self._check_queue()
+            answer = self._prepared(request)
+        except (PromptError, SettingError, QueueFullError):
+            self.counters.refused += 1
+            raise
+        self._queue(answer)
+
+    def cancel(self, request_id: int) -> None:
+        """End a request before the next forward; its pages return at once. Unknown and ended ids are ignored.
+
+        The next `step` returns its `Finished` with reason "cancelled".
+        """
+        if (answer := self._open.get(request_id)) is not None:
+            answer.ended = "cancelled"
+            self._end(answer, self._untold)
+
+    def step(self) -> list[Event]:
+        """Run one forward of whatever is ready; returns what happened, in order."""
+        events = self.tell()
+        started = self._clock()
+        self._expire(started, events)
+        plan = self._plan(started)
+        if not plan.turns:
+            return events
+        work = self._work(plan, started)
+        before = self._clock()
+        drafted = self.runner.run(work)
+        after = self._clock()
+        self.scheduler.ran(plan)
+        self._learn(plan, work, after - before)
+        self._tell(plan, drafted, after, events)
+        self.counters.schedule_seconds += (before - started) + (self._clock() - after)
+        return events
+
+    def tell(self) -> list[Event]:
+        """What `step` would return without running a forward: the ends of requests cancelled since the last one."""
+        events, self._untold = self._untold, []
+        return events
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to do or to tell."""
+        return bool(self._open or self._untold)
+
+    def answer(self, requests: Sequence[Request]) -> Iterator[Event]:
+        """Check all requests at once, then answer them; closing the iterator cancels what is left.
+
+        Several such iterators may be open on one engine: each is told its own events. More requests than may wait are
+        fed in as others end.
+        """
+        answers = [self._prepared(request) for request in requests]
+        if len({request.request_id for request in requests}) < len(requests):
+            raise SettingError("Two requests have the same request_id.")
+        return self._answer(answers)
+
+    def stats(self) -> EngineStats:
+        """A snapshot of counters and page use."""
+        return self.counters.snapshot(self.scheduler, self._step_clock, self._canvas_length)
+
+    def _answer(self, answers: list[Answer]) -> Iterator[Event]:
+        inbox: deque[Event] = deque()
+        mine = {answer.request.request_id for answer in answers}
+        self._inboxes |= dict.fromkeys(mine, inbox)
+        rest, left = deque(answers), len(answers)
+        try:
+            while left:
+                while rest and len(self.scheduler.waiting) < self.settings.max_waiting:
+                    self._queue(rest.popleft())
+                if not inbox:
+                    self._deliver(self.step())
+                    continue
+                event = inbox.popleft()
+                left -= isinstance(event, Finished)
+                yield event
+        finally:
+            for request_id in mine:
+                self.cancel(request_id)
+                del self._inboxes[request_id]
+            self._untold = [event for event in self._untold if event.request_id not in mine]
+
+    def _deliver(self, events: list[Event]) -> None:
+        """Put events where the iterators of `answer` find them; those of other requests wait for the next `step`."""
+        for event in events:
+            self._inboxes.get(event.request_id, self._untold).append(event)
+
+    def _queue(self, answer: Answer) -> None:
+        assert answer.request.request_id not in self._open
+        self._open[answer.request.request_id] = answer
+        self.scheduler.add(answer.job)
+
+    def _prepared(self, request: Request) -> Answer:
+        """The request's answer to be. Raises what `add` raises, but for a full queue."""
+        if not request.prompt:
+            raise PromptError("The prompt is empty.")
+        low, high = min(request.prompt), max(request.prompt)
+        if low < 0 or high >= self._vocab_size:
+            bad = low if low < 0 else high
+            raise PromptError(f"Token id {bad} is outside the vocabulary of {self._vocab_size}.")
+        if request.request_id in self._open:
+            raise SettingError(f"request_id {request.request_id} is being answered already.")
+        if request.timeout is not None and request.timeout <= 0:
+            raise SettingError(f"timeout is {request.timeout}; it must be above 0.")
+        if request.constraint is not None:
+            request.constraint.check(request.settings.max_tokens)
+        transcript = Transcript(self.decoder, request.settings.stop)
+        answer = Answer.begin(request, transcript, self._eos_ids, self._canvas_length, self._clock())
+        if answer.canvas_length > self.runner.limits.canvas:
+            raise SettingError(
+                f"canvas_length is {answer.canvas_length}; this engine's canvases have at most "
+                f"{self.runner.limits.canvas} positions."
+            )
+        self.scheduler.check(answer.job)
+        self._notice_weights()
+        return answer
+
+    def _notice_weights(self) -> None:
+        if (weights := self._weights()) != self._seen_weights:
+            self._seen_weights = weights
+            self.scheduler.forget_prefixes()
+
+    def _check_queue(self) -> None:
+        waiting = len(self.scheduler.waiting)
+        if waiting >= self.settings.max_waiting:
+            rounds = waiting / self.scheduler.slots
+            raise QueueFullError(
+                f"{waiting} requests are waiting already; the queue holds {self.settings.max_waiting}.",
+                retry_after=max(1.0, rounds * self.counters.mean_answer_seconds),
+            )
+
+    def _expire(self, now: float, events: list[Event]) -> None:
+        for answer in list(self._open.values()):
+            timeout = answer.request.timeout
+            if timeout is not None and now - answer.added >= timeout:
+                answer.ended = "timeout"
+                self._end(answer, events)
+
+    def _plan(self, now: float) -> Plan:
+        for job in self.scheduler.admit():
+            self._open[job.request_id].started = now
+        return self.scheduler.plan()
+
+    def _work(self, plan: Plan, now: float) -> list[Segment]:
+        """The plan's segments, after telling the runner where pages have moved."""
+        for job in plan.moved:
+            assert job.table is not None
+            self.runner.assign(job.slot, job.table.full, job.table.sliding)
+        work: list[Segment] = []
+        expected = self._step_clock.seconds(plan.tokens)
+        for turn in plan.turns:
+            answer = self._open[turn.job.request_id]
+            answer.pick_steps(now, expected)
+            work += answer.segments(turn)
+        return work
+
+    def _learn(self, plan: Plan, work: list[Segment], seconds: float) -> None:
+        self._step_clock.saw(plan.tokens, seconds)
+        canvases = sum(isinstance(segment, Denoise) for segment in work)
+        encoded = plan.tokens - sum(segment.tokens for segment in work if isinstance(segment, Denoise))
+        self.counters.ran(canvases, encoded, seconds)
+
+    def _tell(self, plan: Plan, drafted: list[Drafted], now: float, events: list[Event]) -> None:
+        """What the forward's steps came to, in the order of its turns."""
+        steps = [turn for turn in plan.turns if turn.denoise]
+        for turn, one in zip(steps, drafted, strict=True):
+            assert one.slot == turn.job.slot
+            self._after_step(turn, one, now, events)
+
+    def _after_step(self, turn: Turn, drafted: Drafted, now: float, events: list[Event]) -> None:
+        job = turn.job
+        answer, step = self._open[job.request_id], job.step - 1
+        answer.follow(drafted, step)
+        if answer.request.drafts:
+            events.append(answer.record(drafted, step))
+        if not drafted.converged and job.step < answer.budget:
+            return
+        events.append(answer.commit(drafted, now))
+        self.counters.canvases += 1
+        if answer.ended is not None:
+            self._end(answer, events)
+        else:
+            self.scheduler.next_canvas(job, len(drafted.argmax_canvas), answer.go_on())
+
+    def _end(self, answer: Answer, events: list[Event]) -> None:
+        """The answer has ended, for whatever reason: return its slot and pages, and tell."""
+        job = answer.job
+        if job.slot >= 0:
+            assert job.table is not None
+            answer.cached_tokens = job.table.reused * PAGE
+            self.runner.release(job.slot)
+        self.scheduler.remove(job)
+        del self._open[job.request_id]
+        finished = answer.finished(self._clock())
+        self.counters.ended_one(finished)
+        events.append(finished)

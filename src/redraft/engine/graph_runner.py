@@ -1,0 +1,223 @@
+"""The runner for GPUs: a whole step of many requests as one CUDA graph.
+
+There is one graph for each number of segments in `BUCKETS`; a forward takes the smallest that holds it, and the rest
+are unused segments, which cost next to nothing. Graphs are captured when first needed and share their memory. A step
+costs the host one small copy in each direction, inside the graph, and one wait.
+
+Canvases with a constraint, and those whose log-probabilities are asked for, take the same graph through the model;
+their sampling runs outside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from redraft.diffusion.rng import Draws, draw
+from redraft.diffusion.step import CanvasState, Outcome, advance, begin
+from redraft.engine.captured_step import CapturedStep
+from redraft.engine.graph_buffers import StepBuffers
+from redraft.engine.graph_step import new_slots, run_step
+from redraft.engine.work import PAGE, Denoise, Drafted, Encode, Limits, Segment, TopTokens
+from redraft.errors import SettingError
+from redraft.kernels.switches import graphable
+from redraft.kernels.triton.segments import CONSTRAINED, DENOISE, ENCODE, UNUSED
+from redraft.kernels.triton.step import EOS_IDS
+from redraft.model.packed.forward import new_pages
+from redraft.model.packed.transformer import PackedTransformer
+
+BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+
+
+class GraphRunner:
+    """Runs forwards of a packed model; see `engine.work.Runner`.
+
+    `graphs` False runs every operation by itself: the same kernels, hence the same numbers. It is the default where
+    there is no GPU, and where an operation is switched to its eager twin.
+    """
+
+    def __init__(self, model: PackedTransformer, limits: Limits, *, graphs: bool | None = None) -> None:
+        packed = model.packed
+        self.model, self._limits, self._rows = model, limits, limits.canvas
+        self._graphs = packed.device.type == "cuda" and graphable() if graphs is None else graphs
+        self._trash = limits.slots
+        self._state = new_slots(packed, limits.slots, self._rows)
+        self._pages = new_pages(packed, full=limits.full_pages, sliding=limits.sliding_pages)
+        self._tables = {name: np.zeros((limits.slots, self._width), np.int32) for name in ("full", "sliding")}
+        self._pool = torch.cuda.graph_pool_handle() if self._graphs else None
+        self._steps: dict[int, CapturedStep] = {}
+
+    @property
+    def limits(self) -> Limits:
+        """See `engine.work.Runner`."""
+        return self._limits
+
+    @property
+    def _width(self) -> int:
+        """Pages of the longest request."""
+        return -(-self._limits.context // PAGE)
+
+    def assign(self, slot: int, full: Sequence[int], sliding: Sequence[int]) -> None:
+        """See `engine.work.Runner`."""
+        for name, pages in (("full", full), ("sliding", sliding)):
+            self._tables[name][slot, : len(pages)] = pages
+            self._tables[name][slot, len(pages) :] = 0
+
+    def release(self, slot: int) -> None:
+        """See `engine.work.Runner`."""
+        self.assign(slot, (), ())
+
+    @torch.inference_mode()
+    def run(self, work: Sequence[Segment]) -> list[Drafted]:
+        """See `engine.work.Runner`."""
+        parts = [part for segment in work for part in self._parts(segment)]
+        drafted: list[Drafted] = []
+        device = self.model.device
+        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # kernels go to the current one
+            for first in range(0, len(parts), BUCKETS[-1]):
+                drafted += self._forward(parts[first : first + BUCKETS[-1]])
+        return drafted
+
+    def _parts(self, segment: Segment) -> Iterator[Segment]:
+        """A segment, or the pieces of a long Encode: keys are written before anything attends, so they are as good."""
+        if isinstance(segment, Denoise) or len(segment.token_ids) <= self._rows:
+            yield segment
+            return
+        for first in range(0, len(segment.token_ids), self._rows):
+            ids = segment.token_ids[first : first + self._rows]
+            yield Encode(slot=segment.slot, start=segment.start + first, token_ids=ids)
+
+    def _forward(self, parts: list[Segment]) -> list[Drafted]:
+        step = self.bucket(len(parts))
+        self._fill(step.buffers, parts)
+        for part in parts:
+            if isinstance(part, Denoise) and _samples_outside(part) and part.step == 0:
+                self._begin(part)
+        hidden = step.run()
+        report = step.buffers.report
+        return [
+            self._advance(part, hidden[index * self._rows :])
+            if _samples_outside(part)
+            else _drafted(part, report[index])
+            for index, part in enumerate(parts)
+            if isinstance(part, Denoise)
+        ]
+
+    # --- inside the graph -----------------------------------------------------------------------------------------
+
+    def bucket(self, segments: int) -> CapturedStep:
+        """The step that takes so many segments, captured when it is first asked for."""
+        size = next(size for size in BUCKETS if size >= segments)
+        return self._steps.get(size) or self._new_bucket(size)
+
+    def _new_bucket(self, segments: int) -> CapturedStep:
+        buffers = StepBuffers(segments, self._rows, self._width, self.model.device)
+        self._clear(buffers.host)
+        step = partial(run_step, self.model.packed, buffers.fields, self._state, self._pages)
+        self._steps[segments] = CapturedStep(buffers, step, self._pool)
+        return self._steps[segments]
+
+    def _clear(self, host: dict[str, np.ndarray]) -> None:
+        host["kind"][:], host["length"][:], host["start"][:] = UNUSED, 0, 0
+        host["slot"][:], host["keep"][:] = self._trash, self._trash
+        host["temperature"][:], host["step"][:] = 1.0, 0
+
+    def _fill(self, buffers: StepBuffers, parts: list[Segment]) -> None:
+        host = buffers.host
+        self._clear(host)
+        for index, part in enumerate(parts):
+            host["start"][index], host["length"][index] = part.start, part.tokens
+            for name, table in self._tables.items():
+                host[name][index] = table[part.slot]
+            if isinstance(part, Encode):
+                host["kind"][index] = ENCODE
+                host["tokens"][index, : part.tokens] = part.token_ids
+            else:
+                self._fill_canvas(host, index, part)
+
+    def _fill_canvas(self, host: dict[str, np.ndarray], index: int, part: Denoise) -> None:
+        outside = _samples_outside(part)
+        host["kind"][index] = CONSTRAINED if outside else DENOISE
+        host["slot"][index], host["keep"][index] = part.slot, self._trash if outside else part.slot
+        host["seed"][index] = part.seed
+        host["canvas_index"][index], host["step"][index] = part.canvas_index, part.step
+        host["want_soft"][index] = not part.last
+        host["temperature"][index], host["entropy_bound"][index] = part.temperature, part.entropy_bound
+        host["confidence"][index], host["stability"][index] = part.confidence_threshold, part.stability_threshold
+        host["stop_at_eos"][index] = part.stop_at_eos
+        if len(part.eos_ids) > EOS_IDS:
+            raise SettingError(
+                f"There are {len(part.eos_ids)} end-of-text ids; on a GPU at most {EOS_IDS} can be told apart."
+            )
+        host["eos"][index] = (*part.eos_ids, *[-1] * (EOS_IDS - len(part.eos_ids)))
+
+    # --- outside the graph ----------------------------------------------------------------------------------------
+
+    def _begin(self, part: Denoise) -> None:
+        """The first canvas of a segment that samples outside: noise, with what is fixed in place."""
+        noise = self._draw(part, "initial").tokens[0]
+        canvas = begin(noise, part.constraint).canvas
+        self._state.canvas.canvas[part.slot, : part.length] = canvas.to(self.model.device).int()
+
+    def _advance(self, part: Denoise, hidden: Tensor) -> Drafted:
+        """Take the step of a segment that samples outside from its hidden states [>=L,D], as the plain loop does."""
+        kept, slot, length = self._state, part.slot, part.length
+        canvas = kept.canvas.canvas[slot, :length].long()
+        before = CanvasState(canvas)
+        if part.step:
+            argmax = kept.canvas.argmax[slot, :length].long()
+            before = CanvasState(canvas, None, argmax, kept.canvas.stable[slot : slot + 1].long())
+        draws = self._draw(part, "step")
+        after, outcome = advance(self.model, hidden[:length], before, part, draws.uniform[0], draws.tokens[0])
+        kept.canvas.canvas[slot, :length] = after.canvas.int()
+        kept.canvas.argmax[slot, :length] = outcome.argmax.int()
+        if after.stable is not None:
+            kept.canvas.stable[slot] = after.stable[0].int()
+        if after.soft is not None:
+            kept.soft[slot, :length] = after.soft
+        return _drafted_outside(part, canvas, outcome)
+
+    def _draw(self, part: Denoise, purpose: Literal["initial", "step"]) -> Draws:
+        seeds = torch.tensor([part.seed], device=self.model.device)
+        return draw(seeds, part.canvas_index, part.step, part.length, self.model.config.vocab_size, purpose)
+
+
+def _samples_outside(part: Segment) -> bool:
+    return isinstance(part, Denoise) and (part.constraint is not None or part.logprobs is not None)
+
+
+def _drafted(part: Denoise, report: np.ndarray) -> Drafted:
+    """A row int32 [2+4L] of a step's report."""
+    canvas, argmax, accepted, entropy = report[2:].reshape(4, -1)[:, : part.length]
+    return Drafted(
+        slot=part.slot,
+        canvas=tuple(canvas.tolist()),
+        argmax_canvas=tuple(argmax.tolist()),
+        accepted=tuple(accepted.astype(bool).tolist()),
+        entropy=tuple(entropy.view(np.float32).tolist()),
+        converged=bool(report[0]),
+    )
+
+
+def _drafted_outside(part: Denoise, canvas: Tensor, outcome: Outcome) -> Drafted:
+    top = outcome.top
+    return Drafted(
+        slot=part.slot,
+        canvas=tuple(canvas.tolist()),
+        argmax_canvas=tuple(outcome.argmax.tolist()),
+        accepted=tuple(outcome.accepted.tolist()),
+        entropy=tuple(outcome.entropy.tolist()),
+        converged=bool(outcome.converged),
+        top=None if top is None else _top(top.chosen, top.token_ids, top.logprobs),
+    )
+
+
+def _top(chosen: Tensor, token_ids: Tensor, logprobs: Tensor) -> TopTokens:
+    rows = (tuple(map(tuple, table.tolist())) for table in (token_ids, logprobs))
+    return TopTokens(chosen=tuple(chosen.tolist()), **dict(zip(("token_ids", "logprobs"), rows, strict=True)))

@@ -1,0 +1,99 @@
+"""One whole denoising step on the device: from token ids to the next canvases, without a look from the host.
+
+Everything a CUDA graph holds. Settings and lengths are data, state lies per slot; the last slot takes what nobody wants
+to keep. Shapes: C slots, S segments of L rows, R = S*L, D width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from redraft.config import ModelConfig
+from redraft.engine.graph_buffers import StepFields
+from redraft.kernels.switches import call
+from redraft.kernels.triton.head import predict
+from redraft.kernels.triton.segments import DENOISE
+from redraft.kernels.triton.self_conditioning import soft_embeddings
+from redraft.kernels.triton.step import CanvasState, enter_tokens, finish_step
+from redraft.model.packed.forward import Inputs, Pages, forward
+from redraft.model.packed.weights import PackedModel
+
+HEAD_ROWS = 2048
+"""Rows whose logits exist at a time: 1 GiB at a vocabulary of 262,144 in bf16."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlotState:
+    """What canvases keep between their steps; soft [C,L,D] are the soft embeddings of the last step."""
+
+    canvas: CanvasState
+    soft: Tensor
+
+
+def new_slots(model: PackedModel, slots: int, rows: int) -> SlotState:
+    """State of `slots` slots and one more for what is thrown away."""
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.zeros(slots + 1, *shape, dtype=torch.int32, device=model.device)
+
+    soft = torch.zeros(slots + 1, rows, model.config.hidden_size, dtype=model.dtype, device=model.device)
+    return SlotState(canvas=CanvasState(canvas=numbers(rows), argmax=numbers(rows), stable=numbers()), soft=soft)
+
+
+def working_bytes(config: ModelConfig, segments: int, item: int) -> int:
+    """About what a step of so many canvases takes beside weights and pages; numbers take `item` bytes each.
+
+    The logits of one part of the rows and the sums over the vocabulary, then a layer's expert rows, attention's partial
+    sums and a dozen row buffers, which all graphs share.
+    """
+    rows, width = segments * config.canvas_length, config.hidden_size
+    head = min(rows, max(HEAD_ROWS, config.canvas_length))
+    heads = config.num_attention_heads * max(config.head_dim, config.global_head_dim)
+    experts = config.top_k_experts * (width + 2 * config.moe_intermediate_size)
+    vocabulary = head * (config.vocab_size * item + 8 * width * 4)
+    return vocabulary + rows * ((experts + 12 * width) * item + 2 * heads * 4) + (256 << 20)
+
+
+def run_step(model: PackedModel, fields: StepFields, state: SlotState, pages: Pages) -> tuple[Tensor, Tensor]:
+    """Run the forward and every unconstrained canvas' sampler; returns hidden states [R,D] and the report [S,2+4L].
+
+    Constrained canvases get their hidden states only.
+    """
+    config, segments, slot = model.config, fields.segments, fields.views["slot"]
+    given = fields.views["tokens"].flatten()
+    token_ids = call(
+        "enter_tokens", enter_tokens, given, state.canvas, slot, fields.counters, segments, config.vocab_size
+    )
+    inputs = Inputs(token_ids=token_ids, soft=_soft(fields, state), segments=segments, tables=fields.tables)
+    hidden = forward(model, inputs, pages)
+    size = min(fields.count, max(1, HEAD_ROWS // fields.rows))
+    logits = torch.empty(size * fields.rows, config.vocab_size, dtype=model.dtype, device=model.device)
+    blocks = [
+        _sample(model, fields.part(first, first + size), state, hidden[first * fields.rows :], logits)
+        for first in range(0, fields.count, size)
+    ]
+    return hidden, blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+
+
+def _soft(fields: StepFields, state: SlotState) -> Tensor:
+    """Soft embeddings [R,D] that the canvases' last steps left; zeros where a row has none."""
+    goes_on = (fields.views["kind"] >= DENOISE) & (fields.views["step"] > 0)  # [S]
+    soft = state.soft.index_select(0, fields.views["slot"])
+    return (soft * goes_on[:, None, None]).flatten(0, 1)
+
+
+def _sample(model: PackedModel, fields: StepFields, state: SlotState, hidden: Tensor, logits: Tensor) -> Tensor:
+    """Head, statistics, soft embeddings and the step's decision for some segments; returns their report."""
+    config, segments, counters = model.config, fields.segments, fields.counters
+    rows, heat = fields.count * fields.rows, fields.views["temperature"]
+    cap, logits = config.final_logit_softcapping, logits[:rows]
+    seen = call("predict", predict, hidden[:rows], model.embedding, cap, heat, counters, segments, logits)
+    weights, want = (model.embedding, model.embedding_scale, cap), fields.views["want_soft"]
+    soft = call("soft_embeddings", soft_embeddings, logits, seen, *weights, heat, want, segments)
+    state.soft.index_copy_(0, fields.views["keep"], soft.unflatten(0, (fields.count, fields.rows)))
+    slot, vocabulary = fields.views["slot"], config.vocab_size
+    report = call("finish_step", finish_step, seen, fields.rules, state.canvas, slot, counters, segments, vocabulary)
+    return report.block

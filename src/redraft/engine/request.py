@@ -1,0 +1,141 @@
+"""What enters the engine and what leaves it: requests, events, and what an answer cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from redraft.config import GenerationSettings
+from redraft.diffusion.records import Commit, DenoiseStep
+
+if TYPE_CHECKING:
+    from redraft.diffusion.constraint import Constraint
+
+Ending = Literal["stop", "length", "cancelled", "timeout"]
+"""Why an answer ended: the model or a stop string ended it, max_tokens did, the caller went away, time ran out."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """One answer to write. `request_id` is the caller's and unique among the engine's open requests.
+
+    settings    every setting of this answer, its seed included
+    constraint  what the answer may hold
+    timeout     seconds from `Engine.add` after which the answer ends with what has been committed
+    drafts      whether `DenoiseStep` records are wanted, or only what is committed
+    """
+
+    request_id: int
+    prompt: tuple[int, ...]
+    settings: GenerationSettings
+    constraint: Constraint | None = None
+    timeout: float | None = None
+    drafts: bool = True
+
+    def siblings(self, request_ids: Sequence[int]) -> list[Request]:
+        """Further answers to the same prompt (OpenAI's `n`): one request per id, with seeds seed, seed + 1, ...
+
+        Added together they encode the prompt's full pages once.
+        """
+        seeds = [(self.settings.seed + i) % 2**63 for i in range(len(request_ids))]
+        return [
+            replace(self, request_id=request_id, settings=replace(self.settings, seed=seed))
+            for request_id, seed in zip(request_ids, seeds, strict=True)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Stats:
+    """What an answer cost. `steps` has one entry per canvas; forwards are its sum plus a commit between canvases."""
+
+    canvases: int
+    steps: tuple[int, ...]
+    forwards: int
+    tokens: int
+    seconds: float
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Answer tokens per forward pass; 0 for an answer that was cancelled before its first."""
+        return self.tokens / self.forwards if self.forwards else 0.0
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Answer tokens per second of the whole wait."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "canvases": self.canvases,
+            "steps": list(self.steps),
+            "forwards": self.forwards,
+            "tokens": self.tokens,
+            "seconds": round(self.seconds, 4),
+            "tokens_per_forward": round(self.tokens_per_forward, 3),
+            "tokens_per_second": round(self.tokens_per_second, 2),
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AnswerStats(Stats):
+    """What the engine knows beyond that.
+
+    prompt_tokens         of which `cached_tokens` came from the prefix cache
+    queue_seconds         of `seconds`, which begin with `Engine.add`, those spent waiting for room
+    first_commit_seconds  until the first committed canvas; None if none was
+    step_budgets          the step cap of each canvas: the setting, or what `latency_budget_ms` allowed
+    """
+
+    prompt_tokens: int
+    cached_tokens: int
+    queue_seconds: float
+    first_commit_seconds: float | None
+    step_budgets: tuple[int, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        first = self.first_commit_seconds
+        return Stats.to_dict(self) | {
+            "prompt_tokens": self.prompt_tokens,
+            "cached_tokens": self.cached_tokens,
+            "queue_seconds": round(self.queue_seconds, 4),
+            "first_commit_seconds": None if first is None else round(first, 4),
+            "step_budgets": list(self.step_budgets),
+        }
+
+
+class TokenConfidence(NamedTuple):
+    """How sure the model was of one answer token, at its canvas' last step.
+
+    entropy       nats, of the tempered distribution
+    settled_step  since which step the draft held this token
+    logprob       of the token; None unless `logprobs` was asked for
+    top           the most likely (token id, logprob), best first; empty unless asked for
+    """
+
+    token_id: int
+    entropy: float
+    settled_step: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Finished:
+    """A request's last event. `text` and `token_ids` are those of all its commits joined, `tokens` has one entry each.
+
+    `stop_text` is the stop string that ended the answer; None if it was not one.
+    """
+
+    request_id: int
+    finish_reason: Ending
+    stop_text: str | None
+    text: str
+    token_ids: tuple[int, ...]
+    tokens: tuple[TokenConfidence, ...]
+    stats: AnswerStats
+
+
+Event = DenoiseStep | Commit | Finished

@@ -1,0 +1,109 @@
+"""The eager runner: forwards in plain PyTorch, on a CPU or on CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from redraft.cache.paged import PagedKV
+from redraft.diffusion.rng import Draws, draw
+from redraft.diffusion.step import CanvasState, Outcome, advance, begin
+from redraft.engine.work import Denoise, Drafted, Encode, Limits, Segment, TopTokens
+from redraft.model.segments import Span, run_spans
+from redraft.model.transformer import Transformer
+
+
+@dataclass(slots=True)
+class _Slot:
+    """What a slot's request has: its pages, and its canvas between two steps."""
+
+    full: list[int] = field(default_factory=list)
+    sliding: list[int] = field(default_factory=list)
+    canvas: CanvasState | None = None
+
+
+class EagerRunner:
+    """A `work.Runner` on a `Transformer`. What a request's rows come out as does not depend on the other rows."""
+
+    def __init__(self, model: Transformer, limits: Limits) -> None:
+        self.model, self._limits = model, limits
+        self._pages = PagedKV(
+            model.config, limits.full_pages, limits.sliding_pages, device=model.device, dtype=model.dtype
+        )
+        self._slots: dict[int, _Slot] = {}
+
+    @property
+    def limits(self) -> Limits:
+        """See `work.Runner.limits`."""
+        return self._limits
+
+    def assign(self, slot: int, full: Sequence[int], sliding: Sequence[int]) -> None:
+        """See `work.Runner.assign`."""
+        held = self._slots.setdefault(slot, _Slot())
+        held.full, held.sliding = list(full), list(sliding)
+
+    def release(self, slot: int) -> None:
+        """See `work.Runner.release`."""
+        self._slots.pop(slot, None)
+
+    @torch.inference_mode()
+    def run(self, work: Sequence[Segment]) -> list[Drafted]:
+        """See `work.Runner.run`."""
+        draws = self._draws([segment for segment in work if isinstance(segment, Denoise)])
+        hidden = run_spans(self.model, self._pages, [self._span(segment) for segment in work])
+        drafted, row = [], 0
+        for segment in work:
+            if isinstance(segment, Denoise):
+                drafted.append(self._step(segment, hidden[row : row + segment.length], draws[segment.slot]))
+            row += segment.tokens
+        return drafted
+
+    def _span(self, segment: Segment) -> Span:
+        held = self._slots[segment.slot]
+        where = {"start": segment.start, "full": held.full, "sliding": held.sliding}
+        if isinstance(segment, Encode):
+            return Span(token_ids=torch.tensor(segment.token_ids, device=self.model.device), causal=True, **where)
+        state = held.canvas
+        assert state is not None
+        return Span(token_ids=state.canvas, causal=False, soft=state.soft, **where)
+
+    def _draws(self, steps: Sequence[Denoise]) -> dict[int, Draws]:
+        """Every canvas' random numbers by slot; canvases that begin get their noise first."""
+        vocabulary, device = self.model.config.vocab_size, self.model.device
+        draws = {}
+        for one in steps:
+            seed = torch.tensor([one.seed], device=device)
+            if one.step == 0:
+                noise = draw(seed, one.canvas_index, 0, one.length, vocabulary, "initial").tokens[0]
+                self._slots[one.slot].canvas = begin(noise, one.constraint)
+            draws[one.slot] = draw(seed, one.canvas_index, one.step, one.length, vocabulary, "step")
+        return draws
+
+    def _step(self, segment: Denoise, hidden: Tensor, draws: Draws) -> Drafted:
+        held = self._slots[segment.slot]
+        assert held.canvas is not None
+        entered = held.canvas.canvas
+        held.canvas, outcome = advance(self.model, hidden, held.canvas, segment, draws.uniform[0], draws.tokens[0])
+        return _drafted(segment.slot, entered, outcome)
+
+
+def _drafted(slot: int, entered: Tensor, outcome: Outcome) -> Drafted:
+    top = outcome.top
+    return Drafted(
+        slot=slot,
+        canvas=tuple(entered.tolist()),
+        argmax_canvas=tuple(outcome.argmax.tolist()),
+        accepted=tuple(outcome.accepted.tolist()),
+        entropy=tuple(outcome.entropy.tolist()),
+        converged=bool(outcome.converged),
+        top=None
+        if top is None
+        else TopTokens(
+            chosen=tuple(top.chosen.tolist()),
+            token_ids=tuple(map(tuple, top.token_ids.tolist())),
+            logprobs=tuple(map(tuple, top.logprobs.tolist())),
+        ),
+    )

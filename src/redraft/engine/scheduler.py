@@ -1,0 +1,258 @@
+"""Who runs next, and where their keys and values go. No tensors, no tokens, no text: counts and page numbers only.
+
+A request's life:
+
+    waiting   in a queue, first come first served, until a slot is free and all pages it may ever need can be promised
+    prefill   its prompt is encoded in page-sized chunks, several in a forward; pages that are known are not encoded
+    denoise   one step of its canvas per forward; the last chunk and the first step share a forward
+    commit    the finished canvas is encoded in the same forward as the first step of the next one
+    gone      slot and pages return at once
+
+Chunks lie on a fixed grid of pages, whatever else is in the forward and whatever was found in the prefix cache. So the
+same tokens are always encoded in the same company, and neither load nor a cache hit can change an answer.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from redraft.cache.pages import PAGE, PageManager, PageTable, pages_for
+from redraft.engine.policy import Ready, new_policy
+from redraft.engine.settings import EngineSettings
+from redraft.engine.work import Limits
+from redraft.errors import PromptError, SettingError
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A request as the scheduler sees it. `positions` is the most it may need: its prompt and all its canvases.
+
+    encoded   positions whose keys and values are in its pages
+    commit    tokens of a finished canvas that are still to be encoded
+    length    positions of its canvas
+    """
+
+    request_id: int
+    prompt_length: int
+    positions: int
+    length: int
+    keys: Sequence[bytes] = ()
+    order: int = 0
+    slot: int = -1
+    table: PageTable | None = None
+    encoded: int = 0
+    commit: int = 0
+    canvas_index: int = 0
+    step: int = 0
+    served: int = 0
+    moved: bool = True
+    """Whether its page table has changed since the runner last ran it."""
+
+    @property
+    def start(self) -> int:
+        """Where its canvas begins once the prompt is encoded."""
+        return self.encoded + self.commit
+
+    @property
+    def prompt_left(self) -> int:
+        """Prompt tokens that are not encoded yet."""
+        return max(0, self.prompt_length - self.encoded)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What one job does in a forward: encode positions `encode` in chunks on the grid, and perhaps take a step."""
+
+    job: Job
+    encode: tuple[int, int]
+    denoise: bool
+
+    @property
+    def tokens(self) -> int:
+        return self.encode[1] - self.encode[0] + (self.job.length if self.denoise else 0)
+
+    def chunks(self) -> list[tuple[int, int]]:
+        """Encoded ranges: the pages of a prompt, or one commit."""
+        first, stop = self.encode
+        if first >= self.job.prompt_length:
+            return [(first, stop)] if stop > first else []
+        return [(at, min(at + PAGE, stop)) for at in range(first, stop, PAGE)]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One forward. `moved` are those of its jobs whose page tables have changed since their last turn."""
+
+    turns: tuple[Turn, ...]
+    moved: tuple[Job, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Rows of the forward."""
+        return sum(turn.tokens for turn in self.turns)
+
+
+@dataclass(slots=True)
+class _Room:
+    """What is left of a forward while it is being filled."""
+
+    tokens: int
+    prompt: int
+    writing: set[bytes] = field(default_factory=set)
+    """Prompt pages that this forward writes: whoever needs the same waits a forward and shares them."""
+
+
+class Scheduler:
+    """Admits jobs, plans forwards, and keeps the books of slots and pages."""
+
+    def __init__(self, limits: Limits, settings: EngineSettings) -> None:
+        self.limits, self.settings = limits, settings
+        self.slots = min(limits.slots, settings.slots)
+        self.pages = PageManager(limits.full_pages, limits.sliding_pages, limits.window, reuse=settings.prefix_cache)
+        self.waiting: deque[Job] = deque()
+        self.running: dict[int, Job] = {}
+        self._policy = new_policy(settings.policy)
+        self._free_slots = list(range(self.slots - 1, -1, -1))
+        self._forward = 0
+        self._arrivals = 0
+        self._prompt_room = min(-(-settings.prompt_tokens // PAGE) * PAGE, limits.forward)
+        self._span = max(self._prompt_room, limits.canvas) + limits.canvas
+        assert limits.chunk >= PAGE
+        assert limits.forward >= max(PAGE, 2 * limits.canvas)
+
+    def check(self, job: Job) -> None:
+        """Raise `PromptError` or `SettingError`, with the numbers, for a job that can never be admitted."""
+        if job.positions > self.limits.context:
+            raise PromptError(
+                f"A prompt of {job.prompt_length} tokens and canvases up to position {job.positions} exceed the "
+                f"context of {self.limits.context}."
+            )
+        full, sliding = pages_for(job.positions), self.pages.sliding_most(job.positions, self._span)
+        for kind, needed, there in (("", full, self.pages.full.count), ("sliding ", sliding, self.pages.sliding.count)):
+            if needed > there:
+                raise SettingError(
+                    f"A prompt of {job.prompt_length} tokens and canvases up to position {job.positions} need {needed} "
+                    f"{kind}pages of {PAGE} tokens; the engine has {there}."
+                )
+
+    def add(self, job: Job) -> None:
+        """Queue a checked job."""
+        job.order = self._arrivals
+        self._arrivals += 1
+        self.waiting.append(job)
+
+    def remove(self, job: Job) -> None:
+        """The job has ended, wherever it was: its slot and pages return."""
+        if job.slot < 0:
+            self.waiting.remove(job)
+            return
+        assert job.table is not None
+        self.pages.close(job.table)
+        self._free_slots.append(job.slot)
+        del self.running[job.request_id]
+        job.slot, job.table = -1, None
+
+    def forget_prefixes(self) -> None:
+        """Share no page that was written so far, nor what running jobs will write behind such pages."""
+        self.pages.forget()
+        for job in self.running.values():
+            assert job.table is not None
+            job.keys = job.table.keys = ()
+
+    def admit(self) -> list[Job]:
+        """Give slots and page tables to waiting jobs, strictly in the order of arrival, as long as they fit."""
+        admitted = []
+        while self.waiting and self._free_slots:
+            job = self.waiting[0]
+            table = self.pages.open(job.positions, self._span, job.keys)
+            if table is None:
+                break
+            self.waiting.popleft()
+            job.slot, job.table, job.served = self._free_slots.pop(), table, self._forward
+            job.encoded = len(table.full) * PAGE
+            self.running[job.request_id] = job
+            admitted.append(job)
+        return admitted
+
+    def plan(self) -> Plan:
+        """The next forward of the running jobs; it has no turns if nothing can be done."""
+        self._forward += 1
+        ready = [
+            Ready(job.request_id, job.canvas_index, job.step, job.order, self._forward - job.served)
+            for job in self.running.values()
+        ]
+        room = _Room(self.limits.forward, self._prompt_room)
+        turns: list[Turn] = []
+        for chosen in self._policy.choose(ready):
+            job = self.running[chosen.request_id]
+            self._adopt(job)
+            if (turn := self._turn(job, room)) is not None:
+                self._take_pages(job, turn)
+                job.served = self._forward
+                turns.append(turn)
+        assert turns or not ready, "nobody could be served"
+        return Plan(tuple(turns), tuple(turn.job for turn in turns if turn.job.moved))
+
+    def ran(self, plan: Plan) -> None:
+        """The plan's forward has been run: move its jobs on, and let others use the prompt pages it wrote."""
+        for turn in plan.turns:
+            job, (first, stop) = turn.job, turn.encode
+            assert job.table is not None
+            if stop <= job.prompt_length:
+                self.pages.name(job.table, first // PAGE, stop // PAGE)
+            else:
+                job.commit = 0
+            job.encoded = stop
+            job.step += turn.denoise
+            job.moved = False
+
+    def next_canvas(self, job: Job, commit: int, length: int) -> None:
+        """The job's canvas is finished: `commit` of its tokens are to be encoded, then a canvas of `length` follows."""
+        job.commit, job.length = commit, length
+        job.canvas_index += 1
+        job.step = 0
+
+    def _adopt(self, job: Job) -> None:
+        """Skip prompt pages that others have written since the job was admitted."""
+        assert job.table is not None
+        while job.prompt_left and len(job.table.full) * PAGE == job.encoded and self.pages.adopt(job.table):
+            job.encoded += PAGE
+            self.pages.leave_behind(job.table, job.encoded)
+            job.moved = True
+
+    def _turn(self, job: Job, room: _Room) -> Turn | None:
+        """What there is room for; takes it from `room`."""
+        if job.prompt_left:
+            stop = self._prompt_stop(job, room)
+            steps = stop == job.prompt_length and stop - job.encoded + job.length <= room.tokens
+            turn = Turn(job, (job.encoded, stop), steps)
+            room.prompt -= stop - job.encoded
+        else:
+            turn = Turn(job, (job.encoded, job.start), True)
+        if turn.tokens > room.tokens or not turn.tokens:
+            return None
+        room.tokens -= turn.tokens
+        return turn
+
+    def _prompt_stop(self, job: Job, room: _Room) -> int:
+        """How far the prompt may be encoded: whole chunks, as long as there is room and nobody else writes the same."""
+        stop = job.encoded
+        most = stop + min(room.prompt, room.tokens)
+        while stop < job.prompt_length:
+            end = min(stop + PAGE, job.prompt_length)
+            key = job.keys[stop // PAGE] if stop // PAGE < len(job.keys) else None
+            if end > most or key in room.writing:
+                break
+            if key is not None and self.settings.prefix_cache:
+                room.writing.add(key)
+            stop = end
+        return stop
+
+    def _take_pages(self, job: Job, turn: Turn) -> None:
+        """Pages for everything the turn touches, after giving back what it no longer sees."""
+        assert job.table is not None
+        left = self.pages.leave_behind(job.table, job.encoded)
+        taken = self.pages.cover(job.table, turn.encode[1] + (job.length if turn.denoise else 0))
+        job.moved |= left or taken

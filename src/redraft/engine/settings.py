@@ -1,0 +1,38 @@
+"""What an engine may use: frozen, validated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redraft.errors import SettingError
+
+POLICIES = ("mixed", "step-homogeneous", "run-to-completion")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineSettings:
+    """How much of the machine an engine takes and how it divides it. Raises `SettingError` naming what is wrong.
+
+    slots           requests that are worked on at a time
+    memory_gb       for pages of keys and values; None for what the device can spare
+    policy          what goes into the next forward; see docs/scheduling.md
+    prefix_cache    whether prompts share the pages they have in common
+    max_waiting     requests that may queue for room; one more is refused
+    prompt_tokens   prompt tokens in one forward at most, so that canvases do not wait long for a prompt
+    """
+
+    slots: int = 16
+    memory_gb: float | None = None
+    policy: str = "mixed"
+    prefix_cache: bool = True
+    max_waiting: int = 256
+    prompt_tokens: int = 1024
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise SettingError(f"policy is {self.policy!r}; it must be one of {', '.join(POLICIES)}.")
+        for name in ("slots", "max_waiting", "prompt_tokens"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.memory_gb is not None and self.memory_gb <= 0:
+            raise SettingError(f"memory_gb is {self.memory_gb}; it must be above 0.")

@@ -1,0 +1,119 @@
+"""What an engine has done so far, for metrics and load decisions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from redraft.engine.latency import StepClock
+    from redraft.engine.request import Finished
+    from redraft.engine.scheduler import Scheduler
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineStats:
+    """A snapshot. Counters only grow; `*_seconds` are sums; the others are of this moment.
+
+    waiting, running        requests in the queue; requests that hold a slot
+    canvases_in_forward     canvases that the last forward denoised
+    full_pages_used ...     pages held by requests; `*_cached` pages kept for reuse, which any request may take
+    prompt_tokens           of all started requests, of which cached_tokens were not encoded again
+    encoded_tokens          prompt and commit tokens that were run
+    ended                   requests by how they ended
+    schedule_seconds        time in the scheduler and in making events; forward_seconds in the runner
+    step_ms                 expected milliseconds of a forward with one canvas; None before the first forward
+    """
+
+    slots: int
+    waiting: int
+    running: int
+    canvases_in_forward: int
+    full_pages: int
+    full_pages_used: int
+    full_pages_cached: int
+    sliding_pages: int
+    sliding_pages_used: int
+    sliding_pages_cached: int
+    forwards: int
+    canvas_steps: int
+    canvases: int
+    tokens: int
+    prompt_tokens: int
+    cached_tokens: int
+    encoded_tokens: int
+    refused: int
+    ended: dict[str, int]
+    schedule_seconds: float
+    forward_seconds: float
+    step_ms: float | None
+
+
+@dataclass(slots=True)
+class Counters:
+    """What only grows, and what the last forward did."""
+
+    forwards: int = 0
+    canvases_in_forward: int = 0
+    canvas_steps: int = 0
+    canvases: int = 0
+    tokens: int = 0
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    encoded_tokens: int = 0
+    refused: int = 0
+    ended: dict[str, int] = field(default_factory=dict)
+    answer_seconds: float = 0.0
+    schedule_seconds: float = 0.0
+    forward_seconds: float = 0.0
+
+    @property
+    def mean_answer_seconds(self) -> float:
+        """Of all ended requests, waiting included."""
+        return self.answer_seconds / max(1, sum(self.ended.values()))
+
+    def ran(self, canvases: int, encoded: int, seconds: float) -> None:
+        """A forward with `canvases` steps and `encoded` causal tokens took `seconds`."""
+        self.forwards += 1
+        self.canvases_in_forward = canvases
+        self.canvas_steps += canvases
+        self.encoded_tokens += encoded
+        self.forward_seconds += seconds
+
+    def ended_one(self, finished: Finished) -> None:
+        """A request has ended."""
+        stats = finished.stats
+        self.tokens += stats.tokens
+        self.prompt_tokens += stats.prompt_tokens
+        self.cached_tokens += stats.cached_tokens
+        self.answer_seconds += stats.seconds
+        self.ended[finished.finish_reason] = self.ended.get(finished.finish_reason, 0) + 1
+
+    def snapshot(self, scheduler: Scheduler, clock: StepClock, canvas_length: int) -> EngineStats:
+        """Everything at this moment."""
+        pages = scheduler.pages
+        step = clock.seconds(canvas_length)
+        return EngineStats(
+            slots=scheduler.slots,
+            waiting=len(scheduler.waiting),
+            running=len(scheduler.running),
+            canvases_in_forward=self.canvases_in_forward,
+            full_pages=pages.full.count,
+            full_pages_used=pages.full.held,
+            full_pages_cached=pages.full.kept,
+            sliding_pages=pages.sliding.count,
+            sliding_pages_used=pages.sliding.held,
+            sliding_pages_cached=pages.sliding.kept,
+            forwards=self.forwards,
+            canvas_steps=self.canvas_steps,
+            canvases=self.canvases,
+            tokens=self.tokens,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
+            encoded_tokens=self.encoded_tokens,
+            refused=self.refused,
+            ended=dict(self.ended),
+            schedule_seconds=self.schedule_seconds,
+            forward_seconds=self.forward_seconds,
+            step_ms=None if step is None else 1e3 * step,
+        )

@@ -1,0 +1,80 @@
+"""The text of one answer as it grows, canvas by canvas: complete characters only, and nothing of a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from redraft.diffusion.records import FinishReason
+
+EMPTY_THOUGHT = "<|channel>thought\n<channel|>"
+"""What a model that was told not to think may still write first; never part of the answer."""
+
+
+class Decoder(Protocol):
+    """What a transcript needs of a tokenizer."""
+
+    def decode(self, token_ids: Sequence[int], /) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a canvas added: new text and the tokens that spell it, and why the answer ends with it, if it does."""
+
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: FinishReason | None
+
+
+@dataclass(slots=True)
+class Transcript:
+    """Tokens and text of one answer. `told` of the tokens, and `text`, have been reported."""
+
+    decoder: Decoder
+    stop: tuple[str, ...]
+    tokens: list[int] = field(default_factory=list)
+    told: int = 0
+    text: str = ""
+    stop_text: str | None = None
+
+    def add(self, tokens: Sequence[int], finish_reason: FinishReason | None) -> Told:
+        """Append a canvas' tokens. A stop string ends the answer before itself, whatever `finish_reason` says."""
+        self.tokens += tokens
+        text = whole = self._decode(self.tokens, final=finish_reason is not None)
+        if (found := _first_stop(whole, self.stop)) is not None:
+            at, self.stop_text = found
+            text, finish_reason = whole[:at], "stop"
+        elif finish_reason is None:
+            text = _without_partial_stop(whole, self.stop)
+        # Tokens are told with their text: those that may begin a stop string wait for the next canvas as well.
+        told = len(self.tokens) if text == whole else max(self._covering(text), self.told)
+        if finish_reason is not None:
+            del self.tokens[told:]
+        news = Told(text[len(self.text) :], tuple(self.tokens[self.told : told]), finish_reason)
+        self.text, self.told = text, told
+        return news
+
+    def _decode(self, tokens: list[int], *, final: bool) -> str:
+        """The answer's text; a character that is not complete yet waits for the next canvas."""
+        text = self.decoder.decode(tokens)
+        if not final:
+            text = text.rstrip("\ufffd")
+        return text.removeprefix(EMPTY_THOUGHT)
+
+    def _covering(self, text: str) -> int:
+        """How many of the first tokens it takes to spell all of `text`."""
+        counts = range(len(self.tokens) + 1)
+        return next(n for n in counts if len(self._decode(self.tokens[:n], final=False)) >= len(text))
+
+
+def _first_stop(text: str, stop: tuple[str, ...]) -> tuple[int, str] | None:
+    """Where the first stop string begins, and which it is."""
+    found = [(at, word) for word in stop if (at := text.find(word)) >= 0]
+    return min(found, default=None)
+
+
+def _without_partial_stop(text: str, stop: tuple[str, ...]) -> str:
+    """Hold back an ending that may turn out to be the beginning of a stop string."""
+    held = max((n for word in stop for n in range(1, len(word)) if text.endswith(word[:n])), default=0)
+    return text[: len(text) - held]

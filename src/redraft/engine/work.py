@@ -1,0 +1,146 @@
+"""What one forward is made of: segments of any requests, and what comes back. The seam between scheduler and runner.
+
+A forward is a list of segments that run as one batch of tokens:
+
+    Encode   causal; writes keys and values of its tokens into the request's pages (a prompt chunk, or a commit)
+    Denoise  one step of one canvas; two-sided over the canvas and everything before it
+
+Every layer writes the keys and values of all Encodes before any segment attends, so the commit of a canvas and the
+first step of the next one, or several chunks of one prompt, may stand in the same forward.
+
+The scheduler decides what runs and where; a `Runner` (eager, or CUDA graphs) owns the tensors and does as it is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from redraft.cache.pages import PAGE
+from redraft.diffusion.step import StepRule
+
+__all__ = ["PAGE", "Denoise", "Drafted", "Encode", "Limits", "Runner", "Segment", "TopTokens"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Encode:
+    """Tokens at positions `start` .. `start + len(token_ids)` of the request in `slot`; at most `Limits.chunk` of them.
+
+    Everything before `start` is encoded already, or by an Encode of the same forward.
+    """
+
+    slot: int
+    start: int
+    token_ids: tuple[int, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Rows that the segment adds to the forward."""
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Denoise(StepRule):
+    """Step `step` of the canvas at positions `start` .. `start + length` of the request in `slot`.
+
+    Step 0 begins from noise (`rng.draw(..., purpose="initial")`, with what `constraint` fixes put in place); later
+    steps go on from the canvas, soft embeddings, argmax and stable count that the runner kept for the slot. How the
+    step decides is in the inherited fields.
+    """
+
+    slot: int
+    start: int
+    length: int
+    canvas_index: int
+    step: int
+    seed: int
+
+    @property
+    def tokens(self) -> int:
+        """Rows that the segment adds to the forward."""
+        return self.length
+
+
+Segment = Encode | Denoise
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopTokens:
+    """Log-probabilities (nats, of the step's tempered and constrained distribution) of one canvas.
+
+    `chosen` [L] are the argmax tokens' own; `token_ids` and `logprobs` [L][k] the k most likely tokens, best first.
+    """
+
+    chosen: tuple[float, ...]
+    token_ids: tuple[tuple[int, ...], ...]
+    logprobs: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Drafted:
+    """What a Denoise did; every sequence has one entry per canvas position. Fields as in `records.DenoiseStep`."""
+
+    slot: int
+    canvas: tuple[int, ...]
+    argmax_canvas: tuple[int, ...]
+    accepted: tuple[bool, ...]
+    entropy: tuple[float, ...]
+    converged: bool
+    top: TopTokens | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """What a runner was built for.
+
+    slots          requests that may hold pages at a time
+    full_pages     pages of the space of the full layers
+    sliding_pages  pages of the space of the sliding layers
+    window         tokens that a sliding layer's token sees, itself included
+    context        positions of one request at most, canvas included
+    chunk          tokens of one Encode at most
+    canvas         positions of one canvas at most
+    forward        tokens of all segments of a forward at most
+    """
+
+    slots: int
+    full_pages: int
+    sliding_pages: int
+    window: int
+    context: int
+    chunk: int
+    canvas: int
+    forward: int
+
+
+class Runner(Protocol):
+    """Runs forwards. Owns the weights, the pages' tensors and what a slot's canvas keeps between its steps.
+
+    It is called from one thread and never schedules, allocates pages or looks at requests.
+    """
+
+    @property
+    def limits(self) -> Limits:
+        """Fixed for the runner's life."""
+        ...
+
+    def assign(self, slot: int, full: Sequence[int], sliding: Sequence[int]) -> None:
+        """From now on the request in `slot` has these pages: entry i of each list holds positions i*PAGE .. (i+1)*PAGE.
+
+        Called before the forward that needs a change, always with the whole lists. They cover every position of the
+        coming forward, the canvas included. In `sliding`, pages that lie behind every window have been given back and
+        read -1. Several slots may share pages that hold the same tokens; shared pages are never written.
+        """
+        ...
+
+    def release(self, slot: int) -> None:
+        """The request in `slot` is gone: forget its pages and what its canvas kept."""
+        ...
+
+    def run(self, work: Sequence[Segment]) -> list[Drafted]:
+        """Run one forward; returns one result per Denoise, in the order of `work`.
+
+        A slot has at most one Denoise in a forward. Its Encodes come before it and in the order of their positions.
+        """
+        ...

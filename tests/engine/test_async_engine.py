@@ -1,0 +1,263 @@
+"""The asynchronous front: events reach who asked, whoever leaves is cancelled, and nobody waits in vain."""
+
+import asyncio
+import dataclasses
+import gc
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import pytest
+from asking import SETTINGS, Make, ask, end_of, run, untimed
+
+from redraft.diffusion.records import Commit, DenoiseStep
+from redraft.engine.async_engine import MOST_FAILURES, AsyncEngine
+from redraft.engine.engine import Engine
+from redraft.engine.request import Event, Finished
+from redraft.engine.stats import EngineStats
+from redraft.errors import EngineError, PromptError, QueueFullError
+
+LONG = dataclasses.replace(SETTINGS, steps=40, max_tokens=400)
+
+
+def driven(engine: Engine, body: Callable[[AsyncEngine], Awaitable[None]]) -> None:
+    """Run an async test body with a front on the engine, and close it."""
+
+    async def main() -> None:
+        front = AsyncEngine(engine)
+        try:
+            async with asyncio.timeout(60):
+                await body(front)
+        finally:
+            await front.close(drain=False)
+        assert not front._thread.is_alive()
+        assert not front._mailboxes
+
+    asyncio.run(main())
+
+
+async def collect(events: AsyncIterator[Event]) -> list[Event]:
+    return [event async for event in events]
+
+
+async def settled(front: AsyncEngine) -> EngineStats:
+    """Wait until nothing is open; a cancelled request may cost the forward under way and no more."""
+    forwards = await front.run(lambda: front._engine.counters.forwards)
+    while await front.run(lambda: front._engine.busy):
+        await asyncio.sleep(0.005)
+    stats = await front.run(front._engine.stats)
+    assert stats.running == stats.waiting == stats.full_pages_used == stats.sliding_pages_used == 0
+    assert stats.forwards <= forwards + 1
+    return stats
+
+
+def test_many_at_once_get_their_own_events(make: Make) -> None:
+    requests = [ask(i, 10 + 30 * i) for i in range(6)]
+    expected = run(make(), requests)
+
+    async def body(front: AsyncEngine) -> None:
+        told = await asyncio.gather(*(collect(front.stream(request)) for request in requests))
+        for request, events in zip(requests, told, strict=True):
+            assert untimed(events) == untimed(expected[request.request_id])
+
+    driven(make(), body)
+
+
+def test_ids_are_not_given_twice(make: Make) -> None:
+    async def body(front: AsyncEngine) -> None:
+        assert len({front.next_id() for _ in range(100)}) == 100
+
+    driven(make(), body)
+
+
+class TestLeaving:
+    def test_breaking_off_a_stream_cancels_within_a_forward(self, make: Make) -> None:
+        async def body(front: AsyncEngine) -> None:
+            stream = front.stream(ask(1, settings=LONG))
+            async for event in stream:
+                assert isinstance(event, DenoiseStep)
+                break
+            await stream.aclose()
+            stats = await settled(front)
+            assert stats.ended == {"cancelled": 1}
+
+        driven(make(), body)
+
+    def test_a_cancelled_task_cancels_its_request(self, make: Make) -> None:
+        async def body(front: AsyncEngine) -> None:
+            task = asyncio.create_task(collect(front.stream(ask(1, settings=LONG))))
+            while not front.stats().forwards:
+                await asyncio.sleep(0.005)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await settled(front)
+
+        driven(make(), body)
+
+    def test_streams_that_were_never_read_cancel_when_closed_or_forgotten(self, make: Make) -> None:
+        async def body(front: AsyncEngine) -> None:
+            closed, forgotten = await front.submit([ask(1, settings=LONG), ask(2, settings=LONG)])
+            await closed.aclose()
+            del forgotten
+            gc.collect()
+            stats = await settled(front)
+            assert stats.ended == {"cancelled": 2}
+
+        driven(make(), body)
+
+    def test_a_closed_stream_has_ended(self, make: Make) -> None:
+        async def body(front: AsyncEngine) -> None:
+            (stream,) = await front.submit([ask(1)])
+            await stream.aclose()
+            assert await collect(stream) == []
+
+        driven(make(), body)
+
+    def test_a_thousand_who_leave_leak_nothing(self, make: Make) -> None:
+        async def body(front: AsyncEngine) -> None:
+            for i in range(0, 1000, 8):
+                streams = await front.submit([ask(i + j, settings=LONG, drafts=False) for j in range(8)])
+                for stream in streams:
+                    await stream.aclose()
+            stats = await settled(front)
+            assert stats.ended == {"cancelled": 1000}
+            assert not front._mailboxes
+
+        driven(make(), body)
+
+
+def test_a_loop_that_was_closed_with_streams_open_harms_nobody(make: Make) -> None:
+    engine = make()
+
+    async def leave() -> AsyncEngine:
+        front = AsyncEngine(engine)
+        front.kept = await front.submit([ask(1, settings=LONG)])  # type: ignore[attr-defined]
+        return front
+
+    front = asyncio.run(leave())
+
+    async def body() -> None:
+        assert end_of(await collect(front.stream(ask(2)))).finish_reason == "length"
+        await front.close(drain=False)
+
+    asyncio.run(body())
+    assert not front._thread.is_alive()
+
+
+class TestRefusal:
+    def test_submitting_raises_before_anything_is_told(self, make: Make) -> None:
+        async def body(front: AsyncEngine) -> None:
+            with pytest.raises(PromptError, match="prompt is empty"):
+                await front.submit([ask(1), dataclasses.replace(ask(2), prompt=())])
+            stats = await settled(front)
+            assert stats.ended == {"cancelled": 1}
+            assert end_of(await collect(front.stream(ask(1)))).finish_reason == "length"
+
+        driven(make(), body)
+
+    def test_a_full_queue(self, make: Make) -> None:
+        async def body(front: AsyncEngine) -> None:
+            running = await front.submit([ask(0, settings=LONG)])
+            while not front.stats().running:
+                await asyncio.sleep(0.005)
+            waiting = await front.submit([ask(1, settings=LONG)])
+            with pytest.raises(QueueFullError):
+                await front.submit([ask(2)])
+            for stream in (*running, *waiting):
+                await stream.aclose()
+
+        driven(make(slots=1, max_waiting=1), body)
+
+
+class TestRun:
+    def test_a_function_runs_between_forwards_on_the_model_thread(self, make: Make) -> None:
+        async def body(front: AsyncEngine) -> None:
+            import threading
+
+            task = asyncio.create_task(collect(front.stream(ask(1))))
+            assert await front.run(lambda: threading.current_thread().name) == "redraft-engine"
+            assert end_of(await task).finish_reason == "length"
+
+        driven(make(), body)
+
+    def test_what_it_raises_is_raised_and_hurts_nobody(self, make: Make) -> None:
+        async def body(front: AsyncEngine) -> None:
+            task = asyncio.create_task(collect(front.stream(ask(1))))
+            with pytest.raises(ZeroDivisionError):
+                await front.run(lambda: 1 // 0)
+            assert end_of(await task).finish_reason == "length"
+            assert front.healthy
+
+        driven(make(), body)
+
+
+class Broken:
+    """A runner whose next forwards fail."""
+
+    def __init__(self, runner: object, failures: int) -> None:
+        self.runner, self.failures = runner, failures
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.runner, name)
+
+    def run(self, work: object) -> object:
+        if self.failures:
+            self.failures -= 1
+            raise MemoryError("no room")
+        return self.runner.run(work)  # type: ignore[attr-defined]
+
+
+class TestFailure:
+    def test_a_failed_forward_ends_its_requests_and_not_the_engine(self, make: Make) -> None:
+        engine = make()
+        engine.runner = Broken(engine.runner, 1)  # type: ignore[assignment]
+
+        async def body(front: AsyncEngine) -> None:
+            first = await asyncio.gather(*(collect(front.stream(ask(i))) for i in range(3)), return_exceptions=True)
+            assert any(isinstance(error, EngineError) and "MemoryError: no room" in str(error) for error in first)
+            assert end_of(await collect(front.stream(ask(9)))).finish_reason == "length"
+            assert front.healthy
+            await settled(front)
+
+        driven(engine, body)
+
+    def test_an_engine_that_keeps_failing_stops_and_says_so(self, make: Make) -> None:
+        engine = make()
+        engine.runner = Broken(engine.runner, 100)  # type: ignore[assignment]
+
+        async def body(front: AsyncEngine) -> None:
+            for i in range(MOST_FAILURES):
+                with pytest.raises(EngineError):
+                    await collect(front.stream(ask(i)))
+            while front.healthy:
+                await asyncio.sleep(0.005)
+            with pytest.raises(EngineError, match="engine has stopped"):
+                await collect(front.stream(ask(99)))
+            with pytest.raises(EngineError, match="engine has stopped"):
+                await front.run(lambda: 1)
+
+        driven(engine, body)
+
+
+class TestClosing:
+    def test_draining_finishes_what_was_accepted_and_refuses_the_rest(self, make: Make) -> None:
+        async def body(front: AsyncEngine) -> None:
+            streams = await front.submit([ask(i) for i in range(4)])
+            closing = asyncio.create_task(front.close(drain=True))
+            await asyncio.sleep(0)
+            with pytest.raises(EngineError):
+                await front.submit([ask(9)])
+            told = await asyncio.gather(*map(collect, streams))
+            assert [end_of(events).finish_reason for events in told] == ["length"] * 4
+            await closing
+
+        driven(make(slots=2), body)
+
+    def test_a_drain_that_takes_too_long_ends_what_is_left(self, make: Make) -> None:
+        async def body(front: AsyncEngine) -> None:
+            (stream,) = await front.submit([ask(1, settings=dataclasses.replace(LONG, max_tokens=4000))])
+            await front.close(drain=True, timeout=0.2)
+            events = await collect(stream)
+            assert end_of(events).finish_reason == "cancelled"
+            assert all(isinstance(event, DenoiseStep | Commit | Finished) for event in events)
+
+        driven(make(), body)

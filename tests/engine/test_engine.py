@@ -1,0 +1,457 @@
+"""The engine on a small random model: concurrency never changes an answer, and everything returns."""
+
+import dataclasses
+import math
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from asking import CANVAS, SETTINGS, Make, ask, end_of, prompt, run, untimed
+
+from redraft.cache.pages import PAGE
+from redraft.config import GenerationSettings
+from redraft.constraints.pins import Allowed
+from redraft.diffusion.records import Commit, DenoiseStep
+from redraft.engine.engine import Engine
+from redraft.engine.request import Event, Finished
+from redraft.engine.settings import POLICIES
+from redraft.errors import PromptError, QueueFullError, SettingError
+from redraft.model import Transformer
+from redraft.reference import Reference
+
+LENGTHS = [1, 20, 255, 256, 300, 700]
+
+
+def nothing_held(engine: Engine) -> bool:
+    stats = engine.stats()
+    return not (stats.running or stats.waiting or stats.full_pages_used or stats.sliding_pages_used or engine.busy)
+
+
+def test_every_step_equals_the_reference(model: Transformer, make: Make) -> None:
+    request = ask(5, 23)
+    ours = [event for event in run(make(), [request])[5] if isinstance(event, DenoiseStep)]
+    theirs = list(Reference(model).generate(list(request.prompt), request.settings, length=CANVAS))
+    assert len(ours) == len(theirs) == 3 * SETTINGS.steps
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.entropy == pytest.approx(other.entropy, abs=2e-3)
+        exact = {"entropy": (), "temperature": 0.0, "request_id": 0}
+        assert dataclasses.replace(mine, **exact) == dataclasses.replace(other, **exact)
+        assert mine.temperature == pytest.approx(other.temperature)
+
+
+def test_canvases_come_in_order_and_then_their_tokens_and_then_the_end(make: Make) -> None:
+    expected = [(canvas, what) for canvas in range(3) for what in (*range(5), "commit")]
+    for events in run(make(), [ask(1), ask(2)]).values():
+        order = [(e.canvas_index, "commit" if isinstance(e, Commit) else e.step)
+                 for e in events if not isinstance(e, Finished)]  # fmt: skip
+        assert order == expected
+        assert isinstance(events[-1], Finished)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_32_concurrent_requests_equal_the_same_requests_alone(make: Make, policy: str) -> None:
+    settings = [dataclasses.replace(SETTINGS, max_tokens=24 + i % 3 * 8, steps=2 + i % 4) for i in range(32)]
+    requests = [ask(i, LENGTHS[i % 6], settings=settings[i]) for i in range(32)]
+    engine = make(policy=policy, prefix_cache=False)
+    together = run(engine, requests)
+    assert nothing_held(engine)
+    alone = make(prefix_cache=False)
+    for request in requests[:: 1 if policy == "mixed" else 7]:
+        assert untimed(run(alone, [request])[request.request_id]) == untimed(together[request.request_id])
+
+
+def test_how_much_of_a_prompt_a_forward_takes_changes_nothing(make: Make) -> None:
+    request = ask(1, 1000)
+    small, large = (run(make(prompt_tokens=tokens), [request])[1] for tokens in (256, 1024))
+    assert untimed(small) == untimed(large)
+
+
+def test_a_chunked_prompt_is_the_prompt(model: Transformer, make: Make) -> None:
+    """Entropies of a first step behind a chunked prompt, against one that was encoded in one piece."""
+    request = ask(3, 700, settings=dataclasses.replace(SETTINGS, steps=1, max_tokens=CANVAS))
+    step = run(make(), [request])[3][0]
+    assert isinstance(step, DenoiseStep)
+    cache = model.new_cache(1, 800)
+    with torch.inference_mode():
+        model.encode(torch.tensor([request.prompt]), cache)
+        logits = model.logits(model.denoise(torch.tensor([step.canvas]), cache)) / step.temperature
+    entropy = torch.distributions.Categorical(logits=logits[0]).entropy()
+    assert step.entropy == pytest.approx(entropy.tolist(), abs=1e-3)
+
+
+class TestPrefixCache:
+    def test_a_hit_equals_a_miss(self, make: Make) -> None:
+        request = ask(1, 3 * PAGE + 40)
+        miss = run(make(prefix_cache=False), [request])[1]
+        engine = make()
+        first, again = run(engine, [request])[1], run(engine, [request])[1]
+        assert untimed(first) == untimed(again) == untimed(miss)
+        assert end_of(first).stats.cached_tokens == 0
+        assert end_of(again).stats.cached_tokens == 3 * PAGE
+
+    def test_a_common_beginning_is_shared_and_the_rest_is_not(self, make: Make) -> None:
+        engine = make()
+        shared = prompt(2 * PAGE, 9)
+        requests = [dataclasses.replace(ask(i), prompt=(*shared, *prompt(300, i))) for i in range(3)]
+        for request in requests:
+            got = run(engine, [request])[request.request_id]
+            alone = run(make(prefix_cache=False), [request])[request.request_id]
+            assert untimed(got) == untimed(alone)
+        assert engine.stats().cached_tokens == 2 * 2 * PAGE
+
+    def test_siblings_encode_their_prompt_once_and_differ(self, make: Make) -> None:
+        engine = make()
+        request = ask(1, 4 * PAGE)
+        told = run(engine, request.siblings([1, 2, 3, 4]))
+        stats = engine.stats()
+        commits = 4 * 2 * CANVAS
+        assert stats.encoded_tokens == 4 * PAGE + commits
+        assert len({end_of(events).token_ids for events in told.values()}) == 4
+        alone = run(make(), [dataclasses.replace(request, settings=dataclasses.replace(request.settings, seed=3))])
+        assert end_of(alone[1]).token_ids == end_of(told[3]).token_ids
+
+    def test_8k_tokens_again_are_not_encoded_again(self, make: Make) -> None:
+        engine = make(prompt_tokens=1024)
+        request = ask(1, 8192 + 100, settings=dataclasses.replace(SETTINGS, steps=1, max_tokens=CANVAS))
+        encoded = []
+        for _ in range(2):
+            before = engine.stats()
+            run(engine, [request])
+            after = engine.stats()
+            encoded.append(after.encoded_tokens - before.encoded_tokens)
+        assert encoded == [8292, 100]
+
+    def test_nothing_written_before_weights_changed_is_shared(self, make: Make) -> None:
+        """Neither what was kept, nor what a running request writes behind its old pages."""
+        version = 1
+        engine = make(weights=lambda: version)
+        run(engine, [ask(1, 2 * PAGE)])
+        engine.add(ask(2, 3 * PAGE))
+        engine.step()
+        version = 2
+        for request_id, length in ((1, 2 * PAGE), (3, 2 * PAGE)):
+            assert end_of(run(engine, [ask(request_id, length)])[request_id]).stats.cached_tokens == 0
+        while engine.busy:
+            engine.step()
+        assert end_of(run(engine, [ask(2, 3 * PAGE)])[2]).stats.cached_tokens == 0
+        assert end_of(run(engine, [ask(3, 2 * PAGE)])[3]).stats.cached_tokens == 2 * PAGE
+
+
+class TestEnds:
+    def test_at_max_tokens(self, make: Make) -> None:
+        end = end_of(run(make(), [ask(1)])[1])
+        assert (end.finish_reason, len(end.token_ids), end.stats.steps) == ("length", 40, (5, 5, 5))
+
+    def test_at_end_of_text(self, make: Make) -> None:
+        free = end_of(run(make(), [ask(1)])[1])
+        eos = free.token_ids[18]
+        end = end_of(run(make(eos_ids=(eos,)), [ask(1)])[1])
+        assert (end.finish_reason, end.stop_text) == ("stop", None)
+        assert end.token_ids == free.token_ids[: free.token_ids.index(eos)]
+
+    def test_at_a_stop_string(self, make: Make) -> None:
+        free = end_of(run(make(), [ask(1)])[1])
+        word = free.text[60:66]
+        settings = dataclasses.replace(SETTINGS, stop=("never", word))
+        events = run(make(), [ask(1, settings=settings)])[1]
+        end = end_of(events)
+        assert (end.finish_reason, end.stop_text) == ("stop", word)
+        assert end.text == free.text[: free.text.index(word)]
+        commits = [event for event in events if isinstance(event, Commit)]
+        assert "".join(commit.text for commit in commits) == end.text
+        assert sum((commit.token_ids for commit in commits), ()) == end.token_ids
+        assert commits[-1].finish_reason == "stop"
+
+    @pytest.mark.parametrize("steps", [0, 1, 3, 5, 6, 8])
+    def test_cancelled_at_any_moment_returns_everything_at_once(self, make: Make, steps: int) -> None:
+        engine = make(slots=2)
+        for i in range(4):
+            engine.add(ask(i, 400))
+        for _ in range(steps):
+            engine.step()
+        for i in range(4):
+            engine.cancel(i)
+            engine.cancel(i)
+        assert engine.stats().full_pages_used == engine.stats().sliding_pages_used == 0
+        ends = engine.tell()
+        assert [(end.request_id, end.finish_reason) for end in ends if isinstance(end, Finished)] == [
+            (i, "cancelled") for i in range(4)
+        ]
+        assert nothing_held(engine)
+        assert engine.step() == []
+
+    def test_a_cancelled_neighbour_is_not_missed(self, make: Make) -> None:
+        expected = run(make(), [ask(1)])[1]
+        engine = make()
+        engine.add(ask(1))
+        engine.add(ask(2))
+        events = engine.step() + engine.step()
+        engine.cancel(2)
+        while engine.busy:
+            events += engine.step()
+        assert untimed([event for event in events if event.request_id == 1]) == untimed(expected)
+
+    def test_timeouts_count_from_the_beginning_and_keep_what_is_committed(self, make: Make) -> None:
+        now = 0.0
+        engine = make(clock=lambda: now, slots=1)
+        engine.add(ask(1, timeout=10.0))
+        engine.add(ask(2, timeout=3.0))
+        ends: list[Finished] = []
+        while engine.busy:
+            ends += [event for event in engine.step() if isinstance(event, Finished)]
+            now += 1.0
+        assert [(end.request_id, end.finish_reason) for end in ends] == [(2, "timeout"), (1, "timeout")]
+        assert ends[0].stats.queue_seconds == 3.0
+        assert (ends[1].stats.seconds, len(ends[1].token_ids), ends[1].stats.steps) == (10.0, 2 * CANVAS, (5, 5))
+        assert nothing_held(engine)
+
+    def test_leaving_an_iterator_early_cancels(self, make: Make) -> None:
+        engine = make()
+        events = engine.answer([ask(i) for i in range(3)])
+        next(events)
+        events.close()
+        assert nothing_held(engine)
+
+    def test_two_iterators_share_an_engine(self, make: Make) -> None:
+        engine = make()
+        one, other = engine.answer([ask(1)]), engine.answer([ask(2)])
+        mixed = [event for pair in zip(one, other, strict=True) for event in pair]
+        for i in (1, 2):
+            assert untimed([e for e in mixed if e.request_id == i]) == untimed(run(make(), [ask(i)])[i])
+
+
+class TestRefusals:
+    def test_a_full_queue(self, make: Make) -> None:
+        engine = make(slots=1, max_waiting=2)
+        engine.add(ask(0))
+        engine.step()
+        engine.add(ask(1))
+        engine.add(ask(2))
+        with pytest.raises(QueueFullError, match="2 requests are waiting already; the queue holds 2") as caught:
+            engine.add(ask(3))
+        assert caught.value.retry_after >= 1
+        assert engine.stats().refused == 1
+        assert engine.stats().waiting == 2
+
+    def test_more_requests_than_may_wait_are_fed_in(self, make: Make) -> None:
+        told = run(make(slots=2, max_waiting=3), [ask(i) for i in range(9)])
+        assert all(end_of(events).finish_reason == "length" for events in told.values())
+
+    @pytest.mark.parametrize(
+        ("change", "error", "sentence"),
+        [
+            ({"prompt": ()}, PromptError, "prompt is empty"),
+            ({"prompt": (3, 256)}, PromptError, "Token id 256 is outside the vocabulary of 256"),
+            ({"prompt": (-1, 5)}, PromptError, "Token id -1"),
+            ({"prompt": (5,) * 9200}, PromptError, "exceed the context of 9216"),
+            ({"timeout": 0.0}, SettingError, "timeout is 0.0; it must be above 0"),
+            ({"request_id": 7}, SettingError, "request_id 7 is being answered already"),
+        ],
+    )
+    def test_what_can_never_be_answered(
+        self, make: Make, change: dict[str, object], error: type[Exception], sentence: str
+    ) -> None:
+        engine = make()
+        engine.add(ask(7))
+        with pytest.raises(error, match=sentence):
+            engine.add(dataclasses.replace(ask(1), **change))
+        assert engine.stats().refused == 1
+        run(engine, [ask(2)])
+
+    def test_more_pages_than_there_are(self, make: Make) -> None:
+        engine = make(slots=1, memory_gb=0.004)
+        pages = engine.stats().full_pages
+        with pytest.raises(SettingError, match=f"pages of 256 tokens; the engine has {pages}"):
+            engine.add(ask(1, 9000))
+
+
+class Even:
+    """A constraint for tests: only even tokens, whole after 20 of them; notes how it is asked."""
+
+    min_tokens = 20
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int]] = []
+        self.length = 0
+
+    def check(self, max_tokens: int) -> None:
+        if max_tokens < self.min_tokens:
+            raise SettingError(f"The shortest valid answer has {self.min_tokens} tokens.")
+
+    def begin(self) -> "Even":
+        return self
+
+    @property
+    def complete(self) -> bool:
+        return self.length >= self.min_tokens
+
+    def canvas(self, length: int, tokens_left: int) -> Allowed:
+        self.calls.append(("canvas", tokens_left))
+        return Allowed(forbidden={position: range(1, 256, 2) for position in range(length)})
+
+    def advance(self, token_ids: Sequence[int]) -> None:
+        self.calls.append(("advance", len(token_ids)))
+        self.length += len(token_ids)
+
+
+class TestConstraints:
+    def test_a_constraint_holds_and_hears_of_every_canvas(self, make: Make) -> None:
+        rule = Even()
+        end = end_of(run(make(), [ask(1, constraint=rule)])[1])
+        assert not any(token % 2 for token in end.token_ids)
+        assert end.finish_reason == "stop", "a whole answer at max_tokens is not cut off"
+        assert [call for call in rule.calls if call[0] == "canvas"] == [("canvas", n) for n in (40, 24, 8)]
+        assert [call for call in rule.calls if call[0] == "advance"] == [("advance", n) for n in (16, 16, 8)]
+
+    def test_one_that_cannot_be_met_is_refused(self, make: Make) -> None:
+        with pytest.raises(SettingError, match="shortest valid answer has 20 tokens"):
+            make().add(ask(1, constraint=Even(), settings=dataclasses.replace(SETTINGS, max_tokens=19)))
+
+    def test_the_first_position_can_be_kept_from_ending_the_answer(self, make: Make) -> None:
+        endings = tuple(range(200))
+        settings = dataclasses.replace(SETTINGS, forbid_empty=True, steps=2)
+        for i in range(4):
+            assert end_of(run(make(eos_ids=endings), [ask(i, settings=settings)])[i]).token_ids[0] >= 200
+
+
+class TestScarcity:
+    def test_a_small_budget_queues_and_answers_all(self, make: Make) -> None:
+        engine = make(memory_gb=0.003, slots=8)
+        requests = [ask(i, 1000) for i in range(6)]
+        told = run(engine, requests)
+        assert 5 <= engine.stats().full_pages < 6 * 5
+        for request in requests:
+            alone = run(make(), [request])[request.request_id]
+            assert untimed(alone) == untimed(told[request.request_id])
+        assert nothing_held(engine)
+
+    def test_cached_pages_give_way(self, make: Make) -> None:
+        engine = make(memory_gb=0.003, slots=2)
+        for i in range(8):
+            run(engine, [ask(i, 1000, settings=dataclasses.replace(SETTINGS, steps=1))])
+        stats = engine.stats()
+        assert 0 < stats.full_pages_cached <= stats.full_pages
+        assert nothing_held(engine)
+
+
+def test_a_storm_of_shared_prompts_in_scarce_memory_changes_no_answer(make: Make) -> None:
+    """Common beginnings, pages given away and adopted, requests that come, leave and run out of time in between."""
+    luck = random.Random(5)
+    bases = [prompt(length, 90 + i) for i, length in enumerate((2 * PAGE, 3 * PAGE + 7, 5 * PAGE))]
+    short = dataclasses.replace(SETTINGS, steps=2, max_tokens=24)
+    requests = []
+    for i in range(30):
+        base = luck.choice(bases)
+        mine = (*base[: luck.choice((PAGE, 2 * PAGE, len(base)))], *prompt(luck.randrange(1, 60), i))
+        requests.append(dataclasses.replace(ask(i, settings=short), prompt=mine))
+    engine = make(memory_gb=0.003, slots=5)
+    told: dict[int, list[Event]] = {i: [] for i in range(30)}
+    coming = list(requests)
+    while coming or engine.busy:
+        if coming and luck.random() < 0.7:
+            engine.add(coming.pop())
+        if luck.random() < 0.1:
+            engine.cancel(luck.randrange(30))
+        for event in engine.step():
+            told[event.request_id].append(event)
+    assert nothing_held(engine)
+    assert engine.stats().cached_tokens > 0
+    whole = [request for request in requests if end_of(told[request.request_id]).finish_reason == "length"]
+    assert 15 < len(whole) < 30
+    alone = make(prefix_cache=False)
+    for request in whole:
+        assert untimed(run(alone, [request])[request.request_id]) == untimed(told[request.request_id])
+
+
+class TestConfidence:
+    def test_tokens_say_how_sure_the_model_was(self, make: Make) -> None:
+        settings = dataclasses.replace(SETTINGS, logprobs=3)
+        events = run(make(), [ask(1, settings=settings)])[1]
+        end = end_of(events)
+        last = {event.canvas_index: event for event in events if isinstance(event, DenoiseStep)}
+        assert tuple(token.token_id for token in end.tokens) == end.token_ids
+        for i, token in enumerate(end.tokens):
+            step = last[i // CANVAS]
+            assert token.entropy == step.entropy[i % CANVAS]
+            assert token.logprob is not None
+            assert token.top[0] == (token.token_id, token.logprob)
+            assert [p for _, p in token.top] == sorted((p for _, p in token.top), reverse=True)
+            assert sum(math.exp(p) for _, p in token.top) <= 1.0001
+            drafts = [e.argmax_canvas[i % CANVAS] for e in events if isinstance(e, DenoiseStep)
+                      and e.canvas_index == i // CANVAS]  # fmt: skip
+            assert set(drafts[token.settled_step :]) == {token.token_id}
+            assert token.settled_step == 0 or drafts[token.settled_step - 1] != token.token_id
+
+    def test_logprobs_only_when_asked_and_they_change_nothing(self, make: Make) -> None:
+        plain = run(make(), [ask(1)])[1]
+        asked = run(make(), [ask(1, settings=dataclasses.replace(SETTINGS, logprobs=0))])[1]
+        assert end_of(plain).tokens[0].logprob is None
+        assert end_of(asked).tokens[0].top == ()
+        assert end_of(asked).tokens[0].logprob is not None
+        assert untimed(plain[:-1]) == untimed(asked[:-1])
+
+    def test_drafts_only_when_wanted(self, make: Make) -> None:
+        events = run(make(), [ask(1, drafts=False)])[1]
+        assert [type(event) for event in events] == [Commit, Commit, Commit, Finished]
+        assert end_of(events).token_ids == end_of(run(make(), [ask(1)])[1]).token_ids
+
+
+class TestShortAnswers:
+    @pytest.mark.parametrize(("max_tokens", "lengths"), [(16, [32]), (33, [32, 16]), (40, [32, 16]), (50, [32, 32])])
+    def test_a_fitted_canvas_is_as_short_as_what_is_left(self, make: Make, max_tokens: int, lengths: list[int]) -> None:
+        fitted = dataclasses.replace(SETTINGS, max_tokens=max_tokens, canvas_length=32, fit_canvas=True, steps=1)
+        lengths = [16] if max_tokens == 16 else lengths
+        events = run(make(), [ask(1, settings=fitted)])[1]
+        assert [len(event.canvas) for event in events if isinstance(event, DenoiseStep)] == lengths
+        assert len(end_of(events).token_ids) == max_tokens
+        whole = run(make(), [ask(1, settings=dataclasses.replace(fitted, fit_canvas=False))])[1]
+        assert {len(event.canvas) for event in whole if isinstance(event, DenoiseStep)} == {32}
+
+
+class TestLatencyBudget:
+    def answer(self, make: Make, *, budget_ms: float | None, forward: float, steps: int = 40) -> Finished:
+        """Forwards take `forward` seconds by the engine's clock."""
+        now = 0.0
+
+        class Slow:
+            def __init__(self, runner: object) -> None:
+                self.runner = runner
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(self.runner, name)
+
+            def run(self, work: object) -> object:
+                nonlocal now
+                now += forward
+                return self.runner.run(work)  # type: ignore[attr-defined]
+
+        engine = make(clock=lambda: now)
+        engine.runner = Slow(engine.runner)  # type: ignore[assignment]
+        settings = dataclasses.replace(SETTINGS, steps=steps, latency_budget_ms=budget_ms)
+        run(engine, [ask(9, settings=dataclasses.replace(SETTINGS, steps=1))])  # a first measurement
+        return end_of(run(engine, [ask(1, settings=settings)])[1])
+
+    def test_the_step_caps_fill_the_budget(self, make: Make) -> None:
+        end = self.answer(make, budget_ms=3000, forward=0.1)
+        assert end.stats.steps == end.stats.step_budgets == (10, 10, 10)
+        assert end.stats.seconds == pytest.approx(3.0)
+
+    def test_more_time_than_steps_changes_nothing(self, make: Make) -> None:
+        end = self.answer(make, budget_ms=60_000, forward=0.1, steps=4)
+        assert end.stats.steps == end.stats.step_budgets == (4, 4, 4)
+
+    def test_too_little_time_takes_a_step_per_canvas(self, make: Make) -> None:
+        assert self.answer(make, budget_ms=1, forward=0.1).stats.step_budgets == (1, 1, 1)
+
+    def test_without_a_budget_the_caps_are_the_setting(self, make: Make) -> None:
+        assert self.answer(make, budget_ms=None, forward=0.1, steps=3).stats.step_budgets == (3, 3, 3)
+
+
+def test_settings_that_only_the_engine_reads_are_checked() -> None:
+    for wrong, sentence in (
+        ({"latency_budget_ms": 0}, "latency_budget_ms is 0; it must be above 0"),
+        ({"logprobs": 21}, "logprobs is 21; it must be between 0 and 20"),
+    ):
+        with pytest.raises(SettingError, match=sentence):
+            GenerationSettings(**wrong)

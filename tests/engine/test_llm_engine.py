@@ -1,0 +1,131 @@
+"""What `LLM` makes of its engine: streams side by side, confidence in results, changed weights noticed."""
+
+import dataclasses
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+import torch
+
+from redraft.diffusion.records import Commit, DenoiseStep
+from redraft.engine.settings import EngineSettings
+from redraft.errors import SettingError
+from redraft.llm import LLM
+from redraft.model import Transformer
+from redraft.model.initialise import initialise
+from redraft.model.presets import preset
+from redraft.text.tokenizer import Tokenizer
+
+SHORT = {"max_tokens": 24, "steps": 3}
+
+
+@pytest.fixture
+def llm() -> LLM:
+    config = dataclasses.replace(preset("nano"), vocab_size=16_384, max_position_embeddings=1024, eos_token_id=(1,))
+    model = Transformer(config).eval()
+    initialise(model, 3)
+    assets = Path(str(files("redraft") / "assets" / "tiny"))
+    return LLM(model, Tokenizer.from_folder(assets), None, path=assets)
+
+
+def long_prompt() -> list[int]:
+    return [2, *range(100, 700)]
+
+
+def test_streams_side_by_side_do_not_mix(llm: LLM) -> None:
+    alone = [list(llm.stream([2, 40 + i], seed=i, **SHORT)) for i in range(2)]
+    pairs = zip(*(llm.stream([2, 40 + i], seed=i, **SHORT) for i in range(2)), strict=True)
+    assert [list(side) for side in zip(*pairs, strict=True)] == alone
+
+
+def test_a_stream_that_is_left_costs_nothing_more(llm: LLM) -> None:
+    next(llm.stream([2, 50], **SHORT))
+    assert not llm.engine.stats().running
+    assert not llm.engine.busy
+
+
+def test_a_stream_that_was_read_to_its_end_has_the_result(llm: LLM) -> None:
+    stream = llm.stream([2, 50], **SHORT)
+    next(stream)
+    assert stream.result is None
+    list(stream)
+    expected = llm.generate([2, 50], **SHORT)
+    assert stream.result is not None
+    assert (stream.result.token_ids, stream.result.tokens) == (expected.token_ids, expected.tokens)
+    assert stream.result.stats.prompt_tokens == 2
+
+
+def test_a_closed_stream_has_no_result_and_stops(llm: LLM) -> None:
+    stream = llm.stream([2, 50], **SHORT)
+    next(stream)
+    stream.close()
+    assert list(stream) == []
+    assert stream.result is None
+    assert not llm.engine.busy
+
+
+def test_a_result_says_how_sure_the_model_was_of_each_token(llm: LLM) -> None:
+    result = llm.generate([2, 50], logprobs=2, **SHORT)
+    assert tuple(token.token_id for token in result.tokens) == result.token_ids
+    assert {len(token.top) for token in result.tokens} == {2}
+    steps = [record for record in llm.stream([2, 50], **SHORT) if isinstance(record, DenoiseStep)]
+    last = next(step for step in reversed(steps) if step.canvas_index == 0)
+    assert [token.entropy for token in result.tokens[:16]] == list(last.entropy)
+
+
+def test_a_repeated_prompt_is_not_encoded_again(llm: LLM) -> None:
+    first, again = llm.generate(long_prompt(), **SHORT), llm.generate(long_prompt(), **SHORT)
+    assert (first.stats.cached_tokens, again.stats.cached_tokens) == (0, 512)
+    assert again.token_ids == first.token_ids
+
+
+def test_changed_weights_are_noticed(llm: LLM) -> None:
+    before = llm.generate(long_prompt(), **SHORT)
+    with torch.no_grad():
+        llm.model.layers[0].attention.k_proj.weight.mul_(-1.0)  # type: ignore[union-attr]
+    after = llm.generate(long_prompt(), **SHORT)
+    assert after.stats.cached_tokens == 0
+    fresh = LLM(llm.model, llm.tokenizer, None, path=llm.path).generate(long_prompt(), **SHORT)
+    assert before.token_ids != after.token_ids == fresh.token_ids
+
+
+def test_a_moved_model_gets_a_new_engine(llm: LLM) -> None:
+    llm.generate([2, 50], **SHORT)
+    llm.model.to(torch.bfloat16)
+    assert len(llm.generate([2, 50], **SHORT).token_ids) <= 24
+
+
+def test_a_prompt_shrinks_only_its_own_answer(llm: LLM) -> None:
+    """Without max_tokens a long prompt leaves room for little; its neighbour's answer is not cut to that."""
+    together = llm.generate_batch([[2, *range(5, 1000)], [2, 50]], steps=1)
+    assert len(together[0].token_ids) <= 16
+    assert together[1].token_ids == llm.generate([2, 50], steps=1).token_ids
+
+
+def test_a_latency_budget_is_kept_and_reported(llm: LLM) -> None:
+    llm.generate([2, 50], **SHORT)
+    hurried = llm.generate([2, 50], max_tokens=16, steps=4000, confidence_threshold=1e-12, latency_budget_ms=300)
+    (chosen,) = hurried.stats.step_budgets
+    assert chosen == hurried.stats.steps[0] < 4000
+
+
+def test_a_request_is_what_generate_would_ask(llm: LLM) -> None:
+    request = llm.request([2, 50], request_id=9, timeout=3.0, drafts=False, seed=4, **SHORT)
+    assert (request.request_id, request.prompt, request.settings.seed, request.settings.steps) == (9, (2, 50), 4, 3)
+    engine = llm.new_engine(EngineSettings(slots=2))
+    commits = [event for event in engine.answer([request]) if isinstance(event, Commit)]
+    assert sum((c.token_ids for c in commits), ()) == llm.generate([2, 50], seed=4, **SHORT).token_ids
+
+
+def test_settings_of_an_engine_are_checked() -> None:
+    with pytest.raises(SettingError, match="policy is 'fair'; it must be one of mixed"):
+        EngineSettings(policy="fair")
+    with pytest.raises(SettingError, match="slots is 0"):
+        EngineSettings(slots=0)
+    with pytest.raises(SettingError, match="memory_gb is -1"):
+        EngineSettings(memory_gb=-1)
+
+
+def test_a_budget_below_a_page_is_refused_with_the_numbers(llm: LLM) -> None:
+    with pytest.raises(SettingError, match=r"A page of 256 tokens takes .* the memory for pages is 1000"):
+        llm.new_engine(EngineSettings(memory_gb=1e-6))

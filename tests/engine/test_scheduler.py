@@ -1,0 +1,231 @@
+"""The scheduler by simulation: nobody starves, nothing runs out, every policy does what it is named for."""
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from redraft.cache.pages import PAGE, pages_for
+from redraft.cache.prefix import prefix_keys
+from redraft.engine.scheduler import Job, Plan, Scheduler
+from redraft.engine.settings import POLICIES, EngineSettings
+from redraft.engine.simulation import Load, Simulated, simulate
+from redraft.engine.work import Limits
+from redraft.errors import PromptError, SettingError
+
+LIMITS = Limits(
+    slots=8, full_pages=200, sliding_pages=120, window=1024, context=32_768, chunk=PAGE, canvas=256, forward=4096
+)
+SETTINGS = EngineSettings(slots=8)
+
+
+def cost(plan: Plan) -> float:
+    """A millisecond for starting, and one for every 100 tokens."""
+    return 1e-3 * (1 + plan.tokens / 100)
+
+
+def mixed_load(seed: int, count: int = 60) -> list[Load]:
+    luck = random.Random(seed)
+    return [
+        Load(
+            arrival=luck.random() * 0.5,
+            prompt=luck.choice((1, 40, 256, 700, 5000)),
+            steps=tuple(luck.randrange(1, 20) for _ in range(luck.randrange(1, 5))),
+            canvas=luck.choice((16, 64, 256)),
+        )
+        for _ in range(count)
+    ]
+
+
+def check_plan(scheduler: Scheduler, plan: Plan) -> None:
+    """What must hold before every forward."""
+    assert 0 < plan.tokens <= scheduler.limits.forward
+    assert len({turn.job.slot for turn in plan.turns}) == len(plan.turns)
+    assert len(scheduler.running) <= scheduler.slots
+    prompt = 0
+    for turn in plan.turns:
+        table, (first, stop) = turn.job.table, turn.encode
+        assert table is not None
+        assert stop == first or first == turn.job.encoded
+        end = stop + (turn.job.length if turn.denoise else 0)
+        assert len(table.full) >= pages_for(end)
+        assert min(table.full) >= 0
+        seen = max(0, first - scheduler.limits.window + 1) // PAGE
+        assert min(table.sliding[seen : pages_for(end)]) >= 0
+        chunks = turn.chunks()
+        assert sum(b - a for a, b in chunks) == stop - first
+        if first < turn.job.prompt_length:
+            prompt += stop - first
+            assert all(a % PAGE == 0 and b - a <= PAGE for a, b in chunks)
+            assert all(b % PAGE == 0 or b == turn.job.prompt_length for _, b in chunks)
+    assert prompt <= scheduler.settings.prompt_tokens
+    for pool in (scheduler.pages.full, scheduler.pages.sliding):
+        assert pool.held <= pool.count
+
+
+def written_pages_are_written_once(scheduler: Scheduler, plan: Plan) -> None:
+    """No two jobs of a forward write the same page."""
+    pages: list[int] = []
+    for turn in plan.turns:
+        assert turn.job.table is not None
+        end = turn.encode[1] + (turn.job.length if turn.denoise else 0)
+        pages += turn.job.table.full[turn.encode[0] // PAGE : pages_for(end)]
+    assert len(pages) == len(set(pages))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("seed", range(3))
+def test_everybody_is_served_in_full(policy: str, seed: int) -> None:
+    loads = mixed_load(seed)
+    done = simulate(loads, LIMITS, replace(SETTINGS, policy=policy), cost, check_plan)
+    assert all(life.ended > life.admitted >= life.load.arrival for life in done.lives)
+    assert done.canvas_steps == sum(sum(load.steps) for load in loads)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_scarce_budget_delays_and_never_fails(policy: str) -> None:
+    """Room for two long requests: the books stay right although everybody wants more than there is."""
+    limits = replace(LIMITS, full_pages=52, sliding_pages=24, forward=1024)
+    done = simulate(mixed_load(7, 40), limits, replace(SETTINGS, policy=policy), cost, check_plan)
+    assert all(life.ended for life in done.lives)
+
+
+def test_requests_get_their_slots_in_the_order_they_came() -> None:
+    """A long request at the head is not overtaken by short ones that would fit."""
+    loads = [Load(arrival=i * 1e-9, prompt=4000 if i % 5 == 0 else 10, steps=(5, 5)) for i in range(40)]
+    limits = replace(LIMITS, full_pages=40, sliding_pages=30)
+    done = simulate(loads, limits, SETTINGS, cost, check_plan)
+    admitted = [life.admitted for life in done.lives]
+    assert admitted == sorted(admitted)
+
+
+def test_nobody_who_runs_waits_for_ever() -> None:
+    """A forward that holds four canvases, eight requests: everybody has a turn at least every other forward."""
+    loads = [Load(arrival=0, prompt=10, steps=(30, 30, 30)) for _ in range(8)]
+    done = simulate(loads, replace(LIMITS, forward=1200), SETTINGS, cost, check_plan)
+    assert max(done.waits) <= 3
+
+
+def test_canvases_at_one_step_do_not_wait_for_ever_for_the_others() -> None:
+    """One request is always at a step of its own while many others march together."""
+    loads = [Load(arrival=0, prompt=10, steps=(40,) * 6) for _ in range(7)] + [
+        Load(arrival=0.05, prompt=10, steps=(40,))
+    ]
+    done = simulate(loads, LIMITS, replace(SETTINGS, policy="step-homogeneous"), cost, check_plan)
+    assert max(done.waits) <= 16
+    assert done.lives[-1].ended < max(life.ended for life in done.lives[:-1])
+
+
+def test_mixed_serves_every_canvas_in_every_forward() -> None:
+    done = simulate([Load(arrival=0, prompt=100, steps=(i + 3, 9)) for i in range(8)], LIMITS, SETTINGS, cost)
+    assert max(done.waits) == 1
+    assert done.forwards == 10 + 9  # the slowest request's steps: commits and prompts cost no forward of their own
+
+
+def test_homogeneous_forwards_hold_one_step() -> None:
+    def watch(scheduler: Scheduler, plan: Plan) -> None:
+        assert len({turn.job.step for turn in plan.turns}) == 1
+
+    simulate(mixed_load(1), LIMITS, replace(SETTINGS, policy="step-homogeneous"), cost, watch)
+
+
+def test_run_to_completion_starts_nobody_while_a_canvas_runs() -> None:
+    cohort: set[tuple[int, int]] = set()
+
+    def watch(scheduler: Scheduler, plan: Plan) -> None:
+        canvases = {(turn.job.request_id, turn.job.canvas_index) for turn in plan.turns}
+        if canvases - cohort:
+            assert not canvases & cohort, "a canvas began beside others that were further on"
+            cohort.clear()
+            cohort.update(canvases)
+
+    loads = [Load(arrival=0.002 * i, prompt=20, steps=(5 + i % 3, 4)) for i in range(30)]
+    simulate(loads, LIMITS, replace(SETTINGS, policy="run-to-completion"), cost, watch)
+
+
+def test_a_finished_canvas_frees_its_place_at_once() -> None:
+    """Ten short answers pass through one slot beside a long one, without waiting for it."""
+    loads = [Load(arrival=0, prompt=10, steps=(48,) * 4)] + [Load(arrival=0, prompt=10, steps=(4,)) for _ in range(10)]
+    done = simulate(loads, LIMITS, replace(SETTINGS, slots=2), cost)
+    assert max(life.ended for life in done.lives[1:]) < done.lives[0].ended
+    waiting = simulate(loads, LIMITS, replace(SETTINGS, slots=2, policy="run-to-completion"), cost)
+    assert max(life.ended for life in waiting.lives[1:]) > done.lives[0].ended
+
+
+class TestNeverFits:
+    def job(self, prompt: int, positions: int) -> Job:
+        return Job(request_id=1, prompt_length=prompt, positions=positions, length=256)
+
+    def test_the_context(self) -> None:
+        with pytest.raises(PromptError, match=r"prompt of 32700 tokens .* position 32956 exceed the context of 32768"):
+            Scheduler(LIMITS, SETTINGS).check(self.job(32_700, 32_956))
+
+    def test_the_pages(self) -> None:
+        with pytest.raises(SettingError, match=r"need 79 pages of 256 tokens; the engine has 20"):
+            Scheduler(replace(LIMITS, full_pages=20), SETTINGS).check(self.job(20_000, 20_200))
+
+    def test_the_sliding_pages(self) -> None:
+        with pytest.raises(SettingError, match=r"need 10 sliding pages of 256 tokens; the engine has 9"):
+            Scheduler(replace(LIMITS, sliding_pages=9), SETTINGS).check(self.job(20_000, 20_200))
+
+    def test_what_just_fits_runs(self) -> None:
+        load = Load(arrival=0, prompt=20_000, steps=(3, 2))
+        limits = replace(LIMITS, full_pages=pages_for(20_512), sliding_pages=10)
+        assert simulate([load], limits, SETTINGS, cost, check_plan).lives[0].ended
+
+
+class TestPrefixes:
+    KEYS = tuple(prefix_keys([1] * 8192))
+
+    def run(self, *arrivals: float) -> tuple[Simulated, int]:
+        """One prompt of 8k tokens several times; returns how many of its tokens were encoded, too."""
+        encoded = 0
+
+        def watch(scheduler: Scheduler, plan: Plan) -> None:
+            nonlocal encoded
+            check_plan(scheduler, plan)
+            written_pages_are_written_once(scheduler, plan)
+            encoded += sum(turn.encode[1] - turn.encode[0] for turn in plan.turns)
+
+        loads = [Load(arrival=at, prompt=8200, steps=(3,), keys=self.KEYS) for at in arrivals]
+        return simulate(loads, LIMITS, SETTINGS, cost, watch), encoded
+
+    def test_a_prompt_that_comes_again_is_not_encoded_again(self) -> None:
+        done, encoded = self.run(0, 10)
+        assert encoded == 8200 + 8
+        first, second = (life.first_commit - life.load.arrival for life in done.lives)
+        assert second < first / 5
+
+    def test_prompts_that_come_together_are_encoded_once(self) -> None:
+        done, encoded = self.run(0, 0, 0, 0)
+        assert encoded == 8200 + 3 * 8
+        assert max(life.first_commit for life in done.lives) < 1.2 * min(life.first_commit for life in done.lives)
+
+    def test_a_request_whose_writer_leaves_goes_on_itself(self) -> None:
+        scheduler = Scheduler(LIMITS, SETTINGS)
+        jobs = [Load(arrival=0, prompt=8200, steps=(1,), keys=self.KEYS).job(i) for i in range(2)]
+        for job in jobs:
+            scheduler.add(job)
+        scheduler.admit()
+        scheduler.ran(scheduler.plan())
+        scheduler.remove(jobs[0])
+        while jobs[1].prompt_left:
+            plan = scheduler.plan()
+            check_plan(scheduler, plan)
+            scheduler.ran(plan)
+        assert jobs[1].encoded == 8200
+
+
+def test_everything_returns() -> None:
+    scheduler = Scheduler(LIMITS, SETTINGS)
+    jobs = [Load(arrival=0, prompt=600 * (i + 1), steps=(5,)).job(i) for i in range(12)]
+    for job in jobs:
+        scheduler.add(job)
+    scheduler.admit()
+    scheduler.ran(scheduler.plan())
+    for job in jobs:
+        scheduler.remove(job)
+    assert not scheduler.running
+    assert not scheduler.waiting
+    assert scheduler.pages.full.held == scheduler.pages.sliding.held == 0
+    assert sorted(scheduler._free_slots) == list(range(8))
