@@ -1,0 +1,207 @@
+"""`decide`: one of the choices for every slot, its probability, and no text written.
+
+Slots are read from left to right, each for all questions in one batch. What is not sure enough is read again
+with other noise, and the probabilities of all reads are averaged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from redraft.deciding.asking import Front, Question, Tools, content_free, question_ids, split_questions
+from redraft.deciding.calibration import calibrated
+from redraft.deciding.form import Form
+from redraft.deciding.read import Row, choice_logprobs, read, rows_of
+from redraft.deciding.result import Decision, Reading
+from redraft.diffusion.prefill import prefill
+from redraft.errors import PromptError, SettingError
+
+Choices = Sequence[str] | Mapping[str, Sequence[str]]
+"""A list of choices, or one for each named slot."""
+
+SURE = 0.9
+"""A confidence below this is read again."""
+READS = 4
+"""Most reads of one slot."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """How to read: see `decide`."""
+
+    calibrate: bool
+    temperature: float = 1.0
+    sure: float = SURE
+    reads: int = READS
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        _require(isinstance(self.calibrate, bool), "calibrate", self.calibrate, "True or False")
+        _require(_number(self.temperature) and self.temperature > 0, "temperature", self.temperature, "above 0")
+        _require(_number(self.sure) and 0 <= self.sure <= 1, "sure", self.sure, "between 0 and 1")
+        _require(type(self.reads) is int and 1 <= self.reads <= 64, "reads", self.reads, "between 1 and 64")
+        _require(type(self.seed) is int and 0 <= self.seed < 2**62, "seed", self.seed, "between 0 and 2^62 - 1")
+
+
+def decide(
+    front: Front,
+    question: Question | Sequence[Question],
+    choices: Choices,
+    *,
+    template: str | None = None,
+    ends: bool = True,
+    tools: Tools = None,
+    calibrate: bool = False,
+    temperature: float = 1.0,
+    sure: float = SURE,
+    reads: int = READS,
+    seed: int = 0,
+) -> Decision | list[Decision]:
+    """Choose for one question, or for each of several (a list of strings, chats or lists of token ids).
+
+    choices      a list, or lists by slot name for the slots of `template`, such as "The {animal} is {size}."
+    ends         whether the answer is over behind the template
+    tools        declared to the model, for a question that is a str or a chat
+    calibrate    take off what the model says of a question without content; costs the same reads once more
+    temperature  divides the log-odds; see `redraft.deciding.fit_temperature`
+    sure, reads  read again, up to `reads` times in all, what is less probable than `sure`
+    Raises `PromptError` and `SettingError` before any compute.
+    """
+    rule = Rule(calibrate=calibrate, temperature=temperature, sure=sure, reads=reads, seed=seed)
+    form = Form.of(choices, template, ends=ends)
+    form.check(front.tokenizer)
+    questions, several = split_questions(question)
+    bare = [content_free(one) for one in questions] if calibrate else []
+    if None in bare:
+        raise SettingError("calibrate needs a question that is a str or a chat with a user's message.")
+    asked = [*questions, *(one for one in bare if one is not None)]
+    prompts = [question_ids(front, one, form, tools) for one in asked]
+    decisions = _decide(front, form, prompts, len(questions), rule)
+    return decisions if several else decisions[0]
+
+
+def _decide(front: Front, form: Form, prompts: list[list[int]], count: int, rule: Rule) -> list[Decision]:
+    """Decisions on the first `count` prompts; the others, if any, are the same ones without content."""
+    places = {prompt: row for row, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
+    rows = [places[tuple(prompt)] for prompt in prompts]
+    desk = _Desk(front, form, [list(prompt) for prompt in places], rule)
+    asked = [_Asked(row, rows[count + i] if len(rows) > count else None) for i, row in enumerate(rows[:count])]
+    for _ in form.names:
+        desk.read_slot(asked)
+    return [Decision(text=form.fill(one.values), readings=tuple(one.readings), forwards=one.forwards) for one in asked]
+
+
+@dataclass(slots=True)
+class _Asked:
+    """One question while its slots are read. `row` is its prompt in the cache, `bare` the same without content."""
+
+    row: int
+    bare: int | None
+    readings: list[Reading] = field(default_factory=list)
+    forwards: int = 0
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        return tuple(reading.choice for reading in self.readings)
+
+
+_Place = tuple[int, tuple[str, ...]]
+"""A prompt's row, and what its earlier slots hold."""
+
+
+@dataclass(slots=True)
+class _Reads:
+    """All reads of one slot at one place: log p of every choice, one list per read."""
+
+    rows: list[Row]
+    count: int
+    logprobs: list[list[float]] = field(default_factory=list)
+
+    @property
+    def mean(self) -> list[float]:
+        """Logarithms of the mean probabilities."""
+        return [_log_mean(column) for column in zip(*self.logprobs, strict=True)]
+
+    @property
+    def forwards(self) -> int:
+        return len(self.rows) * len(self.logprobs)
+
+
+class _Desk:
+    """The encoded prompts, and how slots are read from them."""
+
+    def __init__(self, front: Front, form: Form, prompts: list[list[int]], rule: Rule) -> None:
+        self._model, self._tokenizer, self._form, self._rule = front.model, front.tokenizer, form, rule
+        self._longest = max(map(len, prompts))
+        for slot in range(len(form.names)):  # any choice of the earlier slots will do to see that the answer fits
+            self._rows(0, tuple(choices[0] for choices in form.choices[:slot]))
+        self._cache = self._model.new_cache(len(prompts), self._longest)
+        prefill(self._model, self._cache, prompts)
+
+    def read_slot(self, asked: Sequence[_Asked]) -> None:
+        """Read the next slot of every question, and again those that are not sure."""
+        places = [(one.row, one.values) for one in asked]
+        bare = [(one.bare, one.values) for one in asked if one.bare is not None]
+        free = self._read(bare, lambda place, reads: False)
+        bias_of = {place: free[other].mean for place, other in zip(places, bare, strict=False)}
+        sure = self._rule.sure
+        found = self._read(places, lambda place, reads: max(self._judged(reads, bias_of.get(place))) >= sure)
+        for one, place in zip(asked, places, strict=True):
+            one.forwards += found[place].forwards
+            one.readings.append(self._reading(len(one.readings), found[place], bias_of.get(place)))
+
+    def _read(self, places: Sequence[_Place], enough: Callable[[_Place, _Reads], bool]) -> dict[_Place, _Reads]:
+        """Up to `reads` reads at every place, as long as they are not enough; all open places are one batch."""
+        found = {place: self._rows(*place) for place in dict.fromkeys(places)}
+        open_places = list(found)
+        for number in range(self._rule.reads):
+            rows = [row for place in open_places for row in found[place].rows]
+            odds = iter(read(self._model, self._cache, rows, self._rule.seed + number))
+            for place in open_places:
+                mine = found[place]
+                mine.logprobs.append(choice_logprobs(mine.count, mine.rows, [next(odds) for _ in mine.rows]))
+            open_places = [place for place in open_places if not enough(place, found[place])]
+        return found
+
+    def _rows(self, row: int, values: tuple[str, ...]) -> _Reads:
+        strings = self._form.strings(self._tokenizer, values)
+        last = self._form.ends and len(values) == len(self._form.names) - 1
+        rows = rows_of(row, strings, self._tokenizer.eos_id if last else None)
+        context = self._model.config.max_position_embeddings
+        if self._longest + len(rows[0].given) > context:
+            raise PromptError(
+                f"A question of {self._longest} tokens and its answer do not fit the context of {context}."
+            )
+        return _Reads(rows, len(strings))
+
+    def _judged(self, reads: _Reads, bias: Sequence[float] | None) -> list[float]:
+        return calibrated(reads.mean, bias, self._rule.temperature)
+
+    def _reading(self, slot: int, reads: _Reads, bias: Sequence[float] | None) -> Reading:
+        choices, judged = self._form.choices[slot], self._judged(reads, bias)
+        best = max(range(len(choices)), key=judged.__getitem__)
+        first = [max(range(len(choices)), key=calibrated(one, bias, 1.0).__getitem__) for one in reads.logprobs]
+        return Reading(
+            name=self._form.names[slot],
+            choice=choices[best],
+            probabilities=dict(zip(choices, judged, strict=True)),
+            raw=dict(zip(choices, map(math.exp, reads.mean), strict=True)),
+            reads=len(reads.logprobs),
+            agreement=first.count(best) / len(first),
+        )
+
+
+def _log_mean(logs: Sequence[float]) -> float:
+    peak = max(logs)
+    return peak + math.log(sum(math.exp(value - peak) for value in logs) / len(logs))
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _require(ok: bool, name: str, value: object, allowed: str) -> None:
+    if not ok:
+        raise SettingError(f"{name} is {value!r}; it must be {allowed}.")

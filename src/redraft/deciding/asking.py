@@ -1,0 +1,76 @@
+"""Questions as prompts: what the model is told of the choices, and the same question without its content."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from redraft.deciding.calibration import CONTENT_FREE
+from redraft.deciding.form import CHOICE, Form
+from redraft.errors import PromptError, SettingError
+from redraft.model import Transformer
+from redraft.text.tokenizer import Tokenizer
+
+Tools = Sequence[Mapping[str, Any]] | None
+Question = str | Sequence[Mapping[str, Any]] | Sequence[int]
+
+
+class Front(Protocol):
+    """The part of `redraft.llm.LLM` that deciding needs."""
+
+    @property
+    def model(self) -> Transformer: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    def prompt_ids(self, prompt: Any, *, raw: bool = False) -> list[int]: ...
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], *, tools: Tools = None) -> list[int]: ...
+
+
+def split_questions(question: Question | Sequence[Question]) -> tuple[list[Question], bool]:
+    """A list of questions, and whether several were asked: a list of strings or of lists is several."""
+    if isinstance(question, str):
+        return [question], False
+    if not isinstance(question, Sequence) or not len(question):
+        raise PromptError("The question must be a non-empty str, list of messages, list of token ids, or list of them.")
+    several = all(isinstance(item, str | list | tuple) for item in question)
+    return (list(question), True) if several else ([question], False)  # type: ignore[list-item, return-value]
+
+
+def question_ids(front: Front, question: Question, form: Form, tools: Tools) -> list[int]:
+    """The prompt's token ids. A `str` is told the choices; messages and ids are taken as they are."""
+    if isinstance(question, str):
+        if not question.strip():
+            raise PromptError("The question is empty.")
+        question = [{"role": "user", "content": told(question, form)}]
+    if tools is None:
+        return front.prompt_ids(question)
+    if not all(isinstance(message, Mapping) for message in question):
+        raise SettingError("tools belong to a question that is a str or a list of messages.")
+    return front.encode_chat(question, tools=tools)  # type: ignore[arg-type]
+
+
+def content_free(question: Question) -> Question | None:
+    """The question with nothing asked; None for token ids, whose content cannot be told from their form."""
+    if isinstance(question, str):
+        return CONTENT_FREE
+    if not all(isinstance(message, Mapping) for message in question):
+        return None
+    messages: list[Mapping[str, Any]] = list(question)  # type: ignore[arg-type]
+    users = [number for number, message in enumerate(messages) if message.get("role") == "user"]
+    if not users:
+        return None
+    messages[users[-1]] = {**messages[users[-1]], "content": CONTENT_FREE}
+    return messages
+
+
+def told(question: str, form: Form) -> str:
+    """The question and how to answer it."""
+    if form.names == (CHOICE,) and form.literals == ("", ""):
+        return f"{question}\n\nAnswer with one of these: {' | '.join(form.choices[0])}"
+    shape = form.literals[0] + "".join(
+        f"{{{name}}}{literal}" for name, literal in zip(form.names, form.literals[1:], strict=True)
+    )
+    slots = "\n".join(
+        f"{name} is one of: {' | '.join(choices)}" for name, choices in zip(form.names, form.choices, strict=True)
+    )
+    return f"{question}\n\nAnswer in this form: {shape}\n{slots}"

@@ -1,0 +1,152 @@
+"""The form of an answer that is decided, not written: a template whose slots take one choice each.
+
+Every choice of a slot makes one string of tokens, the whole answer up to there: tokenised as a whole, so that no token
+boundary is forced at the slot's edges. Which choice is meant is then a walk through the tree of these strings, and only
+where they branch is there anything to read.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from redraft.errors import SettingError
+from redraft.text.tokenizer import Tokenizer
+
+CHOICE = "choice"
+"""Name of the only slot where a template is not given."""
+
+Strings = tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """`literals` stand around the slots; `ends` says that the answer is over behind the last one."""
+
+    literals: tuple[str, ...]
+    names: tuple[str, ...]
+    choices: tuple[tuple[str, ...], ...]
+    ends: bool
+
+    @classmethod
+    def of(
+        cls, choices: Sequence[str] | Mapping[str, Sequence[str]], template: str | None = None, *, ends: bool = True
+    ) -> Form:
+        """A form from a list of choices, or from named slots; without a template a slot a line, "name: {name}".
+
+        Raises `SettingError` for a template that does not have every slot once, and for choices that cannot differ.
+        """
+        slots = choices if isinstance(choices, Mapping) else {CHOICE: choices}
+        if template is None:
+            template = "\n".join(f"{name}: {{{name}}}" for name in slots) if slots is choices else f"{{{CHOICE}}}"
+        literals, names = _parse(template)
+        if sorted(names) != sorted(slots):
+            raise SettingError(
+                f"The template has the slots {_listed(names)}; choices are given for {_listed(list(slots))}."
+            )
+        return cls(tuple(literals), tuple(names), tuple(_checked(name, slots[name]) for name in names), ends)
+
+    def fill(self, values: Sequence[str]) -> str:
+        """The answer's text up to the slot behind the given values."""
+        pairs = zip(values, self.literals[1:], strict=False)
+        return self.literals[0] + "".join(value + literal for value, literal in pairs)
+
+    def strings(self, tokenizer: Tokenizer, values: Sequence[str]) -> Strings:
+        """Token ids of the answer with each choice of the next slot, up to the slot after it or the answer's end."""
+        slot = len(values)
+        texts = [self.fill([*values, choice]) for choice in self.choices[slot]]
+        encoded = [tuple(tokenizer.encode(text)) for text in texts]
+        if self.ends and slot == len(self.names) - 1:
+            longest = max(map(len, encoded))
+            tail = (tokenizer.eos_id,) * longest
+            encoded = [(*ids, tokenizer.turn_end_id, *tail[len(ids) :]) for ids in encoded]
+        _check_branches(encoded, self.choices[slot])
+        return tuple(encoded)
+
+    def check(self, tokenizer: Tokenizer) -> None:
+        """Raise `SettingError` for a choice that holds a special token's string."""
+        for choice in (choice for slot in self.choices for choice in slot):
+            if special := next((text for text in tokenizer.special_ids if text in choice), None):
+                raise SettingError(f"The choice {choice!r} holds the special token {special!r}.")
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A place where strings part: `strings` agree up to position `at`, where each goes on with its own of `tokens`.
+
+    `members[i]` are the numbers of the choices that go on with tokens[i].
+    """
+
+    at: int
+    tokens: tuple[int, ...]
+    members: tuple[tuple[int, ...], ...]
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """Numbers of all choices that pass here."""
+        return tuple(sorted(number for group in self.members for number in group))
+
+
+def branches(strings: Strings) -> list[Branch]:
+    """All places where the strings part, root first. One fewer than the strings at most."""
+    return _branches(strings, tuple(range(len(strings))), 0)
+
+
+def _branches(strings: Strings, numbers: tuple[int, ...], start: int) -> list[Branch]:
+    if len(numbers) < 2:
+        return []
+    at = start
+    while len({strings[number][at] for number in numbers}) == 1:
+        at += 1
+    groups: dict[int, list[int]] = {}
+    for number in numbers:
+        groups.setdefault(strings[number][at], []).append(number)
+    members = tuple(tuple(group) for group in groups.values())
+    below = [branch for group in members for branch in _branches(strings, group, at + 1)]
+    return [Branch(at, tuple(groups), members), *below]
+
+
+def _parse(template: str) -> tuple[list[str], list[str]]:
+    """Literals and slot names of a template; there is one literal more than names."""
+    literals, names = [""], list[str]()
+    try:
+        parts = list(string.Formatter().parse(template))
+    except ValueError as error:
+        raise SettingError(f"The template cannot be read: {error}.") from error
+    for literal, name, spec, conversion in parts:
+        literals[-1] += literal
+        if name is None:
+            continue
+        if not name.isidentifier() or spec or conversion:
+            raise SettingError(f"The template has the slot {{{name}}}; a slot is a name in braces, nothing more.")
+        names.append(name)
+        literals.append("")
+    if not names:
+        raise SettingError("The template has no slot; write its name in braces.")
+    return literals, names
+
+
+def _checked(name: str, choices: Sequence[str]) -> tuple[str, ...]:
+    if isinstance(choices, str) or not isinstance(choices, Sequence) or len(choices) < 2:
+        raise SettingError(f"The slot {name!r} needs a list of at least two choices.")
+    if not all(isinstance(choice, str) and choice for choice in choices):
+        raise SettingError(f"The choices of {name!r} must be non-empty strings.")
+    if len(set(choices)) < len(choices):
+        raise SettingError(f"The slot {name!r} has the same choice twice.")
+    return tuple(choices)
+
+
+def _check_branches(strings: Sequence[tuple[int, ...]], choices: Sequence[str]) -> None:
+    """A string that begins another one can never be told from it."""
+    ordered = sorted(zip(strings, choices, strict=True))
+    for (first, one), (second, other) in pairwise(ordered):
+        if second[: len(first)] == first:
+            raise SettingError(
+                f"The choice {other!r} begins like {one!r} and nothing follows; put text behind the slot."
+            )
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(map(repr, names)) or "none"

@@ -1,0 +1,198 @@
+"""The next edit: what a person who has just made some edits will do next, near the cursor.
+
+Two places to look for it. A replacement that was just made may be due elsewhere: every other occurrence of what was
+replaced is a candidate, and the causal pass says whether the text that stands there now or the replaced one is likelier
+by now. And a line may not fit any more: one pass over the lines around the cursor tells how much the model doubts each,
+and the most doubtful line is edited.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redraft.config import resolve_settings
+from redraft.diffusion.prefill import prefill
+from redraft.editing.api import Front, edit
+from redraft.editing.drafts import draft_probabilities
+from redraft.editing.result import EditResult
+from redraft.editing.spans import Span, check_span, count_lines, cut, line_of, line_span
+from redraft.errors import PromptError
+from redraft.filling.context import Context
+from redraft.filling.scoring import causal_scores
+
+RecentEdit = tuple[str, str] | Mapping[str, str]
+"""(old, new) text of an edit, or {"old": ..., "new": ...}; the latest last."""
+
+PLACES = 8
+"""Most occurrences of a replaced text that are looked at, the nearest to the cursor first."""
+NEAR = 2000
+"""Characters before a place that are read to judge it."""
+TAIL = 24
+"""Tokens from a place on that are compared."""
+LINES = 4
+"""Lines before and behind the cursor whose doubt is measured."""
+DOUBTFUL = 0.05
+"""A line is worth an edit if some token of it is less probable than this."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NextEdit:
+    """A proposed edit. `reason` is "repeat" (a recent replacement, once more) or "doubt" (a line that does not fit).
+
+    `confidence` is the probability that the new text stands there rather than the old one, by the causal pass for a
+    repeat, and how much the model doubted the line for a doubt.
+    """
+
+    edit: EditResult
+    reason: str
+    confidence: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {**self.edit.to_dict(), "reason": self.reason, "confidence": round(self.confidence, 4)}
+
+
+def next_edit(
+    front: Front, text: str, cursor: int, recent_edits: Sequence[RecentEdit], **given: Any
+) -> NextEdit | None:
+    """The edit that most likely comes next, or None. `cursor` is a character offset; settings are those of `edit`.
+
+    Raises `PromptError` for a cursor outside the text and for edits that are not pairs of texts.
+    """
+    check_span(text, (cursor, cursor))
+    pairs = [_pair(one) for one in recent_edits]
+    resolve_settings(front.defaults, **{key: given[key] for key in given if key not in ("strength", "max_tokens")})
+    repeated = _repeat(front, text, cursor, pairs)
+    return repeated or _doubt(front, text, cursor, pairs, given)
+
+
+def _pair(raw: RecentEdit) -> tuple[str, str]:
+    pair = (raw.get("old"), raw.get("new")) if isinstance(raw, Mapping) else tuple(raw)
+    if len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+        raise PromptError(f"A recent edit is {raw!r}; it must be (old, new), or have the texts old and new.")
+    return pair  # type: ignore[return-value]
+
+
+def core(old: str, new: str) -> tuple[str, str]:
+    """What really was replaced: the pair without what both have in common at their ends, out to whole words."""
+    if old == new:
+        return "", ""
+    start = 0
+    while start < min(len(old), len(new)) and old[start] == new[start]:
+        start += 1
+    end = 0
+    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
+        end += 1
+    while start and re.match(r"\w", old[start - 1]):
+        start -= 1
+    while end and re.match(r"\w", old[len(old) - end]):
+        end -= 1
+    return old[start : len(old) - end], new[start : len(new) - end]
+
+
+def _repeat(front: Front, text: str, cursor: int, pairs: Sequence[tuple[str, str]]) -> NextEdit | None:
+    """The latest replacement that is due once more, at the likeliest of its places."""
+    started = time.perf_counter()
+    for old, new in reversed(pairs):
+        before, after = core(old, new)
+        if not before.strip():
+            continue
+        places = _occurrences(text, before, after, cursor)
+        scored = [(_gain(front, text, span, after), span) for span in places]
+        gain, span = max(scored, default=(0.0, (0, 0)))
+        if gain > 0:
+            return NextEdit(
+                edit=_replaced(text, span, after, len(scored), started),
+                reason="repeat",
+                confidence=1 / (1 + math.exp(-gain)),
+            )
+    return None
+
+
+def _occurrences(text: str, before: str, after: str, cursor: int) -> list[Span]:
+    """Places where `before` stands as a whole word, not as part of an `after`; those nearest to the cursor first."""
+    left, right = (r"(?<!\w)" if re.match(r"\w", before) else ""), (r"(?!\w)" if re.search(r"\w$", before) else "")
+    done = [match.span() for match in re.finditer(re.escape(after), text)] if after else []
+    found = [match.span() for match in re.finditer(left + re.escape(before) + right, text)]
+    due = [span for span in found if not any(start <= span[0] and span[1] <= end for start, end in done)]
+    return sorted(due, key=lambda span: abs(span[0] - cursor))[:PLACES]
+
+
+def _gain(front: Front, text: str, span: Span, after: str) -> float:
+    """By how many nats the text is likelier with `after` in the span's place, with the same text behind it."""
+    start, end = span
+    tokenizer, model = front.tokenizer, front.model
+    behind = text[end : end + 4 * TAIL]
+    texts = [tokenizer.encode(word + behind, special=False) for word in (text[start:end], after)]
+    surplus = max(0, min(map(len, texts)) - TAIL)
+    texts = [ids[: len(ids) - surplus] for ids in texts]
+    room = model.config.max_position_embeddings - max(map(len, texts)) - 1
+    if room < 1 or not all(texts):
+        return -math.inf
+    before = tokenizer.encode(text[max(0, start - NEAR) : start], special=False)[-room:]
+    cache = model.new_cache(1, model.config.max_position_embeddings - room + len(before))
+    last = prefill(model, cache, [[tokenizer.bos_id, *before]])
+    scores = causal_scores(model, cache.copy([0, 0]), last.expand(2, -1), texts)
+    return sum(scores[1]) - sum(scores[0])
+
+
+def _replaced(text: str, span: Span, after: str, passes: int, started: float) -> EditResult:
+    start, end = span
+    return EditResult(
+        span=span,
+        old=text[start:end],
+        text=after,
+        full_text=text[:start] + after + text[end:],
+        tokens=(),
+        steps=0,
+        forwards=2 * passes,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _doubt(
+    front: Front, text: str, cursor: int, pairs: Sequence[tuple[str, str]], given: Mapping[str, Any]
+) -> NextEdit | None:
+    """The most doubtful line around the cursor, edited; None if no line is doubtful, or editing changes nothing."""
+    doubts = line_doubts(front, text, cursor)
+    if not doubts:
+        return None
+    span = max(doubts, key=doubts.__getitem__)
+    if doubts[span] <= 1 - DOUBTFUL:
+        return None
+    done = "".join(f"\n- {old!r} became {new!r}" for old, new in pairs)
+    instruction = f"These edits were just made:{done}\nMake the next one." if pairs else "Correct this line."
+    result = edit(front, text, span, instruction, **given)
+    return NextEdit(edit=result, reason="doubt", confidence=doubts[span]) if result.old != result.text else None
+
+
+def line_doubts(front: Front, text: str, cursor: int) -> dict[Span, float]:
+    """How much the model doubts each line around the cursor: 1 less the probability of its least probable token."""
+    line = line_of(text, cursor)
+    numbers = range(max(1, line - LINES), min(count_lines(text), line + LINES) + 1)
+    found: dict[Span, float] = {}
+    for number in numbers:
+        span = line_span(text, number, number)
+        if text[span[0] : span[1]].strip() and (sure := _certainties(front, text, span)):
+            found[span] = 1 - min(sure)
+    return found
+
+
+def _certainties(front: Front, text: str, span: Span) -> list[float]:
+    """How probable each token of a line is, seeing both sides; nothing for a line that no canvas holds."""
+    model, tokenizer = front.model, front.tokenizer
+    near, canvas = max(0, span[0] - NEAR), model.config.canvas_length
+    here = cut(tokenizer, text[near : span[1] + NEAR], (span[0] - near, span[1] - near))
+    view = canvas - len(here.draft)
+    if view < 1:
+        return []
+    before = here.before[-(model.config.max_position_embeddings - canvas - 1) :]
+    cache = model.new_cache(1, len(before) + 1)
+    last = prefill(model, cache, [[tokenizer.bos_id, *before]])
+    context = Context(model=model, cache=cache, last_hidden=last, view=view, canvas=canvas, settings=front.defaults)
+    return draft_probabilities(context, here.hole, here.draft)

@@ -1,0 +1,64 @@
+"""What editing returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from redraft.editing.spans import Span, changed_share, unified_diff
+from redraft.engine.request import TokenConfidence
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EditResult:
+    """An edited text. Nothing outside the span differs.
+
+    span       (start, end) of what was edited, in characters of the old text
+    old, text  what stood there, and what stands there now
+    full_text  the whole new text
+    tokens     the new span's tokens and how sure the model was of each; the outermost ones may repeat given text
+    steps      denoising steps of the chosen drafts, over all parts of the span
+    forwards   passes over one canvas or one text: of all drafts, and to score them
+    """
+
+    span: Span
+    old: str
+    text: str
+    full_text: str
+    tokens: tuple[TokenConfidence, ...]
+    steps: int
+    forwards: int
+    seconds: float
+
+    @property
+    def changed(self) -> float:
+        """How much of the span changed: 0 is nothing, 1 that old and new have nothing in common."""
+        return changed_share(self.old, self.text)
+
+    def diff(self, name: str = "text") -> str:
+        """A unified diff of the whole text; empty if nothing changed."""
+        start, end = self.span
+        before, behind = self.full_text[:start], self.full_text[start + len(self.text) :]
+        assert end - start == len(self.old), "the span is the old text's place"
+        return unified_diff(before + self.old + behind, self.full_text, name)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "span": list(self.span),
+            "old": self.old,
+            "text": self.text,
+            "full_text": self.full_text,
+            "changed": round(self.changed, 4),
+            "tokens": [
+                {
+                    "token_id": token.token_id,
+                    "entropy": round(token.entropy, 4),
+                    "settled_step": token.settled_step,
+                }
+                for token in self.tokens
+            ],
+            "steps": self.steps,
+            "forwards": self.forwards,
+            "seconds": round(self.seconds, 4),
+        }

@@ -1,0 +1,108 @@
+"""Spans of a text: which characters are edited, which tokens they are, and how much of them has changed."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from itertools import accumulate
+
+from redraft.errors import PromptError
+from redraft.filling.hole import Hole
+from redraft.filling.seams import Seam, Seams
+from redraft.text.tokenizer import Tokenizer
+
+Span = tuple[int, int]
+"""(start, end) in characters; the end is not part of it."""
+
+
+def check_span(text: str, span: Span) -> Span:
+    """The span itself. Raises `PromptError` unless it is two whole numbers inside the text, in order."""
+    if not isinstance(text, str) or not text:
+        raise PromptError("There is no text to edit.")
+    numbers = tuple(span) if isinstance(span, tuple | list) else ()
+    if len(numbers) != 2 or not all(type(number) is int for number in numbers):
+        raise PromptError(f"The span is {span!r}; it must be (start, end) in characters.")
+    if not 0 <= numbers[0] <= numbers[1] <= len(text):
+        raise PromptError(f"The span {numbers} is not inside the text, which has {len(text)} characters.")
+    return numbers[0], numbers[1]
+
+
+def line_span(text: str, first: int, last: int) -> Span:
+    """Characters of the lines `first` to `last`, counted from 1, without the last one's line end.
+
+    Lines end as in every editor: at a newline, a carriage return, or both.
+    """
+    starts, ends, at = list[int](), list[int](), 0
+    for line in _lines(text):
+        starts.append(at)
+        ends.append(at + len(line.rstrip("\r\n")))
+        at += len(line)
+    if not 1 <= first <= last <= len(starts):
+        raise PromptError(f"The lines {first} to {last} are not in the text, which has {len(starts)}.")
+    return starts[first - 1], ends[last - 1]
+
+
+def line_of(text: str, cursor: int) -> int:
+    """The number, from 1, of the line that a character offset is in; the last one for an offset behind all."""
+    ends = accumulate(map(len, _lines(text)))
+    return next((number for number, end in enumerate(ends, 1) if cursor < end), max(1, count_lines(text)))
+
+
+def count_lines(text: str) -> int:
+    """How many lines a text has; one that is empty behind a final line end does not count."""
+    return len(_lines(text))
+
+
+def changed_share(old: str, new: str) -> float:
+    """The share of both texts' characters that are not common to both in order: 0 is equal, 1 nothing in common."""
+    if old == new:
+        return 0.0
+    return 1 - difflib.SequenceMatcher(None, old, new, autojunk=False).ratio()
+
+
+def unified_diff(old: str, new: str, name: str) -> str:
+    """A unified diff as `git` and `patch` write it, with three lines of context; empty if nothing changed."""
+    a, b = _lines(old), _lines(new)
+    lines = difflib.unified_diff(a, b, f"a/{name}", f"b/{name}")
+    return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)
+
+
+def _lines(text: str) -> list[str]:
+    """Lines with their ends. `str.splitlines` would also cut at form feeds and other rare characters."""
+    lines, at = list[str](), 0
+    while at < len(text):
+        end = min((where + 1 for mark in "\r\n" if (where := text.find(mark, at)) >= 0), default=len(text))
+        end += text[end - 1 : end + 1] == "\r\n"
+        lines.append(text[at:end])
+        at = end
+    return lines
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A text's tokens cut around a span: those before it, those it touches (the draft), and a hole for them."""
+
+    before: tuple[int, ...]
+    draft: tuple[int, ...]
+    hole: Hole
+
+
+def cut(tokenizer: Tokenizer, text: str, span: Span) -> Cut:
+    """Tokenise the whole text and cut it at the tokens that the span touches; what they hold beside it are seams."""
+    ids = tokenizer.encode(text, special=False)
+    start, end = (len(text[:at].encode("utf-8")) for at in span)
+    edges = [0]
+    for id in ids:
+        edges.append(edges[-1] + len(tokenizer.token_bytes(id)))
+    low = max(i for i, edge in enumerate(edges) if edge <= start)
+    high = min(i for i, edge in enumerate(edges) if edge >= end)
+    draft = tuple(ids[low : max(low, high)])
+    whole, seams = tokenizer.decode_bytes(draft), Seams.of(tokenizer)
+    first, last = whole[: start - edges[low]], whole[len(whole) - (edges[max(low, high)] - end) :]
+    hole = Hole(
+        tokenizer=tokenizer,
+        behind=tuple(ids[max(low, high) :]),
+        first=Seam(first, seams.beginning(first)) if first else None,
+        last=Seam(last, seams.ending(last)) if last else None,
+    )
+    return Cut(tuple(ids[:low]), draft, hole)

@@ -1,0 +1,146 @@
+"""`fill`: the text that belongs into the holes of a text, of lengths that are found, not given."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from redraft.config import MAX_CANVAS, GenerationSettings, resolve_settings
+from redraft.errors import SettingError
+from redraft.filling.context import open_seam
+from redraft.filling.hole import GAP, Hole
+from redraft.filling.lengths import SCORED_TOKENS, Choice, Context, OnRecord, find
+from redraft.filling.result import Filling, FillResult, confidence
+from redraft.filling.seams import Seam, Seams
+from redraft.model import Transformer
+from redraft.text.pieces import join_pieces, split_pieces
+from redraft.text.tokenizer import Tokenizer
+
+DEFAULT_HOLE = 32
+"""Longest filling tried when max_tokens is not given; half a canvas where that is less."""
+DEFAULT_STEPS = 12
+"""Step cap when none is given: the right length settles early; wrong ones may never settle and must not cost 48."""
+EMPTY = -1e6
+"""What a filling without text is worth, in nats."""
+VIEW = 32
+"""Positions of the canvas behind the hole, for the nearest given text, when no canvas length is given."""
+
+
+def fill(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    text: str | Sequence[str],
+    suffix: str | None,
+    defaults: GenerationSettings,
+    *,
+    max_tokens: int | None = None,
+    length: int | None = None,
+    on_record: OnRecord | None = None,
+    **given: Any,
+) -> FillResult:
+    """Fill the holes of a text, from left to right, with at most `max_tokens` tokens each. See `split_pieces`.
+
+    No given text ever changes. A hole sees the text before it that fits the context, the fillings before it included,
+    and pinned in its canvas the nearest text behind it; what is further away is not seen. `on_record` is called with
+    the steps of the finalists of each hole, whose rank is the `request_id`: 0 is the likeliest length. `length` gives
+    the number of tokens instead of letting it be found; at a seam there may be one more.
+    Raises `PromptError` if there is nothing to fill and `SettingError` for a hole that fits no canvas.
+    """
+    started = time.perf_counter()
+    settings = resolve_settings(dataclasses.replace(defaults, steps=min(defaults.steps, DEFAULT_STEPS)), **given)
+    pieces = split_pieces(text, suffix)
+    sizes = _sizes(model, max_tokens, length, settings.canvas_length)
+    fillings: list[Filling] = []
+    for number in range(len(pieces) - 1):
+        before = join_pieces(pieces[: number + 1], [filling.text for filling in fillings])
+        fillings.append(_fill(model, tokenizer, before, pieces[number + 1 :], sizes, settings, on_record))
+    texts = [filling.text for filling in fillings]
+    return FillResult(
+        full_text=join_pieces(pieces, texts), fillings=tuple(fillings), seconds=time.perf_counter() - started
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """Lengths of a filling that are tried, positions for the text behind it, and the longest canvas."""
+
+    shortest: int
+    longest: int
+    view: int
+    canvas: int
+
+
+def _sizes(model: Transformer, max_tokens: int | None, length: int | None, canvas_length: int | None) -> _Sizes:
+    whole = canvas_length or model.config.canvas_length
+    if length is not None and max_tokens is not None:
+        raise SettingError("length and max_tokens were both given; length is exact, so max_tokens says nothing.")
+    name, longest = ("length", length) if length is not None else ("max_tokens", max_tokens)
+    if longest is None:
+        longest = min(DEFAULT_HOLE, whole // 2)
+    if type(longest) is not int or not 1 <= longest <= MAX_CANVAS // 2:
+        raise SettingError(f"{name} is {longest!r}; a filling may have 1 to {MAX_CANVAS // 2} tokens.")
+    if longest >= whole:
+        raise SettingError(f"canvas_length is {whole}; it must be longer than the hole's {longest} tokens.")
+    view = whole - longest if canvas_length else min(VIEW, whole - longest)
+    return _Sizes(1 if length is None else length, longest, view, whole)
+
+
+def _fill(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    before: str,
+    pieces: Sequence[str],
+    sizes: _Sizes,
+    settings: GenerationSettings,
+    on_record: OnRecord | None,
+) -> Filling:
+    """Fill the hole between a text and the pieces that follow, which have holes between them."""
+    behind_it = sizes.canvas + SCORED_TOKENS  # positions that the canvas or a score takes
+    room = model.config.max_position_embeddings - behind_it
+    if room < 1:
+        raise SettingError(
+            f"A canvas of {sizes.canvas} leaves no room in the context of {model.config.max_position_embeddings}."
+        )
+    left = [tokenizer.bos_id, *tokenizer.encode(before, special=False)[-room:]]
+    kept, first, cache, last_hidden = open_seam(model, Seams.of(tokenizer), left, behind_it)
+    last, behind = _behind(tokenizer, pieces)
+    hole = Hole(tokenizer=tokenizer, behind=behind, first=first, last=last)
+    context = Context(
+        model=model, cache=cache, last_hidden=last_hidden, view=sizes.view, canvas=sizes.canvas, settings=settings
+    )
+    drafts = [(None,) * length for length in range(sizes.shortest, sizes.longest + hole.seams + 1)]
+    return filling_of(hole, find(context, hole, drafts, on_record, partial(_not_empty, hole)), kept, sizes.view)
+
+
+def _not_empty(hole: Hole, tokens: tuple[int, ...]) -> float:
+    """A hole is there because something is missing: writing nothing is the last resort."""
+    return 0.0 if hole.text(tokens) else EMPTY
+
+
+def _behind(tokenizer: Tokenizer, pieces: Sequence[str]) -> tuple[Seam | None, tuple[int | None, ...]]:
+    """The seam behind a hole and the given tokens further on, with a gap for every later hole."""
+    ids = tokenizer.encode(pieces[0], special=False)
+    seam = Seams.of(tokenizer).behind(ids)
+    behind: list[int | None] = [*(ids[1:] if seam else ids)]
+    for piece in pieces[1:]:
+        behind += [*[None] * GAP, *tokenizer.encode(piece, special=False)]
+    return seam, tuple(behind)
+
+
+def filling_of(hole: Hole, choice: Choice, before: int, view: int) -> Filling:
+    """The result of a hole."""
+    best = choice.best
+    return Filling(
+        text=hole.text(best.tokens),
+        tokens=confidence(best.records, range(best.length)),
+        offsets=hole.offsets(best.tokens),
+        lengths=choice.lengths,
+        steps=len(best.records),
+        forwards=choice.forwards,
+        before=before,
+        behind=min(view, len(hole.behind)),
+    )

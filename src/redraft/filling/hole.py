@@ -1,0 +1,115 @@
+"""A hole as the model sees it: committed text before it, pinned text behind it, and every length it may have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from redraft.diffusion.sampler import MASKED
+from redraft.filling.seams import Seam, Seams
+from redraft.filling.settle import Guess
+from redraft.text.tokenizer import Tokenizer
+
+GAP = 8
+"""Free positions that stand for a later hole of the same canvas; they are denoised along and thrown away."""
+
+
+Draft = Sequence[int | None]
+"""What a hole begins as: a token, or None for noise, at each of its positions."""
+
+
+class Limit:
+    """A `CanvasConstraint` over a hole's free positions: no special token anywhere, and only some tokens at some."""
+
+    def __init__(self, never: Tensor, only: dict[int, Tensor]) -> None:
+        self._never, self._only = never, only
+
+    def hold(self, canvas: Tensor) -> Tensor:
+        """Free positions hold nothing fixed."""
+        return canvas
+
+    def restrict(self, logits: Tensor) -> None:
+        """Lower what may not stand in rows of tempered logits [F,V] in place."""
+        logits[:, self._never.to(logits.device)] = MASKED
+        for position, ids in self._only.items():
+            ids = ids.to(logits.device)
+            kept = logits[position, ids]
+            logits[position] = MASKED
+            logits[position, ids] = kept
+
+    def free(self, length: int) -> None:
+        """All positions count."""
+        return None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Hole:
+    """One hole. `behind` are the given tokens that follow it, None where another hole is.
+
+    `first` and `last` are the seams at both sides; their texts belong to the given text, not to the filling.
+    """
+
+    tokenizer: Tokenizer
+    behind: tuple[int | None, ...]
+    first: Seam | None
+    last: Seam | None
+
+    @property
+    def seams(self) -> int:
+        """How many positions of the hole are needed for given text at most."""
+        return (self.first is not None) + (self.last is not None)
+
+    def possible(self, length: int) -> bool:
+        """Whether a hole of one position can hold what stands at both seams."""
+        return length > 1 or self.first is None or self.last is None or bool(self._only(1)[0])
+
+    def guess(self, draft: Draft, canvas_length: int) -> Guess:
+        """The canvas with a hole that begins as `draft`."""
+        end, length = self.tokenizer.eos_id, len(draft)
+        room = canvas_length - length
+        behind = (self.behind + (end,) * room)[:room]
+        canvas = (*draft, *behind)
+        free = (*range(length), *(length + i for i, token in enumerate(behind) if token is None))
+        never = torch.tensor(sorted(self.tokenizer.special_ids.values()))
+        return Guess(
+            tokens=tuple(end if token is None else token for token in canvas),
+            free=free,
+            noisy=tuple(canvas[at] is None for at in free),
+            limit=Limit(never, {at: torch.tensor(ids) for at, ids in self._only(length).items()}),
+        )
+
+    def text(self, ids: Sequence[int]) -> str:
+        """What the hole's tokens add between the given texts."""
+        return self._own(ids).decode("utf-8", errors="replace")
+
+    def offsets(self, ids: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """For each token the (start, end) characters of the text that it covers, whole or in part."""
+        own, at = self._own(ids), -self._given[0]
+        edges = [at := at + len(self.tokenizer.token_bytes(id)) for id in ids]
+        starts = [_characters(own, edge) for edge in (-self._given[0], *edges)]
+        return tuple(pairwise(starts))
+
+    @property
+    def _given(self) -> tuple[int, int]:
+        """Bytes of given text at both ends."""
+        return len(self.first.text) if self.first else 0, len(self.last.text) if self.last else 0
+
+    def _own(self, ids: Sequence[int]) -> bytes:
+        written = self.tokenizer.decode_bytes(ids)
+        return written[self._given[0] : len(written) - self._given[1]]
+
+    def _only(self, length: int) -> dict[int, tuple[int, ...]]:
+        """Tokens that may stand at the hole's outermost positions."""
+        if self.first and self.last and length == 1:
+            return {0: Seams.of(self.tokenizer).both(self.first, self.last)}
+        first = {0: self.first.tokens} if self.first else {}
+        return first | ({length - 1: self.last.tokens} if self.last else {})
+
+
+def _characters(text: bytes, end: int) -> int:
+    """How many characters begin in the first `end` bytes."""
+    return len(text[: max(end, 0)].decode("utf-8", errors="replace"))

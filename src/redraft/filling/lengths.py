@@ -1,0 +1,156 @@
+"""How long a hole is: many lengths begin, few are finished, the likeliest text wins.
+
+All lengths take a step, in batches. The drafts are compared by the causal pass, together with the text that follows:
+unlike the entropy of a canvas, the likelihood of a text is the same measure for every length. The best go on for some
+steps and are compared again; the best of these go on until they settle, and the likeliest of them is the filling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import groupby, islice, takewhile
+
+from redraft.diffusion.records import DenoiseStep
+from redraft.filling.context import Context
+from redraft.filling.hole import Draft, Hole
+from redraft.filling.scoring import causal_scores
+from redraft.filling.settle import Guess, Settling
+
+STAGES = ((1, 12), (2, 5))
+"""(steps, how many of the best go on behind them): first of all lengths, then of those that are left."""
+SCORED_BEHIND = 6
+"""Given tokens behind the hole that are scored with it: the filling must lead into what follows."""
+SCORED_TOKENS = SCORED_BEHIND + 1
+"""Tokens that the score adds to a hole's own at most: these and an end."""
+WIDTH = 8
+"""Lengths 1-8, 9-16 and so on share one canvas length, so that they can be one batch."""
+
+OnRecord = Callable[[DenoiseStep], None]
+Prior = Callable[[tuple[int, ...]], float]
+
+
+@dataclass(eq=False, slots=True)
+class Candidate:
+    """One length of a hole: its records so far, and the score of its latest draft."""
+
+    hole: Hole
+    length: int
+    guess: Guess
+    records: list[DenoiseStep] = field(default_factory=list)
+    score: float = float("-inf")
+
+    @property
+    def tokens(self) -> tuple[int, ...]:
+        """What stands in the hole."""
+        return self.records[-1].argmax_canvas[: self.length]
+
+    @property
+    def scored(self) -> tuple[int, ...]:
+        """The hole's tokens and the first given ones behind it."""
+        given = takewhile(lambda token: token is not None, self.hole.behind)
+        behind = [token for token in islice(given, SCORED_BEHIND) if token is not None]
+        ends = len(behind) == len(self.hole.behind) < SCORED_BEHIND
+        return (*self.tokens, *behind, *([self.hole.tokenizer.eos_id] if ends else []))
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The best candidate, the lengths that were finished, and how many canvas passes all of it took."""
+
+    best: Candidate
+    lengths: tuple[int, ...]
+    forwards: int
+
+
+def find(
+    context: Context,
+    hole: Hole,
+    drafts: Sequence[Draft],
+    on_record: OnRecord | None = None,
+    prior: Prior = lambda tokens: 0.0,
+) -> Choice:
+    """The best filling that begins as any of `drafts`.
+
+    `prior` is added to the log-likelihood of a filling's tokens. `on_record` sees the finalists' steps; request 0 is
+    the one that was likeliest when they were chosen.
+    """
+    batches = [_Batch(context, hole, group) for group in _groups(hole, drafts)]
+    candidates = [candidate for batch in batches for candidate in batch.candidates]
+    left, scored = candidates, 0
+    for steps, count in STAGES:
+        for batch in batches:
+            batch.run(steps)
+        score(context, left, prior)
+        scored += len(left)
+        left = sorted(left, key=lambda candidate: -candidate.score)[:count]
+        for batch in batches:
+            batch.keep(left)
+    for batch in batches:
+        batch.finish(left, on_record)
+    score(context, left, prior)
+    best = max(left, key=lambda candidate: candidate.score)
+    forwards = sum(len(candidate.records) for candidate in candidates) + scored + len(left)
+    return Choice(best, tuple(sorted(candidate.length for candidate in left)), forwards)
+
+
+def score(context: Context, candidates: Sequence[Candidate], prior: Prior) -> None:
+    """Causal log-likelihoods of the latest drafts, each with the first given tokens behind it, and their prior."""
+    cache = context.cache.copy([0] * len(candidates))
+    last = context.last_hidden.expand(len(candidates), -1)
+    scores = causal_scores(context.model, cache, last, [candidate.scored for candidate in candidates])
+    for candidate, logprobs in zip(candidates, scores, strict=True):
+        candidate.score = sum(logprobs) + prior(candidate.tokens)
+
+
+class _Batch:
+    """Candidates of one canvas length, denoised together."""
+
+    def __init__(self, context: Context, hole: Hole, drafts: Sequence[Draft]) -> None:
+        wanted = min(_rounded(drafts[0]) + context.view, context.canvas)
+        length = max(wanted, *map(len, drafts), 0)
+        self.candidates = [Candidate(hole, len(draft), hole.guess(draft, length)) for draft in drafts]
+        guesses = [candidate.guess for candidate in self.candidates]
+        cache = context.cache.select([0] * len(guesses))
+        self._settling = Settling(context.model, cache, guesses, context.settings)
+
+    def run(self, steps: int) -> None:
+        """Up to `steps` more steps of all that are open."""
+        for _ in range(steps):
+            if not self._settling.open:
+                return
+            for record in self._settling.step():
+                self.candidates[record.request_id].records.append(record)
+
+    def keep(self, chosen: Sequence[Candidate]) -> None:
+        """Let only some go on."""
+        self._settling.keep([row for row, candidate in enumerate(self.candidates) if candidate in chosen])
+
+    def finish(self, finalists: Sequence[Candidate], on_record: OnRecord | None) -> None:
+        """All that are left go on to their end; `on_record` is told of all their steps, from the first."""
+        rank = {row: finalists.index(one) for row, one in enumerate(self.candidates) if one in finalists}
+        told = dict.fromkeys(rank, 0)
+        while True:
+            if on_record is not None:
+                self._tell(on_record, rank, told)
+            if not self._settling.open:
+                return
+            self.run(1)
+
+    def _tell(self, on_record: OnRecord, rank: dict[int, int], told: dict[int, int]) -> None:
+        """Report what has not been told yet, under each finalist's rank."""
+        for row, number in rank.items():
+            records = self.candidates[row].records
+            for record in records[told[row] :]:
+                on_record(replace(record, request_id=number))
+            told[row] = len(records)
+
+
+def _groups(hole: Hole, drafts: Sequence[Draft]) -> list[list[Draft]]:
+    """The possible drafts, by canvas length."""
+    possible = [draft for draft in drafts if hole.possible(len(draft))]
+    return [list(group) for _, group in groupby(sorted(possible, key=_rounded), _rounded)]
+
+
+def _rounded(draft: Draft) -> int:
+    return -(-len(draft) // WIDTH) * WIDTH

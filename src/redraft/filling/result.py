@@ -1,0 +1,126 @@
+"""What filling returns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redraft.diffusion.records import DenoiseStep
+from redraft.engine.request import TokenConfidence
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Filling:
+    """What was written into one hole, and how sure the model was.
+
+    text           the filling
+    tokens         the tokens that stand in the hole and how sure the model was of each; the outermost ones may repeat
+                   given text at a seam
+    offsets        for each token the characters of `text` that it covers, (start, end)
+    lengths        hole lengths in tokens that were denoised to the end
+    steps          those of the chosen length
+    forwards       passes over one canvas or one text: of all lengths, and to score them
+    before, behind tokens of given text that the model saw on each side
+    """
+
+    text: str
+    tokens: tuple[TokenConfidence, ...]
+    offsets: tuple[tuple[int, int], ...]
+    lengths: tuple[int, ...]
+    steps: int
+    forwards: int
+    before: int
+    behind: int
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple(token.token_id for token in self.tokens)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready; a token has its place in `text`, its entropy, and the step at which it settled."""
+        return {
+            "text": self.text,
+            "tokens": [
+                {
+                    "token_id": token.token_id,
+                    "start": start,
+                    "end": end,
+                    "entropy": round(token.entropy, 4),
+                    "settled_step": token.settled_step,
+                }
+                for token, (start, end) in zip(self.tokens, self.offsets, strict=True)
+            ],
+            "lengths": list(self.lengths),
+            "steps": self.steps,
+            "forwards": self.forwards,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FillResult:
+    """A filled text. `full_text` is the given pieces and the fillings in turn, byte for byte.
+
+    The other properties describe a text with one hole; of several holes, `text` joins the fillings, `tokens` and
+    `token_ids` go through them in order, and `steps` and `forwards` are sums.
+    """
+
+    full_text: str
+    fillings: tuple[Filling, ...]
+    seconds: float
+
+    @property
+    def text(self) -> str:
+        return "".join(filling.text for filling in self.fillings)
+
+    @property
+    def tokens(self) -> tuple[TokenConfidence, ...]:
+        return tuple(token for filling in self.fillings for token in filling.tokens)
+
+    @property
+    def token_ids(self) -> tuple[int, ...]:
+        return tuple(token.token_id for token in self.tokens)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Hole lengths that were denoised to the end, of any hole."""
+        return tuple(sorted({length for filling in self.fillings for length in filling.lengths}))
+
+    @property
+    def steps(self) -> int:
+        return sum(filling.steps for filling in self.fillings)
+
+    @property
+    def forwards(self) -> int:
+        return sum(filling.forwards for filling in self.fillings)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "text": self.text,
+            "full_text": self.full_text,
+            "token_ids": list(self.token_ids),
+            "fillings": [filling.to_dict() for filling in self.fillings],
+            "lengths": list(self.lengths),
+            "steps": self.steps,
+            "forwards": self.forwards,
+            "seconds": round(self.seconds, 4),
+        }
+
+
+def confidence(records: Sequence[DenoiseStep], positions: Sequence[int]) -> tuple[TokenConfidence, ...]:
+    """How sure the model was of some positions of a canvas, from all its steps."""
+    last = records[-1]
+    return tuple(
+        TokenConfidence(
+            token_id=last.argmax_canvas[at], entropy=last.entropy[at], settled_step=_settled_step(records, at)
+        )
+        for at in positions
+    )
+
+
+def _settled_step(records: Sequence[DenoiseStep], at: int) -> int:
+    """The first step from which the argmax never changed again."""
+    token = records[-1].argmax_canvas[at]
+    changed = (record.step + 1 for record in reversed(records) if record.argmax_canvas[at] != token)
+    return next(changed, records[0].step)

@@ -1,0 +1,203 @@
+"""`llm.edit` and `llm.next_edit` with random weights: nothing outside the span changes, whatever is written."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import redraft
+from redraft.editing.drafts import DOUBT, drafts_of, keeping
+from redraft.editing.following import core, line_doubts
+from redraft.editing.spans import line_span
+from redraft.errors import PromptError, SettingError
+from redraft.llm import LLM
+
+TEXTS = [
+    "\ufeffimport os\r\nimport sys\r\n\r\ndef main():\r\n\tprint(sys.argv[1])\r\n",
+    "Straße, naïve café, Русский, 日本語.\n🙂 👩‍👩‍👧‍👦 🇩🇪\nno end",
+    "def add(a, b):\n    return a + b\n\n\ndef mul(a, b):\n    return a * b\n",
+]
+QUICK = {"steps": 1, "max_tokens": 2, "strength": 1.0}
+
+
+def check_outside(text: str, span: tuple[int, int], result: redraft.EditResult) -> None:
+    start, end = span
+    assert result.full_text == text[:start] + result.text + text[end:]
+    assert result.full_text.encode().startswith(text[:start].encode())
+    assert result.full_text.encode().endswith(text[end:].encode())
+    assert result.old == text[start:end]
+
+
+def test_random_spans_change_nothing_outside(llm: LLM) -> None:
+    """The part that can go wrong without a model is tested a thousand times in test_spans."""
+    rng = random.Random(7)
+    for seed in range(25):
+        text = rng.choice(TEXTS)
+        start, end = sorted(rng.randrange(len(text) + 1) for _ in range(2))
+        span = (start, min(end, start + 25))
+        check_outside(text, span, llm.edit(text, span, "Change it", seed=seed, **QUICK))
+
+
+def test_pins_never_move(llm: LLM) -> None:
+    """At every step of every draft the text behind the span stands in the canvas as it is."""
+    records: list[redraft.DenoiseStep] = []
+    text = TEXTS[2]
+    span = line_span(text, 2, 2)
+    llm.edit(text, span, "Change it", steps=3, on_record=records.append)
+    behind = tuple(llm.tokenizer.encode(text[span[1] :]))
+    assert records
+    for record in records:
+        places = range(len(record.canvas))
+        held = [at for at in places if record.canvas[at : at + 6] == record.argmax_canvas[at : at + 6] == behind[:6]]
+        assert any(all(record.accepted[at : at + 6]) and not any(record.entropy[at : at + 6]) for at in held)
+
+
+def test_a_long_span_is_edited_in_parts(llm: LLM) -> None:
+    text = "first = 1\n" + "".join(f"value_{i} = {i}\n" for i in range(8)) + "last = 2"
+    span = line_span(text, 2, 9)
+    result = llm.edit(text, span, "Change it", steps=1)
+    check_outside(text, span, result)
+    assert result.steps > 2
+    assert result.text.encode().decode() == result.text
+
+
+def test_what_is_reported_adds_up(llm: LLM) -> None:
+    text = TEXTS[2]
+    result = llm.edit(text, line_span(text, 2, 2), "Change it", steps=2, seed=1)
+    assert 0 <= result.changed <= 1
+    assert (result.changed == 0) == (result.old == result.text) == (result.diff("f") == "")
+    raw = result.to_dict()
+    assert raw["full_text"] == result.full_text
+    assert len(raw["tokens"]) == len(result.tokens)
+    assert all(0 <= token.settled_step < 2 for token in result.tokens)
+    again = llm.edit(text, line_span(text, 2, 2), "Change it", steps=2, seed=1)
+    assert again.to_dict() | {"seconds": 0} == raw | {"seconds": 0}
+
+
+def test_an_empty_span_is_an_insertion(llm: LLM) -> None:
+    result = llm.edit("one\ntwo\n", (4, 4), "Insert a line", **QUICK)
+    check_outside("one\ntwo\n", (4, 4), result)
+    assert result.old == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "span", "instruction", "settings", "error", "sentence"),
+    [
+        ("", (0, 0), "x", {}, PromptError, "no text"),
+        ("abc", (0, 9), "x", {}, PromptError, "has 3 characters"),
+        ("abc", (0, 1), "", {}, PromptError, "instruction is empty"),
+        ("abc", (0, 1), None, {}, PromptError, "instruction is empty"),
+        ("abc", (0, 1), "x", {"strength": 1.5}, SettingError, "strength is 1.5"),
+        ("abc", (0, 1), "x", {"strength": True}, SettingError, "strength is True"),
+        ("abc", (0, 1), "x", {"max_tokens": 0}, SettingError, "max_tokens is 0"),
+        ("abc", (0, 1), "x", {"max_tokens": 19}, SettingError, "holds 1 to 18"),
+        ("abc", (0, 1), "x", {"steps": 0}, SettingError, "steps is 0"),
+        ("abc", (0, 1), "x", {"tone": "formal"}, SettingError, "Unknown setting 'tone'"),
+        ("abc", (0, 1), "please " * 600, {}, PromptError, "do not fit 512"),
+    ],
+)
+def test_bad_input(
+    llm: LLM, text: str, span: tuple[int, int], instruction: str, settings: dict, error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        llm.edit(text, span, instruction, **settings)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.floats(0, 1), st.integers(1, 40))
+@settings(deadline=None)
+def test_drafts_keep_what_is_sure(sure: list[float], strength: float, longest: int) -> None:
+    draft = list(range(100, 100 + len(sure)))
+    drafts = drafts_of(draft, sure, strength, longest)
+    assert all(1 <= len(one) <= longest for one in drafts)
+    assert len(set(drafts)) == len(drafts)
+    if len(draft) <= longest:
+        same = drafts[0]
+        assert len(same) == len(draft)
+        kept = [p for p, token in zip(sure, same, strict=True) if token is not None]
+        gone = [p for p, token in zip(sure, same, strict=True) if token is None]
+        assert all(p >= DOUBT for p in kept)
+        assert len(gone) >= strength * len(draft) - 0.01
+        assert all(token in (None, own) for token, own in zip(same, draft, strict=True))
+
+
+def test_full_strength_keeps_nothing() -> None:
+    assert all(set(draft) == {None} for draft in drafts_of([1, 2, 3], [1.0, 1.0, 1.0], 1.0, 9))
+
+
+def test_there_is_always_a_draft() -> None:
+    assert drafts_of([1] * 10, [1.0] * 10, 0.0, 1) == [(None,)]
+
+
+def test_every_changed_token_has_its_price() -> None:
+    assert keeping([1, 2, 3], 2.0, [1, 2, 3]) == 0
+    assert keeping([1, 2, 3], 2.0, [1, 9, 3]) == -2
+    assert keeping([1, 2, 3], 2.0, [1, 2, 3, 4, 5]) == -4
+    assert keeping([1, 2, 3], 0.0, [7]) == 0
+
+
+class TestNextEdit:
+    TEXT = "total = 0\nfor item in items:\n    count += item\nprint(count)\n"
+
+    def test_a_replacement_comes_again_where_it_is_likelier(self) -> None:
+        """The embedded model has seen that a name that was defined is the name that is used."""
+        llm = redraft.load("tiny", device="cpu", dtype="float32")
+        proposal = llm.next_edit(self.TEXT, 10, [("count = 0", "total = 0")])
+        assert proposal is not None
+        assert proposal.reason == "repeat"
+        assert (proposal.edit.old, proposal.edit.text) == ("count", "total")
+        assert proposal.confidence > 0.5
+        start, end = proposal.edit.span
+        assert proposal.edit.full_text == self.TEXT[:start] + "total" + self.TEXT[end:]
+        assert proposal.to_dict()["reason"] == "repeat"
+
+    def test_what_was_replaced_already_is_left_alone(self, llm: LLM) -> None:
+        proposal = llm.next_edit("x = 1 + 2\n", 0, [("1", "1 + 2")], steps=1)
+        assert proposal is None or proposal.reason == "doubt"
+
+    def test_nothing_is_due(self, llm: LLM) -> None:
+        """The replaced text stands nowhere else, and no line can be doubted."""
+        assert llm.next_edit("\n\n\n", 1, [("a", "b")]) is None
+
+    def test_a_doubted_line_is_edited_and_nothing_else(self, llm: LLM) -> None:
+        """A random network doubts every line."""
+        doubts = line_doubts(llm, self.TEXT, 12)
+        assert [self.TEXT[slice(*span)] for span in doubts] == self.TEXT.split("\n")[:-1]
+        proposal = llm.next_edit(self.TEXT, 12, [], steps=1)
+        assert proposal is not None
+        assert proposal.reason == "doubt"
+        assert proposal.edit.span == max(doubts, key=doubts.__getitem__)
+        check_outside(self.TEXT, proposal.edit.span, proposal.edit)
+
+    @pytest.mark.parametrize(
+        ("old", "new", "expected"),
+        [
+            ("count = 0", "total = 0", ("count", "total")),
+            ("get_item(x)", "get_items(x)", ("get_item", "get_items")),
+            ("a", "b", ("a", "b")),
+            ("same", "same", ("", "")),
+            ("x = 1", "x = 1 + 2", ("1", "1 + 2")),
+        ],
+    )
+    def test_what_really_was_replaced(self, old: str, new: str, expected: tuple[str, str]) -> None:
+        assert core(old, new) == expected
+
+    @pytest.mark.parametrize(
+        ("text", "cursor", "recent", "sentence"),
+        [
+            ("", 0, [], "no text"),
+            ("abc", 4, [], "has 3 characters"),
+            ("abc", 0, [("a",)], "must be"),
+            ("abc", 0, [("a", 1)], "must be"),
+            ("abc", 0, [{"old": "a"}], "must be"),
+        ],
+    )
+    def test_bad_input(self, llm: LLM, text: str, cursor: int, recent: list, sentence: str) -> None:
+        with pytest.raises(PromptError, match=sentence):
+            llm.next_edit(text, cursor, recent)
+
+
+def test_the_smallest_canvas_has_room_for_everything(llm: LLM) -> None:
+    text, span = "The quick brown fox.\nIt jumps.\n", (4, 9)
+    check_outside(text, span, llm.edit(text, span, "make it slow", seed=1, steps=2, canvas_length=16))
+    assert llm.fill("The quick ", " fox.\n" * 9, seed=1, steps=2, canvas_length=16).full_text.endswith(" fox.\n" * 9)

@@ -1,0 +1,110 @@
+"""Spans: characters, lines and tokens of hard texts, how much changed, and diffs that `patch` would apply."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import redraft
+from redraft.editing.spans import changed_share, check_span, count_lines, cut, line_of, line_span, unified_diff
+from redraft.errors import PromptError
+from redraft.text.tokenizer import Tokenizer
+
+TEXTS = [
+    "one\r\ntwo\rthree\nfour \x0c\u2028 still four\n\n",
+    "\ufeffdef f(x):\n\treturn  x  # é 🙂👩‍👩‍👧‍👦\r\n",
+    "no end",
+    "日本語\n\n\n    four spaces\n<|turn>\x00 plain",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return redraft.load("tiny", device="cpu", dtype="float32").tokenizer
+
+
+def test_lines_end_as_in_editors() -> None:
+    text = TEXTS[0]
+    lines = [text[slice(*line_span(text, number, number))] for number in range(1, count_lines(text) + 1)]
+    assert lines == ["one", "two", "three", "four \x0c\u2028 still four", ""]
+    assert text[slice(*line_span(text, 2, 4))] == "two\rthree\nfour \x0c\u2028 still four"
+
+
+@given(st.text(alphabet="ab\r\n\x0c ", max_size=30))
+@settings(deadline=None)
+def test_every_character_is_in_one_line(text: str) -> None:
+    for at in range(len(text)):
+        number = line_of(text, at)
+        assert 1 <= number <= count_lines(text)
+        start, end = line_span(text, number, number)
+        assert start <= at
+        assert at < end or text[end : at + 1].strip("\r\n") == ""
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 1), (1, 6), (3, 2), (6, 6)])
+def test_lines_that_are_not_there(first: int, last: int) -> None:
+    with pytest.raises(PromptError, match="which has 5"):
+        line_span(TEXTS[0], first, last)
+
+
+@pytest.mark.parametrize(
+    ("text", "span", "sentence"),
+    [
+        ("", (0, 0), "no text"),
+        (None, (0, 0), "no text"),
+        ("abc", (0, 4), "has 3 characters"),
+        ("abc", (2, 1), "not inside"),
+        ("abc", (-1, 1), "not inside"),
+        ("abc", (0, 1.0), "must be"),
+        ("abc", (0,), "must be"),
+        ("abc", "ab", "must be"),
+        ("abc", (False, True), "must be"),
+    ],
+)
+def test_bad_spans(text: object, span: object, sentence: str) -> None:
+    with pytest.raises(PromptError, match=sentence):
+        check_span(text, span)  # type: ignore[arg-type]
+
+
+def test_a_thousand_random_spans_are_cut_without_loss(tokenizer: Tokenizer) -> None:
+    """Whatever is written in the hole, the text outside the span is spelled by what stays."""
+    rng = random.Random(3)
+    special = set(tokenizer.special_ids.values())
+    plain = [id for id in range(tokenizer.vocab_size) if id not in special]
+    for _ in range(1000):
+        text = rng.choice(TEXTS)
+        start, end = sorted(rng.randrange(len(text) + 1) for _ in range(2))
+        here = cut(tokenizer, text, (start, end))
+        assert here.hole.text(here.draft) == text[start:end]
+        assert tokenizer.decode([*here.before, *here.draft, *here.hole.behind]) == text  # type: ignore[list-item]
+        length = rng.randint(1, 4)
+        if not here.hole.possible(length):
+            continue
+        ids = [rng.choice(plain) for _ in range(length)]
+        for at, allowed in here.hole._only(length).items():
+            ids[at] = rng.choice(allowed)
+        whole = tokenizer.decode_bytes([*here.before, *ids, *here.hole.behind])  # type: ignore[list-item]
+        assert whole.startswith(text[:start].encode())
+        assert whole.endswith(text[end:].encode())
+
+
+def test_how_much_changed() -> None:
+    assert changed_share("same", "same") == 0
+    assert changed_share("abc", "xyz") == 1
+    assert changed_share("", "new") == 1
+    assert changed_share("abcd", "abcx") == 0.25
+
+
+@given(st.text(alphabet="ab\n\r", max_size=12), st.text(alphabet="ab\n\r", max_size=12))
+@settings(deadline=None)
+def test_a_diff_holds_both_texts(old: str, new: str) -> None:
+    diff = unified_diff(old, new, "f")
+    assert (diff == "") == (old == new)
+    assert diff.count("\\ No newline at end of file\n") <= 2 + old.count("\r") + new.count("\r")
+
+
+def test_a_diff_as_git_writes_it() -> None:
+    assert unified_diff("a\nb\n", "a\nc", "f") == (
+        "--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n\\ No newline at end of file\n"
+    )

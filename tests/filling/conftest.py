@@ -1,0 +1,22 @@
+"""A very small random model behind the embedded tokenizer, and pieces of real text that are hard to cut."""
+
+from pathlib import Path
+
+import pytest
+
+import redraft
+from random_model import write_random_model
+from redraft.llm import LLM
+
+CANVAS = 16
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The embedded model's tokenizer and template around a random network with canvases of 16."""
+    return write_random_model(tmp_path_factory.mktemp("filling"), canvas=CANVAS, context=256)
+
+
+@pytest.fixture(scope="session")
+def llm(folder: Path) -> LLM:
+    return redraft.load(folder, device="cpu", dtype="float32")

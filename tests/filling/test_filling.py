@@ -1,0 +1,169 @@
+"""`llm.fill` with random weights: given text stays byte for byte, every hole is written, every pass is counted."""
+
+import pytest
+import torch
+from hard_texts import TEXTS, cuts
+
+import redraft
+from redraft.diffusion.prefill import prefill
+from redraft.errors import PromptError, SettingError
+from redraft.filling import FillResult
+from redraft.filling.context import open_seam
+from redraft.filling.scoring import causal_scores
+from redraft.filling.seams import Seams
+from redraft.llm import LLM
+
+QUICK = {"max_tokens": 2, "steps": 1, "canvas_length": 16}
+
+
+def check_exact(pieces: list[str], result: FillResult) -> None:
+    """Pieces and fillings in turn are the whole text."""
+    rest = result.full_text
+    for piece, filling in zip(pieces, [*result.fillings, None], strict=True):
+        assert rest.startswith(piece)
+        rest = rest[len(piece) :]
+        if filling is not None:
+            assert rest.startswith(filling.text)
+            rest = rest[len(filling.text) :]
+    assert rest == ""
+
+
+def test_random_cuts_come_back_byte_exact(llm: LLM) -> None:
+    """The part that can go wrong without a model is tested a thousand times in test_seams and test_pieces."""
+    for seed, (pieces, _) in enumerate(cuts(40, 1, seed=1)):
+        result = llm.fill(pieces, seed=seed, **QUICK)
+        check_exact(pieces, result)
+        assert result.full_text.encode().startswith(pieces[0].encode())
+        assert result.full_text.encode().endswith(pieces[1].encode())
+
+
+def test_several_holes(llm: LLM) -> None:
+    for seed, (pieces, _) in enumerate(cuts(6, 3, seed=2)):
+        result = llm.fill(pieces, seed=seed, **QUICK)
+        assert len(result.fillings) == 3
+        check_exact(pieces, result)
+        assert result.text == "".join(filling.text for filling in result.fillings)
+
+
+def test_marks_in_a_text(llm: LLM) -> None:
+    result = llm.fill("a = <|fill|>\nb = <|fill|>\n", **QUICK)
+    check_exact(["a = ", "\nb = ", "\n"], result)
+
+
+def test_a_later_hole_sees_the_earlier_filling(llm: LLM) -> None:
+    """Filled one after the other by hand, with the same canvas in view, it is the same text."""
+    both = llm.fill(["x = 1\n", "\ny = 2\n", ""], seed=4, **QUICK)
+    first = both.fillings[0].text
+    assert both.fillings[1].text == llm.fill("x = 1\n" + first + "\ny = 2\n", "", seed=4, **QUICK).text
+
+
+def test_a_length_can_be_given(llm: LLM) -> None:
+    """Line ends are final tokens, so there is no seam that could add one."""
+    assert llm.fill("x\n", "\ny", length=5, steps=1).lengths == (5,)
+    assert len(llm.fill("x\n", "\ny", length=5, steps=1).token_ids) == 5
+
+
+def test_the_hole_holds_no_special_tokens(llm: LLM) -> None:
+    result = llm.fill("a", "b", max_tokens=6, seed=1, steps=2)
+    assert not set(result.token_ids) & set(llm.tokenizer.special_ids.values())
+
+
+def test_the_same_seed_is_the_same_filling(llm: LLM) -> None:
+    first, again = (llm.fill("def f(x):\n    ", "\n", max_tokens=5, seed=3) for _ in range(2))
+    assert first.to_dict() | {"seconds": 0} == again.to_dict() | {"seconds": 0}
+
+
+def test_one_empty_side_is_fine_and_two_are_not(llm: LLM) -> None:
+    assert llm.fill("x = ", "", max_tokens=2).full_text.startswith("x = ")
+    assert llm.fill("", "\nx", max_tokens=2).full_text.endswith("\nx")
+    with pytest.raises(PromptError, match="all empty"):
+        llm.fill("", "")
+
+
+def test_something_is_written(llm: LLM) -> None:
+    """At a seam the hole could hold given text alone, which every short text is likelier with."""
+    for seed in range(6):
+        assert llm.fill("retu", "n x", max_tokens=1, steps=1, seed=seed).text
+
+
+def test_every_token_has_its_confidence_and_its_place(llm: LLM) -> None:
+    filling = llm.fill("x = ", "\ny", max_tokens=5, seed=2).fillings[0]
+    assert len(filling.tokens) == len(filling.offsets) == len(filling.token_ids)
+    assert all(0 <= token.settled_step < filling.steps and token.entropy >= 0 for token in filling.tokens)
+    assert filling.offsets[0][0] == 0
+    assert filling.offsets[-1][1] == len(filling.text)
+    assert [(token["start"], token["end"]) for token in filling.to_dict()["tokens"]] == list(filling.offsets)
+
+
+def test_every_pass_is_counted(llm: LLM) -> None:
+    """All four lengths go through both stages to the end, here, and are scored behind each."""
+    records: list[redraft.DenoiseStep] = []
+    result = llm.fill("x\n", "\ny", max_tokens=4, seed=2, on_record=records.append)
+    assert result.lengths == (1, 2, 3, 4)
+    assert {record.request_id for record in records} == set(range(4))
+    assert result.forwards == len(records) + 3 * 4
+    last = {record.request_id: record.argmax_canvas[: len(result.token_ids)] for record in records}
+    assert result.token_ids in last.values()
+
+
+def test_given_text_stands_still_in_every_step(llm: LLM) -> None:
+    records: list[redraft.DenoiseStep] = []
+    suffix = "\nreturn x\n"
+    llm.fill("def f(x):\n", suffix, max_tokens=3, seed=2, canvas_length=16, on_record=records.append)
+    behind = llm.tokenizer.encode(suffix)
+    for record in records:
+        held = [at for at in range(1, 16 - len(behind)) if record.canvas[at : at + len(behind)] == tuple(behind)]
+        assert any(record.argmax_canvas[at : at + len(behind)] == tuple(behind) for at in held)
+
+
+def test_long_sides_are_seen_in_part_and_kept_whole(llm: LLM) -> None:
+    prefix, suffix = TEXTS[0] * 20, TEXTS[1] * 20
+    result = llm.fill(prefix, suffix, **QUICK)
+    check_exact([prefix, suffix], result)
+    assert result.fillings[0].before < len(llm.tokenizer.encode(prefix))
+    assert result.fillings[0].behind == 14
+
+
+def test_scores_are_those_of_each_text_alone(llm: LLM) -> None:
+    """Scored together on a copy of the prefix that is longer than the window, and once more from the start."""
+    prefix = [2, *range(40, 100)]
+    cache = llm.model.new_cache(1, 100)
+    last = prefill(llm.model, cache, [prefix])
+    texts = [[200, 201, 202], [*range(210, 226)], [230]]
+    together = causal_scores(llm.model, cache.copy([0, 0, 0]), last.expand(3, -1), texts)
+    for text, scores in zip(texts, together, strict=True):
+        with torch.inference_mode():
+            hidden = llm.model.encode(torch.tensor([[*prefix, *text]]), llm.model.new_cache(1, 100))[0]
+            logprobs = llm.model.logits(hidden[len(prefix) - 1 : -1]).log_softmax(-1)
+        assert scores == pytest.approx(logprobs.gather(1, torch.tensor(text)[:, None])[:, 0].tolist(), rel=1e-4)
+    assert cache.lengths == [len(prefix)]
+
+
+def test_the_seam_is_opened_where_the_causal_pass_finds_it_likeliest(llm: LLM) -> None:
+    """The cache then holds exactly the tokens that stay."""
+    ids = [2, *llm.tokenizer.encode("x\n    retu")]
+    kept, seam, cache, last = open_seam(llm.model, Seams.of(llm.tokenizer), ids, 4)
+    assert seam is not None
+    assert cache.lengths == [kept]
+    assert b"".join(map(llm.tokenizer.token_bytes, ids[kept:])) == seam.text
+    alone = llm.model.new_cache(1, 100)
+    torch.testing.assert_close(prefill(llm.model, alone, [ids[:kept]]), last)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"max_tokens": True}, "max_tokens is True"),
+        ({"max_tokens": 300}, "may have 1 to 256 tokens"),
+        ({"max_tokens": 20, "canvas_length": 16}, "longer than the hole's 20 tokens"),
+        ({"max_tokens": 200, "canvas_length": 500}, "leaves no room in the context of 256"),
+        ({"length": 0}, "length is 0"),
+        ({"length": 3, "max_tokens": 4}, "both given"),
+        ({"steps": 0}, "steps is 0"),
+        ({"temperature": 1}, "Unknown setting"),
+    ],
+)
+def test_impossible_holes(llm: LLM, settings: dict[str, int], sentence: str) -> None:
+    with pytest.raises(SettingError, match=sentence):
+        llm.fill("a", "b", **settings)

@@ -1,0 +1,90 @@
+"""Denoising free positions alone is the ordinary loop with pins, only cheaper."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from redraft.config import GenerationSettings
+from redraft.constraints.pins import Allowed
+from redraft.diffusion.loop import CanvasJob, denoise_canvases
+from redraft.diffusion.prefill import prefill
+from redraft.diffusion.records import DenoiseStep
+from redraft.filling.hole import Limit
+from redraft.filling.settle import Guess, Settling
+from redraft.llm import LLM
+
+SETTINGS = GenerationSettings(steps=5, seed=11, confidence_threshold=5.0, stability_threshold=2)
+PINS = {0: 70, 3: 71, 4: 72, 12: 73, 15: 74}
+FREE = tuple(at for at in range(16) if at not in PINS)
+NEVER = (5, 6, 7)
+
+
+def guess(**more: object) -> Guess:
+    tokens = tuple(PINS.get(at, 0) for at in range(16))
+    fields = {"tokens": tokens, "free": FREE, "noisy": (True,) * len(FREE), "limit": Limit(torch.tensor(NEVER), {})}
+    return Guess(**fields | more)  # type: ignore[arg-type]
+
+
+def settle(llm: LLM, guesses: list[Guess], settings: GenerationSettings = SETTINGS) -> list[DenoiseStep]:
+    cache = llm.model.new_cache(1, 40)
+    prefill(llm.model, cache, [[2, *range(100, 130)]])
+    settling = Settling(llm.model, cache.select([0] * len(guesses)), guesses, settings)
+    records = []
+    while settling.open:
+        records += settling.step()
+    return records
+
+
+def test_it_takes_the_steps_of_the_loop(llm: LLM) -> None:
+    cache = llm.model.new_cache(1, 40)
+    prefill(llm.model, cache, [[2, *range(100, 130)]])
+    pins = Allowed(PINS, {at: NEVER for at in FREE})
+    job = CanvasJob(length=16, canvas_index=0, seeds=[11], request_ids=[0], constraints=[pins])
+    expected = list(denoise_canvases(llm.model, cache, job, SETTINGS))
+    found = settle(llm, [guess()])
+    assert len(found) == len(expected) > 1
+    for mine, loop in zip(found, expected, strict=True):
+        assert (mine.canvas, mine.argmax_canvas, mine.accepted) == (loop.canvas, loop.argmax_canvas, loop.accepted)
+        assert mine.entropy == pytest.approx(loop.entropy, abs=1e-4)
+        assert dataclasses.replace(mine, entropy=()) == dataclasses.replace(loop, entropy=())
+
+
+def test_pins_never_move(llm: LLM) -> None:
+    for record in settle(llm, [guess()]):
+        for at, token in PINS.items():
+            assert record.canvas[at] == record.argmax_canvas[at] == token
+            assert record.accepted[at]
+            assert record.entropy[at] == 0
+        assert not set(NEVER) & set(record.argmax_canvas)
+
+
+def test_guesses_do_not_notice_each_other(llm: LLM) -> None:
+    other = guess(free=FREE[:2], noisy=(True,) * 2, tokens=(90,) * 16)
+    alone = settle(llm, [guess()])
+    together = [record for record in settle(llm, [other, guess()]) if record.request_id == 1]
+    assert [dataclasses.replace(record, request_id=0) for record in together] == alone
+
+
+def test_a_draft_enters_the_first_step(llm: LLM) -> None:
+    tokens, noisy = tuple(range(200, 216)), tuple(at % 2 == 0 for at in range(len(FREE)))
+    first = settle(llm, [guess(tokens=tokens, noisy=noisy, limit=None)])[0]
+    for at, noise in zip(FREE, noisy, strict=True):
+        assert (first.canvas[at] == tokens[at]) is not noise
+
+
+def test_only_some_tokens_at_some_positions(llm: LLM) -> None:
+    limit = Limit(torch.tensor(NEVER), {1: torch.tensor([300, 301]), 4: torch.tensor([302])})
+    for record in settle(llm, [guess(limit=limit)]):
+        assert record.argmax_canvas[FREE[1]] in (300, 301)
+        assert record.argmax_canvas[FREE[4]] == 302
+
+
+def test_those_that_are_given_up_stop(llm: LLM) -> None:
+    cache = llm.model.new_cache(1, 40)
+    prefill(llm.model, cache, [[2, 3]])
+    settling = Settling(llm.model, cache.select([0, 0, 0]), [guess()] * 3, SETTINGS)
+    assert [record.request_id for record in settling.step()] == [0, 1, 2]
+    settling.keep([1])
+    assert [record.request_id for record in settling.step()] == [1]
+    assert settling.open == [1]

@@ -1,0 +1,37 @@
+"""The embedded model answering on a CUDA device, through the engine, in every weight format."""
+
+import pytest
+import torch
+
+import redraft
+from redraft.engine.graph_runner import GraphRunner
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+QUESTION = "What is the capital of France?"
+
+
+@pytest.mark.parametrize("quantization", [None, "fp8", "int4"])
+def test_answers_do_not_depend_on_company_and_choices_hold(quantization: str | None) -> None:
+    llm = redraft.load("tiny", device="cuda", dtype="bfloat16", quantization=quantization)
+    assert isinstance(llm.new_engine().runner, GraphRunner)
+    alone = llm.generate(QUESTION, max_tokens=256, steps=12, seed=3)
+    together = llm.generate_batch([QUESTION, "Say hello!", QUESTION], max_tokens=256, steps=12, seed=3)
+    assert alone.token_ids == together[0].token_ids == together[2].token_ids
+    chosen = llm.generate(QUESTION, choices=["Paris", "a bicycle"], max_tokens=128, seed=3)
+    assert chosen.text in ("Paris", "a bicycle")
+
+
+def test_the_first_draft_is_that_of_the_cpu() -> None:
+    """bf16 moves a few uncertain positions; the rest of the argmax is the fp32 model's."""
+    drafts = []
+    for device, dtype in (("cpu", "float32"), ("cuda", "bfloat16")):
+        llm = redraft.load("tiny", device=device, dtype=dtype)
+        step = next(iter(llm.stream(QUESTION, max_tokens=128, seed=5)))
+        assert isinstance(step, redraft.DenoiseStep)
+        drafts.append(step)
+    assert drafts[0].canvas == drafts[1].canvas
+    same = sum(a == b for a, b in zip(drafts[0].argmax_canvas, drafts[1].argmax_canvas, strict=True))
+    assert same > 0.8 * len(drafts[0].canvas)

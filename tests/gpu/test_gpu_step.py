@@ -1,0 +1,175 @@
+"""On a CUDA device: kernels against fp32, a packed model against the plain one, graphs against single launches."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from redraft import kernels
+from redraft.bench.kernels import measure_kernels
+from redraft.config import FULL, SLIDING, ModelConfig
+from redraft.diffusion.schedule import temperature
+from redraft.engine.graph_runner import GraphRunner
+from redraft.engine.work import Denoise, Encode, Limits, Segment
+from redraft.model import Transformer
+from redraft.model.packed.build import pack
+from redraft.model.packed.transformer import PackedTransformer
+from redraft.model.presets import preset
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+# The head sizes of the 26B model; everything else narrow.
+CONFIG = replace(
+    preset("26b-a4b"),
+    vocab_size=8192,
+    hidden_size=512,
+    intermediate_size=448,
+    moe_intermediate_size=256,
+    num_experts=16,
+    top_k_experts=4,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    num_global_key_value_heads=1,
+    layer_types=(SLIDING, SLIDING, FULL),
+)
+PAGES = 10
+FORMATS = pytest.mark.parametrize("quantization", [None, "fp8", "int4"])
+
+
+def randomized(config: ModelConfig) -> Transformer:
+    """Random fp32 weights that keep every activation near unit size."""
+    model = Transformer(config).to("cuda")
+    generator = torch.Generator("cuda").manual_seed(1)
+    with torch.no_grad():
+        for name, tensor in model.state_dict().items():
+            drawn = torch.randn(tensor.shape, generator=generator, device="cuda")
+            if tensor.dim() > 1:
+                tensor.copy_(drawn * tensor.shape[-1] ** -0.5)
+            else:
+                scale = tensor.shape[0] ** -0.25 if name.endswith(("q_norm.weight", "k_norm.weight")) else 1.0
+                tensor.copy_(scale * (1 + 0.1 * drawn))
+        model.embedding.weight.mul_(3)
+    return model.eval()
+
+
+@pytest.fixture(scope="module")
+def plain() -> Transformer:
+    return randomized(CONFIG)
+
+
+def packed(plain: Transformer, quantization: str | None) -> PackedTransformer:
+    source = plain.state_dict().__getitem__
+    device = torch.device("cuda", torch.cuda.current_device())
+    return PackedTransformer(pack(plain.config, source, device=device, dtype=torch.bfloat16, quantization=quantization))
+
+
+def runner_of(model: PackedTransformer, *, graphs: bool) -> GraphRunner:
+    slots = 4
+    limits = Limits(
+        slots=slots, full_pages=slots * PAGES, sliding_pages=slots * PAGES, window=1024, context=256 * PAGES,
+        chunk=256, canvas=256, forward=32 * 256,
+    )  # fmt: skip
+    runner = GraphRunner(model, limits, graphs=graphs)
+    for slot in range(slots):
+        own = range(slot * PAGES, (slot + 1) * PAGES)
+        runner.assign(slot, list(own), list(reversed(own)))
+    return runner
+
+
+def ids(seed: int, count: int) -> tuple[int, ...]:
+    drawn = torch.randint(CONFIG.vocab_size, (count,), generator=torch.Generator().manual_seed(seed))
+    return tuple(drawn.tolist())
+
+
+def prompt(slot: int, count: int) -> list[Segment]:
+    whole = ids(slot, count)
+    return [Encode(slot=slot, start=at, token_ids=whole[at : at + 256]) for at in range(0, count, 256)]
+
+
+def step_of(slot: int, start: int, step: int, *, length: int = 256, canvas_index: int = 0) -> Denoise:
+    return Denoise(
+        slot=slot, start=start, length=length, canvas_index=canvas_index, step=step, seed=slot,
+        temperature=temperature(step, t_min=0.4, t_max=0.8, steps=48), last=False, entropy_bound=30.0,
+        stability_threshold=1, confidence_threshold=0.005, stop_at_eos=False, eos_ids=(1, 106),
+    )  # fmt: skip
+
+
+@FORMATS
+def test_every_kernel_is_within_twice_the_error_of_eager(quantization: str | None) -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    found = measure_kernels(CONFIG, device, quantization=quantization, batch=2, context=1300)
+    off = [f"{one.name} {one.error} {one.eager_error}" for one in found if one.error is not None and one.ratio > 2]
+    assert len(found) >= 30
+    assert not off
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("config", [CONFIG, preset("tiny")], ids=["26b-like", "tiny"])
+def test_the_packed_model_is_as_near_to_fp32_as_eager_bf16(config: ModelConfig) -> None:
+    plain = randomized(config)
+    half = Transformer(config).to("cuda", torch.bfloat16)
+    half.load_state_dict(plain.state_dict())
+    tokens = torch.tensor([ids(1, 256)], device="cuda")
+    canvas = torch.tensor([ids(2, config.canvas_length)], device="cuda")
+
+    def hidden(model: Transformer) -> torch.Tensor:
+        cache = model.new_cache(1, 512)
+        model.encode(tokens, cache)
+        return model.denoise(canvas, cache).float()
+
+    with kernels.force("eager"):
+        truth, eager = hidden(plain), hidden(half)
+    assert (hidden(packed(plain, None)) - truth).norm() <= 2 * (eager - truth).norm()
+
+
+@FORMATS
+def test_the_embedded_models_shape_runs(quantization: str | None) -> None:
+    model = packed(randomized(preset("tiny")), quantization)
+    limits = Limits(
+        slots=1, full_pages=4, sliding_pages=4, window=512, context=1024, chunk=256, canvas=128, forward=4096
+    )
+    graph, single = GraphRunner(model, limits, graphs=True), GraphRunner(model, limits, graphs=False)
+    for runner in (graph, single):
+        runner.assign(0, (2, 1, 3, 0), (0, 3, 1, 2))
+        runner.run([Encode(slot=0, start=0, token_ids=ids(3, 256)), Encode(slot=0, start=256, token_ids=ids(4, 100))])
+    for step in range(3):
+        work = [step_of(0, 356, step, length=128)]
+        assert graph.run(work) == single.run(work)
+
+
+@FORMATS
+def test_graphs_equal_single_launches_bit_for_bit(plain: Transformer, quantization: str | None) -> None:
+    model = packed(plain, quantization)
+    graph, single = runner_of(model, graphs=True), runner_of(model, graphs=False)
+    for runner in (graph, single):
+        runner.run([*prompt(0, 1100), *prompt(1, 40)])
+    for step in range(11):
+        work: list[Segment] = [step_of(0, 1100, step), step_of(1, 40, step, length=128)]
+        if step in (1, 2, 10):
+            work.insert(1, Encode(slot=2, start=0, token_ids=ids(step, 200)))
+        assert graph.run(work) == single.run(work), f"step {step}"
+
+
+@FORMATS
+def test_a_canvas_among_others_and_behind_a_fused_commit(plain: Transformer, quantization: str | None) -> None:
+    """Bit for bit: no kernel sums in another order because there are more rows."""
+    model = packed(plain, quantization)
+    together, alone, apart = (runner_of(model, graphs=True) for _ in range(3))
+    for runner in (together, apart):
+        runner.run([*prompt(0, 1100), *prompt(1, 40), *prompt(2, 300)])
+    alone.run(prompt(0, 1100))
+    beside = [step_of(0, 1100, 0), step_of(1, 40, 0), step_of(2, 300, 0)]
+    assert together.run(beside)[0] == alone.run(beside[:1])[0]
+    commit, first = Encode(slot=0, start=1100, token_ids=ids(9, 256)), step_of(0, 1356, 0, canvas_index=1)
+    apart.run([commit])
+    assert together.run([commit, first])[0] == apart.run([first])[0]
+
+
+def test_the_same_forward_twice_is_the_same(plain: Transformer) -> None:
+    model = packed(plain, "fp8")
+    first, second = runner_of(model, graphs=True), runner_of(model, graphs=True)
+    work = [*prompt(0, 600), step_of(0, 600, 0)]
+    assert first.run(work) == second.run(work)
