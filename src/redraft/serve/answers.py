@@ -1,0 +1,146 @@
+"""Answers while the engine writes them: several at once, each taken apart into reasoning, content and tool calls."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from redraft.diffusion.records import Commit, DenoiseStep
+from redraft.engine.request import Event, Finished
+from redraft.serve.faults import stopping, timed_out
+from redraft.serve.planning import Plan
+from redraft.serve.splitting import Content, Part, Reasoning, Splitter
+from redraft.text.tools import ToolCall
+
+
+class Answers:
+    """The running answers of one plan. Whoever has it closes it; that cancels what is not finished."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        streams: Sequence[AsyncGenerator[Event, None]],
+        *,
+        observe: Callable[[Finished], None] = lambda finished: None,
+    ) -> None:
+        """`observe` is told of every answer that ends by itself."""
+        self.plan = plan
+        self._streams, self._observe = list(streams), observe
+        self._pumps: list[asyncio.Task[None]] = []
+
+    async def events(self) -> AsyncIterator[tuple[int, Event]]:
+        """Events of all answers as they come, each with its answer's index."""
+        async for index, event in self._merged():
+            if isinstance(event, Finished):
+                self._observe(event)
+            yield index, event
+
+    async def _merged(self) -> AsyncIterator[tuple[int, Event]]:
+        if len(self._streams) == 1:
+            async for event in self._streams[0]:
+                yield 0, event
+            return
+        queue: asyncio.Queue[tuple[int, Event | Exception | None]] = asyncio.Queue()
+        self._pumps = [asyncio.create_task(_pump(i, stream, queue)) for i, stream in enumerate(self._streams)]
+        left = len(self._pumps)
+        while left:
+            index, event = await queue.get()
+            if isinstance(event, Exception):
+                raise event
+            if event is None:
+                left -= 1
+            else:
+                yield index, event
+
+    async def close(self) -> None:
+        """Cancel what is not finished."""
+        for pump in self._pumps:
+            pump.cancel()
+        for pump in self._pumps:
+            with suppress(asyncio.CancelledError):
+                await pump
+        for stream in self._streams:
+            await stream.aclose()
+
+
+async def _pump(
+    index: int, stream: AsyncGenerator[Event, None], queue: asyncio.Queue[tuple[int, Event | Exception | None]]
+) -> None:
+    try:
+        async for event in stream:
+            queue.put_nowait((index, event))
+        queue.put_nowait((index, None))
+    except Exception as error:
+        queue.put_nowait((index, error))
+
+
+@dataclass(slots=True)
+class Call:
+    """A tool call with the id that its result will name."""
+
+    call: ToolCall
+    index: int
+    id: str = field(default_factory=lambda: f"call_{secrets.token_hex(12)}")
+
+
+Piece = Content | Reasoning | Call
+
+
+@dataclass(slots=True)
+class Reply:
+    """One chat answer, growing. `take` turns an event into what it adds."""
+
+    splitter: Splitter
+    content: str = ""
+    reasoning: str = ""
+    calls: list[Call] = field(default_factory=list)
+    finished: Finished | None = None
+
+    def take(self, event: Event) -> list[Piece]:
+        """What an event adds to the answer."""
+        if isinstance(event, DenoiseStep):
+            return []
+        if isinstance(event, Commit):
+            return self._add(self.splitter.push(event.text))
+        self.finished = completed(event)
+        return self._add(self.splitter.finish())
+
+    def _add(self, parts: list[Part]) -> list[Piece]:
+        pieces: list[Piece] = []
+        for part in parts:
+            if isinstance(part, ToolCall):
+                self.calls.append(piece := Call(part, len(self.calls)))
+            else:
+                piece = part
+                self.content += part.text if isinstance(part, Content) else ""
+                self.reasoning += part.text if isinstance(part, Reasoning) else ""
+            pieces.append(piece)
+        return pieces
+
+
+def completed(finished: Finished) -> Finished:
+    """The same, unless the answer ended in a way that leaves nothing to show."""
+    if finished.finish_reason == "cancelled":
+        raise stopping()
+    if finished.finish_reason == "timeout" and not finished.token_ids:
+        raise timed_out(finished.stats.seconds)
+    return finished
+
+
+async def read_all(answers: Answers) -> list[Reply]:
+    """Wait for whole answers."""
+    replies = new_replies(answers.plan)
+    try:
+        async for index, event in answers.events():
+            replies[index].take(event)
+    finally:
+        await answers.close()
+    return replies
+
+
+def new_replies(plan: Plan) -> list[Reply]:
+    """Empty replies, one per answer."""
+    return [Reply(Splitter(reasoning_open=plan.reasoning_open)) for _ in plan.requests]

@@ -1,0 +1,168 @@
+"""`/v1/messages`: from answers to Anthropic's bodies and events."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from redraft.engine.request import Finished
+from redraft.serve.answers import Answers, Call, Piece, Reply, new_replies, read_all
+from redraft.serve.http import dumps, event
+from redraft.serve.logs import stream_fault
+from redraft.serve.openai_common import extras
+from redraft.serve.planning import Plan, Planner
+from redraft.serve.shapes.messages import CountRequest, MessagesRequest
+from redraft.serve.splitting import Content, Reasoning
+from redraft.text.tokenizer import Tokenizer
+
+
+def count_tokens(planner: Planner, body: CountRequest) -> int:
+    """Tokens of the prompt that a conversation becomes."""
+    planner.check_model(body.model)
+    return len(planner.chat_ids(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking))
+
+
+def plan_messages(planner: Planner, body: MessagesRequest) -> Plan:
+    """What a request asks for; raises before any compute."""
+    planner.check_model(body.model)
+    ids = planner.chat_ids(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
+    return planner.plan(
+        [ids],
+        given=body.settings() | {"max_tokens": body.max_tokens, "stop": body.stop_sequences},
+        wanted=body.constraints() | tool_constraint(body),
+        seed=body.seed,
+        temperature=body.temperature,
+        timeout=body.timeout,
+    )
+
+
+def tool_constraint(body: MessagesRequest) -> dict[str, Any]:
+    """Declared tools and the choice among them."""
+    if not body.tools:
+        return {}
+    choice = body.tool_choice
+    names = {"any": "required", "none": "none", "auto": "auto"}
+    name = "auto" if choice is None else names.get(choice.type, choice.name)
+    return {"tools": body.declared_tools(), "tool_choice": name, "thinking": body.wants_thinking}
+
+
+@dataclass(slots=True)
+class MessageWriter:
+    """Writes one response."""
+
+    body: MessagesRequest
+    tokenizer: Tokenizer
+    id: str = field(default_factory=lambda: f"msg_{secrets.token_hex(12)}")
+
+    async def whole(self, answers: Answers) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
+        (reply,) = await read_all(answers)
+        assert reply.finished is not None, "an answer ends with its Finished event"
+        blocks: list[dict[str, Any]] = []
+        if reply.reasoning:
+            blocks.append({"type": "thinking", "thinking": reply.reasoning, "signature": ""})
+        if reply.content:
+            blocks.append({"type": "text", "text": reply.content})
+        blocks += [{**_tool_use(call), "input": call.call.arguments} for call in reply.calls]
+        more = extras(reply.finished, answers.plan.requests[0], self.tokenizer, confidence=False)
+        return self._message(answers.plan) | self._ending(reply) | {
+            "content": blocks, "usage": _usage(answers.plan, reply.finished), "redraft": more,
+        }  # fmt: skip
+
+    async def events(self, answers: Answers) -> AsyncGenerator[str]:
+        """The events of a streamed answer; a failure on the way becomes an event as well."""
+        (reply,) = new_replies(answers.plan)
+        blocks = _Blocks()
+        try:
+            yield _named({"type": "message_start", "message": self._message(answers.plan)})
+            async for _, happened in answers.events():
+                for piece in reply.take(happened):
+                    for told in blocks.take(piece):
+                        yield _named(told)
+                if isinstance(happened, Finished):
+                    for told in [*blocks.close(), self._delta(reply, answers.plan)]:
+                        yield _named(told)
+            yield _named({"type": "message_stop"})
+        except Exception as error:
+            yield _named(stream_fault(self.id, error).anthropic(self.id))
+        finally:
+            await answers.close()
+
+    def _message(self, plan: Plan) -> dict[str, Any]:
+        return {
+            "id": self.id, "type": "message", "role": "assistant", "model": self.body.model, "content": [],
+            "stop_reason": None, "stop_sequence": None,
+            "usage": {"input_tokens": plan.prompt_tokens, "output_tokens": 0},
+        }  # fmt: skip
+
+    def _delta(self, reply: Reply, plan: Plan) -> dict[str, Any]:
+        assert reply.finished is not None, "an answer ends with its Finished event"
+        usage = _usage(plan, reply.finished)
+        more = extras(reply.finished, plan.requests[0], self.tokenizer, confidence=False)
+        return {"type": "message_delta", "delta": self._ending(reply), "usage": usage, "redraft": more}
+
+    def _ending(self, reply: Reply) -> dict[str, Any]:
+        assert reply.finished is not None, "an answer ends with its Finished event"
+        if reply.finished.finish_reason != "stop":
+            return {"stop_reason": "max_tokens", "stop_sequence": None}
+        if reply.calls:
+            return {"stop_reason": "tool_use", "stop_sequence": None}
+        stop = reply.finished.stop_text
+        return {"stop_reason": "end_turn" if stop is None else "stop_sequence", "stop_sequence": stop}
+
+
+class _Blocks:
+    """Content blocks of a stream: text and thinking grow in the open block, a call is a block of its own."""
+
+    def __init__(self) -> None:
+        self._index = -1
+        self._open: type | None = None
+
+    def take(self, piece: Piece) -> Iterator[dict[str, Any]]:
+        if self._open is not type(piece):
+            yield from self.close()
+        match piece:
+            case Content(text):
+                yield from self._begin(Content, {"type": "text", "text": ""})
+                yield self._delta({"type": "text_delta", "text": text})
+            case Reasoning(text):
+                yield from self._begin(Reasoning, {"type": "thinking", "thinking": "", "signature": ""})
+                yield self._delta({"type": "thinking_delta", "thinking": text})
+            case Call():
+                yield from self._begin(Call, {**_tool_use(piece), "input": {}})
+                yield self._delta({"type": "input_json_delta", "partial_json": dumps(piece.call.arguments)})
+                yield from self.close()
+
+    def close(self) -> Iterator[dict[str, Any]]:
+        if self._open is not None:
+            self._open = None
+            yield {"type": "content_block_stop", "index": self._index}
+
+    def _begin(self, kind: type, block: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        if self._open is not kind:
+            self._open, self._index = kind, self._index + 1
+            yield {"type": "content_block_start", "index": self._index, "content_block": block}
+
+    def _delta(self, delta: dict[str, Any]) -> dict[str, Any]:
+        return {"type": "content_block_delta", "index": self._index, "delta": delta}
+
+
+def _named(content: dict[str, Any]) -> str:
+    return event(content, content["type"])
+
+
+def _tool_use(call: Call) -> dict[str, Any]:
+    return {"type": "tool_use", "id": call.id.replace("call_", "toolu_"), "name": call.call.name}
+
+
+def _usage(plan: Plan, finished: Finished) -> dict[str, Any]:
+    """Anthropic counts tokens that came from the prefix cache apart."""
+    cached = finished.stats.cached_tokens
+    return {
+        "input_tokens": plan.prompt_tokens - cached,
+        "output_tokens": finished.stats.tokens,
+        "cache_read_input_tokens": cached,
+        "cache_creation_input_tokens": 0,
+    }

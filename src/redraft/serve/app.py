@@ -1,0 +1,78 @@
+"""The ASGI application: endpoints, error bodies, CORS, and the gate around all of it."""
+
+from __future__ import annotations
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.middleware.cors import CORSMiddleware
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+import redraft
+from redraft.errors import EngineError, RedraftError
+from redraft.serve import plain_routes, routes, two_sided_routes
+from redraft.serve.faults import Fault, fault_of, stopping, validation_fault
+from redraft.serve.gate import Gate, fault_response
+from redraft.serve.http import CLIENT_GONE, ClientGone
+from redraft.serve.openapi import document
+from redraft.serve.service import Service
+
+
+def create_app(service: Service) -> ASGIApp:
+    """Everything that a server answers. The caller loads the model into `service`, before or meanwhile."""
+    # The pages that FastAPI makes of its own load their scripts from elsewhere, so there are none.
+    app = FastAPI(title="Redraft", version=redraft.__version__, docs_url=None, redoc_url=None)
+    app.state.service = service
+    app.openapi = lambda: document(app)
+    app.include_router(routes.router)
+    app.include_router(two_sided_routes.router)
+    app.include_router(plain_routes.router)
+    for kind in (Fault, RedraftError):
+        app.add_exception_handler(kind, _fault)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(ClientGone, _gone)
+    app.add_exception_handler(Exception, _fault)
+    app.add_exception_handler(HTTPException, _http)
+    gate = Gate(app, service)
+    if not service.settings.origins:
+        return gate
+    # Around the gate, so that a browser may read the gate's errors as well.
+    return CORSMiddleware(
+        gate,
+        allow_origins=list(service.settings.origins),
+        allow_methods=["GET", "POST"],
+        allow_headers=["authorization", "content-type", "x-api-key", "x-request-id"],
+        expose_headers=["x-request-id", "retry-after"],
+    )
+
+
+async def _fault(request: Request, error: Exception) -> Response:
+    # An engine that was closed on purpose is no failure.
+    closed = isinstance(error, EngineError) and request.app.state.service.phase == "stopping"
+    return _respond(request, stopping() if closed else fault_of(error))
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return _respond(request, validation_fault(error.errors(), error.body))
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=CLIENT_GONE)
+
+
+async def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    sentences = {
+        404: f"There is no {request.url.path} here.",
+        405: f"{request.url.path} does not take {request.method}.",
+        400: "The body is not valid JSON.",
+    }
+    message = sentences.get(error.status_code, str(error.detail))
+    return _respond(request, Fault(error.status_code, message, headers=error.headers or {}))
+
+
+def _respond(request: Request, fault: Fault) -> Response:
+    request.app.state.service.count_refusal(fault)
+    return fault_response(fault, request.url.path, request.state.visit.id)

@@ -1,0 +1,61 @@
+"""API keys: where they come from, and how a request's key is compared with them."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from redraft.errors import SettingError
+
+VARIABLE = "REDRAFT_API_KEYS"
+"""Environment variable that may hold keys, separated by commas."""
+
+
+def read_keys(file: Path | None, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Keys of a file (one a line, `#` begins a comment) and of the environment; a file without any is refused."""
+    keys = [key.strip() for key in environment.get(VARIABLE, "").split(",")]
+    if file is not None:
+        keys += _file_keys(file)
+    keys = [key for key in dict.fromkeys(keys) if key]
+    if any(not key.isascii() or not key.isprintable() or " " in key for key in keys):
+        raise SettingError("An API key may hold printable ASCII characters without spaces only.")
+    return tuple(keys)
+
+
+def _file_keys(file: Path) -> list[str]:
+    try:
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingError(f"The key file {file} cannot be read: {error}.") from error
+    keys = [line.split("#", 1)[0].strip() for line in lines]
+    if not any(keys):
+        raise SettingError(f"The key file {file} holds no keys.")
+    return keys
+
+
+class Keys:
+    """Knows which keys are right. Only digests are kept and compared, in a time that tells nothing about them."""
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        self._digests = [_digest(key.encode()) for key in keys]
+
+    @property
+    def required(self) -> bool:
+        """Whether a key is needed at all."""
+        return bool(self._digests)
+
+    def accept(self, headers: Mapping[bytes, bytes]) -> bool:
+        """Whether a request with these (lower-case) headers may come in: `Authorization: Bearer` or `x-api-key`."""
+        if not self.required:
+            return True
+        scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
+        offered = [headers.get(b"x-api-key", b""), bearer.strip() if scheme.lower() == b"bearer" else b""]
+        digests = [_digest(key) for key in offered if key]
+        # No early end: every offered key is compared with every right one.
+        return sum(hmac.compare_digest(given, right) for given in digests for right in self._digests) > 0
+
+
+def _digest(key: bytes) -> bytes:
+    return hashlib.sha256(key).digest()

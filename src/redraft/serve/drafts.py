@@ -1,0 +1,71 @@
+"""`/v1/drafts`: the canvas while it settles, as server-sent events.
+
+    event: start     what was asked: prompt tokens, settings, seed
+    event: denoise   a DenoiseStep, and `pieces`: the text of every position's draft token
+    event: commit    a Commit: text that stays
+    event: done      how the answer ended, its parts (content, reasoning, tool calls), and what it cost
+    event: error     OpenAI's error body
+
+The data of `denoise` and `commit` are the lines of a trace (`redraft generate --trace`) with `pieces` added.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncGenerator, Iterable, Iterator
+from typing import Any
+
+from redraft.diffusion.records import Commit, DenoiseStep
+from redraft.serve.answers import Answers, new_replies
+from redraft.serve.http import event
+from redraft.serve.logs import stream_fault
+from redraft.serve.openai_common import extras
+from redraft.text.tokenizer import Tokenizer
+
+ENTROPY_DIGITS = 4
+
+
+async def draft_events(answers: Answers, tokenizer: Tokenizer, eos_ids: tuple[int, ...]) -> AsyncGenerator[str]:
+    """The events of one answer; a failure on the way becomes an event as well."""
+    (reply,), request = new_replies(answers.plan), answers.plan.requests[0]
+    try:
+        settings = {name: value for name, value in dataclasses.asdict(request.settings).items() if value is not None}
+        yield event(
+            {"prompt_tokens": answers.plan.prompt_tokens, "eos_token_ids": list(eos_ids), "settings": settings}, "start"
+        )
+        async for _, happened in answers.events():
+            reply.take(happened)
+            if isinstance(happened, DenoiseStep):
+                yield event(step_data(happened, tokenizer), "denoise")
+            elif isinstance(happened, Commit):
+                yield event(happened.to_dict(), "commit")
+        assert reply.finished is not None, "an answer ends with its Finished event"
+        calls = [{"id": call.id, "name": call.call.name, "arguments": call.call.arguments} for call in reply.calls]
+        yield event(
+            {"content": reply.content, "reasoning": reply.reasoning, "tool_calls": calls}
+            | extras(reply.finished, request, tokenizer, confidence=True),
+            "done",
+        )
+    except Exception as error:
+        yield event(stream_fault("drafts", error).openai(), "error")
+    finally:
+        await answers.close()
+
+
+def step_data(record: DenoiseStep, tokenizer: Tokenizer) -> dict[str, Any]:
+    """A step as JSON, with the text of every draft token."""
+    data = record.to_dict()
+    data["entropy"] = [round(value, ENTROPY_DIGITS) for value in record.entropy]
+    return data | {"pieces": list(pieces(record.argmax_canvas, tokenizer))}
+
+
+def pieces(token_ids: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
+    """The text of every token, a character at the token that completes it; joined they are the text of all."""
+    stream = tokenizer.stream()
+    piece = None
+    for token in token_ids:
+        if piece is not None:
+            yield piece
+        piece = stream.push([token])
+    if piece is not None:
+        yield piece + stream.finish()

@@ -1,0 +1,123 @@
+"""Errors as clients see them: one class, OpenAI's and Anthropic's bodies, and what each exception becomes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from redraft.errors import InputError, QueueFullError
+
+_KINDS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+RETRY_SECONDS = 1
+
+
+@dataclass(eq=False)
+class Fault(Exception):
+    """An HTTP error. `param` names the field at fault, `code` is for programs."""
+
+    status: int
+    message: str
+    param: str | None = None
+    code: str | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def kind(self) -> str:
+        """The `type` that both families of clients read."""
+        return _KINDS.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
+
+    def openai(self) -> dict[str, Any]:
+        """OpenAI's error body."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+    def anthropic(self, request_id: str) -> dict[str, Any]:
+        """Anthropic's error body."""
+        return {"type": "error", "error": {"type": self.kind, "message": self.message}, "request_id": request_id}
+
+
+def loading() -> Fault:
+    """The model is not there yet."""
+    return Fault(503, "The model is still loading.", code="loading", headers={"Retry-After": str(RETRY_SECONDS)})
+
+
+def stopping() -> Fault:
+    """The server is going away."""
+    return Fault(503, "The server is shutting down.", code="shutting_down", headers={"Retry-After": str(RETRY_SECONDS)})
+
+
+def busy(message: str, retry_after: float = RETRY_SECONDS) -> Fault:
+    """The queue is full; there may be room in `retry_after` seconds."""
+    return Fault(429, message, code="queue_full", headers={"Retry-After": str(max(1, math.ceil(retry_after)))})
+
+
+def timed_out(seconds: float) -> Fault:
+    """The request's own time limit, or the server's, has passed."""
+    return Fault(408, f"The answer was not finished within {seconds:g} seconds.", code="timeout")
+
+
+def fault_of(error: Exception) -> Fault:
+    """What an exception becomes. Messages of `InputError`s are written for users; others stay inside."""
+    if isinstance(error, Fault):
+        return error
+    if isinstance(error, QueueFullError):
+        return busy(str(error), error.retry_after)
+    if isinstance(error, InputError):
+        return Fault(400, str(error), code="invalid_value")
+    return Fault(500, "The server failed while working on this request; its log has the request id.", code="internal")
+
+
+def validation_fault(errors: Sequence[Mapping[str, Any]], body: Any) -> Fault:
+    """The clearest of Pydantic's findings about `body`, as one sentence that names the field."""
+    # An unknown field says most; of a union's other findings, one per member, the one that got furthest does.
+    unknown = (error for error in errors if error["type"] == "extra_forbidden")
+    worst = next(unknown, None) or max(errors, key=lambda error: len(_path(error, body)))
+    name = _field(_path(worst, body))
+    match worst["type"]:
+        case "extra_forbidden":
+            return Fault(400, f"Unknown field {name!r}.", name, "unknown_field")
+        case "missing":
+            sentence = f"The field {name!r} is required." if name else "A JSON body is required."
+            return Fault(400, sentence, name, "missing_field")
+        case "json_invalid":
+            reason = (worst.get("ctx") or {}).get("error", "it cannot be read")
+            return Fault(400, f"The body is not valid JSON: {reason}.", code="invalid_json")
+        case kind:
+            code = kind if kind.startswith("unsupported") else "invalid_value"
+            return Fault(400, f"{name or 'The body'}: {worst['msg']}.", name, code)
+
+
+def _path(error: Mapping[str, Any], body: Any) -> list[str | int]:
+    """Where in `body` a finding lies: Pydantic's location without the names of union members."""
+    path: list[str | int] = []
+    loc = [part for i, part in enumerate(error["loc"]) if not (i == 0 and part == "body")]
+    for i, part in enumerate(loc):
+        last = i == len(loc) - 1
+        if isinstance(body, Mapping):
+            names_field = last and error["type"] in ("missing", "extra_forbidden")
+            is_tag = not names_field and part in (body.get("type"), body.get("role"))
+            if is_tag or (part not in body and not (last and error["type"] == "missing")):
+                continue
+            path.append(str(part))
+            body = body.get(part)
+        elif isinstance(body, list) and isinstance(part, int) and part < len(body):
+            path.append(part)
+            body = body[part]
+    return path
+
+
+def _field(path: Sequence[str | int]) -> str | None:
+    """`messages[0].content` out of a path."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text or None

@@ -1,0 +1,171 @@
+"""The door that every request passes: its id, its key, its size, a place among the open ones, and its log line."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from typing import Any
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from redraft.serve.auth import Keys
+from redraft.serve.faults import Fault, fault_of
+from redraft.serve.http import CLIENT_GONE, ClientGone, Json
+from redraft.serve.logs import log_failure, log_request
+from redraft.serve.service import Service
+from redraft.serve.settings import LOCAL_HOSTS
+
+OPEN_PATHS = ("/", "/health", "/ready", "/openapi.json")
+"""What nobody needs a key for: the page asks for one itself."""
+ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/drafts", "/v1/fill", "/v1/edits",
+             "/v1/edits/next", "/v1/decisions")  # fmt: skip
+"""Paths whose requests take a place among the open ones."""
+BODY_SECONDS = 30.0
+_DRAIN = 64 * 2**20
+
+
+class Gate:
+    """ASGI middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app, self._service = app, service
+        self._keys = Keys(service.settings.keys)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request in, or answer it here."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        visit = _Visit(scope, receive, send)
+        scope.setdefault("state", {})["visit"] = visit
+        try:
+            await self._enter(visit, scope)
+        except ClientGone:
+            visit.status = CLIENT_GONE
+        except Fault as fault:
+            self._service.count_refusal(fault)
+            await visit.answer(fault)
+        except Exception as error:
+            log_failure(visit.id, error)
+            await visit.answer(fault_of(error))
+        finally:
+            self._tell(visit, scope)
+
+    async def _enter(self, visit: _Visit, scope: Scope) -> None:
+        path = scope["path"]
+        self._check_host(visit.headers)
+        if path not in OPEN_PATHS and scope["method"] != "OPTIONS" and not self._keys.accept(visit.headers):
+            raise Fault(
+                401, "The API key is missing or wrong.", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"}
+            )
+        if path not in ANSWERING or scope["method"] != "POST":
+            await visit.read(self._service.settings.max_body)
+            await self._app(scope, visit.receive, visit.send)
+            return
+        async with self._service.place():
+            await visit.read(self._service.settings.max_body)
+            await self._app(scope, visit.receive, visit.send)
+
+    def _check_host(self, headers: dict[bytes, bytes]) -> None:
+        """Without keys, a web page elsewhere could reach a local server under a name of its own (DNS rebinding)."""
+        if self._keys.required or not self._service.settings.is_local:
+            return
+        host = headers.get(b"host", b"localhost").decode("latin-1").rsplit(":", 1)
+        name = ":".join(host) if host[0].count(":") else host[0]
+        if name.strip("[]") not in LOCAL_HOSTS:
+            raise Fault(403, f"This server answers to {', '.join(LOCAL_HOSTS)} only.", code="wrong_host")
+
+    def _tell(self, visit: _Visit, scope: Scope) -> None:
+        if visit.gone:
+            self._service.metrics.cancelled.inc()
+        # Only paths that exist become labels: anybody can make up others.
+        known = scope["path"] if scope["path"] in (*OPEN_PATHS, *ANSWERING) else "other"
+        endpoint = getattr(scope.get("route"), "path", known)
+        self._service.metrics.requests.labels(endpoint, str(visit.status)).inc()
+        log_request(visit.id, scope["method"], scope["path"], visit.status, visit.seconds, visit.facts)
+
+
+class _Visit:
+    """One request on its way through."""
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.headers: dict[bytes, bytes] = dict(scope["headers"])
+        self.id = _request_id(self.headers.get(b"x-request-id", b""))
+        self.status = CLIENT_GONE
+        self.facts: dict[str, Any] = {}
+        self._scope, self._receive, self._send = scope, receive, send
+        self._body: bytes | None = None
+        self._ended = False
+        self._started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Since it came in."""
+        return time.perf_counter() - self._started
+
+    @property
+    def gone(self) -> bool:
+        """Whether the client left before the answer was whole."""
+        return self.status == CLIENT_GONE or not self._ended
+
+    async def read(self, limit: int) -> None:
+        """Read the body, which must be at most `limit` bytes."""
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                self._body = await self._read(limit)
+        except TimeoutError:
+            raise Fault(408, "The request's body did not arrive in time.", code="timeout") from None
+
+    async def _read(self, limit: int) -> bytes:
+        data, size = bytearray(), 0
+        while True:
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            size += len(message.get("body", b""))
+            if size <= limit:
+                data += message.get("body", b"")
+            # The rest is read and dropped, so that the client hears the answer; but not forever.
+            if not message.get("more_body") or size > limit + _DRAIN:
+                break
+        if size > limit:
+            raise Fault(
+                413, f"The body is larger than the {limit} bytes that this server takes.", code="body_too_large"
+            )
+        return bytes(data)
+
+    async def receive(self) -> Message:
+        """What the application receives: the body that was read, then what the client does."""
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await self._receive()
+
+    async def send(self, message: Message) -> None:
+        """Send for the application, with the request's id on top."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            # OpenAI's and Anthropic's clients read different names.
+            own = [(b"x-request-id", self.id.encode()), (b"request-id", self.id.encode())]
+            message = {**message, "headers": [*message.get("headers", ()), *own]}
+        elif not message.get("more_body"):
+            self._ended = True
+        await self._send(message)
+
+    async def answer(self, fault: Fault) -> None:
+        """Answer with an error, unless an answer has begun."""
+        if self.status == CLIENT_GONE:
+            await fault_response(fault, self._scope["path"], self.id)(self._scope, self._receive, self.send)
+
+
+def fault_response(fault: Fault, path: str, request_id: str) -> Json:
+    """An error in the body that the endpoint's clients read."""
+    body = fault.anthropic(request_id) if path.startswith("/v1/messages") else fault.openai()
+    return Json(body, fault.status, dict(fault.headers))
+
+
+def _request_id(given: bytes) -> str:
+    """The client's own id if it can stand in a log, else a new one."""
+    text = given.decode("latin-1")
+    return text if 0 < len(text) <= 128 and text.isascii() and text.isprintable() else f"req_{secrets.token_hex(12)}"

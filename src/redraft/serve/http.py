@@ -1,0 +1,107 @@
+"""Responses: JSON that any text survives, server-sent events, and work that ends when its client goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+T = TypeVar("T")
+
+
+CLIENT_GONE = 499
+"""The status that log and metrics show for a request whose client went away."""
+
+
+class ClientGone(Exception):
+    """Nobody is there to read the answer."""
+
+
+def dumps(content: Any) -> str:
+    """Compact JSON."""
+    return json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+class Json(Response):
+    """A JSON body; characters that UTF-8 cannot express, which a request may have held, become question marks."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        """The body's bytes."""
+        return dumps(content).encode("utf-8", "replace")
+
+
+def event(data: Any, name: str | None = None) -> str:
+    """One server-sent event."""
+    head = f"event: {name}\n" if name else ""
+    return f"{head}data: {data if isinstance(data, str) else dumps(data)}\n\n"
+
+
+class EventStream(Response):
+    """Server-sent events from a generator, which is closed as soon as the client has gone."""
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        events: AsyncGenerator[str],
+        close: Callable[[], Awaitable[None]] | None = None,
+        *,
+        limit: float | None = None,
+    ) -> None:
+        """`close` ends the work behind the events; after `limit` seconds even a client that does not read is let go."""
+        # Proxies are asked not to hold events back.
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events, self._close, self._limit = events, close, limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send until the events or the client end."""
+        sending = asyncio.create_task(self._send(send))
+        leaving = asyncio.create_task(_disconnected(receive))
+        try:
+            await asyncio.wait((sending, leaving), timeout=self._limit, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            if not sending.done():
+                sending.cancel()
+            with suppress(asyncio.CancelledError, OSError):  # the socket broke while an event was written
+                await sending
+            await self._events.aclose()
+            if self._close is not None:  # a generator that was never started has closed nothing
+                await self._close()
+
+    async def _send(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for text in self._events:
+            await send({"type": "http.response.body", "body": text.encode("utf-8", "replace"), "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def unless_gone(request: HttpRequest, work: Awaitable[T]) -> T:
+    """Await `work`, whose request body has been read; cancel it and raise `ClientGone` when the client goes away."""
+    working = asyncio.ensure_future(work)
+    leaving = asyncio.create_task(_disconnected(request.receive))
+    try:
+        await asyncio.wait((working, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if working.done():
+            return working.result()
+        raise ClientGone
+    finally:
+        leaving.cancel()
+        if not working.done():
+            working.cancel()
+            with suppress(asyncio.CancelledError):
+                await working
+
+
+async def _disconnected(receive: Callable[[], Awaitable[Any]]) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,144 @@
+"""`/v1/chat/completions`: from answers to OpenAI's bodies and chunks."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any
+
+from redraft.engine.request import Finished
+from redraft.serve.answers import Answers, Call, Piece, Reply, new_replies, read_all
+from redraft.serve.http import dumps, event
+from redraft.serve.logs import stream_fault
+from redraft.serve.openai_common import chat_logprobs, extras, finish_reason, finished, usage
+from redraft.serve.planning import Plan, Planner
+from redraft.serve.shapes.chat import ChatRequest
+from redraft.serve.splitting import Content, Reasoning
+from redraft.text.tokenizer import Tokenizer
+
+
+def plan_chat(planner: Planner, body: ChatRequest, *, drafts: bool = False) -> Plan:
+    """What a chat request asks for, with its drafts or without; raises before any compute."""
+    planner.check_model(body.model)
+    ids = planner.chat_ids(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
+    given = body.settings() | {
+        "max_tokens": body.max_tokens or body.max_completion_tokens,
+        "stop": body.stop,
+        "logprobs": (body.top_logprobs or 0) if body.logprobs else None,
+    }
+    return planner.plan(
+        [ids],
+        given=given,
+        wanted=body.constraints() | tool_constraint(body) | format_constraint(body),
+        n=body.n or 1,
+        seed=body.seed,
+        temperature=body.temperature,
+        timeout=body.timeout,
+        drafts=drafts,
+    )
+
+
+def tool_constraint(body: ChatRequest) -> dict[str, Any]:
+    """Declared tools and the choice among them."""
+    if not body.tools:
+        return {}
+    choice = body.tool_choice or "auto"
+    name = choice if isinstance(choice, str) else choice.function.name
+    return {"tools": body.declared_tools(), "tool_choice": name, "thinking": body.wants_thinking}
+
+
+def format_constraint(body: ChatRequest) -> dict[str, Any]:
+    """`response_format` as the constraint that it is."""
+    wanted = body.response_format
+    if wanted is None or wanted.type == "text":
+        return {}
+    if wanted.json_schema is None:
+        return {"json_object": True, "thinking": body.wants_thinking}
+    schema = wanted.json_schema
+    return {"json_schema": schema.schema_, "strict": schema.strict is not False, "thinking": body.wants_thinking}
+
+
+@dataclass(slots=True)
+class ChatWriter:
+    """Writes one response. The id and the time are the same in all of its chunks."""
+
+    body: ChatRequest
+    tokenizer: Tokenizer
+    fingerprint: str
+    id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    async def whole(self, answers: Answers) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
+        replies = await read_all(answers)
+        choices = [self._choice(i, reply, answers.plan) for i, reply in enumerate(replies)]
+        return self._envelope("chat.completion") | {"choices": choices, "usage": usage(answers.plan, finished(replies))}
+
+    async def chunks(self, answers: Answers) -> AsyncGenerator[str]:
+        """The events of a streamed answer; a failure on the way becomes an event as well."""
+        replies = new_replies(answers.plan)
+        try:
+            for index in range(len(replies)):
+                yield self._chunk(index, {"role": "assistant", "content": ""})
+            async for index, happened in answers.events():
+                for piece in replies[index].take(happened):
+                    yield self._chunk(index, _delta(piece))
+                if isinstance(happened, Finished):
+                    yield self._chunk(index, {}, **self._ending(index, replies[index], answers.plan))
+            if self._wants_usage:
+                last = {"choices": [], "usage": usage(answers.plan, finished(replies))}
+                yield event(self._envelope("chat.completion.chunk") | last)
+            yield event("[DONE]")
+        except Exception as error:
+            yield event(stream_fault(self.id, error).openai())
+        finally:
+            await answers.close()
+
+    def _envelope(self, kind: str) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created, "model": self.body.model,
+                "system_fingerprint": self.fingerprint}  # fmt: skip
+
+    def _choice(self, index: int, reply: Reply, plan: Plan) -> dict[str, Any]:
+        content = None if reply.calls and not reply.content else reply.content
+        message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+        if reply.reasoning:
+            message["reasoning_content"] = reply.reasoning
+        if reply.calls:
+            message["tool_calls"] = [_call(call) for call in reply.calls]
+        return {"index": index, "message": message, **self._ending(index, reply, plan)}
+
+    def _ending(self, index: int, reply: Reply, plan: Plan) -> dict[str, Any]:
+        """What is known of an answer only at its end."""
+        assert reply.finished is not None, "an answer ends with its Finished event"
+        reason = finish_reason(reply.finished)
+        return {
+            "finish_reason": "tool_calls" if reply.calls and reason == "stop" else reason,
+            "logprobs": chat_logprobs(reply.finished, self.tokenizer) if self.body.logprobs else None,
+            "redraft": extras(reply.finished, plan.requests[index], self.tokenizer, confidence=self.body.confidence),
+        }
+
+    def _chunk(self, index: int, delta: dict[str, Any], **ending: Any) -> str:
+        choice = {"index": index, "delta": delta, "finish_reason": None, "logprobs": None} | ending
+        chunk = self._envelope("chat.completion.chunk") | {"choices": [choice]}
+        return event(chunk | {"usage": None} if self._wants_usage else chunk)
+
+    @property
+    def _wants_usage(self) -> bool:
+        return self.body.stream_options is not None and self.body.stream_options.include_usage
+
+
+def _delta(piece: Piece) -> dict[str, Any]:
+    match piece:
+        case Content(text):
+            return {"content": text}
+        case Reasoning(text):
+            return {"reasoning_content": text}
+        case Call():
+            return {"tool_calls": [{"index": piece.index} | _call(piece)]}
+
+
+def _call(call: Call) -> dict[str, Any]:
+    function = {"name": call.call.name, "arguments": dumps(call.call.arguments)}
+    return {"id": call.id, "type": "function", "function": function}

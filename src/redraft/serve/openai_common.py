@@ -1,0 +1,88 @@
+"""What OpenAI's two shapes of answers share: usage, endings, log-probabilities, and Redraft's own extras."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+from redraft.engine.request import Finished, Request, TokenConfidence
+from redraft.serve.answers import Reply
+from redraft.serve.planning import Plan
+from redraft.text.tokenizer import Tokenizer
+
+
+def finished(replies: Sequence[Reply]) -> list[Finished]:
+    """The last events of answers that have ended."""
+    return [reply.finished for reply in replies if reply.finished is not None]
+
+
+def finish_reason(finished: Finished) -> str:
+    """`stop` or `length`; an answer that ran out of time was cut, too (`redraft.ending` tells)."""
+    return "stop" if finished.finish_reason == "stop" else "length"
+
+
+def usage(plan: Plan, finished: Sequence[Finished]) -> dict[str, Any]:
+    """Tokens read and written by all answers; prompts count once."""
+    written = sum(answer.stats.tokens for answer in finished)
+    cached = sum(answer.stats.cached_tokens for answer in finished[:: plan.n])
+    return {
+        "prompt_tokens": plan.prompt_tokens,
+        "completion_tokens": written,
+        "total_tokens": plan.prompt_tokens + written,
+        "prompt_tokens_details": {"cached_tokens": min(cached, plan.prompt_tokens)},
+    }
+
+
+def extras(finished: Finished, request: Request, tokenizer: Tokenizer, *, confidence: bool) -> dict[str, Any]:
+    """What Redraft adds to a choice: the seed that repeats it, how it ended, its cost, and how sure the model was."""
+    more: dict[str, Any] = {"seed": request.settings.seed, "ending": finished.finish_reason}
+    more["stats"] = finished.stats.to_dict()
+    if confidence:
+        more["confidence"] = [
+            {"token": text(token.token_id, tokenizer), "id": token.token_id, "entropy": round(token.entropy, 5),
+             "settled_step": token.settled_step} for token in finished.tokens
+        ]  # fmt: skip
+    return more
+
+
+def text(token_id: int, tokenizer: Tokenizer) -> str:
+    """A token as text; a part of a character shows as U+FFFD."""
+    return tokenizer.token_bytes(token_id).decode("utf-8", "replace")
+
+
+def chat_logprobs(finished: Finished, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The `logprobs` of a chat choice: one entry per token of the answer, its reasoning and calls included."""
+    return {"content": [_entry(token, tokenizer) for token in finished.tokens], "refusal": None}
+
+
+def _entry(token: TokenConfidence, tokenizer: Tokenizer) -> dict[str, Any]:
+    top = [_token(token_id, logprob, tokenizer) for token_id, logprob in token.top]
+    return _token(token.token_id, logprob_of(token), tokenizer) | {"top_logprobs": top}
+
+
+def _token(token_id: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any]:
+    data = tokenizer.token_bytes(token_id)
+    return {"token": text(token_id, tokenizer), "logprob": logprob, "bytes": list(data)}
+
+
+def completion_logprobs(finished: Finished, tokenizer: Tokenizer, *, offset: int = 0) -> dict[str, Any]:
+    """The `logprobs` of a text completion; `offset` is where its first token begins in the text."""
+    tokens = [text(token.token_id, tokenizer) for token in finished.tokens]
+    stream = tokenizer.stream()
+    starts = list(accumulate((len(stream.push([token])) for token in finished.token_ids), initial=offset))
+    return {
+        "tokens": tokens,
+        "token_logprobs": [logprob_of(token) for token in finished.tokens],
+        "top_logprobs": [
+            {text(token_id, tokenizer): logprob for token_id, logprob in reversed(token.top)}
+            for token in finished.tokens
+        ],
+        "text_offset": starts[: len(tokens)],
+    }
+
+
+def logprob_of(token: TokenConfidence) -> float:
+    """A token's log-probability in nats; OpenAI's clients expect -9999 for what cannot be."""
+    assert token.logprob is not None, "asked for"
+    return max(token.logprob, -9999.0)

@@ -1,0 +1,140 @@
+"""`/v1/completions`: from answers to OpenAI's bodies and chunks of plain text."""
+
+from __future__ import annotations
+
+import functools
+import secrets
+import time
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any
+
+from redraft.diffusion.records import Commit
+from redraft.engine.async_engine import AsyncEngine
+from redraft.engine.request import Finished
+from redraft.serve.answers import Answers, completed
+from redraft.serve.http import event
+from redraft.serve.logs import stream_fault
+from redraft.serve.openai_common import completion_logprobs, extras, finish_reason, usage
+from redraft.serve.planning import Plan, Planner
+from redraft.serve.shapes.completions import CompletionRequest
+from redraft.text.tokenizer import Tokenizer
+
+
+def plan_completion(planner: Planner, body: CompletionRequest) -> Plan:
+    """What a request without a suffix asks for; raises before any compute."""
+    planner.check_model(body.model)
+    prompts = [
+        planner.checked(planner.llm.prompt_ids(prompt, raw=isinstance(prompt, str))) for prompt in body.prompts()
+    ]
+    return planner.plan(
+        prompts,
+        given=body.settings() | {"max_tokens": body.max_tokens, "stop": body.stop, "logprobs": body.logprobs},
+        wanted=body.constraints(),
+        n=body.n or 1,
+        seed=body.seed,
+        temperature=body.temperature,
+        timeout=body.timeout,
+    )
+
+
+@dataclass(slots=True)
+class CompletionWriter:
+    """Writes one response. The id and the time are the same in all of its chunks."""
+
+    body: CompletionRequest
+    tokenizer: Tokenizer
+    fingerprint: str
+    id: str = field(default_factory=lambda: f"cmpl-{secrets.token_hex(12)}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    async def whole(self, answers: Answers) -> dict[str, Any]:
+        """The body of an answer that is not streamed."""
+        ended: dict[int, Finished] = {}
+        try:
+            async for index, happened in answers.events():
+                if isinstance(happened, Finished):
+                    ended[index] = completed(happened)
+        finally:
+            await answers.close()
+        in_order = [ended[index] for index in range(len(ended))]
+        choices = [
+            self._choice(i, self._echo(i, answers.plan) + f.text, f, answers.plan) for i, f in enumerate(in_order)
+        ]
+        return self._envelope() | {"choices": choices, "usage": usage(answers.plan, in_order)}
+
+    async def chunks(self, answers: Answers) -> AsyncGenerator[str]:
+        """The events of a streamed answer; a failure on the way becomes an event as well."""
+        ended: dict[int, Finished] = {}
+        try:
+            for index in range(len(answers.plan.requests) if self.body.echo else 0):
+                yield self._chunk(self._choice(index, self._echo(index, answers.plan)))
+            async for index, happened in answers.events():
+                if isinstance(happened, Commit) and happened.text:
+                    yield self._chunk(self._choice(index, happened.text))
+                elif isinstance(happened, Finished):
+                    ended[index] = completed(happened)
+                    yield self._chunk(self._choice(index, "", happened, answers.plan))
+            if self._wants_usage:
+                last = {"choices": [], "usage": usage(answers.plan, [ended[i] for i in range(len(ended))])}
+                yield event(self._envelope() | last)
+            yield event("[DONE]")
+        except Exception as error:
+            yield event(stream_fault(self.id, error).openai())
+        finally:
+            await answers.close()
+
+    async def filled(self, planner: Planner, engine: AsyncEngine) -> dict[str, Any]:
+        """The body of a filled hole. The model's thread fills it between two steps of other answers."""
+        body = self.body
+        planner.check_model(body.model)
+        assert isinstance(body.prompt, str)
+        assert body.suffix is not None
+        settings = body.settings() | {"max_tokens": body.max_tokens, "seed": body.seed}
+        given = {name: value for name, value in settings.items() if value is not None}
+        planner.checked(self.tokenizer.encode(body.prompt + body.suffix, special=False))
+        fill = functools.partial(planner.llm.fill, body.prompt, body.suffix, **given)
+        result = await engine.run(fill)
+        choice = self._choice(0, result.text) | {"finish_reason": "stop"}
+        return self._envelope() | {"choices": [choice], "usage": self._fill_usage(result.text)}
+
+    def _fill_usage(self, filling: str) -> dict[str, int]:
+        assert isinstance(self.body.prompt, str)
+        read, written = (
+            len(self.tokenizer.encode(text, special=False))
+            for text in (self.body.prompt + (self.body.suffix or ""), filling)
+        )
+        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+
+    async def filled_chunks(self, whole: dict[str, Any]) -> AsyncGenerator[str]:
+        """A filled hole for a client that streams: it settles as one, so it comes as one."""
+        yield event(whole if self._wants_usage else {name: value for name, value in whole.items() if name != "usage"})
+        yield event("[DONE]")
+
+    def _echo(self, index: int, plan: Plan) -> str:
+        if not self.body.echo:
+            return ""
+        prompt = self.body.prompts()[index // plan.n]
+        return prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
+
+    def _choice(self, index: int, text: str, ended: Finished | None = None, plan: Plan | None = None) -> dict[str, Any]:
+        choice: dict[str, Any] = {"index": index, "text": text, "finish_reason": None, "logprobs": None}
+        if ended is None or plan is None:
+            return choice
+        if self.body.logprobs is not None:
+            offset = len(self._echo(index, plan))
+            choice["logprobs"] = completion_logprobs(ended, self.tokenizer, offset=offset)
+        more = extras(ended, plan.requests[index], self.tokenizer, confidence=self.body.confidence)
+        return choice | {"finish_reason": finish_reason(ended), "redraft": more}
+
+    def _envelope(self) -> dict[str, Any]:
+        return {"id": self.id, "object": "text_completion", "created": self.created, "model": self.body.model,
+                "system_fingerprint": self.fingerprint}  # fmt: skip
+
+    def _chunk(self, choice: dict[str, Any]) -> str:
+        chunk = self._envelope() | {"choices": [choice]}
+        return event(chunk | {"usage": None} if self._wants_usage else chunk)
+
+    @property
+    def _wants_usage(self) -> bool:
+        return self.body.stream_options is not None and self.body.stream_options.include_usage

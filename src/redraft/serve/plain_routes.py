@@ -1,0 +1,112 @@
+"""Endpoints that write no answer: models, tokens, health, metrics, and the page."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+import redraft
+from redraft.serve.drafts import pieces
+from redraft.serve.faults import Fault, loading, stopping
+from redraft.serve.http import Json
+from redraft.serve.metrics import CONTENT_TYPE
+from redraft.serve.page import Page
+from redraft.serve.planning import Planner
+from redraft.serve.service import Service, service_of
+from redraft.serve.shapes.own import DetokenizeRequest, TokenizeRequest
+from redraft.text.tokenizer import Tokenizer
+
+router = APIRouter()
+_STARTED = int(time.time())
+_PAGE = Page.read()
+
+
+@router.get("/v1/models")
+async def models(request: Request) -> Response:
+    """The models that are served, in OpenAI's shape."""
+    service = service_of(request)
+    return Json({"object": "list", "data": [_model(service, name) for name in service.settings.names]})
+
+
+@router.get("/v1/models/{name:path}")
+async def model(request: Request, name: str) -> Response:
+    """One model."""
+    service = service_of(request)
+    service.planner.check_model(name)
+    return Json(_model(service, name))
+
+
+@router.post("/tokenize")
+async def tokenize(request: Request, body: TokenizeRequest) -> Response:
+    """Token ids of a text or of a conversation as the model reads it."""
+    tokens = await asyncio.to_thread(_tokens, service_of(request).planner, body)
+    return Json({"tokens": tokens, "count": len(tokens)})
+
+
+@router.post("/detokenize")
+async def detokenize(request: Request, body: DetokenizeRequest) -> Response:
+    """The text of token ids."""
+    return Json(await asyncio.to_thread(_texts, service_of(request).llm.tokenizer, body))
+
+
+@router.get("/health")
+async def health(request: Request) -> Response:
+    """Whether the process is alive, whatever the model does."""
+    return Json({"status": "ok", "phase": service_of(request).phase, "version": redraft.__version__})
+
+
+@router.get("/ready")
+async def ready(request: Request) -> Response:
+    """Whether requests are taken: 200, or 503 while loading and while stopping."""
+    service = service_of(request)
+    if service.phase != "ready":
+        raise loading() if service.phase == "loading" else stopping()
+    if not service.healthy:
+        raise Fault(503, "The engine has stopped after repeated failures; its log says why.", code="engine_stopped")
+    return Json({"status": "ready"})
+
+
+@router.get("/metrics")
+async def metrics(request: Request) -> Response:
+    """Everything that is counted, in Prometheus' text format."""
+    return Response(service_of(request).metrics.text(), media_type=CONTENT_TYPE)
+
+
+@router.get("/", include_in_schema=False)
+async def page() -> Response:
+    """The page that shows the canvas."""
+    return Response(_PAGE.body, media_type="text/html", headers=_PAGE.headers)
+
+
+def _model(service: Service, name: str) -> dict[str, Any]:
+    llm = service.llm
+    return {
+        "id": name,
+        "object": "model",
+        "created": _STARTED,
+        "owned_by": "redraft",
+        "context": llm.model.config.max_position_embeddings,
+        "canvas_length": llm.model.config.canvas_length,
+        "steps": llm.defaults.steps,
+    }
+
+
+def _tokens(planner: Planner, body: TokenizeRequest) -> list[int]:
+    if body.text is not None:
+        return planner.llm.tokenizer.encode(body.text, special=body.special)
+    assert body.messages is not None, "the shape has one of the two"
+    return planner.chat_ids([message.model_dump(exclude_none=True) for message in body.messages])
+
+
+def _texts(tokenizer: Tokenizer, body: DetokenizeRequest) -> dict[str, Any]:
+    several = bool(body.tokens) and isinstance(body.tokens[0], list)
+    rows: list[list[int]] = body.tokens if several else [body.tokens]  # type: ignore[assignment, list-item]
+    for row in rows:
+        tokenizer.check_ids(row)
+    answer: dict[str, Any] = {"text": [tokenizer.decode(row) for row in rows]}
+    if body.pieces:
+        answer["pieces"] = [list(pieces(row, tokenizer)) for row in rows]
+    return answer if several else {name: value[0] for name, value in answer.items()}

@@ -1,0 +1,129 @@
+"""From a request's shape to what the engine runs: prompt tokens, settings, constraint. Raises before any compute."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redraft.config import resolve_settings
+from redraft.diffusion.constraint import Constraint
+from redraft.engine.async_engine import AsyncEngine
+from redraft.engine.request import Request
+from redraft.errors import PromptError
+from redraft.llm import LLM
+from redraft.serve.faults import Fault
+from redraft.serve.settings import ServeSettings
+from redraft.text.tokenizer import Tokenizer
+from redraft.text.tools import CHANNEL_CLOSE, CHANNEL_OPEN
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """Answers to write: `n` engine requests per prompt, prompt by prompt.
+
+    reasoning_open  the prompt ends inside a thought, so the answer begins in one
+    """
+
+    requests: tuple[Request, ...]
+    n: int
+    prompt_tokens: int
+    reasoning_open: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Planner:
+    """Turns prompts and settings into plans for one model."""
+
+    llm: LLM
+    engine: AsyncEngine
+    settings: ServeSettings
+
+    def check_model(self, name: str) -> None:
+        """Refuse a model that is not served here."""
+        if name not in self.settings.names:
+            known = ", ".join(self.settings.names)
+            raise Fault(
+                404, f"The model {name!r} is not served here; this server has {known}.", "model", "model_not_found"
+            )
+
+    def chat_ids(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (), thinking: bool = False
+    ) -> list[int]:
+        """The prompt of a conversation, within the server's limits."""
+        return self.checked(self.llm.encode_chat(messages, tools=tools or None, thinking=thinking))
+
+    def checked(self, ids: list[int]) -> list[int]:
+        """The same ids, unless there are too many of them."""
+        most = self.settings.max_prompt
+        if most is not None and len(ids) > most:
+            raise PromptError(f"The prompt has {len(ids)} tokens; this server takes at most {most}.")
+        return ids
+
+    def plan(
+        self,
+        prompts: Sequence[list[int]],
+        *,
+        given: Mapping[str, Any],
+        wanted: Mapping[str, Any],
+        n: int = 1,
+        seed: int | None = None,
+        temperature: float | None = None,
+        timeout: float | None = None,
+        drafts: bool = False,
+    ) -> Plan:
+        """`n` answers to each prompt. Without a seed every answer gets one of its own.
+
+        `given` are fields of `GenerationSettings` and `preset`, `wanted` those of `redraft.constraints.build`.
+        """
+        settings = {name: value for name, value in given.items() if value is not None}
+        common = settings | self._temperatures(settings, temperature) | {
+            "seed": _seed(seed, temperature),
+            "constraint": self._constraint(wanted),
+            "timeout": min(timeout or self.settings.timeout, self.settings.timeout),
+            "drafts": drafts,
+        }  # fmt: skip
+        requests: list[Request] = []
+        for ids in prompts:
+            requests += self._answers(ids, n, common)
+        return Plan(
+            requests=tuple(requests),
+            n=n,
+            prompt_tokens=sum(map(len, prompts)),
+            reasoning_open=thought_open(prompts[0], self.llm.tokenizer),
+        )
+
+    def _answers(self, ids: list[int], n: int, common: Mapping[str, Any]) -> list[Request]:
+        first = self.llm.request(ids, request_id=self.engine.next_id(), **common)
+        more = [self.engine.next_id() for _ in range(n - 1)]
+        return [first, *first.siblings([first.request_id, *more])[1:]]
+
+    def _constraint(self, wanted: Mapping[str, Any]) -> Constraint | None:
+        given = {name: value for name, value in wanted.items() if value is not None}
+        if not given:
+            return None
+        from redraft.constraints.build import build
+
+        return build(self.llm.tokenizer, eos_ids=self.llm.eos_ids, **given)
+
+    def _temperatures(self, given: Mapping[str, Any], temperature: float | None) -> dict[str, float]:
+        """OpenAI's one temperature: a factor on the whole schedule. 0 leaves the schedule and fixes the seed."""
+        if not temperature or temperature == 1:
+            return {}
+        if given.keys() & {"t_max", "t_min"}:
+            raise Fault(400, "Give temperature, or t_max and t_min, but not both.", "temperature", "contradiction")
+        base = resolve_settings(self.llm.defaults, preset=given.get("preset"))
+        return {"t_max": base.t_max * temperature, "t_min": base.t_min * temperature}
+
+
+def _seed(asked: int | None, temperature: float | None) -> int:
+    if asked is not None:
+        return asked
+    return 0 if temperature == 0 else secrets.randbelow(2**31)
+
+
+def thought_open(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
+    """Whether a prompt ends inside a thought, as templates leave it behind tool results."""
+    opened, closed = (tokenizer.special_ids.get(mark) for mark in (CHANNEL_OPEN, CHANNEL_CLOSE))
+    return next((token == opened for token in reversed(ids) if token in (opened, closed)), False)

@@ -1,0 +1,99 @@
+"""The generating endpoints. Each plans in a thread, hands the plan to the engine, and writes what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from fastapi import APIRouter, Request, Response
+
+from redraft.serve.answers import Answers
+from redraft.serve.anthropic_messages import MessageWriter, count_tokens, plan_messages
+from redraft.serve.drafts import draft_events
+from redraft.serve.http import EventStream, Json, unless_gone
+from redraft.serve.openai_chat import ChatWriter, plan_chat
+from redraft.serve.openai_completions import CompletionWriter, plan_completion
+from redraft.serve.planning import Plan
+from redraft.serve.service import Service, fingerprint, service_of
+from redraft.serve.shapes.chat import ChatRequest
+from redraft.serve.shapes.completions import CompletionRequest
+from redraft.serve.shapes.messages import CountRequest, MessagesRequest
+from redraft.serve.shapes.own import DraftsRequest
+
+router = APIRouter()
+SPARE_SECONDS = 5.0
+"""How much longer than its request a stream may take to be read."""
+
+
+@router.post("/v1/chat/completions")
+async def chat_completions(request: Request, body: ChatRequest) -> Response:
+    """Answer a conversation, in OpenAI's shape."""
+    service = service_of(request)
+    plan = await asyncio.to_thread(plan_chat, service.planner, body)
+    answers = await _begin(request, plan, body.user)
+    writer = ChatWriter(body, service.llm.tokenizer, fingerprint(service))
+    if body.stream:
+        return _stream(service, answers, writer.chunks(answers))
+    return Json(await unless_gone(request, writer.whole(answers)))
+
+
+@router.post("/v1/completions")
+async def completions(request: Request, body: CompletionRequest) -> Response:
+    """Continue plain text, or fill the hole before `suffix`, in OpenAI's shape."""
+    service = service_of(request)
+    writer = CompletionWriter(body, service.llm.tokenizer, fingerprint(service))
+    if body.suffix is not None:
+        return await _fill(request, service, body, writer)
+    plan = await asyncio.to_thread(plan_completion, service.planner, body)
+    answers = await _begin(request, plan, body.user)
+    if body.stream:
+        return _stream(service, answers, writer.chunks(answers))
+    return Json(await unless_gone(request, writer.whole(answers)))
+
+
+@router.post("/v1/messages")
+async def messages(request: Request, body: MessagesRequest) -> Response:
+    """Answer a conversation, in Anthropic's shape."""
+    service = service_of(request)
+    plan = await asyncio.to_thread(plan_messages, service.planner, body)
+    answers = await _begin(request, plan, body.metadata.user_id if body.metadata else None)
+    writer = MessageWriter(body, service.llm.tokenizer)
+    if body.stream:
+        return _stream(service, answers, writer.events(answers))
+    return Json(await unless_gone(request, writer.whole(answers)))
+
+
+@router.post("/v1/messages/count_tokens")
+async def messages_count_tokens(request: Request, body: CountRequest) -> Response:
+    """How many tokens a conversation has, in Anthropic's shape."""
+    service = service_of(request)
+    return Json({"input_tokens": await asyncio.to_thread(count_tokens, service.planner, body)})
+
+
+@router.post("/v1/drafts")
+async def drafts(request: Request, body: DraftsRequest) -> Response:
+    """Answer a conversation and show the canvas while it settles: server-sent events of every denoising step."""
+    service = service_of(request)
+    plan = await asyncio.to_thread(plan_chat, service.planner, body, drafts=True)
+    answers = await _begin(request, plan, body.user)
+    return _stream(service, answers, draft_events(answers, service.llm.tokenizer, service.llm.eos_ids))
+
+
+async def _begin(request: Request, plan: Plan, user: str | None) -> Answers:
+    """Hand a plan to the engine, and note for the log what it is."""
+    service, facts = service_of(request), request.state.visit.facts
+    facts |= {"prompt_tokens": plan.prompt_tokens, "answers": len(plan.requests)}
+    if user is not None:
+        facts["user"] = user
+    if service.settings.log_prompts:
+        facts["prompts"] = [service.llm.tokenizer.decode(item.prompt) for item in plan.requests[:: plan.n]]
+    return await service.begin(plan, facts)
+
+
+def _stream(service: Service, answers: Answers, events: AsyncGenerator[str]) -> Response:
+    return EventStream(events, answers.close, limit=service.settings.timeout + SPARE_SECONDS)
+
+
+async def _fill(request: Request, service: Service, body: CompletionRequest, writer: CompletionWriter) -> Response:
+    whole = await unless_gone(request, writer.filled(service.planner, service.engine))
+    return EventStream(writer.filled_chunks(whole)) if body.stream else Json(whole)

@@ -1,0 +1,59 @@
+"""What `redraft serve` can be told: frozen, validated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from redraft.engine.settings import EngineSettings
+from redraft.errors import SettingError
+
+LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ServeSettings:
+    """Limits, access and logging of one server. Raises `SettingError` naming what is wrong.
+
+    names           what requests may call the model; the first one is shown
+    keys            API keys; empty lets everybody in
+    origins         web origins that may call from a browser (CORS); none by default
+    max_body        bytes of a request
+    max_prompt      tokens of a prompt; None for what the context holds
+    max_open        requests that may be open at a time, queued ones included; one more is a 429
+    timeout         seconds of a request at most
+    grace           seconds that open requests are given when the server is told to stop
+    log_prompts     whether log lines hold the texts of requests and answers
+    """
+
+    names: tuple[str, ...]
+    host: str = "127.0.0.1"
+    port: int = 8000
+    keys: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
+    max_body: int = 4 * 2**20
+    max_prompt: int | None = None
+    max_open: int = 256
+    timeout: float = 600.0
+    grace: float = 30.0
+    log_prompts: bool = False
+    engine: EngineSettings = field(default_factory=EngineSettings)
+
+    def __post_init__(self) -> None:
+        if not self.names or not all(self.names):
+            raise SettingError("The model needs a name.")
+        if not 0 <= self.port <= 65535:
+            raise SettingError(f"port is {self.port}; it must be between 0 and 65535.")
+        for name in ("max_body", "max_open", "timeout"):
+            if getattr(self, name) <= 0:
+                raise SettingError(f"{name} is {getattr(self, name)}; it must be above 0.")
+        if self.max_prompt is not None and self.max_prompt < 1:
+            raise SettingError(f"max_prompt is {self.max_prompt}; it must be at least 1.")
+        if self.grace < 0:
+            raise SettingError(f"grace is {self.grace}; it must be at least 0.")
+        if any(not origin.startswith(("http://", "https://")) and origin != "*" for origin in self.origins):
+            raise SettingError("An origin is '*' or begins with http:// or https://.")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether only this machine can connect."""
+        return self.host in LOCAL_HOSTS

@@ -1,0 +1,224 @@
+"""`POST /v1/chat/completions`: OpenAI's request, with Redraft's settings as extra fields."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from redraft.serve.shapes.common import MAX_CHOICES, Constraints, Seed, Settings, Shape, Stop, Tokens, only
+
+
+class TextPart(Shape):
+    """A piece of a message's content."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ImagePart(Shape):
+    """Known, so that the error can say what is wrong with it."""
+
+    type: Literal["image_url", "input_audio", "file"]
+    image_url: Any = None
+    input_audio: Any = None
+    file: Any = None
+
+    @model_validator(mode="after")
+    def _refuse(self) -> ImagePart:
+        raise PydanticCustomError("unsupported_media", "holds {kind}; this server takes text only", {"kind": self.type})
+
+
+Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
+Text = str | list[Part]
+
+
+class FunctionCall(Shape):
+    """A call in an assistant message; `arguments` is a JSON object, written as a string by most clients."""
+
+    name: str
+    arguments: str | dict[str, Any] = "{}"
+
+    @field_validator("arguments")
+    @classmethod
+    def _parse(cls, arguments: str | dict[str, Any]) -> dict[str, Any]:
+        try:
+            parsed = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+        except (ValueError, RecursionError):
+            parsed = None
+        if not isinstance(parsed, dict):
+            raise PydanticCustomError("tool_arguments", "must be a JSON object")
+        return parsed
+
+
+class Call(Shape):
+    """A tool call in an assistant message."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCall
+    index: int | None = None
+
+
+class SystemMessage(Shape):
+    """Instructions."""
+
+    role: Literal["system", "developer"]
+    content: Text
+    name: Annotated[str | None, only()] = None
+
+
+class UserMessage(Shape):
+    """What a person says."""
+
+    role: Literal["user"]
+    content: Text
+    name: Annotated[str | None, only()] = None
+
+
+class AssistantMessage(Shape):
+    """What the model said; every field of an answer's message may come back."""
+
+    role: Literal["assistant"]
+    content: Text | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    tool_calls: list[Call] | None = None
+    name: Annotated[str | None, only()] = None
+    refusal: Annotated[str | None, only()] = None
+    audio: Annotated[Any, only()] = None
+    function_call: Annotated[Any, only()] = None
+    annotations: Annotated[list[Any] | None, only([])] = None
+
+
+class ToolMessage(Shape):
+    """A tool's result."""
+
+    role: Literal["tool"]
+    content: Text
+    tool_call_id: str
+    name: str | None = None
+
+
+Message = Annotated[SystemMessage | UserMessage | AssistantMessage | ToolMessage, Field(discriminator="role")]
+
+
+class FunctionDeclaration(Shape):
+    """A function that the model may call; `parameters` is a JSON schema."""
+
+    name: str
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Shape):
+    """A declared tool."""
+
+    type: Literal["function"]
+    function: FunctionDeclaration
+
+
+class NamedFunction(Shape):
+    """The name in a named tool choice."""
+
+    name: str
+
+
+class NamedChoice(Shape):
+    """`tool_choice` that names the one function to be called."""
+
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class JsonSchema(Shape):
+    """The schema of a `response_format`."""
+
+    name: str | None = None
+    description: str | None = None
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+    strict: bool | None = None
+
+
+class ResponseFormat(Shape):
+    """Plain text, any JSON object, or JSON of one schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> ResponseFormat:
+        if (self.type == "json_schema") != (self.json_schema is not None):
+            raise PydanticCustomError("response_format", "needs json_schema exactly if its type is 'json_schema'")
+        return self
+
+
+class StreamOptions(Shape):
+    """`include_usage` adds a last chunk with the usage."""
+
+    include_usage: bool = False
+    include_obfuscation: Annotated[bool | None, only(False)] = None
+
+
+class ChatRequest(Settings, Constraints):
+    """A conversation to be answered."""
+
+    model: str
+    messages: Annotated[list[Message], Field(min_length=1)]
+    max_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    seed: Seed | None = None
+    stop: Stop | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    parallel_tool_calls: Annotated[bool | None, only(True)] = None
+    response_format: ResponseFormat | None = None
+    reasoning_effort: Annotated[str | None, only("none", "high")] = None
+    thinking: bool | None = None
+    confidence: Annotated[bool, Field(description="Per token: entropy, and the step at which it settled.")] = False
+    user: Annotated[str, Field(max_length=512)] | None = None
+    # Others' settings that Redraft does not have: their neutral values are what happens anyway.
+    top_p: Annotated[float | None, only(1)] = None
+    frequency_penalty: Annotated[float | None, only(0)] = None
+    presence_penalty: Annotated[float | None, only(0)] = None
+    logit_bias: Annotated[dict[str, float] | None, only({})] = None
+    store: Annotated[bool | None, only(False)] = None
+    service_tier: Annotated[str | None, only("auto", "default")] = None
+    modalities: Annotated[list[str] | None, only(["text"])] = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ChatRequest:
+        for one, other in (("max_tokens", "max_completion_tokens"), ("thinking", "reasoning_effort")):
+            if getattr(self, one) is not None and getattr(self, other) is not None:
+                raise PydanticCustomError(
+                    "contradiction", "{one} and {other} mean the same; give one of them", {"one": one, "other": other}
+                )
+        if self.top_logprobs is not None and not self.logprobs:
+            raise PydanticCustomError("contradiction", "top_logprobs needs logprobs to be true")
+        if self.stream_options is not None and not self.stream:
+            raise PydanticCustomError("contradiction", "stream_options needs stream to be true")
+        if self.tool_choice not in (None, "none", "auto") and not self.tools:
+            raise PydanticCustomError("contradiction", "tool_choice needs tools")
+        return self
+
+    @property
+    def wants_thinking(self) -> bool:
+        """Whether the model is to think first."""
+        return bool(self.thinking) or self.reasoning_effort == "high"
+
+    def chat(self) -> list[dict[str, Any]]:
+        """The messages as chat templates read them."""
+        return [message.model_dump(exclude_none=True, exclude={"annotations"}) for message in self.messages]
+
+    def declared_tools(self) -> list[dict[str, Any]]:
+        """The tools as chat templates read them."""
+        return [tool.model_dump(exclude_none=True) for tool in self.tools or ()]

@@ -1,0 +1,88 @@
+"""What request shapes share: strictness, Redraft's own settings, fields whose only value is the neutral one."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
+
+MAX_CHOICES = 128
+"""Answers to one request (`n`), and prompts in one completions request."""
+
+
+class Shape(BaseModel):
+    """A JSON object that refuses fields it does not know and values of another type."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+
+def only(*neutral: Any) -> AfterValidator:
+    """Accept a field of another engine's interface as long as it asks for what happens anyway."""
+
+    def check(value: Any) -> Any:
+        if value is None or value in neutral:
+            return value
+        allowed = " or ".join(repr(item) for item in neutral) or "null"
+        raise PydanticCustomError(
+            "unsupported_value",
+            "{value} is not supported; it must be {allowed}",
+            {"value": repr(value)[:80], "allowed": allowed},
+        )
+
+    return AfterValidator(check)
+
+
+Tokens = Annotated[int, Field(ge=1, le=2**31)]
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
+Stop = str | Annotated[list[str], Field(max_length=16)]
+
+
+class Sampling(Shape):
+    """How a canvas is denoised. None means the model's default."""
+
+    preset: str | None = None
+    steps: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    entropy_bound: float | None = None
+    t_max: float | None = None
+    t_min: float | None = None
+    schedule_steps: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    stretch_schedule: bool | None = None
+    stability_threshold: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    confidence_threshold: float | None = None
+    canvas_length: int | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """What was given, by the names of `GenerationSettings` and `preset`; `timeout` is none of them."""
+        named = (Settings if isinstance(self, Settings) else Sampling).model_fields
+        names = sorted(set(named) - {"timeout"})
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
+
+
+class Settings(Sampling):
+    """Redraft's own settings, as extra fields of every request that writes an answer."""
+
+    stop_at_eos: bool | None = None
+    forbid_empty: bool | None = None
+    fit_canvas: bool | None = None
+    latency_budget_ms: Annotated[float, Field(gt=0)] | None = None
+    timeout: Annotated[float, Field(gt=0, description="Seconds after which the answer is cut.")] | None = None
+
+
+class Constraints(Shape):
+    """What an answer must look like; see docs/constraints.md. One of them at a time says what the whole answer is."""
+
+    choices: Annotated[list[str], Field(min_length=1, max_length=10_000)] | None = None
+    regex: str | None = None
+    json_schema: dict[str, Any] | bool | None = None
+    template: str | None = None
+    pins: dict[str, str] | None = None
+    must_include: list[str] | None = None
+    forbidden: list[str] | None = None
+    strict: bool | None = None
+
+    def constraints(self) -> dict[str, Any]:
+        """What was given, by the names of `redraft.constraints.build`."""
+        given = {name: getattr(self, name) for name in Constraints.model_fields}
+        given["pins"] = {int(place): text for place, text in self.pins.items()} if self.pins else None
+        return {name: value for name, value in given.items() if value is not None}

@@ -1,0 +1,68 @@
+"""`POST /v1/completions`: plain text to be continued, or, with `suffix`, a hole to be filled."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from redraft.serve.shapes.chat import StreamOptions
+from redraft.serve.shapes.common import MAX_CHOICES, Constraints, Seed, Settings, Stop, Tokens, only
+
+TokenIds = Annotated[list[int], Field(min_length=1)]
+
+
+class CompletionRequest(Settings, Constraints):
+    """Text, or several texts, to be continued as they are, without the chat format."""
+
+    model: str
+    prompt: (
+        str
+        | TokenIds
+        | Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES)]
+        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_CHOICES)]
+    )
+    suffix: str | None = None
+    max_tokens: Tokens | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    best_of: Annotated[int | None, only(1)] = None
+    seed: Seed | None = None
+    stop: Stop | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    echo: bool | None = None
+    confidence: bool = False
+    user: Annotated[str, Field(max_length=512)] | None = None
+    top_p: Annotated[float | None, only(1)] = None
+    frequency_penalty: Annotated[float | None, only(0)] = None
+    presence_penalty: Annotated[float | None, only(0)] = None
+    logit_bias: Annotated[dict[str, float] | None, only({})] = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> CompletionRequest:
+        if self.stream_options is not None and not self.stream:
+            raise PydanticCustomError("contradiction", "stream_options needs stream to be true")
+        if self.suffix is not None:
+            self._check_fill()
+        if len(self.prompts()) * (self.n or 1) > MAX_CHOICES:
+            raise PydanticCustomError("too_many", "prompts times n must be at most {most}", {"most": MAX_CHOICES})
+        return self
+
+    def _check_fill(self) -> None:
+        if not isinstance(self.prompt, str):
+            raise PydanticCustomError("contradiction", "suffix needs prompt to be one string")
+        for name in ("n", "logprobs", "echo", "stop", "temperature", "timeout", "latency_budget_ms"):
+            if getattr(self, name) not in (None, False) and not (name == "n" and self.n == 1):
+                raise PydanticCustomError("contradiction", "suffix and {name} do not go together", {"name": name})
+        if self.constraints() or self.confidence:
+            raise PydanticCustomError("contradiction", "suffix goes with no constraint and no confidence")
+
+    def prompts(self) -> list[str] | list[list[int]]:
+        """The prompts as a list, whichever of the four forms they have."""
+        prompt = self.prompt
+        if isinstance(prompt, str):
+            return [prompt]
+        return [prompt] if isinstance(prompt[0], int) else prompt  # type: ignore[return-value, list-item]

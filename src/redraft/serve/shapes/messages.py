@@ -1,0 +1,216 @@
+"""`POST /v1/messages`: Anthropic's request, with Redraft's settings as extra fields."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from redraft.serve.shapes.common import Constraints, Seed, Settings, Shape, Tokens, only
+
+
+class CacheControl(Shape):
+    """A wish that is always granted: equal beginnings of prompts are computed once (docs/serving.md)."""
+
+    type: Literal["ephemeral"]
+    ttl: Annotated[str | None, only("5m", "1h")] = None
+
+
+class TextBlock(Shape):
+    """Text."""
+
+    type: Literal["text"]
+    text: str
+    cache_control: CacheControl | None = None
+    citations: Annotated[list[Any] | None, only([])] = None
+
+
+class MediaBlock(Shape):
+    """Known, so that the error can say what is wrong with it."""
+
+    type: Literal["image", "document"]
+    source: Any = None
+    cache_control: CacheControl | None = None
+
+    @model_validator(mode="after")
+    def _refuse(self) -> MediaBlock:
+        raise PydanticCustomError("unsupported_media", "holds {kind}; this server takes text only", {"kind": self.type})
+
+
+class ToolUseBlock(Shape):
+    """A call that the model made."""
+
+    type: Literal["tool_use"]
+    id: str
+    name: str
+    input: dict[str, Any]
+    cache_control: CacheControl | None = None
+    caller: Any = None
+
+
+class ToolResultBlock(Shape):
+    """What a tool answered."""
+
+    type: Literal["tool_result"]
+    tool_use_id: str
+    content: str | list[Annotated[TextBlock | MediaBlock, Field(discriminator="type")]] | None = None
+    is_error: bool | None = None
+    cache_control: CacheControl | None = None
+
+
+class ThinkingBlock(Shape):
+    """What the model thought; a signature is taken back as it was given."""
+
+    type: Literal["thinking"]
+    thinking: str
+    signature: str | None = None
+
+
+UserBlock = Annotated[TextBlock | MediaBlock | ToolResultBlock, Field(discriminator="type")]
+AssistantBlock = Annotated[TextBlock | ToolUseBlock | ThinkingBlock, Field(discriminator="type")]
+
+
+class UserTurn(Shape):
+    """What a person says, and results of tools."""
+
+    role: Literal["user"]
+    content: str | list[UserBlock]
+
+
+class AssistantTurn(Shape):
+    """What the model said."""
+
+    role: Literal["assistant"]
+    content: str | list[AssistantBlock]
+
+
+Turn = Annotated[UserTurn | AssistantTurn, Field(discriminator="role")]
+
+
+class ToolDeclaration(Shape):
+    """A tool that the model may use."""
+
+    name: str
+    description: str | None = None
+    input_schema: dict[str, Any]
+    type: Literal["custom"] | None = None
+    cache_control: CacheControl | None = None
+    strict: bool | None = None
+
+
+class ToolChoice(Shape):
+    """Which tools may, must or must not be used."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+    disable_parallel_tool_use: Annotated[bool | None, only(False)] = None
+
+    @model_validator(mode="after")
+    def _named(self) -> ToolChoice:
+        if (self.type == "tool") != (self.name is not None):
+            raise PydanticCustomError("tool_choice", "needs a name exactly if its type is 'tool'")
+        return self
+
+
+class Thinking(Shape):
+    """Whether the model thinks first; it decides itself how much."""
+
+    type: Literal["enabled", "adaptive", "disabled"]
+    budget_tokens: Annotated[int | None, only()] = None
+    display: Annotated[str | None, only("summarized")] = None
+
+
+class Metadata(Shape):
+    """Who asks, for the server's log."""
+
+    user_id: Annotated[str, Field(max_length=512)] | None = None
+
+
+class CountRequest(Shape):
+    """A conversation whose tokens are to be counted."""
+
+    model: str
+    messages: Annotated[list[Turn], Field(min_length=1)]
+    system: str | list[TextBlock] | None = None
+    tools: list[ToolDeclaration] | None = None
+    tool_choice: ToolChoice | None = None
+    thinking: Thinking | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> CountRequest:
+        if self.tool_choice is not None and self.tool_choice.type in ("any", "tool") and not self.tools:
+            raise PydanticCustomError("contradiction", "tool_choice needs tools")
+        return self
+
+    @property
+    def wants_thinking(self) -> bool:
+        """Whether the model is to think first."""
+        return self.thinking is not None and self.thinking.type != "disabled"
+
+    def declared_tools(self) -> list[dict[str, Any]]:
+        """The tools in OpenAI's shape, which chat templates read."""
+        return [
+            {"type": "function", "function": {"name": tool.name, "parameters": tool.input_schema}
+             | ({"description": tool.description} if tool.description is not None else {})}
+            for tool in self.tools or ()
+        ]  # fmt: skip
+
+    def chat(self) -> list[dict[str, Any]]:
+        """The conversation in OpenAI's shape, which chat templates read."""
+        system = _text(self.system) if self.system else ""
+        messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
+        for turn in self.messages:
+            messages += _assistant(turn) if isinstance(turn, AssistantTurn) else _user(turn)
+        return messages
+
+
+class MessagesRequest(CountRequest, Settings, Constraints):
+    """A conversation to be answered."""
+
+    max_tokens: Tokens
+    stop_sequences: Annotated[list[str], Field(max_length=16)] | None = None
+    stream: bool | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    seed: Seed | None = None
+    metadata: Metadata | None = None
+    top_p: Annotated[float | None, only(1)] = None
+    top_k: Annotated[int | None, only()] = None
+    service_tier: Annotated[str | None, only("auto", "standard_only")] = None
+
+
+def _text(content: str | list[Any]) -> str:
+    return content if isinstance(content, str) else "\n".join(block.text for block in content)
+
+
+def _user(turn: UserTurn) -> list[dict[str, Any]]:
+    """Tool results become messages of their own, before the words that came with them."""
+    if isinstance(turn.content, str):
+        return [{"role": "user", "content": turn.content}]
+    results = [block for block in turn.content if isinstance(block, ToolResultBlock)]
+    words = [block.text for block in turn.content if isinstance(block, TextBlock)]
+    messages: list[dict[str, Any]] = [
+        {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block)} for block in results
+    ]
+    return [*messages, {"role": "user", "content": "\n".join(words)}] if words else messages
+
+
+def _result(block: ToolResultBlock) -> str | dict[str, str]:
+    text = _text(block.content or "")
+    return {"error": text} if block.is_error else text
+
+
+def _assistant(turn: AssistantTurn) -> list[dict[str, Any]]:
+    if isinstance(turn.content, str):
+        return [{"role": "assistant", "content": turn.content}]
+    message: dict[str, Any] = {"role": "assistant"}
+    message["content"] = "\n".join(block.text for block in turn.content if isinstance(block, TextBlock))
+    if thoughts := [block.thinking for block in turn.content if isinstance(block, ThinkingBlock)]:
+        message["reasoning"] = "\n".join(thoughts)
+    calls = [block for block in turn.content if isinstance(block, ToolUseBlock)]
+    if calls:
+        message["tool_calls"] = [
+            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.input}}
+            for call in calls
+        ]
+    return [message]

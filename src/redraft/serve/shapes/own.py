@@ -1,0 +1,44 @@
+"""Redraft's own endpoints: drafts, tokens, filling, editing, deciding."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from redraft.serve.shapes.chat import ChatRequest, Message
+from redraft.serve.shapes.common import Shape
+
+
+class TokenizeRequest(Shape):
+    """Text, or a conversation, to be turned into token ids."""
+
+    text: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    special: Annotated[bool, Field(description="Read strings such as <|turn> as special tokens.")] = False
+
+    @model_validator(mode="after")
+    def _one(self) -> TokenizeRequest:
+        if (self.text is None) == (self.messages is None):
+            raise PydanticCustomError("contradiction", "give text or messages, one of the two")
+        return self
+
+
+class DetokenizeRequest(Shape):
+    """Token ids to be turned into text; a list of lists gives a list of texts."""
+
+    tokens: list[int] | list[list[int]]
+    pieces: Annotated[bool, Field(description="Also the text of every token.")] = False
+
+
+class DraftsRequest(ChatRequest):
+    """A chat request whose drafts are to be seen; answers once, so `n` is 1."""
+
+    @model_validator(mode="after")
+    def _single(self) -> DraftsRequest:
+        if self.n not in (None, 1):
+            raise PydanticCustomError("contradiction", "drafts are shown of one answer; n must be 1")
+        if self.stream is False:
+            raise PydanticCustomError("contradiction", "drafts are always streamed; stream cannot be false")
+        return self

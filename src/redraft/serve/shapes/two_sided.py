@@ -1,0 +1,102 @@
+"""`/v1/fill`, `/v1/edits` and `/v1/decisions`: what a canvas that sees both sides can do beside answering."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from redraft.serve.shapes.chat import Message, Tool
+from redraft.serve.shapes.common import Sampling, Seed, Shape, Tokens
+
+
+class FillRequest(Sampling):
+    """A hole between `prefix` and `suffix`, or every `<|fill|>` of `text`."""
+
+    model: str
+    prefix: str | None = None
+    suffix: str | None = None
+    text: str | None = None
+    max_tokens: Annotated[Tokens | None, Field(description="Of each filling at most; its length is found.")] = None
+    length: Annotated[Tokens | None, Field(description="Tokens of each filling, instead of letting it be found.")] = (
+        None
+    )
+    seed: Seed | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> FillRequest:
+        sides = self.prefix is not None and self.suffix is not None
+        if sides == (self.text is not None) or (self.text is not None and (self.prefix or self.suffix)):
+            raise PydanticCustomError("contradiction", "give prefix and suffix, or text, one of the two")
+        return self
+
+
+class EditRequest(Sampling):
+    """Characters `span` (start, end) of `text`, to be changed as `instruction` says; nothing else changes."""
+
+    model: str
+    text: str
+    span: Annotated[list[int], Field(min_length=2, max_length=2)]
+    instruction: str
+    strength: Annotated[float, Field(ge=0, le=1, description="Share of the span that begins as noise at least.")] = 0.0
+    max_tokens: Tokens | None = None
+    seed: Seed | None = None
+
+
+class RecentEdit(Shape):
+    """What was replaced by what."""
+
+    old: str
+    new: str
+
+
+class NextEditRequest(Sampling):
+    """The edit that follows from recent ones, near the `cursor` (a character offset) of a text."""
+
+    model: str
+    text: str
+    cursor: Annotated[int, Field(ge=0)]
+    recent: Annotated[list[RecentEdit], Field(max_length=128, default_factory=list)]
+    max_tokens: Tokens | None = None
+    seed: Seed | None = None
+
+
+class DecisionRequest(Shape):
+    """One question or several, each to be answered by one of the choices, for every slot of the template."""
+
+    model: str
+    question: str | Annotated[list[str], Field(min_length=1, max_length=128)] | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    choices: (
+        Annotated[list[str], Field(min_length=1, max_length=1000)]
+        | Annotated[dict[str, list[str]], Field(min_length=1, max_length=64)]
+    )
+    template: str | None = None
+    ends: bool = True
+    tools: list[Tool] | None = None
+    calibrate: bool = False
+    temperature: Annotated[float, Field(gt=0)] = 1.0
+    sure: Annotated[float, Field(ge=0, le=1)] | None = None
+    reads: Annotated[int, Field(ge=1, le=64)] | None = None
+    seed: Annotated[int, Field(ge=0, lt=2**62)] = 0
+
+    @model_validator(mode="after")
+    def _one(self) -> DecisionRequest:
+        if (self.question is None) == (self.messages is None):
+            raise PydanticCustomError("contradiction", "give question or messages, one of the two")
+        return self
+
+    def asked(self) -> Any:
+        """The question as `LLM.decide` takes it."""
+        if self.messages is None:
+            return self.question
+        return [message.model_dump(exclude_none=True) for message in self.messages]
+
+    def options(self) -> dict[str, Any]:
+        """The other arguments of `LLM.decide`."""
+        names = ("template", "ends", "calibrate", "temperature", "sure", "reads", "seed")
+        given = {name: value for name in names if (value := getattr(self, name)) is not None}
+        if self.tools:
+            given["tools"] = [tool.model_dump(exclude_none=True) for tool in self.tools]
+        return given

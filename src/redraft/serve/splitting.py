@@ -1,0 +1,166 @@
+"""An answer taken apart while it arrives: reasoning, content and tool calls, from text cut at any character.
+
+Text comes a canvas at a time, so one piece may end in the middle of a marker, and hold a whole thought, a call and the
+words after it. Whatever the cuts, the parts joined equal what `redraft.text.tools.parse_reply` makes of the whole
+text: white space at either end is dropped, several thoughts stand on lines of their own, a call that does not follow
+the format stays in the content as written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from redraft.text.tools import CALL_OPEN, CHANNEL_CLOSE, CHANNEL_OPEN, RESPONSE_OPEN, THOUGHT, ToolCall, scan_call
+
+_ENDINGS = ("<turn|>", "<eos>", "<pad>")
+_LANDMARKS = (CHANNEL_OPEN, CALL_OPEN, RESPONSE_OPEN, *_ENDINGS)
+_LANDMARK = re.compile("|".join(map(re.escape, _LANDMARKS)))
+_THOUGHT_MARKS = (CHANNEL_CLOSE, *_ENDINGS)
+_THOUGHT_MARK = re.compile("|".join(map(re.escape, _THOUGHT_MARKS)))
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """More of what the model thinks."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """More of the visible answer."""
+
+    text: str
+
+
+Part = Reasoning | Content | ToolCall
+
+
+class Splitter:
+    """Push text as it arrives; every call yields the parts that have become certain."""
+
+    def __init__(self, *, reasoning_open: bool = False) -> None:
+        """`reasoning_open` says that the prompt itself ended inside a thought."""
+        self._text = ""
+        self._content = _Trimmed(Content)
+        self._reasoning = _Trimmed(Reasoning)
+        self._state: Callable[[bool], Iterator[Part] | None] = self._in_content
+        if reasoning_open:
+            self._begin_thought()
+
+    def push(self, text: str) -> list[Part]:
+        """The parts that `text` adds."""
+        self._text += text
+        return self._drain(final=False)
+
+    def finish(self) -> list[Part]:
+        """The parts that were held back, now that no more text comes."""
+        return self._drain(final=True)
+
+    def _drain(self, *, final: bool) -> list[Part]:
+        parts: list[Part] = []
+        while (step := self._state(final)) is not None:
+            parts += step
+        return parts
+
+    def _take(self, end: int) -> str:
+        taken, self._text = self._text[:end], self._text[end:]
+        return taken
+
+    # A state yields parts and moves on, or returns None when the text at hand is used up.
+
+    def _in_content(self, final: bool) -> Iterator[Part] | None:
+        landmark = _LANDMARK.search(self._text)
+        if landmark is None:
+            return self._rest(self._content, _LANDMARKS, final)
+        before = self._take(landmark.start())
+        match landmark[0]:
+            case opened if opened == CALL_OPEN:
+                self._state = self._in_call
+            case opened if opened == CHANNEL_OPEN:
+                self._take(len(CHANNEL_OPEN))
+                self._begin_thought()
+            case _:
+                self._state = self._over
+        return self._content.push(before)
+
+    def _begin_thought(self) -> None:
+        self._reasoning.separate("\n")
+        self._state = self._at_thought
+
+    def _at_thought(self, final: bool) -> Iterator[Part] | None:
+        """Behind the marker that opens a channel stands the channel's name, which is no part of the thought."""
+        if not final and len(self._text) < len(THOUGHT) and THOUGHT.startswith(self._text):
+            return None
+        if self._text.startswith(THOUGHT):
+            self._take(len(THOUGHT))
+        self._state = self._in_thought
+        return iter(())
+
+    def _in_thought(self, final: bool) -> Iterator[Part] | None:
+        mark = _THOUGHT_MARK.search(self._text)
+        if mark is None:
+            return self._rest(self._reasoning, _THOUGHT_MARKS, final)
+        if mark[0] != CHANNEL_CLOSE and CHANNEL_CLOSE not in self._text:
+            return self._at_ending(mark.start(), final)
+        # An end marker belongs to the thought if the thought is closed behind it.
+        thought = self._take(self._text.index(CHANNEL_CLOSE))
+        self._take(len(CHANNEL_CLOSE))
+        self._state = self._in_content
+        return self._reasoning.push(thought)
+
+    def _at_ending(self, start: int, final: bool) -> Iterator[Part] | None:
+        """Inside a thought: an end marker ends everything unless the thought is closed later on."""
+        if start == 0 and not final:
+            return None
+        if final:
+            self._state = self._over
+        return self._reasoning.push(self._take(start))
+
+    def _in_call(self, final: bool) -> Iterator[Part] | None:
+        scan = scan_call(self._text, 0, final=final)
+        if scan is None:
+            return None
+        call, end = scan
+        written = self._take(end)
+        self._state = self._in_content
+        return self._content.push(written) if call is None else iter((call,))
+
+    def _over(self, final: bool) -> None:
+        self._text = ""
+
+    def _rest(self, out: _Trimmed, marks: tuple[str, ...], final: bool) -> Iterator[Part] | None:
+        """All text but an ending that may turn out to be the beginning of a marker."""
+        held = 0 if final else _partial(self._text, marks)
+        ready = self._take(len(self._text) - held)
+        return out.push(ready) if ready else None
+
+
+class _Trimmed:
+    """Text of one kind; white space is held back until something follows it, and dropped at either end."""
+
+    def __init__(self, kind: type[Content] | type[Reasoning]) -> None:
+        self._kind = kind
+        self._begun, self._fresh, self._space = False, True, ""
+
+    def separate(self, separator: str) -> None:
+        """Put `separator`, in place of white space, between what came and what may come."""
+        self._fresh, self._space = True, separator if self._begun else ""
+
+    def push(self, text: str) -> Iterator[Part]:
+        text = text.lstrip() if self._fresh else text
+        ready = text.rstrip()
+        if not ready:
+            self._space += text
+            return
+        yield self._kind(self._space + ready)
+        self._begun, self._fresh, self._space = True, False, text[len(ready) :]
+
+
+def _partial(text: str, marks: tuple[str, ...]) -> int:
+    """How many of the last characters may be the beginning of a marker."""
+    longest = max(map(len, marks)) - 1
+    candidates = range(min(longest, len(text)), 0, -1)
+    return next((n for n in candidates if any(mark.startswith(text[-n:]) for mark in marks)), 0)

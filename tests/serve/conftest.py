@@ -1,0 +1,31 @@
+"""A small random model, and one real server that most tests share."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serving import ServerProcess, server_process, write_model
+
+import redraft
+from redraft.llm import LLM
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The random model's folder."""
+    return write_model(tmp_path_factory.mktemp("served") / "random")
+
+
+@pytest.fixture(scope="session")
+def llm(folder: Path) -> LLM:
+    """The random model in this process."""
+    return redraft.load(folder, device="cpu", dtype="float32")
+
+
+@pytest.fixture(scope="session")
+def server(folder: Path) -> Iterator[ServerProcess]:
+    """`redraft serve` in a process of its own."""
+    with server_process(
+        folder, "--name", "random", "--name", "gpt-4o", "--slots", "4", "--max-body", "200000"
+    ) as running:
+        yield running

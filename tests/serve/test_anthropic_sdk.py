@@ -1,0 +1,125 @@
+"""The `anthropic` package, unmodified, against `redraft serve`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import anthropic
+import pytest
+from serving import ScriptedEngine, ServerProcess, scripted_server
+
+from redraft.llm import LLM
+
+HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]
+WEATHER: Any = {
+    "name": "get_weather",
+    "description": "Get weather",
+    "input_schema": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+}
+ANSWER = [
+    "<|channel>thought\nHm",
+    "m.<channel|>Let me ",
+    'look.<|tool_call>call:get_weather{city:<|"|>Par',
+    'is<|"|>}<tool_call|>',
+]
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[anthropic.Anthropic]:
+    with anthropic.Anthropic(base_url=server.url, api_key="any", max_retries=0) as made:
+        yield made
+
+
+def test_a_message(client: anthropic.Anthropic, llm: LLM) -> None:
+    answer = client.messages.create(model="random", max_tokens=32, messages=HELLO, extra_body={"seed": 7})
+    alone = llm.chat(HELLO, seed=7, max_tokens=32)
+    assert [block.text for block in answer.content if block.type == "text"] == [alone.content]
+    assert answer.stop_reason == {"length": "max_tokens", "stop": "end_turn"}[alone.result.finish_reason]
+    assert answer.usage.output_tokens == len(alone.result.token_ids)
+    assert answer.role == "assistant"
+
+
+def test_a_stream_adds_up_to_the_whole(client: anthropic.Anthropic) -> None:
+    whole = client.messages.create(model="random", max_tokens=48, messages=HELLO, extra_body={"seed": 7})
+    with client.messages.stream(model="random", max_tokens=48, messages=HELLO, extra_body={"seed": 7}) as stream:
+        text = "".join(stream.text_stream)
+        final = stream.get_final_message()
+    assert [text] == [block.text for block in whole.content if block.type == "text"]
+    assert final.stop_reason == whole.stop_reason
+    assert final.usage.output_tokens == whole.usage.output_tokens
+
+
+def test_a_stop_sequence_is_named(client: anthropic.Anthropic) -> None:
+    whole = client.messages.create(model="random", max_tokens=48, messages=HELLO, extra_body={"seed": 7})
+    stop = whole.content[0].text[6:8]  # type: ignore[union-attr]
+    cut = client.messages.create(
+        model="random", max_tokens=48, messages=HELLO, stop_sequences=["@@never@@", stop], extra_body={"seed": 7}
+    )
+    assert (cut.stop_reason, cut.stop_sequence) == ("stop_sequence", stop)
+
+
+def test_tokens_are_counted(client: anthropic.Anthropic, llm: LLM) -> None:
+    counted = client.messages.count_tokens(model="random", system="Be brief.", messages=HELLO)
+    expected = llm.encode_chat([{"role": "system", "content": "Be brief."}, *HELLO])
+    assert counted.input_tokens == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"extra_body": {"mood": "good"}}, "Unknown field 'mood'"),
+        ({"extra_body": {"top_k": 5}}, "top_k: 5 is not supported"),
+        ({"max_tokens": 9_999}, "max_tokens is 9999"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "this server takes text only"),
+        ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.budget_tokens: 1024 is not supported"),
+        ({"tool_choice": {"type": "any"}}, "tool_choice needs tools"),
+    ],
+)
+def test_what_cannot_be_honoured_is_a_400_that_says_so(
+    client: anthropic.Anthropic, fields: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        client.messages.create(**({"model": "random", "max_tokens": 16, "messages": HELLO} | fields))
+    assert said in caught.value.message
+    assert caught.value.body["type"] == "error"  # type: ignore[index, call-overload]
+
+
+def test_a_wrong_model_is_a_404(client: anthropic.Anthropic) -> None:
+    with pytest.raises(anthropic.NotFoundError, match="is not served here"):
+        client.messages.create(model="claude", max_tokens=16, messages=HELLO)
+
+
+def test_thoughts_words_and_calls_are_blocks(llm: LLM) -> None:
+    with (
+        scripted_server(llm, ScriptedEngine(llm, lambda request: ANSWER)) as url,
+        anthropic.Anthropic(base_url=url, api_key="any") as client,
+    ):
+        whole = client.messages.create(model="scripted", max_tokens=64, messages=HELLO, tools=[WEATHER])
+        with client.messages.stream(model="scripted", max_tokens=64, messages=HELLO, tools=[WEATHER]) as stream:
+            streamed = stream.get_final_message()
+    for answer in (whole, streamed):
+        thought, text, call = answer.content
+        assert thought.type == "thinking"
+        assert thought.thinking == "Hmm."
+        assert text.type == "text"
+        assert text.text == "Let me look."
+        assert call.type == "tool_use"
+        assert (call.name, call.input) == ("get_weather", {"city": "Paris"})
+        assert answer.stop_reason == "tool_use"
+
+
+def test_a_tool_result_goes_back_in(llm: LLM) -> None:
+    engine = ScriptedEngine(llm, lambda request: ["Sunny."])
+    turns: list[Any] = [
+        *HELLO,
+        {"role": "assistant", "content": [
+            {"type": "thinking", "thinking": "Hmm.", "signature": ""}, {"type": "text", "text": "Let me look."},
+            {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Paris"}}]},
+        {"role": "user", "content": [
+            {"type": "tool_result", "tool_use_id": "toolu_1", "is_error": True, "content": "no data"},
+            {"type": "text", "text": "And now?", "cache_control": {"type": "ephemeral"}}]},
+    ]  # fmt: skip
+    with scripted_server(llm, engine) as url, anthropic.Anthropic(base_url=url, api_key="any") as client:
+        client.messages.create(model="scripted", max_tokens=64, messages=turns, tools=[WEATHER])
+    prompt = llm.tokenizer.decode(engine.requests[0].prompt)
+    assert '<|tool_response>response:get_weather{error:<|"|>no data<|"|>}<tool_response|>' in prompt
+    assert "And now?" in prompt

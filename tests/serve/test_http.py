@@ -1,0 +1,368 @@
+"""Plain HTTP: who may come in, what is too large, what errors look like, and what the server tells about itself."""
+
+import functools
+import json
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+from serving import ScriptedEngine, ServerProcess, scripted_server, server_process
+
+from redraft.errors import EngineError, QueueFullError
+from redraft.llm import LLM
+
+CHAT = {"model": "random", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16, "seed": 1}
+
+
+@pytest.fixture
+def http(server: ServerProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=60) as client:
+        yield client
+
+
+def test_health_ready_and_models(http: httpx.Client) -> None:
+    assert http.get("/health").json() == {"status": "ok", "phase": "ready", "version": "0.1.0"}
+    assert http.get("/ready").json() == {"status": "ready"}
+    assert [model["id"] for model in http.get("/v1/models").json()["data"]] == ["random", "gpt-4o"]
+
+
+def test_it_answers_503_while_it_loads(folder: Path) -> None:
+    slow = ServerProcess(folder)
+    try:
+        statuses = _poll(slow)
+        assert statuses[0] == 503, "ready before the model was loaded"
+        assert statuses[-1] == 200
+    finally:
+        slow.close()
+
+
+def _poll(server: ServerProcess) -> list[int]:
+    """Statuses of /ready from the moment the server listens, which is before it says where."""
+    statuses: list[int] = []
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and (not statuses or statuses[-1] != 200):
+        ports = [c.laddr.port for c in psutil.Process(server.process.pid).net_connections() if c.status == "LISTEN"]
+        if ports:
+            statuses.append(httpx.get(f"http://127.0.0.1:{ports[0]}/ready").status_code)
+        time.sleep(0.02)
+    return statuses
+
+
+def test_request_ids_come_back(http: httpx.Client) -> None:
+    assert http.get("/health", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
+    made = http.get("/health", headers={"x-request-id": "x" * 500}).headers
+    assert made["x-request-id"].startswith("req_")
+    assert made["request-id"] == made["x-request-id"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "said"),
+    [
+        (b"{", 400, "The body is not valid JSON"),
+        (b"", 400, "A JSON body is required"),
+        (b"[]", 400, "The body: Input should be"),
+        (b"[" * 100_000, 400, "not valid JSON"),
+        (b'{"model": "random", "messages": [{"role": "user", "content": "\\ud800"}]}', 400, "UTF-8"),
+        (b'{"model": "\\ud800", "messages": [{"role": "user", "content": "x"}]}', 404, "is not served here"),
+        (b'{"model": "random", "\\ud800": 1, "messages": [{"role": "user", "content": "x"}]}', 400, "unicode"),
+        (b'{"model": "random", "messages": [{"role": "user", "content": "x"}], "t_max": NaN}', 400, "t_max"),
+        (b'{"model": "random", "messages": [{"role": "user", "content": "x"}], "n": 1' + b"0" * 5000 + b"}", 400, ""),
+        (b"x" * 300_000, 413, "larger than the 200000 bytes"),
+    ],
+)  # fmt: skip
+def test_bad_bodies(http: httpx.Client, body: bytes, status: int, said: str) -> None:
+    answer = http.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == status
+    assert said in answer.json()["error"]["message"]
+
+
+def test_json_must_say_that_it_is_json(http: httpx.Client) -> None:
+    """A form on another web page could send anything else without asking first."""
+    answer = http.post("/v1/chat/completions", content=json.dumps(CHAT), headers={"content-type": "text/plain"})
+    assert answer.status_code == 400
+
+
+def test_a_chunked_body_is_limited_too(http: httpx.Client) -> None:
+    answer = http.post("/v1/chat/completions", content=iter([b"x" * 50_000] * 5))
+    assert answer.status_code == 413
+
+
+def test_unknown_paths_and_methods(http: httpx.Client) -> None:
+    assert http.get("/v2/chat").json()["error"]["message"] == "There is no /v2/chat here."
+    assert http.get("/v1/chat/completions").json()["error"]["message"] == "/v1/chat/completions does not take GET."
+
+
+def test_other_host_names_are_refused(http: httpx.Client) -> None:
+    """Against DNS rebinding, as long as no key is needed."""
+    answer = http.get("/v1/models", headers={"host": "evil.example"})
+    assert answer.status_code == 403
+    assert http.get("/v1/models", headers={"host": "localhost:1234"}).status_code == 200
+
+
+def test_no_cors_by_default(http: httpx.Client) -> None:
+    headers = {"origin": "https://app.example", "access-control-request-method": "POST"}
+    assert "access-control-allow-origin" not in http.options("/v1/chat/completions", headers=headers).headers
+    assert "access-control-allow-origin" not in http.get("/v1/models", headers=headers).headers
+
+
+def test_tokenize_and_back(http: httpx.Client, llm: LLM) -> None:
+    text = "naïve 🙂 <|turn>"
+    tokens = http.post("/tokenize", json={"text": text}).json()
+    assert tokens == {"tokens": llm.tokenizer.encode(text, special=False), "count": len(tokens["tokens"])}
+    back = http.post("/detokenize", json={"tokens": tokens["tokens"], "pieces": True}).json()
+    assert back["text"] == text
+    assert "".join(back["pieces"]) == text
+    several = http.post("/detokenize", json={"tokens": [tokens["tokens"], []]}).json()
+    assert several == {"text": [text, ""]}
+    chat = http.post("/tokenize", json={"messages": [{"role": "user", "content": "Hello!"}]}).json()
+    assert chat["tokens"] == llm.encode_chat([{"role": "user", "content": "Hello!"}])
+    assert http.post("/detokenize", json={"tokens": [99_999]}).status_code == 400
+    assert http.post("/tokenize", json={"text": "a", "messages": []}).status_code == 400
+
+
+def test_metrics_speak_of_canvases(http: httpx.Client, server: ServerProcess) -> None:
+    before = {name: server.metric(name) for name in ("redraft_canvases_total", "redraft_steps_per_canvas_count")}
+    stats = http.post("/v1/chat/completions", json=CHAT).json()["choices"][0]["redraft"]["stats"]
+    assert server.metric("redraft_canvases_total") == before["redraft_canvases_total"] + stats["canvases"]
+    assert (
+        server.metric("redraft_steps_per_canvas_count") == before["redraft_steps_per_canvas_count"] + stats["canvases"]
+    )
+    text = http.get("/metrics").text
+    for name in (
+        "redraft_tokens_per_forward_bucket", "redraft_first_canvas_seconds_bucket", "redraft_queue_seconds_bucket",
+        "redraft_canvases_in_forward", 'redraft_pages{space="full",use="used"}', "redraft_prefix_hit_tokens_total",
+        "redraft_cancelled_total", "redraft_refused_total",
+        'redraft_requests_total{endpoint="/v1/chat/completions",status="200"}',
+    ):  # fmt: skip
+        assert name in text, name
+
+
+def test_made_up_paths_are_one_label(http: httpx.Client) -> None:
+    for number in range(3):
+        http.get(f"/made/up/{number}")
+    text = http.get("/metrics").text
+    assert 'redraft_requests_total{endpoint="other",status="404"}' in text
+    assert "/made/up" not in text
+
+
+def test_drafts_show_every_step_before_what_is_committed(http: httpx.Client, llm: LLM) -> None:
+    with http.stream("POST", "/v1/drafts", json=CHAT | {"max_tokens": 32}) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        events = list(_events(answer))
+    kinds = [kind for kind, _ in events]
+    assert kinds[0] == "start"
+    assert kinds[-1] == "done"
+    steps, commits = ([data for name, data in events if name == kind] for kind in ("denoise", "commit"))
+    expected = [record.to_dict() for record in llm.stream(CHAT["messages"], seed=1, max_tokens=32)]  # type: ignore[arg-type]
+    assert [step["argmax_canvas"] for step in steps] == [
+        list(r["argmax_canvas"]) for r in expected if r["type"] == "denoise"
+    ]
+    assert [commit["text"] for commit in commits] == [r["text"] for r in expected if r["type"] == "commit"]
+    for step in steps:
+        assert "".join(step["pieces"]) == llm.tokenizer.decode(step["argmax_canvas"])
+    assert events[-1][1]["stats"]["steps"] == [sum(s["canvas_index"] == i for s in steps) for i in range(len(commits))]
+
+
+def _events(answer: httpx.Response) -> Iterator[tuple[str, Any]]:
+    name = ""
+    for line in answer.iter_lines():
+        if line.startswith("event: "):
+            name = line[7:]
+        elif line.startswith("data: "):
+            yield name, json.loads(line[6:])
+
+
+def test_a_client_that_leaves_costs_nothing_more(http: httpx.Client, server: ServerProcess) -> None:
+    before = server.metric("redraft_cancelled_total")
+    slow = CHAT | {"max_tokens": 900, "steps": 48, "confidence_threshold": 1e-9}
+    with http.stream("POST", "/v1/chat/completions", json=slow | {"stream": True}) as answer:
+        next(answer.iter_lines())
+    body = json.dumps(slow).encode()
+    with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port)) as raw:  # not streamed: hangs up
+        lines = ["POST /v1/chat/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
+        head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
+        raw.sendall(head.encode() + body)
+        time.sleep(0.3)
+    deadline = time.monotonic() + 10
+    while server.metric("redraft_cancelled_total") < before + 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert server.metric("redraft_cancelled_total") == before + 2
+    time.sleep(0.2)
+    steps = server.metric("redraft_canvas_steps_total")
+    time.sleep(0.5)
+    assert server.metric("redraft_canvas_steps_total") == steps, "nobody reads, but the model works on"
+    assert server.metric("redraft_running") == 0
+
+
+def test_timeouts_cut_an_answer_or_end_it(http: httpx.Client) -> None:
+    slow = CHAT | {"max_tokens": 900, "steps": 48, "confidence_threshold": 1e-9}
+    began = time.monotonic()
+    assert http.post("/v1/chat/completions", json=slow | {"max_tokens": 16}).status_code == 200
+    one_canvas = time.monotonic() - began
+    cut = http.post("/v1/chat/completions", json=slow | {"timeout": 5 * one_canvas})
+    choice = cut.json()["choices"][0]
+    assert (choice["finish_reason"], choice["redraft"]["ending"]) == ("length", "timeout")
+    assert 0 < choice["redraft"]["stats"]["tokens"] < 900
+    nothing = http.post("/v1/chat/completions", json=slow | {"timeout": 1e-6})
+    assert nothing.status_code == 408
+
+
+# ---- Keys. ----
+
+
+@pytest.fixture(scope="module")
+def guarded(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    keys.write_text("# ours\nfile-key   # Ann\n")
+    options = ("--api-keys", str(keys), "--cors", "https://app.example", "--log-prompts", "--name", "random")
+    with server_process(folder, *options, environment={"REDRAFT_API_KEYS": "env-key, other"}) as running:
+        yield running
+
+
+def test_a_wrong_key_is_a_401(guarded: ServerProcess) -> None:
+    for headers in (
+        {},
+        {"authorization": "Bearer nope"},
+        {"authorization": "Basic file-key"},
+        {"x-api-key": "file-key "[:-2]},
+    ):
+        answer = httpx.post(f"{guarded.url}/v1/chat/completions", json=CHAT, headers=headers)
+        assert answer.status_code == 401
+        assert answer.json()["error"] == {
+            "message": "The API key is missing or wrong.", "type": "authentication_error", "param": None,
+            "code": "invalid_api_key",
+        }  # fmt: skip
+    assert httpx.get(f"{guarded.url}/metrics").status_code == 401
+    assert httpx.post(f"{guarded.url}/v1/messages", json=CHAT).json()["type"] == "error"
+
+
+def test_right_keys_and_the_paths_that_need_none(guarded: ServerProcess) -> None:
+    for headers in ({"authorization": "Bearer file-key"}, {"authorization": "bearer env-key"}, {"x-api-key": "other"}):
+        assert httpx.get(f"{guarded.url}/v1/models", headers=headers).status_code == 200
+    for path in ("/", "/health", "/ready", "/openapi.json"):
+        assert httpx.get(guarded.url + path).status_code == 200
+
+
+def test_cors_for_a_named_origin(guarded: ServerProcess) -> None:
+    asked = {"origin": "https://app.example", "access-control-request-method": "POST"}
+    assert (
+        httpx.options(f"{guarded.url}/v1/models", headers=asked).headers["access-control-allow-origin"]
+        == asked["origin"]
+    )
+    wrong = httpx.get(f"{guarded.url}/v1/models", headers={"origin": asked["origin"]})
+    assert wrong.status_code == 401
+    assert wrong.headers["access-control-allow-origin"] == asked["origin"], "the page there may read why"
+    other = {"origin": "https://evil.example", "access-control-request-method": "POST"}
+    assert "access-control-allow-origin" not in httpx.options(f"{guarded.url}/v1/models", headers=other).headers
+
+
+def test_log_lines(server: ServerProcess, guarded: ServerProcess) -> None:
+    secret = "Xylophone secrets"
+    body = CHAT | {"messages": [{"role": "user", "content": secret}], "user": "ann"}
+    httpx.post(f"{server.url}/v1/chat/completions", json=body, headers={"x-request-id": "log-me"})
+    httpx.post(f"{guarded.url}/v1/chat/completions", json=body, headers={"authorization": "Bearer file-key"})
+    line = _line(server, "log-me")
+    assert line["path"] == "/v1/chat/completions"
+    assert line["user"] == "ann"
+    assert line["tokens"] > 0
+    assert "Xylophone" not in "".join(server.lines)
+    assert secret in "".join(guarded.lines)
+    assert "file-key" not in "".join(guarded.lines)
+
+
+def _line(server: ServerProcess, request_id: str) -> dict[str, Any]:
+    for _ in range(100):
+        for line in server.lines:
+            if line.startswith("{") and json.loads(line).get("id") == request_id:
+                return json.loads(line)
+        time.sleep(0.02)
+    raise AssertionError("no log line")
+
+
+# ---- A full queue and a broken engine. ----
+
+
+def test_a_full_queue_is_a_429_with_a_time_to_come_back(llm: LLM) -> None:
+    engine = ScriptedEngine(llm, lambda request: ["x"])
+    engine.refusal = QueueFullError("256 requests wait already.", 2.4)
+    with scripted_server(llm, engine) as url:
+        for stream in (False, True):
+            answer = httpx.post(f"{url}/v1/chat/completions", json=CHAT | {"model": "other", "stream": stream})
+            assert answer.status_code == 429
+            assert answer.headers["retry-after"] == "3"
+            assert answer.json()["error"]["code"] == "queue_full"
+
+
+def test_as_many_as_may_be_open_and_not_one_more(llm: LLM) -> None:
+    engine = ScriptedEngine(llm, lambda request: ["x"], pause=0.5)
+    with scripted_server(llm, engine, max_open=1) as url, httpx.Client(base_url=url) as client:
+        with client.stream("POST", "/v1/chat/completions", json=CHAT | {"model": "other", "stream": True}) as first:
+            assert first.status_code == 200
+            assert httpx.post(f"{url}/v1/chat/completions", json=CHAT | {"model": "other"}).status_code == 429
+            assert httpx.get(f"{url}/v1/models").status_code == 200
+            first.read()
+        assert httpx.post(f"{url}/v1/chat/completions", json=CHAT | {"model": "other"}).status_code == 200
+
+
+def test_a_broken_engine_is_a_500_without_details(llm: LLM) -> None:
+    engine = ScriptedEngine(llm, lambda request: ["x"])
+    engine.refusal = EngineError("A forward failed with RuntimeError: secret.")
+    with scripted_server(llm, engine) as url:
+        answer = httpx.post(f"{url}/v1/chat/completions", json=CHAT | {"model": "other"})
+        engine.healthy = False
+        ready = httpx.get(f"{url}/ready")
+    assert answer.status_code == 500
+    assert "secret" not in answer.text
+    assert (ready.status_code, ready.json()["error"]["code"]) == (503, "engine_stopped")
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_what_is_open_when_the_grace_ends_is_told_so(folder: Path, twice: bool) -> None:
+    slow = CHAT | {"max_tokens": 900, "steps": 48, "confidence_threshold": 1e-9}
+    options = ("--name", "random", "--grace", "600" if twice else "1")
+    with server_process(folder, *options) as server, ThreadPoolExecutor(3) as pool:
+        ask = functools.partial(httpx.post, f"{server.url}/v1/chat/completions", timeout=120)
+        whole, stream = pool.submit(ask, json=slow), pool.submit(ask, json=slow | {"stream": True})
+        while server.metric("redraft_running") < 2:
+            time.sleep(0.02)
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        late = ask(json=slow)
+        if twice:
+            server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(60) == 0
+    assert late.status_code == whole.result().status_code == 503
+    assert late.json()["error"]["code"] == whole.result().json()["error"]["code"] == "shutting_down"
+    assert stream.result().status_code == 200
+    assert '"code":"shutting_down"' in stream.result().text
+    assert "[DONE]" not in stream.result().text
+
+
+def test_the_command_says_what_is_wrong_before_it_loads(folder: Path, tmp_path: Path) -> None:
+    import sys
+
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    taken.listen()
+    port = str(taken.getsockname()[1])
+    for options, code, said in (
+        (("--port", port), 1, f"Cannot listen on 127.0.0.1:{port}"),
+        (("--port", "70000"), 2, "port is 70000"),
+        (("--api-keys", str(tmp_path / "none")), 2, "cannot be read"),
+        (("--policy", "best"), 2, "policy is 'best'"),
+        (("--model", str(tmp_path)), 2, "config.json"),
+    ):
+        command = [sys.executable, "-m", "redraft.cli.main", "serve", "--model", str(folder), "--port", "0", *options]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == code, done.stderr
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr
+    taken.close()

@@ -1,0 +1,316 @@
+"""The `openai` package, unmodified, against `redraft serve`."""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import jsonschema
+import openai
+import pytest
+from serving import ScriptedEngine, ServerProcess, scripted_server
+
+from redraft.llm import LLM
+
+HELLO = [{"role": "user", "content": "Hello!"}]
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["city"],
+        },
+    },
+}
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as made:
+        yield made
+
+
+def test_a_seeded_chat_is_repeatable_and_counted(client: openai.OpenAI, llm: LLM) -> None:
+    first = client.chat.completions.create(model="random", messages=HELLO, seed=7, max_tokens=40)
+    again = client.chat.completions.create(model="random", messages=HELLO, seed=7, max_tokens=40)
+    alone = llm.generate(HELLO, seed=7, max_tokens=40)
+    assert first.choices[0].message.content == again.choices[0].message.content
+    assert first.usage is not None
+    assert first.usage.completion_tokens == len(alone.token_ids)
+    assert first.usage.prompt_tokens == len(llm.encode_chat(HELLO))
+    assert first.choices[0].finish_reason == alone.finish_reason
+    assert first.model == "random"
+    assert first.system_fingerprint == "redraft-0.1.0-float32-cpu"
+
+
+def test_without_a_seed_answers_differ_and_the_seed_is_told(client: openai.OpenAI) -> None:
+    answers = [client.chat.completions.create(model="random", messages=HELLO, max_tokens=16) for _ in range(2)]
+    seeds = [answer.choices[0].redraft["seed"] for answer in answers]  # type: ignore[attr-defined]
+    assert seeds[0] != seeds[1]
+    again = client.chat.completions.create(model="random", messages=HELLO, max_tokens=16, seed=seeds[0])
+    assert again.choices[0].message.content == answers[0].choices[0].message.content
+
+
+def test_temperature_0_is_deterministic(client: openai.OpenAI) -> None:
+    answers = [
+        client.chat.completions.create(model="random", messages=HELLO, max_tokens=16, temperature=0) for _ in range(2)
+    ]
+    assert answers[0].choices[0].message.content == answers[1].choices[0].message.content
+
+
+def test_a_stream_adds_up_to_the_whole(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(model="random", messages=HELLO, seed=3, max_tokens=60)
+    chunks = list(
+        client.chat.completions.create(
+            model="random", messages=HELLO, seed=3, max_tokens=60, stream=True, stream_options={"include_usage": True}
+        )
+    )
+    content = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert content == whole.choices[0].message.content
+    assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == whole.choices[0].finish_reason
+    assert chunks[-1].usage == whole.usage
+    assert len({chunk.id for chunk in chunks}) == 1
+    assert sum(bool(c.choices and c.choices[0].delta.content) for c in chunks) > 1, "canvases come one by one"
+
+
+def test_n_answers_have_seeds_of_their_own(client: openai.OpenAI, llm: LLM) -> None:
+    answer = client.chat.completions.create(model="random", messages=HELLO, seed=5, max_tokens=32, n=3)
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    for choice in answer.choices:
+        alone = llm.chat(HELLO, seed=5 + choice.index, max_tokens=32)
+        assert choice.message.content == alone.content
+
+
+def test_n_answers_stream_together(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(model="random", messages=HELLO, seed=5, max_tokens=32, n=2)
+    texts = ["", ""]
+    for chunk in client.chat.completions.create(
+        model="random", messages=HELLO, seed=5, max_tokens=32, n=2, stream=True
+    ):
+        texts[chunk.choices[0].index] += chunk.choices[0].delta.content or ""
+    assert texts == [choice.message.content for choice in whole.choices]
+
+
+def test_logprobs_of_every_token(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="random", messages=HELLO, seed=1, max_tokens=20, logprobs=True, top_logprobs=2
+    )
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert logprobs.content is not None
+    assert answer.usage is not None
+    assert len(logprobs.content) == answer.usage.completion_tokens
+    for token in logprobs.content:
+        assert token.logprob <= 0
+        assert len(token.top_logprobs) == 2
+        assert token.top_logprobs[0].logprob >= token.top_logprobs[1].logprob
+        assert bytes(token.bytes or []).decode("utf-8", "replace") == token.token
+
+
+def test_a_stop_string_ends_the_answer_before_itself(client: openai.OpenAI) -> None:
+    whole = client.chat.completions.create(model="random", messages=HELLO, seed=2, max_tokens=64).choices[0].message
+    assert whole.content is not None
+    stop = whole.content[8:10]
+    cut = client.chat.completions.create(model="random", messages=HELLO, seed=2, max_tokens=64, stop=[stop])
+    assert cut.choices[0].message.content == whole.content[: whole.content.index(stop)].rstrip()
+    assert cut.choices[0].finish_reason == "stop"
+
+
+def test_redrafts_own_settings_go_through(client: openai.OpenAI) -> None:
+    answer = client.chat.completions.create(
+        model="random",
+        messages=HELLO,
+        seed=2,
+        max_tokens=32,
+        extra_body={"steps": 2, "canvas_length": 32, "confidence": True},
+    )
+    more = answer.choices[0].redraft  # type: ignore[attr-defined]
+    assert more["stats"]["steps"] == [2]
+    assert more["stats"]["step_budgets"] == [2]
+    assert len(more["confidence"]) == more["stats"]["tokens"]
+    assert {"token", "id", "entropy", "settled_step"} == set(more["confidence"][0])
+
+
+def test_a_response_format_is_obeyed_even_by_random_weights(client: openai.OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {
+            "name": {"type": "string", "maxLength": 8},
+            "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        },
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+    wanted: Any = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema, "strict": True}}
+    for seed in range(3):
+        answer = client.chat.completions.create(
+            model="random", messages=HELLO, seed=seed, max_tokens=64, response_format=wanted
+        )
+        jsonschema.validate(json.loads(answer.choices[0].message.content or ""), schema)
+    plain = client.chat.completions.create(
+        model="random", messages=HELLO, seed=1, max_tokens=64, response_format={"type": "json_object"}
+    )
+    assert plain.choices[0].finish_reason == "length" or isinstance(
+        json.loads(plain.choices[0].message.content or ""), dict
+    )
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "get_weather"}}])
+def test_a_required_tool_is_called_even_by_random_weights(client: openai.OpenAI, choice: Any) -> None:
+    tool: Any = json.loads(json.dumps(WEATHER))
+    tool["function"]["parameters"]["properties"] = {"city": {"type": "string", "enum": ["Paris", "Rome"]}}
+    answer = client.chat.completions.create(
+        model="random", messages=HELLO, seed=4, max_tokens=64, tools=[tool], tool_choice=choice, stream=True
+    )
+    calls = [call for chunk in answer for call in chunk.choices[0].delta.tool_calls or []]
+    assert calls[0].function is not None
+    assert calls[0].function.name == "get_weather"
+    assert json.loads(calls[0].function.arguments or "")["city"] in ("Paris", "Rome")
+
+
+def test_choices_and_regex_as_extra_fields(client: openai.OpenAI) -> None:
+    for fields, pattern in (
+        ({"choices": ["yes", "no"]}, "yes|no"),
+        ({"regex": "[a-f]{3}-[0-9]{2}"}, "[a-f]{3}-[0-9]{2}"),
+    ):
+        answer = client.chat.completions.create(model="random", messages=HELLO, max_tokens=32, extra_body=fields)
+        assert re.fullmatch(pattern, answer.choices[0].message.content or "")
+    with pytest.raises(openai.BadRequestError, match="give one of them"):
+        client.chat.completions.create(model="random", messages=HELLO, extra_body={"choices": ["a"], "regex": "b"})
+
+
+def test_a_suffix_makes_a_completion_a_filling(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="random", prompt="def add(a, b):\n    ", suffix="\n\nprint(add(1, 2))\n",
+                                       max_tokens=8, seed=1)  # fmt: skip
+    chunks = list(client.completions.create(model="random", prompt="def add(a, b):\n    ", max_tokens=8, seed=1,
+                                            suffix="\n\nprint(add(1, 2))\n", stream=True))  # fmt: skip
+    assert "".join(chunk.choices[0].text for chunk in chunks) == answer.choices[0].text
+    assert answer.choices[0].finish_reason == "stop"
+    with pytest.raises(openai.BadRequestError, match="suffix and n do not go together"):
+        client.completions.create(model="random", prompt="a", suffix="b", n=2)
+
+
+def test_text_completions(client: openai.OpenAI, llm: LLM) -> None:
+    answer = client.completions.create(model="random", prompt="def f():", seed=4, max_tokens=32, logprobs=1, echo=True)
+    alone = llm.generate("def f():", raw=True, seed=4, max_tokens=32)
+    choice = answer.choices[0]
+    assert choice.text == "def f():" + alone.text
+    assert choice.logprobs is not None
+    assert choice.logprobs.text_offset is not None
+    assert choice.logprobs.text_offset[0] == len("def f():")
+    assert len(choice.logprobs.tokens or []) == len(alone.token_ids)
+    streamed = client.completions.create(model="random", prompt="def f():", seed=4, max_tokens=32, stream=True)
+    assert "".join(chunk.choices[0].text for chunk in streamed) == alone.text
+
+
+def test_several_prompts_in_one_completion(client: openai.OpenAI, llm: LLM) -> None:
+    answer = client.completions.create(model="random", prompt=["a = 1", "b = 2"], seed=4, max_tokens=16, n=2)
+    expected = [llm.generate(p, raw=True, seed=s, max_tokens=16).text for p in ("a = 1", "b = 2") for s in (4, 5)]
+    assert [choice.text for choice in answer.choices] == expected
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["random", "gpt-4o"]
+    assert client.models.retrieve("gpt-4o").owned_by == "redraft"
+    with pytest.raises(openai.NotFoundError, match="'nonesuch' is not served here; this server has random, gpt-4o"):
+        client.models.retrieve("nonesuch")
+
+
+@pytest.mark.parametrize(
+    ("fields", "said", "param"),
+    [
+        ({"extra_body": {"stepps": 3}}, "Unknown field 'stepps'", "stepps"),
+        ({"messages": [{"role": "user", "content": "x", "foo": 1}]}, "'messages[0].foo'", "messages[0].foo"),
+        ({"top_p": 0.5}, "top_p: 0.5 is not supported; it must be 1", "top_p"),
+        ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1", "max_tokens"),
+        ({"max_tokens": 100_000}, "max_tokens is 100000; behind a prompt of", None),
+        ({"extra_body": {"preset": "quick"}}, "preset is 'quick'; it must be one of", None),
+        ({"extra_body": {"canvas_length": 7}}, "canvas_length is 7; it must be between 16 and 512", None),
+        ({"messages": []}, "messages", "messages"),
+        ({"messages": [{"role": "user"}]}, "The field 'messages[0].content' is required", "messages[0].content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+         "holds image_url; this server takes text only", "messages[0].content[0]"),
+        ({"messages": [{"role": "user", "content": "long " * 2000}]}, "The prompt has", None),
+        ({"top_logprobs": 2}, "top_logprobs needs logprobs", None),
+        ({"n": 0}, "n: Input should be", "n"),
+        ({"extra_body": {"thinking": True}}, "does not know 'enable_thinking'", None),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_honoured_is_a_400_that_says_so(
+    client: openai.OpenAI, fields: dict[str, object], said: str, param: str | None
+) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**({"model": "random", "messages": HELLO} | fields))  # type: ignore[call-overload]
+    assert said in caught.value.message
+    if param is not None:
+        assert caught.value.param == param
+    assert caught.value.type == "invalid_request_error"
+
+
+def test_a_wrong_model_is_a_404(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        client.chat.completions.create(model="gpt-5", messages=HELLO)
+    assert caught.value.code == "model_not_found"
+
+
+# ---- Answers that the random model would never write come from a script. ----
+
+CALL = '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:3}<tool_call|>'
+THINKING = ["<|channel>thought\nI need the wea", "ther.<channel|>Let me look. <|tool_ca", f"ll>{CALL[12:]}{CALL}"]
+
+
+def test_thoughts_and_calls_are_taken_apart(llm: LLM) -> None:
+    with scripted_server(llm, ScriptedEngine(llm, lambda request: THINKING)) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any")
+        answer = client.chat.completions.create(model="scripted", messages=HELLO, tools=[WEATHER])  # type: ignore[list-item]
+        chunks = list(client.chat.completions.create(model="scripted", messages=HELLO, tools=[WEATHER], stream=True))  # type: ignore[list-item]
+    message = answer.choices[0].message
+    assert message.reasoning_content == "I need the weather."  # type: ignore[attr-defined]
+    assert message.content == "Let me look."
+    assert answer.choices[0].finish_reason == "tool_calls"
+    assert [json.loads(call.function.arguments) for call in message.tool_calls or []] == [
+        {"city": "Paris", "days": 3}
+    ] * 2
+    deltas = [chunk.choices[0].delta for chunk in chunks]
+    assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == "I need the weather."
+    assert "".join(delta.content or "" for delta in deltas) == "Let me look."
+    calls = [call for delta in deltas for call in delta.tool_calls or []]
+    assert [call.index for call in calls] == [0, 1]
+    assert len({call.id for call in calls}) == 2
+    assert json.loads(calls[1].function.arguments) == {"city": "Paris", "days": 3}
+    assert chunks[-1].choices[0].finish_reason == "tool_calls"
+
+
+def test_a_tool_result_goes_back_in(llm: LLM) -> None:
+    engine = ScriptedEngine(llm, lambda request: ["Sunny."])
+    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
+    turns = [
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "call_1", "content": "sun"},
+    ]
+    with scripted_server(llm, engine) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any")
+        assert (
+            client.chat.completions.create(model="other", messages=turns, tools=[WEATHER]).choices[0].message.content
+            == "Sunny."
+        )  # type: ignore[arg-type, list-item]
+    prompt = llm.tokenizer.decode(engine.requests[0].prompt)
+    assert '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>' in prompt
+    assert '<|tool_response>response:get_weather{value:<|"|>sun<|"|>}<tool_response|>' in prompt
+
+
+def test_a_broken_answer_ends_a_stream_with_an_error(llm: LLM) -> None:
+    def script(request: object) -> Iterator[str]:
+        raise RuntimeError("secret detail")
+
+    with scripted_server(llm, ScriptedEngine(llm, script)) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
+        with pytest.raises(openai.InternalServerError) as caught:
+            client.chat.completions.create(model="scripted", messages=HELLO)
+        assert "secret" not in str(caught.value)
+        with pytest.raises(openai.APIError, match="The server failed"):
+            list(client.chat.completions.create(model="scripted", messages=HELLO, stream=True))

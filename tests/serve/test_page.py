@@ -1,0 +1,204 @@
+"""The page in a real Chromium: type, watch drafts arrive, scrub, stop, reload, traces, keys, a phone."""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from serving import ServerProcess, server_process
+
+from redraft.cli.trace import read_trace
+from redraft.llm import LLM
+
+sync_api = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
+WAIT = 60_000
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        made = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+@pytest.fixture
+def page(browser: Any, server: ServerProcess) -> Iterator[Any]:
+    """The page, ready; in the end it must have stayed within its server and without errors."""
+    context = browser.new_context(viewport={"width": 1100, "height": 800}, accept_downloads=True)
+    opened, trouble = context.new_page(), []
+    opened.on("pageerror", lambda error: trouble.append(str(error)))
+    opened.on("console", lambda message: trouble.append(message.text) if _is_trouble(message) else None)
+    opened.on("request", lambda request: _inside(request.url, server.url, trouble))
+    opened.goto(server.url)
+    opened.wait_for_selector('#model[data-state="ready"]', timeout=WAIT)
+    yield opened
+    context.close()
+    assert trouble == []
+
+
+def _is_trouble(message: Any) -> bool:
+    """Chromium reports every status above 399 on its console; the page shows those itself."""
+    return message.type == "error" and not message.text.startswith("Failed to load resource")
+
+
+def _inside(url: str, home: str, trouble: list[str]) -> None:
+    if not url.startswith((home, "data:", "blob:")):
+        trouble.append(f"outside request to {url}")
+
+
+def ask(page: Any, text: str, max_tokens: int | None = None) -> None:
+    if max_tokens is not None:
+        page.evaluate("n => { document.getElementById('max').value = n; }", str(max_tokens))
+    page.fill("#prompt", text)
+    page.press("#prompt", "Enter")
+
+
+def finished(page: Any) -> None:
+    page.wait_for_selector('body[data-writing="no"]', timeout=WAIT)
+
+
+def test_drafts_arrive_and_can_be_stopped(page: Any) -> None:
+    ask(page, "Tell me everything.")
+    page.wait_for_selector(".answer .tok", timeout=WAIT)
+    early, steps = page.inner_text(".answer .text"), int(page.get_attribute("#scrub", "max"))
+    page.wait_for_timeout(600)
+    assert int(page.get_attribute("#scrub", "max")) > steps, "steps arrive"
+    assert page.inner_text(".answer .text") != early, "the canvas flickers"
+    assert page.inner_text("#send") == "Stop"
+    page.keyboard.press("Escape")
+    finished(page)
+    assert "stopped after" in page.inner_text(".answer .facts")
+    assert page.inner_text("#send") == "Send"
+
+
+def test_the_timeline_goes_back_to_every_step(page: Any) -> None:
+    ask(page, "Hello!", 48)
+    finished(page)
+    final = page.inner_text(".answer .text")
+    assert "tok/s" in page.inner_text(".answer .facts")
+    assert "tok/s" in page.inner_text("#preset-speed")
+    assert page.inner_text("#where") == "the finished answer"
+    page.focus("#scrub")
+    page.keyboard.press("Home")
+    assert page.inner_text("#where").startswith("canvas 1 · step 1 ·")
+    assert page.locator(".answer .tok").count() > 0
+    assert page.inner_text(".answer .text") != final
+    page.keyboard.press("End")
+    assert page.inner_text(".answer .text") == final
+    page.click("#play")
+    page.wait_for_selector(".answer .tok")
+    page.wait_for_selector('#play[aria-label="Play the steps"]', timeout=WAIT)
+    assert page.inner_text(".answer .text") == final
+
+
+def test_a_reload_keeps_conversation_and_steps(page: Any) -> None:
+    ask(page, "Hello!", 32)
+    finished(page)
+    page.fill("#steps", "7")
+    before = page.inner_text("#talk")
+    page.reload()
+    page.wait_for_selector('#model[data-state="ready"]', timeout=WAIT)
+    assert page.inner_text("#talk") == before
+    assert page.inner_text("#steps-name") == "7"
+    page.focus("#scrub")
+    page.keyboard.press("Home")
+    assert page.inner_text("#where").startswith("canvas 1 · step 1 ·")
+    ask(page, "And again?", 16)
+    finished(page)
+    assert page.locator(".answer").count() == 2
+    page.click("#new")
+    assert page.locator(".answer").count() == 0
+
+
+def test_traces_go_out_and_come_back(page: Any, tmp_path: Path, llm: LLM) -> None:
+    ask(page, "Hello!", 32)
+    finished(page)
+    text = page.inner_text(".answer .text")
+    with page.expect_download() as download:
+        page.click("text=Save trace")
+    file = tmp_path / "saved.jsonl"
+    download.value.save_as(file)
+    trace = read_trace(file)
+    assert [type(record).__name__ for record in trace.turns[0].records].count("Commit") == 2
+    page.click("#new")
+    drop(page, file)
+    page.wait_for_selector('.answer:has-text("replay of saved.jsonl")')
+    page.focus("#scrub")
+    page.keyboard.press("End")
+    assert page.inner_text(".answer .text") == text
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text("no json\n")
+    drop(page, bad)
+    page.wait_for_selector('.trouble:has-text("Line 1 of bad.jsonl is not JSON")')
+
+
+def drop(page: Any, file: Path) -> None:
+    """Drag a file from the desktop and drop it on the page."""
+    data = page.evaluate_handle(
+        "([text, name]) => { const data = new DataTransfer(); data.items.add(new File([text], name)); return data; }",
+        [file.read_text(encoding="utf-8"), file.name],
+    )
+    page.dispatch_event("body", "dragenter", {"dataTransfer": data})
+    assert "dropping" in page.get_attribute("body", "class")
+    page.dispatch_event("body", "drop", {"dataTransfer": data})
+
+
+def test_errors_are_said_and_nothing_is_lost(page: Any) -> None:
+    page.evaluate("() => { document.getElementById('length').value = '7'; }")
+    ask(page, "Hello!")
+    page.wait_for_selector('.trouble:has-text("canvas_length is 7")')
+    finished(page)
+    assert page.locator(".answer").count() == 0
+    page.evaluate("() => { document.getElementById('length').value = ''; }")
+    ask(page, "Hello!", 16)
+    finished(page)
+    assert page.locator(".trouble").count() == 0
+    assert page.locator(".answer").count() == 1
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_phone_shows_everything_without_scrolling_sideways(browser: Any, server: ServerProcess, scheme: str) -> None:
+    context = browser.new_context(viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True)
+    phone = context.new_page()
+    phone.goto(server.url)
+    phone.wait_for_selector('#model[data-state="ready"]', timeout=WAIT)
+    ask(phone, "A rather long message, so that it has to wrap on a phone.", 32)
+    finished(phone)
+    assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    phone.click("summary:has-text('Settings')")
+    for name in ("#prompt", "#send", "#preset", "#steps", "#scrub", "#play"):
+        box = phone.locator(name).bounding_box()
+        assert box["x"] >= 0, name
+        assert box["x"] + box["width"] <= 360, name
+        assert box["y"] + box["height"] <= 740, name
+    background = phone.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, background[4:-1].split(","))) < 200) == (scheme == "dark")
+    context.close()
+
+
+def test_every_control_has_a_name_and_can_be_reached_by_keyboard(page: Any) -> None:
+    names = page.evaluate(
+        """() => [...document.querySelectorAll("button, textarea, input:not([type=file])")].filter(e => e.offsetParent)
+             .map(e => e.getAttribute("aria-label") || e.labels?.[0]?.textContent || e.textContent)"""
+    )
+    assert all(name and name.strip() for name in names)
+    seen = set()
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        seen.add(page.evaluate("document.activeElement.id"))
+    assert {"prompt", "send", "preset", "steps", "open", "theme", "new"} <= seen
+
+
+def test_a_key_is_asked_for(browser: Any, folder: Path) -> None:
+    with server_process(folder, environment={"REDRAFT_API_KEYS": "sesame"}) as guarded:
+        page = browser.new_page()
+        page.goto(guarded.url)
+        page.wait_for_selector("#ask[open]", timeout=WAIT)
+        page.fill("#key", "sesame")
+        page.press("#key", "Enter")
+        page.wait_for_selector('#model[data-state="ready"]', timeout=WAIT)
+        page.close()

@@ -1,0 +1,70 @@
+"""`/v1/fill`, `/v1/edits` and `/v1/decisions` on a real server; what is given comes back byte for byte."""
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+from serving import ServerProcess
+
+
+@pytest.fixture
+def http(server: ServerProcess) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=server.url, timeout=120) as client:
+        yield client
+
+
+def test_fill_between_two_texts_and_at_every_mark(http: httpx.Client) -> None:
+    two = {"model": "random", "prefix": "a = 1\r\n", "suffix": "\nprint(a) 🙂", "max_tokens": 6, "seed": 3}
+    answer = http.post("/v1/fill", json=two).json()
+    assert answer["full_text"] == two["prefix"] + answer["text"] + two["suffix"]
+    assert http.post("/v1/fill", json=two).json()["text"] == answer["text"]
+    marks = http.post(
+        "/v1/fill", json={"model": "random", "text": "x = <|fill|>\ny = <|fill|>\n", "max_tokens": 4}
+    ).json()
+    assert len(marks["fillings"]) == 2
+    assert marks["full_text"].startswith("x = ")
+
+
+def test_edit_changes_the_span_alone(http: httpx.Client) -> None:
+    text = "The quick brown fox.\nIt jumps.\n"
+    body = {
+        "model": "random",
+        "text": text,
+        "span": [4, 9],
+        "instruction": "make it slow",
+        "seed": 1,
+        "canvas_length": 64,
+    }
+    answer = http.post("/v1/edits", json=body).json()
+    assert "full_text" in answer, answer
+    assert answer["full_text"] == text[:4] + answer["text"] + text[9:]
+    assert answer["old"] == "quick"
+    proposed = {"model": "random", "text": "fooo = fooo\n", "cursor": 0, "recent": [{"old": "foo", "new": "fooo"}]}
+    assert "edit" in http.post("/v1/edits/next", json=proposed).json()
+
+
+def test_decide_one_and_several(http: httpx.Client) -> None:
+    body = {"model": "random", "question": "Is water wet?", "choices": ["yes", "no"]}
+    answer = http.post("/v1/decisions", json=body).json()
+    assert answer["readings"][0]["choice"] in ("yes", "no")
+    assert sum(answer["readings"][0]["probabilities"].values()) == pytest.approx(1, abs=1e-4)
+    several = http.post("/v1/decisions", json=body | {"question": ["Is it?", "Was it?"]}).json()
+    assert len(several["decisions"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "said"),
+    [
+        ("/v1/fill", {"text": "no hole"}, "hole"),
+        ("/v1/fill", {"prefix": "a"}, "give prefix and suffix, or text"),
+        ("/v1/fill", {"prefix": "a", "suffix": "b", "stop": ["x"]}, "Unknown field 'stop'"),
+        ("/v1/edits", {"text": "abc", "span": [2, 9], "instruction": "x"}, "span"),
+        ("/v1/edits", {"text": "abc", "span": [0, 1], "instruction": " "}, "The instruction is empty"),
+        ("/v1/decisions", {"choices": ["a", "b"]}, "give question or messages"),
+        ("/v1/decisions", {"question": "q", "choices": []}, "choices"),
+    ],
+)
+def test_bad_requests_are_400(http: httpx.Client, path: str, body: dict[str, object], said: str) -> None:
+    answer = http.post(path, json={"model": "random"} | body)
+    assert answer.status_code == 400, answer.text
+    assert said in answer.json()["error"]["message"]
