@@ -1,5 +1,7 @@
 """The chunked cross-entropy and the training experts against plain autograd."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -8,6 +10,29 @@ from redraft.kernels import eager
 from redraft.model import Transformer
 from redraft.train.experts import _Combine, _Dispatch, balance_loss, choose, grouped_experts, sort_by_expert
 from redraft.train.losses import linear_cross_entropy, soft_embeddings
+
+
+def test_what_is_added_to_shown_tokens_counts_in_losses_and_gradients() -> None:
+    torch.manual_seed(0)
+    hidden = (3 * torch.randn(13, 8, dtype=torch.float64)).requires_grad_()
+    embedding = (4 * torch.randn(20, 8, dtype=torch.float64)).requires_grad_()
+    target, weight = torch.randint(20, (13,)), torch.rand(13, dtype=torch.float64)
+    shown, raised = torch.randint(20, (13,)), 3 * torch.rand(13, dtype=torch.float64)
+    total, losses, _ = linear_cross_entropy(hidden, embedding, target, weight, 30.0, seen=(shown, raised), chunk=4)
+    logits = torch.tanh(hidden @ embedding.t() / 30.0) * 30.0 + F.one_hot(shown, 20) * raised[:, None]
+    expected = F.cross_entropy(logits, target, reduction="none")
+    torch.testing.assert_close(losses, expected.detach())
+    got = torch.autograd.grad(total, (hidden, embedding))
+    torch.testing.assert_close(got, torch.autograd.grad((expected * weight).sum(), (hidden, embedding)))
+
+
+def test_a_frozen_embedding_gets_no_gradient() -> None:
+    torch.manual_seed(0)
+    hidden, embedding = torch.randn(6, 8, requires_grad=True), torch.randn(20, 8)
+    total, _, _ = linear_cross_entropy(hidden, embedding, torch.randint(20, (6,)), torch.ones(6), 30.0)
+    total.backward()
+    assert hidden.grad is not None
+    assert embedding.grad is None
 
 
 @pytest.mark.parametrize("chunk", [4, 13, 64])
@@ -32,8 +57,13 @@ def test_chunked_soft_embeddings_equal_the_models(model: Transformer, chunk: int
     torch.manual_seed(0)
     hidden, temperature = torch.randn(2, 9, model.config.hidden_size), torch.rand(2, 9) * 0.6 + 0.4
     expected = model.soft_embeddings(model.logits(hidden) / temperature[..., None])
-    got = soft_embeddings(hidden.flatten(0, 1), model.embedding.weight, temperature.flatten(), 30.0, chunk=chunk)
+    got, argmax, entropy = soft_embeddings(
+        hidden.flatten(0, 1), model.embedding.weight, temperature.flatten(), 30.0, chunk=chunk
+    )
     torch.testing.assert_close(got.view_as(hidden) * model.embedding_scale, expected, atol=1e-6, rtol=1e-5)
+    tempered = model.logits(hidden).flatten(0, 1) / temperature.flatten()[:, None]
+    assert torch.equal(argmax, tempered.argmax(-1))
+    torch.testing.assert_close(entropy, torch.distributions.Categorical(logits=tempered).entropy())
 
 
 def test_training_choice_equals_the_routers(model: Transformer) -> None:
@@ -84,7 +114,7 @@ def test_grouped_experts_equal_the_eager_ones() -> None:
     weight = torch.rand(64, 2, device=device)
     exact = eager.experts(leaves[0], index, weight, *leaves[1:])
     halves = [leaf.detach().bfloat16().requires_grad_() for leaf in leaves]
-    fast = grouped_experts(halves[0], index, weight, *halves[1:])
+    fast = grouped_experts(halves[0], index, weight, SimpleNamespace(gate_up_proj=halves[1], down_proj=halves[2]))
     slope = torch.randn_like(exact)
     wanted = torch.autograd.grad((exact * slope).sum(), leaves)
     got = torch.autograd.grad((fast.float() * slope).sum(), halves)

@@ -27,7 +27,7 @@ def text_source(tmp_path: Path, documents: int = 40) -> TextShard:
         tokens[0] = 2
         texts.append(Document(tokens=tokens))
     write_shard(tmp_path / "text.xz", texts)
-    return TextShard(read_shard(tmp_path / "text.xz"), NEWLINE, 0.1, "text")
+    return TextShard(read_shard(tmp_path / "text.xz"), NEWLINE, 0.1, "text", 256)
 
 
 def pool(documents: list[tuple[int, int]]) -> Pool:
@@ -71,8 +71,8 @@ def test_text_rows_cover_documents_in_order(tmp_path: Path) -> None:
 @pytest.mark.parametrize("infill", [0.0, 1.0])
 def test_text_canvases_continue_their_documents(tmp_path: Path, infill: float) -> None:
     source, rng = text_source(tmp_path), np.random.default_rng(2)
-    settings = SourceSettings(name="t", kind="text", share=1.0, path="x", infill=infill, hole_weight=3.0,
-                              hole_full_noise=0.25)  # fmt: skip
+    holes = {"infill": infill, "hole_weight": 3.0, "hole_full_noise": 0.25} if infill else {}
+    settings = SourceSettings(name="t", kind="text", share=1.0, path="x", **holes)
     segments = text_segments(source, source.windows(rng, 0, 16, 64, "train"), 64)
     clean = clean_rows(source.tokens, segments, 16, 64, 1.0)
     made = text_canvases(source, segments, clean, (16, 6, CANVAS), settings, rng, EOS)
@@ -97,6 +97,19 @@ def test_text_canvases_continue_their_documents(tmp_path: Path, infill: float) -
         assert made["canvas_weight"][row, slot].sum() == (3.0 * len(region) if infill else CANVAS)
     assert not made["canvas_weight"][made["canvas_document"] < 0].any()
     assert (made["full_noise"] == (0.25 if infill else 0.0)).all()
+
+
+def test_given_text_may_have_further_holes(tmp_path: Path) -> None:
+    source, rng = text_source(tmp_path), np.random.default_rng(2)
+    settings = SourceSettings(name="t", kind="text", share=1.0, path="x", infill=1.0, extra_holes=1.0, hole_weight=2.0)
+    segments = text_segments(source, source.windows(rng, 0, 16, 64, "train"), 64)
+    clean = clean_rows(source.tokens, segments, 16, 64, 1.0)
+    made = text_canvases(source, segments, clean, (16, 6, CANVAS), settings, rng, EOS)
+    region = made["noise_region"]
+    gaps = (np.diff(region.astype(np.int8), axis=-1) == 1).sum(-1)
+    assert (gaps > 0).mean() > 0.3
+    assert ((made["canvas_weight"] == 2.0) == region).all()
+    assert not region[made["canvas_document"] < 0].any()
 
 
 def test_line_holes_are_lines(tmp_path: Path) -> None:
@@ -170,7 +183,7 @@ def test_rows_follow_the_shares(recipe: Recipe, tmp_path: Path) -> None:
 
 def test_workers_deliver_the_same_batches_in_order(recipe: Recipe, tmp_path: Path) -> None:
     packer = Packer(chat_recipe(recipe, tmp_path))
-    with Loader(packer, 2, 9, workers=2) as loader:
+    with Loader(packer, range(2, 9), workers=2) as loader:
         delivered = [batch.tokens.numpy() for batch in loader]
     assert len(delivered) == 7
     for index, tokens in enumerate(delivered):

@@ -161,3 +161,21 @@ def test_documents_mark_the_prompt_and_respect_the_longest_length():
 def test_shares_are_checked():
     with pytest.raises(ValueError, match="shares"):
         Shares(api=0.8, invented=0.4)
+
+
+def test_foreign_names_keep_the_call_and_the_described_parameters() -> None:
+    source = ItemSource([], 5, shares=Shares(api=0.0, invented=0.0, none=0.0, parallel=0.0, foreign=1.0))
+    plain = ItemSource([], 5, shares=Shares(api=0.0, invented=0.0, none=0.0, parallel=0.0))
+    drawn = [tool["function"] for _ in range(200) for tool in plain.draw().tools]
+    known = {name for function in drawn for name in function["parameters"]["properties"]}
+    renamed = 0
+    for _ in range(100):
+        item = source.draw()
+        ((called, arguments),) = item.calls
+        function = next(tool["function"] for tool in item.tools if tool["function"]["name"] == called)
+        properties = function["parameters"]["properties"]
+        assert set(arguments) <= set(properties)
+        assert set(function["parameters"].get("required", [])) <= set(properties)
+        for name, field in properties.items():
+            renamed += "description" in field and name not in known
+    assert renamed > 50

@@ -1,6 +1,7 @@
 """Runs: the same losses after an interruption, golden numbers, reports, and what goes wrong said clearly."""
 
 import dataclasses
+import errno
 import json
 import math
 import signal
@@ -14,9 +15,10 @@ import torch
 from redraft.diffusion.corruption import corrupt, generator_for, noise_levels
 from redraft.errors import CheckpointError, SettingError, TrainingError
 from redraft.model import Transformer
+from redraft.model.folders import resolve_folder
 from redraft.model.initialise import initialise
 from redraft.model.weights import load_model, save_model
-from redraft.train import read_recipe
+from redraft.train import read_recipe, sharding
 from redraft.train.batch import Batch
 from redraft.train.checkpoint import load_checkpoint, save_checkpoint
 from redraft.train.optimizer import Masters, learning_rate
@@ -174,6 +176,52 @@ def test_resuming_nothing_and_damage_are_named(recipe: Recipe, tmp_path: Path) -
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
 
 
+def test_a_disk_that_fills_keeps_the_old_checkpoint(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(changed(recipe, checkpoint_every=5), device="cpu", quiet=True)
+
+    def full(number: int) -> None:
+        if trainer.step == 10:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("redraft.train.checkpoint.os.fsync", full)
+    with pytest.raises(TrainingError, match=r"could not be written: .*No space left on device"):
+        trainer.run()
+    assert load_checkpoint(trainer.folder, torch.device("cpu"))["step"] == 5
+    assert not list(trainer.folder.glob("*.partial"))
+
+
+def test_a_disk_that_fills_keeps_the_old_sharded_checkpoint(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Trainer(changed(recipe, checkpoint_every=5, shard=True), device="cpu", quiet=True)
+    save = sharding.state_dict_saver.save
+
+    def full(state, checkpoint_id):
+        if trainer.step == 10:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save(state, checkpoint_id=checkpoint_id)
+
+    monkeypatch.setattr(sharding.state_dict_saver, "save", full)
+    with pytest.raises(TrainingError, match=r"could not be written: .*No space left on device"):
+        trainer.run()
+    assert sharding.load_meta(trainer.folder)["step"] == 5
+    assert not list(trainer.folder.glob("*.partial"))
+    monkeypatch.setattr(sharding.state_dict_saver, "save", save)
+    assert len(run(trainer.recipe, resume=True)) == 15
+
+
+def test_tensorboard_gets_every_number(recipe: Recipe) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    result = train(changed(recipe, tensorboard=True), device="cpu", quiet=True)
+    events = EventAccumulator(str(result.folder / "board"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("decoder")] == [5, 10, 15, 20]
+    assert {"loss/replaced", "hit/kept", "learning/rate"} <= set(events.Tags()["scalars"])
+
+
+def test_recomputed_layers_give_the_same_losses(recipe: Recipe, tmp_path: Path) -> None:
+    assert run(changed(recipe, recompute=True, out=str(tmp_path / "again"))) == pytest.approx(run(recipe), rel=1e-5)
+
+
 def test_low_precision_working_weights_follow_fp32_masters() -> None:
     model = torch.nn.Linear(4, 4, bias=False)
     masters = Masters(model, torch.bfloat16, OptimizerSettings(steps=10, learning_rate=1e-5))
@@ -181,6 +229,7 @@ def test_low_precision_working_weights_follow_fp32_masters() -> None:
     for number in range(3):
         masters.refresh()
         model(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
+        masters.gather()
         masters.step(number)
     moved = start - masters.masters[0].detach()
     torch.testing.assert_close(moved, torch.full_like(moved, 3e-5), rtol=0.05, atol=1e-7)
@@ -269,3 +318,24 @@ def test_unreadable_recipes_are_named(tmp_path: Path) -> None:
     (tmp_path / "bad.toml").write_text("[model\n")
     with pytest.raises(SettingError, match="not valid TOML"):
         read_recipe(tmp_path / "bad.toml")
+
+
+def test_the_curve_is_measured_while_training(recipe: Recipe) -> None:
+    """On a nano model with the real tokenizer: nothing is solved, but every budget is tried before and at the end."""
+    model = dataclasses.replace(recipe.model, vocab_size=16_384)
+    tokenizer = str(resolve_folder("tiny"))
+    recipe = dataclasses.replace(
+        recipe,
+        model=model,
+        data=dataclasses.replace(recipe.data, tokenizer=tokenizer, rows=1),
+        optimizer=dataclasses.replace(recipe.optimizer, steps=3, warmup=1),
+        run=dataclasses.replace(recipe.run, curve_every=2, curve_items=1, curve_budgets=(1, 2)),
+    )
+    result = train(recipe, device="cpu", quiet=True)
+    lines = (result.folder / "curve.csv").read_text().splitlines()
+    assert [line.split(",")[:2] for line in lines[1:]] == [[step, budget] for step in "023" for budget in "12"]
+    assert (result.folder / "curve.png").stat().st_size > 1000
+    with pytest.raises(SettingError, match=r"run\.curve_task is 'poems'"):
+        dataclasses.replace(recipe.run, curve_task="poems")
+    with pytest.raises(SettingError, match=r"cannot be had with run\.shard"):
+        dataclasses.replace(recipe.run, shard=True)

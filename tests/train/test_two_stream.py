@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from redraft.config import ModelConfig
-from redraft.diffusion.corruption import Corruption, corrupt, generator_for
+from redraft.diffusion.corruption import Corruption, corrupt, generator_for, noise_levels
 from redraft.model import Transformer
 from redraft.train.batch import Batch
 from redraft.train.masks import Visibility, block_counts, block_mask
@@ -146,6 +146,39 @@ def test_a_lower_first_pass_temperature_changes_only_conditioned_rows(model: Tra
     assert torch.equal(plain[1], cooled[1])
 
 
+def test_rolled_out_canvases_hold_the_models_surest_tokens(model: Transformer, batch: Batch) -> None:
+    """At a boundless bound the second pass begins with the first one's argmax, and with the given text around it."""
+    noise = noisy(batch, model.config.vocab_size)
+    objective = ObjectiveSettings(self_conditioning=0.5, rollout=1.0, rollout_bound=(1e6, 1e6))
+    with torch.no_grad():
+        model.norm.weight.mul_(20.0)  # surer than fresh weights are
+        outcome = TwoStream(model, objective, compiled=False).losses(batch, noise, generator_for("cpu", 2))
+        for slot in range(4):
+            document, start = int(batch.canvas_document[0, slot]), int(batch.canvas_start[0, slot])
+            past, region = clean_of(batch, 0, document)[:start], batch.noise_region[0, slot]
+            cache = model.new_cache(1, len(past) + 1)
+            model.encode(past[None], cache)
+            logits = model.logits(model.denoise(noise.tokens[0, slot][None], cache))[0]
+            expected = torch.where(region, logits.argmax(-1), batch.canvas_target[0, slot])
+            assert torch.equal(outcome.noise.tokens[0, slot], expected)
+    assert torch.equal(outcome.noise.replaced[0], outcome.noise.tokens[0] != batch.canvas_target[0])
+    assert torch.equal(outcome.noise.tokens[1], noise.tokens[1])
+
+
+def test_a_smaller_bound_keeps_fewer_tokens_and_renoises_the_rest(model: Transformer, batch: Batch) -> None:
+    noise = noisy(batch, model.config.vocab_size)
+    with torch.no_grad():
+        model.norm.weight.mul_(20.0)
+        kept = []
+        for bound in (1e-6, 2.0, 1e6):
+            objective = ObjectiveSettings(self_conditioning=1.0, rollout=1.0, rollout_bound=(bound, bound))
+            outcome = TwoStream(model, objective, compiled=False).losses(batch, noise, generator_for("cpu", 2))
+            kept.append(outcome.noise.tokens)
+            assert torch.equal(outcome.noise.tokens[~batch.noise_region], batch.canvas_target[~batch.noise_region])
+    same = [int((tokens == kept[-1]).sum()) for tokens in kept]
+    assert same[0] < same[1] < same[2]
+
+
 def test_padding_and_later_tokens_never_matter(model: Transformer, batch: Batch) -> None:
     tokens = batch.tokens.clone()
     tokens[0, 20:] = 0  # padding
@@ -166,3 +199,54 @@ def test_encoder_share_draws_only_weighted_positions(model: Transformer, batch: 
     assert float(half.encoder) != float(whole.encoder)
     assert float(off.encoder) == 0.0
     assert torch.equal(off.token_loss, whole.token_loss)
+
+
+def weighted(outcome: Outcome, weight: Tensor) -> Tensor:
+    return (outcome.token_loss * weight).sum()
+
+
+def test_loss_variants_follow_their_definitions(model: Transformer, batch: Batch) -> None:
+    noise = noisy(batch, model.config.vocab_size)
+    plain = {"self_conditioning": 0.0, "encoder_weight": 0.0}
+    weight = batch.canvas_weight / batch.canvas_weight.sum()
+    base = packed(model, batch, ObjectiveSettings(**plain))
+    factor = (1 / (1 - noise.level)).clamp(max=4.0)[..., None]
+    reweighted = packed(model, batch, ObjectiveSettings(loss="reweighted", weight_clip=4.0, **plain))
+    torch.testing.assert_close(reweighted.decoder, weighted(base, weight * factor))
+    kept = packed(model, batch, ObjectiveSettings(kept_weight=0.0, **plain))
+    torch.testing.assert_close(kept.decoder, weighted(base, weight * noise.replaced))
+    both = packed(model, batch, ObjectiveSettings(loss="reweighted-loo", weight_clip=4.0, **plain))
+    loo = packed(model, batch, ObjectiveSettings(loss="loo", **plain))
+    torch.testing.assert_close(both.decoder, weighted(loo, weight * factor))
+
+
+def test_the_leave_one_out_loss_raises_the_shown_tokens_logit(model: Transformer, batch: Batch) -> None:
+    """log(1 + V alpha / (1 - alpha)) is the log odds of a token that was kept with probability alpha."""
+    noise, vocab = noisy(batch, model.config.vocab_size), model.config.vocab_size
+    outcome = packed(model, batch, ObjectiveSettings(loss="loo", self_conditioning=0.0))
+    for row, slot in ((0, 1), (1, 0)):
+        document, start = int(batch.canvas_document[row, slot]), int(batch.canvas_start[row, slot])
+        past, cache = clean_of(batch, row, document)[:start], model.new_cache(1, 32)
+        model.encode(past[None], cache)
+        logits = model.logits(model.denoise(noise.tokens[row, slot][None], cache))[0]
+        alpha = 1 - noise.level[row, slot]
+        logits += F.one_hot(noise.tokens[row, slot], vocab) * torch.log(1 + vocab * alpha / (1 - alpha))
+        expected = F.cross_entropy(logits, batch.canvas_target[row, slot], reduction="none")
+        torch.testing.assert_close(outcome.token_loss[row, slot], expected.detach(), atol=2e-5, rtol=1e-5)
+
+
+def test_absorbing_corruption_puts_the_mask_token(model: Transformer, batch: Batch) -> None:
+    stream = TwoStream(model, ObjectiveSettings(corruption="absorbing", mask_token=4), compiled=False)
+    noise = stream(batch, 1, 2).noise
+    assert (noise.tokens[noise.replaced] == 4).all()
+    assert torch.equal(noise.tokens[~noise.replaced], batch.canvas_target[~noise.replaced])
+    rolled = ObjectiveSettings(corruption="absorbing", self_conditioning=1.0, rollout=1.0, rollout_bound=(1e-6, 1e-6))
+    noise = TwoStream(model, rolled, compiled=False)(batch, 1, 2).noise
+    assert (noise.tokens[batch.noise_region] == 4).float().mean() > 0.8
+
+
+@pytest.mark.parametrize(("spread", "mean"), [("uniform", 0.5), ("high", 2 / 3), ("low", 1 / 3)])
+def test_noise_levels_are_spread_as_asked(spread: str, mean: float) -> None:
+    level = noise_levels(torch.zeros(4000), 1e-4, generator_for("cpu", 1), spread)
+    assert abs(float(level.mean()) - mean) < 0.02
+    assert 0 < float(level.min()) < float(level.max()) < 1

@@ -1,7 +1,8 @@
 """Choosing the canvases of packed rows, and where in them noise may stand.
 
-Chat documents are cut into consecutive canvases behind their prompt. Plain text may be drafted from any position, or
-have a hole: whole lines, the end of a line, or a random span, with the text behind it given, as `fill` poses it.
+Chat documents are cut into consecutive canvases behind their prompt; in some of them all but a hole may be given. Plain
+text may be drafted from any position, or have a hole: whole lines, the end of a line, or a random span, with the text
+behind it given, as `fill` poses it; the given text may have further holes.
 
 Shapes: R rows, N canvases per row, C tokens per canvas.
 """
@@ -14,22 +15,27 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from redraft.train.holes import answer_holes, extra_holes
 from redraft.train.recipe import SourceSettings
 
 if TYPE_CHECKING:
     from redraft.train.packing import Arrays, Segments
-    from redraft.train.sources import Ints, TextShard
+    from redraft.train.sources import Ints, TextShard, Tokens
 
+Bools = NDArray[np.bool_]
 Shape = tuple[int, int, int]
 _LINES, _LINE_ODDS = np.arange(1, 5), np.array([0.55, 0.2, 0.15, 0.1])
 _LONGEST_SPAN = 48
 
 
 def chat_canvases(
-    tokens: NDArray[np.uint16], segments: Segments, shape: Shape, settings: SourceSettings, rng: np.random.Generator,
-    eos: int,
+    tokens: Tokens, segments: Segments, shape: Shape, settings: SourceSettings, rng: np.random.Generator,
+    eos: int, marks: Bools | None = None,
 ) -> Arrays:  # fmt: skip
-    """N canvases per row out of all that its documents offer; where they offer fewer, some come again."""
+    """N canvases per row out of all that its documents offer; where they offer fewer, some come again.
+
+    With `marks` [V], a share of them are answers of which only a hole is not given.
+    """
     segment, start = _offers(segments, shape[2])
     chosen = _deal(segments.row[segment], shape, rng)  # [R,N], -1 where a row offers nothing
     empty = chosen < 0
@@ -38,14 +44,22 @@ def chat_canvases(
         return _empty_canvases(shape)
     owner = np.where(empty, -1, segment[picked])
     target, filled = _cut(tokens, segments, owner, start[picked], shape[2], eos)
-    weight = np.where(_after_first(filled), settings.fill_weight, 1.0) * ~empty[..., None]
+    is_hole, region = (
+        np.zeros(shape[:2], bool),
+        ~empty[..., None] & _before_suffix(segments, owner, start[picked], shape),
+    )
+    if marks is not None and settings.infill:
+        is_hole = (rng.random(shape[:2]) < settings.infill) & ~empty
+        hole = answer_holes(target, filled, marks, piece_share=settings.line_holes, rng=rng, longest=_LONGEST_SPAN)
+        hole |= extra_holes(target, marks, settings.extra_holes, rng) & ~filled
+        region &= hole | ~is_hole[..., None]
     return {
         "canvas_target": target,
         "canvas_document": np.where(empty, -2, segments.number[owner]).astype(np.int32),
         "canvas_start": np.where(empty, 0, start[picked]).astype(np.int32),
-        "noise_region": np.broadcast_to(~empty[..., None], shape).copy(),
-        "canvas_weight": weight.astype(np.float32),
-        "full_noise": np.full(shape[:2], settings.full_noise, np.float32),
+        "noise_region": region,
+        "canvas_weight": _weights(region, is_hole, filled, settings),
+        "full_noise": _full_noise(is_hole, settings),
     }
 
 
@@ -63,18 +77,34 @@ def text_canvases(
     owner = np.where(usable, owner, -1)
     target, filled = _cut(source.tokens, segments, owner, canvas.start - segments.start[owner], shape[2], eos)
     at = np.arange(shape[2])
-    region = (at >= canvas.low[..., None]) & (at < canvas.high[..., None]) & usable[..., None]
-    hole_weight = np.where(canvas.is_hole, settings.hole_weight, 1.0)[..., None]
+    region = (at >= canvas.low[..., None]) & (at < canvas.high[..., None])
+    if settings.extra_holes:
+        region |= extra_holes(target, source.marks, settings.extra_holes, rng) & canvas.is_hole[..., None] & ~filled
+    region &= usable[..., None]
     return {
         "canvas_target": target,
         "canvas_document": np.where(usable, segments.number[owner], -2).astype(np.int32),
         "canvas_start": np.where(usable, canvas.start - segments.start[owner], 0).astype(np.int32),
         "noise_region": region,
-        "canvas_weight": (region * hole_weight * np.where(_after_first(filled), settings.fill_weight, 1.0)).astype(
-            np.float32
-        ),
-        "full_noise": np.where(canvas.is_hole, settings.hole_full_noise, settings.full_noise).astype(np.float32),
+        "canvas_weight": _weights(region, canvas.is_hole, filled, settings),
+        "full_noise": _full_noise(canvas.is_hole, settings),
     }
+
+
+def _before_suffix(segments: Segments, owner: Ints, start: Ints, shape: Shape) -> Bools:
+    """The positions [R,N,C] of canvases that are not given text behind a hole."""
+    left = segments.end[owner] - segments.suffix[owner] - segments.start[owner] - start  # [R,N]
+    return (np.arange(shape[2]) < left[..., None]) | (segments.suffix[owner] == 0)[..., None]
+
+
+def _weights(region: Bools, is_hole: Bools, filled: Bools, settings: SourceSettings) -> NDArray[np.float32]:
+    """Loss weights [R,N,C] of the noise region; is_hole [R,N]."""
+    fill = np.where(_after_first(filled), settings.fill_weight, 1.0)
+    return (region * np.where(is_hole, settings.hole_weight, 1.0)[..., None] * fill).astype(np.float32)
+
+
+def _full_noise(is_hole: Bools, settings: SourceSettings) -> NDArray[np.float32]:
+    return np.where(is_hole, settings.hole_full_noise, settings.full_noise).astype(np.float32)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +180,7 @@ def _offers(segments: Segments, canvas: int) -> tuple[Ints, Ints]:
 
     Canvas k starts k * C behind the prompt; everything before it must be in the clean stream.
     """
-    answer = segments.end - segments.start - segments.prompt
+    answer = segments.end - segments.suffix - segments.start - segments.prompt
     visible = segments.length - segments.prompt
     count = np.minimum((answer + canvas - 1) // canvas, visible // canvas + 1)
     segment = np.repeat(np.arange(len(count)), count)
@@ -170,7 +200,7 @@ def _deal(row: Ints, shape: Shape, rng: np.random.Generator) -> Ints:
 
 
 def _cut(
-    tokens: NDArray[np.uint16], segments: Segments, owner: Ints, start: Ints, canvas: int, eos: int
+    tokens: Tokens, segments: Segments, owner: Ints, start: Ints, canvas: int, eos: int
 ) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
     """Tokens [R,N,C] from position `start` [R,N] of segment `owner`, and where they are end-of-text behind its end."""
     flat = (segments.start[owner] + start)[..., None] + np.arange(canvas)

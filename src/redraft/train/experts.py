@@ -6,6 +6,7 @@ the order of the rows is known in both directions. Shapes: T tokens, D width, E 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch.nn import functional as F
 
 from redraft.kernels import eager
 from redraft.model.moe import Experts, Router
+from redraft.train.lora import LoraExperts
 
 
 def choose(router: Router, probabilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -38,21 +40,44 @@ def balance_loss(probabilities: Tensor, chosen: Tensor) -> Tensor:
     return probabilities.shape[1] * (share * probabilities.mean(0)).sum()
 
 
-def routed_experts(experts: Experts, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+Product = Callable[[Tensor, Tensor], Tensor]
+"""(rows sorted by expert [R,I], weights [E,O,I]) -> [R,O]."""
+
+
+def routed_experts(experts: Experts | LoraExperts, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
     """Sum over each token's chosen experts, [T,D]; grouped products for bf16 on CUDA, else the eager definition."""
     if x.device.type == "cuda" and x.dtype == torch.bfloat16:
-        return grouped_experts(x, index, weight, experts.gate_up_proj, experts.down_proj)
-    return eager.experts(x, index, weight, experts.gate_up_proj, experts.down_proj)
+        return grouped_experts(x, index, weight, experts)
+    return (
+        experts(x, index, weight)
+        if isinstance(experts, LoraExperts)
+        else eager.experts(x, index, weight, experts.gate_up_proj, experts.down_proj)
+    )
 
 
-def grouped_experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """`eager.experts` as two grouped products over rows sorted by expert."""
-    order, inverse, ends = sort_by_expert(index, gate_up.shape[0])
-    rows = _Dispatch.apply(x, order, inverse)  # [T*K,D]
-    product = torch._grouped_mm  # type: ignore[attr-defined]  # differentiable since torch 2.8, public name since 2.10
-    gate, up = product(rows, gate_up.transpose(1, 2), offs=ends).chunk(2, -1)
-    y = product(F.gelu(gate, approximate="tanh") * up, down.transpose(1, 2), offs=ends)
+def grouped_experts(x: Tensor, index: Tensor, weight: Tensor, experts: Experts | LoraExperts) -> Tensor:
+    """`eager.experts` as grouped products over rows sorted by expert."""
+    order, inverse, ends = sort_by_expert(index, experts.gate_up_proj.shape[0])
+
+    def product(rows: Tensor, weights: Tensor) -> Tensor:
+        # Differentiable since torch 2.8, with a public name since 2.10.
+        return torch._grouped_mm(rows, weights.transpose(1, 2), offs=ends)  # type: ignore[attr-defined]
+
+    y = _through_experts(_Dispatch.apply(x, order, inverse), experts, product)  # [T*K,D]
     return _Combine.apply(y, weight, order, inverse)  # type: ignore[no-any-return]
+
+
+def _through_experts(rows: Tensor, experts: Experts | LoraExperts, product: Product) -> Tensor:
+    """Rows sorted by expert [R,D], each through its expert; the factors of adapted ones are products of their own."""
+    inner = product(rows, experts.gate_up_proj)
+    if isinstance(experts, LoraExperts):
+        inner = inner + product(product(rows, experts.gate_up_a), experts.gate_up_b) * experts.scale
+    gate, up = inner.chunk(2, -1)
+    inner = F.gelu(gate, approximate="tanh") * up
+    out = product(inner, experts.down_proj)
+    if isinstance(experts, LoraExperts):
+        out = out + product(product(inner, experts.down_a), experts.down_b) * experts.scale
+    return out
 
 
 def sort_by_expert(index: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,6 +11,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from itertools import islice
 from types import TracebackType
 
 from redraft.train.batch import Batch
@@ -31,13 +32,13 @@ def _ignore_interrupts() -> None:
 
 
 class Loader:
-    """Iterates over the batches `first` ... `last - 1` of a packer; use it in a `with` block."""
+    """Iterates over the batches `indices` of a packer, in order; use it in a `with` block."""
 
-    def __init__(self, packer: Packer, first: int, last: int, workers: int) -> None:
-        self._packer, self._range, self._workers = packer, range(first, last), workers
+    def __init__(self, packer: Packer, indices: range, workers: int) -> None:
+        self._packer, self._indices, self._workers = packer, indices, workers
         self._pool: ProcessPoolExecutor | None = None
         self._waiting: deque[Future[Arrays]] = deque()
-        self._next = first
+        self._left = iter(indices)
 
     def __enter__(self) -> Loader:
         if self._workers:
@@ -59,7 +60,7 @@ class Loader:
 
     def __iter__(self) -> Iterator[Batch]:
         if self._pool is None:
-            for index in self._range:
+            for index in self._indices:
                 yield Batch.from_arrays(self._packer.batch(index))
             return
         while self._waiting:
@@ -69,6 +70,5 @@ class Loader:
 
     def _submit(self) -> None:
         assert self._pool is not None
-        while self._next in self._range and len(self._waiting) < self._workers * _AHEAD_PER_WORKER:
-            self._waiting.append(self._pool.submit(_pack, self._next))
-            self._next += 1
+        for index in islice(self._left, self._workers * _AHEAD_PER_WORKER - len(self._waiting)):
+            self._waiting.append(self._pool.submit(_pack, index))

@@ -15,7 +15,15 @@ from torch.nn import functional as F
 
 from redraft.train.compiling import compiled_if
 
-CHUNK = 16_384
+CHUNK_ELEMENTS = 1 << 28
+"""Logits of a chunk; a wider vocabulary gets fewer tokens at a time."""
+Seen = tuple[Tensor, Tensor]
+"""Tokens int64 [T] that the model was shown, and what is added to their logits, fp32 [T]."""
+
+
+def chunk_of(embedding: Tensor) -> int:
+    """Tokens whose logits exist at a time."""
+    return max(1, CHUNK_ELEMENTS // len(embedding))
 
 
 def soft_capped(logits: Tensor, cap: float) -> Tensor:
@@ -25,33 +33,37 @@ def soft_capped(logits: Tensor, cap: float) -> Tensor:
 
 
 def _chunk(
-    hidden: Tensor, embedding: Tensor, target: Tensor, weight: Tensor, cap: float
+    hidden: Tensor, embedding: Tensor, target: Tensor, weight: Tensor, seen: Seen | None, cap: float, wanted: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Losses [t], hits [t], gradients of hidden [t,D] and of embedding [V,D] for one chunk of t tokens."""
+    """Losses [t], hits [t], gradients of hidden [t,D] and, if `wanted`, of embedding [V,D] for one chunk of tokens."""
     capped = soft_capped(hidden @ embedding.t(), cap)  # [t,V]
-    log_sum = capped.logsumexp(-1)
-    picked = capped.gather(-1, target[:, None])[:, 0]
-    hit = picked >= capped.amax(-1)
-    gradient = (capped - log_sum[:, None]).exp()
-    gradient = gradient - (torch.arange(capped.shape[1], device=target.device) == target[:, None]).to(gradient.dtype)
+    vocabulary = torch.arange(capped.shape[1], device=target.device)
+    logits = capped if seen is None else capped + (vocabulary == seen[0][:, None]) * seen[1][:, None]
+    log_sum = logits.logsumexp(-1)
+    picked = logits.gather(-1, target[:, None])[:, 0]
+    hit = picked >= logits.amax(-1)
+    gradient = (logits - log_sum[:, None]).exp()
+    gradient = gradient - (vocabulary == target[:, None]).to(gradient.dtype)
     gradient = gradient * weight[:, None] * (1.0 - (capped / cap).square())
     gradient = gradient.to(hidden.dtype)  # [t,V]
-    return log_sum - picked, hit, gradient @ embedding, gradient.t() @ hidden
+    return log_sum - picked, hit, gradient @ embedding, gradient.t() @ hidden if wanted else gradient.new_zeros(0)
 
 
 class _LinearCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, embedding: Tensor, target: Tensor, weight: Tensor, cap: float, chunk: int,
-        compiled: bool,
+        ctx: Any, hidden: Tensor, embedding: Tensor, target: Tensor, weight: Tensor, seen: Seen | None, cap: float,
+        chunk: int, compiled: bool,
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         body = compiled_if(_chunk, compiled)
+        wanted = embedding.requires_grad
         accumulate = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-        d_embedding = torch.zeros(embedding.shape, dtype=accumulate, device=embedding.device)
+        d_embedding = embedding.new_zeros(embedding.shape if wanted else 0, dtype=accumulate)
         parts = []
         for start in range(0, len(hidden), chunk):
             part = slice(start, start + chunk)
-            loss, hit, d_hidden, d_part = body(hidden[part], embedding, target[part], weight[part], cap)
+            shown = None if seen is None else (seen[0][part], seen[1][part])
+            loss, hit, d_hidden, d_part = body(hidden[part], embedding, target[part], weight[part], shown, cap, wanted)
             d_embedding += d_part
             parts.append((loss, hit, d_hidden))
         losses, hits, d_hidden = (torch.cat(column) for column in zip(*parts, strict=True))
@@ -63,45 +75,59 @@ class _LinearCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         d_hidden, d_embedding = ctx.saved_tensors
-        gradient = gradients[0]
-        return d_hidden * gradient.to(d_hidden.dtype), d_embedding * gradient.to(d_hidden.dtype), *(None,) * 5
+        gradient = gradients[0].to(d_hidden.dtype)
+        return d_hidden * gradient, d_embedding * gradient if d_embedding.numel() else None, *(None,) * 6
 
 
 def linear_cross_entropy(
-    hidden: Tensor, embedding: Tensor, target: Tensor, weight: Tensor, cap: float, *, chunk: int = CHUNK,
-    compiled: bool = False,
+    hidden: Tensor, embedding: Tensor, target: Tensor, weight: Tensor, cap: float, *, seen: Seen | None = None,
+    chunk: int | None = None, compiled: bool = False,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """Weighted sum of token losses -sum_t weight_t log p(target_t), with gradients for hidden and embedding.
 
-    hidden [T,D], embedding [V,D], target int64 [T], weight fp32 [T], `cap` the soft cap of the logits. Returns the sum,
+    hidden [T,D], embedding [V,D], target int64 [T], weight fp32 [T], `cap` the soft cap of the logits, `seen` what is
+    added to the logits of one token of each position, behind the cap. Returns the sum,
     the unweighted losses [T] in nats and whether the target was the most likely token, bool [T] (both detached).
     """
-    count = len(target)
+    count, chunk = len(target), chunk or chunk_of(embedding)
     padding = -count % min(chunk, count)
     if padding:  # one static chunk shape for the compiler
         hidden = F.pad(hidden, (0, 0, 0, padding))
         target, weight = F.pad(target, (0, padding)), F.pad(weight, (0, padding))
-    total, losses, hits = _LinearCrossEntropy.apply(hidden, embedding, target, weight, cap, min(chunk, count), compiled)  # type: ignore[misc]
+        seen = None if seen is None else (F.pad(seen[0], (0, padding)), F.pad(seen[1], (0, padding)))
+    settings = (cap, min(chunk, count), compiled)
+    total, losses, hits = _LinearCrossEntropy.apply(hidden, embedding, target, weight, seen, *settings)  # type: ignore[misc]
     return total, losses[:count], hits[:count]
 
 
-def _soft_chunk(hidden: Tensor, embedding: Tensor, temperature: Tensor, cap: float) -> Tensor:
-    """hidden [t,D], temperature [t] -> probability-weighted embeddings [t,D], not yet scaled."""
+def _soft_chunk(hidden: Tensor, embedding: Tensor, temperature: Tensor, cap: float) -> tuple[Tensor, Tensor, Tensor]:
+    """hidden [t,D], temperature [t] -> mean embeddings [t,D] (unscaled), likeliest tokens [t], entropies [t]."""
     logits = (soft_capped(hidden @ embedding.t(), cap) / temperature[:, None]).to(hidden.dtype)
-    return logits.softmax(-1, dtype=torch.float32).to(hidden.dtype) @ embedding
+    probabilities = logits.softmax(-1, dtype=torch.float32)  # [t,V]
+    wide = logits.float()
+    entropy = wide.logsumexp(-1) - (probabilities * wide).sum(-1)
+    return probabilities.to(hidden.dtype) @ embedding, logits.argmax(-1), entropy.clamp(min=0)
 
 
 def soft_embeddings(
-    hidden: Tensor, embedding: Tensor, temperature: Tensor, cap: float, *, chunk: int = CHUNK, compiled: bool = False
-) -> Tensor:
-    """What `Transformer.soft_embeddings` computes from `logits(hidden) / temperature`, chunked and unscaled.
+    hidden: Tensor,
+    embedding: Tensor,
+    temperature: Tensor,
+    cap: float,
+    *,
+    chunk: int | None = None,
+    compiled: bool = False,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What `Transformer.soft_embeddings` computes from `logits(hidden) / temperature`, chunked and unscaled, [T,D].
 
-    hidden [T,D], temperature fp32 [T] -> [T,D]. Meant for use without gradients.
+    hidden [T,D], temperature fp32 [T]. Also the likeliest tokens int64 [T] and the entropies [T] in nats. Meant for use
+    without gradients.
     """
     count = len(hidden)
-    size = min(chunk, count)
+    size = min(chunk or chunk_of(embedding), count)
     padding = -count % size
     hidden, temperature = F.pad(hidden, (0, 0, 0, padding)), F.pad(temperature, (0, padding), value=1.0)
     body = compiled_if(_soft_chunk, compiled)
     parts = [body(h, embedding, t, cap) for h, t in zip(hidden.split(size), temperature.split(size), strict=True)]
-    return torch.cat(parts)[:count]
+    soft, argmax, entropy = (torch.cat(column)[:count] for column in zip(*parts, strict=True))
+    return soft, argmax, entropy

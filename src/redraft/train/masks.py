@@ -120,18 +120,29 @@ class MaskBuilder:
     sparse: bool
     compiled: bool
 
-    def build(self, seen: Visibility) -> Callable[[int], Mask]:
-        """A function from a number of rows to the mask of that many first rows."""
-        if not self.sparse:
+    def build(self, seen: Visibility, head_dim: int) -> Callable[[int], Mask]:
+        """A function from a number of rows to the mask of that many first rows, for heads of a size."""
+        if not self.sparse or head_dim > WIDEST_SPARSE:
             dense = seen.dense()[:, None]
             return lambda rows: dense[:rows]
         counts = compiled_if(block_counts, self.compiled)(seen.low, seen.high, seen.own, seen.code)
         return lambda rows: block_mask(seen, counts[:rows])
 
 
+WIDEST_SPARSE = 256
+"""Heads wider than this do not fit the block-sparse kernels and are attended to under a dense mask."""
+
+
+def _dense(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """Attention of a GPU under a dense mask, without the scores of all pairs ever being stored."""
+    repeat = q.shape[1] // k.shape[1]
+    k, v = k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0).transpose(1, 2).flatten(2)
+
+
 def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, compiled: bool) -> Tensor:
     """q [B,N,Q,H] over k and v [B,G,S,H] with scale 1 -> [B,Q,N*H]."""
     if isinstance(mask, Tensor):
-        return kernels.attention(q, k, v, mask)
+        return _dense(q, k, v, mask) if q.device.type == "cuda" else kernels.attention(q, k, v, mask)
     flex: Callable[..., Any] = compiled_if(flex_attention, compiled)
     return flex(q, k, v, block_mask=mask, scale=1.0, enable_gqa=True).transpose(1, 2).flatten(2)

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from redraft.train.batch import Batch
+from redraft.train.distributed import World
 from redraft.train.two_stream import Outcome
 
 BUCKETS = 10
+_MEANS = ("loss", "decoder", "encoder", "balance")
 LEVELS = tuple(f"t{bucket / BUCKETS:.1f}" for bucket in range(BUCKETS))
 """Names of the buckets of noise levels, by their lower bounds."""
 
@@ -25,11 +27,12 @@ class Meters:
         self.sources, self.device = list(sources), device
         self.groups = [*LEVELS, "replaced", "kept", *self.sources]
         self._tokens = torch.zeros(len(self.groups), 3, device=device)  # weight, loss, hits
-        self._steps = torch.zeros(6, device=device)
+        self._batches = torch.zeros(len(_MEANS) + 1, device=device)  # and how many
+        self._norms = torch.zeros(2, device=device)  # sum and count
 
     @torch.no_grad()
-    def add(self, outcome: Outcome, batch: Batch, norm: Tensor) -> None:
-        """Count one step."""
+    def add(self, outcome: Outcome, batch: Batch) -> None:
+        """Count one batch."""
         weight = batch.canvas_weight.flatten()  # [B*N*C]
         values = torch.stack((weight, weight * outcome.token_loss.flatten(), weight * outcome.token_hit.flatten()), -1)
         shape = batch.canvas_target.shape
@@ -39,16 +42,25 @@ class Meters:
         for group in (bucket, kept, source):
             self._tokens.index_add_(0, group.flatten(), values)
         one = torch.ones_like(outcome.loss)
-        parts = (outcome.loss, outcome.decoder, outcome.encoder, outcome.balance, norm, one)
-        self._steps += torch.stack([part.detach().float() for part in parts])
+        parts = (outcome.loss, outcome.decoder, outcome.encoder, outcome.balance, one)
+        self._batches += torch.stack([part.detach().float() for part in parts])
 
-    def report(self) -> dict[str, float]:
-        """Means since the last report, by name; groups that no token fell into are absent. Waits for the device."""
-        steps, tokens = self._steps.tolist(), self._tokens.tolist()
-        self._steps.zero_()
-        self._tokens.zero_()
-        count = max(steps[5], 1.0)
-        out = {name: steps[i] / count for i, name in enumerate(("loss", "decoder", "encoder", "balance", "norm"))}
+    @torch.no_grad()
+    def add_norm(self, norm: Tensor) -> None:
+        """Count the norm of one step's gradients."""
+        self._norms += torch.stack((norm.detach().float(), torch.ones_like(norm, dtype=torch.float32)))
+
+    def report(self, world: World) -> dict[str, float]:
+        """Means of all processes since the last report, by name, without groups that no token fell into.
+
+        Waits for the device.
+        """
+        sums = (self._batches, self._norms, self._tokens)
+        batches, norms, tokens = (world.sum_(part).tolist() for part in sums)
+        for part in sums:
+            part.zero_()
+        out = {name: batches[i] / max(batches[-1], 1.0) for i, name in enumerate(_MEANS)}
+        out["norm"] = norms[0] / max(norms[1], 1.0)
         for name, (weight, loss, hits) in zip(self.groups, tokens, strict=True):
             if weight > 0:
                 out[f"loss_{name}"], out[f"hit_{name}"] = loss / weight, hits / weight
@@ -56,5 +68,4 @@ class Meters:
 
     def names(self) -> list[str]:
         """Every name `report` may use, in a fixed order."""
-        fixed = ["loss", "decoder", "encoder", "balance", "norm"]
-        return fixed + [f"{kind}_{group}" for kind in ("loss", "hit") for group in self.groups]
+        return [*_MEANS, "norm"] + [f"{kind}_{group}" for kind in ("loss", "hit") for group in self.groups]

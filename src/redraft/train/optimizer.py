@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from redraft.train.distributed import World
 from redraft.train.recipe import OptimizerSettings
 
 
@@ -29,20 +30,25 @@ def learning_rate(settings: OptimizerSettings, step: int) -> float:
 
 
 class Masters:
-    """Master weights, optimizer and running average of one working model."""
+    """Master weights, optimizer and running average of a working model's trained parameters."""
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype, settings: OptimizerSettings) -> None:
-        """`model` holds fresh fp32 weights on the training device; it becomes the working copy in `dtype`."""
-        self.settings = settings
-        self.names = [name for name, _ in model.named_parameters()]
-        self.masters: list[Tensor] = [p.detach().float().clone() for p in model.parameters()]
+    def __init__(
+        self, model: nn.Module, dtype: torch.dtype, settings: OptimizerSettings, world: World | None = None
+    ) -> None:
+        """`model` holds its weights on the training device, the trained ones in fp32; it becomes the working copy."""
+        self.settings, self.world = settings, world or World()
+        trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+        self.names = [name for name, _ in trained]
+        self.masters: list[Tensor] = [p.detach().to(torch.float32, copy=True) for _, p in trained]
         model.to(dtype)
-        self.working = list(model.parameters())
+        self.working = [p for p in model.parameters() if p.requires_grad]
         self.average = [m.clone() for m in self.masters] if settings.average else None
-        for master in self.masters:
-            master.requires_grad_()
-            master.grad = torch.zeros_like(master)
         device = self.masters[0].device
+        # One vector behind all gradients, so that the processes of a run share them in one exchange.
+        self._gradients = torch.zeros(sum(m.numel() for m in self.masters), device=device)
+        for master, part in zip(self.masters, self._gradients.split([m.numel() for m in self.masters]), strict=True):
+            master.requires_grad_()
+            master.grad = part.view_as(master)
         self.optimizer = torch.optim.AdamW(
             _groups(self.masters, settings.weight_decay),
             lr=settings.learning_rate,
@@ -58,17 +64,32 @@ class Masters:
         torch._foreach_copy_(self.working, source)  # type: ignore[attr-defined]
 
     @torch.no_grad()
-    def step(self, number: int) -> Tensor:
-        """Apply the working model's gradients as step `number` and clear them; returns their norm before clipping."""
-        # A parameter that no token reached this time still takes part, with a zero gradient.
-        fresh = [torch.zeros_like(w) if w.grad is None else w.grad for w in self.working]
-        torch._foreach_copy_([m.grad for m in self.masters], fresh)  # type: ignore[attr-defined]
+    def widen(self) -> None:
+        """Put the masters, or their running average, into the working model in fp32; training is over then."""
+        for working, source in zip(self.working, self.average or self.masters, strict=True):
+            working.data = source.detach().clone()
+
+    @torch.no_grad()
+    def gather(self, *, share: float = 1.0) -> None:
+        """Add the working model's gradients, times `share`, to those of this step, and clear them."""
+        gradients = [m.grad for m, w in zip(self.masters, self.working, strict=True) if w.grad is not None]
+        fresh = [w.grad.float() for w in self.working if w.grad is not None]
+        torch._foreach_add_(gradients, fresh, alpha=share)  # type: ignore[attr-defined]
         for working in self.working:
             working.grad = None
+
+    @torch.no_grad()
+    def step(self, number: int) -> Tensor:
+        """Apply the gathered gradients, averaged over the processes, as step `number`; returns their norm unclipped.
+
+        A parameter that no token reached this time still takes part, with a zero gradient.
+        """
+        self.world.mean_(self._gradients)
         norm = nn.utils.clip_grad_norm_(self.masters, self.settings.clip or math.inf, foreach=True)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.settings, number)
         self.optimizer.step()
+        self._gradients.zero_()
         if self.average is not None:
             # Early on the average follows faster, so that the fresh weights are forgotten.
             decay = min(self.settings.average, (1 + number) / (10 + number))

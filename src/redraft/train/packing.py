@@ -13,11 +13,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from redraft.train.canvases import chat_canvases, text_canvases
 from redraft.train.recipe import Recipe, SourceSettings
-from redraft.train.sources import ChatSource, Ints, Part, Pool, TextShard, open_sources
+from redraft.train.sources import ChatSource, Ints, Part, Pool, TextShard, Tokens, open_sources
 
 Arrays = dict[str, np.ndarray]
 _STREAMS: dict[Part, int] = {"train": 0, "heldout": 1}
@@ -27,8 +26,9 @@ _STREAMS: dict[Part, int] = {"train": 0, "heldout": 1}
 class Segments:
     """Pieces of documents in rows, int64 [S] each, sorted by row and offset.
 
-    A piece shows flat tokens [start, start + length) at `offset` of `row`; its document goes on until `end`, and the
-    first `prompt` tokens of the piece are context only. `number` counts the pieces of a row.
+    A piece shows flat tokens [start, start + length) at `offset` of `row`; its document goes on until `end`. The first
+    `prompt` tokens of the piece are context only, and so are the document's last `suffix` tokens, which stand in the
+    canvas behind a hole. `number` counts the pieces of a row.
     """
 
     row: Ints
@@ -37,15 +37,16 @@ class Segments:
     length: Ints
     end: Ints
     prompt: Ints
+    suffix: Ints
     number: Ints
 
     @classmethod
     def from_pieces(cls, pieces: Iterable[tuple[int, ...]]) -> Segments:
-        """From (row, offset, start, length, end, prompt) tuples, sorted."""
-        table = np.array(list(pieces), np.int64).reshape(-1, 6)
+        """From (row, offset, start, length, end, prompt, suffix) tuples, sorted."""
+        table = np.array(list(pieces), np.int64).reshape(-1, 7)
         row = table[:, 0]
         number = np.arange(len(row)) - np.searchsorted(row, row)
-        names = ("row", "offset", "start", "length", "end", "prompt")
+        names = ("row", "offset", "start", "length", "end", "prompt", "suffix")
         return cls(**dict(zip(names, table.T, strict=True)), number=number)
 
 
@@ -54,19 +55,19 @@ def chat_segments(pool: Pool, tries: Ints, tokens: int, canvas: int, *, clean_an
 
     Without `clean_answer`, what only a document's last canvas holds stays out of the clean stream.
     """
-    starts, ends, prompts = pool.starts, pool.ends, pool.prompts
+    starts, ends, prompts, suffixes = pool.starts, pool.ends, pool.prompts, pool.suffix_lengths
     lengths = ends - starts
     if not clean_answer:
-        lengths = prompts + (lengths - prompts - 1) // canvas * canvas
+        lengths = prompts + (lengths - suffixes - prompts - 1) // canvas * canvas
     pieces = []
     for row, documents in enumerate(tries):
-        columns = (array[documents].tolist() for array in (starts, lengths, ends, prompts))
+        columns = (array[documents].tolist() for array in (starts, lengths, ends, prompts, suffixes))
         offset = 0
-        for start, length, end, prompt in zip(*columns, strict=True):
+        for start, length, end, prompt, suffix in zip(*columns, strict=True):
             if prompt > tokens - offset:
                 continue
             shown = min(length, tokens - offset)
-            pieces.append((row, offset, start, shown, end, prompt))
+            pieces.append((row, offset, start, shown, end, prompt, suffix))
             offset += shown
             if offset == tokens:
                 break
@@ -84,11 +85,11 @@ def text_segments(source: TextShard, windows: tuple[Ints, Ints], tokens: int) ->
             shown = min(stop, end) - max(begin, start)
             if shown > 0:
                 piece_start = max(begin, start)
-                pieces.append((row, piece_start - start, piece_start, shown, stop, 0))
+                pieces.append((row, piece_start - start, piece_start, shown, stop, 0, 0))
     return Segments.from_pieces(pieces)
 
 
-def clean_rows(tokens: NDArray[np.uint16], segments: Segments, rows: int, length: int, prompt_weight: float) -> Arrays:
+def clean_rows(tokens: Tokens, segments: Segments, rows: int, length: int, prompt_weight: float) -> Arrays:
     """tokens, document, position and encoder_weight [R,T] of a segment table."""
     inside = np.arange(segments.length.sum()) - np.repeat(np.cumsum(segments.length) - segments.length, segments.length)
     place = np.repeat(segments.row * length + segments.offset, segments.length) + inside
@@ -113,7 +114,7 @@ class Packer:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe, self.data = recipe, recipe.data
-        self.sources = open_sources(recipe.data, recipe.model.vocab_size)
+        self.sources = open_sources(recipe.data, recipe.model.vocab_size, recipe.model.canvas_length)
         shares = np.array([source.share for source in recipe.data.sources])
         self._edges = np.concatenate([[0.0], np.cumsum(shares) / shares.sum()])
         self._edges[-1] = 1.0
@@ -152,7 +153,7 @@ class Packer:
         segments = chat_segments(pool, tries, length, canvas, clean_answer=settings.clean_answer)
         clean = clean_rows(pool.tokens, segments, rows, length, settings.prompt_weight)
         shape = (rows, self.data.canvases, canvas)
-        return clean | chat_canvases(pool.tokens, segments, shape, settings, rng, self._eos)
+        return clean | chat_canvases(pool.tokens, segments, shape, settings, rng, self._eos, source.marks)
 
     def _text_rows(
         self, settings: SourceSettings, source: TextShard, first: int, rows: int, rng: np.random.Generator, part: Part

@@ -92,9 +92,10 @@ def timed_step(trainer: Trainer, batch: Batch, timer: PartTimer) -> None:
     outcome = trainer.forward(batch, trainer.run_settings.seed, trainer.step)
     outcome.loss.backward()
     timer.mark("backward")
-    norm = trainer.masters.step(trainer.step)
+    trainer.masters.gather()
+    trainer.meters.add_norm(trainer.masters.step(trainer.step))
     timer.mark("optimizer")
-    trainer.meters.add(outcome, batch, norm)
+    trainer.meters.add(outcome, batch)
     timer.mark("meters")
     trainer.step += 1
 
@@ -104,7 +105,7 @@ def probe(recipe: Recipe, steps: int, *, from_data: bool) -> dict[str, object]:
     with ExitStack() as stack:
         trainer = Trainer(recipe if from_data else _without_sources(recipe))
         total = steps + 2 * _RECENT
-        loader = stack.enter_context(Loader(trainer.packer, 0, total, recipe.data.workers)) if from_data else None
+        loader = stack.enter_context(Loader(trainer.packer, range(total), recipe.data.workers)) if from_data else None
         batches = iter(loader) if loader else _random_batches(recipe)
         trainer.build()
         started = time.perf_counter()

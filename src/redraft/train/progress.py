@@ -43,11 +43,15 @@ class Reporter:
         """One line of notice."""
         self._console.print(text, highlight=False)
 
-    def update(self, step: int, values: Mapping[str, float], tokens_per_second: float) -> None:
-        """Show the state after `step` steps."""
-        text = f"loss {values['loss']:.4f} decoder {values['decoder']:.4f} {_speed(tokens_per_second)}"
+    def update(
+        self, step: int, values: Mapping[str, float], tokens_per_second: float, *, steps: int, peak: float | None
+    ) -> None:
+        """Show the state after `step` of `steps` steps; `peak` is the share of the device's peak, if it is known."""
+        self._steps = steps
+        share = "" if peak is None else f" ({peak:.0%} of peak)"
+        text = f"loss {values['loss']:.4f} decoder {values['decoder']:.4f} {_speed(tokens_per_second)}{share}"
         if self._progress is not None:
-            self._progress.update(self._task, completed=step, description=text)
+            self._progress.update(self._task, completed=step, total=steps, description=text)
         else:
             self.say(f"step {step}/{self._steps} {text} left {self._left(step)}")
 
@@ -79,6 +83,26 @@ class CsvLog:
         """Append one row; columns without a value stay empty."""
         with self._path.open("a", newline="", encoding="utf-8") as file:
             csv.DictWriter(file, self._columns).writerow(dict(row))
+
+
+class Board:
+    """Writes every logged number to TensorBoard's format, into a folder of the run."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises `SettingError` if TensorBoard is not installed."""
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise SettingError("run.tensorboard needs TensorBoard: pip install tensorboard.") from None
+        self._writer = SummaryWriter(str(folder))
+
+    def add(self, row: Mapping[str, object]) -> None:
+        """Write one row of the log."""
+        step = int(str(row["step"]))
+        for name, value in row.items():
+            if name != "step" and value not in ("", None):
+                self._writer.add_scalar(name.replace("_", "/", 1), float(str(value)), step)
+        self._writer.flush()
 
 
 def read_log(path: Path) -> list[dict[str, str]]:

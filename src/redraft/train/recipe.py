@@ -11,14 +11,20 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from redraft.config import ModelConfig
+from redraft.diffusion.corruption import LEVELS
 from redraft.errors import CheckpointError, SettingError
+from redraft.eval.curve import TASKS
+from redraft.model.folders import read_config, resolve_folder
 
 SOURCE_KINDS = ("text", "chat", "sudoku", "reverse")
 DTYPES = ("float32", "bfloat16")
 SCHEDULES = ("cosine", "wsd")
+CORRUPTIONS = ("uniform", "absorbing")
+LOSSES = ("base", "reweighted", "loo", "reweighted-loo")
 
 
 def _check(ok: bool, where: str, value: object, allowed: str) -> None:
@@ -36,14 +42,19 @@ class SourceSettings:
 
     name: str
     kind: str
-    """`text` and `chat` read a shard; `sudoku` draws fresh puzzles from a base file; `reverse` is a toy task."""
+    """`text` and `chat` read shards or JSON lines; `sudoku` draws puzzles from a base file; `reverse` is a toy task."""
     share: float
     path: str = ""
-    """A file, or for shards a pattern such as `code-*.xz`."""
+    """A file, or for shards and JSON lines a pattern such as `code-*.xz` or `chats/*.jsonl`."""
+    max_canvases: int = 0
+    """Most canvases that an answer of JSON lines may take; a longer one is an error. 0 leaves that to the row."""
     infill: float = 0.0
-    """Share of canvases of plain text that are holes with clean text behind them; the rest is generated whole."""
+    """Share of canvases of which only a hole is not given; the rest is generated whole."""
     line_holes: float = 0.7
-    """Share of holes that are whole lines or ends of lines; the rest are random spans."""
+    """Share of holes that are whole lines or ends of lines, in chat what stands between two marks such as quotes and
+    commas; the rest are random spans."""
+    extra_holes: float = 0.0
+    """Share of the canvases with a hole that have one to three more."""
     hole_weight: float = 1.0
     """Loss weight of each hole token."""
     hole_full_noise: float = 0.3
@@ -67,25 +78,34 @@ class SourceSettings:
         _check(self.share > 0, f"source {self.name}: share", self.share, "above 0")
         _check(bool(self.path) != (self.kind == "reverse"), f"source {self.name}: path", self.path,
                "empty for kind 'reverse' and given for every other kind")  # fmt: skip
-        for name in ("infill", "line_holes", "hole_full_noise", "full_noise", "heldout"):
+        for name in ("infill", "line_holes", "extra_holes", "hole_full_noise", "full_noise", "heldout"):
             _check_share(f"source {self.name}: {name}", getattr(self, name))
         for name in ("hole_weight", "prompt_weight", "fill_weight"):
             _check(getattr(self, name) >= 0, f"source {self.name}: {name}", getattr(self, name), "at least 0")
+        _check(self.max_canvases >= 0, f"source {self.name}: max_canvases", self.max_canvases, "at least 0")
         _check(len(self.clues) == 2 and 17 <= self.clues[0] <= self.clues[1] <= 81,
                f"source {self.name}: clues", self.clues, "two rising numbers within 17..81")  # fmt: skip
         self._reject_what_the_kind_ignores()
 
+    @property
+    def is_jsonl(self) -> bool:
+        return self.path.endswith(".jsonl")
+
     def _reject_what_the_kind_ignores(self) -> None:
-        text_only = {"infill", "line_holes", "hole_weight", "hole_full_noise"}
+        holes = {"infill", "line_holes", "extra_holes", "hole_weight", "hole_full_noise"}
         ignored = {
             "text": {"prompt_weight", "clean_answer", "clues"},
-            "chat": text_only | {"clues"},
-            "sudoku": text_only | {"heldout"},
-            "reverse": text_only | {"clues", "heldout"},
-        }[self.kind]
+            "chat": {"clues"},
+            "sudoku": holes | {"heldout"},
+            "reverse": holes | {"clues", "heldout"},
+        }[self.kind] | (set() if self.infill else holes - {"infill"})
+        ignored |= set() if self.is_jsonl and self.kind == "chat" else {"max_canvases"}
         for f in dataclasses.fields(self):
             if f.name in ignored and getattr(self, f.name) != f.default:
-                raise SettingError(f"source {self.name}: {f.name} has no effect on kind {self.kind!r}; remove it.")
+                idle = f.name in holes and self.kind in ("text", "chat")
+                where = "without infill" if idle else f"on kind {self.kind!r}"
+                where = "without JSON lines" if f.name == "max_canvases" else where
+                raise SettingError(f"source {self.name}: {f.name} has no effect {where}; remove it.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,16 +122,18 @@ class DataSettings:
     """Model folder with the tokenizer and chat template; needed by `text` and `sudoku` sources, copied on export."""
     workers: int = 0
     """Processes that pack batches ahead; 0 packs in the training process."""
+    accumulate: int = 1
+    """Batches per step and device, whose gradients are averaged."""
 
     def __post_init__(self) -> None:
-        for name in ("rows", "tokens", "canvases"):
+        for name in ("rows", "tokens", "canvases", "accumulate"):
             _check(getattr(self, name) >= 1, f"data.{name}", getattr(self, name), "at least 1")
         _check(self.tokens < 2**16, "data.tokens", self.tokens, "below 65536")
         _check(self.workers >= 0, "data.workers", self.workers, "at least 0")
         _check(len(self.sources) > 0, "data.sources", self.sources, "at least one [[data.sources]] table")
         names = [source.name for source in self.sources]
         _check(len(set(names)) == len(names), "data.sources", names, "named differently")
-        needs = [source.name for source in self.sources if source.kind in ("text", "sudoku")]
+        needs = [s.name for s in self.sources if s.kind in ("text", "sudoku") or s.infill or s.is_jsonl]
         if needs and not self.tokenizer:
             raise SettingError(f"data.tokenizer is missing; source {needs[0]} needs a model folder with a tokenizer.")
 
@@ -121,6 +143,19 @@ class ObjectiveSettings:
     """The loss. The defaults are the open objective of DiffusionGemma, with balanced experts added."""
 
     noise_eps: float = 1e-4
+    levels: str = "uniform"
+    """How noise levels are spread: `uniform`, or with more of them `high` or `low`."""
+    corruption: str = "uniform"
+    """`uniform` tokens, as the sampler's; `absorbing` puts a mask token, for research."""
+    mask_token: int = 4
+    """The token that absorbing corruption puts."""
+    loss: str = "base"
+    """`base` cross-entropy; `reweighted` by 1 / (1 - t); `loo`, which reads the logits as those of a predictor that
+    has not seen the position's own token; or `reweighted-loo`."""
+    weight_clip: float = 10.0
+    """Largest factor of a reweighted loss."""
+    kept_weight: float = 1.0
+    """Weight of canvas positions whose token was kept."""
     encoder_weight: float = 1.0
     encoder_share: float = 1.0
     """Share of the clean positions that carry an encoder loss, drawn anew every step among those with a weight."""
@@ -129,15 +164,35 @@ class ObjectiveSettings:
     """Share of the rows that are conditioned on a first pass."""
     temperature_low: float = 1.0
     """First-pass logits are divided by a temperature drawn per row from [temperature_low, 1]."""
+    rollout: float = 0.0
+    """Share of the canvases with a first pass whose second pass goes on from what the sampler makes of the first one:
+    the model's surest tokens kept, right or wrong, and fresh noise elsewhere."""
+    rollout_bound: tuple[float, float] = (0.1, 2.0)
+    """Least and greatest entropy bound of those canvases, in nats; drawn evenly on a logarithmic scale."""
 
     def __post_init__(self) -> None:
+        for name, allowed in (("levels", tuple(LEVELS)), ("corruption", CORRUPTIONS), ("loss", LOSSES)):
+            value = getattr(self, name)
+            _check(value in allowed, f"objective.{name}", value, f"one of {', '.join(allowed)}")
+        _check(self.mask_token >= 0, "objective.mask_token", self.mask_token, "a token")
+        if self.corruption == "absorbing" and "loo" in self.loss:
+            raise SettingError("objective.loss 'loo' is defined for uniform corruption, not for absorbing.")
+        _check(self.weight_clip >= 1, "objective.weight_clip", self.weight_clip, "at least 1")
         _check(0 < self.noise_eps < 0.5, "objective.noise_eps", self.noise_eps, "between 0 and 0.5")
-        for name in ("encoder_weight", "balance_weight"):
+        for name in ("encoder_weight", "balance_weight", "kept_weight"):
             _check(getattr(self, name) >= 0, f"objective.{name}", getattr(self, name), "at least 0")
-        _check_share("objective.self_conditioning", self.self_conditioning)
+        for name in ("self_conditioning", "rollout"):
+            _check_share(f"objective.{name}", getattr(self, name))
+        _check(len(self.rollout_bound) == 2 and 0 < self.rollout_bound[0] <= self.rollout_bound[1],
+               "objective.rollout_bound", self.rollout_bound, "two rising numbers above 0")  # fmt: skip
         _check(0 < self.encoder_share <= 1, "objective.encoder_share", self.encoder_share, "above 0 and at most 1")
         _check(0 < self.temperature_low <= 1, "objective.temperature_low", self.temperature_low,
                "above 0 and at most 1")  # fmt: skip
+
+    @property
+    def absorbing_token(self) -> int | None:
+        """What corruption puts everywhere; None where it draws."""
+        return self.mask_token if self.corruption == "absorbing" else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,6 +231,31 @@ class OptimizerSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LoraSettings:
+    """Low-rank training: the weights of `run.init` stay as they are, and only factors beside them are trained."""
+
+    rank: int
+    alpha: float = 0.0
+    """The change is scaled by alpha / rank; 0 means alpha = rank."""
+    dropout: float = 0.0
+    """Of what enters the factors of linear modules."""
+    targets: tuple[str, ...] = ("attention", "mlp", "self_conditioning")
+    """Groups (also `router` and `experts`), or patterns of module names such as `layers.1?.attention.q_proj`."""
+
+    def __post_init__(self) -> None:
+        _check(self.rank >= 1, "lora.rank", self.rank, "at least 1")
+        _check(self.alpha >= 0, "lora.alpha", self.alpha, "at least 0")
+        _check(0 <= self.dropout < 1, "lora.dropout", self.dropout, "from 0 up to, not including, 1")
+        _check(len(self.targets) > 0, "lora.targets", self.targets, "at least one group or pattern")
+        if self.alpha == 0:
+            object.__setattr__(self, "alpha", float(self.rank))
+
+    @property
+    def scale(self) -> float:
+        return self.alpha / self.rank
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunSettings:
     """How the run is carried out."""
 
@@ -186,22 +266,44 @@ class RunSettings:
     seed: int = 0
     dtype: str = "float32"
     compile: bool = False
+    shard: bool = False
+    """Spread weights, gradients and optimizer state over the processes (`fully_shard`) instead of copying them."""
+    recompute: bool = False
+    """Keep only each layer's input for the backward pass and run the layer again: less memory, a third more work."""
     log_every: int = 10
+    tensorboard: bool = False
+    """Log for TensorBoard as well, into the folder `board`."""
     evaluate_every: int = 0
     """0 never evaluates on held-out batches."""
     evaluate_batches: int = 1
+    curve_every: int = 0
+    """Measure score and steps of `curve_task` at each of `curve_budgets` before training, this often, and at its end;
+    0 never."""
+    curve_task: str = "sudoku"
+    """`sudoku` or `tools`, on items that come with Redraft."""
+    curve_items: int = 16
+    curve_budgets: tuple[int, ...] = (1, 2, 4, 8, 12, 16, 32, 48)
     checkpoint_every: int = 0
     """0 writes a checkpoint only when the run ends."""
     max_seconds: float = 0.0
     """Stop cleanly, with a checkpoint, after this time; 0 means no limit."""
+    fit_seconds: float = 0.0
+    """Lower the optimizer's steps to what this time leaves room for, so that the learning rate falls to its end; 0
+    keeps them."""
 
     def __post_init__(self) -> None:
         _check(bool(self.out), "run.out", self.out, "a folder")
         _check(0 <= self.seed < 2**31, "run.seed", self.seed, "between 0 and 2^31 - 1")
         _check(self.dtype in DTYPES, "run.dtype", self.dtype, f"one of {', '.join(DTYPES)}")
-        for name in ("log_every", "evaluate_batches"):
+        _check(self.curve_task in TASKS, "run.curve_task", self.curve_task, f"one of {', '.join(TASKS)}")
+        _check(len(self.curve_budgets) > 0 and all(budget >= 1 for budget in self.curve_budgets)
+               and sorted(set(self.curve_budgets)) == list(self.curve_budgets), "run.curve_budgets",
+               self.curve_budgets, "rising numbers from 1 up")  # fmt: skip
+        if self.curve_every and self.shard:
+            raise SettingError("run.curve_every cannot be had with run.shard; use `redraft eval curve` afterwards.")
+        for name in ("log_every", "evaluate_batches", "curve_items"):
             _check(getattr(self, name) >= 1, f"run.{name}", getattr(self, name), "at least 1")
-        for name in ("evaluate_every", "checkpoint_every", "max_seconds"):
+        for name in ("evaluate_every", "curve_every", "checkpoint_every", "max_seconds", "fit_seconds"):
             _check(getattr(self, name) >= 0, f"run.{name}", getattr(self, name), "at least 0")
 
 
@@ -215,8 +317,19 @@ class Recipe:
     optimizer: OptimizerSettings
     run: RunSettings
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
+    lora: LoraSettings | None = None
+    """Without it all weights are trained."""
 
     def __post_init__(self) -> None:
+        if self.objective.corruption == "absorbing":
+            _check(self.objective.mask_token < self.model.vocab_size, "objective.mask_token",
+                   self.objective.mask_token, f"below the vocabulary of {self.model.vocab_size}")  # fmt: skip
+        if self.run.curve_every and not self.data.tokenizer:
+            raise SettingError("run.curve_every asks the model questions; it needs data.tokenizer.")
+        if self.run.shard and self.optimizer.average:
+            raise SettingError("optimizer.average cannot be had with run.shard; set one of them to 0 or false.")
+        if self.lora is not None and not self.run.init:
+            raise SettingError("run.init is missing; LoRA changes a given model.")
         longest = self.data.tokens + self.model.canvas_length
         if longest > self.model.max_position_embeddings:
             raise SettingError(
@@ -238,11 +351,33 @@ def read_recipe(path: Path | str) -> Recipe:
 
 
 def recipe_from_dict(name: str, raw: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from parsed TOML. Raises `SettingError`."""
+    """Build a recipe from parsed TOML; what it leaves out of [model] and data.tokenizer is that of `run.init`.
+
+    Raises `SettingError`.
+    """
+    run = raw.get("run")
+    init = run.get("init") if isinstance(run, Mapping) else None
     try:
+        if init and isinstance(init, str) and _leaves_something_out(raw):
+            raw = _completed(raw, resolve_folder(init, weights=False))
         return _build(Recipe, {"name": name, **raw}, "recipe")
     except CheckpointError as error:
         raise SettingError(f"recipe: [model] {error}") from error
+
+
+def _leaves_something_out(raw: Mapping[str, Any]) -> bool:
+    data = raw.get("data")
+    return "model" not in raw or (isinstance(data, Mapping) and "tokenizer" not in data)
+
+
+def _completed(raw: Mapping[str, Any], init: Path) -> Mapping[str, Any]:
+    """A recipe with the model of the folder `init`, and its tokenizer where the recipe names none."""
+    data = raw.get("data")
+    if "model" not in raw:
+        raw = {**raw, "model": read_config(init)}
+    if isinstance(data, Mapping) and "tokenizer" not in data and (init / "tokenizer.json").is_file():
+        raw = {**raw, "data": {**data, "tokenizer": str(init)}}
+    return raw
 
 
 def _build(cls: type[Any], raw: Mapping[str, Any], where: str) -> Any:
@@ -258,7 +393,11 @@ def _build(cls: type[Any], raw: Mapping[str, Any], where: str) -> Any:
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
+    if get_origin(hint) is UnionType:  # a table that may be left out
+        hint = get_args(hint)[0]
     if dataclasses.is_dataclass(hint):
+        if isinstance(value, hint):  # type: ignore[arg-type]
+            return value
         _check(isinstance(value, Mapping), where, value, "a table")
         return _build(hint, value, where)  # type: ignore[arg-type]
     if get_origin(hint) is tuple:

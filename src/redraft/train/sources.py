@@ -15,30 +15,45 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from redraft.errors import SettingError
+from redraft.errors import CheckpointError, SettingError
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
+from redraft.train import jsonl
 from redraft.train.build.sudoku import ClueRange, SudokuEncoder, SudokuSampler, load_base
+from redraft.train.holes import line_table, mark_table
 from redraft.train.recipe import DataSettings, SourceSettings
 from redraft.train.shards import Shard, ShardError, read_shard
 
 Part = Literal["train", "heldout"]
 Ints = NDArray[np.int64]
+Tokens = NDArray[np.uint16] | NDArray[np.int32]
+Bools = NDArray[np.bool_]
 _TRIES = 48
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """Documents as flat arrays: document i is tokens[starts[i]:ends[i]], its first prompts[i] tokens its prompt."""
+    """Documents as flat arrays: document i is tokens[starts[i]:ends[i]], its first prompts[i] tokens its prompt.
 
-    tokens: NDArray[np.uint16]
+    Of a document with a hole the last suffixes[i] tokens are given text behind it; None means that there are none.
+    """
+
+    tokens: Tokens
     starts: Ints
     ends: Ints
     prompts: Ints
+    suffixes: Ints | None = None
+
+    @property
+    def suffix_lengths(self) -> Ints:
+        return np.zeros_like(self.prompts) if self.suffixes is None else self.suffixes
 
 
 class ChatSource(Protocol):
     """Documents with a prompt and an answer, several of which are packed into a row."""
+
+    marks: Bools | None
+    """Tokens [V] between which holes may lie; None if answers never have holes."""
 
     def draw(self, rng: np.random.Generator, rows: int, part: Part) -> tuple[Pool, Ints]:
         """A pool, and for each of `rows` rows the documents to try in order, int64 [rows, tries]."""
@@ -48,7 +63,11 @@ class ChatSource(Protocol):
 class ChatShard:
     """Chat documents of a shard, drawn at random. Documents whose prompt does not leave room in a row are left out."""
 
-    def __init__(self, shard: Shard, tokens: int, heldout: float, name: str) -> None:
+    def __init__(
+        self, shard: Shard, tokens: int, heldout: float, name: str, *, marks: Bools | None = None,
+        suffixes: Ints | None = None,
+    ) -> None:  # fmt: skip
+        self.marks = marks
         prompts = shard.prompt_lengths.astype(np.int64)
         usable = np.flatnonzero((prompts > 0) & (prompts < tokens) & (prompts < np.diff(shard.offsets)))
         if not len(usable):
@@ -58,6 +77,7 @@ class ChatShard:
             starts=shard.offsets[:-1][usable],
             ends=shard.offsets[1:][usable],
             prompts=prompts[usable],
+            suffixes=None if suffixes is None else suffixes[usable],
         )
         self._parts = _split(len(usable), heldout)
 
@@ -68,6 +88,8 @@ class ChatShard:
 
 class SudokuSource:
     """Fresh puzzles for every row."""
+
+    marks: Bools | None = None
 
     def __init__(self, base: Path, encoder: SudokuEncoder, tokens: int, clues: tuple[int, int]) -> None:
         self._base, self._encoder = load_base(base), encoder
@@ -85,6 +107,7 @@ class ReverseSource:
     """A toy task for tests and first tries: eight random symbols, then the same symbols backwards and an end mark."""
 
     SYMBOLS, BOS, SEPARATOR, END = 8, 2, 5, 6
+    marks: Bools | None = None
 
     def __init__(self, tokens: int, vocab_size: int) -> None:
         self._per_row, self._vocab = tokens // (self.SYMBOLS + 2) + 1, vocab_size
@@ -99,10 +122,11 @@ class ReverseSource:
 class TextShard:
     """Plain text, cut into windows that spread evenly over the shard, with the places of its line ends."""
 
-    def __init__(self, shard: Shard, newline: int, heldout: float, name: str) -> None:
+    def __init__(self, shard: Shard, newline: int, heldout: float, name: str, vocab_size: int) -> None:
         if len(shard.tokens) < 2:
             raise SettingError(f"source {name}: the shard is empty.")
         self.tokens, self.offsets = shard.tokens, shard.offsets
+        self.marks = line_table(newline, vocab_size)
         self.newlines = np.flatnonzero(shard.tokens == newline).astype(np.int64)
         parts = _split(len(shard), heldout)
         self._spans = {part: (int(self.offsets[low]), int(self.offsets[high])) for part, (low, high) in parts.items()}
@@ -138,14 +162,14 @@ def _equal_documents(documents: NDArray[np.uint16], prompt: int, rows: int) -> t
     return pool, np.arange(count, dtype=np.int64).reshape(rows, -1)
 
 
-def open_sources(data: DataSettings, vocab_size: int) -> list[ChatSource | TextShard]:
+def open_sources(data: DataSettings, vocab_size: int, canvas: int) -> list[ChatSource | TextShard]:
     """Open every source of a recipe, in order. Raises `SettingError` naming the source that cannot be read."""
     tokenizer = Tokenizer.from_folder(data.tokenizer) if data.tokenizer else None
-    return [_open(source, data, tokenizer, vocab_size) for source in data.sources]
+    return [_open(source, data, tokenizer, vocab_size, canvas) for source in data.sources]
 
 
 def _open(
-    source: SourceSettings, data: DataSettings, tokenizer: Tokenizer | None, vocab_size: int
+    source: SourceSettings, data: DataSettings, tokenizer: Tokenizer | None, vocab_size: int, canvas: int
 ) -> ChatSource | TextShard:
     if source.kind == "reverse":
         return ReverseSource(data.tokens, vocab_size)
@@ -156,12 +180,36 @@ def _open(
         assert tokenizer is not None
         encoder = SudokuEncoder(tokenizer, ChatTemplate.from_folder(data.tokenizer))
         return SudokuSource(paths[0], encoder, data.tokens, source.clues)
-    with ThreadPoolExecutor() as pool:  # unpacking releases the interpreter
-        shard = _join(list(pool.map(lambda path: _read(source.name, path, vocab_size), paths)))
+    shard, suffixes = _read_all(source, paths, data, tokenizer, vocab_size, canvas)
     if source.kind == "chat":
-        return ChatShard(shard, data.tokens, source.heldout, source.name)
+        marks = mark_table(tokenizer, vocab_size) if source.infill and tokenizer else None
+        return ChatShard(shard, data.tokens, source.heldout, source.name, marks=marks, suffixes=suffixes)
     assert tokenizer is not None
-    return TextShard(shard, newline_id(tokenizer), source.heldout, source.name)
+    return TextShard(shard, newline_id(tokenizer), source.heldout, source.name, vocab_size)
+
+
+def _read_all(
+    source: SourceSettings, paths: list[Path], data: DataSettings, tokenizer: Tokenizer | None, vocab_size: int,
+    canvas: int,
+) -> tuple[Shard, Ints | None]:  # fmt: skip
+    """Every file of a source as one shard, and the lengths of given suffixes if there may be any."""
+    if not source.is_jsonl:
+        with ThreadPoolExecutor() as pool:  # unpacking releases the interpreter
+            return _join(list(pool.map(lambda path: _read(source.name, path, vocab_size), paths))), None
+    assert tokenizer is not None
+    template = _template(Path(data.tokenizer))
+    limits = jsonl.Limits(tokens=data.tokens, canvas=canvas, canvases=source.max_canvases)
+    text = source.kind == "text"
+    return jsonl.join([
+        jsonl.read_jsonl(path, text=text, tokenizer=tokenizer, template=template, limits=limits) for path in paths
+    ])  # fmt: skip
+
+
+def _template(folder: Path) -> ChatTemplate | None:
+    try:
+        return ChatTemplate.from_folder(folder)
+    except CheckpointError:
+        return None
 
 
 def _join(shards: list[Shard]) -> Shard:

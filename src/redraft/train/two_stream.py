@@ -10,15 +10,18 @@ Shapes: B rows, T clean tokens, N canvases, C canvas tokens, D width, V vocabula
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from redraft.diffusion.corruption import Corruption, corrupt, generator_for, noise_levels
+from redraft.diffusion.corruption import Corruption, corrupt, generator_for, noise_levels, noise_tokens
+from redraft.diffusion.sampler import accept, renoise
 from redraft.model import Transformer
 from redraft.model.attention import RMSNorm
 from redraft.model.rope import inverse_frequencies, rope_table
@@ -27,7 +30,7 @@ from redraft.model.transformer import Layer, Rope
 from redraft.train.batch import Batch
 from redraft.train.compiling import compiled_if
 from redraft.train.experts import balance_loss, choose, routed_experts
-from redraft.train.losses import linear_cross_entropy, soft_embeddings
+from redraft.train.losses import Seen, linear_cross_entropy, soft_embeddings
 from redraft.train.masks import Mask, MaskBuilder, denoise_visibility, encode_visibility, masked_attention
 from redraft.train.recipe import ObjectiveSettings
 
@@ -82,13 +85,35 @@ def _no_mark(_: str) -> None:
     return None
 
 
-class TwoStream:
+class LayerPass(nn.Module):
+    """One layer as training runs it; a module, so that its weights can be sharded on their own."""
+
+    def __init__(self, layer: Layer, *, compiled: bool) -> None:
+        super().__init__()
+        self.layer, self.compiled = layer, compiled
+        self.project, self.finish = compiled_if(project, compiled), compiled_if(finish, compiled)
+
+    def forward(
+        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Mask, phase: Phase, past: tuple[Tensor, Tensor] | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """x [B,T,D] behind `past` keys and values: the next x, its own keys and values [B,G,T,H], and balance loss."""
+        q, k, v = self.project(self.layer, x, *rope)
+        keys, values = (k, v) if past is None else (torch.cat((past[0], k), 2), torch.cat((past[1], v), 2))
+        attended = masked_attention(q, keys, values, mask, compiled=self.compiled)  # keys and values [B,G,T+N*C,H]
+        scalar = self.layer.encode_scalar if phase == "encode" else self.layer.denoise_scalar
+        x, balance = self.finish(self.layer, x, attended, scalar)
+        return x, k, v, balance
+
+
+class TwoStream(nn.Module):
     """Runs a `Transformer` on training batches. `compiled` compiles the layer parts once per shape and layer kind."""
 
     def __init__(
-        self, model: Transformer, objective: ObjectiveSettings, *, compiled: bool, sparse: bool | None = None
-    ) -> None:
-        self.model, self.objective, self.compiled = model, objective, compiled
+        self, model: Transformer, objective: ObjectiveSettings, *, compiled: bool, sparse: bool | None = None,
+        recompute: bool = False, dtype: torch.dtype | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        self.model, self.objective, self.compiled, self.recompute = model, objective, compiled, recompute
         config = model.config
         self.masks = MaskBuilder(sparse=model.device.type == "cuda" if sparse is None else sparse, compiled=compiled)
         self.frequencies = {
@@ -96,17 +121,21 @@ class TwoStream:
             for kind in set(config.layer_types)
         }
         # As a number, not as the model's tensor property, whose creation waits for the device.
-        self.scale = float(torch.tensor(config.hidden_size**0.5, dtype=model.dtype))
-        self.project, self.finish = compiled_if(project, compiled), compiled_if(finish, compiled)
+        self.dtype = dtype or model.dtype
+        """What is computed in; that of the weights, unless they are converted on the way, as sharded ones are."""
+        self.scale = float(torch.tensor(config.hidden_size**0.5, dtype=self.dtype))
+        self.passes = nn.ModuleList(LayerPass(cast(Layer, layer), compiled=compiled) for layer in model.layers)
         self.condition, self.final_norm = compiled_if(condition, compiled), compiled_if(final_norm, compiled)
         self.mark: Callable[[str], None] = _no_mark
         """Called with a part's name when its work has been queued; the speed probe records events here."""
 
-    def __call__(self, batch: Batch, seed: int, step: int) -> Outcome:
+    def forward(self, batch: Batch, seed: int, step: int) -> Outcome:
         """The losses of `batch` with the noise of (seed, step)."""
         generator = generator_for(batch.tokens.device, seed, step)
-        level = noise_levels(batch.full_noise, self.objective.noise_eps, generator)
-        noise = corrupt(batch.canvas_target, batch.noise_region, level, self.model.config.vocab_size, generator)
+        settings, vocab = self.objective, self.model.config.vocab_size
+        level = noise_levels(batch.full_noise, settings.noise_eps, generator, settings.levels)
+        mask = settings.absorbing_token
+        noise = corrupt(batch.canvas_target, batch.noise_region, level, vocab, generator, mask)
         return self.losses(batch, noise, generator)
 
     def losses(self, batch: Batch, noise: Corruption, generator: torch.Generator) -> Outcome:
@@ -114,7 +143,7 @@ class TwoStream:
         encoded, kv, balance_encode = self.encode(batch)
         self.mark("encode")
         masks, rope = self._masks(batch, "denoise"), self._rope(_canvas_positions(batch))
-        soft = self.first_pass(batch, noise, kv, masks, rope, generator)
+        soft, noise = self.first_pass(batch, noise, kv, masks, rope, generator)
         self.mark("first pass")
         x = self._canvas_input(noise.tokens, soft)
         denoised, _, balance_denoise = self._run(x, rope, masks, "denoise", kv)
@@ -129,14 +158,15 @@ class TwoStream:
     @torch.no_grad()
     def first_pass(
         self, batch: Batch, noise: Corruption, kv: KeysValues, masks: RowMasks, rope: Rope, generator: torch.Generator
-    ) -> Tensor | None:
-        """Soft embeddings [b,N*C,D] for the first b rows; b is a random share of about `self_conditioning` of B.
+    ) -> tuple[Tensor | None, Corruption]:
+        """Soft embeddings [b,N*C,D] for the first b rows, and the canvases that the second pass begins with.
 
-        Given text (outside the noise region) conditions as the certainty it is, as pinned text does in sampling.
+        b is a random share of about `self_conditioning` of B. Given text (outside the noise region) conditions as the
+        certainty it is, as pinned text does in sampling.
         """
         rows = _share(len(noise.tokens), self.objective.self_conditioning, generator)
         if rows == 0:
-            return None
+            return None, noise
         past = [(k.detach()[:rows], v.detach()[:rows]) for k, v in kv]
         cut = {kind: (cos[:rows], sin[:rows]) for kind, (cos, sin) in rope.items()}
         x = self._canvas_input(noise.tokens[:rows], None)
@@ -145,17 +175,42 @@ class TwoStream:
         temperature = low + (1.0 - low) * torch.rand(rows, generator=generator, device=x.device)
         temperature = temperature.repeat_interleave(hidden.shape[1])
         cap = self.model.config.final_logit_softcapping
-        soft = soft_embeddings(
+        soft, argmax, entropy = soft_embeddings(
             hidden.flatten(0, 1), self.model.embedding.weight, temperature, cap, compiled=self.compiled
-        ).view_as(hidden)
+        )
+        if self.objective.rollout:
+            shape = batch.canvas_target[:rows].shape
+            noise = self._roll_out(batch, noise, argmax.view(shape), entropy.view(shape), generator)
         region = batch.noise_region[:rows].flatten(1)[..., None]
-        return torch.where(region, soft * self.scale, self._embed(batch.canvas_target[:rows].flatten(1)))
+        soft = soft.view_as(hidden) * self.scale
+        return torch.where(region, soft, self._embed(batch.canvas_target[:rows].flatten(1))), noise
+
+    def _roll_out(
+        self, batch: Batch, noise: Corruption, argmax: Tensor, entropy: Tensor, generator: torch.Generator
+    ) -> Corruption:
+        """Some of the first b rows' canvases replaced by the model's own next drafts; argmax and entropy [b,N,C].
+
+        The target stays what it was: the model learns to go on from its own mistakes.
+        """
+        rows, settings = len(argmax), self.objective
+        low, high = (math.log(bound) for bound in settings.rollout_bound)
+        draws = torch.rand((2, *entropy.shape[:2]), generator=generator, device=entropy.device)
+        bound = (low + (high - low) * draws[0]).exp()
+        target, region = batch.canvas_target[:rows], batch.noise_region[:rows]
+        accepted = accept(entropy.masked_fill(~region, 0.0) / bound[..., None], 1.0)
+        fresh = noise_tokens(target, self.model.config.vocab_size, generator, settings.absorbing_token)
+        draft = torch.where(region, renoise(argmax, accepted, fresh), target)
+        chosen = (draws[1] < settings.rollout)[..., None]
+        tokens, replaced = noise.tokens.clone(), noise.replaced.clone()
+        tokens[:rows] = torch.where(chosen, draft, tokens[:rows])
+        replaced[:rows] = torch.where(chosen, draft != target, replaced[:rows])
+        return Corruption(tokens=tokens, level=noise.level, replaced=replaced)
 
     def _outcome(
         self, batch: Batch, noise: Corruption, encoded: Tensor, denoised: Tensor, balance: Tensor,
         generator: torch.Generator,
     ) -> Outcome:  # fmt: skip
-        decoder_weight = _normalised(batch.canvas_weight.flatten())
+        decoder_weight = self._decoder_weight(batch, noise)
         hidden, target, weight = self._encoder_tokens(batch, encoded, generator)
         total, losses, hits = linear_cross_entropy(
             torch.cat((denoised.flatten(0, 1), hidden)),
@@ -163,6 +218,7 @@ class TwoStream:
             torch.cat((batch.canvas_target.flatten(), target)),
             torch.cat((decoder_weight, weight * self.objective.encoder_weight)),
             self.model.config.final_logit_softcapping,
+            seen=self._seen(noise, len(target)),
             compiled=self.compiled,
         )
         count = decoder_weight.numel()
@@ -176,6 +232,27 @@ class TwoStream:
             token_hit=hits[:count].view(batch.canvas_target.shape),
             noise=noise,
         )
+
+    def _decoder_weight(self, batch: Batch, noise: Corruption) -> Tensor:
+        """Loss weights of all canvas tokens [B*N*C]; those of the data sum to 1 before the loss variant's factors."""
+        weight, settings = batch.canvas_weight / batch.canvas_weight.sum().clamp(min=1e-6), self.objective
+        if settings.kept_weight != 1:
+            weight = torch.where(noise.replaced, weight, weight * settings.kept_weight)
+        if settings.loss.startswith("reweighted"):
+            weight = weight * (1.0 / (1.0 - noise.level)).clamp(max=settings.weight_clip)[..., None]
+        return weight.flatten()
+
+    def _seen(self, noise: Corruption, encoder_tokens: int) -> Seen | None:
+        """For the `loo` losses the shown tokens and log(1 + V alpha / (1 - alpha)) with alpha = 1 - t, else None.
+
+        A kept token tells on itself; its own logit is raised by how much likelier that makes it. Zero for the tokens
+        of the encoder loss, which stand behind those of the canvases.
+        """
+        if "loo" not in self.objective.loss:
+            return None
+        odds = (1.0 - noise.level) / noise.level  # [B,N]
+        raised = torch.log1p(self.model.config.vocab_size * odds)[..., None].expand(noise.tokens.shape)
+        return F.pad(noise.tokens.flatten(), (0, encoder_tokens)), F.pad(raised.flatten(), (0, encoder_tokens))
 
     def _encoder_tokens(
         self, batch: Batch, encoded: Tensor, generator: torch.Generator
@@ -201,13 +278,12 @@ class TwoStream:
         here = {kind: mask(len(x)) for kind, mask in masks.items()}
         for number, layer in enumerate(self.model.layers):
             assert isinstance(layer, Layer)
-            q, k, v = self.project(layer, x, *rope[layer.kind])
+            inputs = (x, rope[layer.kind], here[layer.kind], phase, None if past is None else past[number])
+            if self.recompute and torch.is_grad_enabled():
+                x, k, v, part = checkpoint(self.passes[number], *inputs, use_reentrant=False)
+            else:
+                x, k, v, part = self.passes[number](*inputs)
             kv.append((k, v))
-            if past is not None:
-                k, v = torch.cat((past[number][0], k), 2), torch.cat((past[number][1], v), 2)  # [B,G,T+N*C,H]
-            attended = masked_attention(q, k, v, here[layer.kind], compiled=self.compiled)
-            scalar = layer.encode_scalar if phase == "encode" else layer.denoise_scalar
-            x, part = self.finish(layer, x, attended, scalar)
             balance = balance + part / len(self.model.layers)
         return self.final_norm(self.model.norm, x), kv, balance
 
@@ -223,12 +299,14 @@ class TwoStream:
         return torch.cat((self.condition(module, embedded[: len(soft)], soft), rest))
 
     def _rope(self, positions: Tensor) -> Rope:
-        return {kind: rope_table(positions, f, self.model.dtype) for kind, f in self.frequencies.items()}
+        return {kind: rope_table(positions, f, self.dtype) for kind, f in self.frequencies.items()}
 
     def _masks(self, batch: Batch, phase: Phase) -> RowMasks:
         windows = {"sliding_attention": self.model.config.sliding_window, "full_attention": None}
         see = encode_visibility if phase == "encode" else denoise_visibility
-        return {kind: self.masks.build(see(batch, windows[kind])) for kind in self.frequencies}
+        config = self.model.config
+        widths = {"sliding_attention": config.head_dim, "full_attention": config.global_head_dim}
+        return {kind: self.masks.build(see(batch, windows[kind]), widths[kind]) for kind in self.frequencies}
 
 
 def _canvas_positions(batch: Batch) -> Tensor:

@@ -14,7 +14,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from redraft.train.build.tool_grammar import (
     heldout_actions,
     training_actions,
 )
-from redraft.train.build.tool_values import Values
+from redraft.train.build.tool_values import Values, made_up_word
 from redraft.train.shards import Document, write_shard
 
 NO_TOOL = "None of the available tools can do that."
@@ -81,10 +81,12 @@ class Shares:
     parallel: float = 0.1
     none: float = 0.08
     system: float = 0.1
+    foreign: float = 0.0
+    """Of the hand-written items, those whose names are made-up words wherever a description says what they mean."""
 
     def __post_init__(self) -> None:
         if (
-            min(self.api, self.invented, self.parallel, self.none, self.system) < 0
+            min(self.api, self.invented, self.parallel, self.none, self.system, self.foreign) < 0
             or self.api + self.invented > 1
             or self.parallel + self.none > 1
         ):
@@ -134,7 +136,10 @@ class ItemSource:
             return self._parallel_item(tool)
         request = draw_request(tool, self._values)
         declared = self._with_distractors([tool], self._tool_count())
-        return self._item([t.declaration for t in declared], request.text, [(tool.name, request.arguments)])
+        item = self._item([t.declaration for t in declared], request.text, [(tool.name, request.arguments)])
+        # No draw where nothing is to be renamed, so that older seeds give what they gave.
+        rename = self._shares.foreign > 0 and self._rng.random() < self._shares.foreign
+        return with_foreign_names(item, self._rng) if rename else item
 
     def _parallel_item(self, tool: Tool) -> Item:
         same = self._rng.random() < 0.5
@@ -203,6 +208,38 @@ class ItemSource:
         if self._rng.random() < self._shares.system:
             messages.insert(0, {"role": "system", "content": self._rng.choice(_SYSTEM_TEXTS)})
         return Item(tools=declared, messages=messages, calls=calls)
+
+
+def with_foreign_names(item: Item, rng: random.Random) -> Item:
+    """`item` with made-up names for its tools and for every parameter that has a description."""
+    tools: list[dict[str, object]] = []
+    calls = list(item.calls)
+    for tool in item.tools:
+        function = cast(dict[str, Any], tool["function"])
+        schema, old = function["parameters"], str(function["name"])
+        names = {key: _foreign(rng) if "description" in field else key for key, field in schema["properties"].items()}
+        if len(set(names.values())) < len(names):  # two parameters drew one word
+            names = {key: key for key in names}
+        changed = schema | {"properties": {names[key]: field for key, field in schema["properties"].items()}}
+        if "required" in schema:
+            changed["required"] = [names[key] for key in schema["required"]]
+        new = _foreign(rng) if rng.random() < 0.5 else old
+        calls = [_renamed_call(call, old, new, names) for call in calls]
+        tools.append(tool | {"function": function | {"name": new, "parameters": changed}})
+    return Item(tools=tools, messages=item.messages, calls=calls)
+
+
+def _renamed_call(
+    call: tuple[str, dict[str, object]], old: str, new: str, names: Mapping[str, str]
+) -> tuple[str, dict[str, object]]:
+    """`call` under the new names, if it is a call of the tool `old`."""
+    called, arguments = call
+    return (new, {names[key]: value for key, value in arguments.items()}) if called == old else call
+
+
+def _foreign(rng: random.Random) -> str:
+    first, second = made_up_word(rng, 1, 2), made_up_word(rng, 1, 2)
+    return rng.choice([first, first, f"{first}_{second}", f"{first}{second.capitalize()}"])
 
 
 def _by_service(operations: Iterable[Operation]) -> dict[str, list[Operation]]:

@@ -1,0 +1,151 @@
+"""How fast a model of a given shape trains on this machine, with random weights and random data."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from redraft.config import ModelConfig
+from redraft.errors import SettingError
+from redraft.model import Transformer
+from redraft.train.distributed import World
+from redraft.train.flops import active_parameters, peak, step_flops
+from redraft.train.lora import adapt
+from redraft.train.optimizer import Masters
+from redraft.train.probe import random_batch
+from redraft.train.recipe import (
+    DataSettings,
+    LoraSettings,
+    ObjectiveSettings,
+    OptimizerSettings,
+    Recipe,
+    RunSettings,
+    SourceSettings,
+)
+from redraft.train.trainer import pick_device
+from redraft.train.two_stream import TwoStream
+
+STD = 0.02
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSettings:
+    """Shape of the measured steps. `rank` 0 trains all weights."""
+
+    rank: int = 16
+    rows: int = 1
+    tokens: int = 2048
+    canvases: int = 8
+    steps: int = 5
+    recompute: bool = True
+    compile: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("rows", "tokens", "canvases", "steps"):
+            if getattr(self, name) < 1:
+                raise SettingError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+        if self.rank < 0:
+            raise SettingError(f"rank is {self.rank}; it must be at least 0.")
+
+
+def measure(config: ModelConfig, settings: BenchSettings, *, device: str = "auto") -> dict[str, Any]:
+    """Train a few steps and return the record: seconds, tokens/s, memory, and the share of the device's peak.
+
+    Started by torchrun, every process trains on its own rows and the figures are of all of them together.
+    """
+    world = World.from_environment()
+    target = pick_device(device, world.local_rank)
+    dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
+    recipe = _recipe(config, settings)
+    with world.joined(target):
+        model = _random_model(config, target, dtype)
+        if recipe.lora is not None:
+            adapt(model, recipe.lora, 0)
+        elif dtype != torch.float32:
+            model.float()
+        masters = Masters(model, dtype, recipe.optimizer, world)
+        stream = TwoStream(
+            model, recipe.objective, compiled=settings.compile and target.type == "cuda", recompute=settings.recompute
+        )
+        seconds, losses = _timed(stream, masters, recipe, settings.steps, target, world)
+    return _record(config, settings, recipe, target, world, seconds, losses)
+
+
+def _recipe(config: ModelConfig, settings: BenchSettings) -> Recipe:
+    toy = SourceSettings(name="random", kind="reverse", share=1.0)
+    return Recipe(
+        name="bench",
+        model=config,
+        data=DataSettings(rows=settings.rows, tokens=settings.tokens, canvases=settings.canvases, sources=(toy,)),
+        objective=ObjectiveSettings(encoder_share=0.5),
+        optimizer=OptimizerSettings(steps=settings.steps + 2, learning_rate=1e-4),
+        run=RunSettings(out="unused", init="random" if settings.rank else "", dtype="bfloat16"),
+        lora=LoraSettings(rank=settings.rank) if settings.rank else None,
+    )
+
+
+def _random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype) -> Transformer:
+    with torch.device("meta"):
+        model = Transformer(config)
+    model = model.to(dtype).to_empty(device=device)
+    with torch.no_grad():
+        for tensor in (*model.parameters(), *model.buffers()):
+            if tensor.ndim >= 2:
+                tensor.normal_(0, STD)
+            else:
+                tensor.fill_(1.0)
+    return model
+
+
+def _timed(
+    stream: TwoStream, masters: Masters, recipe: Recipe, steps: int, device: torch.device, world: World
+) -> tuple[float, list[float]]:
+    """Mean seconds of a step, behind two that warm up, and all losses."""
+    batches = [random_batch(recipe, 2 * world.rank + seed).to(device) for seed in range(2)]
+    losses, started = [], 0.0
+    for number in range(steps + 2):
+        if number == 2:
+            _wait(device)
+            world.wait()
+            started = time.perf_counter()
+        masters.refresh()
+        outcome = stream(batches[number % 2], 0, number)
+        outcome.loss.backward()
+        masters.gather()
+        masters.step(number)
+        losses.append(outcome.loss.detach())
+    values = [float(loss) for loss in losses]
+    _wait(device)
+    return (time.perf_counter() - started) / steps, values
+
+
+def _record(
+    config: ModelConfig, settings: BenchSettings, recipe: Recipe, device: torch.device, world: World, seconds: float,
+    losses: list[float],
+) -> dict[str, Any]:  # fmt: skip
+    clean = settings.rows * settings.tokens * world.size
+    canvas = settings.rows * settings.canvases * config.canvas_length * world.size
+    flops, ceiling = step_flops(recipe) * world.size, peak(device)
+    return {
+        "bench": "train",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "devices": world.size,
+        "versions": {"torch": torch.__version__},
+        **vars(settings),
+        "active_parameters": active_parameters(config),
+        "seconds_per_step": round(seconds, 4),
+        "clean_tokens_per_second": round(clean / seconds),
+        "all_tokens_per_second": round((clean + canvas) / seconds),
+        "tflops_per_device": round(flops / world.size / seconds / 1e12, 2),
+        "share_of_peak": None if ceiling is None else round(flops / world.size / seconds / ceiling, 4),
+        "memory_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if device.type == "cuda" else None,
+        "losses": [round(loss, 4) for loss in losses],
+    }
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize()

@@ -1,0 +1,102 @@
+"""Looking at a recipe's data before any compute: what its sources hold, and the canvases that training would see."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from redraft.diffusion.corruption import corrupt, generator_for, noise_levels
+from redraft.text.tokenizer import Tokenizer
+from redraft.train.batch import Batch
+from redraft.train.packing import Packer
+from redraft.train.recipe import Recipe
+
+BATCHES = 4
+"""Batches that the figures are taken from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """One canvas as training sees it.
+
+    `context` is the end of the clean text in front of it; the spans are (text, learned) pairs in order, where what is
+    not learned is given; `noisy` is what the model is shown at noise level `level`.
+    """
+
+    source: str
+    context: str
+    start: int
+    spans: tuple[tuple[str, bool], ...]
+    noisy: str
+    level: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceFigures:
+    """Means over the first batches: share of rows, and of a row's tokens and canvases that are used and learned."""
+
+    source: str
+    rows: float
+    clean_tokens: float
+    canvases: float
+    learned_tokens: float
+
+
+def figures(recipe: Recipe, packer: Packer) -> list[SourceFigures]:
+    """What the first batches are made of, by source."""
+    batches = [packer.batch(index) for index in range(BATCHES)]
+    joined = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    out = []
+    for number, source in enumerate(recipe.data.sources):
+        mine = joined["source"] == number
+        count = max(1, int(mine.sum()))
+        out.append(
+            SourceFigures(
+                source=source.name,
+                rows=float(mine.mean()),
+                clean_tokens=float((joined["document"][mine] >= 0).sum() / count),
+                canvases=float((joined["canvas_document"][mine] >= 0).sum() / count),
+                learned_tokens=float((joined["canvas_weight"][mine] > 0).sum() / count),
+            )
+        )
+    return out
+
+
+def samples(recipe: Recipe, packer: Packer, tokenizer: Tokenizer | None, count: int) -> Iterator[Sample]:
+    """Canvases of the first batch, sources in turn; without a tokenizer, numbers stand for tokens."""
+    batch = Batch.from_arrays(packer.batch(0)).to(torch.device("cpu"))
+    generator = generator_for("cpu", recipe.run.seed, 0)
+    level = noise_levels(batch.full_noise, recipe.objective.noise_eps, generator)
+    noise = corrupt(batch.canvas_target, batch.noise_region, level, recipe.model.vocab_size, generator)
+    taken: Counter[int] = Counter()
+    rows = [(row, slot) for slot in range(recipe.data.canvases) for row in range(recipe.data.rows)]
+    for row, slot in rows:
+        source, document = int(batch.source[row]), int(batch.canvas_document[row, slot])
+        if document < 0 or taken[source] >= count:
+            continue
+        taken[source] += 1
+        start = int(batch.canvas_start[row, slot])
+        before = batch.tokens[row][batch.document[row] == document][:start]
+        yield Sample(
+            source=recipe.data.sources[source].name,
+            context=_text(before.tolist(), tokenizer),
+            start=start,
+            spans=tuple(_spans(batch.canvas_target[row, slot].tolist(), batch.canvas_weight[row, slot] > 0, tokenizer)),
+            noisy=_text(noise.tokens[row, slot].tolist(), tokenizer),
+            level=float(level[row, slot]),
+        )
+
+
+def _spans(target: list[int], learned: torch.Tensor, tokenizer: Tokenizer | None) -> Iterator[tuple[str, bool]]:
+    edges = [0, *(torch.nonzero(learned[1:] != learned[:-1]).flatten() + 1).tolist(), len(target)]
+    for low, high in itertools.pairwise(edges):
+        yield _text(target[low:high], tokenizer), bool(learned[low])
+
+
+def _text(ids: Sequence[int], tokenizer: Tokenizer | None) -> str:
+    return " ".join(map(str, ids)) if tokenizer is None else tokenizer.decode(list(ids))

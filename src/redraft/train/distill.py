@@ -1,0 +1,97 @@
+"""The model's own answers as training data: what it writes in many steps becomes what it shall write in few.
+
+Second stage of a training run. The answers are collected once, with a patient sampler, and only those that settled by
+themselves are kept; then a recipe trains on them with much noise and rollouts, so that drafts go straight to the answer
+(see `recipes/distill.toml`). Token ids are kept as they are, because text may be tokenised in another way again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from redraft.errors import InputError, SettingError
+from redraft.text.tools import CALL_CLOSE, RESPONSE_OPEN
+from redraft.train.jsonl import ANSWER_IDS, PROMPT_IDS, Limits, read_jsonl
+
+
+class Answers(Protocol):
+    """The part of the model facade that is needed here."""
+
+    tokenizer: Any
+    template: Any
+    eos_ids: tuple[int, ...]
+
+    def generate_batch(self, prompts: Any, **settings: Any) -> Sequence[Any]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collected:
+    """How many prompts were asked, how many answers kept, and the mean steps of a kept canvas."""
+
+    asked: int
+    kept: int
+    mean_steps: float
+
+
+def prompts_of(path: Path, llm: Answers, *, tokens: int) -> Iterator[list[int]]:
+    """The prompts of a JSON-lines file of conversations or of prompts and completions; their answers are left out.
+
+    Raises `InputError` that names file and line.
+    """
+    limits = Limits(tokens=tokens, canvas=tokens, canvases=0)
+    shard, suffixes = read_jsonl(path, text=False, tokenizer=llm.tokenizer, template=llm.template, limits=limits)
+    if suffixes.any():
+        raise InputError(f"{path} holds texts with holes, which ask for nothing.")
+    for document in range(len(shard)):
+        start = int(shard.offsets[document])
+        yield shard.tokens[start : start + int(shard.prompt_lengths[document])].tolist()
+
+
+def collect(
+    llm: Answers, prompts: Iterable[list[int]], out: Path, *, steps: int, batch_size: int = 16, seed: int = 0,
+    keep: Callable[[str], bool] = lambda text: True, progress: Callable[[int], None] = lambda done: None,
+    **settings: Any,
+) -> Collected:  # fmt: skip
+    """Answer every prompt with at most `steps` steps and write what is worth learning to `out`, a JSON-lines file.
+
+    Kept are answers that ended by themselves, whose canvases all settled before the last step, and that `keep` accepts.
+    Raises `SettingError` for fewer than 2 steps, which leave no trajectory to shorten.
+    """
+    if steps < 2:
+        raise SettingError(f"steps is {steps}; distillation needs at least 2.")
+    asked, kept, taken = 0, 0, []
+    partial = out.with_name(out.name + ".partial")
+    with partial.open("w", encoding="utf-8") as file:
+        for batch in _batches(prompts, batch_size):
+            for prompt, answer in zip(
+                batch, llm.generate_batch(batch, seed=seed, steps=steps, **settings), strict=True
+            ):
+                asked += 1
+                if answer.finish_reason == "stop" and max(answer.stats.steps) < steps and keep(answer.text):
+                    kept += 1
+                    taken += answer.stats.steps
+                    ids = [*answer.token_ids, _end(answer.text, llm.tokenizer)]
+                    file.write(json.dumps({PROMPT_IDS: prompt, ANSWER_IDS: ids}) + "\n")
+            progress(asked)
+    partial.replace(out)
+    return Collected(asked=asked, kept=kept, mean_steps=sum(taken) / len(taken) if taken else 0.0)
+
+
+def _end(text: str, tokenizer: Any) -> int:
+    """The token that ended an answer, which the answer itself leaves out."""
+    return tokenizer.special_id(RESPONSE_OPEN) if text.endswith(CALL_CLOSE) else tokenizer.turn_end_id  # type: ignore[no-any-return]
+
+
+def _batches(prompts: Iterable[list[int]], size: int) -> Iterator[list[list[int]]]:
+    batch: list[list[int]] = []
+    for prompt in prompts:
+        batch.append(prompt)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -1,0 +1,96 @@
+"""The processes of one run: who this one is, and the few things that all of them do together.
+
+`torchrun` starts one process per device and says so in the environment; without it a run is one process and nothing
+here does anything. Every process packs its own batches; gradients, losses and decisions are shared.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from redraft.errors import SettingError
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """Process `rank` of `size`, on device number `local_rank` of its host."""
+
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+
+    @classmethod
+    def from_environment(cls) -> World:
+        """What `torchrun` says in RANK, WORLD_SIZE and LOCAL_RANK; one process alone where it says nothing.
+
+        Raises `SettingError` if only some of them are set, or not to numbers.
+        """
+        names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+        if "RANK" not in os.environ:
+            return cls()
+        try:
+            rank, size, local_rank = (int(os.environ[name]) for name in names)
+        except (KeyError, ValueError):
+            raise SettingError(f"{', '.join(names)} must all be set to numbers, as torchrun does.") from None
+        return cls(rank=rank, size=size, local_rank=local_rank)
+
+    @property
+    def is_main(self) -> bool:
+        """Whether this process writes files and prints."""
+        return self.rank == 0
+
+    @contextmanager
+    def joined(self, device: torch.device, *, always: bool = False) -> Iterator[None]:
+        """Inside, the processes can talk to each other: over NCCL on GPUs, over gloo on CPUs.
+
+        One process alone has nobody to talk to; with `always` it gets a group of its own nevertheless.
+        """
+        if dist.is_initialized() or (self.size == 1 and not always):
+            yield
+            return
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        if self.size == 1:
+            store = dist.HashStore()  # type: ignore[attr-defined]  # exported, if not by name
+            dist.init_process_group(backend, store=store, rank=0, world_size=1)
+        else:
+            dist.init_process_group(backend)
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
+
+    def sum_(self, tensor: Tensor) -> Tensor:
+        """Replace `tensor` by its sum over the processes, and return it."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def mean_(self, tensor: Tensor) -> Tensor:
+        """Replace `tensor` by its mean over the processes, and return it."""
+        return self.sum_(tensor).div_(self.size) if self.size > 1 else tensor
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set in any process. Waits for all of them."""
+        return bool(self._shared(float(flag), dist.ReduceOp.MAX)) if self.size > 1 else flag
+
+    def largest(self, value: float) -> float:
+        """The largest value of all processes. Waits for all of them."""
+        return self._shared(value, dist.ReduceOp.MAX) if self.size > 1 else value
+
+    def wait(self) -> None:
+        """Go on when every process has come here."""
+        self.any(False)
+
+    def _shared(self, value: float, operation: dist.ReduceOp.RedOpType) -> float:
+        tensor = torch.tensor(value, dtype=torch.float64)
+        dist.all_reduce(tensor, operation)
+        return float(tensor)

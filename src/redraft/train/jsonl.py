@@ -1,0 +1,220 @@
+"""Training documents from JSON lines, as people have them: one object a line, checked before any training.
+
+    {"messages": [...], "tools": [...], "thinking": false}   a conversation; every assistant message is learned
+    {"prompt": "...", "completion": "..."}                   plain text, without a chat template
+    {"prefix": "...", "middle": "...", "suffix": "..."}      a hole: the middle is learned, seeing both sides
+    {"prompt_ids": [...], "answer_ids": [...]}               tokens as they are, which `redraft distill` writes
+    {"text": "..."}                                          plain text as a whole (kind = "text")
+
+`id` and `metadata` may stand in every line and are not looked at. Everything that is wrong names file and line.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from redraft.errors import InputError, PromptError, SettingError
+from redraft.text.template import ChatTemplate
+from redraft.text.tokenizer import Tokenizer
+from redraft.train.shards import Shard
+
+TURN_END = "<turn|>"
+PROMPT_IDS, ANSWER_IDS = "prompt_ids", "answer_ids"
+_HEADER = re.compile(r"(?:<turn\|>\n?)?<\|turn>model\n")
+_BESIDE = {"id", "metadata"}
+_SHAPES: dict[frozenset[str], frozenset[str]] = {
+    frozenset({"messages"}): frozenset({"tools", "thinking"}),
+    frozenset({"prompt", "completion"}): frozenset(),
+    frozenset({"prefix", "middle", "suffix"}): frozenset(),
+    frozenset({PROMPT_IDS, ANSWER_IDS}): frozenset(),
+    frozenset({"text"}): frozenset(),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What a document must fit: `tokens` of a row, and, with `canvases` above 0, that many canvases of an answer."""
+
+    tokens: int
+    canvas: int
+    canvases: int
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Token ids of one document: context, what is learned, and given text behind a hole."""
+
+    prompt: list[int]
+    answer: list[int]
+    suffix: list[int]
+
+
+def read_jsonl(
+    path: Path, *, text: bool, tokenizer: Tokenizer, template: ChatTemplate | None, limits: Limits
+) -> tuple[Shard, np.ndarray]:
+    """All documents of a file as flat arrays, and for each the length of its given suffix, int64 [n].
+
+    With `text` every line must be {"text": ...}; otherwise none may be. Raises `InputError` that names file and line.
+    """
+    tokens, lengths, prompts, suffixes = array("i"), array("q"), array("q"), array("q")
+    for number, record in _records(path):
+        try:
+            pieces = list(_pieces(record, text, tokenizer, template))
+            for piece in pieces:
+                _check_fits(piece, text, limits)
+        except (_LineError, PromptError, SettingError) as error:
+            raise InputError(f"{path}, line {number}: {str(error).rstrip('.')}.") from error
+        for piece in pieces:
+            whole = piece.prompt + piece.answer + piece.suffix
+            tokens.extend(whole)
+            lengths.append(len(whole))
+            prompts.append(0 if text else len(piece.prompt))
+            suffixes.append(len(piece.suffix))
+    if not lengths:
+        raise InputError(f"{path} holds no documents.")
+    shard = Shard(
+        tokens=np.array(tokens, np.int32),
+        offsets=np.concatenate([[0], np.cumsum(np.array(lengths, np.int64))]),
+        prompt_lengths=np.array(prompts, np.uint32),
+    )
+    return shard, np.array(suffixes, np.int64)
+
+
+class _LineError(Exception):
+    """What is wrong with a line."""
+
+
+def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, object) of every line that is not blank, one line in memory at a time."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, _object(path, number, line)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}.") from error
+
+
+def _object(path: Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        record = json.loads(line)
+    except (json.JSONDecodeError, RecursionError) as error:
+        reason = (
+            f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else "nested too deep"
+        )
+        raise InputError(f"{path}, line {number}: not valid JSON ({reason}).") from error
+    if not isinstance(record, dict):
+        raise InputError(f"{path}, line {number}: not a JSON object.")
+    return record
+
+
+def _pieces(
+    record: Mapping[str, Any], text: bool, tokenizer: Tokenizer, template: ChatTemplate | None
+) -> Iterator[_Piece]:
+    keys = set(record) - _BESIDE
+    needed = next((needed for needed, more in _SHAPES.items() if needed <= keys <= needed | more), None)
+    if needed is None or (needed == {"text"}) != text:
+        allowed = "text" if text else "messages; prompt and completion; prefix, middle and suffix; or token ids"
+        raise _LineError(f"the keys are {', '.join(sorted(keys)) or 'none'}; they must be {allowed}")
+    if "messages" in needed:
+        yield from _turns(record, tokenizer, template)
+        return
+    if PROMPT_IDS in needed:
+        yield _Piece(_ids(record, PROMPT_IDS, tokenizer), _ids(record, ANSWER_IDS, tokenizer), [])
+        return
+    fields = {name: _string(record, name) for name in needed}
+    start, ids = [tokenizer.bos_id], {name: tokenizer.encode(value, special=False) for name, value in fields.items()}
+    if text:
+        yield _Piece([], start + ids["text"], [])
+    elif "middle" in needed:
+        yield _Piece(start + ids["prefix"], ids["middle"], ids["suffix"])
+    else:
+        yield _Piece(start + ids["prompt"], ids["completion"], [])
+
+
+def _turns(record: Mapping[str, Any], tokenizer: Tokenizer, template: ChatTemplate | None) -> Iterator[_Piece]:
+    """One document per assistant message, its prompt rendered as it is when the model is asked."""
+    if template is None:
+        raise _LineError("the model folder of data.tokenizer has no chat template")
+    messages, tools, thinking = record["messages"], record.get("tools"), record.get("thinking", False)
+    if not isinstance(thinking, bool):
+        raise _LineError("thinking must be true or false")
+    if not isinstance(messages, list) or not messages:
+        raise _LineError("messages must be a list with at least one message")
+    asked = [
+        i for i, message in enumerate(messages) if isinstance(message, dict) and message.get("role") == "assistant"
+    ]
+    if not asked or asked[0] == 0:
+        raise _LineError("messages need an assistant message behind what it answers")
+    for index in asked:
+        prompt = template.render(messages[:index], tools=tools, enable_thinking=thinking)
+        whole = template.render(
+            messages[: index + 1], tools=tools, enable_thinking=thinking, add_generation_prompt=False
+        )
+        yield _Piece(tokenizer.encode(prompt), tokenizer.encode(_answer(prompt, whole, index)), [])
+
+
+def _answer(prompt: str, whole: str, index: int) -> str:
+    """What the model is to write: the rendering's end, without the header that the prompt stands for."""
+    if not whole.startswith(prompt):
+        raise _LineError(f"the chat template renders messages[{index}] other than behind its prompt")
+    behind = whole[len(prompt) :]
+    header = _HEADER.match(behind)
+    answer = behind[header.end() :] if header else behind
+    if not answer.replace(TURN_END, "").strip():
+        raise _LineError(f"messages[{index}] is empty")
+    return answer[:-1] if answer.endswith(TURN_END + "\n") else answer
+
+
+def _ids(record: Mapping[str, Any], name: str, tokenizer: Tokenizer) -> list[int]:
+    ids = record[name]
+    if not isinstance(ids, list) or not ids:
+        raise _LineError(f"{name} must be a list of token ids")
+    tokenizer.check_ids(ids)
+    return ids
+
+
+def _string(record: Mapping[str, Any], name: str) -> str:
+    value = record[name]
+    if not isinstance(value, str):
+        raise _LineError(f"{name} must be a string")
+    if not value and name not in ("prefix", "suffix", "prompt"):
+        raise _LineError(f"{name} is empty")
+    return value
+
+
+def _check_fits(piece: _Piece, text: bool, limits: Limits) -> None:
+    if text:
+        return
+    canvases = -(-len(piece.answer) // limits.canvas)
+    if limits.canvases and canvases > limits.canvases:
+        raise _LineError(
+            f"the answer has {len(piece.answer)} tokens, {canvases} canvases of {limits.canvas}; "
+            f"max_canvases is {limits.canvases}"
+        )
+    needed = len(piece.prompt) + (canvases - 1) * limits.canvas
+    if needed >= limits.tokens:
+        raise _LineError(
+            f"the last canvas begins at token {needed}, and a row has {limits.tokens}; "
+            "raise data.tokens or shorten the document"
+        )
+
+
+def join(parts: Sequence[tuple[Shard, np.ndarray]]) -> tuple[Shard, np.ndarray]:
+    """Several files' documents as one."""
+    bases = np.cumsum([0] + [len(shard.tokens) for shard, _ in parts])
+    offsets = [shard.offsets[:-1] + base for (shard, _), base in zip(parts, bases, strict=False)]
+    shard = Shard(
+        tokens=np.concatenate([shard.tokens for shard, _ in parts]),
+        offsets=np.concatenate([*offsets, bases[-1:]]),
+        prompt_lengths=np.concatenate([shard.prompt_lengths for shard, _ in parts]),
+    )
+    return shard, np.concatenate([suffixes for _, suffixes in parts])

@@ -1,0 +1,173 @@
+"""Weights, gradients and optimizer state spread over the processes of a run, by PyTorch's `fully_shard`.
+
+Every process keeps its part of the fp32 weights and of the optimizer's state. A forward pass gathers a layer's weights
+in the compute dtype when it reaches it; they stay for the backward pass, because the two streams run every layer up to
+three times in one pass, and are let go with the step. Checkpoints are written by all processes at once into one folder
+and can be read by another number of them.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+
+from redraft.errors import CheckpointError, SettingError, TrainingError
+from redraft.train.distributed import World
+from redraft.train.optimizer import learning_rate
+from redraft.train.recipe import OptimizerSettings
+from redraft.train.two_stream import TwoStream
+
+FOLDER, META = "checkpoint.sharded", "run.pt"
+_PARTIAL, _OLD = FOLDER + ".partial", FOLDER + ".old"
+
+
+class ShardedWeights:
+    """What `Masters` is to a run on whole weights: it updates them, and hands them out for checkpoints and export."""
+
+    def __init__(self, stream: TwoStream, dtype: torch.dtype, settings: OptimizerSettings, world: World) -> None:
+        """Shards the model of `stream`, whose trained weights are fp32 and on the training device."""
+        self.settings, self.world, self.stream = settings, world, stream
+        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
+        # Keys and values are views of what a layer computes; nothing here changes them in place.
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
+        mesh = init_device_mesh(stream.model.device.type, (world.size,))
+        settled: set[nn.Parameter] = set()
+        for part in (*stream.passes, stream):  # the whole takes what the layers have left
+            fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=False, ignored_params=settled)
+            cast(FSDPModule, part).set_reshard_after_backward(False)
+            settled |= set(part.parameters())
+        self.trained = {name: p for name, p in stream.model.named_parameters() if p.requires_grad}
+        decayed = [p for p in self.trained.values() if p.ndim >= 2]
+        others = [p for p in self.trained.values() if p.ndim < 2]
+        groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(
+            [group for group in groups if group["params"]], lr=settings.learning_rate, betas=settings.betas,
+            eps=settings.eps, foreach=True,
+        )  # fmt: skip
+
+    def refresh(self, *, averaged: bool = False) -> None:
+        """Forward passes gather the weights as they are; there is no running average of sharded ones."""
+
+    def gather(self, *, share: float = 1.0) -> None:
+        """Gradients were summed up and spread by the backward pass; `share` is applied in `step`."""
+        self._share = share
+
+    def step(self, number: int) -> Tensor:
+        """Apply the gradients as step `number` and clear them; returns their norm before clipping."""
+        for parameter in self.trained.values():
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+            parameter.grad.mul_(self._share)
+        norm = nn.utils.clip_grad_norm_(self.trained.values(), self.settings.clip or math.inf, foreach=True)
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(self.settings, number)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        for part in (*self.stream.passes, self.stream):
+            assert isinstance(part, FSDPModule)
+            part.reshard()
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+    def state(self) -> dict[str, Any]:
+        """The sharded tensors a resumed run needs, by name; reading a checkpoint fills them in place."""
+        self._fill_optimizer()
+        out: dict[str, Any] = {}
+        for name, parameter in self.trained.items():
+            kept = self.optimizer.state[parameter]
+            out |= {f"weight.{name}": parameter.detach()}
+            out |= {f"{kind}.{name}": kept[kind] for kind in ("exp_avg", "exp_avg_sq", "step")}
+        return out
+
+    def _fill_optimizer(self) -> None:
+        """Before the first step AdamW has no state yet that a checkpoint could be read into."""
+        for parameter in self.trained.values():
+            if not self.optimizer.state[parameter]:
+                self.optimizer.state[parameter] |= {
+                    "step": torch.tensor(0.0),
+                    "exp_avg": torch.zeros_like(parameter),
+                    "exp_avg_sq": torch.zeros_like(parameter),
+                }
+
+    def whole(self, dtype: torch.dtype | None) -> dict[str, Tensor]:
+        """All tensors of the model, put together on the CPU, in `dtype` or their own; every process has to ask."""
+        state = self.stream.model.state_dict()
+        return {
+            name: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).to("cpu", dtype or tensor.dtype)
+            for name, tensor in state.items()
+        }
+
+
+def save_sharded(folder: Path, meta: Mapping[str, Any], state: dict[str, Any], world: World) -> None:
+    """Write a checkpoint of all processes; the former one goes only when the new one is complete on disk.
+
+    Raises `TrainingError` in every process if any of them cannot write.
+    """
+    partial, final, old = folder / _PARTIAL, folder / FOLDER, folder / _OLD
+    problem = ""
+    try:
+        if world.is_main:
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            torch.save(dict(meta), partial / META)
+        world.wait()
+        state_dict_saver.save(state, checkpoint_id=partial)
+    except Exception as error:  # the library wraps what happened in any process
+        problem = str(error).splitlines()[0] if str(error) else type(error).__name__
+    if world.any(bool(problem)):
+        if world.is_main:
+            shutil.rmtree(partial, ignore_errors=True)
+        raise TrainingError(
+            f"The checkpoint {str(final)!r} could not be written: {problem or 'another process failed'}."
+        )
+    if world.is_main:
+        _replace(final, partial, old)
+    world.wait()
+
+
+def _replace(final: Path, partial: Path, old: Path) -> None:
+    """At every moment one of `final` and `old` is a complete checkpoint."""
+    shutil.rmtree(old, ignore_errors=True)
+    if final.exists():
+        final.rename(old)
+    partial.rename(final)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def sharded_folder(folder: Path) -> Path:
+    """Where a run's complete sharded checkpoint is. Raises `SettingError` if there is none."""
+    for name in (FOLDER, _OLD):
+        if (folder / name / META).is_file():
+            return folder / name
+    raise SettingError(f"There is nothing to resume: {str(folder / FOLDER)!r} does not exist.")
+
+
+def load_meta(folder: Path) -> dict[str, Any]:
+    """What a run's sharded checkpoint says of the run."""
+    try:
+        return torch.load(sharded_folder(folder) / META, weights_only=True)  # type: ignore[no-any-return]
+    except SettingError:
+        raise
+    except Exception as error:  # torch raises many kinds for a damaged file
+        raise CheckpointError(f"{str(folder / FOLDER)!r} is not a readable checkpoint: {error}.") from error
+
+
+def load_sharded(folder: Path, weights: ShardedWeights) -> None:
+    """Read a checkpoint into `weights`, which may be spread over another number of processes than when it was saved."""
+    state = weights.state()
+    try:
+        state_dict_loader.load(state, checkpoint_id=sharded_folder(folder))
+    except Exception as error:
+        raise CheckpointError(f"{str(folder / FOLDER)!r} is not a readable checkpoint: {error}.") from error
+    for name, parameter in weights.trained.items():  # plain tensors are read beside, not in place
+        weights.optimizer.state[parameter]["step"].copy_(state[f"step.{name}"])

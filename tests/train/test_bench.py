@@ -1,0 +1,57 @@
+"""`redraft bench train` and the arithmetic behind its percentages."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from redraft.cli.main import main
+from redraft.errors import SettingError
+from redraft.model import Transformer
+from redraft.model.presets import preset
+from redraft.train.bench import BenchSettings
+from redraft.train.flops import active_parameters, step_flops
+from redraft.train.recipe import LoraSettings, ObjectiveSettings, Recipe
+
+
+def test_active_parameters_are_those_that_a_token_meets() -> None:
+    config = preset("nano")
+    with torch.device("meta"):
+        model = Transformer(config)
+    matrices = {name: p for name, p in model.layers.named_parameters() if p.ndim >= 2}
+    experts = sum(p.numel() for name, p in matrices.items() if ".experts." in name)
+    others = sum(p.numel() for name, p in matrices.items() if ".experts." not in name)
+    assert active_parameters(config) == others + experts * config.top_k_experts // config.num_experts
+    assert 3.0e9 < active_parameters(preset("26b-a4b")) < 4.0e9
+
+
+def test_a_steps_arithmetic_counts_both_streams(recipe: Recipe) -> None:
+    objective = ObjectiveSettings(self_conditioning=0.0, encoder_weight=0.0)
+    plain = dataclasses.replace(recipe, objective=objective)
+    data, config = recipe.data, recipe.model
+    clean, canvas = data.rows * data.tokens, data.rows * data.canvases * config.canvas_length
+    head = 6 * canvas * config.vocab_size * config.hidden_size
+    assert step_flops(plain) == 6 * active_parameters(config) * (clean + canvas) + head
+    run = dataclasses.replace(recipe.run, init="somewhere")
+    assert step_flops(dataclasses.replace(plain, lora=LoraSettings(rank=1), run=run)) == step_flops(plain) * 4 / 6
+    twice = dataclasses.replace(plain, data=dataclasses.replace(data, accumulate=2))
+    assert step_flops(twice) == 2 * step_flops(plain)
+
+
+@pytest.mark.parametrize("rank", [4, 0])
+def test_the_command_measures_steps(rank: int, capsys) -> None:
+    arguments = ["--shape", "nano", "--rank", str(rank), "--tokens", "32", "--canvases", "1", "--steps", "1"]
+    assert main(["bench", "train", *arguments, "--device", "cpu", "--json"]) == 0
+    record = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert record["all_tokens_per_second"] > record["clean_tokens_per_second"] > 0
+    assert record["share_of_peak"] is None
+    assert len(record["losses"]) == 3
+    assert record["losses"][0] > 3
+
+
+def test_wrong_shapes_are_named() -> None:
+    with pytest.raises(SettingError, match="rows is 0"):
+        BenchSettings(rows=0)
+    with pytest.raises(SettingError, match="rank is -1"):
+        BenchSettings(rank=-1)

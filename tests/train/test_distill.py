@@ -1,0 +1,111 @@
+"""Collecting a model's own answers: which are kept, and that a recipe can train on them."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+import redraft
+from redraft.cli.main import main
+from redraft.errors import InputError, SettingError
+from redraft.train.distill import collect, prompts_of
+from redraft.train.jsonl import Limits, read_jsonl
+
+
+@dataclass
+class Stats:
+    steps: tuple[int, ...]
+
+
+@dataclass
+class Answer:
+    text: str
+    token_ids: tuple[int, ...]
+    finish_reason: str
+    stats: Stats
+
+
+@dataclass
+class Fake:
+    """Answers of a script, in order, and what it was asked."""
+
+    tokenizer: object
+    answers: list[Answer]
+    asked: list[list[int]] = field(default_factory=list)
+    template: object = None
+    eos_ids: tuple[int, ...] = (1,)
+
+    def generate_batch(self, prompts, **settings):
+        self.asked += prompts
+        self.settings = settings
+        return [self.answers.pop(0) for _ in prompts]
+
+
+@pytest.fixture(scope="module")
+def llm() -> redraft.LLM:
+    return redraft.load("tiny", device="cpu")
+
+
+def test_only_answers_that_settled_by_themselves_are_kept(llm: redraft.LLM, tmp_path: Path) -> None:
+    call = "<|tool_call>call:f{}<tool_call|>"
+    fake = Fake(llm.tokenizer, [
+        Answer("good", (40, 41), "stop", Stats((3,))),
+        Answer("cut off", (42,), "length", Stats((3,))),
+        Answer("not settled", (43,), "stop", Stats((4, 8))),
+        Answer("unwanted", (44,), "stop", Stats((2,))),
+        Answer(call, (45,), "stop", Stats((5, 2))),
+    ])  # fmt: skip
+    out = tmp_path / "own.jsonl"
+    prompts = [[2, n] for n in range(50, 55)]
+    result = collect(fake, prompts, out, steps=8, batch_size=2, seed=3, keep=lambda text: text != "unwanted", t_max=0.7)
+    assert (result.asked, result.kept, result.mean_steps) == (5, 2, pytest.approx(10 / 3))
+    assert fake.asked == prompts
+    assert fake.settings == {"seed": 3, "steps": 8, "t_max": 0.7}
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    turn_end, response = llm.tokenizer.turn_end_id, llm.tokenizer.special_id("<|tool_response>")
+    assert lines == [
+        {"prompt_ids": [2, 50], "answer_ids": [40, 41, turn_end]},
+        {"prompt_ids": [2, 54], "answer_ids": [45, response]},
+    ]
+    limits = Limits(tokens=64, canvas=16, canvases=0)
+    shard, _ = read_jsonl(out, text=False, tokenizer=llm.tokenizer, template=None, limits=limits)
+    assert shard.tokens.tolist() == [2, 50, 40, 41, turn_end, 2, 54, 45, response]
+    with pytest.raises(SettingError, match="at least 2"):
+        collect(fake, prompts, out, steps=1)
+
+
+def test_prompts_are_those_of_the_file_without_their_answers(llm: redraft.LLM, tmp_path: Path) -> None:
+    file = tmp_path / "p.jsonl"
+    messages = [{"role": "user", "content": "Hello!"}, {"role": "assistant", "content": "Hi."}]
+    file.write_text(json.dumps({"messages": messages}) + "\n" + json.dumps({"prompt": "a b", "completion": "c"}) + "\n")
+    first, second = prompts_of(file, llm, tokens=256)
+    assert first == llm.encode_chat(messages[:1])
+    assert second == llm.prompt_ids("a b", raw=True)
+    file.write_text(json.dumps({"prefix": "a", "middle": "b", "suffix": "c"}) + "\n")
+    with pytest.raises(InputError, match="texts with holes"):
+        list(prompts_of(file, llm, tokens=256))
+
+
+def test_the_command_writes_answers_of_the_model(tmp_path: Path, capsys) -> None:
+    file, out = tmp_path / "p.jsonl", tmp_path / "own.jsonl"
+    messages = [{"role": "user", "content": "What is the capital of France?"}, {"role": "assistant", "content": "?"}]
+    file.write_text(json.dumps({"messages": messages}) + "\n")
+    arguments = [
+        "distill",
+        str(file),
+        str(out),
+        "--device",
+        "cpu",
+        "--max-tokens",
+        "32",
+        "--canvas-length",
+        "32",
+        "--json",
+    ]
+    assert main(arguments) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["asked"] == 1
+    assert result["kept"] == len(out.read_text().splitlines())
+    assert main(arguments) == 2
+    assert "is there already" in capsys.readouterr().err

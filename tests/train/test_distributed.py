@@ -1,0 +1,141 @@
+"""Several processes train as one that takes their batches one after the other; started by torchrun, over gloo."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from redraft.errors import SettingError
+from redraft.model.weights import load_model
+from redraft.train import read_recipe
+from redraft.train.checkpoint import load_checkpoint
+from redraft.train.distributed import World
+from redraft.train.progress import read_log
+from redraft.train.trainer import Trainer, train
+
+RECIPE = """
+[model]
+vocab_size = 48
+hidden_size = 32
+intermediate_size = 24
+moe_intermediate_size = 16
+num_experts = 4
+top_k_experts = 2
+num_attention_heads = 4
+num_key_value_heads = 2
+num_global_key_value_heads = 1
+head_dim = 8
+global_head_dim = 16
+layer_types = ["sliding_attention", "full_attention"]
+sliding_window = 6
+max_position_embeddings = 512
+canvas_length = 16
+[data]
+rows = 2
+tokens = 32
+canvases = 2
+accumulate = {accumulate}
+[[data.sources]]
+name = "reverse"
+kind = "reverse"
+share = 1.0
+[optimizer]
+steps = 16
+learning_rate = 3e-3
+warmup = 2
+[run]
+out = "{out}"
+seed = 5
+log_every = 4
+evaluate_every = 8
+evaluate_batches = 2
+"""
+
+
+def write_recipe(folder: Path, out: str, accumulate: int, steps: int = 16) -> Path:
+    path = folder / f"{out}.toml"
+    text = RECIPE.format(accumulate=accumulate, out=(folder / out).as_posix())
+    path.write_text(text.replace("steps = 16", f"steps = {steps}"))
+    return path
+
+
+def launch(recipe: Path, *options: str) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command += ["-m", "redraft.train", str(recipe), "--device", "cpu", *options]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+def column(folder: Path, name: str) -> list[float]:
+    return [float(row[name]) for row in read_log(folder / "log.csv") if row[name]]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_checkpoint(folder, torch.device("cpu"))["weights"]["masters"]
+
+
+def test_two_processes_equal_one_and_resume_as_one(tmp_path: Path) -> None:
+    one, two = write_recipe(tmp_path, "one", 2), write_recipe(tmp_path, "two", 1)
+    train(read_recipe(one), device="cpu", quiet=True)
+    launch(two, "--max-seconds", "0.001")
+    stopped = load_checkpoint(tmp_path / "two", torch.device("cpu"))
+    assert (stopped["step"], stopped["batches"]) == (8, 16)
+    # The second half runs as one process that takes both batches of each step itself.
+    resumed = write_recipe(tmp_path, "two", 2)
+    train(read_recipe(resumed), device="cpu", quiet=True, resume=True)
+    for name in ("loss", "decoder", "encoder", "norm", "loss_replaced", "heldout_decoder"):
+        assert column(tmp_path / "two", name) == pytest.approx(column(tmp_path / "one", name), rel=1e-4), name
+    for name, tensor in weights(tmp_path / "one").items():
+        torch.testing.assert_close(tensor, weights(tmp_path / "two")[name], rtol=1e-3, atol=2e-5)
+
+
+def test_half_an_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert World.from_environment() == World()
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SettingError, match="RANK, WORLD_SIZE, LOCAL_RANK must all be set"):
+        World.from_environment()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    assert World.from_environment() == World(rank=1, size=2, local_rank=1)
+
+
+def test_steps_are_fitted_to_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of a second a step leaves room for 40 steps in four seconds, at the end of which the rate has fallen."""
+    monkeypatch.setattr("redraft.train.trainer._FIT_FROM", 8)
+    recipe = write_recipe(tmp_path, "fit", 1, steps=100_000)
+    recipe.write_text(recipe.read_text() + "fit_seconds = 4.0\n")
+    trainer = Trainer(read_recipe(recipe), device="cpu", quiet=True)
+    trainer.started = 0.0
+    monkeypatch.setattr("redraft.train.trainer.time.perf_counter", lambda: 0.1 * trainer.step)
+    result = trainer.run()
+    assert result.finished
+    assert 38 <= result.step <= 41
+    rates = column(tmp_path / "fit", "learning_rate")
+    assert rates[-1] == pytest.approx(3e-4, rel=0.1)
+    again = train(read_recipe(recipe), device="cpu", quiet=True, resume=True)
+    assert (again.step, again.losses) == (result.step, [])
+
+
+def sharded(folder: Path, out: str, accumulate: int) -> Path:
+    path = write_recipe(folder, out, accumulate)
+    path.write_text(path.read_text() + "shard = true\nrecompute = true\n")
+    return path
+
+
+def test_sharded_processes_equal_one_and_resume_in_another_number(tmp_path: Path) -> None:
+    one = write_recipe(tmp_path, "one", 2)
+    whole = train(read_recipe(one), device="cpu", quiet=True)
+    launch(sharded(tmp_path, "two", 1), "--max-seconds", "0.001")
+    assert sorted(p.name for p in (tmp_path / "two").iterdir() if "checkpoint" in p.name) == ["checkpoint.sharded"]
+    alone = sharded(tmp_path, "two", 2)  # one process that takes both batches, with the sharded checkpoint of two
+    result = train(read_recipe(alone), device="cpu", quiet=True, resume=True)
+    assert (result.step, result.finished) == (16, True)
+    for name in ("loss", "decoder", "norm", "heldout_decoder"):
+        assert column(tmp_path / "two", name) == pytest.approx(column(tmp_path / "one", name), rel=1e-4), name
+    ours, theirs = (load_model(r.model_folder, "cpu", "float32") for r in (result, whole))
+    for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=0.02, atol=1e-3, msg=lambda m, n=name: f"{n}: {m}")

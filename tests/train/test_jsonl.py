@@ -1,0 +1,199 @@
+"""Fine-tuning data from JSON lines: what becomes of it, what is learned, and every kind of bad line."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from redraft.cli.main import main
+from redraft.errors import InputError
+from redraft.model.folders import resolve_folder
+from redraft.text.template import ChatTemplate
+from redraft.text.tokenizer import Tokenizer
+from redraft.train.jsonl import Limits, read_jsonl
+from redraft.train.packing import Packer
+from redraft.train.recipe import DataSettings, Recipe, SourceSettings
+
+TINY = resolve_folder("tiny")
+TOKENIZER, TEMPLATE = Tokenizer.from_folder(TINY), ChatTemplate.from_folder(TINY)
+LIMITS = Limits(tokens=512, canvas=16, canvases=0)
+TOOLS = [{"type": "function", "function": {"name": "add", "description": "Add", "parameters": {
+    "type": "object", "properties": {"a": {"type": "integer"}}}}}]  # fmt: skip
+CALL = {"role": "assistant", "content": "", "tool_calls": [
+    {"id": "1", "type": "function", "function": {"name": "add", "arguments": {"a": 1}}}]}  # fmt: skip
+
+
+def user(text: str) -> dict:
+    return {"role": "user", "content": text}
+
+
+def assistant(text: str, **more: str) -> dict:
+    return {"role": "assistant", "content": text, **more}
+
+
+def write(path: Path, *records: object) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+    return path
+
+
+def documents(path: Path, *, text: bool = False) -> list[tuple[str, str, str]]:
+    """(prompt, learned, given suffix) of every document."""
+    shard, suffixes = read_jsonl(path, text=text, tokenizer=TOKENIZER, template=TEMPLATE, limits=LIMITS)
+    out = []
+    for document, (low, high) in enumerate(zip(shard.offsets, shard.offsets[1:], strict=False)):
+        prompt, end = low + shard.prompt_lengths[document], high - suffixes[document]
+        parts = shard.tokens[low:prompt], shard.tokens[prompt:end], shard.tokens[end:high]
+        out.append(tuple(TOKENIZER.decode(part.tolist()) for part in parts))
+    return out
+
+
+def test_every_assistant_message_is_an_answer_to_its_own_prompt(tmp_path: Path) -> None:
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        user("Hi"),
+        assistant("Hello!"),
+        user("And?"),
+        assistant("Bye."),
+    ]
+    first, second = documents(write(tmp_path / "a.jsonl", {"messages": messages, "id": 7, "metadata": {"x": 1}}))
+    for number, (prompt, answer, suffix) in ((2, first), (4, second)):
+        assert prompt == TEMPLATE.render(messages[:number])
+        assert answer == messages[number]["content"] + "<turn|>"
+        assert suffix == ""
+
+
+def test_calls_results_and_thoughts_are_written_as_the_template_has_them(tmp_path: Path) -> None:
+    messages = [user("1?"), CALL, {"role": "tool", "tool_call_id": "1", "content": "2"}, assistant("It is 2.")]
+    (prompt, call, _), (after, answer, _) = documents(
+        write(tmp_path / "a.jsonl", {"messages": messages, "tools": TOOLS})
+    )
+    assert "<|tool>declaration:add" in prompt
+    assert call.startswith("<|tool_call>call:add{a:1}<tool_call|>")
+    assert after.endswith("<tool_response|>")
+    assert answer == "It is 2.<turn|>"
+    ((_, thought, _),) = documents(
+        write(tmp_path / "b.jsonl", {"messages": [user("?"), assistant("4", reasoning="2+2")]})
+    )
+    assert thought == "<|channel>thought\n2+2\n<channel|>4<turn|>"
+
+
+def test_plain_kinds(tmp_path: Path) -> None:
+    pair, hole = {"prompt": "Q: 1+1\nA:", "completion": " 2"}, {"prefix": "a = ", "middle": "1", "suffix": "\nb = 2\n"}
+    assert documents(write(tmp_path / "a.jsonl", pair, hole)) == [
+        ("<bos>Q: 1+1\nA:", " 2", ""), ("<bos>a = ", "1", "\nb = 2\n"),
+    ]  # fmt: skip
+    assert documents(write(tmp_path / "t.jsonl", {"text": "<bos> is text"}), text=True) == [
+        ("", "<bos><bos> is text", "")
+    ]
+    tokens = read_jsonl(tmp_path / "t.jsonl", text=True, tokenizer=TOKENIZER, template=None, limits=LIMITS)[0].tokens
+    assert (tokens == TOKENIZER.bos_id).sum() == 1
+
+
+BAD = [
+    ('{"prompt": "a", "completion"', "not valid JSON"),
+    ("[1]", "not a JSON object"),
+    ('{"prompt": "a"}', "the keys are prompt; they must be messages; prompt and completion"),
+    ('{"prompt": "a", "completion": "b", "weight": 2}', "the keys are completion, prompt, weight"),
+    ('{"prompt": "a", "completion": 3}', "completion must be a string"),
+    ('{"prompt": "a", "completion": ""}', "completion is empty"),
+    ('{"text": "a"}', "the keys are text"),
+    ('{"messages": []}', "at least one message"),
+    ('{"messages": [{"role": "user", "content": "x"}]}', "need an assistant message behind what it answers"),
+    ('{"messages": [{"role": "assistant", "content": "x"}]}', "need an assistant message behind what it answers"),
+    ('{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": ""}]}', r"messages\[1\]"),
+    ('{"messages": [{"role": "boss", "content": "x"}, {"role": "assistant", "content": "y"}]}', "boss"),
+    (
+        '{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], "thinking": 1}',
+        "thinking",
+    ),
+    (json.dumps({"prompt": "a", "completion": "x " * 70}), "max_canvases is 2"),
+    (json.dumps({"prompt": "a b " * 400, "completion": "x"}), "raise data.tokens or shorten"),
+]
+
+
+@pytest.mark.parametrize(("line", "message"), BAD)
+def test_a_bad_line_is_named_with_its_file_and_number(tmp_path: Path, line: str, message: str) -> None:
+    path = tmp_path / "bad.jsonl"
+    path.write_text('{"prompt": "a", "completion": "b"}\n\n' + line + "\n", encoding="utf-8")
+    limits = dataclasses.replace(LIMITS, canvases=2)
+    with pytest.raises(InputError, match=rf"bad\.jsonl, line 3: .*{message}"):
+        read_jsonl(path, text=False, tokenizer=TOKENIZER, template=TEMPLATE, limits=limits)
+
+
+def test_empty_and_missing_files_are_named(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "\xe9"}\n')
+    for name, message in (("empty", "holds no documents"), ("latin", "cannot be read"), ("none", "cannot be read")):
+        with pytest.raises(InputError, match=message):
+            read_jsonl(tmp_path / f"{name}.jsonl", text=False, tokenizer=TOKENIZER, template=None, limits=LIMITS)
+
+
+@pytest.fixture
+def jsonl_recipe(recipe: Recipe, tmp_path: Path) -> Recipe:
+    holes = [{"prefix": "x " * n, "middle": "m " * (n + 3), "suffix": " s" * 30} for n in range(1, 12)]
+    write(tmp_path / "holes.jsonl", *holes)
+    write(tmp_path / "pairs.jsonl", *({"prompt": "p " * n, "completion": "c " * 20} for n in range(1, 9)))
+    sources = tuple(
+        SourceSettings(name=name, kind="chat", share=1.0, path=str(tmp_path / f"{name}.jsonl"), heldout=0.0)
+        for name in ("holes", "pairs")
+    )
+    data = DataSettings(rows=8, tokens=128, canvases=4, sources=sources, tokenizer=str(TINY))
+    return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, vocab_size=16_384), data=data)
+
+
+def test_holes_are_learned_and_their_suffix_is_given(jsonl_recipe: Recipe) -> None:
+    batch = Packer(jsonl_recipe).batch(0)
+    (middle,), (suffix,) = (set(TOKENIZER.encode(text)[1:]) for text in ("m m m", " s s s"))
+    mine = batch["source"] == 0
+    target, region = batch["canvas_target"][mine], batch["noise_region"][mine]
+    used = batch["canvas_document"][mine] >= 0
+    assert used.any()
+    assert not np.isin(target[region], [suffix]).any()
+    assert np.isin(target[~region & used[..., None]], [suffix]).any()
+    assert not region[~used].any()
+    assert ((batch["canvas_weight"] > 0) == batch["noise_region"]).all()
+    assert np.isin(target[region], [middle]).mean() > 0.5
+    pairs = batch["noise_region"][~mine][batch["canvas_document"][~mine] >= 0]
+    assert pairs.all()
+
+
+RECIPE = """
+[data]
+rows = 2
+tokens = 64
+canvases = 2
+[[data.sources]]
+name = "pairs"
+kind = "chat"
+share = 1.0
+path = "{path}"
+heldout = 0.0
+[optimizer]
+steps = 1
+learning_rate = 1e-3
+[run]
+init = "tiny"
+out = "{out}"
+"""
+
+
+def test_the_check_shows_decoded_canvases_and_trains_nothing(tmp_path: Path, capsys) -> None:
+    """A recipe that begins with a model needs neither its shape nor its tokenizer."""
+    data = write(tmp_path / "pairs.jsonl", {"prompt": "Say blue:", "completion": " blue sky"})
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(RECIPE.format(path=data.as_posix(), out=(tmp_path / "out").as_posix()))
+    assert main(["train", "--check", str(recipe)]) == 0
+    shown = capsys.readouterr().out
+    assert "context  ...<bos>Say blue:" in shown
+    assert "[[ blue sky<eos>" in shown
+    assert not (tmp_path / "out").exists()
+    assert main(["train", "--check", "--json", str(recipe)]) == 0
+    summary = json.loads(capsys.readouterr().out)
+    assert summary["sources"][0]["source"] == "pairs"
+    assert summary["samples"][0]["spans"][0][1] is True
+    assert main(["train", "--check", "--resume", str(recipe)]) == 2
+    data.write_text('{"prompt": 1, "completion": "x"}\n')
+    assert main(["train", "--check", str(recipe)]) == 2
+    assert "pairs.jsonl, line 1: prompt must be a string" in capsys.readouterr().err

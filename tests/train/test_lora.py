@@ -1,0 +1,310 @@
+"""LoRA: what is trained, what it computes, and the way to a file, to `peft`, and back into the weights."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import redraft
+from redraft.cli.main import main
+from redraft.errors import CheckpointError, SettingError
+from redraft.model import Transformer
+from redraft.model.adapters import AdapterSet, load_adapter, merge, save_adapter, shapes_of
+from redraft.model.initialise import initialise
+from redraft.model.weights import load_model, save_model
+from redraft.train.batch import Batch
+from redraft.train.checkpoint import load_checkpoint
+from redraft.train.lora import LoraExperts, adapt, collect
+from redraft.train.recipe import LoraSettings, ObjectiveSettings, Recipe
+from redraft.train.trainer import train
+from redraft.train.two_stream import TwoStream
+
+ALL = ("attention", "mlp", "self_conditioning", "router", "experts")
+
+
+def adapted(config, settings: LoraSettings) -> Transformer:
+    """A model whose factors are both random, so that every part of the change shows."""
+    model = Transformer(config)
+    initialise(model, 3)
+    adapt(model, settings, 0)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("_b"):
+                parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.05)
+    return model
+
+
+def plain(config) -> Transformer:
+    model = Transformer(config)
+    initialise(model, 3)
+    return model
+
+
+def logits(model: Transformer) -> torch.Tensor:
+    """Of a prompt, and of a canvas behind it with soft embeddings: both phases."""
+    tokens = torch.arange(2, 32).view(2, 15)
+    cache = model.new_cache(2, 20)
+    with torch.no_grad():
+        hidden = model.encode(tokens, cache)
+        soft = model.soft_embeddings(model.logits(model.denoise(tokens[:, :8] + 3, cache)))
+        return torch.cat((model.logits(hidden), model.logits(model.denoise(tokens[:, :8], cache, soft))), 1)
+
+
+def test_only_the_named_modules_are_trained(config) -> None:
+    model = plain(config)
+    before = logits(model)
+    names = adapt(model, LoraSettings(rank=2, targets=("attention", "layers.1.mlp.up_proj")), 0)
+    assert "layers.1.mlp.up_proj" in names
+    assert "layers.0.mlp.up_proj" not in names
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert trained == {f"{name}.lora_{part}" for name in names for part in "ab"}
+    torch.testing.assert_close(logits(model), before, rtol=0, atol=0)  # nothing changes at first
+    with pytest.raises(SettingError, match=r"'layers\.9' fits no module"):
+        adapt(plain(config), LoraSettings(rank=2, targets=("layers.9",)), 0)
+
+
+def test_a_merged_adapter_gives_the_logits_of_the_applied_one(config, tmp_path: Path) -> None:
+    settings = LoraSettings(rank=3, alpha=6.0, targets=ALL)
+    model = adapted(config, settings)
+    save_adapter(collect(model, settings), tmp_path, base_model="base")
+    merged = plain(config)
+    changed = logits(merged)
+    adapter = load_adapter(tmp_path)
+    merge(merged, adapter)
+    torch.testing.assert_close(logits(merged), logits(model), rtol=1e-5, atol=1e-5)
+    assert (logits(merged) - changed).abs().max() > 0.01
+    assert {name.split(".")[-2] for name in adapter.factors} >= {"q_proj", "o_proj", "gate_proj", "proj", "experts"}
+
+
+def test_gradients_of_factors_are_those_of_the_weights(config, batch: Batch) -> None:
+    """One adapter in both passes: dA = scale B^T dW and dB = scale dW A^T, with dW of the merged model."""
+    settings = LoraSettings(rank=2, alpha=5.0, targets=ALL)
+    model, merged = adapted(config, settings), plain(config)
+    merge(merged, collect(model, settings))
+    for m in (model, merged):
+        TwoStream(m, ObjectiveSettings(), compiled=False)(batch, 1, 2).loss.backward()
+    whole = {name: p.grad for name, p in merged.named_parameters()}
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            assert parameter.grad is None
+            continue
+        stem, part = name.rsplit("_", 1)
+        if stem.endswith(".lora"):
+            gradient, other = whole[stem.replace(".lora", ".weight")], "ab".replace(part, "")
+        else:
+            gradient, other = whole[f"{stem}_proj"], "ab".replace(part, "")
+        factor = model.get_parameter(f"{stem}_{other}")
+        expected = factor.mT @ gradient if part == "a" else gradient @ factor.mT
+        torch.testing.assert_close(parameter.grad, expected * settings.scale, atol=1e-5, rtol=1e-4)
+
+
+def test_finite_differences_agree_with_the_gradient_of_a_shared_factor(config, batch: Batch) -> None:
+    """Both passes read the factor, so its slope is that of the whole two-stream loss."""
+    settings = LoraSettings(rank=2, targets=("attention",))
+    model = adapted(config, settings)
+    stream = TwoStream(model, ObjectiveSettings(self_conditioning=0.0), compiled=False)
+    stream(batch, 1, 2).loss.backward()
+    for name in ("layers.0.attention.k_proj.lora_a", "layers.1.attention.o_proj.lora_b"):
+        parameter = model.get_parameter(name)
+        slope = float(parameter.grad.square().sum())  # along the gradient
+        step = 2e-3 / slope**0.5
+        values = []
+        for factor in (step, -step):
+            with torch.no_grad():
+                parameter.add_(parameter.grad, alpha=factor)
+                values.append(float(stream(batch, 1, 2).loss))
+                parameter.sub_(parameter.grad, alpha=factor)
+        assert slope == pytest.approx((values[0] - values[1]) / (2 * step), rel=0.03), name
+
+
+def test_adapted_experts_through_grouped_products(config) -> None:
+    from redraft.train.experts import grouped_experts, routed_experts
+
+    settings = LoraSettings(rank=8, targets=("experts",))
+    experts = adapted(config, settings).bfloat16().layers[0].experts
+    assert isinstance(experts, LoraExperts)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(40, config.hidden_size, generator=generator).bfloat16()
+    index = torch.randint(4, (40, 2), generator=generator)
+    weight = torch.rand(40, 2, generator=generator)
+    torch.testing.assert_close(
+        grouped_experts(x, index, weight, experts), routed_experts(experts, x, index, weight), atol=0.03, rtol=0.03
+    )
+
+
+def lora_recipe(recipe: Recipe, tmp_path: Path, **lora: object) -> Recipe:
+    base = Transformer(recipe.model)
+    initialise(base, 9)
+    save_model(base, tmp_path / "base")
+    run = dataclasses.replace(recipe.run, init=str(tmp_path / "base"))
+    settings = LoraSettings(**{"rank": 4, "targets": ALL, **lora})
+    return dataclasses.replace(recipe, run=run, lora=settings)
+
+
+def test_a_run_trains_factors_alone_and_resumes_exactly(recipe: Recipe, tmp_path: Path) -> None:
+    recipe = lora_recipe(recipe, tmp_path, dropout=0.1)
+    whole = train(recipe, device="cpu", quiet=True)
+    assert sum(whole.losses[-5:]) < sum(whole.losses[:5])
+    masters = load_checkpoint(whole.folder, torch.device("cpu"))["weights"]["masters"]
+    assert all(name.endswith(("_a", "_b")) for name in masters)
+    part = dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, out=str(tmp_path / "part")))
+    short = dataclasses.replace(part, run=dataclasses.replace(part.run, max_seconds=1e-3))
+    first = train(short, device="cpu", quiet=True)
+    rest = train(part, device="cpu", quiet=True, resume=True)
+    assert first.losses + rest.losses == whole.losses
+    adapter, base = load_adapter(whole.model_folder), load_model(tmp_path / "base", "cpu", "float32")
+    adapter.check_fits(shapes_of(base), "here")
+    for name, factors in adapter.factors.items():
+        if name.endswith("q_proj.weight"):
+            assert torch.equal(factors.a, masters[name.replace(".weight", ".lora_a")])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_sharded_run_trains_the_same_factors(recipe: Recipe, tmp_path: Path, dtype: str) -> None:
+    recipe = lora_recipe(recipe, tmp_path)
+    recipe = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, steps=6))
+    results = {}
+    for shard in (False, True):
+        run = dataclasses.replace(recipe.run, shard=shard, dtype=dtype, out=str(tmp_path / f"run-{shard}"))
+        results[shard] = train(dataclasses.replace(recipe, run=run), device="cpu", quiet=True)
+    assert results[True].losses == pytest.approx(results[False].losses, rel=1e-5 if dtype == "float32" else 0.02)
+    whole, sharded = (load_adapter(results[shard].model_folder) for shard in (False, True))
+    assert whole.factors.keys() == sharded.factors.keys()
+    if dtype == "float32":
+        for name, factors in whole.factors.items():
+            torch.testing.assert_close(sharded.factors[name].a, factors.a, atol=1e-4, rtol=1e-3)
+    assert all(factors.a.dtype == factors.b.dtype == torch.float32 for factors in whole.factors.values())
+    assert all(factors.a.dtype == factors.b.dtype == torch.float32 for factors in sharded.factors.values())
+
+
+def test_switching_adapters_gives_back_the_same_bits(config, tmp_path: Path) -> None:
+    for number, targets in enumerate((("attention",), ("mlp", "experts"))):
+        settings = LoraSettings(rank=2, targets=targets)
+        save_adapter(collect(adapted(config, settings), settings), tmp_path / str(number), base_model="base")
+    model = plain(config)
+    before = {name: p.clone() for name, p in model.named_parameters()}
+    adapters = AdapterSet(model)
+    adapters.add("one", tmp_path / "0")
+    adapters.add("two", tmp_path / "1")
+    adapters.use("one")
+    one = logits(model)
+    adapters.use("two")
+    assert not torch.equal(logits(model), one)
+    adapters.use("one")
+    assert torch.equal(logits(model), one)
+    adapters.use(None)
+    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
+    with pytest.raises(SettingError, match="no adapter 'three'; there are one, two"):
+        adapters.use("three")
+    with pytest.raises(SettingError, match="an adapter 'one' already"):
+        adapters.add("one", tmp_path / "0")
+
+
+def saved(config, folder: Path, targets: tuple[str, ...] = ALL) -> Path:
+    settings = LoraSettings(rank=2, targets=targets)
+    save_adapter(collect(adapted(config, settings), settings), folder, base_model="base")
+    return folder
+
+
+def rewritten(folder: Path, change) -> Path:
+    tensors = load_file(folder / "adapter_model.safetensors")
+    save_file(change(tensors), folder / "adapter_model.safetensors")
+    return folder
+
+
+def test_an_adapter_for_another_model_is_named(config, tmp_path: Path) -> None:
+    adapter = load_adapter(saved(config, tmp_path))
+    other = plain(dataclasses.replace(config, intermediate_size=40))
+    with pytest.raises(
+        CheckpointError, match=r"is for another model: it changes layers.0.mlp.*, and this model has \[32, 40"
+    ):
+        adapter.check_fits(shapes_of(other), "here")
+    shallow = plain(dataclasses.replace(config, layer_types=config.layer_types[1:]))
+    with pytest.raises(CheckpointError, match="for another model"):
+        adapter.check_fits(shapes_of(shallow), "here")
+    foreign = rewritten(tmp_path, lambda t: {k.replace("self_attn", "attn"): v for k, v in t.items()})
+    with pytest.raises(CheckpointError, match="for another model: there is no weight for"):
+        load_adapter(foreign)
+
+
+def test_unequal_twins_and_half_adapters_are_refused(config, tmp_path: Path) -> None:
+    name = "base_model.model.model.encoder.language_model.layers.0.self_attn.q_proj.lora_A.weight"
+    saved(config, tmp_path / "a")
+    rewritten(tmp_path / "a", lambda t: {k: v + 1 if k == name else v for k, v in t.items()})
+    with pytest.raises(CheckpointError, match="differently for encoder and decoder"):
+        load_adapter(tmp_path / "a")
+    saved(config, tmp_path / "b")
+    rewritten(tmp_path / "b", lambda t: {k: v for k, v in t.items() if "q_proj.lora_A" not in k})
+    with pytest.raises(CheckpointError, match="only one factor"):
+        load_adapter(tmp_path / "b")
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"peft_type": "IA3"}, "kind 'IA3'"),
+    ({"use_dora": True}, "uses use_dora"),
+    ({"r": 0}, "numbers above 0"),
+])  # fmt: skip
+def test_other_kinds_of_adapters_are_named(config, tmp_path: Path, change: dict, message: str) -> None:
+    saved(config, tmp_path)
+    file = tmp_path / "adapter_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(CheckpointError, match=message):
+        load_adapter(tmp_path)
+    with pytest.raises(CheckpointError, match=r"has no adapter_config\.json"):
+        load_adapter(tmp_path / "nothing")
+    (tmp_path / "adapter_model.safetensors").unlink()
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"peft_type": "LORA", "use_dora": False, "r": 2}))
+    with pytest.raises(CheckpointError, match=r"has no adapter_model\.safetensors"):
+        load_adapter(tmp_path)
+
+
+def test_lora_needs_a_model_to_begin_with(recipe: Recipe) -> None:
+    with pytest.raises(SettingError, match=r"run\.init is missing; LoRA changes a given model"):
+        dataclasses.replace(recipe, lora=LoraSettings(rank=2))
+
+
+def test_merging_by_command_keeps_the_folder_and_the_logits(config, tmp_path: Path, capsys) -> None:
+    save_model(plain(config).bfloat16(), tmp_path / "base")
+    (tmp_path / "base" / "tokenizer_config.json").write_text("{}")
+    saved(config, tmp_path / "adapter")
+    out = tmp_path / "merged"
+    arguments = ["merge", str(tmp_path / "base"), str(tmp_path / "adapter"), str(out), "--json"]
+    assert main(arguments) == 0
+    assert json.loads(capsys.readouterr().out)["weights_changed"] == len(load_adapter(tmp_path / "adapter").factors)
+    assert (out / "tokenizer_config.json").read_text() == "{}"
+    expected = load_model(tmp_path / "base", "cpu", "bfloat16")
+    merge(expected, load_adapter(tmp_path / "adapter"))
+    merged = load_model(out, "cpu", "bfloat16")
+    assert all(torch.equal(p, dict(expected.named_parameters())[name]) for name, p in merged.named_parameters())
+    assert main(arguments) == 2
+    assert "is there already" in capsys.readouterr().err
+
+
+def test_loading_with_adapters_answers_like_the_merged_model(tmp_path: Path) -> None:
+    base = load_model("tiny", "cpu", "float32")
+    settings = LoraSettings(rank=2, targets=("attention", "mlp"))
+    adapt(base, settings, 0)
+    with torch.no_grad():
+        for name, parameter in base.named_parameters():
+            if name.endswith("_b"):
+                parameter.normal_(0, 0.5, generator=torch.Generator().manual_seed(2))
+    save_adapter(collect(base, settings), tmp_path, base_model="tiny")
+    one = redraft.load("tiny", device="cpu", adapter=tmp_path)
+    several = redraft.load("tiny", device="cpu", adapter={"a": tmp_path})
+    question = {"prompt": "Hello!", "max_tokens": 16, "steps": 2, "canvas_length": 16}
+    plain_answer, changed = several.generate(**question).token_ids, one.generate(**question).token_ids
+    assert plain_answer != changed
+    several.use_adapter("a")
+    assert several.generate(**question).token_ids == changed
+    several.use_adapter(None)
+    assert several.generate(**question).token_ids == plain_answer
+    with pytest.raises(SettingError, match="has no adapters"):
+        one.use_adapter("a")
+    small = tmp_path / "small"
+    save_model(Transformer(dataclasses.replace(base.config, hidden_size=32)), small)
+    with pytest.raises(CheckpointError, match="for another model"):
+        redraft.load(small, device="cpu", adapter=tmp_path)
