@@ -1,6 +1,8 @@
 """The evaluations against a stand-in model whose answers are known, so every count can be checked by hand."""
 
+import dataclasses
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import pytest
 
@@ -178,3 +180,50 @@ def test_small_talk_asks_for_whole_words(text, solved):
     assert result.records[0].expected == "Paris | not know | C++"
     assert model.chats == [(messages, None)]
     assert model.settings[0] == {"seed": 3, "max_tokens": 256}
+
+
+class Sides(FixedModel):
+    """Also continues a text with its next answer; its tokens are words."""
+
+    tokenizer = SimpleNamespace(encode=lambda text, special: text.split())
+
+    def generate(self, prompt, *, raw, **settings):
+        assert raw
+        self.chats.append(prompt)
+        self.settings.append(settings)
+        return Result(self.answers.pop(0), (1, 2), Stats((3, 1), 5))
+
+
+ITEM = infill.InfillItem(id="x", prefix="if x:\n", answer="    return f(a, b)", suffix="\n", source="test")
+
+
+def test_the_middle_of_an_answer_leaves_whole_words_on_both_sides():
+    middle = infill.middle_of(ITEM)
+    assert middle is not None
+    assert middle.prefix + middle.answer + middle.suffix == ITEM.prefix + ITEM.answer + ITEM.suffix
+    assert middle.prefix.startswith(ITEM.prefix + "    return")
+    assert middle.suffix.endswith(ITEM.suffix)
+    assert 0 < len(middle.answer) < len(ITEM.answer)
+    assert infill.middle_of(dataclasses.replace(ITEM, answer="    pass")) is None
+
+
+def test_the_length_is_given_in_tokens():
+    model = Sides([ITEM.answer])
+    assert infill.evaluate(model, [ITEM], method="given").solved == 1
+    assert model.settings == [{"seed": 0, "length": 3}]
+
+
+def test_left_to_right_hides_what_is_behind_and_is_cut_where_the_answer_ends():
+    model = Sides([ITEM.answer + " and more", "    return g"])
+    result = infill.evaluate(model, [ITEM, ITEM], method="left")
+    assert [record.solved for record in result.records] == [True, False]
+    assert model.chats == [ITEM.prefix, ITEM.prefix]
+    assert model.settings[0] == {"steps": infill.LEFT_STEPS, "seed": 0, "max_tokens": 6}
+    assert result.records[0].forwards == 5
+
+
+def test_a_method_that_is_none():
+    with pytest.raises(SettingError, match="method is 'both'"):
+        infill.evaluate(FixedModel([]), [ITEM], method="both")
+    with pytest.raises(SettingError, match="max_tokens belongs to the method 'found'"):
+        infill.evaluate(FixedModel([]), [ITEM], method="left", max_tokens=3)

@@ -172,6 +172,7 @@ def _redraft(llm: LLM, ids: list[int], steps: int) -> Run:
     length = llm.model.config.canvas_length
 
     def run() -> None:
+        llm.engine.scheduler.forget_prefixes()  # the other engine encodes its prompt every time, too
         result = llm.generate(
             ids,
             max_tokens=length,

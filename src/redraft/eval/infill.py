@@ -1,15 +1,27 @@
-"""Infilling: a line or a span is taken out of a text, and the model, seeing both sides, must write it back exactly."""
+"""Infilling: a line or a span is taken out of a text, and the model must write it back exactly.
+
+Three methods show what seeing both sides brings: the hole's length found, the hole's length given, and left to right,
+where the text behind the hole is hidden and the right length of what comes is taken for granted.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
+from redraft.errors import SettingError
 from redraft.eval.files import fail, json_lines
 from redraft.eval.result import EvalResult, ItemRecord, Progress, generation_settings
+
+Method = Literal["found", "given", "left"]
+METHODS: tuple[Method, ...] = ("found", "given", "left")
+LEFT_STEPS = 12
+"""Step cap of left to right when none is given, that of `fill`."""
 
 _FIELDS: dict[str, type] = dict.fromkeys(("id", "prefix", "answer", "suffix", "source"), str)
 
@@ -25,23 +37,19 @@ class InfillItem:
     source: str
 
 
-class Filled(Protocol):
-    """A filling and its cost: ``steps`` of the hole length that was chosen, ``forwards`` of all that were tried."""
+class Encodes(Protocol):
+    """The part of a tokenizer that tells how long an answer is."""
 
-    @property
-    def text(self) -> str: ...
-    @property
-    def token_ids(self) -> Sequence[int]: ...
-    @property
-    def steps(self) -> int: ...
-    @property
-    def forwards(self) -> int: ...
+    def encode(self, text: str, *, special: bool = ...) -> Sequence[int]: ...
 
 
 class Fills(Protocol):
-    """The part of the model facade that is needed here."""
+    """The part of the model facade that is needed here; `generate` for left to right only."""
 
-    def fill(self, prefix: str, suffix: str, **settings: Any) -> Filled: ...
+    @property
+    def tokenizer(self) -> Encodes: ...
+    def fill(self, text: str, suffix: str, **settings: Any) -> Any: ...
+    def generate(self, prompt: str, *, raw: bool = ..., **settings: Any) -> Any: ...
 
 
 def read_infill_jsonl(path: str | Path, *, limit: int | None = None) -> list[InfillItem]:
@@ -64,10 +72,26 @@ def is_solved(item: InfillItem, text: str) -> bool:
     return text.rstrip() == item.answer.rstrip()
 
 
+def middle_of(item: InfillItem) -> InfillItem | None:
+    """The item with only the middle of its answer missing: about a third of it, from one word to another.
+
+    None where the answer has fewer than three words.
+    """
+    words = re.findall(r"\s*\w+|\s*[^\w\s]+|\s+", item.answer)
+    if len(words) < 3:
+        return None
+    first, last = len(words) // 3, len(words) - len(words) // 3
+    lead, answer, tail = ("".join(part) for part in (words[:first], words[first:last], words[last:]))
+    return dataclasses.replace(
+        item, id=f"{item.id}-middle", prefix=item.prefix + lead, answer=answer, suffix=tail + item.suffix
+    )
+
+
 def evaluate(
     llm: Fills,
     items: Sequence[InfillItem],
     *,
+    method: Method = "found",
     steps: int | None = None,
     seed: int = 0,
     progress: Progress | None = None,
@@ -75,25 +99,46 @@ def evaluate(
 ) -> EvalResult:
     """Fills every item, one after the other (``fill`` tries several hole lengths in one batch by itself).
 
-    Further ``settings`` go to ``fill`` as they are.
+    Further ``settings`` go to ``fill``, or to ``generate`` for left to right, as they are.
     """
+    if method not in METHODS:
+        raise SettingError(f"method is {method!r}; it must be one of {', '.join(METHODS)}.")
+    if method != "found" and settings.get("max_tokens") is not None:
+        raise SettingError(f"max_tokens belongs to the method 'found'; {method!r} takes each answer's own length.")
     started = time.perf_counter()
     given = generation_settings(steps, {"seed": seed, **settings})
     records: list[ItemRecord] = []
     for item in items:
-        records.append(_record(item, llm.fill(item.prefix, item.suffix, **given)))
+        records.append(_left(llm, item, given) if method == "left" else _filled(llm, item, method, given))
         if progress is not None:
             progress(len(records), len(items), sum(record.solved for record in records))
     return EvalResult.of(records, time.perf_counter() - started)
 
 
-def _record(item: InfillItem, filled: Filled) -> ItemRecord:
+def _filled(llm: Fills, item: InfillItem, method: Method, given: dict[str, Any]) -> ItemRecord:
+    exact = {"length": _length(llm, item)} if method == "given" else {}
+    filled = llm.fill(item.prefix, item.suffix, **given, **exact)
+    return _record(item, filled.text, filled.steps, filled)
+
+
+def _left(llm: Fills, item: InfillItem, given: dict[str, Any]) -> ItemRecord:
+    """The first characters that come behind the prefix, as many as the answer has."""
+    given = {"steps": LEFT_STEPS, **given, "max_tokens": 2 * _length(llm, item)}
+    result = llm.generate(item.prefix or "\n", raw=True, **given)
+    return _record(item, result.text[: len(item.answer)], sum(result.stats.steps), result.stats, result.token_ids)
+
+
+def _length(llm: Fills, item: InfillItem) -> int:
+    return len(llm.tokenizer.encode(item.answer, special=False))
+
+
+def _record(item: InfillItem, text: str, steps: int, cost: Any, token_ids: Sequence[int] | None = None) -> ItemRecord:
     return ItemRecord(
         id=item.id,
-        solved=is_solved(item, filled.text),
-        output=filled.text,
+        solved=is_solved(item, text),
+        output=text,
         expected=item.answer,
-        steps=(filled.steps,),
-        tokens=len(filled.token_ids),
-        forwards=filled.forwards,
+        steps=(steps,),
+        tokens=len(cost.token_ids if token_ids is None else token_ids),
+        forwards=cost.forwards,
     )

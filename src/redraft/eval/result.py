@@ -16,7 +16,10 @@ Progress = Callable[[int, int, int], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ItemRecord:
-    """One item: what the model wrote, what was right, and what it cost. ``steps`` has one entry per canvas."""
+    """One item: what the model wrote, what was right, and what it cost. ``steps`` has one entry per canvas.
+
+    ``confidence`` is the probability that the model gave its answer, where it gives one.
+    """
 
     id: str
     solved: bool
@@ -25,6 +28,7 @@ class ItemRecord:
     steps: tuple[int, ...]
     tokens: int
     forwards: int
+    confidence: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,9 +56,21 @@ class EvalResult:
             records=tuple(records),
         )
 
+    @property
+    def calibration_error(self) -> float | None:
+        """Mean distance between confidence and the share that was right, over ten bins of confidence (Guo et al. 2017).
+
+        None where no confidence was given.
+        """
+        sure = [(record.confidence, record.solved) for record in self.records if record.confidence is not None]
+        bins = [[pair for pair in sure if min(int(pair[0] * 10), 9) == number] for number in range(10)]
+        total = sum(abs(sum(p for p, _ in inside) - sum(right for _, right in inside)) for inside in bins)
+        return total / len(sure) if sure else None
+
     def summary(self) -> dict[str, Any]:
         """The figures without the records, ready for JSON."""
-        return {
+        error = self.calibration_error
+        return ({} if error is None else {"calibration_error": round(error, 4)}) | {
             "solved": self.solved,
             "total": self.total,
             "accuracy": round(self.solved / self.total, 4) if self.total else 0.0,

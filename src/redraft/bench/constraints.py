@@ -1,0 +1,175 @@
+"""Constraints measured: how many JSON schemas compile, how fast, whether every answer obeys, what a step costs.
+
+Answers are drawn without a model: random logits stand in for one that has no idea of JSON, which is the hard case.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from redraft.constraints.answer import AutomatonConstraint
+from redraft.constraints.build import build
+from redraft.errors import ConstraintError, InputError
+from redraft.llm import LLM
+from redraft.text.tokenizer import Tokenizer
+
+CANVAS = 64
+MAX_TOKENS = 2048
+"""Schemas whose shortest answer is longer are compiled and not answered."""
+
+
+@dataclass(kw_only=True)
+class SchemaFigures:
+    """What compiling (and answering) a set of schemas gave; times in seconds, sorted."""
+
+    compile_seconds: list[float] = field(default_factory=list)
+    edges: list[int] = field(default_factory=list)
+    restrict_seconds: list[float] = field(default_factory=list)
+    refused: Counter[str] = field(default_factory=Counter)
+    answers: int = 0
+    invalid: list[str] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        return len(self.compile_seconds) + self.refused.total()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "schemas": self.total,
+            "compiled": len(self.compile_seconds),
+            "refused": dict(self.refused.most_common()),
+            "compile_ms": _quantiles([1e3 * seconds for seconds in self.compile_seconds]),
+            "edges": _quantiles(self.edges),
+            "restrict_ms": _quantiles([1e3 * seconds for seconds in self.restrict_seconds]),
+            "answers": self.answers,
+            "invalid": self.invalid,
+        }
+
+
+def _quantiles(values: Sequence[float]) -> dict[str, float] | None:
+    ordered = sorted(values)
+    if not ordered:
+        return None
+    places = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "max": 1.0}
+    return {name: round(ordered[min(int(q * len(ordered)), len(ordered) - 1)], 2) for name, q in places.items()}
+
+
+def read_schemas(path: str | Path) -> list[tuple[str, Any]]:
+    """(name, schema) of every line of a JSONL file with the keys `name` and `schema`."""
+    found = []
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
+        record = json.loads(line) if line.strip() else None
+        if record is not None:
+            if not isinstance(record, Mapping) or "schema" not in record:
+                raise InputError(f"{path}, line {number}: there is no schema.")
+            found.append((str(record.get("name", number)), record["schema"]))
+    return found
+
+
+def measure_schemas(
+    tokenizer: Tokenizer,
+    schemas: Iterable[tuple[str, Any]],
+    *,
+    answers: int,
+    validate: Callable[[Any, Any], str | None] | None,
+    progress: Callable[[int], None] | None = None,
+) -> SchemaFigures:
+    """Compile every schema and write `answers` random answers to each; `validate` names what is wrong with a value."""
+    figures = SchemaFigures()
+    build(tokenizer, choices=["a"])  # what all constraints share is made once
+    for done, (name, schema) in enumerate(schemas, start=1):
+        started = time.process_time()
+        try:
+            constraint = build(tokenizer, json_schema=schema)
+        except ConstraintError as error:
+            figures.refused[str(error)[:100]] += 1
+            continue
+        assert constraint is not None
+        figures.compile_seconds.append(time.process_time() - started)
+        figures.edges.append(len(constraint.automaton.source))
+        for seed in range(answers if constraint.min_tokens <= MAX_TOKENS else 0):
+            text = _answer(tokenizer, constraint, seed, figures)
+            figures.answers += 1
+            if problem := _problem(schema, text, validate):
+                figures.invalid.append(f"{name}: {problem}")
+        if progress is not None:
+            progress(done)
+    return figures
+
+
+def _answer(tokenizer: Tokenizer, constraint: AutomatonConstraint, seed: int, figures: SchemaFigures) -> str:
+    """An answer from random logits, flat ones and peaked ones in turn."""
+    budget = max(3 * CANVAS, constraint.min_tokens)
+    generator = torch.Generator().manual_seed(seed)
+    state, ids = constraint.begin(), list[int]()
+    while len(ids) < budget and tokenizer.eos_id not in ids:
+        canvas = state.canvas(CANVAS, budget - len(ids))
+        logits = torch.randn(CANVAS, tokenizer.vocab_size, generator=generator) * (1.0, 5.0)[seed % 2]
+        started = time.process_time()
+        best = canvas.restrict(logits)
+        figures.restrict_seconds.append(time.process_time() - started)
+        written = best.tolist()
+        ids += written
+        state.advance(written)
+    kept = ids[:budget]
+    ends = {tokenizer.eos_id, tokenizer.special_ids.get("<turn|>")}
+    return tokenizer.decode(kept[: next((i for i, token in enumerate(kept) if token in ends), len(kept))])
+
+
+def _problem(schema: Any, text: str, validate: Callable[[Any, Any], str | None] | None) -> str | None:
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        return f"{error} in {text[:80]!r}"
+    return validate(schema, value) if validate is not None else None
+
+
+def validator() -> Callable[[Any, Any], str | None]:
+    """Validation with the `jsonschema` package, by the draft that a schema names. Raises `InputError` without it."""
+    try:
+        import jsonschema
+        from jsonschema.validators import validator_for
+    except ImportError as error:
+        raise InputError("Validating answers needs the package jsonschema; install it or ask for 0 answers.") from error
+
+    def validate(schema: Any, value: Any) -> str | None:
+        drafts = (validator_for(schema, default=jsonschema.Draft202012Validator), jsonschema.Draft7Validator,
+                  jsonschema.Draft4Validator)  # fmt: skip
+        for draft in drafts:
+            try:
+                draft.check_schema(schema)
+            except jsonschema.SchemaError:
+                continue
+            found = next(iter(draft(schema).iter_errors(value)), None)
+            return None if found is None else found.message[:200]
+        return None  # the schema itself is malformed in every draft
+
+    return validate
+
+
+def measure_overhead(llm: LLM, schema: Mapping[str, Any], *, repetitions: int) -> dict[str, float]:
+    """Milliseconds of a denoising step of one canvas without and with a constraint, and the share it adds."""
+    prompt = "Write down a person as JSON."
+    steps = 8
+    runs: dict[bool, list[float]] = {False: [], True: []}
+    for _ in range(repetitions + 1):
+        for constrained in (False, True):
+            wanted: dict[str, Any] = {"json_schema": schema} if constrained else {}
+            length = llm.model.config.canvas_length
+            started = time.process_time()
+            result = llm.generate(
+                prompt, steps=steps, max_tokens=length, confidence_threshold=1e-12, stability_threshold=steps, **wanted
+            )
+            runs[constrained].append(1e3 * (time.process_time() - started) / result.stats.forwards)
+    plain, limited = median(runs[False][1:]), median(runs[True][1:])
+    return {"step_ms": round(plain, 1), "constrained_ms": round(limited, 1), "overhead": round(limited / plain - 1, 4)}

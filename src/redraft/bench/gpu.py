@@ -1,0 +1,94 @@
+"""What the GPU benchmarks share: the card, its ceilings, and times taken on the device."""
+
+from __future__ import annotations
+
+import gc
+import platform
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import redraft
+from redraft.bench.roofline import Ceilings
+from redraft.errors import SettingError
+
+_COPY_BYTES = 4 << 30
+_SIZE = 8192
+
+
+def require_gpu(device: str = "auto") -> torch.device:
+    """The CUDA device to measure on. Raises `SettingError` if there is none."""
+    from redraft.model.placement import resolve_device
+
+    if device == "auto" and not torch.cuda.is_available():
+        raise SettingError("This benchmark measures a CUDA GPU, and this machine has none.")
+    chosen = resolve_device(device)
+    if chosen.type != "cuda":
+        raise SettingError(f"This benchmark measures a CUDA GPU; device is {str(device)!r}.")
+    return chosen
+
+
+def milliseconds(function: Callable[[], object], *, count: int = 10, warm: int = 3) -> float:
+    """Mean time of one call on the device, by events around `count` calls."""
+    for _ in range(warm):
+        function()
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(count):
+        function()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / count
+
+
+def measure_ceilings(device: torch.device) -> Ceilings:
+    """What this card reaches: a copy counted as read and written, and 8192-cubed products of random numbers.
+
+    A card without FP8 products gets the bf16 rate for them.
+    """
+    left = torch.randn(_SIZE, _SIZE, device=device, dtype=torch.bfloat16)
+    right = torch.randn(_SIZE, _SIZE, device=device, dtype=torch.bfloat16)
+    flops = 2 * _SIZE**3 * 1e3
+    bf16 = flops / milliseconds(lambda: left @ right)
+    return Ceilings(bandwidth=_copy_rate(device), bf16=bf16, fp8=_fp8_rate(left, right, flops) or bf16)
+
+
+def _copy_rate(device: torch.device) -> float:
+    room = torch.cuda.mem_get_info(device)[0] // 4
+    source = torch.empty(min(_COPY_BYTES, room) // 4, dtype=torch.float32, device=device).normal_()
+    target = torch.empty_like(source)
+    return 2 * source.nbytes / milliseconds(lambda: target.copy_(source)) * 1e3
+
+
+def _fp8_rate(left: torch.Tensor, right: torch.Tensor, flops: float) -> float | None:
+    if torch.cuda.get_device_capability(left.device) < (8, 9):
+        return None
+    rows, columns = left.to(torch.float8_e4m3fn), right.to(torch.float8_e4m3fn).t()
+    one = torch.ones((), device=left.device)
+    return flops / milliseconds(lambda: torch._scaled_mm(rows, columns, one, one, out_dtype=torch.bfloat16))  # pyright: ignore[reportPrivateImportUsage]
+
+
+def free_cached_memory() -> None:
+    """Give back what torch keeps of freed memory, so that a process' memory is what it needs."""
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def versions() -> dict[str, str]:
+    """Of everything that the numbers depend on."""
+    found = {"python": platform.python_version(), "redraft": redraft.__version__, "torch": torch.__version__}
+    found["cuda"] = str(torch.version.cuda)
+    try:
+        import triton
+
+        found["triton"] = triton.__version__
+    except ImportError:
+        pass
+    return found
+
+
+def device_facts(device: torch.device) -> dict[str, Any]:
+    """The card's name and memory."""
+    properties = torch.cuda.get_device_properties(device)
+    return {"device": properties.name, "device_memory_gb": round(properties.total_memory / 1e9, 1)}

@@ -1,0 +1,164 @@
+"""Every operation of a step by itself: how long it takes from a cold cache, and how far it is from fp32.
+
+The operations are those of a real step over one layer of each kind, with the inputs they get there. The same inputs go
+through the eager twin in the working dtype, which is the yardstick for errors, and in fp32, which is the truth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from redraft import kernels
+from redraft.bench.random_weights import random_source
+from redraft.bench.step import Board, StepCase
+from redraft.config import ModelConfig
+from redraft.kernels.packed import PackedFp8, PackedInt4, Rows8
+from redraft.kernels.switches import Operation, watching
+from redraft.model.packed.build import pack
+from redraft.model.packed.transformer import PackedTransformer
+
+REPEATS = 9
+AROUND = ("predict", "soft_embeddings", "finish_step")
+"""Operations behind the last layer."""
+OVERWRITES = "soft_embeddings"
+"""Turns its first argument, the logits, into probabilities in place."""
+_FLUSH_BYTES = 256 << 20
+"""More than a GPU's second-level cache holds."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperationResult:
+    """One operation: median time, and the larger relative error of its results; None where results are choices.
+
+    `layer` says which kind of layer it stands in, "" outside layers.
+    """
+
+    name: str
+    layer: str
+    microseconds: float
+    error: float | None
+    eager_error: float | None
+
+    @property
+    def ratio(self) -> float:
+        """The error over eager's in the working dtype; at most 2 is allowed."""
+        assert self.error is not None
+        assert self.eager_error is not None
+        return self.error / self.eager_error if self.eager_error else float(self.error > 0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "name": self.name, "layer": self.layer, "us": round(self.microseconds, 2), "error": self.error,
+            "eager_error": self.eager_error,
+        }  # fmt: skip
+
+
+@torch.inference_mode()
+def measure_kernels(
+    config: ModelConfig, device: torch.device, *, quantization: str | None, batch: int, context: int
+) -> list[OperationResult]:
+    """Measure the operations of a step of `batch` canvases behind `context` tokens, layer by layer."""
+    kinds = tuple(dict.fromkeys(config.layer_types))
+    config = replace(config, layer_types=kinds)
+    source = random_source(config, device, torch.bfloat16)
+    packed = pack(config, source, device=device, dtype=torch.bfloat16, quantization=quantization)
+    board = Board(PackedTransformer(packed), StepCase(batch=batch, context=context), graphs=False)
+    board.prefill()
+    board.runner.run(board.steps_at(0))
+    found: list[OperationResult] = []
+
+    def watch(operation: Operation) -> Any:
+        layers = [one for one in found if one.name == "qkv_linear"]
+        inside = operation.name == "qkv_linear" or (layers and operation.name not in AROUND)
+        kind = kinds[len(layers) - (operation.name != "qkv_linear")] if inside else ""
+        found.append(_measure(operation, kind.removesuffix("_attention")))
+        return operation.run()
+
+    with watching(watch):
+        board.runner.bucket(batch).run_eagerly()
+    return found
+
+
+def _measure(operation: Operation, layer: str) -> OperationResult:
+    microseconds = _microseconds(_fresh(operation).run)
+    error, eager_error = _errors(operation)
+    return OperationResult(
+        name=operation.name,
+        layer=layer,
+        microseconds=microseconds,
+        error=error,
+        eager_error=eager_error,
+    )
+
+
+def _microseconds(run: Callable[[], object]) -> float:
+    """Median time on the device, each time from a cache full of something else."""
+    flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+    times = []
+    for _ in range(REPEATS):
+        flush.zero_()
+        torch.cuda._sleep(200_000)  # the host launches meanwhile
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        times.append(1e3 * start.elapsed_time(end))
+    return median(times)
+
+
+def _errors(operation: Operation) -> tuple[float | None, float | None]:
+    """Relative errors of the kernel and of the twin in the working dtype against the twin in fp32."""
+    kernel = _floats(_fresh(operation).run())
+    with kernels.force("eager"):
+        eager = _floats(_fresh(operation).run())
+        exact = replace(operation, args=_upcast(operation.args), kwargs=_upcast(operation.kwargs))
+        truth = _floats(exact.run())
+    if not kernel:
+        return None, None
+    return _worst(kernel, truth), _worst(eager, truth)
+
+
+def _fresh(operation: Operation) -> Operation:
+    """The operation on a copy of what it overwrites."""
+    if operation.name != OVERWRITES:
+        return operation
+    return replace(operation, args=(operation.args[0].clone(), *operation.args[1:]))
+
+
+def _worst(found: list[Tensor], truth: list[Tensor]) -> float:
+    pairs = zip(found, truth, strict=True)
+    return max(float((x - y).norm() / y.norm().clamp(min=1e-30)) for x, y in pairs)
+
+
+def _floats(result: Any) -> list[Tensor]:
+    """The tensors of a result that hold measures rather than choices, as fp32."""
+    if isinstance(result, Rows8):
+        return [result.dequantize(torch.float32)]
+    if isinstance(result, Tensor):
+        return [result.float()] if result.is_floating_point() else []
+    if isinstance(result, tuple):
+        return [tensor for part in result for tensor in _floats(part)]
+    return []
+
+
+def _upcast(value: Any) -> Any:
+    """The same arguments with every bf16 number in fp32; quantized ones stay what they are."""
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype == torch.bfloat16 else value
+    if value is torch.bfloat16:
+        return torch.float32
+    if isinstance(value, tuple):
+        return tuple(map(_upcast, value))
+    if isinstance(value, dict):
+        return {name: _upcast(part) for name, part in value.items()}
+    if is_dataclass(value) and not isinstance(value, Rows8 | PackedFp8 | PackedInt4 | type):
+        return replace(value, **{entry.name: _upcast(getattr(value, entry.name)) for entry in fields(value)})
+    return value

@@ -1,0 +1,235 @@
+"""A server under load, seen from its clients: streamed chat answers over HTTP, closed loop or open loop.
+
+Closed loop: so many clients, each asks again as soon as it has its answer. Open loop: requests arrive at random moments
+at a given rate, whether the server keeps up or not. Canvases arrive as wholes, so what a reader waits for is the first
+canvas and the end; gaps between single tokens mean nothing here.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from redraft.errors import InputError
+
+DEFAULT_LENGTHS = ((32, 32), (32, 128), (128, 64), (256, 128), (512, 64))
+"""(prompt tokens, max_tokens) when no file names others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One request: a prompt of real text, and how long its answer may be."""
+
+    prompt: str
+    max_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sample:
+    """One answer as its client saw it; times in seconds since it was due."""
+
+    first: float
+    whole: float
+    tokens: int
+    steps: int
+    canvases: int
+    forwards: int
+
+
+@dataclass(kw_only=True, slots=True)
+class Level:
+    """What one load gave. `load` is the number of clients, or requests per second in the open loop."""
+
+    mode: str
+    load: float
+    seconds: float = 0.0
+    busy_seconds: float = 0.0
+    failed: int = 0
+    samples: list[Sample] = field(default_factory=list)
+
+    def to_dict(self, target: float) -> dict[str, Any]:
+        """JSON-ready. Goodput counts answers whose first canvas came within `target` seconds."""
+        tokens = sum(s.tokens for s in self.samples)
+        canvases, forwards = sum(s.canvases for s in self.samples), sum(s.forwards for s in self.samples)
+        good = sum(s.first <= target for s in self.samples)
+        return {
+            "mode": self.mode,
+            "load": self.load,
+            "requests": len(self.samples) + self.failed,
+            "failed": self.failed,
+            "seconds": round(self.seconds, 3),
+            "first_canvas_p50": round(quantile([s.first for s in self.samples], 0.5), 4),
+            "first_canvas_p95": round(quantile([s.first for s in self.samples], 0.95), 4),
+            "answer_p50": round(quantile([s.whole for s in self.samples], 0.5), 4),
+            "answer_p95": round(quantile([s.whole for s in self.samples], 0.95), 4),
+            "goodput": round(good / self.seconds, 3),
+            "tokens_per_second": round(tokens / self.seconds, 2),
+            "steps_per_canvas": round(sum(s.steps for s in self.samples) / max(canvases, 1), 2),
+            "tokens_per_forward": round(tokens / max(forwards, 1), 2),
+            "model_busy": round(self.busy_seconds / self.seconds, 4),
+        }
+
+
+def quantile(values: Sequence[float], share: float) -> float:
+    """The nearest-rank quantile; 0 of nothing."""
+    ordered = sorted(values)
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else 0.0
+
+
+def read_lengths(file: Path | None) -> list[tuple[int, int]]:
+    """(prompt tokens, max_tokens) of a JSONL file with these two keys; the built-in mix without a file."""
+    if file is None:
+        return list(DEFAULT_LENGTHS)
+    try:
+        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+        pairs = [(int(row["prompt_tokens"]), int(row["max_tokens"])) for row in rows]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise InputError(f"The lengths in {file} cannot be read: {type(error).__name__}: {error}.") from error
+    if not pairs or any(prompt < 1 or answer < 1 for prompt, answer in pairs):
+        raise InputError(f"{file} must hold lines with prompt_tokens and max_tokens, both at least 1.")
+    return pairs
+
+
+class Target:
+    """A Redraft server to be loaded."""
+
+    def __init__(self, url: str, *, key: str | None = None) -> None:
+        parts = urlsplit(url)
+        if parts.scheme != "http" or not parts.hostname:
+            raise InputError(f"{url!r} is not the http:// address of a server.")
+        self._host, self._port = parts.hostname, parts.port or 80
+        self._headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
+
+    def get(self, path: str) -> Any:
+        """The JSON behind a path, or its text."""
+        return self._call("GET", path, None)
+
+    def post(self, path: str, body: Any) -> Any:
+        """The JSON that answers a body."""
+        return self._call("POST", path, body)
+
+    def busy_seconds(self) -> float:
+        """Seconds that the server's model has worked so far."""
+        lines = self.get("/metrics").splitlines()
+        values = [float(line.split()[1]) for line in lines if line.startswith("redraft_forward_seconds_total ")]
+        return values[0] if values else 0.0
+
+    def stream(self, body: Any) -> Iterator[dict[str, Any]]:
+        """The chunks of a streamed chat answer."""
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=600)
+        try:
+            connection.request("POST", "/v1/chat/completions", json.dumps(body), self._headers)
+            answer = connection.getresponse()
+            if answer.status != 200:
+                raise OSError(f"status {answer.status}")
+            for line in answer:
+                if line.startswith(b"data: {"):
+                    yield json.loads(line[6:])
+        finally:
+            connection.close()
+
+    def _call(self, method: str, path: str, body: Any) -> Any:
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=600)
+        try:
+            connection.request(method, path, None if body is None else json.dumps(body), self._headers)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            if answer.status != 200:
+                raise InputError(f"{path} answered {answer.status}: {text[:200]}")
+            return json.loads(text) if "json" in (answer.getheader("content-type") or "") else text
+        except OSError as error:
+            raise InputError(f"No server answers at {self._host}:{self._port}: {error}.") from error
+        finally:
+            connection.close()
+
+
+def make_jobs(target: Target, lengths: Sequence[tuple[int, int]], text: str, count: int) -> list[Job]:
+    """Requests of these lengths in turn, each with a piece of `text` of its own as far as it goes."""
+    ids: list[int] = target.post("/tokenize", {"text": text})["tokens"]
+    wanted = [lengths[i % len(lengths)] for i in range(count)]
+    starts = [(997 * i) % max(len(ids) - size, 1) for i, (size, _) in enumerate(wanted)]
+    pieces = [ids[start : start + size] for start, (size, _) in zip(starts, wanted, strict=True)]
+    texts = target.post("/detokenize", {"tokens": pieces})["text"]
+    return [Job(piece, answer) for piece, (_, answer) in zip(texts, wanted, strict=True)]
+
+
+class Runner:
+    """Runs levels of load against one target."""
+
+    def __init__(self, target: Target, model: str, jobs: Sequence[Job], settings: dict[str, Any]) -> None:
+        self._target, self._model, self._jobs, self._settings = target, model, jobs, settings
+
+    def closed(self, clients: int, progress: Callable[[], None]) -> Level:
+        """All jobs, `clients` at a time."""
+        level, lock, left = Level(mode="closed", load=clients), threading.Lock(), iter(list(enumerate(self._jobs)))
+
+        def work() -> None:
+            while True:
+                with lock:
+                    number, job = next(left, (0, None))
+                if job is None:
+                    return
+                self._one(level, lock, number, job, time.perf_counter())
+                progress()
+
+        threads = [threading.Thread(target=work) for _ in range(clients)]
+        return self._timed(level, threads, lambda: [thread.start() for thread in threads])
+
+    def open(self, rate: float, progress: Callable[[], None]) -> Level:
+        """All jobs, at random moments, `rate` a second on average."""
+        level, lock, moments = Level(mode="open", load=rate), threading.Lock(), random.Random(0)
+
+        def work(number: int, job: Job) -> None:
+            self._one(level, lock, number, job, time.perf_counter())
+            progress()
+
+        threads = [threading.Thread(target=work, args=(i, job)) for i, job in enumerate(self._jobs)]
+
+        def start() -> None:
+            for thread in threads:
+                time.sleep(moments.expovariate(rate))
+                thread.start()
+
+        return self._timed(level, threads, start)
+
+    def _timed(self, level: Level, threads: Sequence[threading.Thread], start: Callable[[], object]) -> Level:
+        busy, began = self._target.busy_seconds(), time.perf_counter()
+        start()
+        for thread in threads:
+            thread.join()
+        level.seconds = time.perf_counter() - began
+        level.busy_seconds = self._target.busy_seconds() - busy
+        return level
+
+    def _one(self, level: Level, lock: threading.Lock, number: int, job: Job, due: float) -> None:
+        try:
+            sample = self._ask(number, job, due)
+        except (OSError, http.client.HTTPException, ValueError, KeyError):
+            sample = None
+        with lock:
+            if sample is None:
+                level.failed += 1
+            else:
+                level.samples.append(sample)
+
+    def _ask(self, number: int, job: Job, due: float) -> Sample:
+        first, stats = None, None
+        body = {"model": self._model, "messages": [{"role": "user", "content": job.prompt}], "stream": True,
+                "max_tokens": job.max_tokens, "seed": number} | self._settings  # fmt: skip
+        for chunk in self._target.stream(body):
+            choice = chunk["choices"][0]
+            if first is None and (choice["delta"].get("content") or choice["finish_reason"]):
+                first = time.perf_counter() - due
+            stats = (choice.get("redraft") or {}).get("stats", stats)
+        if first is None or stats is None:
+            raise ValueError("the stream ended early")
+        return Sample(first=first, whole=time.perf_counter() - due, tokens=stats["tokens"], steps=sum(stats["steps"]),
+                      canvases=stats["canvases"], forwards=stats["forwards"])  # fmt: skip

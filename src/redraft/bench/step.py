@@ -1,0 +1,311 @@
+"""How long one denoising step takes on a GPU, against its floor, and where the time goes.
+
+Canvases of random tokens stand behind prompts of random tokens; thresholds that are never met keep every canvas at work
+for all steps. Measured three ways: with the host's part, as the engine runs it; the graph alone; and operation by
+operation, queued behind a pause so that launching them costs nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any
+
+import torch
+
+from redraft.bench.cpu import spread
+from redraft.bench.gpu import device_facts, milliseconds, versions
+from redraft.bench.roofline import Ceilings, Component, floor_ms, step_components
+from redraft.diffusion.schedule import temperature
+from redraft.engine.graph_runner import GraphRunner
+from redraft.engine.work import PAGE, Denoise, Encode, Limits
+from redraft.kernels.switches import Operation, watching
+from redraft.kernels.triton.routing import Routing
+from redraft.model.packed.transformer import PackedTransformer
+
+NEVER = 1_000_000
+TOKENS_PER_FORWARD = 19.7
+"""What the model's authors publish."""
+PAUSE_CYCLES = 200_000_000
+"""Long enough for the host to queue a whole step."""
+
+PARTS = {
+    "experts": ("experts",),
+    "attention projections": ("qkv_linear", "out_linear"),
+    "dense MLP": ("gated_linear", "mlp_linear"),
+    "attention": ("attention", "quantize"),
+    "router": ("route",),
+    "head": ("predict",),
+    "soft embeddings": ("soft_embeddings",),
+    "self-conditioning MLP": ("soft_norm", "soft_gated_linear", "soft_linear"),
+    "norms, rotation, sampling": (
+        "enter_tokens", "rope", "enter", "qkv", "after_attention", "after_experts", "finish_step",
+    ),
+}  # fmt: skip
+"""The operations of `kernels.switches` that each component of the roofline consists of."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepCase:
+    """What to measure: `batch` canvases behind `context` tokens each, for `steps` steps, `repeats` times."""
+
+    batch: int
+    context: int
+    steps: int = 16
+    repeats: int = 5
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartTime:
+    """One component: its time, its floor, and its operations' times, in milliseconds per step."""
+
+    name: str
+    ms: float
+    floor_ms: float | None
+    operations: dict[str, float]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepResult:
+    """One case's figures, in milliseconds per forward of the whole batch.
+
+    engine_ms  with the host, of every repetition; graph_ms without; fused_ms the graph of all commits with first steps
+    """
+
+    case: StepCase
+    quantization: str | None
+    dtype: str
+    engine_ms: tuple[float, ...]
+    graph_ms: tuple[float, ...]
+    fused_ms: float
+    parts: tuple[PartTime, ...]
+    floor_ms: float
+    distinct_experts: float
+    memory: dict[str, float]
+    canvas_length: int
+
+    @property
+    def ms(self) -> float:
+        return spread(list(self.engine_ms))["median"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        tokens, steps = self.case.batch * self.canvas_length, self.case.steps
+        return {
+            "ms_per_forward": self.ms,
+            "ms_per_forward_spread": spread(list(self.engine_ms)),
+            "graph_ms": spread(list(self.graph_ms)),
+            "fused_commit_ms": round(self.fused_ms, 3),
+            "floor_ms": round(self.floor_ms, 3),
+            "percent_of_floor": round(100 * self.floor_ms / self.ms, 1),
+            "batch": self.case.batch,
+            "context": self.case.context,
+            "steps": steps,
+            "dtype": self.dtype,
+            "quantization": self.quantization,
+            "distinct_experts": round(self.distinct_experts, 2),
+            "tokens_per_second": round(1e3 * tokens / ((steps + 1) * self.ms), 1),
+            "tokens_per_second_fused_commit": round(1e3 * tokens / ((steps - 1) * self.ms + self.fused_ms), 1),
+            "tokens_per_second_published": round(1e3 * self.case.batch * TOKENS_PER_FORWARD / self.ms, 1),
+            "memory_gb": self.memory["peak"],
+            "memory": self.memory,
+            "components": [
+                {"name": part.name, "ms": round(part.ms, 4), "floor_ms": part.floor_ms and round(part.floor_ms, 4),
+                 "operations": {name: round(ms, 4) for name, ms in part.operations.items()}}
+                for part in self.parts
+            ],
+        }  # fmt: skip
+
+
+def measure_step(model: PackedTransformer, case: StepCase, ceilings: Ceilings) -> StepResult:
+    """Measure one case. The model's pages and graphs are made anew, so cases do not disturb each other."""
+    torch.cuda.reset_peak_memory_stats(model.device)
+    board = Board(model, case)
+    board.prefill()
+    engine = [board.engine_ms() for _ in range(case.repeats + 1)][1:]
+    graph = [board.graph_ms(board.steps_at(1)) for _ in range(case.repeats)]
+    times, routings = operation_times(board)
+    config, packed = model.config, model.packed
+    distinct = _distinct_experts(routings)
+    components = step_components(
+        config, quantization=packed.quantization, batch=case.batch, context=case.context, distinct_experts=distinct
+    )
+    return StepResult(
+        case=case,
+        quantization=packed.quantization,
+        dtype=str(packed.dtype).removeprefix("torch."),
+        engine_ms=tuple(engine),
+        graph_ms=tuple(graph),
+        fused_ms=board.fused_ms(),
+        parts=_parts(times, components, ceilings),
+        floor_ms=floor_ms(components, ceilings),
+        distinct_experts=distinct,
+        memory=_memory(model),
+        canvas_length=config.canvas_length,
+    )
+
+
+def record(result: StepResult, ceilings: Ceilings, device: torch.device, command: str) -> dict[str, Any]:
+    """What a results file holds of one case."""
+    return result.to_dict() | device_facts(device) | {
+        "bench": "step", "ceilings": ceilings.to_dict(), "versions": versions(), "command": command,
+    }  # fmt: skip
+
+
+class Board:
+    """A runner with one request per slot, its pages laid out as the engine would."""
+
+    def __init__(self, model: PackedTransformer, case: StepCase, *, graphs: bool | None = None) -> None:
+        config = model.config
+        self.case, self.config = case, config
+        self.end = case.context + 2 * config.canvas_length  # room for a commit and the next canvas
+        self._full = -(-self.end // PAGE)
+        self._ring = min(self._full, -(-(config.sliding_window + 3 * config.canvas_length) // PAGE) + 1)
+        self.runner = GraphRunner(
+            model,
+            Limits(
+                slots=case.batch,
+                full_pages=case.batch * self._full,
+                sliding_pages=case.batch * self._ring,
+                window=config.sliding_window,
+                context=self.end,
+                chunk=PAGE,
+                canvas=config.canvas_length,
+                forward=2 * case.batch * config.canvas_length,
+            ),
+            graphs=graphs,
+        )
+        self.ids = torch.randint(config.vocab_size, (case.batch, self.end), generator=torch.Generator().manual_seed(1))
+
+    def prefill(self) -> None:
+        for start in range(0, self.case.context, PAGE):
+            self._assign(start)
+            self.runner.run(self._encodes(start, min(start + PAGE, self.case.context)))
+        self._assign(self.case.context)
+
+    def steps_at(self, step: int, start: int | None = None) -> list[Denoise]:
+        """Step `step` of every request's canvas, never to stop."""
+        heat = temperature(step, t_min=0.4, t_max=0.8, steps=48)
+        return [
+            Denoise(
+                slot=slot, start=self.case.context if start is None else start, length=self.config.canvas_length,
+                canvas_index=0, step=step, seed=slot, temperature=heat, last=False, entropy_bound=0.1,
+                stability_threshold=NEVER, confidence_threshold=1e-9, stop_at_eos=False, eos_ids=(1, 106),
+            )
+            for slot in range(self.case.batch)
+        ]  # fmt: skip
+
+    def engine_ms(self) -> float:
+        """Milliseconds per step of one canvas each, the host's part included."""
+        started = time.perf_counter()
+        for step in range(self.case.steps):
+            self.runner.run(self.steps_at(step))
+        return 1e3 * (time.perf_counter() - started) / self.case.steps
+
+    def graph_ms(self, work: Sequence[Denoise | Encode]) -> float:
+        """Milliseconds of the captured step alone, over the same input again and again."""
+        self.runner.run(work)
+        bucket = self.runner.bucket(len(work))
+        with torch.inference_mode():
+            return milliseconds(bucket.launch, count=10, warm=2)
+
+    def fused_ms(self) -> float:
+        """The same for a commit of every request together with its next canvas' first step."""
+        after = self.case.context + self.config.canvas_length
+        return self.graph_ms([*self._encodes(self.case.context, after), *self.steps_at(0, after)])
+
+    def _encodes(self, start: int, end: int) -> list[Encode]:
+        return [
+            Encode(slot=slot, start=start, token_ids=tuple(self.ids[slot, start:end].tolist()))
+            for slot in range(self.case.batch)
+        ]
+
+    def _assign(self, start: int) -> None:
+        """Pages for what begins at `start`: sliding ones behind the window are given to what comes."""
+        behind = max(0, start - self.config.sliding_window + 1) // PAGE
+        for slot in range(self.case.batch):
+            full = range(slot * self._full, (slot + 1) * self._full)
+            sliding = [-1 if page < behind else slot * self._ring + page % self._ring for page in range(self._full)]
+            self.runner.assign(slot, list(full), sliding)
+
+
+def operation_times(board: Board, rounds: int = 3) -> tuple[dict[str, float], list[Routing]]:
+    """Milliseconds per step of every operation, and the routing of every layer.
+
+    The step runs operation by operation; a pause on the device lets the host queue all of it first, so that the events
+    around an operation enclose its work alone. Still each operation starts on an empty device here and nothing runs
+    beside it, so that the times add up to more than a step takes.
+    """
+    events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {}
+    routings: list[Routing] = []
+
+    def watch(operation: Operation) -> Any:
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        result = operation.run()
+        end.record()
+        events.setdefault(operation.name, []).append((start, end))
+        if isinstance(result, Routing):
+            routings.append(result)
+        return result
+
+    board.runner.run(board.steps_at(1))
+    bucket = board.runner.bucket(board.case.batch)
+    with torch.inference_mode(), watching(watch):
+        for number in range(rounds + 1):
+            if number == 1:  # the first round warms up
+                events.clear()
+            routings.clear()
+            torch.cuda._sleep(PAUSE_CYCLES)
+            bucket.run_eagerly()
+            torch.cuda.synchronize()
+    empty = _empty_pair_ms()
+    times = {
+        name: sum(max(start.elapsed_time(end) - empty, 0.0) for start, end in pairs) / rounds
+        for name, pairs in events.items()
+    }
+    return times, routings
+
+
+def _empty_pair_ms() -> float:
+    """What two events with nothing between them are apart."""
+    torch.cuda._sleep(PAUSE_CYCLES // 100)
+    pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(50)]
+    for start, end in pairs:
+        start.record()
+        end.record()
+    torch.cuda.synchronize()
+    return median(start.elapsed_time(end) for start, end in pairs)
+
+
+def _distinct_experts(routings: list[Routing]) -> float:
+    """Mean over the layers of how many experts a forward touches."""
+    touched = [len(torch.unique(routing.index[routing.index >= 0])) for routing in routings]
+    return sum(touched) / len(touched)
+
+
+def _parts(times: dict[str, float], components: Sequence[Component], ceilings: Ceilings) -> tuple[PartTime, ...]:
+    floors = {component.name: component.floor_ms(ceilings) for component in components}
+    found = []
+    for name, operations in PARTS.items():
+        mine = {operation: times[operation] for operation in operations if operation in times}
+        found.append(PartTime(name=name, ms=sum(mine.values()), floor_ms=floors.get(name), operations=mine))
+    return tuple(found)
+
+
+def _memory(model: PackedTransformer) -> dict[str, float]:
+    """Gigabytes: of the weights, at the peak of torch's allocations, and of the whole process on the card."""
+    free, total = torch.cuda.mem_get_info(model.device)
+    return {
+        "weights": round(model.packed.nbytes / 1e9, 2),
+        "peak": round(torch.cuda.max_memory_allocated(model.device) / 1e9, 2),
+        "process": round((total - free) / 1e9, 2),
+    }
+
+
+def cases(batches: Sequence[int], contexts: Sequence[int], *, steps: int, repeats: int) -> list[StepCase]:
+    """Every batch behind every context."""
+    base = StepCase(batch=1, context=0, steps=steps, repeats=repeats)
+    return [replace(base, batch=batch, context=context) for context in contexts for batch in batches]

@@ -1,0 +1,171 @@
+"""The quality-speed curve: what a task's score is when every canvas may take at most so many steps.
+
+A model that stops by itself rarely needs its largest budget, so a point's place on the axis is the mean number of steps
+that it really took. Beside it the entropy curve: how unsure a canvas still is after each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+from redraft.diffusion.records import DenoiseStep
+from redraft.errors import InputError, SettingError
+from redraft.eval import sudoku, tools
+from redraft.eval.files import DATA
+from redraft.eval.result import EvalResult
+
+BUDGETS = (1, 2, 4, 8, 12, 16, 32, 48)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CurvePoint:
+    """A task at one step budget."""
+
+    budget: int
+    solved: int
+    total: int
+    mean_steps: float
+
+    @property
+    def share(self) -> float:
+        return self.solved / self.total
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "budget": self.budget,
+            "solved": self.solved,
+            "total": self.total,
+            "share": round(self.share, 4),
+            "mean_steps": round(self.mean_steps, 3),
+        }
+
+
+class Streams(Protocol):
+    """The part of the model facade that the entropy curve needs."""
+
+    def stream(self, prompt: Any, **settings: Any) -> Any: ...
+
+
+def measure(evaluate: Callable[[int], EvalResult], budgets: Sequence[int] = BUDGETS) -> list[CurvePoint]:
+    """The points of one model; `evaluate` runs the task with a step budget. Raises `SettingError` for bad budgets."""
+    if not budgets or any(budget < 1 for budget in budgets) or sorted(set(budgets)) != list(budgets):
+        raise SettingError(f"The budgets are {list(budgets)}; they must be rising numbers from 1 up.")
+    points = []
+    for budget in budgets:
+        result = evaluate(budget)
+        points.append(CurvePoint(budget=budget, solved=result.solved, total=result.total, mean_steps=result.mean_steps))
+    return points
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A task that curves can be measured on: its evaluation, its items, and the prompt of one."""
+
+    evaluate: Callable[..., EvalResult]
+    items: Sequence[Any]
+    prompt: Callable[[Any, Any], list[int]]
+    """(model facade, item) -> token ids."""
+
+    def spread(self, count: int) -> Task:
+        """At most `count` items from all over the file, whose beginning may be easier than its end."""
+        return replace(self, items=self.items[:: max(1, len(self.items) // count)][:count])
+
+
+TASKS = ("sudoku", "tools")
+
+
+def task_of(name: str, file: Path | None = None) -> Task:
+    """The task `sudoku` (30 clues) or `tools`, with its own items or those of `file`. Raises `InputError`."""
+    if name == "sudoku":
+        puzzles = sudoku.read_sudoku_csv(file or DATA / "sudoku_30.csv")
+        return Task(
+            evaluate=sudoku.evaluate,
+            items=puzzles,
+            prompt=lambda llm, item: llm.encode_chat(sudoku.messages_for(item)),
+        )
+    if name == "tools":
+        calls = tools.read_tools_jsonl(file or DATA / "tools.jsonl")
+        return Task(
+            evaluate=tools.evaluate,
+            items=calls,
+            prompt=lambda llm, item: llm.encode_chat(item.messages, tools=item.tools),
+        )
+    raise InputError(f"The task is {name!r}; it must be one of {', '.join(TASKS)}.")
+
+
+def of_folder(
+    folder: Path, task: Task, budgets: Sequence[int], *, device: str, adapter: Path | None = None
+) -> list[CurvePoint]:
+    """The curve of a model folder, with an adapter if there is one."""
+    from redraft.llm import load
+
+    llm = load(folder, device=device, adapter=adapter)
+    return measure(lambda budget: task.evaluate(llm, task.items, steps=budget), budgets)
+
+
+def entropies(llm: Streams, prompts: Sequence[Any], **settings: Any) -> list[float]:
+    """Mean entropy in nats per position of the first canvas after each step, over prompts that got so far."""
+    sums: list[list[float]] = []
+    for prompt in prompts:
+        for record in llm.stream(prompt, **settings):
+            if not isinstance(record, DenoiseStep) or record.canvas_index:
+                continue
+            if record.step == len(sums):
+                sums.append([])
+            sums[record.step].append(sum(record.entropy) / len(record.entropy))
+    return [sum(values) / len(values) for values in sums]
+
+
+def draw(
+    curves: Mapping[str, Sequence[CurvePoint]], picture: Path, *, title: str,
+    entropy: Mapping[str, Sequence[float]] | None = None,
+) -> None:  # fmt: skip
+    """Draw curves by name, such as before and after; with `entropy` the entropy curves beside them.
+
+    Raises `SettingError` if matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise SettingError("The picture needs matplotlib: pip install 'redraft[train]'.") from None
+    figure = Figure(figsize=(10 if entropy else 6, 4.5), layout="constrained")
+    axes = figure.subplots(1, 2 if entropy else 1, squeeze=False)[0]
+    for name, points in curves.items():
+        axes[0].plot([p.mean_steps for p in points], [100 * p.share for p in points], marker="o", label=name)
+        for point in points:
+            axes[0].annotate(str(point.budget), (point.mean_steps, 100 * point.share), fontsize=7)
+    axes[0].set(xlabel="steps per canvas (labels: most steps allowed)", ylabel="solved, %", title=title, ylim=(0, 102))
+    for name, values in (entropy or {}).items():
+        axes[1].plot(range(1, len(values) + 1), values, marker=".", label=name)
+    if entropy:
+        axes[1].set(xlabel="step", ylabel="nats per position", yscale="log", title="entropy of the first canvas")
+    for axis in axes:
+        axis.grid(alpha=0.3)
+        axis.legend()
+    figure.savefig(picture, dpi=120)
+
+
+def append_curve(file: Path, step: int, points: Sequence[CurvePoint]) -> None:
+    """Add the curve of training step `step` to a CSV file."""
+    fresh = not file.exists()
+    with file.open("a", encoding="utf-8") as out:
+        out.write("step,budget,solved,total,mean_steps\n" if fresh else "")
+        out.writelines(f"{step},{p.budget},{p.solved},{p.total},{p.mean_steps:.4f}\n" for p in points)
+
+
+def read_curve(file: Path) -> tuple[list[CurvePoint], list[CurvePoint]]:
+    """The first and the last curve of such a file."""
+    rows = [line.split(",") for line in file.read_text(encoding="utf-8").splitlines()[1:]]
+    steps = [int(row[0]) for row in rows]
+    return tuple(  # type: ignore[return-value]
+        [
+            CurvePoint(budget=int(row[1]), solved=int(row[2]), total=int(row[3]), mean_steps=float(row[4]))
+            for row in rows
+            if int(row[0]) == step
+        ]
+        for step in (min(steps), max(steps))
+    )
