@@ -34,6 +34,13 @@ def test_the_filled_text_is_printed_byte_for_byte(cli: Cli, folder: Path, file: 
     assert outcome.err == ""
 
 
+def test_several_holes(cli: Cli, folder: Path, file: Path) -> None:
+    file.write_bytes(b"a = <|fill|>\nb = <|fill|>\n")
+    outcome = cli("fill", file, "--model", folder, *OPTIONS, "--json")
+    first, second = (filling["text"] for filling in outcome.json["fillings"])
+    assert outcome.json["full_text"] == f"a = {first}\nb = {second}\n"
+
+
 def test_standard_input(cli: Cli, folder: Path, file: Path) -> None:
     outcome = cli("fill", "-", "--model", folder, *OPTIONS, stdin=file.read_bytes())
     assert outcome.out.encode() == filled(folder)
@@ -73,7 +80,7 @@ def test_a_terminal_sees_the_hole_settle(cli: Cli, folder: Path, file: Path, mon
     assert "trying every length" in settling
     assert settling.count("first = 1") >= 2
     assert re.search(r"third = 3.*step \d/2", settling, re.DOTALL)
-    assert re.search(r"third = 3\nfilled \d tokens? . best of 3 lengths", left)
+    assert re.search(r"third = 3\nfilled \d tokens? . best of 4 lengths", left)  # with one for the seam
     assert "step 1/" not in left
 
 
@@ -97,9 +104,9 @@ def test_a_failure_leaves_the_file_alone(
     ("content", "words"),
     [
         (b"nothing to fill", "has no hole; mark it with <|fill|>."),
-        (b"a <|fill|> b <|fill|> c", "has 2 holes"),
+        (b"a <|fill|><|fill|> c", "Hole 2 stands directly behind hole 1"),
         (b"\xff\xfe<|fill|>", "is not UTF-8 text: byte 0 cannot be decoded."),
-        (b"<|fill|>", "prefix and suffix are both empty"),
+        (b"<|fill|>", "texts around the hole are all empty"),
     ],
 )
 def test_what_cannot_be_filled(cli: Cli, folder: Path, file: Path, content: bytes, words: str) -> None:

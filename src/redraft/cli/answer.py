@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -11,7 +11,8 @@ from redraft.diffusion.records import DenoiseStep, Record
 
 if TYPE_CHECKING:
     from redraft.cli.trace import TraceWriter
-    from redraft.llm import Stats
+    from redraft.engine.request import Stats
+    from redraft.llm import GenerateResult
 
 INTERRUPTED = "interrupted"
 """The finish reason of an answer that Ctrl-C ended."""
@@ -28,6 +29,8 @@ class Tally:
     started: float = field(default_factory=time.perf_counter)
     seconds: float = 0.0
     latest: DenoiseStep | None = None
+    result: GenerateResult | None = None
+    """What the engine says of an answer that it has finished."""
 
     def add(self, record: Record) -> None:
         """Count one record."""
@@ -50,8 +53,10 @@ class Tally:
 
     def stats(self) -> Stats | None:
         """The cost in the shape of `GenerateResult.stats`; None before anything was committed."""
-        from redraft.llm import Stats
+        from redraft.engine.request import Stats
 
+        if self.result is not None:
+            return self.result.stats
         if not self.steps:
             return None
         return Stats(
@@ -102,7 +107,8 @@ def follow(records: Iterable[Record], screen: Screen, trace: TraceWriter | None 
         except KeyboardInterrupt:
             tally.finish_reason = INTERRUPTED
         finally:
-            if isinstance(records, Generator):
-                records.close()
+            if (close := getattr(records, "close", None)) is not None:
+                close()
+        tally.result = getattr(records, "result", None)
         screen.finish(tally)
     return tally

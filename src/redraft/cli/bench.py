@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from redraft.cli import bench_constraints, bench_gpu, bench_schedule, bench_serve, bench_train
 from redraft.cli.generate import print_json
 from redraft.errors import SettingError
 
@@ -20,6 +21,18 @@ app = typer.Typer(no_args_is_help=True)
 @app.callback()
 def bench() -> None:
     """Measure how fast a model runs."""
+
+
+for command in (
+    bench_constraints.constraints,
+    bench_gpu.step,
+    bench_gpu.kernels,
+    bench_gpu.roofline,
+    bench_schedule.schedule,
+    bench_train.train,
+):
+    app.command()(command)
+app.command()(bench_serve.serve)
 
 
 @app.command()

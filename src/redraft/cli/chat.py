@@ -42,7 +42,7 @@ def chat(
 
     from redraft.cli.trace import check_writable
 
-    given = sampling.given(stop=output.stop)
+    given = sampling.given(stop=output.stop, latency_budget_ms=output.latency_budget_ms)
     check_writable(output.trace)
     llm = model.load()
     llm.encode_chat([{"role": "user", "content": "?"}])  # no chat template: say so before anybody types

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redraft.cli.answer import INTERRUPTED, follow
+from redraft.cli.constraints import ConstraintOptions
 from redraft.cli.options import ModelOptions, OutputOptions, SamplingOptions, expand_groups, read_text
 from redraft.config import resolve_settings
 from redraft.errors import InputError
@@ -38,6 +39,7 @@ def generate(
     *,
     model: ModelOptions,
     sampling: SamplingOptions,
+    constraints: ConstraintOptions,
     output: OutputOptions,
 ) -> None:
     """Answer one prompt; in a terminal the canvas settles live.
@@ -48,11 +50,11 @@ def generate(
     from redraft.cli.view import open_screen
 
     text = _checked_prompt(prompt, raw=raw, system=system)
-    given = sampling.given(stop=output.stop)
+    given, limits = sampling.given(stop=output.stop, latency_budget_ms=output.latency_budget_ms), constraints.given()
     check_writable(output.trace)
     llm = model.load()
     messages = [{"role": "system", "content": system}] if system else []
-    records = llm.stream(text if raw else [*messages, {"role": "user", "content": text}], raw=raw, **given)
+    records = llm.stream(text if raw else [*messages, {"role": "user", "content": text}], raw=raw, **given, **limits)
     screen = open_screen(
         llm.tokenizer, llm.eos_ids, steps=step_cap(llm, given), live=not output.no_live, json=output.json
     )

@@ -77,19 +77,27 @@ def description(config: ModelConfig) -> dict[str, Any]:
 
     text, vision = accounting.text_parts(config), accounting.vision_parts(config)
     stored = accounting.total(text) + accounting.total(vision)
+    formats = (*accounting.BYTES_PER_PARAMETER, *accounting.FORMATS)
     return {
         "architecture": architecture(config),
         "parameters": {
             "parts": [
-                {"name": part.name, "each": part.each, "count": part.count, "total": part.total, "active": part.active}
+                {
+                    "name": part.name,
+                    "each": part.each,
+                    "count": part.count,
+                    "total": part.total,
+                    "active": part.active,
+                    "bytes": {name: part.bytes_in(name) for name in formats},
+                }
                 for part in (*text, *vision)
             ],
             "text": accounting.total(text),
             "stored": stored,
             "active_per_token": accounting.active_per_token(config),
         },
-        "bytes": {name: stored * size for name, size in accounting.BYTES_PER_PARAMETER.items()},
-        "text_bytes": {name: accounting.total(text) * size for name, size in accounting.BYTES_PER_PARAMETER.items()},
+        "bytes": {name: accounting.bytes_in((*text, *vision), name) for name in formats},
+        "text_bytes": {name: accounting.bytes_in(text, name) for name in formats},
         "kv_bytes_per_token": {
             cost.kind: {"layers": cost.layers, "bytes": cost.bytes_per_token, "kept_tokens": cost.kept_tokens}
             for cost in accounting.kv_costs(config)
@@ -125,6 +133,7 @@ def _print(model: str, config: ModelConfig) -> None:
     console.print(model, style="bold", markup=False)
     console.print(_table(architecture(config)))
     console.print(_parts_table(config))
+    console.print(_bytes_table(config))
     console.print(_table(_costs(config)))
 
 
@@ -139,14 +148,10 @@ def _table(rows: dict[str, Any]) -> Any:
 
 
 def _costs(config: ModelConfig) -> dict[str, str]:
-    """Bytes of the weights, and of the bf16 cache per token and for a full context."""
+    """Parameters at work, and bytes of the bf16 cache per token and for a full context."""
     from redraft.model import accounting
 
-    text, vision = accounting.text_parts(config), accounting.vision_parts(config)
     rows = {"active per token": f"{accounting.active_per_token(config):,} parameters"}
-    for name, size in accounting.BYTES_PER_PARAMETER.items():
-        with_vision = f", {_bytes(accounting.total(text + vision) * size)} with vision" if vision else ""
-        rows[f"weights in {name}"] = _bytes(accounting.total(text) * size) + with_vision
     costs = accounting.kv_costs(config)
     for cost in costs:
         kept = "every token" if cost.kept_tokens is None else f"the last {cost.kept_tokens:,} tokens"
@@ -158,16 +163,10 @@ def _costs(config: ModelConfig) -> dict[str, str]:
 
 
 def _parts_table(config: ModelConfig) -> Any:
-    from rich import box
-    from rich.table import Table
-
     from redraft.model import accounting
 
     text, vision = accounting.text_parts(config), accounting.vision_parts(config)
-    table = Table("part", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    for name in ("each", "count", "parameters"):
-        table.add_column(name, justify="right")
-    table.add_column("share", justify="right")
+    table = _numbers_table("each", "count", "parameters", "share")
     whole = accounting.total(text) + accounting.total(vision)
     for part in (*text, *vision):
         table.add_row(part.name, f"{part.each:,}", str(part.count), f"{part.total:,}", f"{part.total / whole:.1%}")
@@ -175,6 +174,33 @@ def _parts_table(config: ModelConfig) -> Any:
     table.add_row("text model", "", "", f"{accounting.total(text):,}", f"{accounting.total(text) / whole:.1%}")
     if vision:
         table.add_row("all stored", "", "", f"{whole:,}", "100.0%", style="bold")
+    return table
+
+
+def _bytes_table(config: ModelConfig) -> Any:
+    """What every part takes in every number format."""
+    from redraft.model import accounting
+
+    text, vision = accounting.text_parts(config), accounting.vision_parts(config)
+    formats = (*accounting.BYTES_PER_PARAMETER, *accounting.FORMATS)
+    table = _numbers_table(*formats)
+    rows = {part.name: (part,) for part in (*text, *vision)} | {"text model": text}
+    if vision:
+        rows["all stored"] = (*text, *vision)
+    for name, parts in rows.items():
+        if name == "text model":
+            table.add_section()
+        table.add_row(name, *(_bytes(accounting.bytes_in(parts, format)) for format in formats))
+    return table
+
+
+def _numbers_table(*columns: str) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table("part", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
     return table
 
 

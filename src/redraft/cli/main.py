@@ -11,10 +11,16 @@ import typer
 
 from redraft.cli import bench, evaluate
 from redraft.cli.chat import chat
+from redraft.cli.decide import decide
+from redraft.cli.distill import distill
+from redraft.cli.edit import edit
 from redraft.cli.fill import fill
 from redraft.cli.generate import EXIT_INTERRUPTED, generate
 from redraft.cli.inspect import inspect
+from redraft.cli.merge import merge
+from redraft.cli.quantize import quantize
 from redraft.cli.replay import replay
+from redraft.cli.serve import serve
 from redraft.cli.training import train
 from redraft.errors import InputError, RedraftError
 
@@ -34,8 +40,14 @@ app = typer.Typer(
 app.command()(generate)
 app.command()(chat)
 app.command()(fill)
+app.command()(edit)
+app.command()(decide)
 app.command()(replay)
 app.command()(inspect)
+app.command()(quantize)
+app.command()(merge)
+app.command()(distill)
+app.command()(serve)
 app.command()(train)
 app.add_typer(evaluate.app, name="eval", help="Measure what a model can do: sudoku, infill, tools, smalltalk.")
 app.add_typer(bench.app, name="bench", help="Measure how fast a model runs.")

@@ -42,7 +42,7 @@ class ModelOptions:
     dtype: Annotated[str, _option(_MODEL, "--dtype", "auto (default), bfloat16 or float32.", "DTYPE")] = "auto"
     quantization: Annotated[
         str | None,
-        _option(_MODEL, "--quantization", "Weight format; this version has none but the stored one.", "FORMAT"),
+        _option(_MODEL, "--quantization", "fp8 or int4 (experts; the rest fp8); else as stored.", "FORMAT"),
     ] = None
 
     def load(self) -> LLM:
@@ -92,6 +92,10 @@ class OutputOptions:
 
     stop: Annotated[
         list[str] | None, _option(_SAMPLING, "--stop", "End the answer before this text; may be repeated.", "TEXT")
+    ] = None
+    latency_budget_ms: Annotated[
+        float | None,
+        _option(_SAMPLING, "--latency-budget-ms", "Take as many steps as fit this time, from measured speed.", "MS"),
     ] = None
     trace: Annotated[
         Path | None, _option(_OUTPUT, "--trace", "Write every step to FILE (JSONL, see `redraft replay`).", "FILE")

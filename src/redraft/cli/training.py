@@ -19,10 +19,14 @@ def train(
     max_seconds: Annotated[
         float | None, typer.Option("--max-seconds", metavar="S", help="Stop cleanly after this time.")
     ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", metavar="", help="Show decoded samples of the data instead of training.")
+    ] = False,
     device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")] = "auto",
     json: JsonFlag = False,
 ) -> None:
     """Train a model from a TOML recipe, or go on training it."""
-    from redraft.cli.train import run
+    from redraft.cli.train import check_alone, run
 
-    run(recipe, resume=resume, out=out, max_seconds=max_seconds, device=device, as_json=json)
+    action = check_alone if check else run
+    action(recipe, resume=resume, out=out, max_seconds=max_seconds, device=device, as_json=json)

@@ -1,0 +1,66 @@
+"""`redraft bench constraints`: JSON schemas compiled and obeyed, and what a constrained step costs."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from redraft.cli.generate import print_json
+from redraft.errors import InputError
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 40},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "email": {"type": "string", "format": "email"},
+        "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 5},
+        "address": {"type": "object", "properties": {"street": {"type": "string"}, "city": {"type": "string"}}},
+    },
+    "required": ["name", "age"],
+}
+"""A schema of everyday size, for the cost of a step."""
+
+
+def constraints(
+    file: Annotated[
+        Path | None, typer.Argument(help="JSONL with name and schema; without it, only a step.", metavar="[FILE]")
+    ] = None,
+    model: Annotated[str, typer.Option("--model", metavar="MODEL", help="tiny, a folder, or a hub id.")] = "tiny",
+    tokenizer: Annotated[
+        Path | None, typer.Option("--tokenizer", metavar="FILE", help="Another tokenizer.json; measures no step.")
+    ] = None,
+    limit: Annotated[int | None, typer.Option("--limit", metavar="N", help="Only the first N schemas.")] = None,
+    answers: Annotated[int, typer.Option("--answers", metavar="N", help="Random answers to each, validated.")] = 2,
+    repetitions: Annotated[int, typer.Option("--repetitions", metavar="N", help="Timed answers of each kind.")] = 3,
+) -> None:
+    """Compile JSON schemas, validate random answers, and time a denoising step with and without a constraint.
+
+    The last line is JSON. Times are of this process alone.
+    """
+    from redraft.bench.constraints import measure_overhead, measure_schemas, read_schemas, validator
+    from redraft.cli.options import ModelOptions
+    from redraft.text.tokenizer import Tokenizer
+
+    if file is None and tokenizer is not None:
+        raise InputError("--tokenizer needs a FILE of schemas.")
+    llm = None if tokenizer is not None else ModelOptions(model=model, device="cpu", dtype="float32").load()
+    found: dict[str, Any] = {"model": model if tokenizer is None else tokenizer.name}
+    if file is not None:
+        words = Tokenizer.from_file(tokenizer) if tokenizer is not None else None
+        used = words or (llm.tokenizer if llm is not None else None)
+        assert used is not None
+        schemas = read_schemas(file)[:limit]
+        figures = measure_schemas(used, schemas, answers=answers, validate=validator() if answers else None)
+        found |= {"vocabulary": used.vocab_size} | figures.to_dict()
+    if llm is not None:
+        found |= measure_overhead(llm, PERSON, repetitions=repetitions)
+    for name, value in found.items():
+        print(f"{name:18} {value}")
+    command = shlex.join(["redraft", *sys.argv[1:]])
+    print_json(found | {"processor": platform.processor() or platform.machine(), "command": command})

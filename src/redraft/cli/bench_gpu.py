@@ -1,0 +1,236 @@
+"""`redraft bench step`, `bench kernels` and `bench roofline`: one denoising step on a GPU against its floor."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redraft.cli.generate import print_json
+from redraft.errors import SettingError
+
+if TYPE_CHECKING:
+    from redraft.bench.kernels import OperationResult
+    from redraft.bench.roofline import Ceilings, Component
+    from redraft.bench.step import StepResult
+    from redraft.config import ModelConfig
+    from redraft.model.packed.transformer import PackedTransformer
+
+RESULTS = Path("benchmarks/results")
+
+Model = Annotated[str, typer.Option("--model", metavar="MODEL", help="26b-a4b, tiny, a folder, or a hub id.")]
+Random = Annotated[bool, typer.Option("--random-weights", metavar="", help="Draw weights; MODEL may be a shape.")]
+Quantization = Annotated[str | None, typer.Option("--quantization", metavar="FORMAT", help="fp8 or int4; else bf16.")]
+Batch = Annotated[str, typer.Option("--batch", metavar="N,N", help="Canvases at a time.")]
+Context = Annotated[str, typer.Option("--context", metavar="N,N", help="Tokens before every canvas.")]
+Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto or cuda:N.")]
+Folder = Annotated[Path | None, typer.Option("--results", metavar="FOLDER", help="Where dated files go.")]
+
+
+def step(
+    model: Model = "26b-a4b",
+    random_weights: Random = False,
+    dtype: Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="bfloat16, the only one here.")] = "bfloat16",
+    quantization: Quantization = None,
+    batch: Batch = "1,4,16",
+    context: Context = "1024",
+    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Denoising steps of a canvas.")] = 16,
+    repeats: Annotated[int, typer.Option("--repeats", metavar="N", help="How often a canvas is measured.")] = 5,
+    device: Device = "auto",
+    results: Folder = None,
+) -> None:
+    """Milliseconds of one denoising step, sampler included, its floor, and where the time goes. Needs a CUDA GPU.
+
+    Prints a table and a line of JSON; with --results also writes a dated JSON file and a chart there.
+    """
+    from redraft.bench.gpu import free_cached_memory, measure_ceilings, require_gpu
+    from redraft.bench.step import cases, measure_step, record
+
+    target = require_gpu(device)
+    if dtype not in ("bfloat16", "bf16"):
+        raise SettingError(f"dtype is {dtype!r}; the kernels compute in bfloat16.")
+    chosen = cases(_numbers("batch", batch), _numbers("context", context), steps=_at_least_1("steps", steps),
+                   repeats=_at_least_1("repeats", repeats))  # fmt: skip
+    network = _packed(model, random_weights, target, quantization)
+    ceilings = measure_ceilings(target)
+    free_cached_memory()
+    command, records = shlex.join(["redraft", *sys.argv[1:]]), []
+    for case in chosen:
+        result = measure_step(network, case, ceilings)
+        _print(model, result)
+        records.append(record(result, ceilings, target, command) | {"model": model, "random_weights": random_weights})
+    _finish("step", records, results)
+
+
+def roofline(
+    model: Model = "26b-a4b",
+    quantization: Quantization = None,
+    batch: Batch = "1,4,16",
+    context: Context = "1024",
+    measured: Annotated[bool, typer.Option("--measured", metavar="", help="With this GPU's own ceilings.")] = False,
+    results: Folder = None,
+) -> None:
+    """The floor of a step by component, from the shape alone, at the ceilings of an H200 or of this GPU."""
+    from redraft.bench.gpu import measure_ceilings, require_gpu
+    from redraft.bench.roofline import H200, floor_ms, step_components
+
+    ceilings = measure_ceilings(require_gpu()) if measured else H200
+    config, records = _shape(model), []
+    for tokens in _numbers("context", context):
+        for canvases in _numbers("batch", batch):
+            parts = step_components(config, quantization=quantization, batch=canvases, context=tokens)
+            _print_floor(canvases, tokens, quantization, parts, ceilings)
+            records.append({
+                "bench": "roofline", "model": model, "batch": canvases, "context": tokens,
+                "quantization": quantization, "ceilings": ceilings.to_dict(),
+                "floor_ms": round(floor_ms(parts, ceilings), 3),
+                "components": [
+                    {"name": part.name, "bytes": part.bytes, "flops": part.flops,
+                     "floor_ms": round(part.floor_ms(ceilings), 4)}
+                    for part in parts
+                ],
+            })  # fmt: skip
+    _finish("roofline", records, results)
+
+
+def kernels(
+    model: Model = "26b-a4b",
+    quantization: Quantization = None,
+    batch: Batch = "1",
+    context: Context = "1024",
+    device: Device = "auto",
+    results: Folder = None,
+) -> None:
+    """Every operation of a step at the model's shape: its time, and its error against fp32 beside eager bf16's.
+
+    Takes one layer of each kind with random weights. Needs a CUDA GPU.
+    """
+    from redraft.bench.gpu import require_gpu
+    from redraft.bench.kernels import measure_kernels
+
+    target = require_gpu(device)
+    records = []
+    for tokens in _numbers("context", context):
+        for canvases in _numbers("batch", batch):
+            found = measure_kernels(_shape(model), target, quantization=quantization, batch=canvases, context=tokens)
+            _print_kernels(found)
+            records.append({"bench": "kernels", "model": model, "batch": canvases, "context": tokens,
+                            "quantization": quantization, "operations": [one.to_dict() for one in found]})  # fmt: skip
+    _finish("kernels", records, results)
+
+
+def _packed(model: str, random: bool, device: Any, quantization: str | None) -> PackedTransformer:
+    """The model to measure: a shape filled with random weights, or a folder's own."""
+    import torch
+
+    from redraft.bench.random_weights import random_source
+    from redraft.model.packed.build import check_format, pack
+    from redraft.model.packed.load import check_device, check_room, load_packed
+    from redraft.model.packed.transformer import PackedTransformer
+    from redraft.model.presets import PRESETS
+
+    if not random:
+        if model in PRESETS and model != "tiny":
+            raise SettingError(f"{model} is a shape without weights; add --random-weights or name a folder.")
+        return load_packed(model, device=device, dtype="bfloat16", quantization=quantization)
+    check_format(quantization)
+    check_device(device, quantized=quantization is not None)
+    config = _shape(model)
+    check_room(config, quantization or "bf16", device)
+    source = random_source(config, device, torch.bfloat16)
+    return PackedTransformer(pack(config, source, device=device, dtype=torch.bfloat16, quantization=quantization))
+
+
+def _shape(model: str) -> ModelConfig:
+    """A preset's shape or a folder's."""
+    from redraft.model.folders import read_config, resolve_folder
+    from redraft.model.presets import PRESETS
+
+    return PRESETS[model] if model in PRESETS else read_config(resolve_folder(model, weights=False))
+
+
+def _numbers(name: str, text: str) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise SettingError(f"{name} is {text!r}; it must be whole numbers with commas between them.") from None
+    return [_at_least_1(name, number) for number in numbers]
+
+
+def _at_least_1(name: str, number: int) -> int:
+    if number < 1:
+        raise SettingError(f"{name} is {number}; it must be at least 1.")
+    return number
+
+
+def _finish(name: str, records: list[dict[str, Any]], folder: Path | None) -> None:
+    """Write the dated files if a folder is named, and print the JSON."""
+    from redraft.bench.results import write_results
+
+    folder = RESULTS if folder is None and RESULTS.is_dir() else folder
+    written = {} if folder is None else {"files": [str(file) for file in write_results(name, records, folder)]}
+    print_json((records[-1] if len(records) == 1 else {"bench": name, "results": records}) | written)
+
+
+def _table(title: str, *columns: str) -> Any:
+    from rich.table import Table
+
+    table = Table(title, box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for column in columns:
+        table.add_column(column, justify="right")
+    return table
+
+
+def _print(model: str, result: StepResult) -> None:
+    from rich.console import Console
+
+    console, found = Console(highlight=False), result.to_dict()
+    table = _table("component", "ms", "floor ms", "% of floor")
+    for part in result.parts:
+        share = f"{100 * part.floor_ms / part.ms:.0f}" if part.floor_ms and part.ms else ""
+        table.add_row(part.name, f"{part.ms:.3f}", f"{part.floor_ms:.3f}" if part.floor_ms else "", share)
+    spread, graph = found["ms_per_forward_spread"], found["graph_ms"]
+    console.print(
+        f"\n{model} {result.quantization or 'bf16'}, {result.case.batch} canvases behind {result.case.context} tokens: "
+        f"{result.ms:.2f} ms per forward ({spread['min']:.2f} to {spread['max']:.2f}; graph {graph['median']:.2f}), "
+        f"floor {result.floor_ms:.2f} ms ({found['percent_of_floor']:.0f} %)\n"
+        f"{found['distinct_experts']} experts touched per layer; {found['tokens_per_second']:.0f} tokens/s at "
+        f"{result.case.steps} steps + commit, {found['tokens_per_second_fused_commit']:.0f} with the commit fused, "
+        f"{found['tokens_per_second_published']:.0f} at 19.7 tokens per forward; {found['memory_gb']} GB",
+        markup=False,
+    )
+    console.print(table)
+
+
+def _print_floor(
+    batch: int, context: int, quantization: str | None, parts: tuple[Component, ...], ceilings: Ceilings
+) -> None:
+    from rich.console import Console
+
+    from redraft.bench.roofline import floor_ms
+
+    table = _table("component", "GB", "TFLOP", "bytes ms", "products ms", "floor ms")
+    for part in parts:
+        times = part.bytes_ms(ceilings), part.flops_ms(ceilings), part.floor_ms(ceilings)
+        table.add_row(
+            part.name, f"{part.bytes / 1e9:.2f}", f"{part.flops / 1e12:.3f}", *(f"{time:.3f}" for time in times)
+        )
+    console = Console(highlight=False)
+    title = f"\n{quantization or 'bf16'}, {batch} canvases behind {context} tokens"
+    console.print(f"{title}: {floor_ms(parts, ceilings):.2f} ms", markup=False)
+    console.print(table)
+
+
+def _print_kernels(found: list[OperationResult]) -> None:
+    from rich.console import Console
+
+    table = _table("operation", "layer", "us", "error", "eager bf16's", "ratio")
+    for one in found:
+        numbers = (
+            (f"{one.error:.2e}", f"{one.eager_error:.2e}", f"{one.ratio:.2f}") if one.error is not None else ("",) * 3
+        )
+        table.add_row(one.name, one.layer, f"{one.microseconds:.1f}", *numbers)
+    Console(highlight=False).print(table)

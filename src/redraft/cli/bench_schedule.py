@@ -1,0 +1,109 @@
+"""`redraft bench schedule`: the scheduler's policies against each other."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from redraft.cli.generate import print_json
+from redraft.errors import SettingError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from redraft.bench.schedule import Measured, Row
+
+
+def schedule(
+    model: Annotated[str, typer.Option("--model", metavar="MODEL", help="tiny, a folder, or a hub id.")] = "tiny",
+    simulated: Annotated[int, typer.Option("--simulated", metavar="N", help="Requests per simulation.")] = 150,
+    measured: Annotated[int, typer.Option("--measured", metavar="N", help="Requests for the model; 0 for none.")] = 12,
+    slots: Annotated[int, typer.Option("--slots", metavar="N", help="Requests worked on at a time.")] = 8,
+    max_tokens: Annotated[int, typer.Option("--max-tokens", metavar="N", help="Of each answer measured.")] = 64,
+    device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")] = "auto",
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the simulations there.")] = None,
+) -> None:
+    """Mixed steps, one step at a time, and run-to-completion: simulated on recorded step counts, and measured.
+
+    Simulations run the real scheduler against a cost model of a forward. Prints tables; the last line is JSON.
+    """
+    from rich.console import Console
+
+    from redraft.bench.cpu import processor, versions
+    from redraft.bench.schedule import COSTS, simulate_all
+    from redraft.bench.schedule_plot import draw
+
+    for name, value, least in (("simulated", simulated, 1), ("measured", measured, 0), ("slots", slots, 1)):
+        if value < least:
+            raise SettingError(f"{name} is {value}; it must be at least {least}.")
+    console = Console(highlight=False)
+    console = Console(highlight=False, width=max(console.width, 132))  # the tables are unreadable when they wrap
+    rows = simulate_all(requests=simulated, slots=slots)
+    _print(console, rows)
+    if plot is not None:
+        draw(rows, plot)
+    # A third of them at a time, so that there is something to decide.
+    answers = _measure(model, device, measured, max(1, min(slots, measured // 3)), max_tokens) if measured else []
+    if answers:
+        _print_measured(console, model, answers)
+    record = {
+        "bench": "schedule",
+        "simulated": [row.to_dict() for row in rows],
+        "measured": [one.to_dict() for one in answers],
+        "costs": {cost.name: {"ms_at_tokens": dict(cost.points), "source": cost.source} for cost in COSTS},
+        "model": model,
+        "slots": slots,
+        "device": processor(),
+        "versions": versions(),
+        "command": shlex.join(["redraft", *sys.argv[1:]]),
+    }
+    print_json(record)
+
+
+def _measure(model: str, device: str, requests: int, slots: int, max_tokens: int) -> list[Measured]:
+    """Every policy in turn, after a round that is thrown away."""
+    from redraft.bench.schedule import measure
+    from redraft.cli.options import ModelOptions
+    from redraft.engine.settings import POLICIES
+
+    llm = ModelOptions(model=model, device=device).load()
+    measure(llm, "mixed", requests=1, slots=1, max_tokens=16)
+    return [measure(llm, policy, requests=requests, slots=slots, max_tokens=max_tokens) for policy in POLICIES]
+
+
+def _print(console: Console, rows: list[Row]) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("cost", "steps", "load", "policy"):
+        table.add_column(name, no_wrap=True)
+    for name in ("canvases/s", "first canvas p50", "p95", "answer p50", "p95", "canvases/forward"):
+        table.add_column(name, justify="right")
+    for row in rows:
+        times = (f"{seconds:.2f} s" for seconds in (*row.first_canvas, *row.answer))
+        load = "all at once" if row.load is None else f"{row.load:.0%}"
+        table.add_row(
+            row.cost, row.steps, load, row.policy, f"{row.canvases_per_second:.2f}", *times, f"{row.occupancy:.2f}"
+        )
+    console.print(table)
+
+
+def _print_measured(console: Console, model: str, answers: list[Measured]) -> None:
+    from rich.table import Table
+
+    table = Table(f"{model}, measured", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("tok/s", "canvases/s", "first canvas p50", "p95", "canvases/forward", "scheduler"):
+        table.add_column(name, justify="right")
+    for one in answers:
+        row = one.row
+        table.add_row(
+            row.policy, f"{one.tokens / one.seconds:.1f}", f"{row.canvases_per_second:.2f}",
+            f"{row.first_canvas[0]:.2f} s", f"{row.first_canvas[1]:.2f} s", f"{row.occupancy:.2f}",
+            f"{one.scheduler_share:.2%} of a forward",
+        )  # fmt: skip
+    console.print()
+    console.print(table)

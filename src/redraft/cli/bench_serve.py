@@ -1,0 +1,188 @@
+"""`redraft bench serve`: how a server holds up when many ask at once."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from redraft.cli.generate import print_json
+from redraft.errors import InputError, RedraftError
+
+if TYPE_CHECKING:
+    from redraft.bench.load import Level
+
+
+def serve(
+    url: Annotated[
+        str | None, typer.Option("--url", metavar="URL", help="A running server; started here otherwise.")
+    ] = None,
+    model: Annotated[
+        str, typer.Option("--model", metavar="MODEL", help="What the server started here serves.")
+    ] = "tiny",
+    concurrency: Annotated[
+        str, typer.Option("--concurrency", metavar="N,N", help="Closed loop: clients at a time.")
+    ] = "1,4,8",
+    rates: Annotated[str, typer.Option("--rates", metavar="X,X", help="Open loop: requests per second.")] = "",
+    requests: Annotated[int, typer.Option("--requests", metavar="N", help="Requests of each load.")] = 32,
+    lengths: Annotated[
+        Path | None, typer.Option("--lengths", metavar="FILE", help="JSONL of prompt_tokens and max_tokens.")
+    ] = None,
+    preset: Annotated[str | None, typer.Option("--preset", metavar="NAME", help="fast, balanced or careful.")] = None,
+    steps: Annotated[int | None, typer.Option("--steps", metavar="N", help="Most denoising steps per canvas.")] = None,
+    target: Annotated[
+        float, typer.Option("--target", metavar="S", help="Goodput counts first canvases within S seconds.")
+    ] = 2.0,
+    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="API key of the server.")] = None,
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write a plot (PNG or SVG).")] = None,
+) -> None:
+    """Time to first canvas, whole answers, goodput and tokens/s, closed loop and open loop; the last line is JSON."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from redraft.bench.load import Runner, Target, make_jobs, read_lengths
+
+    clients, speeds = _numbers("concurrency", concurrency), _numbers("rates", rates)
+    if requests < 1 or not clients + speeds:
+        raise InputError("requests must be at least 1, and --concurrency or --rates must name a load.")
+    pairs = read_lengths(lengths)
+    if plot is not None:
+        _require_matplotlib()
+    settings = {name: value for name, value in (("preset", preset), ("steps", steps)) if value is not None}
+    console = Console(stderr=True)
+    levels: list[Level] = []
+    with _server(url, model) as address, Progress(console=console, disable=not console.is_terminal) as bar:
+        server = Target(address, key=key)
+        name = server.get("/v1/models")["data"][0]["id"]
+        runner = Runner(server, name, make_jobs(server, pairs, _text(), requests), settings)
+        task = bar.add_task("asking", total=requests * (len(clients) + len(speeds)))
+        Runner(server, name, make_jobs(server, pairs[:1], _text(), 2), settings).closed(1, lambda: None)  # warm up
+        levels += [runner.closed(int(count), lambda: bar.advance(task)) for count in clients]
+        levels += [runner.open(rate, lambda: bar.advance(task)) for rate in speeds]
+    rows = [level.to_dict(target) for level in levels]
+    _print(name, rows, target)
+    if plot is not None:
+        _plot(rows, name, plot)
+    print_json(_facts(name, rows, settings, pairs, target))
+
+
+def _numbers(name: str, text: str) -> list[float]:
+    try:
+        numbers = [float(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise InputError(f"{name} is {text!r}; it must be numbers, separated by commas.") from error
+    if any(not 0 < number <= 4096 or (name == "concurrency" and number % 1) for number in numbers):
+        raise InputError(f"{name} is {text!r}; it must be above 0, at most 4096, and whole for clients.")
+    return numbers
+
+
+@contextmanager
+def _server(url: str | None, model: str) -> Iterator[str]:
+    """The address of a server: the given one, or one that lives as long as the benchmark."""
+    if url is not None:
+        yield url
+        return
+    command = [sys.executable, "-m", "redraft.cli.main", "serve", "--port", "0", "--model", model]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield _address(process)
+        finally:
+            process.terminate()
+            process.communicate()
+
+
+def _address(process: subprocess.Popen[str]) -> str:
+    import threading
+
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if found := re.search(r" at (http://\S+) ", line):
+            # Nobody reads the log from here on, but it must not fill the pipe.
+            threading.Thread(target=process.stderr.read, daemon=True).start()
+            return found[1]
+    raise RedraftError("The server did not start: " + "".join(said).strip().removeprefix("error: "))
+
+
+def _text() -> str:
+    """Real text: prompts of random tokens would distort everything that depends on content."""
+    lines = (files("redraft.eval") / "data" / "infill.jsonl").read_text(encoding="utf-8").splitlines()
+    return "\n".join(str(json.loads(line).get("prefix", "")) for line in lines)
+
+
+def _require_matplotlib() -> None:
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        raise RedraftError("A plot needs matplotlib: pip install 'redraft[train]'.")
+
+
+def _print(model: str, rows: Sequence[dict[str, Any]], target: float) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    console.print(f"{model}: seconds to the first canvas and to the whole answer, p50 and p95\n", markup=False)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    table.add_column("load", no_wrap=True)
+    for name in ("first", "p95", "answer", "p95", "good/s", "tok/s", "steps", "per fwd", "busy", "failed"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        load = (
+            f"{row['load']:g} client{'s' if row['load'] > 1 else ''}"
+            if row["mode"] == "closed"
+            else f"{row['load']:g}/s"
+        )
+        times = (f"{row[name]:.2f}" for name in ("first_canvas_p50", "first_canvas_p95", "answer_p50", "answer_p95"))
+        table.add_row(load, *times, f"{row['goodput']:.2f}", f"{row['tokens_per_second']:.1f}",
+                      f"{row['steps_per_canvas']:.1f}", f"{row['tokens_per_forward']:.1f}", f"{row['model_busy']:.0%}",
+                      str(row["failed"]))  # fmt: skip
+    console.print(table)
+    console.print(
+        f"\ngood/s: answers per second whose first canvas came within {target:g} s\nsteps: per canvas; per fwd: tokens "
+        "per forward\nbusy: share of the time that forwards ran; 100 % is the ceiling, the rest is the server"
+    )
+
+
+def _plot(rows: Sequence[dict[str, Any]], model: str, file: Path) -> None:
+    """Tokens per second and the wait for the first canvas, over the load."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 3.2), layout="constrained")
+    speed, wait = figure.subplots(1, 2)
+    for mode, mark in (("closed", "o-"), ("open", "s--")):
+        part = [row for row in rows if row["mode"] == mode]
+        if not part:
+            continue
+        loads, label = [row["load"] for row in part], "clients" if mode == "closed" else "requests/s"
+        speed.plot(loads, [row["tokens_per_second"] for row in part], mark, label=label)
+        wait.plot(loads, [row["first_canvas_p50"] for row in part], mark, label=f"{label}, p50")
+        wait.plot(loads, [row["first_canvas_p95"] for row in part], mark, label=f"{label}, p95", alpha=0.5)
+    for axes, title in ((speed, f"{model}: tokens per second"), (wait, "seconds to the first canvas")):
+        axes.set_title(title, fontsize=10)
+        axes.set_xlabel("load")
+        axes.set_ylim(bottom=0)
+        axes.legend(fontsize=8)
+    figure.savefig(file, dpi=130)
+
+
+def _facts(
+    model: str, rows: list[dict[str, Any]], settings: dict[str, Any], lengths: Sequence[tuple[int, int]], target: float
+) -> dict[str, Any]:
+    from redraft.bench.cpu import processor, versions
+
+    return {
+        "results": rows, "model": model, "settings": settings, "lengths": [list(pair) for pair in lengths],
+        "target_seconds": target, "device": processor(), "versions": versions(),
+        "command": shlex.join(["redraft", *sys.argv[1:]]),
+    }  # fmt: skip

@@ -1,0 +1,51 @@
+"""`redraft bench train`: how fast a model of a shape trains on this machine."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import Annotated
+
+import typer
+
+from redraft.cli.generate import print_json
+from redraft.cli.options import JsonFlag
+
+
+def train(
+    shape: Annotated[str, typer.Option("--shape", metavar="NAME", help="26b-a4b, tiny or nano.")] = "26b-a4b",
+    rank: Annotated[int, typer.Option("--rank", metavar="R", help="Rank of LoRA; 0 trains all weights.")] = 16,
+    rows: Annotated[int, typer.Option("--rows", metavar="N", help="Rows of a batch on each device.")] = 1,
+    tokens: Annotated[int, typer.Option("--tokens", metavar="N", help="Clean tokens of a row.")] = 2048,
+    canvases: Annotated[int, typer.Option("--canvases", metavar="N", help="Canvases of a row.")] = 8,
+    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Timed steps, behind two that warm up.")] = 5,
+    keep: Annotated[
+        bool, typer.Option("--keep-activations", metavar="", help="Keep all activations; faster, more memory.")
+    ] = False,
+    eager: Annotated[bool, typer.Option("--eager", metavar="", help="Do not compile.")] = False,
+    device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")] = "auto",
+    json: JsonFlag = False,
+) -> None:
+    """Train random weights of a shape on random tokens: memory, tokens/s, and percent of the bf16 peak.
+
+    The two streams of a step are the clean rows and their canvases. Under torchrun the figures are of all devices.
+    """
+    from redraft.model.presets import preset
+    from redraft.train.bench import BenchSettings, measure
+    from redraft.train.distributed import World
+
+    settings = BenchSettings(
+        rank=rank, rows=rows, tokens=tokens, canvases=canvases, steps=steps, recompute=not keep, compile=not eager
+    )
+    record = measure(preset(shape), settings, device=device)
+    if not World.from_environment().is_main:
+        return
+    if not json:
+        share = "unknown" if record["share_of_peak"] is None else f"{record['share_of_peak']:.1%}"
+        memory = "" if record["memory_gb"] is None else f", {record['memory_gb']:.1f} GB"
+        print(
+            f"{shape} on {record['devices']} x {record['device']}: {record['seconds_per_step']:.3f} s a step, "
+            f"{record['all_tokens_per_second']:,} tokens/s ({record['clean_tokens_per_second']:,} clean), "
+            f"{record['tflops_per_device']} TFLOP/s a device, {share} of the bf16 peak{memory}"
+        )
+    print_json({"shape": shape, **record, "command": shlex.join(sys.argv)})

@@ -1,0 +1,45 @@
+"""Options that say what an answer must be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import typer
+
+from redraft.cli.options import read_text
+
+_PANEL = "What the answer must be"
+
+
+def _option(name: str, help: str, metavar: str) -> Any:
+    return typer.Option(name, help=help, metavar=metavar, rich_help_panel=_PANEL, show_default=False)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConstraintOptions:
+    """The keywords of `redraft.constraints.build` that the command line offers."""
+
+    json_schema: Annotated[
+        str | None, _option("--json-schema", "JSON that obeys the schema in FILE (- for standard input).", "FILE")
+    ] = None
+    regex: Annotated[str | None, _option("--regex", "Text that PATTERN matches from end to end.", "PATTERN")] = None
+    choices: Annotated[list[str] | None, _option("--choices", "One of these; repeat it for each.", "TEXT")] = None
+    template: Annotated[
+        str | None, _option("--template", 'Text with typed holes, as "Name: {name:str<40}, age {age:int}".', "TEXT")
+    ] = None
+    must_include: Annotated[
+        list[str] | None, _option("--must-include", "Holds this; repeated ones in this order.", "TEXT")
+    ] = None
+    forbidden: Annotated[list[str] | None, _option("--forbidden", "Does not hold this; may be repeated.", "TEXT")] = (
+        None
+    )
+
+    def given(self) -> dict[str, Any]:
+        """What was given, by the names that `LLM.generate` knows. Raises `InputError` for a file that is no schema."""
+        given = {name: value for name, value in vars(self).items() if value}
+        if self.json_schema is not None:
+            from redraft.constraints import schema_of
+
+            given["json_schema"] = schema_of(read_text(self.json_schema, "The JSON schema"))
+        return given

@@ -1,0 +1,49 @@
+"""`redraft distill`: collect a model's own settled answers, to train it on them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from redraft.cli.generate import print_json
+from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups
+from redraft.errors import InputError
+
+
+@expand_groups
+def distill(
+    prompts: Annotated[Path, typer.Argument(help="JSON lines of conversations or prompts.", metavar="PROMPTS.jsonl")],
+    out: Annotated[Path, typer.Argument(help="Where the kept answers go (JSON lines).", metavar="OUT.jsonl")],
+    batch_size: Annotated[int, typer.Option("--batch-size", metavar="N", help="Prompts answered together.")] = 16,
+    *,
+    model: ModelOptions,
+    sampling: SamplingOptions,
+    json: JsonFlag = False,
+) -> None:
+    """Answer prompts with many steps and keep the answers that settled; a recipe then trains on them for few."""
+    from rich.console import Console
+    from rich.progress import MofNCompleteColumn, Progress, TextColumn
+
+    from redraft.train.distill import collect, prompts_of
+
+    given = sampling.given()
+    if batch_size < 1:
+        raise InputError(f"--batch-size is {batch_size}; it must be at least 1.")
+    if out.exists():
+        raise InputError(f"{out} is there already; name a new file.")
+    llm = model.load()
+    steps = given.pop("steps", llm.defaults.steps)
+    asked = list(prompts_of(prompts, llm, tokens=llm.model.config.max_position_embeddings))
+    console = Console(stderr=True)
+    with Progress(TextColumn("answers"), MofNCompleteColumn(), console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task("answers", total=len(asked))
+        result = collect(
+            llm, asked, out, steps=steps, batch_size=batch_size, seed=given.pop("seed", 0),
+            progress=lambda done: bar.update(task, completed=done), **given,
+        )  # fmt: skip
+    if json:
+        print_json({"out": str(out), **vars(result)})
+    else:
+        print(f"{result.kept} of {result.asked} answers settled, in {result.mean_steps:.1f} steps a canvas; see {out}.")

@@ -1,0 +1,55 @@
+"""`redraft merge`: fold a LoRA adapter into a model's weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from redraft.cli.generate import print_json
+from redraft.cli.options import JsonFlag
+from redraft.errors import InputError
+
+_BESIDE = ("*.json", "*.jinja", "*.txt", "*.model")
+"""Files of a model folder that stand beside its weights and are copied as they are."""
+
+
+def merge(
+    model: Annotated[str, typer.Argument(help="tiny, a folder, or a hub id.", metavar="MODEL")],
+    adapter: Annotated[Path, typer.Argument(help="A LoRA adapter's folder, in PEFT's format.", metavar="ADAPTER")],
+    out: Annotated[Path, typer.Argument(help="The new model folder.", metavar="OUT")],
+    json: JsonFlag = False,
+) -> None:
+    """Write a model folder in the Hugging Face layout with an adapter folded into its weights.
+
+    The sum is taken in fp32 and rounded once to the weights' own dtype.
+    """
+    from redraft.model.adapters import load_adapter, shapes_of
+    from redraft.model.adapters import merge as fold
+    from redraft.model.checkpoint import Checkpoint
+    from redraft.model.folders import resolve_folder
+    from redraft.model.weights import load_model, save_model
+
+    folder = resolve_folder(model)
+    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+        raise InputError(f"{out} is there already; name a new folder.")
+    change, dtype = load_adapter(adapter), Checkpoint(folder).dtype
+    network = load_model(folder, "cpu", dtype)
+    change.check_fits(shapes_of(network), str(adapter))
+    fold(network, change)
+    save_model(network, out)
+    _copy_beside(folder, out)
+    if json:
+        print_json({"model": str(out), "weights_changed": len(change.factors)})
+    else:
+        print(f"{len(change.factors)} weights were changed; the model is in {out}.")
+
+
+def _copy_beside(folder: Path, out: Path) -> None:
+    import shutil
+
+    for pattern in _BESIDE:
+        for file in folder.glob(pattern):
+            if not (out / file.name).exists() and not file.name.endswith(".index.json"):
+                shutil.copyfile(file, out / file.name)

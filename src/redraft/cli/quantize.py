@@ -1,0 +1,41 @@
+"""`redraft quantize`: a smaller copy of a model folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from redraft.cli.generate import print_json
+from redraft.cli.options import JsonFlag
+
+
+def quantize(
+    model: Annotated[str, typer.Argument(help="tiny, a folder, or a hub id.", metavar="MODEL")],
+    out: Annotated[Path, typer.Argument(help="The new folder.", metavar="OUT")],
+    format: Annotated[str, typer.Option("--format", help="fp8, or int4 (experts; the rest in fp8).")] = "fp8",
+    group: Annotated[int, typer.Option("--group", help="Inputs that share a scale in int4.")] = 64,
+    json: JsonFlag = False,
+) -> None:
+    """Write a quantized copy of a model, which loads without quantizing again."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from redraft.model.folders import resolve_folder
+    from redraft.model.quantize import quantize_folder
+
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("quantizing", total=None)
+        summary = quantize_folder(
+            resolve_folder(model),
+            out,
+            format,
+            group=group,
+            progress=lambda done, whole: bar.update(task, completed=done, total=whole),
+        )
+    if json:
+        print_json({"model": model, "out": str(out)} | summary)
+        return
+    parts = ", ".join(f"{size / 1e9:.3f} GB {name}" for name, size in summary["bytes_by_format"].items())
+    print(f"{out}: {summary['bytes'] / 1e9:.3f} GB ({parts})")

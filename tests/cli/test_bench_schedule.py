@@ -1,0 +1,68 @@
+"""`bench schedule`: the simulated figures add up, the measured answers are the same whatever the policy."""
+
+import random
+from pathlib import Path
+
+import pytest
+from outcome import Cli
+
+from redraft.bench.schedule import COSTS, CostModel, simulate_all
+from redraft.bench.step_counts import NAMES, QUANTILES, draw_steps
+from redraft.engine.scheduler import Job, Plan, Turn
+from redraft.engine.settings import POLICIES
+
+
+def plan(tokens: int) -> Plan:
+    job = Job(request_id=0, prompt_length=tokens, positions=tokens, length=16)
+    return Plan((Turn(job, (0, tokens), False),), ())
+
+
+def test_a_cost_model_is_lines_through_its_points() -> None:
+    cost = CostModel("x", ((100, 10.0), (200, 14.0), (400, 30.0)), "made up")
+    assert [cost.seconds(plan(n)) for n in (100, 150, 200, 300, 400, 500)] == pytest.approx(
+        [0.010, 0.012, 0.014, 0.022, 0.030, 0.038]
+    )
+    assert cost.seconds(plan(1)) > 0
+    assert cost.fixed_share == pytest.approx(0.6)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_drawn_steps_follow_what_was_recorded(name: str) -> None:
+    luck = random.Random(0)
+    drawn = sorted(draw_steps(name, luck) for _ in range(4000))
+    assert drawn[0] >= 1
+    assert drawn[-1] <= 48
+    for place, steps in QUANTILES.get(name, ()):
+        assert drawn[min(3999, int(place * 4000))] == pytest.approx(steps, abs=1.5) or name == "long-tail"
+    if name == "long-tail":
+        assert sum(drawn) / 4000 == pytest.approx(26.6, abs=1)
+        assert drawn.count(48) / 4000 == pytest.approx(0.21, abs=0.02)
+
+
+def test_where_a_forward_costs_mostly_itself_sharing_it_pays() -> None:
+    rows = {(r.cost, r.policy): r for r in simulate_all(("reasoning",), COSTS, requests=40) if r.load is None}
+    for cost in COSTS:
+        mixed, homogeneous, completion = (rows[cost.name, policy].canvases_per_second for policy in POLICIES)
+        if cost.fixed_share > 0.3:
+            assert mixed > completion > homogeneous
+        elif cost.fixed_share == 0:
+            assert mixed == pytest.approx(completion) == pytest.approx(homogeneous)
+
+
+def test_the_command_simulates_measures_and_draws(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "plots" / "schedule.png"
+    outcome = cli(
+        "bench", "schedule", "--model", folder, "--simulated", 4, "--measured", 3, "--slots", 2, "--max-tokens", 20,
+        "--plot", picture,
+    )  # fmt: skip
+    assert outcome.code == 0, outcome.err
+    assert len(outcome.json["simulated"]) == len(COSTS) * len(NAMES) * 3 * len(POLICIES)
+    measured = outcome.json["measured"]
+    assert [one["policy"] for one in measured] == list(POLICIES)
+    assert len({one["tokens"] for one in measured}) == 1
+    assert picture.stat().st_size > 10_000
+
+
+def test_numbers_of_nothing_are_refused(cli: Cli) -> None:
+    outcome = cli("bench", "schedule", "--simulated", 0)
+    assert (outcome.code, outcome.err) == (2, "error: simulated is 0; it must be at least 1.\n")

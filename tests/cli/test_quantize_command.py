@@ -1,0 +1,29 @@
+"""`redraft quantize`."""
+
+from pathlib import Path
+
+import pytest
+from outcome import Cli
+
+
+def test_the_embedded_model_in_int4(cli: Cli, tmp_path: Path) -> None:
+    shown = cli("quantize", "tiny", str(tmp_path / "out"), "--format", "int4", "--json").json
+    assert set(shown["bytes_by_format"]) == {"as it was", "fp8", "int4"}
+    assert shown["bytes"] == sum(shown["bytes_by_format"].values())
+    assert cli("inspect", str(tmp_path / "out"), "--json").code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("tiny", "OUT", "--format", "fp4"), "format is 'fp4'"),
+        (("tiny", "."), "exists already"),
+        (("tiny", "OUT", "--format", "int4", "--group", "48"), "group is 48"),
+        (("nowhere", "OUT"), "neither"),
+    ],
+)
+def test_bad_input_is_one_sentence(cli: Cli, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
+    ran = cli("quantize", *(str(tmp_path / "out") if part == "OUT" else part for part in arguments))
+    assert ran.code == 2
+    assert words in ran.err
+    assert not (tmp_path / "out").exists()
