@@ -8,12 +8,28 @@ from pathlib import Path
 import redraft
 
 PACKAGE = Path(redraft.__file__).parent
-LAYERS = ["errors", "config", "text", "kernels", "cache", "model", "diffusion", "constraints", "filling", "llm"]
+LAYERS = [
+    "errors",
+    "config",
+    "text",
+    "kernels",
+    "quant",
+    "cache",
+    "model",
+    "diffusion",
+    "constraints",
+    "engine",
+    "filling",
+    "editing",
+    "deciding",
+    "llm",
+    "serve",
+]
 ABOVE = {
     "reference": {"config", "diffusion", "model"},
     "train": {"config", "diffusion", "errors", "eval", "kernels", "model", "text"},
-    "eval": {"config", "diffusion", "errors", "llm", "text"},
-    "bench": {"config", "diffusion", "errors", "kernels", "llm", "model", "text"},
+    "eval": {"config", "deciding", "diffusion", "errors", "llm", "model", "quant", "text"},
+    "bench": {"cache", "config", "constraints", "diffusion", "engine", "errors", "kernels", "llm", "model", "text"},
 }
 """Who may be imported by the parts that stand beside the chain of `LAYERS`; `cli` may import everything."""
 

@@ -1,21 +1,15 @@
 """The front door, on a random model with the embedded tokenizer: settings, prompts, text and stops."""
 
 import dataclasses
-import shutil
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
-import torch
 
 import redraft
+from random_model import write_random_model
 from redraft.config import PRESETS
-from redraft.constraints.fill import causal_score
-from redraft.diffusion.autoregression import prefill
 from redraft.errors import CheckpointError, HubError, PromptError, SettingError
 from redraft.llm import LLM
-from redraft.model import Transformer
-from redraft.model.presets import preset
 
 CANVAS = 16
 
@@ -23,21 +17,7 @@ CANVAS = 16
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the embedded model's tokenizer and template and a very small random network."""
-    where = tmp_path_factory.mktemp("random")
-    assets = Path(str(files("redraft") / "assets" / "tiny"))
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copy(assets / name, where / name)
-    config = dataclasses.replace(
-        preset("nano"), vocab_size=16384, canvas_length=CANVAS, max_position_embeddings=192, eos_token_id=(1,)
-    )
-    torch.manual_seed(0)
-    network = Transformer(config)
-    for parameter in network.parameters():
-        if parameter.ndim > 1:
-            torch.nn.init.normal_(parameter, std=0.15)
-    redraft.save_model(network, where)
-    (where / "generation_config.json").write_text('{"eos_token_id": [1], "max_denoising_steps": 4}')
-    return where
+    return write_random_model(tmp_path_factory.mktemp("random"), canvas=CANVAS, context=192)
 
 
 @pytest.fixture(scope="module")
@@ -199,58 +179,3 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
 def test_an_unreachable_hub_is_one_sentence() -> None:
     with pytest.raises(HubError, match="someone/some-model"):
         redraft.load("someone/some-model")
-
-
-class TestFill:
-    def test_both_sides_come_back_byte_exact(self, llm: LLM) -> None:
-        prefix, suffix = "def f(x):\r\n\treturn ", "  # ünïcode 🙂\n\n\n"
-        result = llm.fill(prefix, suffix, max_tokens=4, seed=2)
-        assert result.full_text == prefix + result.text + suffix
-        assert 1 <= len(result.token_ids) <= 4
-        assert len(result.token_ids) in result.lengths
-
-    def test_the_hole_holds_no_special_tokens(self, llm: LLM) -> None:
-        result = llm.fill("a", "b", max_tokens=6, seed=1)
-        assert not set(result.token_ids) & set(llm.tokenizer.special_ids.values())
-
-    def test_one_empty_side_is_fine_and_two_are_not(self, llm: LLM) -> None:
-        assert llm.fill("x = ", "", max_tokens=2).full_text.startswith("x = ")
-        assert llm.fill("", "\nx", max_tokens=2).full_text.endswith("\nx")
-        with pytest.raises(PromptError, match="both empty"):
-            llm.fill("", "")
-
-    def test_the_default_hole_fits_a_short_canvas(self, llm: LLM) -> None:
-        assert len(llm.fill("x = ", "\n").token_ids) <= CANVAS // 2
-
-    def test_every_pass_is_counted(self, llm: LLM) -> None:
-        records: list[redraft.DenoiseStep] = []
-        result = llm.fill("x = ", "\ny", max_tokens=5, seed=2, on_record=records.append)
-        assert {record.request_id for record in records} == set(range(len(result.lengths))) == set(range(5))
-        assert result.forwards == 5 + len(records) + 5
-        drafts = {record.request_id: record.argmax_canvas[: len(result.token_ids)] for record in records}
-        assert result.token_ids in drafts.values()
-
-    def test_scores_are_those_of_each_filling_alone(self, llm: LLM) -> None:
-        """Scored together on a copy of the prefix that is longer than the window, and once more from the start."""
-        prefix = [2, *range(40, 100)]
-        cache = llm.model.new_cache(1, 100)
-        last = prefill(llm.model, cache, [prefix])
-        canvases, counts = torch.arange(3 * CANVAS).view(3, CANVAS) + 200, [3, CANVAS, 1]
-        with torch.inference_mode():
-            together = causal_score(llm.model, cache.copy([0, 0, 0]), last.expand(3, -1), canvases, counts)
-            for row, count in enumerate(counts):
-                alone = llm.model.new_cache(1, 100)
-                hidden = llm.model.encode(torch.tensor([[*prefix, *canvases[row].tolist()]]), alone)[0]
-                before = hidden[len(prefix) - 1 :][:count]
-                logprobs = llm.model.logits(before).log_softmax(-1)
-                expected = float(logprobs.gather(1, canvases[row, :count, None]).sum())
-                assert together[row] == pytest.approx(expected, rel=1e-4)
-        assert cache.lengths == [len(prefix)]
-
-    def test_impossible_holes(self, llm: LLM) -> None:
-        with pytest.raises(SettingError, match="max_tokens is 0"):
-            llm.fill("a", "b", max_tokens=0)
-        with pytest.raises(SettingError, match="longer than the hole"):
-            llm.fill("a", "b", max_tokens=20, canvas_length=16)
-        with pytest.raises(PromptError, match="prefix has"):
-            llm.fill("word " * 500, "b")

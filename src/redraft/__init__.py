@@ -12,22 +12,29 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from redraft import errors
     from redraft.config import GenerationSettings, ModelConfig
+    from redraft.deciding import Decision
     from redraft.diffusion.records import Commit, DenoiseStep
+    from redraft.editing import EditResult, NextEdit
+    from redraft.engine.request import Stats
     from redraft.filling import FillResult
-    from redraft.llm import LLM, ChatReply, GenerateResult, Stats, load
+    from redraft.llm import LLM, AnswerStream, ChatReply, GenerateResult, load
     from redraft.model.weights import load_model, save_model
 
 __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
+    "AnswerStream",
     "ChatReply",
     "Commit",
+    "Decision",
     "DenoiseStep",
+    "EditResult",
     "FillResult",
     "GenerateResult",
     "GenerationSettings",
     "ModelConfig",
+    "NextEdit",
     "Stats",
     "errors",
     "load",
@@ -38,8 +45,11 @@ __all__ = [
 _HOMES = {
     "redraft.config": ("GenerationSettings", "ModelConfig"),
     "redraft.diffusion.records": ("Commit", "DenoiseStep"),
+    "redraft.deciding": ("Decision",),
+    "redraft.editing": ("EditResult", "NextEdit"),
     "redraft.filling": ("FillResult",),
-    "redraft.llm": ("LLM", "ChatReply", "GenerateResult", "Stats", "load"),
+    "redraft.engine.request": ("Stats",),
+    "redraft.llm": ("LLM", "AnswerStream", "ChatReply", "GenerateResult", "load"),
     "redraft.model.weights": ("load_model", "save_model"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

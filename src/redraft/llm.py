@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
+
+import torch
 
 from redraft.config import MAX_CANVAS, MIN_CANVAS, GenerationSettings, resolve_settings, settings_from_dict
-from redraft.constraints.pins import Allowed
-from redraft.diffusion.autoregression import Answer, CanvasTokens, Constrain, write_answers
-from redraft.diffusion.records import Commit, DenoiseStep, FinishReason, Record
+from redraft.constraints.build import NAMES, build
+from redraft.deciding import Choices, Decision, decide
+from redraft.diffusion.constraint import Constraint
+from redraft.diffusion.records import FinishReason, Record
+from redraft.editing import EditResult, NextEdit, RecentEdit, edit, next_edit
+from redraft.engine.build import new_runner
+from redraft.engine.engine import Engine
+from redraft.engine.request import AnswerStats, Event, Finished, Request, TokenConfidence
+from redraft.engine.settings import EngineSettings
 from redraft.errors import CheckpointError, PromptError, SettingError
 from redraft.filling import FillResult, fill
 from redraft.model import Transformer
-from redraft.model.weights import load_model, resolve_folder
+from redraft.model.adapters import Adapter, AdapterSet, load_adapter, shapes_of
+from redraft.model.folders import read_config, resolve_folder
+from redraft.model.packed.load import load_for_inference
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 from redraft.text.tools import ToolCall, parse_reply
@@ -24,49 +35,19 @@ from redraft.text.tools import ToolCall, parse_reply
 Message = Mapping[str, Any]
 Prompt = str | Sequence[Message] | Sequence[int]
 
-EMPTY_THOUGHT = "<|channel>thought\n<channel|>"
-"""What a model that was told not to think may still write first; never part of the answer."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Stats:
-    """What an answer cost. `steps` has one entry per canvas; forwards are its sum plus a commit between canvases."""
-
-    canvases: int
-    steps: tuple[int, ...]
-    forwards: int
-    tokens: int
-    seconds: float
-
-    @property
-    def tokens_per_forward(self) -> float:
-        return self.tokens / self.forwards
-
-    @property
-    def tokens_per_second(self) -> float:
-        return self.tokens / self.seconds
-
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return {
-            "canvases": self.canvases,
-            "steps": list(self.steps),
-            "forwards": self.forwards,
-            "tokens": self.tokens,
-            "seconds": round(self.seconds, 4),
-            "tokens_per_forward": round(self.tokens_per_forward, 3),
-            "tokens_per_second": round(self.tokens_per_second, 2),
-        }
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GenerateResult:
-    """An answer: its text, its token ids (end-of-text excluded), why it ended, and what it cost."""
+    """An answer: its text, its token ids (end-of-text excluded), why it ended, and what it cost.
+
+    `tokens` says how sure the model was of each of `token_ids`.
+    """
 
     text: str
     token_ids: tuple[int, ...]
     finish_reason: FinishReason
-    stats: Stats
+    stats: AnswerStats
+    tokens: tuple[TokenConfidence, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,15 +60,24 @@ class ChatReply:
     result: GenerateResult
 
 
-@dataclass(slots=True)
-class _Transcript:
-    """The text of one answer as it grows."""
+class AnswerStream(Iterator[Record]):
+    """The records of one answer, as they happen. Closing it, or dropping it, stops the work."""
 
-    answer: Answer
-    shown: str = ""
-    told: int = 0
-    """Tokens that commits have reported."""
-    started: float = field(default_factory=time.perf_counter)
+    def __init__(self, events: Iterator[Event]) -> None:
+        self._events = events
+        self.result: GenerateResult | None = None
+        """What `LLM.generate` would have returned, once the records have ended."""
+
+    def __next__(self) -> Record:
+        event = next(self._events)
+        if not isinstance(event, Finished):
+            return event
+        self.result = _result(event)
+        raise StopIteration
+
+    def close(self) -> None:
+        """End the answer here."""
+        self._events = iter(())
 
 
 class LLM:
@@ -106,13 +96,19 @@ class LLM:
         self.model, self.tokenizer, self.template, self.path = model, tokenizer, template, path
         self.defaults = defaults or GenerationSettings()
         self.eos_ids = eos_ids or model.config.eos_token_id
+        self._adapters: AdapterSet | None = None
+        self._engine: Engine | None = None
+        self._place: tuple[object, object] | None = None
+        self._ids = itertools.count()
 
     def generate(self, prompt: Prompt, *, raw: bool = False, **settings: Any) -> GenerateResult:
         """Answer one prompt.
 
         A `str` is one user message, a list of messages is a chat, a list of ints is token ids as they are, and
-        `raw=True` continues a `str` as plain text. Settings are the fields of `GenerationSettings` and `preset`.
-        Raises `PromptError` or `SettingError` before any compute.
+        `raw=True` continues a `str` as plain text. Settings are the fields of `GenerationSettings` and `preset`; what
+        the answer must be is said with `choices`, `regex`, `json_schema`, `template`, `pins`, `must_include`,
+        `forbidden` and the other keywords of `redraft.constraints.build`.
+        Raises `PromptError`, `SettingError` or `ConstraintError` before any compute.
         """
         return self.generate_batch([prompt], raw=raw, **settings)[0]
 
@@ -123,34 +119,65 @@ class LLM:
 
         Every prompt uses `seed`, or its own of `seeds`.
         """
-        transcripts: list[_Transcript] = []
-        for _ in self._records(prompts, raw, seeds, settings, transcripts):
-            pass
-        return [_result(transcript) for transcript in transcripts]
+        ends = self._events(prompts, raw, seeds, settings, drafts=False)
+        finished = {event.request_id: event for event in ends if isinstance(event, Finished)}
+        return [_result(finished[i]) for i in range(len(finished))]
 
-    def stream(self, prompt: Prompt, *, raw: bool = False, **settings: Any) -> Iterator[Record]:
+    def stream(self, prompt: Prompt, *, raw: bool = False, **settings: Any) -> AnswerStream:
         """The same as `generate`, step by step: each canvas' `DenoiseStep`s, then its `Commit` with the new text."""
-        return self._records([prompt], raw, None, settings, [])
+        return AnswerStream(self._events([prompt], raw, None, settings, drafts=True))
 
     def chat(
         self,
         messages: Sequence[Message],
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str | Mapping[str, Any] | None = None,
         thinking: bool = False,
         **settings: Any,
     ) -> ChatReply:
-        """Answer a conversation; tool calls and reasoning come back as structures."""
+        """Answer a conversation; tool calls and reasoning come back as structures.
+
+        With `tools`, every call obeys its declaration. `tool_choice` is "auto" (the default), "none", "required" or the
+        name of the tool to call.
+        """
         ids = self.encode_chat(messages, tools=tools, thinking=thinking)
-        result = self.generate(ids, **settings)
+        result = self.generate(ids, tools=tools, tool_choice=tool_choice, thinking=thinking, **settings)
         reply = parse_reply(result.text)
         return ChatReply(
             content=reply.content, reasoning=reply.reasoning or "", tool_calls=tuple(reply.tool_calls), result=result
         )
 
-    def fill(self, prefix: str, suffix: str, **settings: Any) -> FillResult:
-        """The text that belongs between `prefix` and `suffix`, seeing both. See `redraft.filling.fill`."""
-        return fill(self.model, self.tokenizer, prefix, suffix, self.defaults, **settings)
+    def fill(self, text: str | Sequence[str], suffix: str | None = None, **settings: Any) -> FillResult:
+        """The text that belongs into a hole, seeing both sides of it.
+
+        `fill(prefix, suffix)` has one hole; `fill(text)` fills every `<|fill|>` of a text, and a list of texts has a
+        hole between each two of them. `max_tokens` bounds a filling, `steps` its denoising. See `redraft.filling`.
+        """
+        return fill(self.model, self.tokenizer, text, suffix, self.defaults, **settings)
+
+    def edit(self, text: str, span: tuple[int, int], instruction: str, **settings: Any) -> EditResult:
+        """The text with its characters `span` changed as an instruction says, and nothing else.
+
+        `settings` are those of generate, `strength` and `max_tokens`. See `redraft.editing.edit`.
+        """
+        return edit(self, text, span, instruction, **settings)
+
+    def next_edit(self, text: str, cursor: int, recent_edits: Sequence[RecentEdit], **settings: Any) -> NextEdit | None:
+        """The edit that follows from recent ones, (old, new) each, near the cursor; None if nothing is due."""
+        return next_edit(self, text, cursor, recent_edits, **settings)
+
+    @overload
+    def decide(self, question: str, choices: Choices, **settings: Any) -> Decision: ...
+    @overload
+    def decide(self, question: Sequence[Any], choices: Choices, **settings: Any) -> Decision | list[Decision]: ...
+    def decide(self, question: str | Sequence[Any], choices: Choices, **settings: Any) -> Decision | list[Decision]:
+        """Which of some choices, and how sure, at the price of a forward pass; several questions give a list.
+
+        A question is a `str`, a chat or token ids; `choices` a list, or lists by the slot names of `template`.
+        See `redraft.deciding.decide`.
+        """
+        return decide(self, question, choices, **settings)
 
     def encode_chat(
         self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, thinking: bool = False
@@ -162,6 +189,25 @@ class LLM:
             raise PromptError("The list of messages is empty.")
         text = self.template.render(list(messages), tools=list(tools) if tools else None, enable_thinking=thinking)
         return self.tokenizer.encode(text)
+
+    def add_adapter(self, name: str, folder: str | Path) -> None:
+        """Read a LoRA adapter, to be used by `name`.
+
+        Raises `CheckpointError` if it is for another model, and `SettingError` for a name that is taken or a model
+        whose weights are packed for a GPU or quantized, which can take one adapter while it is loaded.
+        """
+        if type(self.model) is not Transformer:
+            raise SettingError(
+                "Adapters cannot be switched in packed weights; pass load() one adapter folder, or dtype='float32'."
+            )
+        self._adapters = self._adapters or AdapterSet(self.model)
+        self._adapters.add(name, folder)
+
+    def use_adapter(self, name: str | None) -> None:
+        """Answer with adapter `name` from now on, or, with None, as the model was. Raises `SettingError`."""
+        if self._adapters is None:
+            raise SettingError("This model has no adapters; name them in load(adapter={...}) or with add_adapter.")
+        self._adapters.use(name)
 
     def prompt_ids(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
         """Token ids of any kind of prompt; see `generate`. Raises `PromptError` if it is empty or malformed."""
@@ -180,73 +226,101 @@ class LLM:
         self.tokenizer.check_ids(prompt)  # type: ignore[arg-type]
         return [int(token) for token in prompt]  # type: ignore[arg-type]
 
-    def _records(
+    def request(
+        self,
+        prompt: Prompt,
+        *,
+        request_id: int = 0,
+        raw: bool = False,
+        timeout: float | None = None,
+        drafts: bool = True,
+        constraint: Constraint | None = None,
+        **settings: Any,
+    ) -> Request:
+        """What `generate` asks its engine for: the prompt rendered and encoded, the settings resolved and checked.
+
+        Raises `PromptError`, `SettingError` or `ConstraintError`.
+        """
+        wanted = {name: settings.pop(name) for name in NAMES if name in settings}
+        resolved = resolve_settings(self.defaults, **settings)
+        if any(value is not None for value in wanted.values()):
+            constraint = self._constraint(wanted, resolved, constraint)
+        ids = self.prompt_ids(prompt, raw=raw)
+        return Request(
+            request_id=request_id,
+            prompt=tuple(ids),
+            settings=self._fit(resolved, len(ids), explicit=settings.get("max_tokens") is not None),
+            constraint=constraint,
+            timeout=timeout,
+            drafts=drafts,
+        )
+
+    def _constraint(
+        self, wanted: dict[str, Any], settings: GenerationSettings, built: Constraint | None
+    ) -> Constraint | None:
+        """What the keywords ask for, unless the caller has built a constraint of their own."""
+        given = {name: value for name, value in wanted.items() if value is not None}
+        found = build(self.tokenizer, eos_ids=self.eos_ids, **{"allow_empty": not settings.forbid_empty, **given})
+        if found is not None and built is not None:
+            raise SettingError(f"{next(iter(given))} and constraint are both given; use one of them.")
+        return found or built
+
+    @property
+    def engine(self) -> Engine:
+        """The engine behind `generate` and `stream`, made when it is first needed and anew when the model has moved."""
+        place = self.model.device, self.model.dtype
+        if self._engine is None or place != self._place:
+            self._engine, self._place = self.new_engine(), place
+        return self._engine
+
+    def new_engine(self, settings: EngineSettings | None = None) -> Engine:
+        """An engine of its own on this model, with its own pages; servers drive one through `AsyncEngine`."""
+        settings = settings or EngineSettings()
+        return Engine(
+            new_runner(self.model, settings),
+            self.tokenizer,
+            vocab_size=self.model.config.vocab_size,
+            canvas_length=self._canvas_length,
+            eos_ids=self.eos_ids,
+            settings=settings,
+            weights=self._versions,
+        )
+
+    def _events(
         self,
         prompts: Sequence[Prompt],
         raw: bool,
         seeds: Sequence[int] | None,
         given: dict[str, Any],
-        transcripts: list[_Transcript],
-    ) -> Iterator[Record]:
-        """Validate at once, then return the lazy stream of records; fills `transcripts` in the prompts' order."""
-        settings = resolve_settings(self.defaults, **given)
-        length = settings.canvas_length or min(max(self.model.config.canvas_length, MIN_CANVAS), MAX_CANVAS)
-        ids = [self.prompt_ids(prompt, raw=raw) for prompt in prompts]
-        settings = self._fit(settings, max(map(len, ids)), length, explicit=given.get("max_tokens") is not None)
-        seeds = [settings.seed] * len(ids) if seeds is None else list(seeds)
-        if len(seeds) != len(ids):
-            raise SettingError(f"There are {len(seeds)} seeds for {len(ids)} prompts.")
-        constrain = self._never_empty if settings.forbid_empty else None
-        transcripts += [
-            _Transcript(Answer(request_id=i, prompt=prompt, seed=seed, constrain=constrain))
-            for i, (prompt, seed) in enumerate(zip(ids, seeds, strict=True))
-        ]
-        return self._write(transcripts, settings, length)
+        *,
+        drafts: bool,
+    ) -> Iterator[Event]:
+        """Validate at once, then return the lazy stream of events, whose `request_id` is the prompt's place."""
+        if seeds is not None and len(seeds) != len(prompts):
+            raise SettingError(f"There are {len(seeds)} seeds for {len(prompts)} prompts.")
+        requests = []
+        for i, prompt in enumerate(prompts):
+            seed = {} if seeds is None else {"seed": seeds[i]}
+            requests.append(
+                self.request(prompt, request_id=next(self._ids), raw=raw, drafts=drafts, **{**given, **seed})
+            )
+        places = {request.request_id: i for i, request in enumerate(requests)}
+        events = self.engine.answer(requests)
+        return (dataclasses.replace(event, request_id=places[event.request_id]) for event in events)
 
-    def _write(self, transcripts: list[_Transcript], settings: GenerationSettings, length: int) -> Iterator[Record]:
-        answers = [transcript.answer for transcript in transcripts]
-        for event in write_answers(self.model, answers, settings, length=length, eos_ids=self.eos_ids):
-            if isinstance(event, DenoiseStep):
-                yield event
-            else:
-                yield self._commit(event, transcripts[event.answer.request_id], settings.stop)
+    @property
+    def _canvas_length(self) -> int:
+        """Of a canvas whose settings name none."""
+        return min(max(self.model.config.canvas_length, MIN_CANVAS), MAX_CANVAS)
 
-    def _commit(self, event: CanvasTokens, transcript: _Transcript, stop: tuple[str, ...]) -> Commit:
-        """Turn a canvas' tokens into the text they add, and end the answer at a stop string."""
-        answer = transcript.answer
-        text = whole = self._text(answer.tokens, final=answer.finish_reason is not None)
-        if (cut := _first_stop(whole, stop)) is not None:
-            text, answer.finish_reason = whole[:cut], "stop"
-        elif answer.finish_reason is None:
-            text = _without_partial_stop(whole, stop)
-        # Tokens are told with their text: those that may begin a stop string wait for the next canvas as well.
-        told = len(answer.tokens) if text == whole else max(self._covering(answer.tokens, text), transcript.told)
-        if answer.finish_reason is not None:
-            del answer.tokens[told:]
-        new, token_ids = text[len(transcript.shown) :], tuple(answer.tokens[transcript.told : told])
-        transcript.shown, transcript.told = text, told
-        return Commit(
-            request_id=answer.request_id,
-            canvas_index=event.canvas_index,
-            token_ids=token_ids,
-            text=new,
-            finish_reason=answer.finish_reason,
-        )
+    def _versions(self) -> tuple[tuple[int, int], ...]:
+        """Where every weight lies and how often it was written; changes when any weight does."""
+        weights = (*self.model.parameters(), *self.model.buffers())
+        return tuple((w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights)
 
-    def _text(self, tokens: list[int], *, final: bool) -> str:
-        """The answer's text; a character that is not complete yet waits for the next canvas."""
-        text = self.tokenizer.decode(tokens)
-        if not final:
-            text = text.rstrip("\ufffd")
-        return text.removeprefix(EMPTY_THOUGHT)
-
-    def _covering(self, tokens: list[int], text: str) -> int:
-        """How many of the first tokens it takes to spell all of `text`."""
-        return next(n for n in range(len(tokens) + 1) if len(self._text(tokens[:n], final=False)) >= len(text))
-
-    def _fit(self, settings: GenerationSettings, prompt: int, length: int, *, explicit: bool) -> GenerationSettings:
-        """Check that the longest prompt and its canvases fit the context; a default max_tokens shrinks to fit."""
-        context = self.model.config.max_position_embeddings
+    def _fit(self, settings: GenerationSettings, prompt: int, *, explicit: bool) -> GenerationSettings:
+        """Check that the prompt and its canvases fit the context; a default max_tokens shrinks to fit."""
+        context, length = self.model.config.max_position_embeddings, settings.canvas_length or self._canvas_length
         room = (context - prompt) // length * length
         if room <= 0:
             raise PromptError(
@@ -261,51 +335,39 @@ class LLM:
             )
         return resolve_settings(settings, max_tokens=room)
 
-    @property
-    def _never_empty(self) -> Constrain:
-        return lambda canvas_index: Allowed(forbidden={0: self.eos_ids}) if canvas_index == 0 else None
 
-
-def _first_stop(text: str, stop: tuple[str, ...]) -> int | None:
-    found = [at for word in stop if (at := text.find(word)) >= 0]
-    return min(found) if found else None
-
-
-def _without_partial_stop(text: str, stop: tuple[str, ...]) -> str:
-    """Hold back an ending that may turn out to be the beginning of a stop string."""
-    held = max((n for word in stop for n in range(1, len(word)) if text.endswith(word[:n])), default=0)
-    return text[: len(text) - held]
-
-
-def _result(transcript: _Transcript) -> GenerateResult:
-    answer = transcript.answer
-    assert answer.finish_reason is not None
-    stats = Stats(
-        canvases=len(answer.steps),
-        steps=tuple(answer.steps),
-        forwards=sum(answer.steps) + len(answer.steps) - 1,
-        tokens=len(answer.tokens),
-        seconds=time.perf_counter() - transcript.started,
-    )
+def _result(finished: Finished) -> GenerateResult:
+    assert finished.finish_reason in ("stop", "length")
     return GenerateResult(
-        text=transcript.shown, token_ids=tuple(answer.tokens), finish_reason=answer.finish_reason, stats=stats
+        text=finished.text,
+        token_ids=finished.token_ids,
+        finish_reason=finished.finish_reason,
+        stats=finished.stats,
+        tokens=finished.tokens,
     )
 
 
 def load(
-    model: str | Path = "tiny", *, device: str = "auto", dtype: str = "auto", quantization: str | None = None
+    model: str | Path = "tiny",
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    quantization: str | None = None,
+    adapter: str | Path | Mapping[str, str | Path] | None = None,
 ) -> LLM:
     """Load a model: "tiny" (embedded), a folder, or a hub id such as "google/diffusiongemma-26B-A4B-it".
 
-    device  "auto", "cpu", "cuda", "cuda:1" ...      dtype  "auto", "bfloat16", "float32"
+    device        "auto", "cpu", "cuda", "cuda:1" ...      dtype  "auto", "bfloat16", "float32"
+    quantization  None (the weights as they are stored), "fp8", or "int4": int4 experts, the rest in FP8
+    adapter       a LoRA folder in PEFT's format, folded into the weights; or several by name, of which
+                  `llm.use_adapter` folds in one at a time and none at first
     Raises `CheckpointError`, `HubError` or `SettingError` with one sentence each.
     """
-    if quantization is not None:
-        raise SettingError(f"quantization is {quantization!r}; this version runs bfloat16 and float32 weights only.")
     folder = resolve_folder(str(model))
-    network = load_model(folder, device=device, dtype=dtype)
+    one = None if adapter is None or isinstance(adapter, Mapping) else _adapter(adapter, folder)
+    network = load_for_inference(folder, device=device, dtype=dtype, quantization=quantization, adapter=one)
     generation = _read_json(folder / "generation_config.json")
-    return LLM(
+    llm = LLM(
         network,
         Tokenizer.from_folder(folder),
         _template(folder),
@@ -313,6 +375,17 @@ def load(
         defaults=settings_from_dict(generation),
         eos_ids=_eos_ids(generation, network.config.eos_token_id),
     )
+    for name, place in adapter.items() if isinstance(adapter, Mapping) else ():
+        llm.add_adapter(name, place)
+    return llm
+
+
+def _adapter(adapter: str | Path, folder: Path) -> Adapter:
+    """The adapter of a folder, checked against the model of `folder` before anything is loaded."""
+    found = load_adapter(adapter)
+    with torch.device("meta"):
+        found.check_fits(shapes_of(Transformer(read_config(folder))), str(adapter))
+    return found
 
 
 def _template(folder: Path) -> ChatTemplate | None:
