@@ -6,7 +6,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -185,21 +185,25 @@ def test_a_client_that_leaves_costs_nothing_more(http: httpx.Client, server: Ser
     slow = CHAT | {"max_tokens": 900, "steps": 48, "confidence_threshold": 1e-9}
     with http.stream("POST", "/v1/chat/completions", json=slow | {"stream": True}) as answer:
         next(answer.iter_lines())
+    _until(lambda: server.metric("redraft_cancelled_total") == before + 1)
     body = json.dumps(slow).encode()
     with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port)) as raw:  # not streamed: hangs up
         lines = ["POST /v1/chat/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
         head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
         raw.sendall(head.encode() + body)
-        time.sleep(0.3)
-    deadline = time.monotonic() + 10
-    while server.metric("redraft_cancelled_total") < before + 2 and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert server.metric("redraft_cancelled_total") == before + 2
-    time.sleep(0.2)
+        _until(lambda: server.metric("redraft_running") == 1)
+    _until(lambda: server.metric("redraft_cancelled_total") == before + 2)
+    _until(lambda: server.metric("redraft_running") == 0)
     steps = server.metric("redraft_canvas_steps_total")
     time.sleep(0.5)
     assert server.metric("redraft_canvas_steps_total") == steps, "nobody reads, but the model works on"
-    assert server.metric("redraft_running") == 0
+
+
+def _until(happened: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
 
 
 def test_timeouts_cut_an_answer_or_end_it(http: httpx.Client) -> None:
@@ -334,8 +338,7 @@ def test_what_is_open_when_the_grace_ends_is_told_so(folder: Path, twice: bool) 
     with server_process(folder, *options) as server, ThreadPoolExecutor(3) as pool:
         ask = functools.partial(httpx.post, f"{server.url}/v1/chat/completions", timeout=120)
         whole, stream = pool.submit(ask, json=slow), pool.submit(ask, json=slow | {"stream": True})
-        while server.metric("redraft_running") < 2:
-            time.sleep(0.02)
+        _until(lambda: server.metric("redraft_running") == 2)
         server.process.send_signal(signal.SIGINT)
         time.sleep(0.2)
         late = ask(json=slow)
