@@ -28,6 +28,7 @@ from redraft.model import Transformer
 from redraft.model.adapters import Adapter, AdapterSet, load_adapter, shapes_of
 from redraft.model.folders import read_config, resolve_folder
 from redraft.model.packed.load import load_for_inference
+from redraft.text.prompt import encode_chat
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 from redraft.text.tools import ToolCall, parse_reply
@@ -182,13 +183,21 @@ class LLM:
     def encode_chat(
         self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, thinking: bool = False
     ) -> list[int]:
-        """Token ids of a conversation up to the point where the model answers."""
+        """Token ids of a conversation up to the point where the model answers.
+
+        Special strings inside a message, such as `<turn|>`, are plain text; see `redraft.text.prompt`.
+        """
         if self.template is None:
             raise SettingError("This model folder has no chat template; pass raw=True or token ids.")
         if not messages:
             raise PromptError("The list of messages is empty.")
-        text = self.template.render(list(messages), tools=list(tools) if tools else None, enable_thinking=thinking)
-        return self.tokenizer.encode(text)
+        return encode_chat(
+            self.template,
+            self.tokenizer,
+            list(messages),
+            tools=list(tools) if tools else None,
+            enable_thinking=thinking,
+        )
 
     def add_adapter(self, name: str, folder: str | Path) -> None:
         """Read a LoRA adapter, to be used by `name`.

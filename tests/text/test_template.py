@@ -1,24 +1,17 @@
 """Rendering against Transformers' own machinery, our own template against the official one, and what is refused."""
 
-import os
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from conversations import ALL, CLOCK, CURRENT_ONLY, MEDIA, NESTED, PARIS, TEXT, assistant, call, system, tool, user
+from official import TINY, VERSIONS, official
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from redraft.errors import CheckpointError, PromptError, SettingError
 from redraft.text.template import ChatTemplate
 from redraft.text.tools import format_call, format_response
-
-ROOT = Path(__file__).parents[2]
-SHARED = Path(os.environ.get("REDRAFT_SHARED", ROOT.parent / "shared"))
-OFFICIAL = SHARED / "data" / "chat_templates"
-TINY = ROOT / "src" / "redraft" / "assets" / "tiny"
-
-needs_official = pytest.mark.skipif(not OFFICIAL.is_dir(), reason="the official chat templates are not on this machine")
 
 
 def by_transformers(source: str, options: dict[str, Any]) -> str:
@@ -29,18 +22,12 @@ def by_transformers(source: str, options: dict[str, Any]) -> str:
 
 
 @lru_cache
-def official(name: str) -> ChatTemplate:
-    return ChatTemplate((OFFICIAL / f"{name}.jinja").read_text(encoding="utf-8"))
-
-
-@lru_cache
 def tiny() -> ChatTemplate:
     return ChatTemplate.from_folder(TINY)
 
 
-@needs_official
 @pytest.mark.parametrize("name", ALL)
-@pytest.mark.parametrize("version", ["launch_june", "current_july"])
+@pytest.mark.parametrize("version", VERSIONS)
 def test_renders_as_transformers_does(version: str, name: str) -> None:
     if version == "launch_june" and name in CURRENT_ONLY:
         pytest.skip("only the later template renders this")
@@ -48,7 +35,6 @@ def test_renders_as_transformers_does(version: str, name: str) -> None:
     assert template.render(**ALL[name]) == by_transformers(template.source, ALL[name])
 
 
-@needs_official
 def test_what_the_launch_template_cannot_render() -> None:
     with pytest.raises(SettingError, match="'preserve_thinking'"):
         official("launch_june").render(**CURRENT_ONLY["preserved"])
@@ -59,7 +45,6 @@ def test_what_the_launch_template_cannot_render() -> None:
         official("launch_june").render(**unnamed)
 
 
-@needs_official
 @pytest.mark.parametrize("name", TEXT)
 def test_own_template_equals_the_official_one(name: str) -> None:
     assert tiny().render(**TEXT[name]) == official("current_july").render(**TEXT[name])

@@ -1,7 +1,5 @@
 """The tokenizer on both kinds of vocabulary: the embedded byte-level one and Gemma's byte-fallback one."""
 
-import lzma
-import os
 import re
 from pathlib import Path
 
@@ -9,15 +7,14 @@ import pytest
 import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from official import TINY as ASSETS
+from official import official
 
 from redraft.errors import CheckpointError, PromptError
-from redraft.text.template import ChatTemplate
+from redraft.text.prompt import encode_chat
 from redraft.text.tokenizer import Tokenizer
 
-ROOT = Path(__file__).parents[2]
-SHARED = Path(os.environ.get("REDRAFT_SHARED", ROOT.parent / "shared")) / "data"
-GEMMA = SHARED / "gemma4_tokenizer.json.xz"
-TINY = Tokenizer.from_folder(ROOT / "src" / "redraft" / "assets" / "tiny")
+TINY = Tokenizer.from_folder(ASSETS)
 SPECIAL = ["<pad>", "<eos>", "<bos>", "<unk>", "<mask>", "<|tool_call>", '<|"|>', "<|channel>", "<|turn>", "<turn|>"]
 TEXTS = [
     "Why is the sky blue?",
@@ -29,20 +26,12 @@ TEXTS = [
 ]
 
 
-@pytest.fixture(scope="session")
-def gemma(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
-    if not GEMMA.is_file():
-        pytest.skip("the real vocabulary is not on this machine")
-    file = tmp_path_factory.mktemp("gemma") / "tokenizer.json"
-    file.write_bytes(lzma.decompress(GEMMA.read_bytes()))
-    return Tokenizer.from_file(file)
-
-
 def test_golden_prompt(gemma: Tokenizer) -> None:
-    source = (SHARED / "chat_templates" / "launch_june.jinja").read_text(encoding="utf-8")
-    prompt = ChatTemplate(source).render([{"role": "user", "content": "Why is the sky blue?"}])
+    conversation = [{"role": "user", "content": "Why is the sky blue?"}]
     golden = "2 105 2364 107 11355 563 506 7217 3730 236881 106 107 105 4368 107 100 45518 107 101"
-    assert gemma.encode(prompt) == [int(id) for id in golden.split()]
+    ids = [int(id) for id in golden.split()]
+    assert gemma.encode(official("launch_june").render(conversation)) == ids
+    assert encode_chat(official("launch_june"), gemma, conversation) == ids
 
 
 def test_ids_of_the_real_vocabulary(gemma: Tokenizer) -> None:

@@ -12,7 +12,7 @@ import codecs
 import json
 import operator
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,9 @@ TURN_END = "<turn|>"
 
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACE_MARK = "\u2581"
+
+Span = tuple[int, int]
+"""First character and the one behind the last."""
 
 
 class Tokenizer:
@@ -73,6 +76,18 @@ class Tokenizer:
         if special:
             return list(self._backend.encode(text, add_special_tokens=False).ids)
         return self._encode_plain(text)
+
+    def special_spans(self, text: str) -> list[Span]:
+        """Where special strings stand in `text`, in order."""
+        return [found.span() for found in self._special.finditer(text)]
+
+    def encode_marked(self, text: str, spans: Sequence[Span]) -> list[int]:
+        """Token ids of `text`, in which only the special strings at `spans` become special tokens."""
+        ids, place = [], 0
+        for start, end in spans:
+            ids += [*self.encode(text[place:start], special=False), self.special_ids[text[start:end]]]
+            place = end
+        return ids + self.encode(text[place:], special=False)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
         """Text of `ids`; bytes that form no UTF-8 character become U+FFFD.
@@ -145,6 +160,11 @@ class Tokenizer:
     def turn_end_id(self) -> int:
         """Id of `<turn|>`, which closes a turn."""
         return self.special_id(TURN_END)
+
+    @cached_property
+    def _special(self) -> re.Pattern[str]:
+        """Any special string, the longest first as in the library; without any, what never matches."""
+        return re.compile("|".join(map(re.escape, sorted(self.special_ids, key=len, reverse=True))) or "(?!)")
 
     @cached_property
     def _plain_backend(self) -> tokenizers.Tokenizer:
