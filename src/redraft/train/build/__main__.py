@@ -1,7 +1,7 @@
 """Runs the data builders: `python -m redraft.train.build --out DIR [--only NAME ...]`.
 
-Shards are encoded with the embedded tokenizer and kept free of the embedded evaluation items. The builders `tokenizer`
-and `infill` make new ones in DIR, which take effect once they are copied over the embedded ones.
+Shards are encoded with the embedded tokenizer and kept free of the embedded evaluation items. The builders `tokenizer`,
+`infill` and `edit_items` make new ones in DIR, which take effect once they are copied over the embedded ones.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from pathlib import Path
 from redraft.errors import InputError
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
-from redraft.train.build import chat, english, infill_eval, python_code, sudoku, tokenizer, tools
+from redraft.train.build import chat, edits, english, infill_eval, python_code, sudoku, tokenizer, tools
 from redraft.train.build.encoding import load_tokenizer
 from redraft.train.build.sources import DEFAULT_CACHE, TOOL_WHEELS, wheel
 
 _PACKAGE = Path(__file__).parents[2]
-_SUDOKU_PUZZLES, _TOOL_DOCUMENTS, _CHAT_DOCUMENTS = 120_000, 163_000, 120_000
+_SUDOKU_PUZZLES, _TOOL_DOCUMENTS, _CHAT_DOCUMENTS, _EDIT_DOCUMENTS = 120_000, 163_000, 120_000, 150_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +74,18 @@ def _chat(settings: Settings) -> list[Path]:
     return [path]
 
 
+def _edits(settings: Settings) -> list[Path]:
+    folder = settings.tokenizer.parent
+    path = edits.build(settings.out / "edits.xz", _EDIT_DOCUMENTS, cache=settings.cache,
+                       tokenizer=Tokenizer.from_folder(folder), template=ChatTemplate.from_folder(folder),
+                       evaluation=settings.infill.parent)  # fmt: skip
+    return [path]
+
+
+def _edit_items(settings: Settings) -> list[Path]:
+    return [edits.write_evaluation(settings.out / "edits.jsonl", settings.cache)]
+
+
 BUILDERS: Mapping[str, Builder] = {
     "infill": _infill,
     "tokenizer": _tokenizer,
@@ -82,6 +94,8 @@ BUILDERS: Mapping[str, Builder] = {
     "sudoku": _sudoku,
     "tools": _tools,
     "chat": _chat,
+    "edits": _edits,
+    "edit_items": _edit_items,
 }
 
 

@@ -27,6 +27,10 @@ class EvaluationFilter:
         """Collects the runs of items (text before, answer, text after) that touch the answer."""
         return cls(runs=frozenset(run for before, answer, after in items for run in answer_runs(before, answer, after)))
 
+    def __or__(self, other: EvaluationFilter) -> EvaluationFilter:
+        """The filter of both filters' items."""
+        return EvaluationFilter(runs=self.runs | other.runs)
+
     def is_contaminated(self, text: str) -> bool:
         """Whether `text` shares a run with an evaluation item."""
         return not self.runs.isdisjoint(word_runs(_WORD.findall(text)))
@@ -56,6 +60,13 @@ def infill_items(path: Path) -> Iterator[tuple[str, str, str]]:
     for line in path.read_text().splitlines():
         item = json.loads(line)
         yield item["prefix"], item["answer"], item["suffix"]
+
+
+def edit_items(path: Path) -> Iterator[tuple[str, str, str]]:
+    """The items of a file of edits (JSON lines); the new text is the answer."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        item = json.loads(line)
+        yield item["before"], item["new"], item["behind"]
 
 
 def human_eval_items(lines: Iterable[str]) -> Iterator[tuple[str, str, str]]:
