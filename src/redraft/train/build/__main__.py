@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from redraft.errors import InputError
 from redraft.text.template import ChatTemplate
@@ -19,9 +20,12 @@ from redraft.text.tokenizer import Tokenizer
 from redraft.train.build import chat, edits, english, infill_eval, python_code, sudoku, tokenizer, tools
 from redraft.train.build.encoding import load_tokenizer
 from redraft.train.build.sources import DEFAULT_CACHE, TOOL_WHEELS, wheel
+from redraft.train.build.tools import Shares
 
 _PACKAGE = Path(__file__).parents[2]
 _SUDOKU_PUZZLES, _TOOL_DOCUMENTS, _CHAT_DOCUMENTS, _EDIT_DOCUMENTS = 120_000, 163_000, 120_000, 150_000
+_FOREIGN = Shares(api=0.0, invented=0.3, foreign=1.0)
+"""Tools whose names are made up, so that only descriptions say what they are for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +64,19 @@ def _sudoku(settings: Settings) -> list[Path]:
 
 
 def _tools(settings: Settings) -> list[Path]:
-    path, folder = settings.out / "tools.xz", settings.tokenizer.parent
+    return [_tool_shard(settings, "tools.xz")]
+
+
+def _tools_foreign(settings: Settings) -> list[Path]:
+    return [_tool_shard(settings, "tools_foreign.xz", seed=42, shares=_FOREIGN)]
+
+
+def _tool_shard(settings: Settings, name: str, **drawn: Any) -> Path:
+    path, folder = settings.out / name, settings.tokenizer.parent
     google, aws = (wheel(name, version, settings.cache) for name, version in TOOL_WHEELS.items())
     tools.build(path, _TOOL_DOCUMENTS, google_wheel=google, aws_wheel=aws, tokenizer=Tokenizer.from_folder(folder),
-                template=ChatTemplate.from_folder(folder))  # fmt: skip
-    return [path]
+                template=ChatTemplate.from_folder(folder), **drawn)  # fmt: skip
+    return path
 
 
 def _chat(settings: Settings) -> list[Path]:
@@ -93,6 +105,7 @@ BUILDERS: Mapping[str, Builder] = {
     "english": _english,
     "sudoku": _sudoku,
     "tools": _tools,
+    "tools_foreign": _tools_foreign,
     "chat": _chat,
     "edits": _edits,
     "edit_items": _edit_items,
