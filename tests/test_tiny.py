@@ -36,8 +36,8 @@ def test_transformers_computes_the_same(tiny: LLM) -> None:
 
 
 def test_it_solves_sudoku(tiny: LLM) -> None:
-    items = sudoku.read_sudoku_csv(DATA / "sudoku_36.csv", limit=6)
-    result = sudoku.evaluate(tiny, items, steps=None, seed=0, batch_size=6, max_tokens=128)
+    items = sudoku.read_sudoku_csv(DATA / "sudoku_36.csv")[:6]
+    result = sudoku.TASK.evaluate(tiny, items, batch_size=6, max_tokens=128)
     assert result.solved >= 4
     assert result.mean_steps <= 16
 

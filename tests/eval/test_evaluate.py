@@ -70,7 +70,7 @@ def puzzle_item(name="a"):
 def test_sudoku_counts_solved_steps_and_tokens():
     wrong = grid("1" + SOLUTION[1:])
     answers = [grid(SOLUTION), wrong, "Here it is:\n" + grid(SOLUTION) + "\n", ""]
-    result = sudoku.evaluate(FixedModel(answers), [puzzle_item(name) for name in "abcd"], batch_size=3)
+    result = sudoku.TASK.evaluate(FixedModel(answers), [puzzle_item(name) for name in "abcd"], batch_size=3)
     assert [record.solved for record in result.records] == [True, False, True, False]
     assert (result.solved, result.total, result.mean_steps) == (2, 4, 2.0)
     assert result.tokens_per_forward == pytest.approx(8 / 5)
@@ -81,7 +81,7 @@ def test_sudoku_counts_solved_steps_and_tokens():
 def test_sudoku_asks_in_batches_with_the_settings_given():
     model = FixedModel([grid(SOLUTION)] * 5)
     seen = []
-    sudoku.evaluate(
+    sudoku.TASK.evaluate(
         model,
         [puzzle_item()] * 5,
         steps=9,
@@ -101,13 +101,13 @@ def test_sudoku_asks_in_batches_with_the_settings_given():
 
 def test_steps_are_left_to_the_model_unless_given():
     model = FixedModel([""])
-    sudoku.evaluate(model, [puzzle_item()])
+    sudoku.TASK.evaluate(model, [puzzle_item()])
     assert "steps" not in model.settings[0]
 
 
 def test_batch_size_is_checked():
     with pytest.raises(SettingError, match="batch_size is 0"):
-        sudoku.evaluate(FixedModel([]), [puzzle_item()], batch_size=0)
+        sudoku.TASK.evaluate(FixedModel([]), [puzzle_item()], batch_size=0)
 
 
 def tool_item(*calls):
@@ -139,12 +139,12 @@ F, G = ("f", {"a": 1, "b": "x"}), ("g", {"on": True})
     ],
 )
 def test_tools_are_judged_by_the_exact_calls(calls, text, solved):
-    assert tools.evaluate(FixedModel([text]), [tool_item(*calls)]).solved == solved
+    assert tools.TASK.evaluate(FixedModel([text]), [tool_item(*calls)]).solved == solved
 
 
 def test_tools_pass_the_declarations_to_the_template():
     model, item = FixedModel([CALL_F]), tool_item(F)
-    tools.evaluate(model, [item])
+    tools.TASK.evaluate(model, [item])
     assert model.chats == [(item.messages, item.tools)]
 
 
@@ -175,7 +175,7 @@ def test_small_talk_asks_for_whole_words(text, solved):
     messages = [{"role": "user", "content": "?"}]
     item = smalltalk.SmalltalkItem(id="s", messages=messages, expected=("Paris", "not know", "C++"))
     model = FixedModel([text])
-    result = smalltalk.evaluate(model, [item], seed=3)
+    result = smalltalk.TASK.evaluate(model, [item], seed=3)
     assert result.solved == solved
     assert result.records[0].expected == "Paris | not know | C++"
     assert model.chats == [(messages, None)]

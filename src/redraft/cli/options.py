@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
@@ -26,27 +27,30 @@ if TYPE_CHECKING:
 _MODEL, _SAMPLING, _OUTPUT = "Model", "Sampling", "Output"
 
 
-def _option(panel: str, name: str, help: str, metavar: str | None = None) -> Any:
-    return typer.Option(name, help=help, metavar=metavar, rich_help_panel=panel, show_default=False)
+def option(name: str, help: str, metavar: str = "", *, panel: str | None = None, default: str | None = None) -> Any:
+    """An option, or without `metavar` a flag; `default` says in words what holds where the option is not given."""
+    return typer.Option(name, help=help, metavar=metavar, rich_help_panel=panel, show_default=default or bool(metavar))
 
 
-JsonFlag = Annotated[bool, _option(_OUTPUT, "--json", "Print one JSON object as the last line.", "")]
+JsonFlag = Annotated[bool, option("--json", "Print one JSON object as the last line.", panel=_OUTPUT)]
+JsonAlone = Annotated[bool, option("--json", "Print the JSON object, which is last, alone.", panel=_OUTPUT)]
+"""For commands that measure and always end with their figures as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     """Which model runs, and how."""
 
-    model: Annotated[str, _option(_MODEL, "--model", "tiny (default), a folder, or a hub id.", "MODEL")] = "tiny"
-    device: Annotated[str, _option(_MODEL, "--device", "auto (default), cpu, cuda or cuda:N.", "DEVICE")] = "auto"
-    dtype: Annotated[str, _option(_MODEL, "--dtype", "auto (default), bfloat16 or float32.", "DTYPE")] = "auto"
+    model: Annotated[str, option("--model", "tiny, a folder, or a hub id.", "MODEL", panel=_MODEL)] = "tiny"
+    device: Annotated[str, option("--device", "auto, cpu, cuda or cuda:N.", "DEVICE", panel=_MODEL)] = "auto"
+    dtype: Annotated[str, option("--dtype", "auto, bfloat16 or float32.", "DTYPE", panel=_MODEL)] = "auto"
     quantization: Annotated[
         str | None,
-        _option(_MODEL, "--quantization", "fp8 or int4 (experts; the rest fp8); else as stored.", "FORMAT"),
+        option("--quantization", "fp8, or int4 (experts; the rest fp8).", "FORMAT", panel=_MODEL, default="as stored"),
     ] = None
 
-    def load(self) -> LLM:
-        """The loaded model; a terminal shows that it is being loaded."""
+    def load(self, adapters: Mapping[str, str] | None = None) -> LLM:
+        """The loaded model, with LoRA adapters by name; a terminal shows that it is being loaded."""
         from rich.console import Console
 
         console = Console(stderr=True)
@@ -55,7 +59,12 @@ class ModelOptions:
         with console.status(f"loading {self.model}") if console.is_terminal and local else nullcontext():
             from redraft.llm import load
 
-            return load(self.model, device=self.device, dtype=self.dtype, quantization=self.quantization)
+            return load(
+                self.model, device=self.device, dtype=self.dtype, quantization=self.quantization, adapter=adapters
+            )
+
+
+_sampling = partial(option, panel=_SAMPLING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,19 +72,27 @@ class SamplingOptions:
     """The settings of `redraft.GenerationSettings` that the command line offers."""
 
     preset: Annotated[
-        str | None, _option(_SAMPLING, "--preset", "fast, balanced (the reference, default) or careful.", "NAME")
+        str | None,
+        _sampling("--preset", "fast, balanced (the reference sampler) or careful.", "NAME", default="balanced"),
     ] = None
-    steps: Annotated[int | None, _option(_SAMPLING, "--steps", "Most denoising steps per canvas.", "N")] = None
-    max_tokens: Annotated[int | None, _option(_SAMPLING, "--max-tokens", "Most tokens to write.", "N")] = None
+    steps: Annotated[
+        int | None, _sampling("--steps", "Most denoising steps per canvas.", "N", default="the model's")
+    ] = None
+    max_tokens: Annotated[int | None, _sampling("--max-tokens", "Most tokens to write.", "N", default="1024")] = None
     canvas_length: Annotated[
-        int | None, _option(_SAMPLING, "--canvas-length", "Tokens drafted at once, 16 to 512.", "N")
+        int | None, _sampling("--canvas-length", "Tokens drafted at once, 16 to 512.", "N", default="the model's")
     ] = None
-    seed: Annotated[int | None, _option(_SAMPLING, "--seed", "The same seed gives the same answer.", "N")] = None
+    seed: Annotated[int | None, _sampling("--seed", "The same seed gives the same answer.", "N", default="0")] = None
     entropy_bound: Annotated[
-        float | None, _option(_SAMPLING, "--entropy-bound", "Entropy in nats accepted together per step.", "X")
+        float | None,
+        _sampling("--entropy-bound", "Entropy in nats accepted together per step.", "X", default="the model's"),
     ] = None
-    t_min: Annotated[float | None, _option(_SAMPLING, "--t-min", "Temperature the schedule ends at.", "X")] = None
-    t_max: Annotated[float | None, _option(_SAMPLING, "--t-max", "Temperature the schedule begins at.", "X")] = None
+    t_min: Annotated[
+        float | None, _sampling("--t-min", "Temperature the schedule ends at.", "X", default="the model's")
+    ] = None
+    t_max: Annotated[
+        float | None, _sampling("--t-max", "Temperature the schedule begins at.", "X", default="the model's")
+    ] = None
 
     def given(self, **more: Any) -> dict[str, Any]:
         """What was given, by the names that `LLM.generate` knows; checked, so that a typo fails before a long load."""
@@ -91,16 +108,15 @@ class OutputOptions:
     """What a command that writes an answer shows and keeps."""
 
     stop: Annotated[
-        list[str] | None, _option(_SAMPLING, "--stop", "End the answer before this text; may be repeated.", "TEXT")
+        list[str] | None, _sampling("--stop", "End the answer before this text; may be repeated.", "TEXT")
     ] = None
     latency_budget_ms: Annotated[
-        float | None,
-        _option(_SAMPLING, "--latency-budget-ms", "Take as many steps as fit this time, from measured speed.", "MS"),
+        float | None, _sampling("--latency-budget-ms", "Take as many steps as fit this time, by measured speed.", "MS")
     ] = None
     trace: Annotated[
-        Path | None, _option(_OUTPUT, "--trace", "Write every step to FILE (JSONL, see `redraft replay`).", "FILE")
+        Path | None, option("--trace", "Write every step to FILE (JSONL, see `redraft replay`).", "FILE", panel=_OUTPUT)
     ] = None
-    no_live: Annotated[bool, _option(_OUTPUT, "--no-live", "Do not show the canvas while it settles.", "")] = False
+    no_live: Annotated[bool, option("--no-live", "Do not show the canvas while it settles.", panel=_OUTPUT)] = False
     json: JsonFlag = False
 
 

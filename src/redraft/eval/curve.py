@@ -7,15 +7,15 @@ that it really took. Beside it the entropy curve: how unsure a canvas still is a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from redraft.diffusion.records import DenoiseStep
 from redraft.errors import InputError, SettingError
-from redraft.eval import sudoku, tools
-from redraft.eval.files import DATA
+from redraft.eval import smalltalk, sudoku, tools
 from redraft.eval.result import EvalResult
+from redraft.eval.task import Task, spread
 
 BUDGETS = (1, 2, 4, 8, 12, 16, 32, 48)
 
@@ -61,50 +61,25 @@ def measure(evaluate: Callable[[int], EvalResult], budgets: Sequence[int] = BUDG
     return points
 
 
-@dataclass(frozen=True, kw_only=True)
-class Task:
-    """A task that curves can be measured on: its evaluation, its items, and the prompt of one."""
-
-    evaluate: Callable[..., EvalResult]
-    items: Sequence[Any]
-    prompt: Callable[[Any, Any], list[int]]
-    """(model facade, item) -> token ids."""
-
-    def spread(self, count: int) -> Task:
-        """At most `count` items from all over the file, whose beginning may be easier than its end."""
-        return replace(self, items=self.items[:: max(1, len(self.items) // count)][:count])
+TASKS: dict[str, Task[Any]] = {"sudoku": sudoku.TASK, "tools": tools.TASK, "smalltalk": smalltalk.TASK}
 
 
-TASKS = ("sudoku", "tools")
-
-
-def task_of(name: str, file: Path | None = None) -> Task:
-    """The task `sudoku` (30 clues) or `tools`, with its own items or those of `file`. Raises `InputError`."""
-    if name == "sudoku":
-        puzzles = sudoku.read_sudoku_csv(file or DATA / "sudoku_30.csv")
-        return Task(
-            evaluate=sudoku.evaluate,
-            items=puzzles,
-            prompt=lambda llm, item: llm.encode_chat(sudoku.messages_for(item)),
-        )
-    if name == "tools":
-        calls = tools.read_tools_jsonl(file or DATA / "tools.jsonl")
-        return Task(
-            evaluate=tools.evaluate,
-            items=calls,
-            prompt=lambda llm, item: llm.encode_chat(item.messages, tools=item.tools),
-        )
-    raise InputError(f"The task is {name!r}; it must be one of {', '.join(TASKS)}.")
+def task_of(name: str) -> Task[Any]:
+    """The task of a name. Raises `InputError`."""
+    if name not in TASKS:
+        raise InputError(f"The task is {name!r}; it must be one of {', '.join(TASKS)}.")
+    return TASKS[name]
 
 
 def of_folder(
-    folder: Path, task: Task, budgets: Sequence[int], *, device: str, adapter: Path | None = None
+    folder: Path, task: str, count: int, budgets: Sequence[int], *, device: str, adapter: Path | None = None
 ) -> list[CurvePoint]:
-    """The curve of a model folder, with an adapter if there is one."""
+    """The curve of a model folder, with an adapter if there is one, over `count` of a task's own items."""
     from redraft.llm import load
 
-    llm = load(folder, device=device, adapter=adapter)
-    return measure(lambda budget: task.evaluate(llm, task.items, steps=budget), budgets)
+    asked = task_of(task)
+    items, llm = spread(asked.items(), count), load(folder, device=device, adapter=adapter)
+    return measure(lambda budget: asked.evaluate(llm, items, steps=budget), budgets)
 
 
 def entropies(llm: Streams, prompts: Sequence[Any], **settings: Any) -> list[float]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
 from redraft.deciding import Decision
-from redraft.eval.result import EvalResult, ItemRecord, Progress
+from redraft.eval.result import EvalResult, ItemRecord
+from redraft.eval.task import Progress, evaluate_batches
 from redraft.eval.tools import ToolItem
 
 TEMPLATE = "<|tool_call>call:{choice}{{"
@@ -29,14 +29,12 @@ def evaluate(
     llm: Decides, items: Sequence[ToolItem], *, progress: Progress | None = None, **settings: Any
 ) -> EvalResult:
     """Decides every item; the steps of a record are its reads."""
-    started = time.perf_counter()
-    records: list[ItemRecord] = []
-    for item in items:
-        decision = llm.decide(item.messages, _names(item), template=TEMPLATE, tools=item.tools, ends=False, **settings)
-        records.append(_record(item, decision))
-        if progress is not None:
-            progress(len(records), len(items), sum(record.solved for record in records))
-    return EvalResult.of(records, time.perf_counter() - started)
+    given = {"template": TEMPLATE, "ends": False, **settings}
+
+    def answer(batch: Sequence[ToolItem]) -> list[ItemRecord]:
+        return [_record(i, llm.decide(i.messages, _names(i), tools=i.tools, **given)) for i in batch]
+
+    return evaluate_batches(items, answer, progress=progress)
 
 
 def _names(item: ToolItem) -> list[str]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from redraft.errors import InputError
+
+T = TypeVar("T")
 
 DATA = Path(__file__).parent / "data"
 """The evaluation sets that come with the package."""
@@ -28,18 +30,23 @@ def read_text(path: str | Path) -> str:
         raise InputError(f"{path} cannot be read: {error}.") from error
 
 
-def json_lines(path: str | Path, fields: Mapping[str, type]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) for every line that is not blank, with ``fields`` present and of their types.
+def read_items(path: str | Path, fields: Mapping[str, type], item: Callable[[dict[str, Any]], T]) -> list[T]:
+    """The items of a JSON lines file: ``item`` makes one of an object that has ``fields`` of these types.
 
-    Raises :class:`InputError` for a bad line, and for a file without any item.
+    Raises :class:`InputError` for a bad line, one that ``item`` refuses with such an error included, and for no items.
     """
-    path, found = Path(path), False
+    path, items = Path(path), list[T]()
     for number, line in enumerate(read_text(path).split("\n"), start=1):
-        if line.strip():
-            found = True
-            yield number, _checked_object(path, number, line, fields)
-    if not found:
+        if not line.strip():
+            continue
+        record = _checked_object(path, number, line, fields)
+        try:
+            items.append(item(record))
+        except InputError as error:
+            fail(path, number, str(error).rstrip("."))
+    if not items:
         raise InputError(f"{path} holds no items.")
+    return items
 
 
 def _checked_object(path: Path, number: int, line: str, fields: Mapping[str, type]) -> dict[str, Any]:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import dataclasses
 import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from redraft.errors import SettingError
-from redraft.eval.files import fail, json_lines
-from redraft.eval.result import EvalResult, ItemRecord, Progress, generation_settings
+from redraft.errors import InputError, SettingError
+from redraft.eval.files import read_items
+from redraft.eval.result import EvalResult, ItemRecord
+from redraft.eval.task import Progress, evaluate_batches
 
 Method = Literal["found", "given", "left"]
 METHODS: tuple[Method, ...] = ("found", "given", "left")
@@ -52,19 +52,18 @@ class Fills(Protocol):
     def generate(self, prompt: str, *, raw: bool = ..., **settings: Any) -> Any: ...
 
 
-def read_infill_jsonl(path: str | Path, *, limit: int | None = None) -> list[InfillItem]:
-    """Reads items with string fields ``id``, ``prefix``, ``answer``, ``suffix`` and ``source``; at most ``limit``.
+def read_infill_jsonl(path: str | Path) -> list[InfillItem]:
+    """Reads items with string fields ``id``, ``prefix``, ``answer``, ``suffix`` and ``source``.
 
     Raises :class:`redraft.errors.InputError` that names file and line.
     """
-    items: list[InfillItem] = []
-    for line, record in json_lines(path, _FIELDS):
-        if limit is not None and len(items) >= limit:
-            break
-        if not record["answer"].strip():
-            fail(Path(path), line, "the field 'answer' is blank")
-        items.append(InfillItem(**{name: record[name] for name in _FIELDS}))
-    return items
+    return read_items(path, _FIELDS, _item)
+
+
+def _item(record: dict[str, Any]) -> InfillItem:
+    if not record["answer"].strip():
+        raise InputError("the field 'answer' is blank")
+    return InfillItem(**{name: record[name] for name in _FIELDS})
 
 
 def is_solved(item: InfillItem, text: str) -> bool:
@@ -92,27 +91,23 @@ def evaluate(
     items: Sequence[InfillItem],
     *,
     method: Method = "found",
-    steps: int | None = None,
-    seed: int = 0,
     progress: Progress | None = None,
     **settings: Any,
 ) -> EvalResult:
     """Fills every item, one after the other (``fill`` tries several hole lengths in one batch by itself).
 
-    Further ``settings`` go to ``fill``, or to ``generate`` for left to right, as they are.
+    ``settings`` go to ``fill``, or to ``generate`` for left to right, with seed 0 if none is given.
     """
     if method not in METHODS:
         raise SettingError(f"method is {method!r}; it must be one of {', '.join(METHODS)}.")
     if method != "found" and settings.get("max_tokens") is not None:
         raise SettingError(f"max_tokens belongs to the method 'found'; {method!r} takes each answer's own length.")
-    started = time.perf_counter()
-    given = generation_settings(steps, {"seed": seed, **settings})
-    records: list[ItemRecord] = []
-    for item in items:
-        records.append(_left(llm, item, given) if method == "left" else _filled(llm, item, method, given))
-        if progress is not None:
-            progress(len(records), len(items), sum(record.solved for record in records))
-    return EvalResult.of(records, time.perf_counter() - started)
+    given = {"seed": 0, **settings}
+
+    def answer(batch: Sequence[InfillItem]) -> list[ItemRecord]:
+        return [_left(llm, item, given) if method == "left" else _filled(llm, item, method, given) for item in batch]
+
+    return evaluate_batches(items, answer, progress=progress)
 
 
 def _filled(llm: Fills, item: InfillItem, method: Method, given: dict[str, Any]) -> ItemRecord:

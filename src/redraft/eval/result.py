@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
-
-from redraft.errors import SettingError
-
-T = TypeVar("T")
-
-Progress = Callable[[int, int, int], None]
-"""Called after every batch with (items done, items in all, solved so far)."""
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -78,20 +71,3 @@ class EvalResult:
             "tokens_per_forward": round(self.tokens_per_forward, 3),
             "seconds": round(self.seconds, 3),
         }
-
-
-def generation_settings(steps: int | None, settings: dict[str, Any]) -> dict[str, Any]:
-    """Settings for the model: ``steps`` only where the caller gave it, so that a preset's own number can stand."""
-    return settings if steps is None else {"steps": steps, **settings}
-
-
-def check_batch_size(batch_size: int) -> None:
-    """Raises :class:`SettingError` unless ``batch_size`` is at least 1."""
-    if batch_size < 1:
-        raise SettingError(f"batch_size is {batch_size}; it must be at least 1.")
-
-
-def batches(items: Sequence[T], batch_size: int) -> Iterator[Sequence[T]]:
-    """``items`` in runs of ``batch_size``."""
-    check_batch_size(batch_size)
-    return (items[start : start + batch_size] for start in range(0, len(items), batch_size))

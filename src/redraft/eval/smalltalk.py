@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from redraft.errors import InputError
-from redraft.eval.files import fail, json_lines
-from redraft.eval.generate import Generates, run
-from redraft.eval.result import EvalResult, Progress
+from redraft.eval.files import read_items
+from redraft.eval.task import Task
 from redraft.text.messages import check_messages
-
-MAX_TOKENS = 256
-
-_FIELDS = {"id": str, "messages": list, "expected": list}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,27 +23,19 @@ class SmalltalkItem:
     expected: tuple[str, ...]
 
 
-def read_smalltalk_jsonl(path: str | Path, *, limit: int | None = None) -> list[SmalltalkItem]:
-    """Reads items with ``id``, ``messages`` and ``expected`` (a list of strings); at most ``limit``.
+def read_smalltalk_jsonl(path: str | Path) -> list[SmalltalkItem]:
+    """Reads items with ``id``, ``messages`` and ``expected`` (a list of strings).
 
     Raises :class:`InputError` that names file and line.
     """
-    items: list[SmalltalkItem] = []
-    for line, record in json_lines(path, _FIELDS):
-        if limit is not None and len(items) >= limit:
-            break
-        items.append(_item(Path(path), line, record))
-    return items
+    return read_items(path, {"id": str, "messages": list, "expected": list}, _item)
 
 
-def _item(path: Path, line: int, record: Mapping[str, Any]) -> SmalltalkItem:
-    try:
-        check_messages(record["messages"])
-    except InputError as error:
-        fail(path, line, str(error).rstrip("."))
+def _item(record: Mapping[str, Any]) -> SmalltalkItem:
+    check_messages(record["messages"])
     expected = record["expected"]
     if not expected or not all(isinstance(phrase, str) and phrase.strip() for phrase in expected):
-        fail(path, line, "the field 'expected' must hold one string or more, none of them blank")
+        raise InputError("the field 'expected' must hold one string or more, none of them blank")
     return SmalltalkItem(id=record["id"], messages=record["messages"], expected=tuple(expected))
 
 
@@ -57,25 +44,11 @@ def is_solved(item: SmalltalkItem, text: str) -> bool:
     return any(re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text, re.IGNORECASE) for phrase in item.expected)
 
 
-def evaluate(
-    llm: Generates,
-    items: Sequence[SmalltalkItem],
-    *,
-    steps: int | None = None,
-    seed: int = 0,
-    batch_size: int = 16,
-    max_tokens: int = MAX_TOKENS,
-    progress: Progress | None = None,
-    **settings: Any,
-) -> EvalResult:
-    """Asks for every item; further ``settings`` go to ``generate_batch`` as they are."""
-    return run(
-        llm,
-        items,
-        prompt=lambda item: llm.encode_chat(item.messages),
-        judge=lambda item, text: (item.id, is_solved(item, text), " | ".join(item.expected)),
-        batch_size=batch_size,
-        steps=steps,
-        progress=progress,
-        settings={"seed": seed, "max_tokens": max_tokens, **settings},
-    )
+TASK = Task(
+    file="smalltalk.jsonl",
+    read=read_smalltalk_jsonl,
+    chat=lambda item: (item.messages, None),
+    solved=is_solved,
+    expected=lambda item: " | ".join(item.expected),
+    id=lambda item: item.id,
+)

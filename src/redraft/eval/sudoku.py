@@ -7,20 +7,16 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from redraft.errors import InputError
 from redraft.eval.files import fail, read_text
-from redraft.eval.generate import Generates, run
-from redraft.eval.result import EvalResult, Progress
+from redraft.eval.task import Task
 
 CELLS = 81
 SYSTEM_PROMPT = (
     "Solve the following Sudoku puzzle. Empty cells are represented by 0. Output ONLY the solved puzzle immediately "
     "as a 9x9 grid of numbers separated by spaces. Do not include ####, explanations, or any other text."
 )
-MAX_TOKENS = 256
-"""Room for 81 digits with a separator each, in vocabularies that do not join the two."""
 
 _PUZZLE = re.compile(r"[0-9]{81}")
 _SOLUTION = re.compile(r"[1-9]{81}")
@@ -45,8 +41,8 @@ class SudokuItem:
         return CELLS - self.puzzle.count("0")
 
 
-def read_sudoku_csv(path: str | Path, *, limit: int | None = None) -> list[SudokuItem]:
-    """Reads a CSV file with the columns ``puzzle`` and ``solution``, others allowed; at most ``limit`` items.
+def read_sudoku_csv(path: str | Path) -> list[SudokuItem]:
+    """Reads a CSV file with the columns ``puzzle`` and ``solution``, others allowed.
 
     Raises :class:`InputError` for missing columns, for cells that are not 81 digits, for a solution that is no Sudoku
     grid or that contradicts its puzzle, naming file and line, and for a file without items.
@@ -57,10 +53,7 @@ def read_sudoku_csv(path: str | Path, *, limit: int | None = None) -> list[Sudok
     for column in ("puzzle", "solution"):
         if column not in header:
             fail(path, 1, f"the column {column!r} is missing")
-    items: list[SudokuItem] = []
-    for row in rows:
-        if row and (limit is None or len(items) < limit):
-            items.append(_item(path, rows.line_num, header, row))
+    items = [_item(path, rows.line_num, header, row) for row in rows if row]
     if not items:
         raise InputError(f"{path} holds no items.")
     return items
@@ -97,25 +90,11 @@ def is_solved(item: SudokuItem, text: str) -> bool:
     return "".join(re.findall(r"[0-9]", text))[-CELLS:] == item.solution
 
 
-def evaluate(
-    llm: Generates,
-    items: Sequence[SudokuItem],
-    *,
-    steps: int | None = None,
-    seed: int = 0,
-    batch_size: int = 16,
-    max_tokens: int = MAX_TOKENS,
-    progress: Progress | None = None,
-    **settings: Any,
-) -> EvalResult:
-    """Asks for every puzzle; further ``settings`` go to ``generate_batch`` as they are."""
-    return run(
-        llm,
-        items,
-        prompt=lambda item: llm.encode_chat(messages_for(item)),
-        judge=lambda item, text: (item.id, is_solved(item, text), " ".join(item.solution)),
-        batch_size=batch_size,
-        steps=steps,
-        progress=progress,
-        settings={"seed": seed, "max_tokens": max_tokens, **settings},
-    )
+TASK = Task(
+    file="sudoku_30.csv",
+    read=read_sudoku_csv,
+    chat=lambda item: (messages_for(item), None),
+    solved=is_solved,
+    expected=lambda item: " ".join(item.solution),
+    id=lambda item: item.id,
+)

@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from redraft.errors import InputError
-from redraft.eval.files import fail, json_lines
-from redraft.eval.generate import Generates, run
-from redraft.eval.result import EvalResult, Progress
+from redraft.eval.files import read_items
+from redraft.eval.task import Task
 from redraft.text.messages import check_messages, check_tools
 from redraft.text.tools import parse_reply
-
-MAX_TOKENS = 256
-
-_FIELDS = {"id": str, "tools": list, "messages": list, "calls": list}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,40 +30,31 @@ class ToolItem:
     calls: tuple[tuple[str, dict[str, Any]], ...]
 
 
-def read_tools_jsonl(path: str | Path, *, limit: int | None = None) -> list[ToolItem]:
-    """Reads items with ``id``, ``tools``, ``messages`` and ``calls`` (a list of ``{"name", "arguments"}``); at most
-    ``limit``.
+def read_tools_jsonl(path: str | Path) -> list[ToolItem]:
+    """Reads items with ``id``, ``tools``, ``messages`` and ``calls`` (a list of ``{"name", "arguments"}``).
 
     Raises :class:`InputError` that names file and line for anything malformed, a call to an undeclared tool included.
     """
-    items: list[ToolItem] = []
-    for line, record in json_lines(path, _FIELDS):
-        if limit is not None and len(items) >= limit:
-            break
-        items.append(_item(Path(path), line, record))
-    return items
+    return read_items(path, {"id": str, "tools": list, "messages": list, "calls": list}, _item)
 
 
-def _item(path: Path, line: int, record: Mapping[str, Any]) -> ToolItem:
-    try:
-        check_messages(record["messages"])
-        check_tools(record["tools"])
-    except InputError as error:
-        fail(path, line, str(error).rstrip("."))
+def _item(record: Mapping[str, Any]) -> ToolItem:
+    check_messages(record["messages"])
+    check_tools(record["tools"])
     declared = {tool["function"]["name"] for tool in record["tools"]}
-    calls = tuple(_call(path, line, call, declared) for call in record["calls"])
+    calls = tuple(_call(call, declared) for call in record["calls"])
     return ToolItem(id=record["id"], tools=record["tools"], messages=record["messages"], calls=calls)
 
 
-def _call(path: Path, line: int, call: Any, declared: set[str]) -> tuple[str, dict[str, Any]]:
+def _call(call: Any, declared: set[str]) -> tuple[str, dict[str, Any]]:
     if (
         not isinstance(call, dict)
         or not isinstance(call.get("name"), str)
         or not isinstance(call.get("arguments"), dict)
     ):
-        fail(path, line, "a call must be an object with a 'name' and an object of 'arguments'")
+        raise InputError("a call must be an object with a 'name' and an object of 'arguments'")
     if call["name"] not in declared:
-        fail(path, line, f"the call {call['name']!r} is to a tool that is not declared")
+        raise InputError(f"the call {call['name']!r} is to a tool that is not declared")
     return call["name"], call["arguments"]
 
 
@@ -93,29 +79,11 @@ def is_solved(item: ToolItem, text: str) -> bool:
     return made == Counter(canonical_call(*call) for call in item.calls) and not reply.malformed
 
 
-def evaluate(
-    llm: Generates,
-    items: Sequence[ToolItem],
-    *,
-    steps: int | None = None,
-    seed: int = 0,
-    batch_size: int = 8,
-    max_tokens: int = MAX_TOKENS,
-    progress: Progress | None = None,
-    **settings: Any,
-) -> EvalResult:
-    """Asks for every item; further ``settings`` go to ``generate_batch`` as they are."""
-    return run(
-        llm,
-        items,
-        prompt=lambda item: llm.encode_chat(item.messages, tools=item.tools),
-        judge=lambda item, text: (
-            item.id,
-            is_solved(item, text),
-            "; ".join(canonical_call(*call) for call in item.calls),
-        ),
-        batch_size=batch_size,
-        steps=steps,
-        progress=progress,
-        settings={"seed": seed, "max_tokens": max_tokens, **settings},
-    )
+TASK = Task(
+    file="tools.jsonl",
+    read=read_tools_jsonl,
+    chat=lambda item: (item.messages, item.tools),
+    solved=is_solved,
+    expected=lambda item: "; ".join(canonical_call(*call) for call in item.calls),
+    id=lambda item: item.id,
+)

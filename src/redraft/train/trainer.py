@@ -23,7 +23,7 @@ from torch import Tensor
 
 from redraft.config import ModelConfig
 from redraft.errors import CheckpointError, SettingError, TrainingError
-from redraft.eval.curve import append_curve, draw, of_folder, read_curve, task_of
+from redraft.eval.curve import append_curve, draw, of_folder, read_curve
 from redraft.model import Transformer
 from redraft.model.adapters import save_adapter
 from redraft.model.initialise import initialise
@@ -379,8 +379,10 @@ class Trainer:
         else:
             save_adapter(collect(self.model, lora), folder, base_model=settings.init)
             folder, adapter = Path(settings.init), folder
-        task = task_of(settings.curve_task).spread(settings.curve_items)
-        points = of_folder(folder, task, settings.curve_budgets, device=self.device.type, adapter=adapter)
+        points = of_folder(
+            folder, settings.curve_task, settings.curve_items, settings.curve_budgets,
+            device=self.device.type, adapter=adapter,
+        )  # fmt: skip
         append_curve(self.folder / CURVE, self.step, points)
         best = points[-1]
         reporter.say(
