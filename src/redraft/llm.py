@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Self, overload
 
 import torch
 
@@ -25,9 +26,9 @@ from redraft.engine.settings import EngineSettings
 from redraft.errors import CheckpointError, PromptError, SettingError
 from redraft.filling import FillResult, fill
 from redraft.model import Transformer
-from redraft.model.adapters import Adapter, AdapterSet, load_adapter, shapes_of
+from redraft.model.adapters import Adapter, load_adapter, shapes_of
 from redraft.model.folders import read_config, resolve_folder
-from redraft.model.packed.load import load_for_inference
+from redraft.model.packed.load import load_for_inference, twin
 from redraft.text.prompt import encode_chat
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
@@ -81,6 +82,16 @@ class AnswerStream(Iterator[Record]):
         self._events = iter(())
 
 
+@dataclass(slots=True)
+class _Engines:
+    """What an LLM shares with its views: the model by adapter, None being itself, and the engine that runs them."""
+
+    models: dict[str | None, Transformer]
+    ids: Iterator[int] = field(default_factory=itertools.count)
+    engine: Engine | None = None
+    place: tuple[object, object] | None = None
+
+
 class LLM:
     """A model with its tokenizer, chat template and generation defaults. Made by `redraft.load`."""
 
@@ -94,13 +105,22 @@ class LLM:
         defaults: GenerationSettings | None = None,
         eos_ids: tuple[int, ...] | None = None,
     ) -> None:
-        self.model, self.tokenizer, self.template, self.path = model, tokenizer, template, path
+        self.tokenizer, self.template, self.path = tokenizer, template, path
         self.defaults = defaults or GenerationSettings()
         self.eos_ids = eos_ids or model.config.eos_token_id
-        self._adapters: AdapterSet | None = None
-        self._engine: Engine | None = None
-        self._place: tuple[object, object] | None = None
-        self._ids = itertools.count()
+        self.adapter: str | None = None
+        """Whose answers this object gives; see `with_adapter`."""
+        self._shared = _Engines({None: model})
+
+    @property
+    def model(self) -> Transformer:
+        """The model that answers, with the adapter in use folded in."""
+        return self._shared.models[self.adapter]
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names for `with_adapter`."""
+        return tuple(name for name in self._shared.models if name is not None)
 
     def generate(self, prompt: Prompt, *, raw: bool = False, **settings: Any) -> GenerateResult:
         """Answer one prompt.
@@ -153,14 +173,18 @@ class LLM:
         """The text that belongs into a hole, seeing both sides of it.
 
         `fill(prefix, suffix)` has one hole; `fill(text)` fills every `<|fill|>` of a text, and a list of texts has a
-        hole between each two of them. `max_tokens` bounds a filling, `steps` its denoising. See `redraft.filling`.
+        hole between each two of them. `max_tokens` bounds a filling, `steps` its denoising, and `choices`, `regex`,
+        `json_schema` ... say what it must be. See `redraft.filling`.
         """
         return fill(self.model, self.tokenizer, text, suffix, self.defaults, **settings)
 
-    def edit(self, text: str, span: tuple[int, int], instruction: str, **settings: Any) -> EditResult:
+    def edit(
+        self, text: str, span: tuple[int, int], instruction: str | None = None, **settings: Any
+    ) -> EditResult:
         """The text with its characters `span` changed as an instruction says, and nothing else.
 
-        `settings` are those of generate, `strength` and `max_tokens`. See `redraft.editing.edit`.
+        Without an instruction slips are repaired. `settings` are those of generate, its constraints on the new span,
+        `strength` and `max_tokens`. See `redraft.editing.edit`.
         """
         return edit(self, text, span, instruction, **settings)
 
@@ -202,21 +226,29 @@ class LLM:
     def add_adapter(self, name: str, folder: str | Path) -> None:
         """Read a LoRA adapter, to be used by `name`.
 
-        Raises `CheckpointError` if it is for another model, and `SettingError` for a name that is taken or a model
-        whose weights are packed for a GPU or quantized, which can take one adapter while it is loaded.
+        The weights that it changes are held once more. Raises `CheckpointError` if it is for another model and
+        `SettingError` for a name that is empty or taken.
         """
-        if type(self.model) is not Transformer:
-            raise SettingError(
-                "Adapters cannot be switched in packed weights; pass load() one adapter folder, or dtype='float32'."
-            )
-        self._adapters = self._adapters or AdapterSet(self.model)
-        self._adapters.add(name, folder)
+        if not name or name in self.adapters:
+            raise SettingError(f"There is an adapter {name!r} already." if name else "An adapter needs a name.")
+        found = _adapter(folder, self.path)
+        self._shared.models[name] = twin(self._shared.models[None], self.path, found)
+        self._shared.engine = None  # the next one knows the new name
+
+    def with_adapter(self, name: str | None) -> Self:
+        """This LLM with an adapter, or, with None, without one: a view that shares the engine and everything else.
+
+        Raises `SettingError` for an unknown name.
+        """
+        view = copy.copy(self)
+        view.use_adapter(name)
+        return view
 
     def use_adapter(self, name: str | None) -> None:
-        """Answer with adapter `name` from now on, or, with None, as the model was. Raises `SettingError`."""
-        if self._adapters is None:
-            raise SettingError("This model has no adapters; name them in load(adapter={...}) or with add_adapter.")
-        self._adapters.use(name)
+        """Answer with an adapter from now on, or, with None, as the model was. Raises `SettingError`."""
+        if name not in self._shared.models:
+            raise SettingError(f"There is no adapter {name!r}; there are {', '.join(self.adapters) or 'none'}.")
+        self.adapter = name
 
     def prompt_ids(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
         """Token ids of any kind of prompt; see `generate`. Raises `PromptError` if it is empty or malformed."""
@@ -260,6 +292,7 @@ class LLM:
             prompt=tuple(ids),
             settings=self._fit(resolved, len(ids), explicit=settings.get("max_tokens") is not None),
             constraint=constraint,
+            adapter=self.adapter,
             timeout=timeout,
             drafts=drafts,
         )
@@ -277,21 +310,23 @@ class LLM:
     @property
     def engine(self) -> Engine:
         """The engine behind `generate` and `stream`, made when it is first needed and anew when the model has moved."""
-        place = self.model.device, self.model.dtype
-        if self._engine is None or place != self._place:
-            self._engine, self._place = self.new_engine(), place
-        return self._engine
+        shared, place = self._shared, (self.model.device, self.model.dtype)
+        if shared.engine is None or place != shared.place:
+            shared.engine, shared.place = self.new_engine(), place
+        return shared.engine
 
     def new_engine(self, settings: EngineSettings | None = None) -> Engine:
-        """An engine of its own on this model, with its own pages; servers drive one through `AsyncEngine`."""
-        settings = settings or EngineSettings()
+        """An engine of its own on this model and its adapters, with its own pages; servers drive one in a thread."""
+        settings, model = settings or EngineSettings(), self._shared.models[None]
+        twins = {name: self._shared.models[name] for name in self.adapters}
         return Engine(
-            new_runner(self.model, settings),
+            new_runner(model, settings, twins),
             self.tokenizer,
-            vocab_size=self.model.config.vocab_size,
+            vocab_size=model.config.vocab_size,
             canvas_length=self._canvas_length,
             eos_ids=self.eos_ids,
             settings=settings,
+            adapters=self.adapters,
             weights=self._versions,
         )
 
@@ -311,7 +346,7 @@ class LLM:
         for i, prompt in enumerate(prompts):
             seed = {} if seeds is None else {"seed": seeds[i]}
             requests.append(
-                self.request(prompt, request_id=next(self._ids), raw=raw, drafts=drafts, **{**given, **seed})
+                self.request(prompt, request_id=next(self._shared.ids), raw=raw, drafts=drafts, **{**given, **seed})
             )
         places = {request.request_id: i for i, request in enumerate(requests)}
         events = self.engine.answer(requests)
@@ -324,8 +359,9 @@ class LLM:
 
     def _versions(self) -> tuple[tuple[int, int], ...]:
         """Where every weight lies and how often it was written; changes when any weight does."""
-        weights = (*self.model.parameters(), *self.model.buffers())
-        return tuple((w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights)
+        models = self._shared.models.values()
+        weights = {id(w): w for model in models for w in (*model.parameters(), *model.buffers())}
+        return tuple((w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights.values())
 
     def _fit(self, settings: GenerationSettings, prompt: int, *, explicit: bool) -> GenerationSettings:
         """Check that the prompt and its canvases fit the context; a default max_tokens shrinks to fit."""
@@ -368,11 +404,13 @@ def load(
 
     device        "auto", "cpu", "cuda", "cuda:1" ...      dtype  "auto", "bfloat16", "float32"
     quantization  None (the weights as they are stored), "fp8", or "int4": int4 experts, the rest in FP8
-    adapter       a LoRA folder in PEFT's format, folded into the weights; or several by name, of which
-                  `llm.use_adapter` folds in one at a time and none at first
+    adapter       a LoRA folder in PEFT's format, folded into the weights; or several by name, for `llm.with_adapter`
     Raises `CheckpointError`, `HubError` or `SettingError` with one sentence each.
     """
     folder = resolve_folder(str(model))
+    several = adapter if isinstance(adapter, Mapping) else {}
+    for place in several.values():  # what does not fit fails before a long load
+        _adapter(place, folder)
     one = None if adapter is None or isinstance(adapter, Mapping) else _adapter(adapter, folder)
     network = load_for_inference(folder, device=device, dtype=dtype, quantization=quantization, adapter=one)
     generation = _read_json(folder / "generation_config.json")
@@ -384,7 +422,7 @@ def load(
         defaults=settings_from_dict(generation),
         eos_ids=_eos_ids(generation, network.config.eos_token_id),
     )
-    for name, place in adapter.items() if isinstance(adapter, Mapping) else ():
+    for name, place in several.items():
         llm.add_adapter(name, place)
     return llm
 

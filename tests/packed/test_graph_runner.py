@@ -5,18 +5,20 @@ from dataclasses import replace
 import pytest
 import torch
 
+from random_adapter import random_adapter
 from redraft.config import GenerationSettings, ModelConfig
 from redraft.constraints.pins import Allowed
 from redraft.diffusion.loop import CanvasJob, denoise_canvases
 from redraft.diffusion.records import DenoiseStep
 from redraft.diffusion.schedule import temperature
+from redraft.engine.adapters import RunnerByAdapter
 from redraft.engine.graph_runner import GraphRunner
 from redraft.engine.graph_step import working_bytes
 from redraft.engine.work import Denoise, Drafted, Encode, Limits
 from redraft.errors import SettingError
 from redraft.model import Transformer
 from redraft.model.initialise import initialise
-from redraft.model.packed.build import pack
+from redraft.model.packed.build import pack, repack
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
 
@@ -140,6 +142,28 @@ def test_more_segments_than_the_largest_graph_run_in_turns(packed: PackedTransfo
     whole.run(chunks)
     assert drafted[0].argmax_canvas == drafted[1].argmax_canvas
     assert same(drafted[0], whole.run([step_of(0, 300, 0)])[0])
+
+
+def test_adapters_beside_each_other_answer_as_alone(plain: Transformer, packed: PackedTransformer) -> None:
+    prompt, twins = ids(8, 20), {}
+    for seed, name in enumerate("ab"):
+        adapter = random_adapter(plain, seed, size=0.5)
+        source = adapter.applied(plain.state_dict().__getitem__)
+        twins[name] = PackedTransformer(repack(packed.packed, source, set(adapter.factors)))
+    first = new_runner(packed)
+    together = RunnerByAdapter(first, {name: first.beside(twin) for name, twin in twins.items()})
+    names = (None, "a", "b")
+    together.run([Encode(slot=slot, start=0, token_ids=prompt, adapter=name) for slot, name in enumerate(names)])
+    drafted = [
+        together.run([step_of(slot, 20, step, adapter=name, seed=1) for slot, name in enumerate(names)])
+        for step in range(3)
+    ]
+    for slot, name in enumerate(names):
+        alone = new_runner(packed if name is None else twins[name])
+        alone.run([Encode(slot=slot, start=0, token_ids=prompt)])
+        for step in range(3):
+            assert drafted[step][slot] == alone.run([step_of(slot, 20, step, seed=1)])[0]
+    assert len({one.argmax_canvas for one in drafted[-1]}) == 3
 
 
 def test_too_many_end_of_text_ids_are_refused(packed: PackedTransformer) -> None:

@@ -6,12 +6,15 @@ import pytest
 import torch
 
 import redraft
+from random_adapter import random_adapter
 from redraft.errors import SettingError
 from redraft.model import Transformer
 from redraft.model.folders import resolve_folder
 from redraft.model.initialise import initialise
 from redraft.model.packed import load as loading
 from redraft.model.packed.load import check_device, check_room, load_packed
+from redraft.model.packed.transformer import PackedTransformer
+from redraft.model.packed.weights import tensors
 from redraft.model.presets import preset
 from redraft.model.quantize import quantize_folder
 from redraft.model.weights import save_model
@@ -115,3 +118,24 @@ def test_shapes_that_the_kernels_do_not_take_stay_plain_on_a_gpu(monkeypatch: py
     assert loading.load_for_inference(folder, dtype="bfloat16") == (folder, CUDA, "bfloat16")  # the plain loader's call
     with pytest.raises(SettingError, match="steps of 128"):
         loading.load_for_inference(folder, dtype="bfloat16", quantization="fp8")
+
+
+@pytest.mark.parametrize("stored", [None, "fp8", "int4"])
+@pytest.mark.parametrize("names", [r"attention\.[kv]_proj|mlp\.down|conditioning\.up", r"router\.proj|experts\."])
+def test_a_packed_twin_is_what_loading_with_the_adapter_makes(
+    folder: Path, tmp_path: Path, stored: str | None, names: str
+) -> None:
+    if stored:
+        quantize_folder(folder, tmp_path / "q", stored)
+    place = tmp_path / "q" if stored else folder
+    adapter = random_adapter(redraft.load_model(folder, "cpu", "float32"), 1, names)
+    for quantization in (None,) if stored else (None, "fp8", "int4"):
+        given = {"device": "cpu", "dtype": "float32", "quantization": quantization}
+        base, expected = load_packed(place, **given), load_packed(place, adapter=adapter, **given)  # type: ignore[arg-type]
+        made = loading.twin(base, place, adapter)
+        assert isinstance(made, PackedTransformer)
+        torch.testing.assert_close(logits_of(made), logits_of(expected), rtol=0, atol=0)
+        assert not torch.equal(logits_of(made), logits_of(base))
+        kept = {tensor.data_ptr() for tensor in tensors(base.packed)}
+        shared = sum(tensor.data_ptr() in kept for tensor in tensors(made.packed))
+        assert shared > len(list(tensors(made.packed))) / 2

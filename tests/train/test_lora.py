@@ -12,7 +12,7 @@ import redraft
 from redraft.cli.main import main
 from redraft.errors import CheckpointError, SettingError
 from redraft.model import Transformer
-from redraft.model.adapters import AdapterSet, load_adapter, merge, save_adapter, shapes_of
+from redraft.model.adapters import load_adapter, merge, save_adapter, shapes_of
 from redraft.model.initialise import initialise
 from redraft.model.weights import load_model, save_model
 from redraft.train.batch import Batch
@@ -181,29 +181,6 @@ def test_a_sharded_run_trains_the_same_factors(recipe: Recipe, tmp_path: Path, d
     assert all(factors.a.dtype == factors.b.dtype == torch.float32 for factors in sharded.factors.values())
 
 
-def test_switching_adapters_gives_back_the_same_bits(config, tmp_path: Path) -> None:
-    for number, targets in enumerate((("attention",), ("mlp", "experts"))):
-        settings = LoraSettings(rank=2, targets=targets)
-        save_adapter(collect(adapted(config, settings), settings), tmp_path / str(number), base_model="base")
-    model = plain(config)
-    before = {name: p.clone() for name, p in model.named_parameters()}
-    adapters = AdapterSet(model)
-    adapters.add("one", tmp_path / "0")
-    adapters.add("two", tmp_path / "1")
-    adapters.use("one")
-    one = logits(model)
-    adapters.use("two")
-    assert not torch.equal(logits(model), one)
-    adapters.use("one")
-    assert torch.equal(logits(model), one)
-    adapters.use(None)
-    assert all(torch.equal(p, before[name]) for name, p in model.named_parameters())
-    with pytest.raises(SettingError, match="no adapter 'three'; there are one, two"):
-        adapters.use("three")
-    with pytest.raises(SettingError, match="an adapter 'one' already"):
-        adapters.add("one", tmp_path / "0")
-
-
 def saved(config, folder: Path, targets: tuple[str, ...] = ALL) -> Path:
     settings = LoraSettings(rank=2, targets=targets)
     save_adapter(collect(adapted(config, settings), settings), folder, base_model="base")
@@ -295,6 +272,7 @@ def test_loading_with_adapters_answers_like_the_merged_model(tmp_path: Path) -> 
     save_adapter(collect(base, settings), tmp_path, base_model="tiny")
     one = redraft.load("tiny", device="cpu", adapter=tmp_path)
     several = redraft.load("tiny", device="cpu", adapter={"a": tmp_path})
+    before = {name: p.clone() for name, p in several.model.named_parameters()}
     question = {"prompt": "Hello!", "max_tokens": 16, "steps": 2, "canvas_length": 16}
     plain_answer, changed = several.generate(**question).token_ids, one.generate(**question).token_ids
     assert plain_answer != changed
@@ -302,8 +280,17 @@ def test_loading_with_adapters_answers_like_the_merged_model(tmp_path: Path) -> 
     assert several.generate(**question).token_ids == changed
     several.use_adapter(None)
     assert several.generate(**question).token_ids == plain_answer
-    with pytest.raises(SettingError, match="has no adapters"):
-        one.use_adapter("a")
+    assert several.with_adapter("a").generate(**question).token_ids == changed
+    assert all(torch.equal(p, before[name]) for name, p in several.model.named_parameters())
+    several.add_adapter("b", tmp_path)
+    assert several.with_adapter("b").generate(**question).token_ids == changed
+    for act, said in (
+        (lambda: several.with_adapter("c"), "no adapter 'c'; there are a, b"),
+        (lambda: one.use_adapter("a"), "no adapter 'a'; there are none"),
+        (lambda: several.add_adapter("a", tmp_path), "an adapter 'a' already"),
+    ):
+        with pytest.raises(SettingError, match=said):
+            act()
     small = tmp_path / "small"
     save_model(Transformer(dataclasses.replace(base.config, hidden_size=32)), small)
     with pytest.raises(CheckpointError, match="for another model"):

@@ -65,6 +65,7 @@ class ModelOptions:
 
 
 _sampling = partial(option, panel=_SAMPLING)
+_LENGTHS = "1024; less for fill, edit and eval"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +79,7 @@ class SamplingOptions:
     steps: Annotated[
         int | None, _sampling("--steps", "Most denoising steps per canvas.", "N", default="the model's")
     ] = None
-    max_tokens: Annotated[int | None, _sampling("--max-tokens", "Most tokens to write.", "N", default="1024")] = None
+    max_tokens: Annotated[int | None, _sampling("--max-tokens", "Most tokens to write.", "N", default=_LENGTHS)] = None
     canvas_length: Annotated[
         int | None, _sampling("--canvas-length", "Tokens drafted at once, 16 to 512.", "N", default="the model's")
     ] = None
@@ -148,6 +149,24 @@ def _fields(group: type) -> list[inspect.Parameter]:
         inspect.Parameter(field.name, by_name, default=field.default, annotation=hints[field.name])
         for field in dataclasses.fields(group)
     ]
+
+
+def at_least(least: int, **values: float | None) -> None:
+    """Raise `InputError` for the first of these options that is given and less."""
+    for name, value in values.items():
+        if value is not None and value < least:
+            raise InputError(f"--{name.replace('_', '-')} is {value}; it must be at least {least}.")
+
+
+def whole_numbers(name: str, text: str) -> list[int]:
+    """The numbers of an option such as --batch 1,4,16, from 1 up. Raises `InputError`."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--{name} is {text!r}; it must be whole numbers with commas between them.") from None
+    for number in numbers:
+        at_least(1, **{name: number})
+    return numbers
 
 
 def read_text(source: str, what: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redraft.cli.options import ModelOptions, expand_groups
-from redraft.errors import RedraftError
+from redraft.errors import InputError, RedraftError
 
 if TYPE_CHECKING:
     from redraft.llm import LLM
@@ -31,6 +31,16 @@ def serve(
     name: Annotated[
         list[str] | None,
         _option(_SERVER, "--name", "What requests call the model; may be repeated.", "NAME", show_default=False),
+    ] = None,
+    adapter: Annotated[
+        list[str] | None,
+        _option(
+            _SERVER,
+            "--adapter",
+            "LoRA adapter that requests choose by its name; may be repeated.",
+            "NAME=FOLDER",
+            show_default=False,
+        ),
     ] = None,
     api_keys: Annotated[
         Path | None,
@@ -84,8 +94,10 @@ def serve(
     from redraft.serve.server import listen, serve
     from redraft.serve.settings import ServeSettings
 
+    names = tuple(name or [model.model])
+    adapters = _adapters(adapter or [], names)
     settings = ServeSettings(
-        names=tuple(name or [model.model]),
+        names=names,
         host=host,
         port=port,
         keys=read_keys(api_keys, os.environ),
@@ -106,10 +118,24 @@ def serve(
 
     def ready(llm: LLM) -> None:
         url = f"http://{shown}:{address[1]}"
-        sys.stderr.write(f"{settings.names[0]} on {llm.model.device} at {url} (API: {url}/v1); Ctrl-C stops\n")
+        served = ", ".join((names[0], *adapters))
+        sys.stderr.write(f"{served} on {llm.model.device} at {url} (API: {url}/v1); Ctrl-C stops\n")
         sys.stderr.flush()
 
-    serve(settings, model.load, listener, ready=ready)
+    serve(settings, lambda: model.load(adapters), listener, ready=ready)
+
+
+def _adapters(given: list[str], taken: tuple[str, ...]) -> dict[str, str]:
+    """NAME=FOLDER options as a table; a name must not be taken by the model or by another adapter."""
+    found: dict[str, str] = {}
+    for one in given:
+        name, mark, folder = one.partition("=")
+        if not (name and mark and folder):
+            raise InputError(f"--adapter is {one!r}; it must be NAME=FOLDER.")
+        if name in found or name in taken:
+            raise InputError(f"--adapter {name}: the name is taken already; every model and adapter needs its own.")
+        found[name] = folder
+    return found
 
 
 def _require_extra() -> None:

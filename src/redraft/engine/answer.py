@@ -62,7 +62,7 @@ class Answer:
             prompt_length=len(request.prompt),
             positions=len(request.prompt) + first + -(-left // whole) * whole,
             length=first,
-            keys=prefix_keys(request.prompt),
+            keys=prefix_keys(request.prompt, request.adapter),
         )
         answer = cls(request, job, transcript, eos_ids, whole, now, budget=settings.steps)
         answer._limits = None if request.constraint is None else request.constraint.begin()
@@ -98,7 +98,7 @@ class Answer:
         job, work = turn.job, list[Segment]()
         for first, stop in turn.chunks():
             tokens = self._committing if job.commit else self.request.prompt[first:stop]
-            work.append(Encode(slot=job.slot, start=first, token_ids=tokens))
+            work.append(Encode(slot=job.slot, start=first, token_ids=tokens, adapter=self.request.adapter))
         if turn.denoise:
             work.append(self._denoise(turn.encode[1]))
         return work
@@ -197,6 +197,7 @@ class Answer:
             canvas_index=job.canvas_index,
             step=job.step,
             seed=settings.seed,
+            adapter=self.request.adapter,
             temperature=self._temperature(job.step),
             last=job.step + 1 >= self.budget,
             entropy_bound=settings.entropy_bound,

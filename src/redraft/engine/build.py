@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 
 from redraft.cache.paged import page_bytes
 from redraft.cache.pages import PAGE, pages_for
 from redraft.config import MAX_CANVAS, ModelConfig
+from redraft.engine.adapters import RunnerByAdapter
 from redraft.engine.graph_runner import BUCKETS, GraphRunner
 from redraft.engine.graph_step import working_bytes
 from redraft.engine.runner import EagerRunner
@@ -27,12 +30,22 @@ CUDA_SHARE = 0.8
 FORWARD_TOKENS = 8192
 
 
-def new_runner(model: Transformer, settings: EngineSettings) -> Runner:
-    """The runner for the model's device, with as many pages as the budget allows and the slots can use."""
+def new_runner(
+    model: Transformer, settings: EngineSettings, adapters: Mapping[str, Transformer] = MappingProxyType({})
+) -> Runner:
+    """The runner for the model's device, with as many pages as the budget allows and the slots can use.
+
+    `adapters` are the model's twins with an adapter each, by name.
+    """
     limits = limits_for(model.config, settings, memory_bytes(model, settings), model.dtype.itemsize)
     if isinstance(model, PackedTransformer):  # its buffers hold whole canvases of the model's own length
-        return GraphRunner(model, replace(limits, canvas=model.config.canvas_length))
-    return EagerRunner(model, limits)
+        limits = replace(limits, canvas=model.config.canvas_length)
+        runner: EagerRunner | GraphRunner = GraphRunner(model, limits)
+    else:
+        runner = EagerRunner(model, limits)
+    if not adapters:
+        return runner
+    return RunnerByAdapter(runner, {name: runner.beside(twin) for name, twin in adapters.items()})  # type: ignore[arg-type]
 
 
 def memory_bytes(model: Transformer, settings: EngineSettings) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from redraft.cache.pages import PAGE
 from redraft.engine.answer import Answer
@@ -22,6 +22,7 @@ class Engine:
     """Writes many answers at once. Not thread-safe: one thread calls it (see `AsyncEngine`).
 
     canvas_length  the model's, for requests that name none
+    adapters       names that requests may ask for
     weights        something that changes whenever the model's weights do, so that prefixes are forgotten then
     clock          in seconds
     """
@@ -35,6 +36,7 @@ class Engine:
         canvas_length: int,
         eos_ids: tuple[int, ...],
         settings: EngineSettings | None = None,
+        adapters: Collection[str] = (),
         weights: Callable[[], object] = lambda: None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -43,6 +45,7 @@ class Engine:
         self.scheduler = Scheduler(runner.limits, self.settings)
         self.counters = Counters()
         self._vocab_size, self._canvas_length, self._eos_ids = vocab_size, canvas_length, eos_ids
+        self._adapters = adapters
         self._weights, self._seen_weights = weights, weights()
         self._clock, self._step_clock = clock, StepClock()
         self._open: dict[int, Answer] = {}
@@ -158,6 +161,10 @@ class Engine:
             raise SettingError(f"request_id {request.request_id} is being answered already.")
         if request.timeout is not None and request.timeout <= 0:
             raise SettingError(f"timeout is {request.timeout}; it must be above 0.")
+        if request.adapter is not None and request.adapter not in self._adapters:
+            raise SettingError(
+                f"There is no adapter {request.adapter!r}; there are {', '.join(self._adapters) or 'none'}."
+            )
         if request.constraint is not None:
             request.constraint.check(request.settings.max_tokens)
         transcript = Transcript(self.decoder, request.settings.stop)

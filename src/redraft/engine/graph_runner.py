@@ -10,10 +10,11 @@ their sampling runs outside it.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -52,6 +53,12 @@ class GraphRunner:
         self._tables = {name: np.zeros((limits.slots, self._width), np.int32) for name in ("full", "sliding")}
         self._pool = torch.cuda.graph_pool_handle() if self._graphs else None
         self._steps: dict[int, CapturedStep] = {}
+
+    def beside(self, model: PackedTransformer) -> Self:
+        """A runner of another model of this shape, on the same pages and slots, with graphs of its own."""
+        other = copy.copy(self)
+        other.model, other._steps = model, {}
+        return other
 
     @property
     def limits(self) -> Limits:

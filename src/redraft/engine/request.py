@@ -22,6 +22,7 @@ class Request:
 
     settings    every setting of this answer, its seed included
     constraint  what the answer may hold
+    adapter     the name of the adapter that answers; None for the model itself
     timeout     seconds from `Engine.add` after which the answer ends with what has been committed
     drafts      whether `DenoiseStep` records are wanted, or only what is committed
     """
@@ -30,6 +31,7 @@ class Request:
     prompt: tuple[int, ...]
     settings: GenerationSettings
     constraint: Constraint | None = None
+    adapter: str | None = None
     timeout: float | None = None
     drafts: bool = True
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -34,6 +36,12 @@ class EagerRunner:
             model.config, limits.full_pages, limits.sliding_pages, device=model.device, dtype=model.dtype
         )
         self._slots: dict[int, _Slot] = {}
+
+    def beside(self, model: Transformer) -> Self:
+        """A runner of another model of this shape, on the same pages and slots."""
+        other = copy.copy(self)
+        other.model = model
+        return other
 
     @property
     def limits(self) -> Limits:

@@ -8,6 +8,7 @@ A forward is a list of segments that run as one batch of tokens:
 Every layer writes the keys and values of all Encodes before any segment attends, so the commit of a canvas and the
 first step of the next one, or several chunks of one prompt, may stand in the same forward.
 
+A segment is run by the model with its `adapter`, None being the model itself; a request's segments have one adapter.
 The scheduler decides what runs and where; a `Runner` (eager, or CUDA graphs) owns the tensors and does as it is told.
 """
 
@@ -33,6 +34,7 @@ class Encode:
     slot: int
     start: int
     token_ids: tuple[int, ...]
+    adapter: str | None = None
 
     @property
     def tokens(self) -> int:
@@ -55,6 +57,7 @@ class Denoise(StepRule):
     canvas_index: int
     step: int
     seed: int
+    adapter: str | None = None
 
     @property
     def tokens(self) -> int:

@@ -10,6 +10,7 @@ weights [E,O,I] have a [E,r,I] and b [E,O,r]. The change is scale * b a.
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import os
@@ -22,9 +23,9 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
-from redraft.errors import CheckpointError, SettingError
+from redraft.errors import CheckpointError
 from redraft.model.folders import read_json
 from redraft.model.layouts import Weight
 from redraft.model.names import from_hugging_face, to_hugging_face
@@ -98,47 +99,6 @@ class Adapter:
                 )
 
 
-class AdapterSet:
-    """Several adapters of one model by name, of which one or none is folded into its weights at a time.
-
-    The untouched weights are kept on the side, so that switching back gives the very same bits.
-    """
-
-    def __init__(self, model: Transformer) -> None:
-        self.model = model
-        self.active: str | None = None
-        self._adapters: dict[str, Adapter] = {}
-        self._original: dict[str, Tensor] = {}
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._adapters)
-
-    def add(self, name: str, folder: str | Path) -> None:
-        """Read the adapter of `folder`. Raises `CheckpointError` if it does not fit, `SettingError` for a used name."""
-        if name in self._adapters:
-            raise SettingError(f"There is an adapter {name!r} already.")
-        adapter = load_adapter(folder)
-        adapter.check_fits(shapes_of(self.model), str(folder))
-        weights = dict(self.model.named_parameters())
-        for weight in adapter.factors:
-            if weight not in self._original:
-                self._original[weight] = weights[weight].detach().to("cpu", copy=True)
-        self._adapters[name] = adapter
-
-    @torch.no_grad()
-    def use(self, name: str | None) -> None:
-        """Fold adapter `name` into the weights in place of the active one; None restores the model as it was."""
-        if name is not None and name not in self._adapters:
-            raise SettingError(f"There is no adapter {name!r}; there are {', '.join(self._adapters) or 'none'}.")
-        weights = dict(self.model.named_parameters())
-        for weight in self._adapters[self.active].factors if self.active is not None else ():
-            weights[weight].copy_(self._original[weight])
-        if name is not None:
-            merge(self.model, self._adapters[name])
-        self.active = name
-
-
 def shapes_of(model: Transformer) -> dict[str, tuple[int, ...]]:
     """The shape of every weight."""
     return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
@@ -151,6 +111,18 @@ def merge(model: Transformer, adapter: Adapter) -> None:
     for name in adapter.factors:
         weight = weights[name]
         weight.copy_(weight.float() + adapter.delta(name).to(weight.device))
+
+
+@torch.no_grad()
+def with_adapter(model: Transformer, adapter: Adapter) -> Transformer:
+    """A twin of `model` with an adapter folded in. It shares every weight that the adapter does not change."""
+    weights = dict(model.named_parameters())
+    shared = {id(tensor): tensor for tensor in (*weights.values(), *model.buffers())}
+    for name in adapter.factors:
+        weight = weights[name]
+        changed = weight.float() + adapter.delta(name).to(weight.device)
+        shared[id(weight)] = nn.Parameter(torch.empty_like(weight).copy_(changed), weight.requires_grad)
+    return copy.deepcopy(model, shared)
 
 
 # --- files ---------------------------------------------------------------------------------------------------------

@@ -20,13 +20,13 @@ from redraft.text.tokenizer import Tokenizer
 
 def count_tokens(planner: Planner, body: CountRequest) -> int:
     """Tokens of the prompt that a conversation becomes."""
-    planner.check_model(body.model)
+    planner = planner.for_model(body.model)
     return len(planner.chat_ids(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking))
 
 
 def plan_messages(planner: Planner, body: MessagesRequest) -> Plan:
     """What a request asks for; raises before any compute."""
-    planner.check_model(body.model)
+    planner = planner.for_model(body.model)
     ids = planner.chat_ids(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
     return planner.plan(
         [ids],

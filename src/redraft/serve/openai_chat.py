@@ -21,7 +21,7 @@ from redraft.text.tokenizer import Tokenizer
 
 def plan_chat(planner: Planner, body: ChatRequest, *, drafts: bool = False) -> Plan:
     """What a chat request asks for, with its drafts or without; raises before any compute."""
-    planner.check_model(body.model)
+    planner = planner.for_model(body.model)
     ids = planner.chat_ids(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
     given = body.settings() | {
         "max_tokens": body.max_tokens or body.max_completion_tokens,

@@ -23,7 +23,7 @@ from redraft.text.tokenizer import Tokenizer
 
 def plan_completion(planner: Planner, body: CompletionRequest) -> Plan:
     """What a request without a suffix asks for; raises before any compute."""
-    planner.check_model(body.model)
+    planner = planner.for_model(body.model)
     prompts = [
         planner.checked(planner.llm.prompt_ids(prompt, raw=isinstance(prompt, str))) for prompt in body.prompts()
     ]
@@ -87,15 +87,17 @@ class CompletionWriter:
     async def filled(self, planner: Planner, engine: AsyncEngine) -> dict[str, Any]:
         """The body of a filled hole. The model's thread fills it between two steps of other answers."""
         body = self.body
-        planner.check_model(body.model)
+        planner = planner.for_model(body.model)
         assert isinstance(body.prompt, str)
         assert body.suffix is not None
-        settings = body.settings() | {"max_tokens": body.max_tokens, "seed": body.seed}
+        settings = body.settings() | body.constraints() | {"max_tokens": body.max_tokens, "seed": body.seed}
         given = {name: value for name, value in settings.items() if value is not None}
         planner.checked(self.tokenizer.encode(body.prompt + body.suffix, special=False))
         fill = functools.partial(planner.llm.fill, body.prompt, body.suffix, **given)
         result = await engine.run(fill)
         choice = self._choice(0, result.text) | {"finish_reason": "stop"}
+        if body.confidence:
+            choice["redraft"] = {"confidence": [token for one in result.fillings for token in one.to_dict()["tokens"]]}
         return self._envelope() | {"choices": [choice], "usage": self._fill_usage(result.text)}
 
     def _fill_usage(self, filling: str) -> dict[str, int]:

@@ -28,14 +28,14 @@ _PAGE = Page.read()
 async def models(request: Request) -> Response:
     """The models that are served, in OpenAI's shape."""
     service = service_of(request)
-    return Json({"object": "list", "data": [_model(service, name) for name in service.settings.names]})
+    return Json({"object": "list", "data": [_model(service, name) for name in service.planner.names]})
 
 
 @router.get("/v1/models/{name:path}")
 async def model(request: Request, name: str) -> Response:
     """One model."""
     service = service_of(request)
-    service.planner.check_model(name)
+    service.planner.for_model(name)
     return Json(_model(service, name))
 
 
@@ -83,7 +83,8 @@ async def page() -> Response:
 
 def _model(service: Service, name: str) -> dict[str, Any]:
     llm = service.llm
-    return {
+    base = {} if name in service.settings.names else {"parent": service.settings.names[0]}
+    return base | {
         "id": name,
         "object": "model",
         "created": _STARTED,

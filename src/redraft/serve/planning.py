@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 from redraft.config import resolve_settings
 from redraft.diffusion.constraint import Constraint
@@ -34,19 +34,27 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Turns prompts and settings into plans for one model."""
+    """Turns prompts and settings into plans for one model, or for one of its adapters."""
 
     llm: LLM
     engine: AsyncEngine
     settings: ServeSettings
 
-    def check_model(self, name: str) -> None:
-        """Refuse a model that is not served here."""
-        if name not in self.settings.names:
-            known = ", ".join(self.settings.names)
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What a request's `model` may be: a name of the model itself, or an adapter's."""
+        return self.settings.names + self.llm.adapters
+
+    def for_model(self, name: str) -> Self:
+        """The planner of the model that a request names. Refuses one that is not served here."""
+        if name in self.settings.names:
+            return self
+        if name not in self.llm.adapters:
+            known = ", ".join(self.names)
             raise Fault(
                 404, f"The model {name!r} is not served here; this server has {known}.", "model", "model_not_found"
             )
+        return replace(self, llm=self.llm.with_adapter(name))
 
     def chat_ids(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (), thinking: bool = False

@@ -7,7 +7,9 @@ of one layer exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
+from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -55,6 +57,25 @@ def pack(
     return packer.model(tuple(layers))
 
 
+def repack(model: PackedModel, source: Source, changed: Set[str], *, quantization: str | None = None) -> PackedModel:
+    """`model` with the matrices that hold weights named in `changed` packed anew from `source`; the rest is shared."""
+    packer = _Packer(model.config, source, model.device, model.dtype, quantization)
+
+    def renewed(record: Any, fields: _Fields) -> Any:
+        return replace(record, **_made({name: made for name, made in fields.items() if changed & set(made[1])}))
+
+    layers = tuple(renewed(layer, packer.layer_fields(number)) for number, layer in enumerate(model.layers))
+    return replace(renewed(model, packer.soft_fields()), layers=layers)
+
+
+_Fields = dict[str, tuple[Callable[..., Any], tuple[str, ...]]]
+"""A record's fields of matrices: how they are made, of the weights of which names."""
+
+
+def _made(fields: _Fields) -> dict[str, Any]:
+    return {name: make(*names) for name, (make, names) in fields.items()}
+
+
 def check_format(quantization: str | None) -> None:
     """Raise `SettingError` for anything but a format's name and None."""
     if quantization is not None and quantization not in FORMATS:
@@ -71,33 +92,26 @@ class _Packer:
         self.found: set[str] = set()
 
     def model(self, layers: tuple[PackedLayer, ...]) -> PackedModel:
-        config, soft = self.config, "self_conditioning."
+        config = self.config
         scale = torch.tensor([config.hidden_size**0.5], dtype=self.dtype, device=self.device)
         return PackedModel(
             config=config,
             quantization=self._format(),
             embedding=self.plain("embedding.weight"),
             embedding_scale=scale,
-            soft_norm=self.plain(soft + "pre_norm.weight"),
-            soft_gate_up=torch.cat([self.plain(f"{soft}{part}_proj.weight") for part in ("gate", "up")]),
-            soft_down=self.plain(soft + "down_proj.weight"),
+            soft_norm=self.plain("self_conditioning.pre_norm.weight"),
+            **_made(self.soft_fields()),
             final_norm=layers[-1].after_experts.following,
             layers=layers,
             frequencies={kind: self._frequencies(kind) for kind in set(config.layer_types)},
         )
 
     def layer(self, number: int) -> PackedLayer:
-        at, sliding = f"layers.{number}.", self.config.is_sliding(number)
-        heads = "qkv" if sliding else "qk"
+        at = f"layers.{number}."
         return PackedLayer(
-            kind=SLIDING if sliding else FULL,
-            qkv=self.dense(*(f"{at}attention.{part}_proj.weight" for part in heads)),
-            out=self.dense(f"{at}attention.o_proj.weight"),
-            gate_up=self.dense(f"{at}mlp.gate_proj.weight", f"{at}mlp.up_proj.weight"),
-            down=self.dense(f"{at}mlp.down_proj.weight"),
-            router=self.plain(f"{at}router.proj.weight"),
+            kind=SLIDING if self.config.is_sliding(number) else FULL,
+            **_made(self.layer_fields(number)),
             expert_scale=self.plain(f"{at}router.per_expert_scale").float(),
-            experts=self.experts(f"{at}experts.gate_up_proj", f"{at}experts.down_proj"),
             q_norm=self.plain(f"{at}attention.q_norm.weight"),
             k_norm=self.plain(f"{at}attention.k_norm.weight"),
             entering=self.plain(f"{at}pre_attention_norm.weight"),
@@ -109,6 +123,27 @@ class _Packer:
             ),
             after_experts=self._after_experts(at, number),
         )
+
+    def layer_fields(self, number: int) -> _Fields:
+        """The fields of a layer that hold matrices."""
+        at, heads = f"layers.{number}.", "qkv" if self.config.is_sliding(number) else "qk"
+        return {
+            "qkv": (self.dense, tuple(f"{at}attention.{part}_proj.weight" for part in heads)),
+            "out": (self.dense, (f"{at}attention.o_proj.weight",)),
+            "gate_up": (self.dense, (f"{at}mlp.gate_proj.weight", f"{at}mlp.up_proj.weight")),
+            "down": (self.dense, (f"{at}mlp.down_proj.weight",)),
+            "router": (self.plain, (f"{at}router.proj.weight",)),
+            "experts": (self.experts, (f"{at}experts.gate_up_proj", f"{at}experts.down_proj")),
+        }
+
+    def soft_fields(self) -> _Fields:
+        """Those of self-conditioning."""
+        gate, up, down = (f"self_conditioning.{part}_proj.weight" for part in ("gate", "up", "down"))
+        return {"soft_gate_up": (self.rows, (gate, up)), "soft_down": (self.plain, (down,))}
+
+    def rows(self, *names: str) -> Tensor:
+        """Plain matrices one above the other."""
+        return torch.cat([self.plain(name) for name in names])
 
     def plain(self, name: str) -> Tensor:
         """A weight in the working dtype."""
@@ -202,7 +237,7 @@ def _joined(parts: list[Packed]) -> Packed:
     if isinstance(first, PackedFp8):
         return PackedFp8(_stacked(parts, "values"), _stacked(parts, "scale"))
     assert isinstance(first, PackedInt4)
-    return PackedInt4(_stacked(parts, "codes"), _stacked(parts, "scale"), first.group)
+    return replace(first, codes=_stacked(parts, "codes"), scale=_stacked(parts, "scale"))
 
 
 def _stacked(parts: list[Packed], field: str) -> Tensor:

@@ -10,10 +10,10 @@ import torch
 from redraft.config import ModelConfig
 from redraft.errors import SettingError
 from redraft.model.accounting import bytes_in, text_parts
-from redraft.model.adapters import Adapter, merge
+from redraft.model.adapters import Adapter, merge, with_adapter
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
-from redraft.model.packed.build import check_format, pack
+from redraft.model.packed.build import check_format, pack, repack
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.placement import resolve_device, resolve_dtype
 from redraft.model.quantize import FORMATS
@@ -84,6 +84,17 @@ def load_for_inference(
     if not (_packs_on_gpu(folder, target, dtype, quantization) if target.type == "cuda" else quantization is not None):
         return _plain(folder, target, dtype, adapter)
     return load_packed(folder, device=target, dtype=dtype, quantization=quantization, adapter=adapter)
+
+
+def twin(model: Transformer, folder: Path, adapter: Adapter) -> Transformer:
+    """What `load_for_inference` makes of `folder` with an adapter, sharing with `model`, made without, what it can."""
+    if not isinstance(model, PackedTransformer):
+        return with_adapter(model, adapter)
+    checkpoint = Checkpoint(folder)
+    asked = None if checkpoint.formats else model.packed.quantization
+    return PackedTransformer(
+        repack(model.packed, adapter.applied(checkpoint.weight), set(adapter.factors), quantization=asked)
+    )
 
 
 def fits_kernels(config: ModelConfig) -> bool:

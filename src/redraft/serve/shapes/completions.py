@@ -54,11 +54,9 @@ class CompletionRequest(Settings, Constraints):
     def _check_fill(self) -> None:
         if not isinstance(self.prompt, str):
             raise PydanticCustomError("contradiction", "suffix needs prompt to be one string")
-        for name in ("n", "logprobs", "echo", "stop", "temperature", "timeout", "latency_budget_ms"):
+        for name in ("n", "logprobs", "echo", "stop", "temperature", "timeout", "latency_budget_ms", "pins"):
             if getattr(self, name) not in (None, False) and not (name == "n" and self.n == 1):
                 raise PydanticCustomError("contradiction", "suffix and {name} do not go together", {"name": name})
-        if self.constraints() or self.confidence:
-            raise PydanticCustomError("contradiction", "suffix goes with no constraint and no confidence")
 
     def prompts(self) -> list[str] | list[list[int]]:
         """The prompts as a list, whichever of the four forms they have."""

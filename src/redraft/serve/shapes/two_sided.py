@@ -2,16 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from redraft.serve.shapes.chat import Message, Tool
-from redraft.serve.shapes.common import Sampling, Seed, Shape, Tokens
+from redraft.serve.shapes.common import Constraints, Sampling, Seed, Shape, Tokens
 
 
-class FillRequest(Sampling):
+class Obeying(Sampling, Constraints):
+    """The constraints of an answer, for the text of a hole or a span; `pins` counts tokens of an answer."""
+
+    def wanted(self) -> dict[str, Any]:
+        """Settings and constraints as `LLM.fill` and `LLM.edit` take them."""
+        return self.settings() | self.constraints()
+
+    @model_validator(mode="after")
+    def _no_pins(self) -> Self:
+        if self.pins is not None:
+            raise PydanticCustomError("contradiction", "pins belong to an answer; what stands around a hole is pinned")
+        return self
+
+
+class FillRequest(Obeying):
     """A hole between `prefix` and `suffix`, or every `<|fill|>` of `text`."""
 
     model: str
@@ -32,13 +46,13 @@ class FillRequest(Sampling):
         return self
 
 
-class EditRequest(Sampling):
-    """Characters `span` (start, end) of `text`, to be changed as `instruction` says; nothing else changes."""
+class EditRequest(Obeying):
+    """Characters `span` (start, end) of `text`: changed as `instruction` says, repaired if none is given."""
 
     model: str
     text: str
     span: Annotated[list[int], Field(min_length=2, max_length=2)]
-    instruction: str
+    instruction: str | None = None
     strength: Annotated[float, Field(ge=0, le=1, description="Share of the span that begins as noise at least.")] = 0.0
     max_tokens: Tokens | None = None
     seed: Seed | None = None

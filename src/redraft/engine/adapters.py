@@ -1,0 +1,41 @@
+"""Requests with different adapters in one engine: a forward for each adapter, one behind the other.
+
+An adapter is a model of its own that shares every weight it leaves alone (`model.adapters.with_adapter`). All of them
+work on the same pages and slots; a request's segments have one adapter, and prefixes are kept apart by their keys, so
+that nobody reads what another adapter wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from redraft.engine.work import Denoise, Drafted, Limits, Runner, Segment
+
+
+class RunnerByAdapter:
+    """A `work.Runner` of several; all of them stand on the pages and slots of the first, which has no adapter."""
+
+    def __init__(self, first: Runner, others: Mapping[str, Runner]) -> None:
+        self._first = first
+        self._runners: dict[str | None, Runner] = {None: first, **others}
+
+    @property
+    def limits(self) -> Limits:
+        """See `work.Runner.limits`."""
+        return self._first.limits
+
+    def assign(self, slot: int, full: Sequence[int], sliding: Sequence[int]) -> None:
+        """See `work.Runner.assign`."""
+        self._first.assign(slot, full, sliding)
+
+    def release(self, slot: int) -> None:
+        """See `work.Runner.release`."""
+        self._first.release(slot)
+
+    def run(self, work: Sequence[Segment]) -> list[Drafted]:
+        """See `work.Runner.run`."""
+        drafted = {}
+        for adapter in dict.fromkeys(segment.adapter for segment in work):
+            mine = [segment for segment in work if segment.adapter == adapter]
+            drafted |= {one.slot: one for one in self._runners[adapter].run(mine)}
+        return [drafted[segment.slot] for segment in work if isinstance(segment, Denoise)]

@@ -1,0 +1,115 @@
+"""Adapters by name in one engine: each request is answered by its own, whatever else runs."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from asking import CANVAS, Spelled, ask, end_of, prompt, run, untimed
+
+from random_adapter import random_adapter
+from redraft.cache.prefix import prefix_keys
+from redraft.engine.build import new_runner
+from redraft.engine.engine import Engine
+from redraft.engine.request import Request
+from redraft.engine.settings import EngineSettings
+from redraft.errors import SettingError
+from redraft.model import Transformer
+from redraft.model.adapters import Adapter, merge, with_adapter
+
+PAGES = 600
+"""Prompt tokens: two whole pages and a bit."""
+
+
+@pytest.fixture(scope="module")
+def adapters(model: Transformer) -> dict[str, Adapter]:
+    return {"dense": random_adapter(model, 1), "experts": random_adapter(model, 2, r"(experts\.\w+|router)_?proj")}
+
+
+@pytest.fixture(scope="module")
+def twins(model: Transformer, adapters: dict[str, Adapter]) -> dict[str, Transformer]:
+    return {name: with_adapter(model, adapter) for name, adapter in adapters.items()}
+
+
+def engine_of(model: Transformer, twins: dict[str, Transformer], **given: object) -> Engine:
+    settings = EngineSettings(**{"slots": 8, "prompt_tokens": 256, "memory_gb": 1.0, **given})  # type: ignore[arg-type]
+    return Engine(
+        new_runner(model, settings, twins), Spelled(), vocab_size=256, canvas_length=CANVAS, eos_ids=(),
+        settings=settings, adapters=twins,
+    )  # fmt: skip
+
+
+def mixed(length: int) -> list[Request]:
+    """Requests that take turns with their adapters; pairs share a prompt."""
+    names = (None, "dense", "experts", None, "experts", "dense")
+    asked = [ask(i, length, adapter=name) for i, name in enumerate(names)]
+    return [dataclasses.replace(one, prompt=prompt(length, i % 2)) for i, one in enumerate(asked)]
+
+
+@pytest.mark.parametrize("policy", ["mixed", "step-homogeneous", "run-to-completion"])
+def test_an_answer_is_the_same_alone_and_beside_other_adapters(
+    model: Transformer, twins: dict[str, Transformer], policy: str
+) -> None:
+    requests = mixed(300)
+    together = run(engine_of(model, twins, policy=policy), requests)
+    for request in requests:
+        alone = run(engine_of(model, twins), [request])
+        assert untimed(alone[request.request_id]) == untimed(together[request.request_id])
+
+
+def test_an_adapter_answers_like_the_merged_model(
+    model: Transformer, adapters: dict[str, Adapter], twins: dict[str, Transformer]
+) -> None:
+    answers = run(engine_of(model, twins), mixed(40))
+    changed = set()
+    for name, adapter in adapters.items():
+        merged = copy.deepcopy(model)
+        merge(merged, adapter)
+        engine = engine_of(merged, {})
+        for request in mixed(40):
+            if request.adapter == name:
+                plain = run(engine, [dataclasses.replace(request, adapter=None)])
+                assert untimed(plain[request.request_id]) == untimed(answers[request.request_id])
+                without = run(engine_of(model, {}), [dataclasses.replace(request, adapter=None)])
+                changed.add(end_of(without[request.request_id]).text != end_of(answers[request.request_id]).text)
+    assert changed == {True}
+
+
+def test_adapters_never_share_pages_of_a_prompt(model: Transformer, twins: dict[str, Transformer]) -> None:
+    engine = engine_of(model, twins)
+    text = prompt(PAGES, 3)
+    reused = []
+    for number, name in enumerate((None, "dense", "experts", "dense", None)):
+        request = dataclasses.replace(ask(number, adapter=name), prompt=text)
+        events = run(engine, [request])[number]
+        reused.append(end_of(events).stats.cached_tokens)
+        fresh = run(engine_of(model, twins, prefix_cache=False), [request])[number]
+        assert untimed(events) == untimed(fresh)
+    assert reused == [0, 0, 0, 512, 512]
+
+
+def test_keys_of_a_prefix_differ_by_adapter() -> None:
+    keys = [prefix_keys(range(512), adapter) for adapter in (None, "", "a", "b")]
+    assert len({key for one in keys for key in one}) == 8
+    assert prefix_keys(range(512), "a") == keys[2]
+
+
+def test_a_twin_shares_what_its_adapter_leaves_alone(
+    model: Transformer, adapters: dict[str, Adapter], twins: dict[str, Transformer]
+) -> None:
+    before = {name: weight.data_ptr() for name, weight in model.state_dict().items()}
+    for name, twin in twins.items():
+        own = {weight for weight, tensor in twin.state_dict().items() if tensor.data_ptr() != before[weight]}
+        assert own == set(adapters[name].factors)
+        for weight in own:
+            expected = (model.state_dict()[weight].float() + adapters[name].delta(weight)).to(model.dtype)
+            assert torch.equal(twin.state_dict()[weight], expected)
+
+
+def test_an_unknown_adapter_is_refused_before_any_work(model: Transformer, twins: dict[str, Transformer]) -> None:
+    engine = engine_of(model, twins)
+    with pytest.raises(SettingError, match=r"There is no adapter 'sql'; there are dense, experts\."):
+        engine.add(ask(1, adapter="sql"))
+    with pytest.raises(SettingError, match=r"there are none"):
+        engine_of(model, {}).add(ask(1, adapter="sql"))
+    assert not engine.busy
