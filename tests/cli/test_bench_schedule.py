@@ -65,4 +65,4 @@ def test_the_command_simulates_measures_and_draws(cli: Cli, folder: Path, tmp_pa
 
 def test_numbers_of_nothing_are_refused(cli: Cli) -> None:
     outcome = cli("bench", "schedule", "--simulated", 0)
-    assert (outcome.code, outcome.err) == (2, "error: simulated is 0; it must be at least 1.\n")
+    assert (outcome.code, outcome.err) == (2, "error: --simulated is 0; it must be at least 1.\n")

@@ -31,7 +31,7 @@ def test_a_small_run_measures_every_load(cli: Cli, folder: Path, tmp_path: Path)
     [
         (("--concurrency", "0"), "concurrency is '0'"),
         (("--concurrency", "1.5"), "concurrency is '1.5'"),
-        (("--concurrency", "", "--rates", ""), "must name a load"),
+        (("--concurrency", "", "--rates", ""), "There is no load"),
         (("--url", "ftp://x"), "is not the http:// address"),
         (("--url", "http://127.0.0.1:9"), "No server answers at 127.0.0.1:9"),
         (("--lengths", "none.jsonl"), "cannot be read"),

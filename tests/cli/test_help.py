@@ -9,7 +9,13 @@ from outcome import Cli
 
 import redraft
 
-COMMANDS = ("generate", "chat", "fill", "replay", "inspect", "train", "eval", "bench")
+WRITING = ("generate", "chat", "fill", "edit", "decide", "replay", "inspect")
+MAKING = ("train", "distill", "merge", "quantize")
+MEASURING = (
+    *(f"eval {name}" for name in ("sudoku", "infill", "tools", "decide", "smalltalk", "formats", "curve")),
+    *(f"bench {name}" for name in ("cpu", "step", "kernels", "roofline", "schedule", "serve", "train", "constraints")),
+)
+COMMANDS = (*WRITING, *MAKING, "serve", "eval", "bench")
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -22,16 +28,25 @@ def test_help_imports_nothing_heavy() -> None:
     assert all(name in done.stdout for name in COMMANDS)
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help(cli: Cli, command: str) -> None:
-    outcome = cli(command, "--help")
+def shown_help(cli: Cli, command: str) -> str:
+    outcome = cli(*command.split(), "--help")
     assert outcome.code == 0
-    assert "Usage: redraft " + command in re.sub(r"\x1b\[[0-9;]*m", "", outcome.out)
+    return re.sub(r"\x1b\[[0-9;]*m", "", outcome.out)
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *MEASURING])
+def test_every_command_has_help(cli: Cli, command: str) -> None:
+    assert "Usage: redraft " + command in shown_help(cli, command)
+
+
+@pytest.mark.parametrize("command", [*WRITING, *MAKING, *MEASURING])
+def test_every_command_can_end_with_json(cli: Cli, command: str) -> None:
+    assert "--json " in shown_help(cli, command)
 
 
 @pytest.mark.parametrize("command", ["generate", "chat"])
 def test_the_common_options(cli: Cli, command: str) -> None:
-    shown = re.sub(r"\x1b\[[0-9;]*m", "", cli(command, "--help").out)
+    shown = shown_help(cli, command)
     options = (
         "model steps preset max-tokens canvas-length seed entropy-bound t-min t-max stop dtype device quantization"
     )

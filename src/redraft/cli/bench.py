@@ -10,7 +10,7 @@ import typer
 
 from redraft.cli import bench_constraints, bench_gpu, bench_schedule, bench_serve, bench_train
 from redraft.cli.generate import print_json
-from redraft.errors import SettingError
+from redraft.cli.options import JsonAlone, ModelOptions, at_least, option
 
 if TYPE_CHECKING:
     from redraft.bench.cpu import CpuResult
@@ -37,11 +37,12 @@ app.command()(bench_serve.serve)
 
 @app.command()
 def cpu(
-    model: Annotated[str, typer.Option("--model", metavar="MODEL", help="tiny, a folder, or a hub id.")] = "tiny",
-    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Denoising steps of the canvas.")] = 16,
-    repetitions: Annotated[int, typer.Option("--repetitions", metavar="N", help="Turns that each engine takes.")] = 5,
-    threads: Annotated[int | None, typer.Option("--threads", metavar="N", help="Threads; torch's own choice.")] = None,
-    alone: Annotated[bool, typer.Option("--alone", metavar="", help="Measure Redraft only.")] = False,
+    model: Annotated[str, option("--model", "tiny, a folder, or a hub id.", "MODEL")] = "tiny",
+    steps: Annotated[int, option("--steps", "Denoising steps of the canvas.", "N")] = 16,
+    repetitions: Annotated[int, option("--repetitions", "Turns that each engine takes.", "N")] = 5,
+    threads: Annotated[int | None, option("--threads", "Threads to use.", "N", default="torch's choice")] = None,
+    alone: Annotated[bool, option("--alone", "Measure Redraft only.")] = False,
+    json: JsonAlone = False,
 ) -> None:
     """Redraft and Transformers on this CPU: same weights, same settings, one process, taking turns.
 
@@ -50,10 +51,7 @@ def cpu(
     from rich.console import Console
     from rich.progress import Progress
 
-    from redraft.cli.options import ModelOptions
-
-    if threads is not None and threads < 1:
-        raise SettingError(f"threads is {threads}; it must be at least 1.")
+    at_least(1, threads=threads)
     llm = ModelOptions(model=model, device="cpu", dtype="float32").load()
     import torch
 
@@ -71,7 +69,8 @@ def cpu(
             compare=not alone,
             progress=lambda done, total: bar.update(task, completed=done, total=total),
         )
-    _print(model, result)
+    if not json:
+        _print(model, result)
     command = shlex.join(["redraft", *sys.argv[1:]])
     print_json(result.to_dict() | {"model": model, "command": command})
 

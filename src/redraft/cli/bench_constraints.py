@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from redraft.cli.generate import print_json
+from redraft.cli.options import JsonAlone, ModelOptions, at_least, option
 from redraft.errors import InputError
 
 PERSON = {
@@ -31,22 +32,23 @@ def constraints(
     file: Annotated[
         Path | None, typer.Argument(help="JSONL with name and schema; without it, only a step.", metavar="[FILE]")
     ] = None,
-    model: Annotated[str, typer.Option("--model", metavar="MODEL", help="tiny, a folder, or a hub id.")] = "tiny",
+    model: Annotated[str, option("--model", "tiny, a folder, or a hub id.", "MODEL")] = "tiny",
     tokenizer: Annotated[
-        Path | None, typer.Option("--tokenizer", metavar="FILE", help="Another tokenizer.json; measures no step.")
+        Path | None, option("--tokenizer", "Another tokenizer.json; measures no step.", "FILE")
     ] = None,
-    limit: Annotated[int | None, typer.Option("--limit", metavar="N", help="Only the first N schemas.")] = None,
-    answers: Annotated[int, typer.Option("--answers", metavar="N", help="Random answers to each, validated.")] = 2,
-    repetitions: Annotated[int, typer.Option("--repetitions", metavar="N", help="Timed answers of each kind.")] = 3,
+    limit: Annotated[int | None, option("--limit", "Only the first N schemas.", "N", default="all")] = None,
+    answers: Annotated[int, option("--answers", "Random answers to each, validated.", "N")] = 2,
+    repetitions: Annotated[int, option("--repetitions", "Timed answers of each kind.", "N")] = 3,
+    json: JsonAlone = False,
 ) -> None:
     """Compile JSON schemas, validate random answers, and time a denoising step with and without a constraint.
 
     The last line is JSON. Times are of this process alone.
     """
     from redraft.bench.constraints import measure_overhead, measure_schemas, read_schemas, validator
-    from redraft.cli.options import ModelOptions
     from redraft.text.tokenizer import Tokenizer
 
+    at_least(1, limit=limit, repetitions=repetitions)
     if file is None and tokenizer is not None:
         raise InputError("--tokenizer needs a FILE of schemas.")
     llm = None if tokenizer is not None else ModelOptions(model=model, device="cpu", dtype="float32").load()
@@ -60,7 +62,7 @@ def constraints(
         found |= {"vocabulary": used.vocab_size} | figures.to_dict()
     if llm is not None:
         found |= measure_overhead(llm, PERSON, repetitions=repetitions)
-    for name, value in found.items():
+    for name, value in () if json else found.items():
         print(f"{name:18} {value}")
     command = shlex.join(["redraft", *sys.argv[1:]])
     print_json(found | {"processor": platform.processor() or platform.machine(), "command": command})

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from redraft.cli.generate import print_json
+from redraft.cli.options import JsonAlone, at_least, option, whole_numbers
 from redraft.errors import SettingError
 
 if TYPE_CHECKING:
@@ -19,32 +18,31 @@ if TYPE_CHECKING:
     from redraft.config import ModelConfig
     from redraft.model.packed.transformer import PackedTransformer
 
-RESULTS = Path("benchmarks/results")
-
-Model = Annotated[str, typer.Option("--model", metavar="MODEL", help="26b-a4b, tiny, a folder, or a hub id.")]
-Random = Annotated[bool, typer.Option("--random-weights", metavar="", help="Draw weights; MODEL may be a shape.")]
-Quantization = Annotated[str | None, typer.Option("--quantization", metavar="FORMAT", help="fp8 or int4; else bf16.")]
-Batch = Annotated[str, typer.Option("--batch", metavar="N,N", help="Canvases at a time.")]
-Context = Annotated[str, typer.Option("--context", metavar="N,N", help="Tokens before every canvas.")]
-Device = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto or cuda:N.")]
-Folder = Annotated[Path | None, typer.Option("--results", metavar="FOLDER", help="Where dated files go.")]
+Model = Annotated[str, option("--model", "26b-a4b, tiny, a folder, or a hub id.", "MODEL")]
+Random = Annotated[bool, option("--random-weights", "Draw weights; MODEL may be a shape.")]
+Quantization = Annotated[str | None, option("--quantization", "fp8 or int4.", "FORMAT", default="bf16")]
+Batch = Annotated[str, option("--batch", "Canvases at a time.", "N,N,...")]
+Context = Annotated[str, option("--context", "Tokens before every canvas.", "N,N,...")]
+Device = Annotated[str, option("--device", "auto or cuda:N.", "DEVICE")]
+Folder = Annotated[Path | None, option("--results", "Write dated files (JSON, a chart) there.", "FOLDER")]
 
 
 def step(
     model: Model = "26b-a4b",
     random_weights: Random = False,
-    dtype: Annotated[str, typer.Option("--dtype", metavar="DTYPE", help="bfloat16, the only one here.")] = "bfloat16",
+    dtype: Annotated[str, option("--dtype", "bfloat16, the only one here.", "DTYPE")] = "bfloat16",
     quantization: Quantization = None,
     batch: Batch = "1,4,16",
     context: Context = "1024",
-    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Denoising steps of a canvas.")] = 16,
-    repeats: Annotated[int, typer.Option("--repeats", metavar="N", help="How often a canvas is measured.")] = 5,
+    steps: Annotated[int, option("--steps", "Denoising steps of a canvas.", "N")] = 16,
+    repeats: Annotated[int, option("--repeats", "How often a canvas is measured.", "N")] = 5,
     device: Device = "auto",
     results: Folder = None,
+    json: JsonAlone = False,
 ) -> None:
     """Milliseconds of one denoising step, sampler included, its floor, and where the time goes. Needs a CUDA GPU.
 
-    Prints a table and a line of JSON; with --results also writes a dated JSON file and a chart there.
+    Prints tables and a line of JSON.
     """
     from redraft.bench.gpu import free_cached_memory, measure_ceilings, require_gpu
     from redraft.bench.step import cases, measure_step, record
@@ -52,15 +50,17 @@ def step(
     target = require_gpu(device)
     if dtype not in ("bfloat16", "bf16"):
         raise SettingError(f"dtype is {dtype!r}; the kernels compute in bfloat16.")
-    chosen = cases(_numbers("batch", batch), _numbers("context", context), steps=_at_least_1("steps", steps),
-                   repeats=_at_least_1("repeats", repeats))  # fmt: skip
+    at_least(1, steps=steps, repeats=repeats)
+    batches, contexts = whole_numbers("batch", batch), whole_numbers("context", context)
+    chosen = cases(batches, contexts, steps=steps, repeats=repeats)
     network = _packed(model, random_weights, target, quantization)
     ceilings = measure_ceilings(target)
     free_cached_memory()
     command, records = shlex.join(["redraft", *sys.argv[1:]]), []
     for case in chosen:
         result = measure_step(network, case, ceilings)
-        _print(model, result)
+        if not json:
+            _print(model, result)
         records.append(record(result, ceilings, target, command) | {"model": model, "random_weights": random_weights})
     _finish("step", records, results)
 
@@ -70,8 +70,9 @@ def roofline(
     quantization: Quantization = None,
     batch: Batch = "1,4,16",
     context: Context = "1024",
-    measured: Annotated[bool, typer.Option("--measured", metavar="", help="With this GPU's own ceilings.")] = False,
+    measured: Annotated[bool, option("--measured", "With this GPU's own ceilings.")] = False,
     results: Folder = None,
+    json: JsonAlone = False,
 ) -> None:
     """The floor of a step by component, from the shape alone, at the ceilings of an H200 or of this GPU."""
     from redraft.bench.gpu import measure_ceilings, require_gpu
@@ -79,10 +80,11 @@ def roofline(
 
     ceilings = measure_ceilings(require_gpu()) if measured else H200
     config, records = _shape(model), []
-    for tokens in _numbers("context", context):
-        for canvases in _numbers("batch", batch):
+    for tokens in whole_numbers("context", context):
+        for canvases in whole_numbers("batch", batch):
             parts = step_components(config, quantization=quantization, batch=canvases, context=tokens)
-            _print_floor(canvases, tokens, quantization, parts, ceilings)
+            if not json:
+                _print_floor(canvases, tokens, quantization, parts, ceilings)
             records.append({
                 "bench": "roofline", "model": model, "batch": canvases, "context": tokens,
                 "quantization": quantization, "ceilings": ceilings.to_dict(),
@@ -103,6 +105,7 @@ def kernels(
     context: Context = "1024",
     device: Device = "auto",
     results: Folder = None,
+    json: JsonAlone = False,
 ) -> None:
     """Every operation of a step at the model's shape: its time, and its error against fp32 beside eager bf16's.
 
@@ -113,10 +116,11 @@ def kernels(
 
     target = require_gpu(device)
     records = []
-    for tokens in _numbers("context", context):
-        for canvases in _numbers("batch", batch):
+    for tokens in whole_numbers("context", context):
+        for canvases in whole_numbers("batch", batch):
             found = measure_kernels(_shape(model), target, quantization=quantization, batch=canvases, context=tokens)
-            _print_kernels(found)
+            if not json:
+                _print_kernels(found)
             records.append({"bench": "kernels", "model": model, "batch": canvases, "context": tokens,
                             "quantization": quantization, "operations": [one.to_dict() for one in found]})  # fmt: skip
     _finish("kernels", records, results)
@@ -152,25 +156,10 @@ def _shape(model: str) -> ModelConfig:
     return PRESETS[model] if model in PRESETS else read_config(resolve_folder(model, weights=False))
 
 
-def _numbers(name: str, text: str) -> list[int]:
-    try:
-        numbers = [int(part) for part in text.split(",")]
-    except ValueError:
-        raise SettingError(f"{name} is {text!r}; it must be whole numbers with commas between them.") from None
-    return [_at_least_1(name, number) for number in numbers]
-
-
-def _at_least_1(name: str, number: int) -> int:
-    if number < 1:
-        raise SettingError(f"{name} is {number}; it must be at least 1.")
-    return number
-
-
 def _finish(name: str, records: list[dict[str, Any]], folder: Path | None) -> None:
     """Write the dated files if a folder is named, and print the JSON."""
     from redraft.bench.results import write_results
 
-    folder = RESULTS if folder is None and RESULTS.is_dir() else folder
     written = {} if folder is None else {"files": [str(file) for file in write_results(name, records, folder)]}
     print_json((records[-1] if len(records) == 1 else {"bench": name, "results": records}) | written)
 

@@ -7,10 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from redraft.cli.generate import print_json
-from redraft.errors import SettingError
+from redraft.cli.options import JsonAlone, ModelOptions, at_least, option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,13 +17,14 @@ if TYPE_CHECKING:
 
 
 def schedule(
-    model: Annotated[str, typer.Option("--model", metavar="MODEL", help="tiny, a folder, or a hub id.")] = "tiny",
-    simulated: Annotated[int, typer.Option("--simulated", metavar="N", help="Requests per simulation.")] = 150,
-    measured: Annotated[int, typer.Option("--measured", metavar="N", help="Requests for the model; 0 for none.")] = 12,
-    slots: Annotated[int, typer.Option("--slots", metavar="N", help="Requests worked on at a time.")] = 8,
-    max_tokens: Annotated[int, typer.Option("--max-tokens", metavar="N", help="Of each answer measured.")] = 64,
-    device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N.")] = "auto",
-    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw the simulations there.")] = None,
+    model: Annotated[str, option("--model", "tiny, a folder, or a hub id.", "MODEL")] = "tiny",
+    simulated: Annotated[int, option("--simulated", "Requests per simulation.", "N")] = 150,
+    measured: Annotated[int, option("--measured", "Requests for the model; 0 for none.", "N")] = 12,
+    slots: Annotated[int, option("--slots", "Requests worked on at a time.", "N")] = 8,
+    max_tokens: Annotated[int, option("--max-tokens", "Of each answer measured.", "N")] = 64,
+    device: Annotated[str, option("--device", "auto, cpu, cuda or cuda:N.", "DEVICE")] = "auto",
+    plot: Annotated[Path | None, option("--plot", "Draw the simulations.", "FILE")] = None,
+    json: JsonAlone = False,
 ) -> None:
     """Mixed steps, one step at a time, and run-to-completion: simulated on recorded step counts, and measured.
 
@@ -37,18 +36,18 @@ def schedule(
     from redraft.bench.schedule import COSTS, simulate_all
     from redraft.bench.schedule_plot import draw
 
-    for name, value, least in (("simulated", simulated, 1), ("measured", measured, 0), ("slots", slots, 1)):
-        if value < least:
-            raise SettingError(f"{name} is {value}; it must be at least {least}.")
+    at_least(1, simulated=simulated, slots=slots, max_tokens=max_tokens)
+    at_least(0, measured=measured)
     console = Console(highlight=False)
     console = Console(highlight=False, width=max(console.width, 132))  # the tables are unreadable when they wrap
     rows = simulate_all(requests=simulated, slots=slots)
-    _print(console, rows)
+    if not json:
+        _print(console, rows)
     if plot is not None:
         draw(rows, plot)
     # A third of them at a time, so that there is something to decide.
     answers = _measure(model, device, measured, max(1, min(slots, measured // 3)), max_tokens) if measured else []
-    if answers:
+    if answers and not json:
         _print_measured(console, model, answers)
     record = {
         "bench": "schedule",
@@ -67,7 +66,6 @@ def schedule(
 def _measure(model: str, device: str, requests: int, slots: int, max_tokens: int) -> list[Measured]:
     """Every policy in turn, after a round that is thrown away."""
     from redraft.bench.schedule import measure
-    from redraft.cli.options import ModelOptions
     from redraft.engine.settings import POLICIES
 
     llm = ModelOptions(model=model, device=device).load()

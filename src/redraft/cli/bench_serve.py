@@ -13,9 +13,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from redraft.cli.generate import print_json
+from redraft.cli.options import JsonAlone, at_least, option
 from redraft.errors import InputError, RedraftError
 
 if TYPE_CHECKING:
@@ -23,27 +22,18 @@ if TYPE_CHECKING:
 
 
 def serve(
-    url: Annotated[
-        str | None, typer.Option("--url", metavar="URL", help="A running server; started here otherwise.")
-    ] = None,
-    model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="What the server started here serves.")
-    ] = "tiny",
-    concurrency: Annotated[
-        str, typer.Option("--concurrency", metavar="N,N", help="Closed loop: clients at a time.")
-    ] = "1,4,8",
-    rates: Annotated[str, typer.Option("--rates", metavar="X,X", help="Open loop: requests per second.")] = "",
-    requests: Annotated[int, typer.Option("--requests", metavar="N", help="Requests of each load.")] = 32,
-    lengths: Annotated[
-        Path | None, typer.Option("--lengths", metavar="FILE", help="JSONL of prompt_tokens and max_tokens.")
-    ] = None,
-    preset: Annotated[str | None, typer.Option("--preset", metavar="NAME", help="fast, balanced or careful.")] = None,
-    steps: Annotated[int | None, typer.Option("--steps", metavar="N", help="Most denoising steps per canvas.")] = None,
-    target: Annotated[
-        float, typer.Option("--target", metavar="S", help="Goodput counts first canvases within S seconds.")
-    ] = 2.0,
-    key: Annotated[str | None, typer.Option("--key", metavar="KEY", help="API key of the server.")] = None,
-    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Write a plot (PNG or SVG).")] = None,
+    url: Annotated[str | None, option("--url", "A running server.", "URL", default="one is started")] = None,
+    model: Annotated[str, option("--model", "What the server started here serves.", "MODEL")] = "tiny",
+    concurrency: Annotated[str, option("--concurrency", "Closed loop: clients at a time.", "N,N,...")] = "1,4,8",
+    rates: Annotated[str, option("--rates", "Open loop: requests per second.", "X,X,...", default="none")] = "",
+    requests: Annotated[int, option("--requests", "Requests of each load.", "N")] = 32,
+    lengths: Annotated[Path | None, option("--lengths", "JSONL of prompt_tokens and max_tokens.", "FILE")] = None,
+    preset: Annotated[str | None, option("--preset", "fast, balanced or careful.", "NAME", default="balanced")] = None,
+    steps: Annotated[int | None, option("--steps", "Most denoising steps per canvas.", "N", default="48")] = None,
+    target: Annotated[float, option("--target", "Goodput counts first canvases within S seconds.", "S")] = 2.0,
+    key: Annotated[str | None, option("--key", "API key of the server.", "KEY")] = None,
+    plot: Annotated[Path | None, option("--plot", "Write a plot (PNG or SVG).", "FILE")] = None,
+    json: JsonAlone = False,
 ) -> None:
     """Time to first canvas, whole answers, goodput and tokens/s, closed loop and open loop; the last line is JSON."""
     from rich.console import Console
@@ -52,8 +42,9 @@ def serve(
     from redraft.bench.load import Runner, Target, make_jobs, read_lengths
 
     clients, speeds = _numbers("concurrency", concurrency), _numbers("rates", rates)
-    if requests < 1 or not clients + speeds:
-        raise InputError("requests must be at least 1, and --concurrency or --rates must name a load.")
+    at_least(1, requests=requests, steps=steps)
+    if not clients + speeds:
+        raise InputError("There is no load; --concurrency or --rates must name one.")
     pairs = read_lengths(lengths)
     if plot is not None:
         _require_matplotlib()
@@ -69,7 +60,8 @@ def serve(
         levels += [runner.closed(int(count), lambda: bar.advance(task)) for count in clients]
         levels += [runner.open(rate, lambda: bar.advance(task)) for rate in speeds]
     rows = [level.to_dict(target) for level in levels]
-    _print(name, rows, target)
+    if not json:
+        _print(name, rows, target)
     if plot is not None:
         _plot(rows, name, plot)
     print_json(_facts(name, rows, settings, pairs, target))
@@ -79,9 +71,9 @@ def _numbers(name: str, text: str) -> list[float]:
     try:
         numbers = [float(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
-        raise InputError(f"{name} is {text!r}; it must be numbers, separated by commas.") from error
+        raise InputError(f"--{name} is {text!r}; it must be numbers, separated by commas.") from error
     if any(not 0 < number <= 4096 or (name == "concurrency" and number % 1) for number in numbers):
-        raise InputError(f"{name} is {text!r}; it must be above 0, at most 4096, and whole for clients.")
+        raise InputError(f"--{name} is {text!r}; it must be above 0, at most 4096, and whole for clients.")
     return numbers
 
 

@@ -37,7 +37,10 @@ def chat(
     sampling: SamplingOptions,
     output: OutputOptions,
 ) -> None:
-    """Talk with a model. /help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves."""
+    """Talk with a model.
+
+    /help lists the commands; Ctrl-C stops an answer, Ctrl-D leaves.
+    """
     from rich.console import Console
 
     from redraft.cli.trace import check_writable

@@ -38,17 +38,15 @@ def decide(
     calibrate: Annotated[
         bool, typer.Option("--calibrate", metavar="", help="Take off what is said of a question without content.")
     ] = False,
-    temperature: Annotated[
-        float, typer.Option("--temperature", metavar="X", help="Divides the log-odds; 1 if not given.")
-    ] = 1.0,
-    sure: Annotated[float, typer.Option("--sure", metavar="P", help="Read again below this; 0.9 if not given.")] = 0.9,
-    reads: Annotated[int, typer.Option("--reads", metavar="N", help="Most reads; 4 if not given.")] = 4,
+    temperature: Annotated[float, typer.Option("--temperature", metavar="X", help="Divides the log-odds.")] = 1.0,
+    sure: Annotated[float, typer.Option("--sure", metavar="P", help="Read again below this probability.")] = 0.9,
+    reads: Annotated[int, typer.Option("--reads", metavar="N", help="Most reads of a question.")] = 4,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="The noise that is read through.")] = 0,
     *,
     model: ModelOptions,
     json: JsonFlag = False,
 ) -> None:
-    """Choose for one question or several, without writing: label probabilities from a short pinned canvas."""
+    """Choose among answers, with probabilities: read from a short pinned canvas."""
     asked = [line for question in questions for line in _questions(question)]
     if not asked:
         raise InputError("There is no question.")

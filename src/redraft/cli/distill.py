@@ -22,7 +22,10 @@ def distill(
     sampling: SamplingOptions,
     json: JsonFlag = False,
 ) -> None:
-    """Answer prompts with many steps and keep the answers that settled; a recipe then trains on them for few."""
+    """Collect a model's own settled answers, to train it on them.
+
+    Prompts are answered with many steps; a recipe then trains for few.
+    """
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TextColumn
 

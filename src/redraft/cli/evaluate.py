@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redraft.cli.generate import print_json
-from redraft.cli.options import JsonAlone, ModelOptions, SamplingOptions, expand_groups, option
+from redraft.cli.options import (
+    JsonAlone,
+    ModelOptions,
+    SamplingOptions,
+    at_least,
+    expand_groups,
+    option,
+    whole_numbers,
+)
 from redraft.errors import InputError
 
 if TYPE_CHECKING:
@@ -39,8 +47,7 @@ class ItemOptions:
     json: JsonAlone = False
 
     def __post_init__(self) -> None:
-        for name, value in (("every", self.every), ("limit", self.limit)):
-            _at_least_1(name, value)
+        at_least(1, every=self.every, limit=self.limit)
 
     def of(self, items: Sequence[Any]) -> Sequence[Any]:
         """The chosen ones of all items."""
@@ -99,6 +106,17 @@ def infill(
 
 @app.command()
 @expand_groups
+def edit(*, items: ItemOptions, model: ModelOptions, sampling: SamplingOptions) -> None:
+    """Change a span as an instruction says, exactly. FILE: JSONL with id, instruction, before, old, new, behind."""
+    from redraft.eval import DATA
+    from redraft.eval import edit as task
+
+    chosen = items.of(task.read_edits_jsonl(items.file or DATA / "edits.jsonl"))
+    _run("edit", task.evaluate, chosen, items, model, sampling.given())
+
+
+@app.command()
+@expand_groups
 def decide(
     *,
     items: ItemOptions,
@@ -131,8 +149,7 @@ def formats(
     from redraft.eval.task import spread
 
     given = sampling.given()
-    for name, value in (("limit", limit), ("prompts", prompts)):
-        _at_least_1(name, value)
+    at_least(1, limit=limit, prompts=prompts)
     items = {name: spread(TASKS[name].items(), limit) for name in ("sudoku", "tools")}
     llm = model.load()
     half = {"sudoku": prompts // 2, "tools": prompts - prompts // 2}
@@ -174,8 +191,8 @@ def curve(
     from redraft.eval import curve as curves
     from redraft.eval.task import spread
 
-    chosen, given, counts = curves.task_of(task), sampling.given(), _numbers(budgets)
-    _at_least_1("limit", limit)
+    chosen, given, counts = curves.task_of(task), sampling.given(), whole_numbers("budgets", budgets)
+    at_least(1, limit=limit)
     if "steps" in given:
         raise InputError("--steps is what --budgets varies; leave it out.")
     check_writable(picture)
@@ -200,18 +217,6 @@ def curve(
 
 
 _ENTROPY_ITEMS = 8
-
-
-def _numbers(text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise InputError(f"--budgets is {text!r}; it must be numbers with commas between them.") from None
-
-
-def _at_least_1(name: str, value: int | None) -> None:
-    if value is not None and value < 1:
-        raise InputError(f"--{name} is {value}; it must be at least 1.")
 
 
 def _run_task(

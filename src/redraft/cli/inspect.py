@@ -22,7 +22,7 @@ def inspect(
     model: Annotated[str, typer.Argument(help="tiny, a folder, a hub id, or the shape 26b-a4b.", metavar="MODEL")],
     json: JsonFlag = False,
 ) -> None:
-    """Show a model's architecture, its parameters by part, its bytes, and what its cache costs per token."""
+    """Show a model's shape, parameters, bytes, and what its cache costs."""
     config = _config(model)
     if json:
         print_json({"model": model} | description(config))

@@ -37,20 +37,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(generate)
-app.command()(chat)
-app.command()(fill)
-app.command()(edit)
-app.command()(decide)
-app.command()(replay)
-app.command()(inspect)
-app.command()(quantize)
-app.command()(merge)
-app.command()(distill)
-app.command()(serve)
-app.command()(train)
-app.add_typer(evaluate.app, name="eval", help="Measure what a model can do: sudoku, infill, tools, smalltalk.")
-app.add_typer(bench.app, name="bench", help="Measure how fast a model runs.")
+_PANELS = {
+    "Write": (generate, chat, fill, edit, decide),
+    "Look": (replay, inspect),
+    "Serve and measure": (serve,),
+    "Make models": (train, distill, merge, quantize),
+}
+for panel, commands in _PANELS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
+app.add_typer(evaluate.app, name="eval", help="Measure what a model can do.", rich_help_panel="Serve and measure")
+app.add_typer(bench.app, name="bench", help="Measure how fast it is.", rich_help_panel="Serve and measure")
 
 
 @app.callback(invoke_without_command=True)

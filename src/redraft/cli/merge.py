@@ -21,9 +21,9 @@ def merge(
     out: Annotated[Path, typer.Argument(help="The new model folder.", metavar="OUT")],
     json: JsonFlag = False,
 ) -> None:
-    """Write a model folder in the Hugging Face layout with an adapter folded into its weights.
+    """Fold a LoRA adapter into a copy of a model.
 
-    The sum is taken in fp32 and rounded once to the weights' own dtype.
+    The copy has the Hugging Face layout. The sum is taken in fp32 and rounded once to the weights' own dtype.
     """
     from redraft.model.adapters import load_adapter, shapes_of
     from redraft.model.adapters import merge as fold

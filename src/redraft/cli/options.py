@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from redraft.config import GenerationSettings, resolve_settings
-from redraft.errors import InputError
+from redraft.errors import InputError, SettingError
 
 if TYPE_CHECKING:
     from redraft.llm import LLM
@@ -152,18 +152,18 @@ def _fields(group: type) -> list[inspect.Parameter]:
 
 
 def at_least(least: int, **values: float | None) -> None:
-    """Raise `InputError` for the first of these options that is given and less."""
+    """Raise `SettingError` for the first of these options that is given and less."""
     for name, value in values.items():
         if value is not None and value < least:
-            raise InputError(f"--{name.replace('_', '-')} is {value}; it must be at least {least}.")
+            raise SettingError(f"--{name.replace('_', '-')} is {value}; it must be at least {least}.")
 
 
 def whole_numbers(name: str, text: str) -> list[int]:
-    """The numbers of an option such as --batch 1,4,16, from 1 up. Raises `InputError`."""
+    """The numbers of an option such as --batch 1,4,16, from 1 up. Raises `SettingError`."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--{name} is {text!r}; it must be whole numbers with commas between them.") from None
+        raise SettingError(f"--{name} is {text!r}; it must be whole numbers with commas between them.") from None
     for number in numbers:
         at_least(1, **{name: number})
     return numbers

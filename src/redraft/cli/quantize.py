@@ -14,11 +14,13 @@ from redraft.cli.options import JsonFlag
 def quantize(
     model: Annotated[str, typer.Argument(help="tiny, a folder, or a hub id.", metavar="MODEL")],
     out: Annotated[Path, typer.Argument(help="The new folder.", metavar="OUT")],
-    format: Annotated[str, typer.Option("--format", help="fp8, or int4 (experts; the rest in fp8).")] = "fp8",
-    group: Annotated[int, typer.Option("--group", help="Inputs that share a scale in int4.")] = 64,
+    format: Annotated[
+        str, typer.Option("--format", metavar="NAME", help="fp8, or int4 (experts; the rest in fp8).")
+    ] = "fp8",
+    group: Annotated[int, typer.Option("--group", metavar="N", help="Inputs that share a scale in int4.")] = 64,
     json: JsonFlag = False,
 ) -> None:
-    """Write a quantized copy of a model, which loads without quantizing again."""
+    """Write a smaller copy of a model, in FP8 or INT4."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -29,7 +29,10 @@ def replay(
     ] = None,
     json: JsonFlag = False,
 ) -> None:
-    """Show a recorded trace again. In a pipe the answer is printed at once."""
+    """Show a recorded trace again.
+
+    In a pipe the answer is printed at once.
+    """
     from redraft.cli.trace import read_trace
     from redraft.cli.view import open_screen
 
