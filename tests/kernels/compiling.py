@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +26,27 @@ from triton.language import target_info
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from redraft.kernels.triton.segments import Segments
+
 TYPES = {
     torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32", torch.int32: "i32", torch.int64: "i64",
     torch.uint8: "u8", torch.int8: "i8", torch.bool: "i1", torch.float8_e4m3fn: "fp8e4nv",
 }  # fmt: skip
+
+SHARED_MEMORY = 227 * 1024
+"""Bytes that a program on Hopper may have."""
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.empty(*shape, dtype=dtype, device="meta")
+
+
+bf16, fp32, int32 = (partial(meta, dtype=dtype) for dtype in (torch.bfloat16, torch.float32, torch.int32))
+
+
+def segments_of(count: int, rows: int) -> Segments:
+    """Segments of nothing known."""
+    return Segments(kind=int32(count), start=int32(count), length=int32(count), rows=rows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +73,9 @@ def caught_launches(target: GPUTarget) -> Iterator[list[Compiled]]:
 
     current_target.__triton_builtin__ = True  # type: ignore[attr-defined]
     with pytest.MonkeyPatch.context() as patch:
+        for name, module in list(sys.modules.items()):
+            if name.startswith("redraft.kernels.triton.") and hasattr(module, "use_triton"):
+                patch.setattr(module, "use_triton", lambda x: True)
         patch.setattr(JITFunction, "run", run)
         patch.setattr(target_info, "current_target", current_target)
         yield found
@@ -64,6 +86,19 @@ def compiled(operation: Callable[..., Any], *arguments: Any, capability: int = 9
     with caught_launches(GPUTarget("cuda", capability, 32)) as found:
         operation(*arguments, **options)
     return found
+
+
+def only(found: list[Compiled], name: str) -> Compiled:
+    """The first launch of a kernel."""
+    return next(kernel for kernel in found if kernel.name == name)
+
+
+def assert_fits(kernels: list[Compiled], *, spilled: int = 0) -> None:
+    """Within Hopper's shared memory, and with at most so many bytes of registers spilled."""
+    assert kernels
+    for kernel in kernels:
+        assert kernel.shared <= SHARED_MEMORY, kernel.name
+        assert kernel.spilled <= spilled, kernel.name
 
 
 def _compile(function: Any, arguments: Any, options: dict[str, Any], target: GPUTarget) -> Compiled:

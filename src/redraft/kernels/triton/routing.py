@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from redraft.kernels.triton.language import await_inputs, cdiv, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.launch import chained
+from redraft.kernels.triton.tables import taken
 
 CHUNK = 16
 """Rows that one program chooses experts for."""
@@ -67,7 +68,8 @@ def route_rows(
     tile = 16 if rows <= 512 else 64 if rows <= 1024 else 16 if rows <= 2048 else 32
     router_kernel[cdiv(rows, tile), spread](
         x, weight, parts, rows, EXPERTS=experts, PADDED=max(16, next_power_of_2(experts)), WIDTH=width,
-        PART=next_multiple(cdiv(width, PARTS), 64), PARTS=PARTS // spread, BM=tile, num_warps=4, num_stages=4,
+        PART=next_multiple(cdiv(width, PARTS), 64), PARTS=PARTS // spread, BM=tile,
+        FLAT=spread == 1 and taken("flat-router"), num_warps=4, num_stages=4,
         **chained(x, rows),
     )  # fmt: skip
     return _route(parts, x.dtype, expert_scale, top_k, block_rows, lengths)
@@ -127,9 +129,13 @@ def router_kernel(
     PART: tl.constexpr,
     PARTS: tl.constexpr,
     BM: tl.constexpr,
+    FLAT: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Logits of BM rows: the sum over PART columns from each of PARTS places, one after the other; experts first."""
+    """Logits of BM rows: the sum over PART columns from each of PARTS places, one after the other; experts first.
+
+    FLAT makes one loop of both, whose copies run on from part to part.
+    """
     if PDL:
         await_inputs()
     row = tl.program_id(0) * BM + tl.arange(0, BM)
@@ -138,10 +144,10 @@ def router_kernel(
     live, real = row < rows, expert < EXPERTS
     lines = x + row[:, None].to(tl.int64) * WIDTH
     total = tl.zeros((PADDED, BM), tl.float32)
-    for part in range(PARTS):
+    for part in tl.range(PARTS, flatten=FLAT):
         first = (tl.program_id(1) + part) * PART
         acc = tl.zeros((PADDED, BM), tl.float32)
-        for k in range(0, PART, 64):
+        for k in tl.range(0, PART, 64):
             column = first + k + inner
             inside = (column < WIDTH)[None, :]
             left = tl.load(weight + expert[:, None] * WIDTH + column[None, :], mask=real[:, None] & inside, other=0.0)
