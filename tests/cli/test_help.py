@@ -12,7 +12,7 @@ import redraft
 WRITING = ("generate", "chat", "fill", "edit", "decide", "replay", "inspect")
 MAKING = ("train", "distill", "merge", "quantize")
 MEASURING = (
-    *(f"eval {name}" for name in ("sudoku", "infill", "tools", "decide", "smalltalk", "formats", "curve")),
+    *(f"eval {name}" for name in ("sudoku", "infill", "tools", "edit", "decide", "smalltalk", "formats", "curve")),
     *(f"bench {name}" for name in ("cpu", "step", "kernels", "roofline", "schedule", "serve", "train", "constraints")),
 )
 COMMANDS = (*WRITING, *MAKING, "serve", "eval", "bench")

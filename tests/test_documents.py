@@ -1,0 +1,70 @@
+"""The README and the documents: links lead somewhere, commands are ones that exist, speeds are those of the files."""
+
+import json
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from redraft.cli.main import app
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+NAMES = [str(file.relative_to(ROOT)) for file in DOCUMENTS]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_links_and_pictures_are_there(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    targets = [target.split("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
+    missing = [t for t in targets if t and "://" not in t and not ((ROOT / name).parent / t).exists()]
+    assert not missing
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The words of every `redraft` command in the text's code, but for ones with alternatives (a|b) and [options]."""
+    blocks = re.findall(r"^```[a-z]*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.splitlines()] + re.findall(r"`(redraft [^`]*)`", text)
+    for line in lines:
+        for part in re.split(r"&&|\|\s", line):
+            words = _words(part)
+            if words[:1] == ["redraft"] and len(words) > 1 and not any(char in word for word in words for char in "[|"):
+                yield words[1:]
+
+
+def _words(line: str) -> list[str]:
+    try:
+        return shlex.split(line, comments=True)
+    except ValueError:  # an apostrophe in a sentence
+        return []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_commands_and_their_options_exist(name: str) -> None:
+    for words in commands((ROOT / name).read_text(encoding="utf-8")):
+        command, rest = typer.main.get_command(app), words
+        while rest and (found := getattr(command, "commands", {}).get(rest[0])) is not None:
+            command, rest = found, rest[1:]
+        assert command.name is not None or rest[0].startswith("-"), words
+        known = {option for parameter in command.params for option in parameter.opts} | {"--help", "-h"}
+        unknown = [word for word in rest if word.startswith("--") and word.split("=")[0] not in known]
+        assert not unknown, words
+
+
+def test_the_commands_of_the_readme_are_found() -> None:
+    found = [words[0] for words in commands((ROOT / "README.md").read_text(encoding="utf-8"))]
+    assert {"generate", "chat", "fill", "edit", "decide", "replay", "serve", "bench"} <= set(found)
+
+
+@pytest.mark.parametrize(("row", "format"), [("bf16", "bf16"), ("FP8", "fp8"), ("INT4 experts", "int4")])
+def test_speeds_of_the_readme_are_those_of_the_files(row: str, format: str) -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    (line,) = re.findall(rf"^\| Redraft {row} \(floor\) \|(.*)$", readme, re.MULTILINE)
+    *cells, weights = [cell.strip().replace("*", "") for cell in line.strip(" |").split("|")]
+    newest = sorted((ROOT / "benchmarks" / "results").glob(f"step_h200-{format}_*.json"))[-1]
+    results = json.loads(newest.read_text(encoding="utf-8"))["results"]
+    assert [cell for cell in cells if cell] == [f"{r['ms_per_forward']:.1f} ({r['floor_ms']:.1f})" for r in results]
+    assert weights == f"{results[0]['memory']['weights']:.1f} GB"
