@@ -77,9 +77,9 @@ def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
     return _call("gelu_gate", _backend(gate), gate, up)
 
 
-def head(hidden: Tensor, weight: Tensor, cap: float) -> Tensor:
+def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tensor:
     """See `eager.head`."""
-    return _call("head", _backend(hidden), hidden, weight, cap)
+    return _call("head", _backend(hidden), hidden, weight, cap, temperature)
 
 
 def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:

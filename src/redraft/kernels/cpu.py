@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import math
 from functools import cache
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from redraft.kernels import eager
 
 MIN_ROWS = 16
 
+_GELU = 2 * math.sqrt(2 / math.pi)
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
 
 
@@ -40,21 +42,22 @@ def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
     """`eager.gelu_gate` as gate * sigmoid(2 sqrt(2/pi) (gate + 0.044715 gate^3)) * up: sigmoid is the faster form."""
     if gate.dtype != torch.float32:
         return eager.gelu_gate(gate, up)
-    z = gate.square().mul_(0.044715).add_(1.0).mul_(gate)
-    return z.mul_(1.5957691216057308).sigmoid_().mul_(gate).mul_(up)
+    z = gate.square()
+    torch.add(_constant(_GELU), z, alpha=0.044715 * _GELU, out=z)
+    return z.mul_(gate).sigmoid_().mul_(gate).mul_(up)
 
 
-def head(hidden: Tensor, weight: Tensor, cap: float) -> Tensor:
+def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tensor:
     """`eager.head` by parts of the vocabulary, so that a product's rows do not lie a whole vocabulary apart.
 
     cap tanh(x / cap) is 2 cap sigmoid(2 x / cap) - cap, which is 3x faster to compute.
     """
     rows, parts = hidden.reshape(-1, hidden.shape[-1]), _parts(weight)  # [R,D]
-    logits = torch.bmm(rows.expand(parts, -1, -1), weight.unflatten(0, (parts, -1)).mT)  # [P,R,V/P]
-    logits = logits.float().mul_(2 / cap).sigmoid_().mul_(2 * cap)
-    out = logits.new_empty(len(rows), parts, logits.shape[2])
-    torch.sub(logits.transpose(0, 1), cap, out=out)
-    return out.view(*hidden.shape[:-1], -1)
+    left, right = rows.expand(parts, -1, -1), weight.unflatten(0, (parts, -1)).mT
+    halves = torch.baddbmm(rows.new_empty(()), left, right, beta=0, alpha=2 / cap).float().sigmoid_()  # [P,R,V/P]
+    logits = halves.new_empty(len(rows), parts, halves.shape[2])
+    torch.add(halves.new_tensor(-cap / temperature), halves.transpose(0, 1), alpha=2 * cap / temperature, out=logits)
+    return logits.view(*hidden.shape[:-1], -1)
 
 
 def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:
@@ -91,44 +94,33 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """`eager.experts` over rows sorted by expert.
-
-    With several threads each expert's first rows stand in one block [E,S,...] and make one batched product, which
-    threads share well; what busy experts have beyond that follows as one slice and product per expert. A single
-    thread is fastest with S = 0.
-    """
+    """`eager.experts` over rows sorted by expert: two products for every expert that has any."""
     chosen, top_k = index.flatten(), index.shape[1]  # [T*K]
     order = chosen.argsort(stable=True)
-    tokens = chosen.bincount(minlength=gate_up.shape[0])  # [E]
-    shared = 0 if torch.get_num_threads() == 1 else -(-len(order) // len(tokens) // 8) * 8 + 8
-    slots, extra = _slots(chosen.index_select(0, order), tokens, shared)
-    sources = order.new_zeros(extra[-1][2] if extra else shared * len(tokens)).index_copy_(0, slots, order // top_k)
-    hidden = _product(x.index_select(0, sources), gate_up, shared, extra)  # [R,2I]
-    out = _product(gelu_gate(*hidden.chunk(2, -1)), down, shared, extra)  # [R,D]
-    places = torch.empty_like(order).index_copy_(0, order, slots).view_as(index)  # [T,K]
+    slices = _slices(chosen.bincount(minlength=len(gate_up)).tolist())
+    rows = x.index_select(0, F.pad(order // top_k, (0, MIN_ROWS - 1)))  # [R,D]
+    inner = gelu_gate(*_products(rows, gate_up, slices).chunk(2, -1))  # [R,I]
+    out = _products(inner, down, slices)  # [R,D]
+    places = torch.empty_like(order).index_copy_(0, order, torch.arange(len(order))).view_as(index)  # [T,K]
     return F.embedding_bag(places, out, mode="sum", per_sample_weights=weight.to(out.dtype))
 
 
-def _slots(chosen: Tensor, tokens: Tensor, shared: int) -> tuple[Tensor, list[tuple[int, int, int]]]:
-    """The row of each sorted assignment, [T*K], and the slices (expert, start, stop) behind the common block."""
-    rank = torch.arange(len(chosen)) - (tokens.cumsum(0) - tokens).index_select(0, chosen)
-    beyond = (tokens - shared).clamp_(min=0)
-    sizes = beyond.clamp(min=MIN_ROWS).where(beyond > 0, 0)
-    stops = shared * len(tokens) + sizes.cumsum(0)
-    starts = stops - sizes
-    slots = torch.where(rank < shared, chosen * shared + rank, starts.index_select(0, chosen) + rank - shared)
-    bounds = enumerate(zip(starts.tolist(), stops.tolist(), strict=True))
-    return slots, [(expert, start, stop) for expert, (start, stop) in bounds if stop > start]
+def _slices(tokens: list[int]) -> list[tuple[int, int, int]]:
+    """(expert, start, stop) of every busy expert's rows, at least `MIN_ROWS`.
+
+    Who has fewer takes some of the next ones' rows, too; what it makes of them is overwritten when their turn comes.
+    """
+    starts = [0, *accumulate(tokens)]
+    busy = zip(range(len(tokens)), starts, tokens, strict=False)
+    return [(expert, start, start + max(count, MIN_ROWS)) for expert, start, count in busy if count]
 
 
-def _product(rows: Tensor, weights: Tensor, shared: int, extra: list[tuple[int, int, int]]) -> Tensor:
-    """rows [R,in] laid out by `_slots` times each one's expert's weights [E,out,in], transposed -> [R,out]."""
-    out = rows.new_empty(rows.shape[0], weights.shape[1])
-    if shared:
-        block = weights.shape[0], shared, -1
-        torch.bmm(rows[: len(weights) * shared].view(block), weights.mT, out=out[: len(weights) * shared].view(block))
-    for expert, start, stop in extra:
-        torch.mm(rows[start:stop], weights[expert].t(), out=out[start:stop])
+def _products(rows: Tensor, weights: Tensor, slices: list[tuple[int, int, int]]) -> Tensor:
+    """Each slice of rows [R,in] times its expert's weights [E,out,in], transposed -> [R,out]."""
+    out = rows.new_empty(len(rows), weights.shape[1])
+    turned = weights.mT.unbind()
+    for expert, start, stop in slices:
+        torch.mm(rows[start:stop], turned[expert], out=out[start:stop])
     return out
 
 

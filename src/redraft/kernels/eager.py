@@ -25,9 +25,9 @@ def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
     return F.gelu(gate, approximate="tanh") * up
 
 
-def head(hidden: Tensor, weight: Tensor, cap: float) -> Tensor:
-    """hidden [...,D] times the tied embedding [V,D], soft-capped to +-cap in fp32: [...,V]."""
-    return (F.linear(hidden, weight).float() / cap).tanh() * cap
+def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tensor:
+    """hidden [...,D] times the tied embedding [V,D], soft-capped to +-cap and over temperature, in fp32: [...,V]."""
+    return (F.linear(hidden, weight).float() / cap).tanh() * cap / temperature
 
 
 def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:

@@ -136,17 +136,20 @@ class Transformer(nn.Module):
         x = self.self_conditioning.combine(self.embed(canvas), soft)
         return self._run(x, cache.lengths, attend, "denoise")
 
-    def logits(self, hidden: Tensor) -> Tensor:
-        """hidden [...,D] -> soft-capped fp32 logits [...,V] of the tied head."""
-        return kernels.head(hidden, self.embedding.weight, self.config.final_logit_softcapping)
+    def logits(self, hidden: Tensor, temperature: float = 1.0) -> Tensor:
+        """hidden [...,D] -> soft-capped fp32 logits [...,V] of the tied head, divided by `temperature`."""
+        return kernels.head(hidden, self.embedding.weight, self.config.final_logit_softcapping, temperature)
 
     def soft_embeddings(self, logits: Tensor) -> Tensor:
         """Temperature-divided logits [B,L,V] -> probability-weighted embeddings [B,L,D].
 
         The logits are rounded to the working dtype first, as the reference stores them between steps.
         """
-        probabilities = logits.to(self.dtype).softmax(-1, dtype=torch.float32).to(self.dtype)
-        return kernels.expectation(probabilities, self.embedding.weight) * self.embedding_scale
+        return self.mean_embeddings(logits.to(self.dtype).softmax(-1, dtype=torch.float32))
+
+    def mean_embeddings(self, probabilities: Tensor) -> Tensor:
+        """Probabilities fp32 [...,V] -> the mean of the scaled embeddings [...,D]."""
+        return kernels.expectation(probabilities.to(self.dtype), self.embedding.weight) * self.embedding_scale
 
     def rope(self, positions: Tensor) -> Rope:
         """cos and sin per layer kind for positions [B,T]."""
