@@ -1,8 +1,8 @@
 """Regular expressions as trees: what every front end writes and the automaton builder reads.
 
-Leaves are characters (sets of code points) and marks (special tokens such as `<tool_call|>`, which are one symbol and
-no text). `NOTHING` is the empty language; the constructors `seq`, `alt` and `repeat` simplify it away, so that a part
-that cannot be written removes the alternatives that need it.
+Leaves are characters (sets of code points), literal texts and marks (special tokens such as `<tool_call|>`, which are
+one symbol and no text). `NOTHING` is the empty language; the constructors `seq`, `alt` and `repeat` simplify it away,
+so that a part that cannot be written removes the alternatives that need it.
 """
 
 from __future__ import annotations
@@ -21,45 +21,81 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Sorted, disjoint, inclusive intervals of code points."""
 
 
+class _Part:
+    """What all expressions share."""
+
+    __slots__ = ("size",)
+    size: int
+    """About how many states it takes."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", self._count())
+
+    def _count(self) -> int:
+        return 1
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Chars:
+class Chars(_Part):
     """One character of a set."""
 
     ranges: Ranges
 
+    def _count(self) -> int:
+        return 1 if self.ranges[-1][1] < 0x80 else 8
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Mark:
+class Literal(_Part):
+    """Exactly these characters, one or more."""
+
+    string: str
+
+    def _count(self) -> int:
+        return len(self.string)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mark(_Part):
     """One special token, by its string."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seq:
+class Seq(_Part):
     """The parts one after the other."""
 
     parts: tuple[Expression, ...]
 
+    def _count(self) -> int:
+        return sum(part.size for part in self.parts)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Alt:
+class Alt(_Part):
     """Any one of the parts."""
 
     parts: tuple[Expression, ...]
 
+    def _count(self) -> int:
+        return sum(part.size for part in self.parts)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Repeat:
+class Repeat(_Part):
     """The part at least `least` times, at most `most` (None: without end)."""
 
     part: Expression
     least: int
     most: int | None
 
+    def _count(self) -> int:
+        return self.part.size * max(self.least + 1 if self.most is None else self.most, 1)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Counted:
+class Counted(_Part):
     """At most `most` times a character of `ranges` or an `escape`, for long limits.
 
     Every byte counts as one and the token automaton may round the count up, so the language is a part of the one that
@@ -70,22 +106,31 @@ class Counted:
     escape: Expression
     most: int
 
+    def _count(self) -> int:
+        return 2 * self.most
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Fields:
+class Fields(_Part):
     """Items in order with `comma` between them; those whose flag is False may be left out; at least `least` of them."""
 
     items: tuple[tuple[Expression, bool], ...]
     comma: Expression
     least: int
 
+    def _count(self) -> int:
+        return sum(item.size for item, _ in self.items) * max(self.least, 1)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Machine:
+class Machine(_Part):
     """The language of an automaton over code points, every character written as `escape` says."""
 
     dfa: Dfa
     escape: Escape | None
+
+    def _count(self) -> int:
+        return len(self.dfa.table)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -96,7 +141,7 @@ class Escape:
     special: tuple[tuple[int, str], ...]
 
 
-Expression: TypeAlias = Chars | Mark | Seq | Alt | Repeat | Counted | Fields | Machine
+Expression: TypeAlias = Chars | Literal | Mark | Seq | Alt | Repeat | Counted | Fields | Machine
 
 EMPTY = Seq(())
 """The empty text."""
@@ -106,7 +151,7 @@ NOTHING = Alt(())
 
 def text(string: str) -> Expression:
     """Exactly this text."""
-    return Seq(tuple(Chars(((ord(char), ord(char)),)) for char in string)) if string else EMPTY
+    return Literal(string) if string else EMPTY
 
 
 def chars(ranges: Iterable[tuple[int, int]]) -> Expression:
@@ -149,25 +194,6 @@ def joined(part: Expression, between: Expression, least: int, most: int | None) 
         return EMPTY if least == 0 else NOTHING
     more = seq(part, repeat(seq(between, part), max(least - 1, 0), None if most is None else most - 1))
     return more if least else optional(more)
-
-
-def size(part: Expression) -> int:
-    """About how many states the part takes."""
-    match part:
-        case Chars(ranges):
-            return 1 if ranges[-1][1] < 0x80 else 8
-        case Seq(parts) | Alt(parts):
-            return sum(map(size, parts))
-        case Repeat(inner, least, most):
-            return size(inner) * max(least + 1 if most is None else most, 1)
-        case Counted():
-            return 2 * part.most
-        case Fields():
-            return sum(size(item) for item, _ in part.items) * max(part.least, 1)
-        case Machine(dfa):
-            return len(dfa.table)
-        case _:
-            return 1
 
 
 def union(ranges: Iterable[tuple[int, int]]) -> Ranges:

@@ -18,6 +18,7 @@ from redraft.constraints.expression import (
     Escape,
     Expression,
     Fields,
+    Literal,
     Machine,
     Mark,
     Ranges,
@@ -96,6 +97,8 @@ class _Writer:
         match expression:
             case Chars(ranges):
                 self._chars(ranges, start, end)
+            case Literal(string):
+                self._literal(string, start, end)
             case Mark(name):
                 symbol = self._marks[name]
                 self._nfa.edge(start, symbol, symbol, end)
@@ -128,6 +131,14 @@ class _Writer:
                     self._nfa.edge(tails[tail], *sequence[i], target)
                 target = tails[tail]
             self._nfa.edge(start, *sequence[0], target)
+
+    def _literal(self, string: str, start: int, end: int) -> None:
+        symbols = string.encode() if self._as_bytes else list(map(ord, string))
+        for symbol in symbols[:-1]:
+            after = self._nfa.state()
+            self._nfa.edge(start, symbol, symbol, after)
+            start = after
+        self._nfa.edge(start, symbols[-1], symbols[-1], end)
 
     def _sequence(self, parts: Sequence[Expression], start: int, end: int) -> None:
         if not parts:
@@ -231,7 +242,7 @@ class _Writer:
             self._chars(plain, start, end)
         for code, written in escape.special:
             if any(low <= code <= high for low, high in ranges):
-                self._sequence([Chars(((ord(c), ord(c)),)) for c in written], start, end)
+                self._literal(written, start, end)
 
 
 @lru_cache(maxsize=4096)

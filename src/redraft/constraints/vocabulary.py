@@ -7,6 +7,7 @@ treats all plain tokens of the same length alike too, and none of them has to be
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -16,6 +17,8 @@ import numpy as np
 
 from redraft.text.tokenizer import Tokenizer
 
+SPELLINGS = 128
+"""Groupings of tokens by byte classes that are kept."""
 PLAIN_ASCII = tuple(byte for byte in range(0x20, 0x7F) if byte not in (0x22, 0x5C))
 
 
@@ -26,12 +29,35 @@ class Trie:
     first, count  int64 [N]  a node's children
     byte          int64 [N]  on the edge to the node
     token         int64 [N]  the token that ends here; -1 if none does
+    low, high     int64 [N]  tokens[low:high] begin as the node says
+    depth, chars  int64 [N]  bytes, and characters (begun ones too), to the node
+    tokens        int64 [T]  all tokens, ordered by their bytes
+
+    The last node, `wide`, is in the place of all the root's children beyond ASCII, and nobody's child.
     """
 
     first: np.ndarray
     count: np.ndarray
     byte: np.ndarray
     token: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    depth: np.ndarray
+    chars: np.ndarray
+    tokens: np.ndarray
+
+    @property
+    def wide(self) -> int:
+        """The node in the place of all first bytes beyond ASCII."""
+        return len(self.token) - 1
+
+    @cached_property
+    def of_root(self) -> np.ndarray:
+        """The root's child for each byte [256]; -1 if there is none."""
+        found = np.full(256, -1, dtype=np.int64)
+        children = np.arange(self.first[0], self.first[0] + self.count[0])
+        found[self.byte[children]] = children
+        return found
 
     @classmethod
     def of(cls, strings: list[bytes], tokens: np.ndarray) -> Trie:
@@ -43,19 +69,35 @@ class Trie:
         letters = np.zeros((len(ordered), depth), dtype=np.int64)
         letters[np.arange(depth) < length[:, None]] = np.frombuffer(b"".join(ordered), dtype=np.uint8)
         shared = _shared_prefixes(letters, length)
-        parts = [_Level(np.array([-1]), np.zeros(1, np.int64), np.array([-1]))]
+        parts = [_Level.of([-1], [0], [-1], [0], [len(ordered)])]
         node, base = np.zeros(len(ordered), dtype=np.int64), 1
         for level in range(1, depth + 1):
-            rows = np.flatnonzero((shared < level) & (length >= level))
-            ends = np.where(length[rows] == level, tokens[rows], -1)
-            parts.append(_Level(node[rows], letters[rows, level - 1], ends))
+            starts = np.append(np.flatnonzero(shared < level), len(ordered))
+            begins = length[starts[:-1]] >= level
+            rows, ends = starts[:-1][begins], starts[1:][begins]
+            token = np.where(length[rows] == level, tokens[rows], -1)
+            parts.append(_Level(node[rows], letters[rows, level - 1], token, rows, ends))
             node = base - 1 + np.cumsum((shared < level) & (length >= level))
             base += len(rows)
-        parent = np.concatenate([part.parent for part in parts])
-        count = np.bincount(parent[1:], minlength=base) if base > 1 else np.zeros(1, np.int64)
-        first = 1 + np.concatenate([[0], np.cumsum(count)[:-1]])
-        byte = np.concatenate([part.byte for part in parts])
-        return cls(first, count, byte, np.concatenate([part.token for part in parts]))
+        wide = int(np.searchsorted(letters[:, 0], 0x80)) if depth else 0
+        parts.append(_Level.of([-1], [0xC2], [-1], [wide], [len(ordered)]))
+        return cls._joined(parts, tokens)
+
+    @classmethod
+    def _joined(cls, parts: list[_Level], tokens: np.ndarray) -> Trie:
+        names = ("parent", "byte", "token", "low", "high")
+        parent, byte, token, low, high = (np.concatenate([getattr(part, name) for part in parts]) for name in names)
+        count = np.bincount(parent[parent >= 0], minlength=len(parent))
+        depth = np.repeat(np.arange(len(parts)), [len(part.token) for part in parts])
+        depth[-1] = 1
+        chars = np.zeros(len(parent), dtype=np.int64)
+        start = 1
+        for part in parts[1:]:
+            here = slice(start, start + len(part.token))
+            chars[here] = np.where(parent[here] >= 0, chars[parent[here]], 0) + (byte[here] & 0xC0 != 0x80)
+            start = here.stop
+        first = 1 + np.cumsum(count) - count
+        return cls(first, count, byte, token, low, high, depth, chars, tokens)
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,6 +107,12 @@ class _Level:
     parent: np.ndarray
     byte: np.ndarray
     token: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+
+    @classmethod
+    def of(cls, *columns: list[int]) -> _Level:
+        return cls(*(np.array(column, dtype=np.int64) for column in columns))
 
 
 def _shared_prefixes(letters: np.ndarray, length: np.ndarray) -> np.ndarray:
@@ -111,6 +159,14 @@ class Vocabulary:
         for token, shape in shapes.items():
             if shape:
                 self.group[token] = number[shape]
+        self.longest = int(max(self.group_bytes.max(initial=0), 1))
+        """Bytes of the longest plain token."""
+        self._spellings: OrderedDict[bytes, tuple[Trie, list[np.ndarray]]] = OrderedDict()
+
+    @cached_property
+    def groups(self) -> list[np.ndarray]:
+        """The plain tokens of each shape."""
+        return _members(self.group, len(self.group_chars))
 
     @cached_property
     def plain(self) -> Trie:
@@ -122,9 +178,57 @@ class Vocabulary:
         """All other tokens that are text."""
         return self._trie(plain=False)
 
+    def spelled(self, spelling: np.ndarray) -> tuple[Trie, list[np.ndarray]]:
+        """Plain tokens grouped by what `spelling` [256] makes of their bytes; those with a 0 are left out.
+
+        Gives a tree of the rewritten strings, whose tokens are numbers of groups, and the tokens of each group.
+        """
+        key = spelling.tobytes()
+        if key not in self._spellings:
+            self._spellings[key] = self._grouped(spelling)
+            if len(self._spellings) > SPELLINGS:
+                self._spellings.popitem(last=False)
+        return self._spellings[key]
+
+    def _grouped(self, spelling: np.ndarray) -> tuple[Trie, list[np.ndarray]]:
+        tokens, letters, first, place = self._plain_letters
+        written = spelling[letters]
+        whole = np.flatnonzero(np.minimum.reduceat(written, first)) if len(first) else first
+        digest = np.add.reduceat(mixed(place * 256 + written), first) if len(first) else first
+        _, sample, group = np.unique(digest[whole], return_index=True, return_inverse=True)
+        ends = np.append(first[1:], len(letters))
+        strings = [written[first[i] : ends[i]].tobytes() for i in whole[sample].tolist()]
+        group_of = np.full(self.size, -1, dtype=np.int64)
+        group_of[tokens[whole]] = group
+        return Trie.of(strings, np.arange(len(strings))), _members(group_of, len(strings))
+
+    @cached_property
+    def _plain_letters(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """Plain tokens [P], their bytes one after the other [B], where each begins [P], a byte's place in its token."""
+        kept = [(token, string) for token, string in self._texts if token in self._plain]
+        length = np.array([len(string) for _, string in kept], dtype=np.int64)
+        first = np.cumsum(length) - length
+        letters = np.frombuffer(b"".join(string for _, string in kept), dtype=np.uint8)
+        tokens = np.array([token for token, _ in kept], dtype=np.int64)
+        return tokens, letters, first, np.arange(len(letters)) - np.repeat(first, length)
+
     def _trie(self, *, plain: bool) -> Trie:
         kept = [(token, string) for token, string in self._texts if (token in self._plain) == plain]
         return Trie.of([string for _, string in kept], np.array([token for token, _ in kept], dtype=np.int64))
+
+
+def _members(group_of: np.ndarray, groups: int) -> list[np.ndarray]:
+    """The tokens of each group; a `group_of` -1 is none."""
+    order = np.argsort(group_of, kind="stable")
+    return np.split(order, np.searchsorted(group_of[order], np.arange(groups + 1)))[1:-1]
+
+
+def mixed(keys: np.ndarray) -> np.ndarray:
+    """A 64-bit hash of each key."""
+    found = keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
+        found = (found ^ (found >> np.uint64(shift))) * np.uint64(factor)
+    return found ^ (found >> np.uint64(31))
 
 
 def _plain_shape(string: bytes) -> tuple[int, int] | None:

@@ -8,10 +8,10 @@ left out where some are, rare spellings (`\\u0041`, exponents within bounds) are
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias
 
 from redraft.constraints.automaton import Budget, Dfa, Nfa, determinise, product
 from redraft.constraints.expression import (
@@ -27,13 +27,12 @@ from redraft.constraints.expression import (
     optional,
     repeat,
     seq,
-    size,
     text,
 )
 from redraft.constraints.json_schema.formats import PATTERNS
 from redraft.constraints.json_schema.numbers import number
 from redraft.constraints.json_schema.reader import Reader
-from redraft.constraints.json_schema.shapes import Array, Node, Number, Object, Raw, Shape, String, Values, item_of
+from redraft.constraints.json_schema.shapes import Array, Node, Number, Object, Shape, String, Values, item_of
 from redraft.constraints.json_schema.style import EXACT_COUNT, JSON, Style
 from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import compile_codes
@@ -41,6 +40,8 @@ from redraft.errors import ConstraintError
 
 MAX_PARTS = 6_000
 """Schemas of one document that are unfolded, repetitions included."""
+MAX_DEPTH = 40
+"""Schemas inside schemas."""
 ENOUGH_STATES = 5_000
 """An unfolding of about so many states is taken at once; else the next, smaller one is tried."""
 
@@ -77,14 +78,15 @@ def compile_schema(schema: Any, budget: Budget, *, strict: bool, style: Style = 
     """
     if not isinstance(schema, Mapping | bool):
         raise ConstraintError(f"A schema must be an object or a bool, not {type(schema).__name__}.")
+    reader = Reader(schema, strict=strict)
     for unfolding in UNFOLDINGS:
         try:
-            found = _Compiler(schema, budget, unfolding, style, strict=strict).run()
+            found = _Compiler(reader, budget, unfolding, style).node((schema,))
         except _TooLarge:
             continue
         if found is NOTHING and unfolding is UNFOLDINGS[0]:
             raise ConstraintError("The schema allows no JSON at all.")
-        if found is not NOTHING and (size(found) <= ENOUGH_STATES or unfolding is UNFOLDINGS[-1]):
+        if found is not NOTHING and (found.size <= ENOUGH_STATES or unfolding is UNFOLDINGS[-1]):
             return found
     raise ConstraintError(f"The schema unfolds into more than {MAX_PARTS} parts; split it.")
 
@@ -93,31 +95,74 @@ class _TooLarge(Exception):
     """The schema unfolds into too many parts; never leaves this module."""
 
 
+Key: TypeAlias = tuple[int, ...]
+"""Which schemas a node holds; empty for one that allows everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """An expression that was found before.
+
+    met      the nodes inside it
+    open     which of these were being written around it, and how often: there it is the same expression again
+    height   how deep nodes are nested in it
+    """
+
+    met: frozenset[Key]
+    open: frozenset[tuple[Key, int]]
+    height: int
+    expression: Expression
+
+
 class _Compiler:
-    def __init__(self, schema: Raw, budget: Budget, unfolding: Unfolding, style: Style, *, strict: bool) -> None:
-        self._reader = Reader(schema, strict=strict)
-        self._schema, self._budget, self._unfolding, self._style = schema, budget, unfolding, style
-        self._within: Counter[tuple[Any, ...]] = Counter()
-        self._parts = 0
+    def __init__(self, reader: Reader, budget: Budget, unfolding: Unfolding, style: Style) -> None:
+        self._reader, self._budget, self._unfolding, self._style = reader, budget, unfolding, style
+        self._open: Counter[Key] = Counter()
+        self._known: dict[Key, list[_Known]] = {}
+        self._met: list[set[Key]] = [set()]
+        self._depth, self._deepest, self._parts = 0, 0, 0
 
-    def run(self) -> Expression:
-        return self._node((self._schema,))
-
-    def _node(self, node: Node) -> Expression:
+    def node(self, node: Node) -> Expression:
         """Texts that obey all schemas of a node."""
-        key = tuple(identity for raw in node if (identity := _identity(raw)) is not True)
-        again = self._unfolding.recursion if key else self._unfolding.anything
-        if self._within[key] > again or sum(self._within.values()) > 40:
+        key = tuple(id(raw) for raw in node if raw is not True and raw != {})
+        self._met[-1].add(key)
+        if self._open[key] > (self._unfolding.recursion if key else self._unfolding.anything):
             return NOTHING
+        if self._depth >= MAX_DEPTH:
+            return NOTHING
+        known = self._recalled(key) or self._written(key, node)
+        self._met[-1] |= known.met
+        self._deepest = max(self._deepest, self._depth + known.height)
+        return known.expression
+
+    def _recalled(self, key: Key) -> _Known | None:
+        for known in self._known.get(key, ()):
+            if self._depth + known.height <= MAX_DEPTH and self._around(known.met) == known.open:
+                return known
+        return None
+
+    def _around(self, met: Set[Key]) -> frozenset[tuple[Key, int]]:
+        return frozenset((key, count) for key, count in self._open.items() if count and key in met)
+
+    def _written(self, key: Key, node: Node) -> _Known:
         self._parts += 1
         if self._parts > MAX_PARTS:
             raise _TooLarge
         self._budget.check(0, "The schema")
-        self._within[key] += 1
+        outside, self._deepest = self._deepest, self._depth
+        self._met.append(set())
+        self._open[key] += 1
+        self._depth += 1
         try:
-            return alt(*map(self._shape, self._reader.shapes(node)))
+            expression = alt(*map(self._shape, self._reader.shapes(node)))
         finally:
-            self._within[key] -= 1
+            self._depth -= 1
+            self._open[key] -= 1
+            met = frozenset(self._met.pop())
+        known = _Known(met, self._around(met), self._deepest + 1 - self._depth, expression)
+        self._deepest = max(outside, self._deepest)
+        self._known.setdefault(key, []).append(known)
+        return known
 
     def _shape(self, shape: Shape) -> Expression:
         match shape:
@@ -180,10 +225,10 @@ class _Compiler:
             return self._distinct(shape)
         prefix = []
         for index in range(len(shape.prefix)):
-            prefix.append(self._node(item_of(shape, index)))
+            prefix.append(self.node(item_of(shape, index)))
             if prefix[-1] is NOTHING:
                 break
-        rest = self._node(shape.items) if len(prefix) == len(shape.prefix) and shape.most != len(prefix) else NOTHING
+        rest = self.node(shape.items) if len(prefix) == len(shape.prefix) and shape.most != len(prefix) else NOTHING
         body = _items(prefix, rest, self._style.comma, shape.least, self._affordable(shape, rest))
         return NOTHING if body is NOTHING else seq(text("["), body, text("]"))
 
@@ -191,7 +236,7 @@ class _Compiler:
         """The most items: the limit, or as many as the automaton can afford to count."""
         if shape.most is None:
             return None
-        affordable = self._unfolding.array // size(seq(self._style.comma, item)) if item is not NOTHING else shape.most
+        affordable = self._unfolding.array // seq(self._style.comma, item).size if item is not NOTHING else shape.most
         return max(shape.least, min(shape.most, max(affordable, 1)), len(shape.prefix) if shape.most else 0)
 
     def _distinct(self, shape: Array) -> Expression:
@@ -224,7 +269,7 @@ class _Compiler:
         found = []
         for name in names:
             allowed = name not in shape.absent and (not shape.names or self._reader.fits(name, shape.names))
-            value = self._node(self._reader.node_of(shape, name)) if allowed else NOTHING
+            value = self.node(self._reader.node_of(shape, name)) if allowed else NOTHING
             member = seq(self._style.key(name), self._style.colon, value)
             if member is not NOTHING:
                 found.append((member, name in required))
@@ -267,13 +312,13 @@ class _Compiler:
         patterns = {pattern: rest for rest in shape.rests for pattern, _ in rest.patterns}
         taken = sorted({name for name, _ in shape.properties} | shape.absent)
         extras = tuple(rest.extra for rest in shape.rests)
-        found = [(self._name(shape, (), (*patterns,), taken), self._node(_plain_node(extras)))]
+        found = [(self._name(shape, (), (*patterns,), taken), self.node(_plain_node(extras)))]
         for pattern in patterns:
             node = tuple(
                 raw for rest in shape.rests for raw in ([r for p, r in rest.patterns if p == pattern] or [rest.extra])
             )
             others = tuple(other for other in patterns if other != pattern)
-            found.append((self._name(shape, (pattern,), others, taken), self._node(_plain_node(node))))
+            found.append((self._name(shape, (pattern,), others, taken), self.node(_plain_node(node))))
         return [(name, value) for name, value in found if name is not NOTHING]
 
     def _name(self, shape: Object, like: tuple[str, ...], unlike: tuple[str, ...], taken: list[str]) -> Expression:
@@ -293,13 +338,6 @@ class _Compiler:
                                   formats=kind.formats, excluded=excluded)  # fmt: skip
                 found.append(self._quoted(narrowed))
         return alt(*found)
-
-
-def _identity(raw: Raw) -> Any:
-    """The same for the same schema object, and for all schemas that say nothing."""
-    if isinstance(raw, bool) or not raw:
-        return raw if isinstance(raw, bool) else True
-    return id(raw)
 
 
 def _plain_node(node: Node) -> Node:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import lru_cache
 
 from redraft.constraints.expression import EMPTY, NOTHING, Expression, alt, chars, optional, repeat, seq, text
 
@@ -53,6 +54,7 @@ def _tighter(
     return (a, a_open) if (a > b) == largest else (b, b_open)
 
 
+@lru_cache(maxsize=256)
 def number(bounds: Bounds, *, integer: bool) -> Expression:
     """JSON numbers within bounds: integers have no point, and only what is unbounded may have an exponent."""
     digits = 0 if integer else FRACTION_DIGITS

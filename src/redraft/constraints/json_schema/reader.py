@@ -55,13 +55,17 @@ class Reader:
         self._root, self._strict = root, strict
         self._depth = 0
         self._anchors: dict[str, Raw] | None = None
+        self._known: dict[tuple[int, ...], tuple[Node, list[Shape]]] = {}
 
     def shapes(self, node: Node) -> list[Shape]:
         """What all schemas of a node allow together; any shape of the list will do."""
-        found: list[Shape] = list(ANYTHING)
-        for raw in node:
-            found = self._both(found, self._read(raw))
-        return found
+        key = tuple(map(id, node))
+        if key not in self._known:
+            found: list[Shape] = list(ANYTHING)
+            for raw in node:
+                found = self._both(found, self._read(raw))
+            self._known[key] = node, found  # with the node, so that no other schema takes its place in memory
+        return self._known[key][1]
 
     def node_of(self, shape: Object, name: str) -> Node:
         """The schemas that a member of this name obeys."""
