@@ -65,6 +65,21 @@ def test_rms_norm_of_zeros_and_of_tiny_values() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_several_norms_of_the_same_rows_equal_each_alone(dtype: torch.dtype) -> None:
+    x = 3 * normal(2, 9, 64).to(dtype)
+    before, weights = x.clone(), (None, (1 + normal(64, seed=1)).to(dtype), normal(64, seed=2).to(dtype))
+    for ours, weight in zip(kernels.rms_norms(x, weights, 1e-6), weights, strict=True):
+        assert torch.equal(ours, kernels.rms_norm(x, weight, 1e-6))
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_add_norm(dtype: torch.dtype) -> None:
+    x, y, weight = normal(2, 9, 64), 3 * normal(2, 9, 64, seed=1), 1 + normal(64, seed=2)
+    assert_as_exact_as_eager("add_norm", "cpu", dtype, x, y, weight, 1e-6)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_gelu_gate_of_strided_halves_and_extremes(dtype: torch.dtype) -> None:
     both = 4 * normal(33, 128)
     both[0, :8] = torch.tensor([0.0, -0.0, 60.0, -60.0, 1e-6, -1e-6, 5.0, -5.0])
@@ -112,6 +127,7 @@ def test_attention_of_transposed_views() -> None:
 CHOICES: dict[str, Callable[[int], Tensor]] = {
     "even": lambda count: torch.stack([torch.arange(count) % 8, (torch.arange(count) + 3) % 8], -1),
     "one expert idle": lambda count: torch.stack([torch.arange(count) % 7, (torch.arange(count) + 1) % 7], -1),
+    "crowds of a few": lambda count: torch.stack([torch.arange(count) * 6 // count, torch.full((count,), 6)], -1),
     "all the same": lambda count: torch.tensor([[6, 1]]).expand(count, 2).contiguous(),
     "uneven": lambda count: normal(count, 8, seed=5).add(2 * normal(8, seed=6)).topk(2).indices,
 }

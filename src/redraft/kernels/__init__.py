@@ -7,7 +7,7 @@ everywhere, for tests and for measuring what a kernel brings.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,8 +17,10 @@ from torch import Tensor
 from redraft.errors import SettingError
 from redraft.kernels import cpu, cuda, eager
 
-TABLE: dict[str, dict[str, Callable[..., Tensor]]] = {
+TABLE: dict[str, dict[str, Callable[..., Any]]] = {
     "rms_norm": {"eager": eager.rms_norm, "cpu": cpu.rms_norm},
+    "rms_norms": {"eager": eager.rms_norms, "cpu": cpu.rms_norms},
+    "add_norm": {"eager": eager.add_norm, "cpu": cpu.add_norm},
     "gelu_gate": {"eager": eager.gelu_gate, "cpu": cpu.gelu_gate},
     "head": {"eager": eager.head, "cpu": cpu.head},
     "expectation": {"eager": eager.expectation, "cpu": cpu.expectation},
@@ -62,7 +64,7 @@ def _backend(x: Tensor) -> str:
     return x.device.type
 
 
-def _call(operation: str, backend: str, *arguments: Any) -> Tensor:
+def _call(operation: str, backend: str, *arguments: Any) -> Any:
     options = TABLE[operation]
     return options.get(backend, options["eager"])(*arguments)
 
@@ -70,6 +72,16 @@ def _call(operation: str, backend: str, *arguments: Any) -> Tensor:
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """See `eager.rms_norm`."""
     return _call("rms_norm", _backend(x), x, weight, eps)
+
+
+def rms_norms(x: Tensor, weights: Sequence[Tensor | None], eps: float) -> list[Tensor]:
+    """See `eager.rms_norms`."""
+    return _call("rms_norms", _backend(x), x, weights, eps)
+
+
+def add_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See `eager.add_norm`."""
+    return _call("add_norm", _backend(x), x, y, weight, eps)
 
 
 def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:

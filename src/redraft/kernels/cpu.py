@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections.abc import Sequence
 from functools import cache
 from itertools import accumulate
 
@@ -28,9 +29,26 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """`eager.rms_norm` with the squares summed in one pass and few operations on the sums."""
     if x.dtype != torch.float32:
         return eager.rms_norm(x, weight, eps)
-    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    y = x * torch.addcmul(_constant(eps), norm, norm, value=1 / x.shape[-1]).rsqrt_()
+    y = _normed(x, eps)
     return y if weight is None else y.mul_(weight)
+
+
+def rms_norms(x: Tensor, weights: Sequence[Tensor | None], eps: float) -> list[Tensor]:
+    """`eager.rms_norms` with one norm for all weights."""
+    if x.dtype != torch.float32:
+        return eager.rms_norms(x, weights, eps)
+    y = _normed(x, eps)
+    return [y if weight is None else y * weight for weight in weights]
+
+
+def add_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """`eager.add_norm` with weight and sum in one pass."""
+    return torch.addcmul(x, _normed(y, eps), weight) if x.dtype == torch.float32 else eager.add_norm(x, y, weight, eps)
+
+
+def _normed(x: Tensor, eps: float) -> Tensor:
+    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+    return x * torch.addcmul(_constant(eps), norm, norm, value=1 / x.shape[-1]).rsqrt_()
 
 
 @cache

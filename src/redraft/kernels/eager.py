@@ -6,6 +6,8 @@ N query heads, G key/value heads, H head dim, S keys.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -18,6 +20,16 @@ def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     if weight is not None:
         y = y * weight.float()
     return y.to(x.dtype)
+
+
+def rms_norms(x: Tensor, weights: Sequence[Tensor | None], eps: float) -> list[Tensor]:
+    """`rms_norm` of the same rows with several weights."""
+    return [rms_norm(x, weight, eps) for weight in weights]
+
+
+def add_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x + rms_norm(y), [...,D]."""
+    return x + rms_norm(y, weight, eps)
 
 
 def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:

@@ -30,6 +30,10 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return kernels.rms_norm(x, self.weight, self.eps)
 
+    def added(self, x: Tensor, y: Tensor) -> Tensor:
+        """x + the norm of y."""
+        return kernels.add_norm(x, y, self.weight, self.eps)
+
 
 class Attention(nn.Module):
     """Grouped-query attention with normed queries, keys and values. Full layers have no v_proj: values are keys."""
@@ -49,12 +53,12 @@ class Attention(nn.Module):
     def project(self, x: Tensor, rope: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
         """x [B,T,D] -> rotated q [B,N,T,H], rotated k and unrotated v [B,G,T,H]."""
         heads = (*x.shape[:2], -1, self.head_dim)
-        q = rotate(self.q_norm(self.q_proj(x).view(heads)), rope)
-        raw_k = self.k_proj(x).view(heads)
-        raw_v = raw_k if self.v_proj is None else self.v_proj(x).view(heads)
-        k = rotate(self.k_norm(raw_k), rope)
-        v = kernels.rms_norm(raw_v, None, self.eps)
-        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        q, k = self.q_norm(self.q_proj(x).view(heads)), self.k_proj(x).view(heads)
+        if self.v_proj is None:
+            k, v = kernels.rms_norms(k, (self.k_norm.weight, None), self.eps)
+        else:
+            k, v = self.k_norm(k), kernels.rms_norm(self.v_proj(x).view(heads), None, self.eps)
+        return rotate(q, rope).transpose(1, 2), rotate(k, rope).transpose(1, 2), v.transpose(1, 2)
 
     def forward(self, x: Tensor, rope: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
         return self.o_proj(attend(self.layer, *self.project(x, rope)))

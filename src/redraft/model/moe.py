@@ -34,12 +34,11 @@ class Router(nn.Module):
 
     def probabilities(self, residual: Tensor) -> Tensor:
         """residual [T,D] -> softmax over all experts, fp32 [T,E]."""
-        x = kernels.rms_norm(residual, None, self.eps) * self.scale * self.scale.shape[0] ** -0.5
-        return self.proj(x).softmax(-1, dtype=torch.float32)
+        return self.of_normed(kernels.rms_norm(residual, None, self.eps))
 
-    def forward(self, residual: Tensor) -> tuple[Tensor, Tensor]:
-        """residual [T,D] -> chosen experts [T,K] and their weights fp32 [T,K]."""
-        return self.choose(self.probabilities(residual))
+    def of_normed(self, normed: Tensor) -> Tensor:
+        """`probabilities` of a residual that is normed already, without a weight."""
+        return self.proj(normed * self.scale * self.scale.shape[0] ** -0.5).softmax(-1, dtype=torch.float32)
 
     def choose(self, probabilities: Tensor) -> tuple[Tensor, Tensor]:
         """The top-k of fp32 [T,E], renormalised to sum 1, then scaled per expert."""

@@ -50,16 +50,16 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, rope: Rope, attend: Attend, scalar: Tensor) -> Tensor:
         """x [B,T,D] -> [B,T,D]; `scalar` is the layer's scale of the phase."""
-        x = x + self.post_attention_norm(self.attention(self.pre_attention_norm(x), rope[self.kind], attend))
-        return (x + self.feed_forward(x)) * scalar
+        x = self.post_attention_norm.added(x, self.attention(self.pre_attention_norm(x), rope[self.kind], attend))
+        return self.post_feedforward_norm.added(x, self.feed_forward(x)) * scalar
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """The dense MLP's and the experts' normed sum, normed again."""
-        dense = self.post_mlp_norm(self.mlp(self.pre_mlp_norm(x)))
-        flat = x.flatten(0, 1)  # [B*T,D]
-        index, weight = self.router(flat)
-        sparse = self.experts(self.pre_experts_norm(flat), index, weight).view_as(x)
-        return self.post_feedforward_norm(dense + self.post_experts_norm(sparse))
+        """The sum of the dense MLP's and the experts' normed outputs."""
+        flat, norms = x.flatten(0, 1), (None, self.pre_mlp_norm.weight, self.pre_experts_norm.weight)  # [B*T,D]
+        raw, dense, sparse = kernels.rms_norms(flat, norms, self.pre_mlp_norm.eps)
+        index, weight = self.router.choose(self.router.of_normed(raw))
+        dense = self.post_mlp_norm(self.mlp(dense))
+        return self.post_experts_norm.added(dense, self.experts(sparse, index, weight)).view_as(x)
 
 
 class Transformer(nn.Module):
