@@ -27,7 +27,7 @@ LAYERS = [
 ]
 ABOVE = {
     "reference": {"config", "diffusion", "model"},
-    "train": {"config", "diffusion", "errors", "eval", "kernels", "model", "text"},
+    "train": {"config", "diffusion", "errors", "eval", "kernels", "model", "quant", "text"},
     "eval": {"config", "deciding", "diffusion", "errors", "llm", "model", "quant", "text"},
     "bench": {"cache", "config", "constraints", "diffusion", "engine", "errors", "kernels", "llm", "model", "text"},
 }

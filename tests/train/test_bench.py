@@ -10,7 +10,7 @@ from redraft.cli.main import main
 from redraft.errors import SettingError
 from redraft.model import Transformer
 from redraft.model.presets import preset
-from redraft.train.bench import BenchSettings
+from redraft.train.bench import BenchSettings, measure
 from redraft.train.flops import active_parameters, step_flops
 from redraft.train.recipe import LoraSettings, ObjectiveSettings, Recipe
 
@@ -39,9 +39,9 @@ def test_a_steps_arithmetic_counts_both_streams(recipe: Recipe) -> None:
     assert step_flops(twice) == 2 * step_flops(plain)
 
 
-@pytest.mark.parametrize("rank", [4, 0])
-def test_the_command_measures_steps(rank: int, capsys) -> None:
-    arguments = ["--shape", "nano", "--rank", str(rank), "--tokens", "32", "--canvases", "1", "--steps", "1"]
+@pytest.mark.parametrize("choice", [("--rank", "4"), ("--rank", "4", "--quantization", "fp8"), ("--rank", "0")])
+def test_the_command_measures_steps(choice: tuple[str, ...], capsys) -> None:
+    arguments = ["--shape", "nano", *choice, "--tokens", "32", "--canvases", "1", "--steps", "1"]
     assert main(["bench", "train", *arguments, "--device", "cpu", "--json"]) == 0
     record = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert record["all_tokens_per_second"] > record["clean_tokens_per_second"] > 0
@@ -55,3 +55,7 @@ def test_wrong_shapes_are_named() -> None:
         BenchSettings(rows=0)
     with pytest.raises(SettingError, match="rank is -1"):
         BenchSettings(rank=-1)
+    with pytest.raises(SettingError, match="quantization is for LoRA"):
+        BenchSettings(rank=0, quantization="int4")
+    with pytest.raises(SettingError, match=r"lora\.quantization is 'int3'"):
+        measure(preset("nano"), BenchSettings(quantization="int3"), device="cpu")

@@ -12,12 +12,12 @@ import redraft
 from redraft.cli.main import main
 from redraft.errors import CheckpointError, SettingError
 from redraft.model import Transformer
-from redraft.model.adapters import load_adapter, merge, save_adapter, shapes_of
+from redraft.model.adapters import Adapter, load_adapter, merge, save_adapter, shapes_of
 from redraft.model.initialise import initialise
 from redraft.model.weights import load_model, save_model
 from redraft.train.batch import Batch
 from redraft.train.checkpoint import load_checkpoint
-from redraft.train.lora import LoraExperts, adapt, collect
+from redraft.train.lora import adapt, collect
 from redraft.train.recipe import LoraSettings, ObjectiveSettings, Recipe
 from redraft.train.trainer import train
 from redraft.train.two_stream import TwoStream
@@ -36,6 +36,10 @@ def adapted(config, settings: LoraSettings) -> Transformer:
             if name.endswith("_b"):
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.05)
     return model
+
+
+def factors_of(model: Transformer, settings: LoraSettings) -> Adapter:
+    return collect(dict(model.named_parameters()), settings)
 
 
 def plain(config) -> Transformer:
@@ -70,7 +74,7 @@ def test_only_the_named_modules_are_trained(config) -> None:
 def test_a_merged_adapter_gives_the_logits_of_the_applied_one(config, tmp_path: Path) -> None:
     settings = LoraSettings(rank=3, alpha=6.0, targets=ALL)
     model = adapted(config, settings)
-    save_adapter(collect(model, settings), tmp_path, base_model="base")
+    save_adapter(factors_of(model, settings), tmp_path, base_model="base")
     merged = plain(config)
     changed = logits(merged)
     adapter = load_adapter(tmp_path)
@@ -84,7 +88,7 @@ def test_gradients_of_factors_are_those_of_the_weights(config, batch: Batch) -> 
     """One adapter in both passes: dA = scale B^T dW and dB = scale dW A^T, with dW of the merged model."""
     settings = LoraSettings(rank=2, alpha=5.0, targets=ALL)
     model, merged = adapted(config, settings), plain(config)
-    merge(merged, collect(model, settings))
+    merge(merged, factors_of(model, settings))
     for m in (model, merged):
         TwoStream(m, ObjectiveSettings(), compiled=False)(batch, 1, 2).loss.backward()
     whole = {name: p.grad for name, p in merged.named_parameters()}
@@ -119,21 +123,6 @@ def test_finite_differences_agree_with_the_gradient_of_a_shared_factor(config, b
                 values.append(float(stream(batch, 1, 2).loss))
                 parameter.sub_(parameter.grad, alpha=factor)
         assert slope == pytest.approx((values[0] - values[1]) / (2 * step), rel=0.03), name
-
-
-def test_adapted_experts_through_grouped_products(config) -> None:
-    from redraft.train.experts import grouped_experts, routed_experts
-
-    settings = LoraSettings(rank=8, targets=("experts",))
-    experts = adapted(config, settings).bfloat16().layers[0].experts
-    assert isinstance(experts, LoraExperts)
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(40, config.hidden_size, generator=generator).bfloat16()
-    index = torch.randint(4, (40, 2), generator=generator)
-    weight = torch.rand(40, 2, generator=generator)
-    torch.testing.assert_close(
-        grouped_experts(x, index, weight, experts), routed_experts(experts, x, index, weight), atol=0.03, rtol=0.03
-    )
 
 
 def lora_recipe(recipe: Recipe, tmp_path: Path, **lora: object) -> Recipe:
@@ -183,7 +172,7 @@ def test_a_sharded_run_trains_the_same_factors(recipe: Recipe, tmp_path: Path, d
 
 def saved(config, folder: Path, targets: tuple[str, ...] = ALL) -> Path:
     settings = LoraSettings(rank=2, targets=targets)
-    save_adapter(collect(adapted(config, settings), settings), folder, base_model="base")
+    save_adapter(factors_of(adapted(config, settings), settings), folder, base_model="base")
     return folder
 
 
@@ -269,7 +258,7 @@ def test_loading_with_adapters_answers_like_the_merged_model(tmp_path: Path) -> 
         for name, parameter in base.named_parameters():
             if name.endswith("_b"):
                 parameter.normal_(0, 0.5, generator=torch.Generator().manual_seed(2))
-    save_adapter(collect(base, settings), tmp_path, base_model="tiny")
+    save_adapter(factors_of(base, settings), tmp_path, base_model="tiny")
     one = redraft.load("tiny", device="cpu", adapter=tmp_path)
     several = redraft.load("tiny", device="cpu", adapter={"a": tmp_path})
     before = {name: p.clone() for name, p in several.model.named_parameters()}

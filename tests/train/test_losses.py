@@ -1,14 +1,11 @@
 """The chunked cross-entropy and the training experts against plain autograd."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch.nn import functional as F
 
-from redraft.kernels import eager
 from redraft.model import Transformer
-from redraft.train.experts import _Combine, _Dispatch, balance_loss, choose, grouped_experts, sort_by_expert
+from redraft.train.experts import balance_loss, choose
 from redraft.train.losses import linear_cross_entropy, soft_embeddings
 
 
@@ -81,42 +78,9 @@ def test_training_choice_equals_the_routers(model: Transformer) -> None:
     torch.testing.assert_close(got, wanted)
 
 
-def test_sorted_rows_give_the_same_experts_and_gradients() -> None:
-    torch.manual_seed(0)
-    x, y_scale = torch.randn(30, 8, requires_grad=True), torch.randn(4, 8)
-    index = torch.stack([torch.randperm(4)[:2] for _ in range(30)])
-    weight = torch.rand(30, 2, requires_grad=True)
-    order, inverse, ends = sort_by_expert(index, 4)
-    rows = _Dispatch.apply(x, order, inverse)
-    owner = torch.searchsorted(ends, torch.arange(60, dtype=torch.int32), right=True)
-    out = _Combine.apply(rows * y_scale[owner], weight, order, inverse)
-    expected = (x[:, None] * y_scale[index] * weight[..., None]).sum(1)
-    torch.testing.assert_close(out, expected)
-    slope = torch.randn_like(x)
-    got, wanted = (torch.autograd.grad((o * slope).sum(), (x, weight)) for o in (out, expected))
-    torch.testing.assert_close(got, wanted)
-
-
 def test_balance_loss_is_one_when_even_and_counts_all_experts_when_collapsed() -> None:
     even = torch.full((8, 4), 0.25)
     spread = F.one_hot(torch.arange(8) % 4, 4).bool()
     torch.testing.assert_close(balance_loss(even, spread), torch.tensor(1.0))
     collapsed = F.one_hot(torch.zeros(8, dtype=torch.int64), 4)
     torch.testing.assert_close(balance_loss(collapsed.float(), collapsed.bool()), torch.tensor(4.0))
-
-
-def test_grouped_experts_equal_the_eager_ones() -> None:
-    torch.manual_seed(0)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    shapes = ((64, 64), (4, 64, 64), (4, 64, 32))
-    leaves = [torch.randn(shape, device=device).mul(0.3).requires_grad_() for shape in shapes]
-    index = torch.stack([torch.randperm(4, device=device)[:2] for _ in range(64)])
-    weight = torch.rand(64, 2, device=device)
-    exact = eager.experts(leaves[0], index, weight, *leaves[1:])
-    halves = [leaf.detach().bfloat16().requires_grad_() for leaf in leaves]
-    fast = grouped_experts(halves[0], index, weight, SimpleNamespace(gate_up_proj=halves[1], down_proj=halves[2]))
-    slope = torch.randn_like(exact)
-    wanted = torch.autograd.grad((exact * slope).sum(), leaves)
-    got = torch.autograd.grad((fast.float() * slope).sum(), halves)
-    for a, b in ((fast, exact), *zip(got, wanted, strict=True)):
-        assert (a.float() - b).norm() / b.norm() < 0.02

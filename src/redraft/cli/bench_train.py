@@ -15,6 +15,9 @@ from redraft.cli.options import JsonFlag
 def train(
     shape: Annotated[str, typer.Option("--shape", metavar="NAME", help="26b-a4b, tiny or nano.")] = "26b-a4b",
     rank: Annotated[int, typer.Option("--rank", metavar="R", help="Rank of LoRA; 0 trains all weights.")] = 16,
+    quantization: Annotated[
+        str | None, typer.Option("--quantization", metavar="FORMAT", help="fp8 or int4: format of the frozen weights.")
+    ] = None,
     rows: Annotated[int, typer.Option("--rows", metavar="N", help="Rows of a batch on each device.")] = 1,
     tokens: Annotated[int, typer.Option("--tokens", metavar="N", help="Clean tokens of a row.")] = 2048,
     canvases: Annotated[int, typer.Option("--canvases", metavar="N", help="Canvases of a row.")] = 8,
@@ -35,8 +38,9 @@ def train(
     from redraft.train.distributed import World
 
     settings = BenchSettings(
-        rank=rank, rows=rows, tokens=tokens, canvases=canvases, steps=steps, recompute=not keep, compile=not eager
-    )
+        rank=rank, quantization=quantization or "", rows=rows, tokens=tokens, canvases=canvases, steps=steps,
+        recompute=not keep, compile=not eager,
+    )  # fmt: skip
     record = measure(preset(shape), settings, device=device)
     if not World.from_environment().is_main:
         return

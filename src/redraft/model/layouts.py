@@ -15,7 +15,7 @@ Which one it is shows in the files' headers, tensor by tensor, so that mixed fol
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -109,3 +109,15 @@ def join(weights: Sequence[Weight], how: Callable[..., Tensor]) -> Weight:
         parts = [getattr(weight, name) for weight in weights]
         joined[name] = how([part.expand(*part.shape[:-2], rows, -1) for part in parts])
     return dataclasses.replace(first, **joined)
+
+
+def chunks(weight: Weight, size: int) -> Iterator[Weight]:
+    """Experts [E,...] of any format, `size` at a time."""
+    for first in range(0, weight.shape[0], size):
+        part = slice(first, first + size)
+        if isinstance(weight, Tensor):
+            yield weight[part]
+        else:
+            entries = {f.name: getattr(weight, f.name) for f in dataclasses.fields(weight)}
+            cut = {name: entry[part] for name, entry in entries.items() if isinstance(entry, Tensor)}
+            yield dataclasses.replace(weight, **cut)

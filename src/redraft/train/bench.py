@@ -16,6 +16,7 @@ from redraft.train.flops import active_parameters, peak, step_flops
 from redraft.train.lora import adapt
 from redraft.train.optimizer import Masters
 from redraft.train.probe import random_batch
+from redraft.train.quantized import quantize_in_place
 from redraft.train.recipe import (
     DataSettings,
     LoraSettings,
@@ -33,9 +34,10 @@ STD = 0.02
 
 @dataclass(frozen=True, kw_only=True)
 class BenchSettings:
-    """Shape of the measured steps. `rank` 0 trains all weights."""
+    """Shape of the measured steps. `rank` 0 trains all weights; `quantization` is that of `LoraSettings`."""
 
     rank: int = 16
+    quantization: str = ""
     rows: int = 1
     tokens: int = 2048
     canvases: int = 8
@@ -49,6 +51,8 @@ class BenchSettings:
                 raise SettingError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         if self.rank < 0:
             raise SettingError(f"rank is {self.rank}; it must be at least 0.")
+        if self.quantization and not self.rank:
+            raise SettingError("quantization is for LoRA; give a rank above 0.")
 
 
 def measure(config: ModelConfig, settings: BenchSettings, *, device: str = "auto") -> dict[str, Any]:
@@ -63,6 +67,8 @@ def measure(config: ModelConfig, settings: BenchSettings, *, device: str = "auto
     with world.joined(target):
         model = _random_model(config, target, dtype)
         if recipe.lora is not None:
+            if recipe.lora.quantization:
+                quantize_in_place(model, recipe.lora.quantization)
             adapt(model, recipe.lora, 0)
         elif dtype != torch.float32:
             model.float()
@@ -83,7 +89,7 @@ def _recipe(config: ModelConfig, settings: BenchSettings) -> Recipe:
         objective=ObjectiveSettings(encoder_share=0.5),
         optimizer=OptimizerSettings(steps=settings.steps + 2, learning_rate=1e-4),
         run=RunSettings(out="unused", init="random" if settings.rank else "", dtype="bfloat16"),
-        lora=LoraSettings(rank=settings.rank) if settings.rank else None,
+        lora=LoraSettings(rank=settings.rank, quantization=settings.quantization) if settings.rank else None,
     )
 
 

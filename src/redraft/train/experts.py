@@ -1,21 +1,21 @@
-"""Routing and experts as training needs them: differentiable, without host syncs, and with a balancing loss.
+"""Routing and experts as training needs them: differentiable, without host syncs on a GPU, and with a balancing loss.
 
 The sums over rows that index arithmetic would turn into atomic additions in the backward pass are gathers here, because
-the order of the rows is known in both directions. Shapes: T tokens, D width, E experts, K experts per token.
+the order of the rows is known in both directions. Shapes: T tokens, D width, E experts, K experts per token, I expert
+width, R = T*K rows sorted by expert.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from redraft.kernels import eager
-from redraft.model.moe import Experts, Router
-from redraft.train.lora import LoraExperts
+from redraft.kernels.eager import gelu_gate
+from redraft.model.moe import Router
+from redraft.train.frozen import Frozen, Weights, dense
 
 
 def choose(router: Router, probabilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -40,44 +40,110 @@ def balance_loss(probabilities: Tensor, chosen: Tensor) -> Tensor:
     return probabilities.shape[1] * (share * probabilities.mean(0)).sum()
 
 
-Product = Callable[[Tensor, Tensor], Tensor]
-"""(rows sorted by expert [R,I], weights [E,O,I]) -> [R,O]."""
+class LowRank(NamedTuple):
+    """Trainable changes of all experts: factors [E,r,D] and [E,2I,r] of gate and up, [E,r,I] and [E,D,r] of down."""
+
+    gate_up_a: Tensor
+    gate_up_b: Tensor
+    down_a: Tensor
+    down_b: Tensor
+    scale: float
 
 
-def routed_experts(experts: Experts | LoraExperts, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-    """Sum over each token's chosen experts, [T,D]; grouped products for bf16 on CUDA, else the eager definition."""
-    if x.device.type == "cuda" and x.dtype == torch.bfloat16:
-        return grouped_experts(x, index, weight, experts)
-    return (
-        experts(x, index, weight)
-        if isinstance(experts, LoraExperts)
-        else eager.experts(x, index, weight, experts.gate_up_proj, experts.down_proj)
-    )
+def routed_experts(
+    x: Tensor, index: Tensor, weight: Tensor, gate_up: Weights, down: Weights, change: LowRank | None = None
+) -> Tensor:
+    """What `eager.experts` defines, [T,D], by products over rows sorted by expert, with each expert's `change` beside.
+
+    x [T,D], chosen experts `index` and their `weight` [T,K], gate_up [E,2I,D] (gate rows first), down [E,D,I].
+    """
+    order, inverse, ends = sort_by_expert(index, gate_up.shape[0])
+    if change is None and not any(isinstance(w, Tensor) and w.requires_grad for w in (gate_up, down)):
+        return _FrozenExperts.apply(x, weight, order, inverse, ends, gate_up, down)  # type: ignore[no-any-return]
+    rows = _Dispatch.apply(x, order, inverse)  # [R,D]
+    inner = product(rows, gate_up, ends)
+    if change is not None:
+        inner = inner + product(product(rows, change.gate_up_a, ends), change.gate_up_b, ends) * change.scale
+    hidden = gelu_gate(*inner.chunk(2, -1))
+    out = product(hidden, down, ends)
+    if change is not None:
+        out = out + product(product(hidden, change.down_a, ends), change.down_b, ends) * change.scale
+    return _Combine.apply(out, weight, order, inverse)  # type: ignore[no-any-return]
 
 
-def grouped_experts(x: Tensor, index: Tensor, weight: Tensor, experts: Experts | LoraExperts) -> Tensor:
-    """`eager.experts` as grouped products over rows sorted by expert."""
-    order, inverse, ends = sort_by_expert(index, experts.gate_up_proj.shape[0])
+class FrozenExperts(nn.Module):
+    """All experts' weights as two quantized ones."""
 
-    def product(rows: Tensor, weights: Tensor) -> Tensor:
+    def __init__(self, gate_up: Frozen, down: Frozen) -> None:
+        super().__init__()
+        self.gate_up_proj, self.down_proj = gate_up, down
+
+    def forward(self, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+        return routed_experts(x, index, weight, self.gate_up_proj, self.down_proj)
+
+
+def product(rows: Tensor, weights: Weights, ends: Tensor) -> Tensor:
+    """Sorted rows [R,in] times their experts' weights [E,out,in], transposed: [R,out]."""
+    if isinstance(weights, Frozen):
+        return _FrozenProduct.apply(rows, weights, ends)  # type: ignore[no-any-return]
+    return _grouped(rows, weights.mT, ends)
+
+
+def _grouped(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+    """Sorted rows [R,in] times [E,in,out]: one grouped product in bf16 on a GPU, else one product per busy expert."""
+    if rows.device.type == "cuda" and rows.dtype == torch.bfloat16:
         # Differentiable since torch 2.8, with a public name since 2.10.
-        return torch._grouped_mm(rows, weights.transpose(1, 2), offs=ends)  # type: ignore[attr-defined]
+        return torch._grouped_mm(rows, weights, offs=ends)  # type: ignore[attr-defined]
+    counts = ends.diff(prepend=ends.new_zeros(1)).tolist()
+    # Unbound and not indexed, so that the backward pass writes each expert's gradient once.
+    pairs = zip(rows.split(counts), weights.unbind(0), strict=True)
+    return torch.cat([part @ matrix for part, matrix in pairs if len(part)])
 
-    y = _through_experts(_Dispatch.apply(x, order, inverse), experts, product)  # [T*K,D]
-    return _Combine.apply(y, weight, order, inverse)  # type: ignore[no-any-return]
+
+class _FrozenProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weights: Frozen, ends: Tensor) -> Tensor:
+        ctx.weights = weights
+        ctx.save_for_backward(ends)
+        return _grouped(rows, weights.dense(rows.dtype).mT, ends)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        (ends,) = ctx.saved_tensors
+        return _grouped(gradients[0], ctx.weights.dense(gradients[0].dtype), ends), None, None
 
 
-def _through_experts(rows: Tensor, experts: Experts | LoraExperts, product: Product) -> Tensor:
-    """Rows sorted by expert [R,D], each through its expert; the factors of adapted ones are products of their own."""
-    inner = product(rows, experts.gate_up_proj)
-    if isinstance(experts, LoraExperts):
-        inner = inner + product(product(rows, experts.gate_up_a), experts.gate_up_b) * experts.scale
-    gate, up = inner.chunk(2, -1)
-    inner = F.gelu(gate, approximate="tanh") * up
-    out = product(inner, experts.down_proj)
-    if isinstance(experts, LoraExperts):
-        out = out + product(product(inner, experts.down_a), experts.down_b) * experts.scale
-    return out
+class _FrozenExperts(torch.autograd.Function):
+    """All of `routed_experts` where no weight of an expert is trained.
+
+    Then the backward pass needs the gates' inputs [R,2I] alone: no row's own input or output is kept. The gradient of a
+    token's expert weight, <output, g>, is taken as <hidden, g W_down>, which the way back computes anyway.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, order: Tensor, inverse: Tensor, ends: Tensor, gate_up: Weights,
+        down: Weights,
+    ) -> Tensor:  # fmt: skip
+        inner = _grouped(x[order // inverse.shape[1]], dense(gate_up, x.dtype).mT, ends)  # [R,2I]
+        out = _grouped(gelu_gate(*inner.chunk(2, -1)), dense(down, x.dtype).mT, ends)  # [R,D]
+        ctx.gate_up, ctx.down = gate_up, down
+        ctx.save_for_backward(inner, weight, order, inverse, ends)
+        return (out[inverse] * weight[..., None]).sum(1).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        inner, weight, order, inverse, ends = ctx.saved_tensors
+        gate, up = inner.chunk(2, -1)
+        rows = gradients[0][order // inverse.shape[1]]  # [R,D]
+        d_hidden = _grouped(rows, dense(ctx.down, rows.dtype), ends)  # [R,I], before the expert's weight
+        activated = F.gelu(gate, approximate="tanh")
+        d_weight = (activated.float() * up * d_hidden).sum(-1)[inverse]
+        d_hidden = d_hidden * weight.flatten()[order, None].to(d_hidden.dtype)
+        d_gate = torch.ops.aten.gelu_backward(d_hidden * up, gate, approximate="tanh")
+        d_inner = torch.cat((d_gate, d_hidden * activated), -1)
+        d_rows = _grouped(d_inner, dense(ctx.gate_up, rows.dtype), ends)
+        return d_rows[inverse].sum(1), d_weight, *(None,) * 5
 
 
 def sort_by_expert(index: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:

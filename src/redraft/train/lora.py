@@ -1,7 +1,7 @@
 """LoRA training: frozen weights with trainable low-rank factors beside them, used by both passes.
 
 `adapt` replaces the chosen modules of a model in place. The frozen weights keep their names, so the forward pass and
-the tables of names do not know the difference; `collect` reads the factors out as an `Adapter`.
+the tables of names do not know the difference; `collect` makes an `Adapter` of the factors.
 
 Shapes: T tokens, r rank, I input, O output, E experts.
 """
@@ -9,6 +9,7 @@ Shapes: T tokens, r rank, I input, O output, E experts.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatch
 
 import torch
@@ -16,10 +17,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from redraft.errors import SettingError
-from redraft.kernels import eager
 from redraft.model import Transformer
 from redraft.model.adapters import Adapter, Factors
 from redraft.model.moe import Experts
+from redraft.train.experts import FrozenExperts, LowRank, routed_experts
+from redraft.train.frozen import FrozenLinear, linear
 from redraft.train.recipe import LoraSettings
 
 GROUPS = {
@@ -30,49 +32,46 @@ GROUPS = {
     "experts": "layers.*.experts",
 }
 """Names for usual targets, and the patterns of our modules that they stand for."""
+_ADAPTABLE = nn.Linear | FrozenLinear | Experts | FrozenExperts
 
 
 class LoraLinear(nn.Module):
     """x W^T + scale * dropout(x) A^T B^T, with W frozen. B begins at zero, so that nothing changes at first."""
 
-    def __init__(self, base: nn.Linear, settings: LoraSettings, generator: torch.Generator) -> None:
+    def __init__(self, base: nn.Linear | FrozenLinear, settings: LoraSettings, generator: torch.Generator) -> None:
         super().__init__()
-        self.weight = base.weight.requires_grad_(False)
+        self.weight = base.weight
         outputs, inputs = base.weight.shape
         self.lora_a = nn.Parameter(_random((settings.rank, inputs), generator))
         self.lora_b = nn.Parameter(torch.zeros(outputs, settings.rank))
         self.scale, self.dropout = settings.scale, settings.dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        down = F.dropout(x, self.dropout, self.training) @ self.lora_a.t()  # [...,r]
-        return F.linear(x, self.weight) + (down @ self.lora_b.t()) * self.scale
+        rows = x.flatten(0, -2)
+        down = F.dropout(rows, self.dropout, self.training) @ self.lora_a.t()  # [T,r]
+        # Added inside the product, so that the change is never written out on its own.
+        out = torch.addmm(linear(rows, self.weight), down, self.lora_b.t(), alpha=self.scale)
+        return out.unflatten(0, x.shape[:-1])
 
 
 class LoraExperts(nn.Module):
     """Frozen experts with factors of their own each."""
 
-    def __init__(self, base: Experts, settings: LoraSettings, generator: torch.Generator) -> None:
+    def __init__(self, base: Experts | FrozenExperts, settings: LoraSettings, generator: torch.Generator) -> None:
         super().__init__()
-        self.gate_up_proj = base.gate_up_proj.requires_grad_(False)
-        self.down_proj = base.down_proj.requires_grad_(False)
-        self.gate_up_a, self.gate_up_b = _factors(base.gate_up_proj, settings.rank, generator)
-        self.down_a, self.down_b = _factors(base.down_proj, settings.rank, generator)
+        self.gate_up_proj, self.down_proj = base.gate_up_proj, base.down_proj
+        self.gate_up_a, self.gate_up_b = _factors(base.gate_up_proj.shape, settings.rank, generator)
+        self.down_a, self.down_b = _factors(base.down_proj.shape, settings.rank, generator)
         self.scale = settings.scale
 
-    def weights(self) -> tuple[Tensor, Tensor]:
-        """The weights [E,O,I] with their changes added."""
-        return (
-            self.gate_up_proj + (self.gate_up_b @ self.gate_up_a) * self.scale,
-            self.down_proj + (self.down_b @ self.down_a) * self.scale,
-        )
-
     def forward(self, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-        return eager.experts(x, index, weight, *self.weights())
+        change = LowRank(self.gate_up_a, self.gate_up_b, self.down_a, self.down_b, self.scale)
+        return routed_experts(x, index, weight, self.gate_up_proj, self.down_proj, change)
 
 
-def _factors(weight: Tensor, rank: int, generator: torch.Generator) -> tuple[nn.Parameter, nn.Parameter]:
+def _factors(shape: Sequence[int], rank: int, generator: torch.Generator) -> tuple[nn.Parameter, nn.Parameter]:
     """Fresh factors [E,r,I] and [E,O,r] of experts' weights [E,O,I]."""
-    count, outputs, inputs = weight.shape
+    count, outputs, inputs = shape
     return nn.Parameter(_random((count, rank, inputs), generator)), nn.Parameter(torch.zeros(count, outputs, rank))
 
 
@@ -87,17 +86,17 @@ def adapt(model: Transformer, settings: LoraSettings, seed: int) -> list[str]:
     for name in chosen:
         parent, _, last = name.rpartition(".")
         module = model.get_submodule(name)
-        if isinstance(module, Experts):
+        if isinstance(module, Experts | FrozenExperts):
             adapted: nn.Module = LoraExperts(module, settings, generator)
         else:
-            assert isinstance(module, nn.Linear)
+            assert isinstance(module, nn.Linear | FrozenLinear)
             adapted = LoraLinear(module, settings, generator)
         setattr(model.get_submodule(parent), last, adapted.to(model.device))
     return chosen
 
 
 def _chosen(model: Transformer, targets: tuple[str, ...]) -> list[str]:
-    names = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | Experts)]
+    names = [name for name, module in model.named_modules() if isinstance(module, _ADAPTABLE)]
     chosen: set[str] = set()
     for target in targets:
         found = {name for name in names if fnmatch(name, GROUPS.get(target, target))}
@@ -109,15 +108,15 @@ def _chosen(model: Transformer, targets: tuple[str, ...]) -> list[str]:
     return [name for name in names if name in chosen]
 
 
-def collect(model: Transformer, settings: LoraSettings) -> Adapter:
-    """The factors of an adapted model."""
+def collect(trained: Mapping[str, Tensor], settings: LoraSettings) -> Adapter:
+    """The adapter that the factors of an adapted model make, given by their names in it."""
     factors: dict[str, Factors] = {}
-    for name, module in model.named_modules():
-        if isinstance(module, LoraLinear):
-            factors[f"{name}.weight"] = Factors(module.lora_a.detach(), module.lora_b.detach())
-        elif isinstance(module, LoraExperts):
-            factors[f"{name}.gate_up_proj"] = Factors(module.gate_up_a.detach(), module.gate_up_b.detach())
-            factors[f"{name}.down_proj"] = Factors(module.down_a.detach(), module.down_b.detach())
+    for name, tensor in trained.items():
+        if not name.endswith("_a"):
+            continue
+        stem = name.removesuffix("_a")
+        weight = stem.removesuffix(".lora") + ".weight" if stem.endswith(".lora") else stem + "_proj"
+        factors[weight] = Factors(tensor.detach(), trained[stem + "_b"].detach())
     return Adapter(factors=factors, alpha=settings.alpha, rank=settings.rank)
 
 

@@ -63,11 +63,9 @@ class Masters:
         source = self.average if averaged and self.average is not None else self.masters
         torch._foreach_copy_(self.working, source)  # type: ignore[attr-defined]
 
-    @torch.no_grad()
-    def widen(self) -> None:
-        """Put the masters, or their running average, into the working model in fp32; training is over then."""
-        for working, source in zip(self.working, self.average or self.masters, strict=True):
-            working.data = source.detach().clone()
+    def trained(self) -> dict[str, Tensor]:
+        """The trained weights in fp32 by name: their running average if there is one."""
+        return {name: m.detach() for name, m in zip(self.names, self.average or self.masters, strict=True)}
 
     @torch.no_grad()
     def gather(self, *, share: float = 1.0) -> None:

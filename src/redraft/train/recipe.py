@@ -19,6 +19,7 @@ from redraft.diffusion.corruption import LEVELS
 from redraft.errors import CheckpointError, SettingError
 from redraft.eval.curve import TASKS
 from redraft.model.folders import read_config, resolve_folder
+from redraft.model.quantize import FORMATS
 
 SOURCE_KINDS = ("text", "chat", "sudoku", "reverse")
 DTYPES = ("float32", "bfloat16")
@@ -241,12 +242,18 @@ class LoraSettings:
     """Of what enters the factors of linear modules."""
     targets: tuple[str, ...] = ("attention", "mlp", "self_conditioning")
     """Groups (also `router` and `experts`), or patterns of module names such as `layers.1?.attention.q_proj`."""
+    quantization: str = ""
+    """Number format of the frozen weights: `fp8`, or `int4` for the experts and FP8 for attention and dense MLP; empty
+    keeps them in `run.dtype`."""
 
     def __post_init__(self) -> None:
         _check(self.rank >= 1, "lora.rank", self.rank, "at least 1")
         _check(self.alpha >= 0, "lora.alpha", self.alpha, "at least 0")
         _check(0 <= self.dropout < 1, "lora.dropout", self.dropout, "from 0 up to, not including, 1")
         _check(len(self.targets) > 0, "lora.targets", self.targets, "at least one group or pattern")
+        if self.quantization:
+            _check(self.quantization in FORMATS, "lora.quantization", self.quantization,
+                   f"one of {', '.join(FORMATS)}, or empty")  # fmt: skip
         if self.alpha == 0:
             object.__setattr__(self, "alpha", float(self.rank))
 

@@ -47,9 +47,9 @@ class ShardedWeights:
             fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=False, ignored_params=settled)
             cast(FSDPModule, part).set_reshard_after_backward(False)
             settled |= set(part.parameters())
-        self.trained = {name: p for name, p in stream.model.named_parameters() if p.requires_grad}
-        decayed = [p for p in self.trained.values() if p.ndim >= 2]
-        others = [p for p in self.trained.values() if p.ndim < 2]
+        self.trained_parts = {name: p for name, p in stream.model.named_parameters() if p.requires_grad}
+        decayed = [p for p in self.trained_parts.values() if p.ndim >= 2]
+        others = [p for p in self.trained_parts.values() if p.ndim < 2]
         groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
         self.optimizer = torch.optim.AdamW(
             [group for group in groups if group["params"]], lr=settings.learning_rate, betas=settings.betas,
@@ -65,11 +65,11 @@ class ShardedWeights:
 
     def step(self, number: int) -> Tensor:
         """Apply the gradients as step `number` and clear them; returns their norm before clipping."""
-        for parameter in self.trained.values():
+        for parameter in self.trained_parts.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             parameter.grad.mul_(self._share)
-        norm = nn.utils.clip_grad_norm_(self.trained.values(), self.settings.clip or math.inf, foreach=True)
+        norm = nn.utils.clip_grad_norm_(self.trained_parts.values(), self.settings.clip or math.inf, foreach=True)
         for group in self.optimizer.param_groups:
             group["lr"] = learning_rate(self.settings, number)
         self.optimizer.step()
@@ -77,13 +77,13 @@ class ShardedWeights:
         for part in (*self.stream.passes, self.stream):
             assert isinstance(part, FSDPModule)
             part.reshard()
-        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+        return _whole(norm)
 
     def state(self) -> dict[str, Any]:
         """The sharded tensors a resumed run needs, by name; reading a checkpoint fills them in place."""
         self._fill_optimizer()
         out: dict[str, Any] = {}
-        for name, parameter in self.trained.items():
+        for name, parameter in self.trained_parts.items():
             kept = self.optimizer.state[parameter]
             out |= {f"weight.{name}": parameter.detach()}
             out |= {f"{kind}.{name}": kept[kind] for kind in ("exp_avg", "exp_avg_sq", "step")}
@@ -91,7 +91,7 @@ class ShardedWeights:
 
     def _fill_optimizer(self) -> None:
         """Before the first step AdamW has no state yet that a checkpoint could be read into."""
-        for parameter in self.trained.values():
+        for parameter in self.trained_parts.values():
             if not self.optimizer.state[parameter]:
                 self.optimizer.state[parameter] |= {
                     "step": torch.tensor(0.0),
@@ -99,13 +99,17 @@ class ShardedWeights:
                     "exp_avg_sq": torch.zeros_like(parameter),
                 }
 
-    def whole(self, dtype: torch.dtype | None) -> dict[str, Tensor]:
-        """All tensors of the model, put together on the CPU, in `dtype` or their own; every process has to ask."""
-        state = self.stream.model.state_dict()
-        return {
-            name: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).to("cpu", dtype or tensor.dtype)
-            for name, tensor in state.items()
-        }
+    def trained(self) -> dict[str, Tensor]:
+        """The trained weights in fp32 by name, put together on the CPU; every process has to ask."""
+        return {name: _whole(parameter.detach()).cpu() for name, parameter in self.trained_parts.items()}
+
+    def whole(self, dtype: torch.dtype) -> dict[str, Tensor]:
+        """All tensors of the model, put together on the CPU in `dtype`; every process has to ask."""
+        return {name: _whole(tensor).to("cpu", dtype) for name, tensor in self.stream.model.state_dict().items()}
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def save_sharded(folder: Path, meta: Mapping[str, Any], state: dict[str, Any], world: World) -> None:
@@ -169,5 +173,5 @@ def load_sharded(folder: Path, weights: ShardedWeights) -> None:
         state_dict_loader.load(state, checkpoint_id=sharded_folder(folder))
     except Exception as error:
         raise CheckpointError(f"{str(folder / FOLDER)!r} is not a readable checkpoint: {error}.") from error
-    for name, parameter in weights.trained.items():  # plain tensors are read beside, not in place
+    for name, parameter in weights.trained_parts.items():  # plain tensors are read beside, not in place
         weights.optimizer.state[parameter]["step"].copy_(state[f"step.{name}"])

@@ -39,6 +39,7 @@ from redraft.train.meters import Meters
 from redraft.train.optimizer import Masters, learning_rate
 from redraft.train.packing import Packer
 from redraft.train.progress import Board, CsvLog, Reporter, draw_losses
+from redraft.train.quantized import load_quantized
 from redraft.train.recipe import Recipe
 from redraft.train.sharding import FOLDER as SHARDED
 from redraft.train.sharding import ShardedWeights, load_meta, load_sharded, save_sharded
@@ -123,15 +124,18 @@ class Trainer:
             model = Transformer(self.recipe.model)
             initialise(model, self.run_settings.seed)
             return model
-        lora = self.recipe.lora
-        model = load_model(self.run_settings.init, device="cpu", dtype=self.run_settings.dtype if lora else "float32")
-        for parameter in model.parameters():  # loading may have laid them out for products on a CPU
-            parameter.data = parameter.data.contiguous()
+        lora, settings = self.recipe.lora, self.run_settings
+        if lora is not None and lora.quantization:
+            dtype = getattr(torch, settings.dtype)
+            model = load_quantized(settings.init, lora.quantization, device=self.device, dtype=dtype)
+        else:
+            model = load_model(settings.init, device="cpu", dtype=settings.dtype if lora else "float32")
+            for parameter in model.parameters():  # loading may have laid them out for products on a CPU
+                parameter.data = parameter.data.contiguous()
         if _tensor_shapes(model.config) != _tensor_shapes(self.recipe.model):
-            where = repr(self.run_settings.init)
-            raise SettingError(f"run.init: the model in {where} has another shape than the recipe's.")
+            raise SettingError(f"run.init: the model in {settings.init!r} has another shape than the recipe's.")
         if lora is not None:
-            adapt(model, lora, self.run_settings.seed)
+            adapt(model, lora, settings.seed)
         return model
 
     def train_step(self, *batches: Batch) -> Tensor:
@@ -349,18 +353,9 @@ class Trainer:
         if self.run_settings.curve_every and not self._due(self.run_settings.curve_every):
             self._measure_curve(reporter)
         self.masters.refresh(averaged=True)
-        self._assemble()
+        self._export()
         if self.world.is_main:
-            self._export()
-            try:
-                draw_losses(self.folder / LOG, self.folder / PICTURE)
-                if (self.folder / CURVE).exists():
-                    first, last = read_curve(self.folder / CURVE)
-                    draw(
-                        {"before": first, "after": last}, self.folder / "curve.png", title=self.run_settings.curve_task
-                    )
-            except SettingError as error:
-                reporter.say(str(error))
+            self._draw(reporter)
         self.world.wait()
         return TrainingResult(
             step=self.step, finished=self.step >= self.total_steps, losses=losses, folder=self.folder,
@@ -377,7 +372,7 @@ class Trainer:
         if lora is None:
             export_model(self.model, folder, self.recipe.data.tokenizer)
         else:
-            save_adapter(collect(self.model, lora), folder, base_model=settings.init)
+            save_adapter(collect(self.masters.trained(), lora), folder, base_model=settings.init)
             folder, adapter = Path(settings.init), folder
         points = of_folder(
             folder, settings.curve_task, settings.curve_items, settings.curve_budgets,
@@ -389,31 +384,34 @@ class Trainer:
             f"step {self.step}: {best.share:.0%} of {best.total} solved at {best.mean_steps:.1f} steps a canvas"
         )
 
-    def _assemble(self) -> None:
-        """Put a sharded model together, on the CPU of the main process, for export."""
-        if not isinstance(self.masters, ShardedWeights):
-            return
-        lora = self.recipe.lora
-        whole = self.masters.whole(None if lora else torch.bfloat16)
-        if self.world.is_main:
-            model = Transformer(self.recipe.model).to(
-                getattr(torch, self.run_settings.dtype) if lora else torch.bfloat16
-            )
-            if lora is not None:  # factors stay fp32 beside frozen weights
-                adapt(model, lora, self.run_settings.seed)
-            model.load_state_dict(whole)
-            self.model = model
-
     def _export(self) -> None:
-        """A model folder, or the folder of an adapter."""
+        """Write a model folder, or the folder of an adapter. Every process takes part, one writes."""
         lora = self.recipe.lora
-        if lora is None:
-            export_model(self.model, self.folder / EXPORT, self.recipe.data.tokenizer)
-        else:
-            if isinstance(self.masters, Masters):
-                self.masters.widen()
-            base, folder = self.run_settings.init, self.folder / ADAPTER
-            save_adapter(collect(self.model, lora), folder, base_model=base, dropout=lora.dropout)
+        if lora is not None:
+            adapter = collect(self.masters.trained(), lora)
+            if self.world.is_main:
+                base = self.run_settings.init
+                save_adapter(adapter, self.folder / ADAPTER, base_model=base, dropout=lora.dropout)
+            return
+        model = self.model
+        if isinstance(self.masters, ShardedWeights):
+            whole = self.masters.whole(torch.bfloat16)
+            if not self.world.is_main:
+                return
+            model = Transformer(self.recipe.model).to(torch.bfloat16)
+            model.load_state_dict(whole)
+        if self.world.is_main:
+            export_model(model, self.folder / EXPORT, self.recipe.data.tokenizer)
+
+    def _draw(self, reporter: Reporter) -> None:
+        """The run's pictures."""
+        try:
+            draw_losses(self.folder / LOG, self.folder / PICTURE)
+            if (self.folder / CURVE).exists():
+                first, last = read_curve(self.folder / CURVE)
+                draw({"before": first, "after": last}, self.folder / "curve.png", title=self.run_settings.curve_task)
+        except SettingError as error:
+            reporter.say(str(error))
 
     def _columns(self) -> list[str]:
         names = self.meters.names()
@@ -426,6 +424,8 @@ def _shape(recipe: Recipe) -> dict[str, Any]:
     del shape["extra"]
     if recipe.lora is not None:
         shape |= {"lora_rank": recipe.lora.rank, "lora_targets": recipe.lora.targets}
+        if recipe.lora.quantization:
+            shape["lora_quantization"] = recipe.lora.quantization
     return {name: list(value) if isinstance(value, tuple) else value for name, value in shape.items()}
 
 

@@ -24,6 +24,7 @@ from redraft.diffusion.corruption import Corruption, corrupt, generator_for, noi
 from redraft.diffusion.sampler import accept, renoise
 from redraft.model import Transformer
 from redraft.model.attention import RMSNorm
+from redraft.model.moe import Experts
 from redraft.model.rope import inverse_frequencies, rope_table
 from redraft.model.self_conditioning import SelfConditioning
 from redraft.model.transformer import Layer, Rope
@@ -65,10 +66,17 @@ def finish(layer: Layer, x: Tensor, attended: Tensor, scalar: Tensor) -> tuple[T
     flat = x.flatten(0, 1)  # [B*T,D]
     probabilities = layer.router.probabilities(flat)
     index, weight, chosen = choose(layer.router, probabilities)
-    sparse = routed_experts(layer.experts, layer.pre_experts_norm(flat), index, weight).view_as(x)
+    sparse = _experts(layer.experts, layer.pre_experts_norm(flat), index, weight).view_as(x)
     dense = layer.post_mlp_norm(layer.mlp(layer.pre_mlp_norm(x)))
     out = layer.post_feedforward_norm(dense + layer.post_experts_norm(sparse))
     return (x + out) * scalar, balance_loss(probabilities, chosen)
+
+
+def _experts(experts: nn.Module, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
+    """The experts in the form for training, which frozen and adapted ones have already."""
+    if isinstance(experts, Experts):
+        return routed_experts(x, index, weight, experts.gate_up_proj, experts.down_proj)
+    return cast(Tensor, experts(x, index, weight))
 
 
 def condition(module: SelfConditioning, embedded: Tensor, soft: Tensor | None) -> Tensor:

@@ -7,7 +7,7 @@ of one layer exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Set
 from dataclasses import replace
 from typing import Any
 
@@ -18,13 +18,12 @@ from redraft.config import FULL, SLIDING, LayerType, ModelConfig
 from redraft.errors import SettingError
 from redraft.kernels.packed import Packed, PackedExperts, PackedFp8, PackedInt4
 from redraft.kernels.triton.norms import AfterAttention, AfterExperts
-from redraft.model.layouts import Weight
+from redraft.model.layouts import Weight, chunks
 from redraft.model.packed.weights import Matrix, PackedLayer, PackedModel
 from redraft.model.quantize import FORMATS
 from redraft.model.rope import inverse_frequencies
 from redraft.quant.fp8 import Fp8Weight, quantize_fp8
 from redraft.quant.int4 import Int4Weight, quantize_int4
-from redraft.quant.nvfp4 import Nvfp4Weight
 from redraft.quant.prepare import prepare
 
 Source = Callable[[str], Weight]
@@ -180,7 +179,7 @@ class _Packer:
             return weight.detach().to(self.device, self.dtype).contiguous()
         if not isinstance(weight, Tensor):
             self._note(weight)
-        parts = [self._quantized(part) for part in _chunks(weight, EXPERTS_AT_A_TIME)]
+        parts = [self._quantized(part) for part in chunks(weight, EXPERTS_AT_A_TIME)]
         return _joined([prepare(part) for part in parts])
 
     def _quantized(self, part: Weight) -> Fp8Weight | Int4Weight:
@@ -217,27 +216,13 @@ class _Packer:
         return inverse_frequencies(self.config, sliding=kind == SLIDING).to(self.device)
 
 
-def _chunks(weight: Weight, size: int) -> Iterator[Weight]:
-    """Experts [E,...] of any format, `size` at a time."""
-    for first in range(0, weight.shape[0], size):
-        part = slice(first, first + size)
-        if isinstance(weight, Tensor):
-            yield weight[part]
-        elif isinstance(weight, Fp8Weight):
-            yield Fp8Weight(weight.values[part], weight.scale[part])
-        elif isinstance(weight, Int4Weight):
-            yield Int4Weight(weight.packed[part], weight.scale[part], weight.group)
-        else:
-            yield Nvfp4Weight(weight.codes[part], weight.scale[part], weight.factor[part])
-
-
 def _joined(parts: list[Packed]) -> Packed:
     """Packed experts one behind the other; the parts are of one format."""
     first = parts[0]
     if isinstance(first, PackedFp8):
         return PackedFp8(_stacked(parts, "values"), _stacked(parts, "scale"))
     assert isinstance(first, PackedInt4)
-    return replace(first, codes=_stacked(parts, "codes"), scale=_stacked(parts, "scale"))
+    return PackedInt4(_stacked(parts, "codes"), _stacked(parts, "scale"), first.group)
 
 
 def _stacked(parts: list[Packed], field: str) -> Tensor:

@@ -1,0 +1,78 @@
+"""A model for LoRA training whose frozen weights are in FP8 or INT4, read, quantized and placed one at a time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from redraft.model import Transformer
+from redraft.model.checkpoint import Checkpoint
+from redraft.model.folders import resolve_folder
+from redraft.model.layouts import Weight, chunks, join
+from redraft.model.moe import Experts
+from redraft.model.quantize import format_of
+from redraft.model.transformer import Layer
+from redraft.quant.fp8 import quantize_fp8
+from redraft.quant.int4 import quantize_int4
+from redraft.train.experts import FrozenExperts
+from redraft.train.frozen import EXPERTS_AT_A_TIME, Frozen, FrozenLinear
+
+
+def load_quantized(model: str | Path, format: str, *, device: torch.device, dtype: torch.dtype) -> Transformer:
+    """The text model of a folder with what `redraft quantize` would quantize in `format`, the rest in `dtype`.
+
+    Weights that are stored quantized stay as they are stored. Raises `CheckpointError` for damaged files and
+    `SettingError` for weights that int4 groups do not divide.
+    """
+    checkpoint = Checkpoint(resolve_folder(model))
+    with torch.device("meta"):
+        network = Transformer(checkpoint.config)
+    for name in checkpoint.names():
+        place(network, name, _in_format(checkpoint.weight(name), format_of(name, format), device), dtype)
+    _join_experts(network)
+    return network.requires_grad_(False)
+
+
+def quantize_in_place(model: Transformer, format: str) -> None:
+    """The same for a model that is loaded already."""
+    for name, weight in list(model.named_parameters()):
+        if kept_as := format_of(name, format):
+            place(model, name, _in_format(weight.detach(), kept_as, weight.device), weight.dtype)
+    _join_experts(model)
+
+
+def _in_format(weight: Weight, kept_as: str | None, device: torch.device) -> Weight:
+    """A weight on the device, quantized if it is to be and is not."""
+    weight = weight.to(device)
+    if kept_as is None or not isinstance(weight, Tensor):
+        return weight
+    quantize = quantize_fp8 if kept_as == "fp8" else quantize_int4
+    if weight.ndim == 2:
+        return quantize(weight)
+    return join([quantize(part) for part in chunks(weight, EXPERTS_AT_A_TIME) if isinstance(part, Tensor)], torch.cat)
+
+
+def place(model: Transformer, name: str, weight: Weight, dtype: torch.dtype) -> None:
+    """Put a weight where `name` says, in `dtype` or as a `Frozen` one."""
+    module_name, _, last = name.rpartition(".")
+    module = model.get_submodule(module_name)
+    if isinstance(weight, Tensor):
+        value = weight.to(dtype)
+        setattr(module, last, value if last in module._buffers else nn.Parameter(value))
+    elif isinstance(module, Experts):
+        delattr(module, last)
+        setattr(module, last, Frozen(weight))
+    else:
+        parent, _, child = module_name.rpartition(".")
+        setattr(model.get_submodule(parent), child, FrozenLinear(Frozen(weight)))
+
+
+def _join_experts(model: Transformer) -> None:
+    """Experts whose two weights are quantized become a module that computes with them."""
+    for layer in model.layers:
+        assert isinstance(layer, Layer)
+        gate_up, down = (getattr(layer.experts, name) for name in ("gate_up_proj", "down_proj"))
+        if isinstance(gate_up, Frozen) and isinstance(down, Frozen):
+            layer.experts = FrozenExperts(gate_up, down)  # type: ignore[assignment]
