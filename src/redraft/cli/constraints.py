@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from redraft.cli.options import read_text
+from redraft.errors import InputError
 
 _PANEL = "What the answer must be"
 
@@ -34,12 +35,28 @@ class ConstraintOptions:
     forbidden: Annotated[list[str] | None, _option("--forbidden", "Does not hold this; may be repeated.", "TEXT")] = (
         None
     )
+    text_pins: Annotated[
+        list[str] | None, _option("--pin", "TEXT stands at this offset, in characters; may be repeated.", "OFFSET:TEXT")
+    ] = None
 
     def given(self) -> dict[str, Any]:
-        """What was given, by the names that `LLM.generate` knows. Raises `InputError` for a file that is no schema."""
+        """What was given, by the names that `LLM.generate` knows.
+
+        Raises `InputError` for a file that is no schema and a pin that cannot be read.
+        """
         given = {name: value for name, value in vars(self).items() if value}
         if self.json_schema is not None:
             from redraft.constraints import schema_of
 
             given["json_schema"] = schema_of(read_text(self.json_schema, "The JSON schema"))
+        if self.text_pins:
+            given["text_pins"] = dict(map(_pin, self.text_pins))
         return given
+
+
+def _pin(written: str) -> tuple[int, str]:
+    """The offset and the text of `OFFSET:TEXT`."""
+    offset, colon, text = written.partition(":")
+    if not colon or not offset.isdecimal():
+        raise InputError(f"--pin {written!r} is not OFFSET:TEXT, such as 0:Dear.")
+    return int(offset), text

@@ -11,6 +11,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from redraft.constraints.answer import AutomatonConstraint
+from redraft.constraints.around import chained, surrounded
 from redraft.constraints.automaton import Budget, Dfa, product
 from redraft.constraints.expression import (
     ANY,
@@ -32,7 +33,7 @@ from redraft.constraints.template import parse_template
 from redraft.constraints.tokens import Ending, TokenAutomaton, compile_tokens
 from redraft.constraints.tool_calls import call_grammar, check_choice
 from redraft.constraints.vocabulary import Vocabulary
-from redraft.constraints.words import holding, holding_any
+from redraft.constraints.words import holding, holding_any, standing
 from redraft.errors import ConstraintError
 from redraft.text.tokenizer import TURN_END, Tokenizer
 from redraft.text.tools import CALL_CLOSE, CALL_OPEN, CHANNEL_CLOSE, CHANNEL_OPEN, QUOTE, RESPONSE_OPEN
@@ -42,6 +43,7 @@ CACHED = 64
 """Compiled automata kept for each tokenizer."""
 
 JSON_OBJECT: Mapping[str, Any] = {"type": "object"}
+_WORDS = ("text_pins", "must_include", "forbidden")
 _WHOLE = ("choices", "regex", "json_schema", "json_object", "template")
 
 
@@ -55,6 +57,7 @@ class Wanted:
     json_object: bool = False
     template: str | None = None
     pins: Mapping[int, str] | None = None
+    text_pins: Mapping[int, str] | None = None
     must_include: Sequence[str] | None = None
     forbidden: Sequence[str] | None = None
     tools: Sequence[Mapping[str, Any]] | None = None
@@ -68,7 +71,13 @@ NAMES = tuple(field.name for field in fields(Wanted))
 """The keywords of `build`."""
 
 
-def build(tokenizer: Tokenizer, *, eos_ids: tuple[int, ...] | None = None, **wanted: Any) -> AutomatonConstraint | None:
+def build(
+    tokenizer: Tokenizer,
+    *,
+    eos_ids: tuple[int, ...] | None = None,
+    around: tuple[bytes, bytes] = (b"", b""),
+    **wanted: Any,
+) -> AutomatonConstraint | None:
     """The constraint of an answer; None if nothing was asked for.
 
     One of these says what the whole answer is:
@@ -88,6 +97,7 @@ def build(tokenizer: Tokenizer, *, eos_ids: tuple[int, ...] | None = None, **wan
     thinking     the answer may begin with a thought channel, which nothing else applies to
     allow_empty  False: the empty text is not an answer
     eos_ids      tokens at which an answer ends; the tokenizer's `<eos>` and `<turn|>` by default
+    around       bytes that are written before and behind whatever the rest allows
 
     Raises `ConstraintError` with one sentence for anything malformed, contradictory, empty or too large.
     """
@@ -95,7 +105,7 @@ def build(tokenizer: Tokenizer, *, eos_ids: tuple[int, ...] | None = None, **wan
     if asked is None:
         return None
     ending = _ending(tokenizer, eos_ids, calls=bool(asked.tools))
-    automaton = _cached(tokenizer, ending, asked)
+    automaton = _cached(tokenizer, ending, asked, around)
     pins = _pinned(tokenizer, asked.pins or {})
     return AutomatonConstraint(automaton, pins)
 
@@ -113,10 +123,10 @@ def _checked(wanted: Mapping[str, Any]) -> Wanted | None:
     for name in ("regex", "template"):
         if not isinstance(getattr(asked, name), str | None):
             raise ConstraintError(f"{name} must be a string, not {type(getattr(asked, name)).__name__}.")
+    for name in ("pins", "text_pins"):
+        _check_pins(name, getattr(asked, name))
     check_choice(asked.tools, asked.tool_choice)
-    if given or asked.pins or asked.must_include or asked.forbidden or asked.tools:
-        return asked
-    return None
+    return asked if given or any(getattr(asked, name) for name in ("pins", *_WORDS, "tools")) else None
 
 
 def _is_false_schema(asked: Wanted, name: str) -> bool:
@@ -132,6 +142,18 @@ def _check_texts(name: str, texts: Any) -> None:
         raise ConstraintError(f"{name} is empty." if not texts else f"{name} holds an empty string.")
     if len(texts) > MAX_CHOICES:
         raise ConstraintError(f"{name} has {len(texts)} entries; at most {MAX_CHOICES} are allowed.")
+
+
+def _check_pins(name: str, pins: Any) -> None:
+    if pins is None:
+        return
+    if not isinstance(pins, Mapping):
+        raise ConstraintError(f"{name} must map positions to texts.")
+    for position, pinned in pins.items():
+        if isinstance(position, bool) or not isinstance(position, int) or position < 0:
+            raise ConstraintError(f"{name} has the position {position!r}; it must be a whole number from 0.")
+        if not isinstance(pinned, str) or not pinned:
+            raise ConstraintError(f"{name} has no text at position {position}.")
 
 
 def _ending(tokenizer: Tokenizer, eos_ids: tuple[int, ...] | None, *, calls: bool) -> Ending:
@@ -150,16 +172,17 @@ _automata: WeakKeyDictionary[Tokenizer, OrderedDict[str, TokenAutomaton]] = Weak
 _lock = threading.Lock()
 
 
-def _cached(tokenizer: Tokenizer, ending: Ending, asked: Wanted) -> TokenAutomaton:
+def _cached(tokenizer: Tokenizer, ending: Ending, asked: Wanted, around: tuple[bytes, bytes]) -> TokenAutomaton:
     """The automaton, compiled once for equal requests."""
     plain = replace(asked, json_schema=schema_of(asked.json_schema), pins=None)
-    key = json.dumps([[getattr(plain, name) for name in NAMES], ending.closing], sort_keys=False, default=str)
+    said = [getattr(plain, name) for name in NAMES]
+    key = json.dumps([said, ending.closing, *(given.hex() for given in around)], sort_keys=False, default=str)
     with _lock:
         known = _automata.setdefault(tokenizer, OrderedDict())
         if key in known:
             known.move_to_end(key)
             return known[key]
-    compiled = compile_wanted(tokenizer, ending, plain, Budget())
+    compiled = compile_wanted(tokenizer, ending, plain, Budget(), around)
     with _lock:
         known[key] = compiled
         while len(known) > CACHED:
@@ -181,43 +204,56 @@ def schema_of(given: Any) -> Any:
     raise ConstraintError(f"json_schema must be a dict, a JSON string or a pydantic model, not {type(given).__name__}.")
 
 
-def compile_wanted(tokenizer: Tokenizer, ending: Ending, asked: Wanted, budget: Budget) -> TokenAutomaton:
+def compile_wanted(
+    tokenizer: Tokenizer, ending: Ending, asked: Wanted, budget: Budget, around: tuple[bytes, bytes] = (b"", b"")
+) -> TokenAutomaton:
     """The token automaton of a checked request, without its pins."""
     marks = tuple(
         name for name in (CALL_OPEN, CALL_CLOSE, QUOTE, CHANNEL_OPEN, CHANNEL_CLOSE) if name in tokenizer.special_ids
     )
-    dfa = compile_bytes(_answer(asked, marks, budget), budget, marks)
-    symbols = BYTES + len(marks)
+    dfa = _narrowed(compile_bytes(_answer(asked, marks, budget), budget, marks), asked, BYTES + len(marks), budget)
+    if dfa.empty:
+        raise ConstraintError(f"{_named(asked)} allows no text at all.")
+    if asked.thinking:
+        dfa = chained([_thought(marks, budget), dfa], budget)
+    dfa = surrounded(dfa, *around, budget)
+    return compile_tokens(dfa, Vocabulary.of(tokenizer), ending, marks, budget)
+
+
+def _narrowed(dfa: Dfa, asked: Wanted, symbols: int, budget: Budget) -> Dfa:
+    """Those texts that hold what must stand in them and nothing that must not."""
+    if asked.text_pins:
+        dfa = product(dfa, standing(asked.text_pins, symbols, budget), budget)
     if asked.must_include:
         dfa = product(dfa, holding(asked.must_include, symbols, budget), budget)
     if asked.forbidden:
         dfa = product(dfa, holding_any(asked.forbidden, symbols, budget), budget, subtract=True)
     if not asked.allow_empty and not dfa.empty and dfa.accept[0]:
         dfa = product(dfa, compile_bytes(EMPTY, budget), budget, subtract=True)
-    if dfa.empty:
-        raise ConstraintError(f"{_named(asked)} allows no text at all.")
-    return compile_tokens(dfa, Vocabulary.of(tokenizer), ending, marks, budget)
+    return dfa
+
+
+def _thought(marks: tuple[str, ...], budget: Budget) -> Dfa:
+    """A thought channel, or nothing."""
+    if CHANNEL_OPEN not in marks or CHANNEL_CLOSE not in marks:
+        raise ConstraintError("thinking needs a tokenizer with channel tokens.")
+    thought = seq(Mark(CHANNEL_OPEN), text("thought\n"), repeat(chars(ANY)), Mark(CHANNEL_CLOSE))
+    return compile_bytes(optional(thought), budget, marks)
 
 
 def _named(asked: Wanted) -> str:
     """The constraints that were given, for a message."""
-    given = [name for name in NAMES[:9] if getattr(asked, name) not in (None, False)] or ["json_schema"]
+    names = (*_WHOLE, *_WORDS, "tools")
+    given = [name for name in names if getattr(asked, name) not in (None, False)] or ["json_schema"]
     return " with ".join(given)
 
 
 def _answer(asked: Wanted, marks: tuple[str, ...], budget: Budget) -> Expression:
-    """What the whole answer is, a thought channel before it included."""
+    """What the answer is, before words and pins narrow it."""
     body = _content(asked, budget)
     if asked.tools:
-        body = _with_calls(asked, body, marks, budget)
-    elif body is None:
-        body = repeat(chars(ANY))
-    if not asked.thinking:
-        return body
-    if CHANNEL_OPEN not in marks or CHANNEL_CLOSE not in marks:
-        raise ConstraintError("thinking needs a tokenizer with channel tokens.")
-    thought = seq(Mark(CHANNEL_OPEN), text("thought\n"), repeat(chars(ANY)), Mark(CHANNEL_CLOSE))
-    return seq(optional(thought), body)
+        return _with_calls(asked, body, marks, budget)
+    return repeat(chars(ANY)) if body is None else body
 
 
 def _content(asked: Wanted, budget: Budget) -> Expression | None:
@@ -260,19 +296,8 @@ def _text_without(word: str, budget: Budget) -> Expression:
 def _pinned(tokenizer: Tokenizer, pins: Mapping[int, str]) -> dict[int, int]:
     """Token position -> token id of pinned texts."""
     found: dict[int, int] = {}
-    if not isinstance(pins, Mapping):
-        raise ConstraintError("pins must map token positions to texts.")
-    for position, pinned in sorted(pins.items(), key=lambda pin: str(pin[0])):
-        if isinstance(position, bool) or not isinstance(position, int) or position < 0:
-            raise ConstraintError(f"pins has the position {position!r}; it must be a whole number from 0.")
-        if not isinstance(pinned, str) or not pinned:
-            raise ConstraintError(f"pins has no text at position {position}.")
+    for position, pinned in sorted(pins.items()):
         for place, token in enumerate(tokenizer.encode(pinned, special=False), start=position):
             if found.setdefault(place, token) != token:
                 raise ConstraintError(f"Two pins put different tokens at position {place}.")
     return found
-
-
-def allows(dfa: Dfa, answer: str) -> bool:
-    """Whether an automaton over bytes accepts a text."""
-    return dfa.matches(answer.encode())

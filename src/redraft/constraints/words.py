@@ -1,10 +1,12 @@
-"""Words that an answer must hold, or must not: automata over every symbol, to be multiplied with a language."""
+"""Words that an answer must hold, somewhere or at a place, or must not: automata to be multiplied with a language."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from redraft.constraints.automaton import Budget, Dfa, Nfa, determinise
+from redraft.constraints.spelling import BYTES
+from redraft.errors import ConstraintError
 
 
 def holding(words: Sequence[str], symbols: int, budget: Budget) -> Dfa:
@@ -27,6 +29,39 @@ def holding_any(words: Sequence[str], symbols: int, budget: Budget) -> Dfa:
         _spelled(nfa, word, 0, 1)
     nfa.edge(1, 0, symbols - 1, 1)
     return determinise(nfa, budget)
+
+
+def standing(pins: Mapping[int, str], symbols: int, budget: Budget) -> Dfa:
+    """Strings that hold each text at its offset in characters; special tokens do not count.
+
+    Raises `ConstraintError` for two texts that contradict each other.
+    """
+    nfa, state, pinned = Nfa(), 0, _by_offset(pins)
+    for offset in range(max(pinned) + 1):
+        budget.check(offset, "text_pins")
+        if symbols > BYTES:
+            nfa.edge(state, BYTES, symbols - 1, state)
+        after = nfa.state()
+        if offset in pinned:
+            _spelled(nfa, pinned[offset], state, after)
+        else:  # a first byte, then whatever belongs to it
+            nfa.edge(state, 0x00, 0x7F, after)
+            nfa.edge(state, 0xC0, 0xFF, after)
+            nfa.edge(after, 0x80, 0xBF, after)
+        state = after
+    nfa.edge(state, 0, symbols - 1, state)
+    nfa.move(state, 1)
+    return determinise(nfa, budget)
+
+
+def _by_offset(pins: Mapping[int, str]) -> dict[int, str]:
+    """The pinned characters."""
+    found: dict[int, str] = {}
+    for offset, text in sorted(pins.items()):
+        for place, char in enumerate(text, start=offset):
+            if found.setdefault(place, char) != char:
+                raise ConstraintError(f"Two text_pins put different characters at offset {place}.")
+    return found
 
 
 def _spelled(nfa: Nfa, word: str, start: int, end: int) -> int:

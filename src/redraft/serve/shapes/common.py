@@ -69,6 +69,10 @@ class Settings(Sampling):
     timeout: Annotated[float, Field(gt=0, description="Seconds after which the answer is cut.")] | None = None
 
 
+Position = Annotated[str, Field(pattern="^[0-9]{1,9}$")]
+"""A whole number as the key of a JSON object."""
+
+
 class Constraints(Shape):
     """What an answer must look like; see docs/constraints.md. One of them at a time says what the whole answer is."""
 
@@ -76,7 +80,8 @@ class Constraints(Shape):
     regex: str | None = None
     json_schema: dict[str, Any] | bool | None = None
     template: str | None = None
-    pins: dict[str, str] | None = None
+    pins: dict[Position, str] | None = None
+    text_pins: dict[Position, str] | None = None
     must_include: list[str] | None = None
     forbidden: list[str] | None = None
     strict: bool | None = None
@@ -84,5 +89,6 @@ class Constraints(Shape):
     def constraints(self) -> dict[str, Any]:
         """What was given, by the names of `redraft.constraints.build`."""
         given = {name: getattr(self, name) for name in Constraints.model_fields}
-        given["pins"] = {int(place): text for place, text in self.pins.items()} if self.pins else None
+        for name in ("pins", "text_pins"):
+            given[name] = {int(place): text for place, text in given[name].items()} if given[name] else None
         return {name: value for name, value in given.items() if value is not None}
