@@ -9,6 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from redraft.bench import kernels
 from redraft.bench.gpu import require_gpu
 from redraft.bench.random_weights import STD, random_source
 from redraft.bench.results import write_results
@@ -65,6 +66,27 @@ def test_the_board_runs_prompts_longer_than_the_window_and_steps(monkeypatch: py
     drafted = board.runner.run(board.steps_at(1))
     assert [one.slot for one in drafted] == [0, 1]
     assert not any(one.converged for one in drafted)
+
+
+@pytest.mark.parametrize("quantization", [None, "fp8", "int4"])
+def test_kernels_are_measured_layer_by_layer(quantization: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a GPU a kernel is its own twin: errors are there and equal, choices have none; times are a stand-in."""
+    monkeypatch.setattr(kernels, "_microseconds", lambda run: float(run() is not None))
+    config = replace(preset("nano"), moe_intermediate_size=64)
+    options = {"quantization": quantization, "batch": 2, "context": 40}
+    found = kernels.measure_kernels(config, torch.device("cpu"), **options)
+    layers = {one.name: [other.layer for other in found if other.name == one.name] for one in found}
+    assert layers["experts"] == layers["qkv_linear"] == ["sliding", "full"]
+    assert layers["predict"] == layers["enter_tokens"] == [""]
+    assert set(layers) >= set(OPERATIONS) - {"quantize"}
+    compared = {one.name for one in found if one.error is not None}
+    assert compared >= {"experts", "attention", "predict", "soft_embeddings", "after_experts"}
+    assert all(one.ratio == 1 for one in found if one.error)
+    assert all(one.to_dict()["us"] == 1 for one in found)
+    some = kernels.measure_kernels(config, torch.device("cpu"), **options, only=["route", "attention"])
+    assert [one.name for one in some] == ["attention", "route"] * 2
+    with pytest.raises(SettingError, match="'router' is no GPU operation"):
+        kernels.measure_kernels(config, torch.device("cpu"), **options, only=["router"])
 
 
 def test_results_are_dated_numbered_and_drawn(tmp_path: Path) -> None:

@@ -17,15 +17,22 @@ _COPY_BYTES = 4 << 30
 _SIZE = 8192
 
 
+def check_gpu() -> None:
+    """Raise `SettingError` if there is no CUDA device. Takes none of a device's memory."""
+    if not torch.cuda.is_available():
+        raise SettingError("This benchmark measures a CUDA GPU, and this machine has none.")
+
+
 def require_gpu(device: str = "auto") -> torch.device:
-    """The CUDA device to measure on. Raises `SettingError` if there is none."""
+    """The CUDA device to measure on, made the current one. Raises `SettingError` if there is none."""
     from redraft.model.placement import resolve_device
 
-    if device == "auto" and not torch.cuda.is_available():
-        raise SettingError("This benchmark measures a CUDA GPU, and this machine has none.")
+    if device == "auto":
+        check_gpu()
     chosen = resolve_device(device)
     if chosen.type != "cuda":
         raise SettingError(f"This benchmark measures a CUDA GPU; device is {str(device)!r}.")
+    torch.cuda.set_device(chosen)  # where events are recorded and single kernels go
     return chosen
 
 

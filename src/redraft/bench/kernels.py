@@ -6,7 +6,7 @@ through the eager twin in the working dtype, which is the yardstick for errors, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, fields, is_dataclass, replace
 from statistics import median
 from typing import Any
@@ -19,7 +19,8 @@ from redraft.bench.random_weights import random_source
 from redraft.bench.step import Board, StepCase
 from redraft.config import ModelConfig
 from redraft.kernels.packed import PackedFp8, PackedInt4, Rows8
-from redraft.kernels.switches import Operation, watching
+from redraft.kernels.switches import Operation, known, watching
+from redraft.kernels.triton.head import Prediction
 from redraft.model.packed.build import pack
 from redraft.model.packed.transformer import PackedTransformer
 
@@ -56,15 +57,17 @@ class OperationResult:
         """JSON-ready."""
         return {
             "name": self.name, "layer": self.layer, "us": round(self.microseconds, 2), "error": self.error,
-            "eager_error": self.eager_error,
+            "eager_error": self.eager_error, "ratio": None if self.error is None else round(self.ratio, 3),
         }  # fmt: skip
 
 
 @torch.inference_mode()
 def measure_kernels(
-    config: ModelConfig, device: torch.device, *, quantization: str | None, batch: int, context: int
-) -> list[OperationResult]:
-    """Measure the operations of a step of `batch` canvases behind `context` tokens, layer by layer."""
+    config: ModelConfig, device: torch.device, *, quantization: str | None, batch: int, context: int,
+    only: Collection[str] = (),
+) -> list[OperationResult]:  # fmt: skip
+    """Measure the operations of a step of `batch` canvases behind `context` tokens, layer by layer, or some `only`."""
+    known(only)
     kinds = tuple(dict.fromkeys(config.layer_types))
     config = replace(config, layer_types=kinds)
     source = random_source(config, device, torch.bfloat16)
@@ -73,12 +76,14 @@ def measure_kernels(
     board.prefill()
     board.runner.run(board.steps_at(0))
     found: list[OperationResult] = []
+    layer = -1
 
     def watch(operation: Operation) -> Any:
-        layers = [one for one in found if one.name == "qkv_linear"]
-        inside = operation.name == "qkv_linear" or (layers and operation.name not in AROUND)
-        kind = kinds[len(layers) - (operation.name != "qkv_linear")] if inside else ""
-        found.append(_measure(operation, kind.removesuffix("_attention")))
+        nonlocal layer
+        layer += operation.name == "qkv_linear"
+        kind = kinds[layer] if layer >= 0 and operation.name not in AROUND else ""
+        if not only or operation.name in only:
+            found.append(_measure(operation, kind.removesuffix("_attention")))
         return operation.run()
 
     with watching(watch):
@@ -146,6 +151,8 @@ def _floats(result: Any) -> list[Tensor]:
         return [result.float()] if result.is_floating_point() else []
     if isinstance(result, tuple):
         return [tensor for part in result for tensor in _floats(part)]
+    if isinstance(result, Prediction):
+        return [result.entropy, result.peak, result.certainty]
     return []
 
 

@@ -17,7 +17,7 @@ def write_results(name: str, records: Sequence[Mapping[str, Any]], folder: Path)
     """
     folder.mkdir(parents=True, exist_ok=True)
     device = re.sub(r"[^a-z0-9]+", "-", str(records[0].get("device", "")).lower()).strip("-")
-    formats = sorted({record.get("quantization") or "bf16" for record in records})
+    formats = sorted({record["quantization"] or "bf16" for record in records if "quantization" in record})
     stem = "_".join((name, "-".join(part for part in (device, *formats) if part), date.today().isoformat()))
     file = _unused(folder, stem)
     file.write_text(json.dumps({"results": list(records)}, indent=1) + "\n", encoding="utf-8")

@@ -16,19 +16,22 @@ from typing import Any
 import torch
 
 from redraft.bench.cpu import spread
-from redraft.bench.gpu import device_facts, milliseconds, versions
+from redraft.bench.gpu import device_facts, free_cached_memory, milliseconds, versions
 from redraft.bench.roofline import Ceilings, Component, floor_ms, step_components
 from redraft.diffusion.schedule import temperature
+from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_runner import GraphRunner
+from redraft.engine.graph_step import new_slots, sample
 from redraft.engine.work import PAGE, Denoise, Encode, Limits
 from redraft.kernels.switches import Operation, watching
 from redraft.kernels.triton.routing import Routing
+from redraft.kernels.triton.segments import DENOISE
 from redraft.model.packed.transformer import PackedTransformer
 
 NEVER = 1_000_000
 TOKENS_PER_FORWARD = 19.7
 """What the model's authors publish."""
-PAUSE_CYCLES = 200_000_000
+PAUSE_CYCLES = 400_000_000
 """Long enough for the host to queue a whole step."""
 
 PARTS = {
@@ -121,10 +124,12 @@ class StepResult:
 
 def measure_step(model: PackedTransformer, case: StepCase, ceilings: Ceilings) -> StepResult:
     """Measure one case. The model's pages and graphs are made anew, so cases do not disturb each other."""
+    sampler = sampler_gb(model, case.batch)
     torch.cuda.reset_peak_memory_stats(model.device)
     board = Board(model, case)
     board.prefill()
     engine = [board.engine_ms() for _ in range(case.repeats + 1)][1:]
+    memory = _memory(model) | {"sampler": sampler}  # before anything runs outside a graph
     graph = [board.graph_ms(board.steps_at(1)) for _ in range(case.repeats)]
     times, routings = operation_times(board)
     config, packed = model.config, model.packed
@@ -142,7 +147,7 @@ def measure_step(model: PackedTransformer, case: StepCase, ceilings: Ceilings) -
         parts=_parts(times, components, ceilings),
         floor_ms=floor_ms(components, ceilings),
         distinct_experts=distinct,
-        memory=_memory(model),
+        memory=memory,
         canvas_length=config.canvas_length,
     )
 
@@ -303,6 +308,23 @@ def _memory(model: PackedTransformer) -> dict[str, float]:
         "peak": round(torch.cuda.max_memory_allocated(model.device) / 1e9, 2),
         "process": round((total - free) / 1e9, 2),
     }
+
+
+def sampler_gb(model: PackedTransformer, batch: int) -> float:
+    """Gigabytes that head, sampler and soft embeddings of so many canvases take at their peak, beside what is kept."""
+    packed, rows = model.packed, model.config.canvas_length
+    fields, state = StepBuffers(batch, rows, 1, packed.device).fields, new_slots(packed, batch, rows)
+    for name, value in {"kind": DENOISE, "length": rows, "want_soft": 1, "temperature": 0.8}.items():
+        fields.views[name].fill_(value)
+    for name in ("slot", "keep"):
+        fields.views[name].copy_(torch.arange(batch))
+    with torch.inference_mode():
+        hidden = torch.randn(batch * rows, model.config.hidden_size, dtype=packed.dtype, device=packed.device)
+        free_cached_memory()
+        torch.cuda.reset_peak_memory_stats(packed.device)
+        before = torch.cuda.memory_allocated(packed.device)
+        sample(packed, fields, state, hidden)
+    return round((torch.cuda.max_memory_allocated(packed.device) - before) / 1e9, 2)
 
 
 def cases(batches: Sequence[int], contexts: Sequence[int], *, steps: int, repeats: int) -> list[StepCase]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from redraft.cli import bench_constraints, bench_gpu, bench_schedule, bench_serve, bench_train
+from redraft.cli import bench_card, bench_constraints, bench_gpu, bench_schedule, bench_serve, bench_train
 from redraft.cli.generate import print_json
 from redraft.cli.options import JsonAlone, ModelOptions, at_least, option
 
@@ -28,6 +28,7 @@ for command in (
     bench_gpu.step,
     bench_gpu.kernels,
     bench_gpu.roofline,
+    bench_card.card,
     bench_schedule.schedule,
     bench_train.train,
 ):

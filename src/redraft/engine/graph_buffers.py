@@ -38,7 +38,7 @@ def _views(block: Tensor, segments: int, rows: int, pages: int) -> dict[str, Ten
             part = part.view(torch.int64)
         elif name in _FLOAT:
             part = part.view(torch.float32)
-        elif words > 1:
+        elif name not in _WORD:
             part = part.view(segments, words)
         views[name] = part
     return views

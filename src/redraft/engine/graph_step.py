@@ -69,13 +69,18 @@ def run_step(model: PackedModel, fields: StepFields, state: SlotState, pages: Pa
     )
     inputs = Inputs(token_ids=token_ids, soft=_soft(fields, state), segments=segments, tables=fields.tables)
     hidden = forward(model, inputs, pages)
+    return hidden, sample(model, fields, state, hidden)
+
+
+def sample(model: PackedModel, fields: StepFields, state: SlotState, hidden: Tensor) -> Tensor:
+    """From hidden states [R,D] to every unconstrained canvas' next state, HEAD_ROWS rows at a time; the report."""
     size = min(fields.count, max(1, HEAD_ROWS // fields.rows))
-    logits = torch.empty(size * fields.rows, config.vocab_size, dtype=model.dtype, device=model.device)
+    logits = torch.empty(size * fields.rows, model.config.vocab_size, dtype=model.dtype, device=model.device)
     blocks = [
         _sample(model, fields.part(first, first + size), state, hidden[first * fields.rows :], logits)
         for first in range(0, fields.count, size)
     ]
-    return hidden, blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+    return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
 
 
 def _soft(fields: StepFields, state: SlotState) -> Tensor:

@@ -7,7 +7,7 @@ benchmark stand around every operation.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
@@ -26,10 +26,11 @@ OPERATIONS = (
 """In the order of a step."""
 
 
-def _checked(names: frozenset[str]) -> frozenset[str]:
-    if unknown := sorted(names - set(OPERATIONS)):
+def known(names: Iterable[str]) -> frozenset[str]:
+    """The names; raises `SettingError` for the first that no operation has."""
+    if unknown := sorted(set(names) - set(OPERATIONS)):
         raise SettingError(f"{unknown[0]!r} is no GPU operation; there are {', '.join(OPERATIONS)}.")
-    return names
+    return frozenset(names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +52,14 @@ class Operation:
 
 Watch = Callable[[Operation], Any]
 _watch: Watch | None = None
-_eager = _checked(frozenset(name for name in os.environ.get("REDRAFT_EAGER", "").split(",") if name))
+_eager = known(name for name in os.environ.get("REDRAFT_EAGER", "").split(",") if name)
 
 
 @contextmanager
 def eager_operations(*names: str) -> Iterator[None]:
     """Send these operations to their eager twins. Twins may wait for the device: no CUDA graph can hold them."""
     global _eager
-    before, _eager = _eager, _eager | _checked(frozenset(names))
+    before, _eager = _eager, _eager | known(names)
     try:
         yield
     finally:

@@ -7,6 +7,9 @@ of positions is all there is to read.
 Shapes: R rows = S segments of L, N query heads, G key/value heads, H head dim, P pages of a request.
 """
 
+# What a way of copying needs is bound under the same condition under which it is used.
+# pyright: reportPossiblyUnboundVariable=false
+
 from __future__ import annotations
 
 from dataclasses import dataclass

@@ -8,7 +8,7 @@ what is shipped; REDRAFT_CANDIDATES=wide-attention,tall-experts switches some on
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import inf
@@ -26,20 +26,20 @@ CANDIDATES = {
 """Every candidate with the operations that it changes; docs/performance.md says what each should bring and why."""
 
 
-def _known(names: frozenset[str]) -> frozenset[str]:
-    if unknown := sorted(names - set(CANDIDATES)):
+def _known(names: Iterable[str]) -> frozenset[str]:
+    if unknown := sorted(set(names) - set(CANDIDATES)):
         raise SettingError(f"{unknown[0]!r} is no candidate; there are {', '.join(CANDIDATES)}.")
-    return names
+    return frozenset(names)
 
 
-_taken = _known(frozenset(name for name in os.environ.get("REDRAFT_CANDIDATES", "").split(",") if name))
+_taken = _known(name for name in os.environ.get("REDRAFT_CANDIDATES", "").split(",") if name)
 
 
 @contextmanager
 def trying(*names: str) -> Iterator[None]:
     """Launch these candidates inside a `with` block; graphs keep what they were captured with."""
     global _taken
-    before, _taken = _taken, _taken | _known(frozenset(names))
+    before, _taken = _taken, _taken | _known(names)
     try:
         yield
     finally:

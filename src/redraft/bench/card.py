@@ -1,0 +1,234 @@
+"""What a card has to show: the goals of a step, every candidate launch, and the tests, in limited time.
+
+Each measurement is a process of its own, so that one that fails, or leaves the device unusable, takes no other along.
+What decides most comes first; what the time does not suffice for is listed and left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from redraft.kernels.triton.tables import CANDIDATES
+
+MILLISECONDS = {
+    ("bf16", 1): 16.5, ("bf16", 4): 24.0, ("bf16", 16): 62.0, ("fp8", 1): 9.0, ("fp8", 4): 17.0, ("fp8", 16): 48.0,
+    ("int4", 1): 7.5, ("int4", 4): 17.0,
+}  # fmt: skip
+"""At most so many milliseconds per forward of a batch behind 1,024 tokens on an H200."""
+
+STEPS = (
+    ("fp8", "--batch 1,4,16 --repeats 3"),
+    ("int4", "--batch 1 --context 1024,8192 --repeats 3"),
+    ("bf16", "--batch 1,4,16 --repeats 2"),
+    ("int4", "--batch 4 --repeats 2"),
+)
+"""Formats and options of `bench step`."""
+MOST_CANVASES = ("fp8", "--batch 32 --steps 2 --repeats 1")
+"""Once, for its memory."""
+LEAST = 15.0
+"""Seconds below which nothing more is begun."""
+GAIN = 0.98
+"""Share of the shipped launch's time from which on a candidate wins."""
+
+Process = Callable[[Sequence[str], Mapping[str, str], float], "subprocess.CompletedProcess[str]"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Outcome:
+    """One process: its command, its seconds, and the JSON that it printed last, or what it said instead."""
+
+    command: str
+    seconds: float
+    result: dict[str, Any] | None = None
+    error: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {"command": self.command, "seconds": round(self.seconds, 1), "result": self.result, "error": self.error}
+
+
+class Card:
+    """Runs measurements until the time is up. `say` hears a line after each."""
+
+    def __init__(self, seconds: float, say: Callable[[str], None], process: Process | None = None) -> None:
+        self._end, self._say, self._process = time.monotonic() + seconds, say, process or _process
+        self.outcomes: list[Outcome] = []
+        self.left_out: list[str] = []
+
+    def bench(self, *arguments: str) -> list[dict[str, Any]]:
+        """The records of a `redraft bench` command; none where it failed or was left out."""
+        result = self._run(["redraft", "bench", *arguments, "--json"], _last_json)
+        return [] if result is None else result.get("results", [result])
+
+    def tests(self, folder: Path, candidates: Sequence[str] = ()) -> dict[str, Any] | None:
+        """How many of the tests that need a GPU passed, and the names of those that did not."""
+        command = ["pytest", str(folder / "gpu"), str(folder / "kernels"), "-m", "gpu", "-q", "-p", "no:cacheprovider",
+                   "-W", "ignore::pytest.PytestConfigWarning"]  # fmt: skip
+        return self._run(command, _test_counts, {"REDRAFT_CANDIDATES": ",".join(candidates)})
+
+    def _run(
+        self, command: list[str], read: Callable[[str], dict[str, Any] | None], environment: Mapping[str, str] = {}
+    ) -> dict[str, Any] | None:
+        left, shown = self._end - time.monotonic(), " ".join(command)
+        shown = " ".join([*(f"{name}={value}" for name, value in environment.items() if value), shown])
+        if left < LEAST:
+            self.left_out.append(shown)
+            return None
+        started, result, error = time.monotonic(), None, None
+        try:
+            done = self._process(command, environment, left)
+            result = read(done.stdout)
+            error = None if result is not None else _last_line(done.stderr or done.stdout)
+        except subprocess.TimeoutExpired:
+            error = "the time was up"
+        except OSError as failed:
+            error = str(failed)
+        outcome = Outcome(command=shown, seconds=time.monotonic() - started, result=result, error=error)
+        self.outcomes.append(outcome)
+        self._say(f"{outcome.seconds:5.0f} s  {shown}{f': {error}' if error else ''}")
+        return result
+
+
+def measure_card(card: Card, tests: Path | None) -> dict[str, Any]:
+    """Everything in the order in which it matters: candidates, steps with what won, tests, other formats' errors."""
+    shapes = ("--quantization", "fp8", "--batch", "4,16")
+    shipped = card.bench("kernels", *shapes)
+    trials = {
+        name: card.bench("kernels", *shapes, "--only", ",".join(operations), "--candidate", name)
+        for name, operations in CANDIDATES.items()
+    }
+    winners = [name for name, trial in trials.items() if wins(shipped, trial)]
+    ways = [(), ("--candidate", ",".join(winners))] if winners else [()]
+
+    def steps_of(*cases: tuple[str, str]) -> list[dict[str, Any]]:
+        return [
+            record
+            for format, options in cases
+            for way in ways
+            for record in card.bench("step", "--random-weights", *_format(format), *options.split(), *way)
+        ]
+
+    steps = steps_of(*STEPS[:2])
+    tested = [card.tests(tests, winners if way else ()) for way in ways] if tests else []
+    steps += steps_of(*STEPS[2:]) + card.bench(
+        "step", "--random-weights", *_format(MOST_CANVASES[0]), *MOST_CANVASES[1].split()
+    )
+    kernels = [
+        *shipped,
+        *(one for name in ("int4", "bf16") for one in card.bench("kernels", *_format(name), "--batch", "2")),
+    ]
+    device = next(iter(steps + kernels), {})
+    return {name: device[name] for name in ("device", "device_memory_gb", "versions") if name in device} | {
+        "bench": "card",
+        "goals": goals(steps, kernels, [found for found in tested if found]),
+        "winners": winners,
+        "gains": {name: gain(shipped, trial) for name, trial in trials.items()},
+        "left_out": card.left_out,
+        "runs": [outcome.to_dict() for outcome in card.outcomes],
+    }
+
+
+def _format(name: str) -> tuple[str, ...]:
+    return () if name == "bf16" else ("--quantization", name)
+
+
+def gain(shipped: Sequence[Mapping[str, Any]], trial: Sequence[Mapping[str, Any]]) -> float | None:
+    """A candidate's time over the shipped launches' for the same operations; None where either is missing."""
+    before, after = _times(shipped), _times(trial)
+    if not after or not after.keys() <= before.keys():
+        return None
+    return round(sum(after.values()) / sum(before[key] for key in after), 3)
+
+
+def wins(shipped: Sequence[Mapping[str, Any]], trial: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether a candidate is faster than what is shipped, and as exact as a kernel has to be."""
+    share = gain(shipped, trial)
+    return share is not None and share <= GAIN and not _inexact(trial)
+
+
+def goals(
+    steps: Sequence[Mapping[str, Any]], kernels: Sequence[Mapping[str, Any]], tested: Sequence[Mapping[str, Any]]
+) -> list[dict[str, Any]]:
+    """Every goal: what is measured, at most how much it may be, and how much it was at best (None: not measured)."""
+    found = []
+    for (format, batch), limit in MILLISECONDS.items():
+        times = [step["ms_per_forward"] for step in steps if _case(step) == (format, batch, 1024)]
+        found.append(_goal(f"{format}, ms per forward of {batch}", limit, times))
+    memory = {name: [step["memory"][name] for step in steps] for name in ("weights", "process", "sampler")}
+    for name, limit, case in (
+        ("weights", 16.5, ("int4", 1, 1024)), ("process", 18.0, ("int4", 1, 8192)), ("process", 28.0, ("fp8", 1, 1024)),
+        ("sampler", 6.0, ("fp8", 32, 1024)),
+    ):  # fmt: skip
+        sizes = [size for size, step in zip(memory[name], steps, strict=True) if _case(step) == case]
+        format, batch, context = case
+        found.append(_goal(f"{format}, GB of {name} at {batch} behind {context} tokens", limit, sizes))
+    ratios = [one["ratio"] for record in kernels for one in record["operations"] if one["ratio"] is not None]
+    found.append(_goal("largest error of a kernel over eager bf16's", 2.0, [max(ratios)] if ratios else []))
+    found.append(_goal("failed tests", 0, [max(one["failed"] for one in tested)] if tested else []))
+    return found
+
+
+def _goal(name: str, limit: float, measured: Sequence[float]) -> dict[str, Any]:
+    best = min(measured) if measured else None
+    return {"goal": name, "at_most": limit, "measured": best, "met": None if best is None else best <= limit}
+
+
+def _case(step: Mapping[str, Any]) -> tuple[str, int, int]:
+    return step["quantization"] or "bf16", step["batch"], step["context"]
+
+
+def _times(records: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int, str, str], float]:
+    """Microseconds of every operation by batch, context, name and kind of layer."""
+    return {
+        (record["batch"], record["context"], one["name"], one["layer"]): one["us"]
+        for record in records
+        for one in record["operations"]
+    }
+
+
+def _inexact(records: Sequence[Mapping[str, Any]]) -> bool:
+    return any(one["ratio"] is not None and not one["ratio"] <= 2 for record in records for one in record["operations"])
+
+
+def _process(
+    command: Sequence[str], environment: Mapping[str, str], seconds: float
+) -> subprocess.CompletedProcess[str]:
+    """Run `redraft ...` or `pytest ...` with this Python."""
+    module = {"redraft": "redraft.cli.main"}.get(command[0], command[0])
+    return subprocess.run(
+        [sys.executable, "-m", module, *command[1:]], env=os.environ | environment, capture_output=True, text=True,
+        timeout=seconds, check=False,
+    )  # fmt: skip
+
+
+def _last_json(text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(_last_line(text))
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _test_counts(text: str) -> dict[str, Any] | None:
+    """From pytest's summary; None where it has none."""
+    counts = {
+        name: int(number) for number, name in re.findall(r"(\d+) (passed|failed|errors?|skipped)", _last_line(text))
+    }
+    if not counts:
+        return None
+    broken = counts.get("failed", 0) + counts.get("error", 0) + counts.get("errors", 0)
+    names = re.findall(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE)
+    return {"passed": counts.get("passed", 0), "failed": broken, "names": names}
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or [""])[-1]

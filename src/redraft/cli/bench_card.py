@@ -1,0 +1,38 @@
+"""`redraft bench card`: everything that a GPU has to show, in one command and limited time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from redraft.cli.generate import print_json
+from redraft.cli.options import JsonAlone, at_least, option
+from redraft.errors import SettingError
+
+
+def card(
+    seconds: Annotated[int, option("--seconds", "Time for everything.", "N")] = 570,
+    tests: Annotated[
+        Path | None, option("--tests", "A checkout's tests; those that need a GPU run.", "FOLDER", default="none")
+    ] = None,
+    results: Annotated[Path | None, option("--results", "Write a dated JSON file there.", "FOLDER")] = None,
+    json: JsonAlone = False,
+) -> None:
+    """Check and time this GPU: errors of every kernel, candidate launches beside shipped ones, steps in every format.
+
+    Ends with one line of JSON: each goal of an H200 beside what was measured, the candidates that won, every run.
+    """
+    from rich.console import Console
+
+    from redraft.bench.card import Card, measure_card
+    from redraft.bench.gpu import check_gpu
+    from redraft.bench.results import write_results
+
+    at_least(1, seconds=seconds)
+    if tests is not None and not (tests / "gpu").is_dir():
+        raise SettingError(f"{tests} has no folder gpu; --tests is the folder tests of a checkout.")
+    check_gpu()
+    console = Console(highlight=False, quiet=json)
+    found = measure_card(Card(seconds, lambda line: console.print(line, markup=False)), tests)
+    written = {} if results is None else {"files": [str(file) for file in write_results("card", [found], results)]}
+    print_json(found | written)

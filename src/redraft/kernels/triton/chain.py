@@ -1,0 +1,308 @@
+"""The dynamic programme of a constraint, on the device of the logits: nothing of the vocabulary's width leaves it.
+
+Sums over lists of items (tokens of a class, edges of a set, sets of a class) are one kernel; the recursion over
+positions is one program for each direction, whose positions follow one another behind a barrier. Everything is fp32
+logarithms, so that no logits are too far apart. Sums run in a fixed order: the same input gives the same bits.
+
+Shapes: R rows, L positions, Q states, E edges, U sets, C classes, W tokens, N items, G groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from redraft.kernels.triton.language import jit, next_power_of_2, tl, use_triton
+
+NEVER = -1e30
+"""The logarithm of zero, finite so that sums of it are no NaN."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lists:
+    """G lists of items: those of list g are items[first[g] : first[g+1]], int32 [N] and [G+1]."""
+
+    items: Tensor
+    first: Tensor
+
+    @property
+    def owner(self) -> Tensor:
+        """The list of each item, int64 [N]."""
+        return torch.repeat_interleave(self.first.diff().long())
+
+    @property
+    def block(self) -> int:
+        """How many items a program takes at a time."""
+        return min(max(next_power_of_2(2 * len(self.items) // (len(self.first) - 1)), 32), 1024)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Edges:
+    """Edges grouped by where they arrive, in both directions: [0] the way ahead, [1] the way back; all int32.
+
+    first    [2,Q+1]  the edges that arrive at state q are first[q] .. first[q+1]
+    begins   [2,E]    the state where each edge begins
+    label    [2,E]    its set
+    order    [2,Q]    states by rising number of edges, so that those of a block have about as many
+    """
+
+    first: Tensor
+    begins: Tensor
+    label: Tensor
+    order: Tensor
+
+    @property
+    def states(self) -> int:
+        return self.order.shape[1]
+
+
+def log_sums(
+    values: Tensor, lists: Lists, others: Tensor | None = None, pairs: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """The maximum and the log of summed exponentials of each list, fp32 [R,G] each.
+
+    Items are columns of `values` [R,*]; with `others` [R,*], each item's column `pairs` int32 [N] of it is added.
+    """
+    rows, groups = len(values), len(lists.first) - 1
+    if use_triton(values):
+        most = values.new_empty(2, rows, groups)
+        wide = values if others is None else others
+        _log_sums_kernel[(groups, rows)](
+            values, values.stride(0), lists.items, wide, wide.stride(0), pairs, lists.first, most[0], most[1], groups,
+            BLOCK=lists.block,
+        )  # fmt: skip
+        return most[0], most[1]
+    owner, found = lists.owner, values[:, lists.items.long()]  # [R,N]
+    if others is not None and pairs is not None:
+        found = found + others[:, pairs.long()]
+    return _of_lists(found, owner, groups)
+
+
+def _of_lists(found: Tensor, owner: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """Maxima and logarithms of sums [R,G] of items [R,N] by their list."""
+    where = owner.expand_as(found)
+    most = found.new_full((len(found), groups), NEVER).scatter_reduce_(1, where, found, "amax")
+    sums = torch.zeros_like(most).index_add_(1, owner, (found - most[:, owner]).exp_())
+    return most, torch.where(most > NEVER / 2, most + sums.log(), NEVER)
+
+
+def ways(total: Tensor, most: Tensor, edges: Edges, ends: Tensor, gate: tuple[int, Tensor] | None) -> Tensor:
+    """What leads to each state: sums ahead, sums back (from the end), and the best ahead, fp32 [3,L+1,Q].
+
+    `total` and `most` [L,U] weigh the sets in sums and in the maximum, `ends` [2,Q] the states before the first and
+    behind the last position, and a gate (position, [Q]) those before another. At every position a constant is missing.
+    """
+    length, states = len(total), edges.states
+    shut = (-1, ends[0]) if gate is None else gate
+    if use_triton(total):
+        found = total.new_empty(3, length + 1, states)
+        block = min(next_power_of_2(states), 64)
+        _ways_kernel[(3,)](
+            total, most, total.shape[1], edges.first, edges.begins, edges.label, edges.order, ends, shut[0], shut[1],
+            found, length, states, edges.begins.shape[1], BLOCK=block, EDGES=32, num_warps=8,
+        )  # fmt: skip
+        return found
+    passes = ((0, total, shut[0]), (1, total.flip(0), length - shut[0]), (0, most, shut[0]))
+    return torch.stack([
+        _one_way(weights, edges, way, ends[way], (at, shut[1]), best=number == 2)
+        for number, (way, weights, at) in enumerate(passes)
+    ])  # fmt: skip
+
+
+def _one_way(weights: Tensor, edges: Edges, way: int, start: Tensor, gate: tuple[int, Tensor], *, best: bool) -> Tensor:
+    """One direction's recursion over weights [L,U] -> [L+1,Q]."""
+    begins, label = edges.begins[way].long(), edges.label[way].long()
+    arrives = torch.repeat_interleave(edges.first[way].diff().long())
+    found = [start]
+    for position, row in enumerate(weights):
+        values = (found[-1] - found[-1].max())[begins] + row[label]
+        peak, total = (part[0] for part in _of_lists(values[None], arrives, edges.states))
+        here = peak if best else total
+        found.append((here + gate[1] if position + 1 == gate[0] else here).clamp(min=NEVER))
+    return torch.stack(found)
+
+
+def trace(best: Tensor, most: Tensor, edges: Edges, final: Tensor) -> Tensor:
+    """The sets int64 [L] of the most likely way, from the best scores [L+1,Q] and the states' final weights [Q]."""
+    length, begins, label = len(most), edges.begins[0], edges.label[0]
+    labels = torch.empty(length, dtype=torch.long, device=most.device)
+    state = (best[-1] + final).argmax()
+    if use_triton(best):
+        _trace_kernel[(1,)](
+            best, most, most.shape[1], edges.first, begins, label, state, labels, length, edges.states,
+            EDGES=64, num_warps=1,
+        )  # fmt: skip
+        return labels
+    arrives = torch.repeat_interleave(edges.first[0].diff().long())
+    for position in range(length - 1, -1, -1):
+        values = best[position][begins.long()] + most[position][label.long()]
+        edge = torch.where(arrives == state, values, 2 * NEVER).argmax()
+        labels[position], state = label[edge], begins[edge]
+    return labels
+
+
+def best_tokens(logits: Tensor, labels: Tensor, most: Tensor, sets: Lists, classes: Lists) -> Tensor:
+    """The best token int64 [R] of the set `labels` [R] at each row of logits [R,W].
+
+    `most` [R,C] are the best tokens' logits by class; `sets` lists the classes of each set, `classes` their tokens.
+    """
+    tokens = torch.empty_like(labels)
+    if use_triton(logits):
+        _tokens_kernel[(len(logits),)](
+            logits, logits.shape[1], labels, most, most.shape[1], sets.items, sets.first, classes.items, classes.first,
+            tokens, BLOCK=256,
+        )  # fmt: skip
+        return tokens
+    for row, label in enumerate(labels.tolist()):
+        members = sets.items[sets.first[label] : sets.first[label + 1]].long()
+        kind = members[most[row, members].argmax()]
+        inside = classes.items[classes.first[kind] : classes.first[kind + 1]].long()
+        tokens[row] = inside[logits[row, inside].argmax()]
+    return tokens
+
+
+def add_by_class(logits: Tensor, added: Tensor, class_of: Tensor, never: float) -> Tensor:
+    """Add to logits [R,W], in place, what `added` [R,C] says of each token's class; those of class C become `never`."""
+    if use_triton(logits):
+        rows, width = logits.shape
+        _add_kernel[(-(-width // 1024), rows)](logits, width, added, added.shape[1], class_of, never, BLOCK=1024)
+        return logits
+    padded = torch.cat((added, added.new_full((len(added), 1), 2 * never)), 1)
+    return logits.add_(padded.index_select(1, class_of.long())).clamp_(min=never)
+
+
+@jit
+def _log_sums_kernel(
+    values, row_values, items, others, row_others, pairs, first, most, total, groups, BLOCK: tl.constexpr
+):  # fmt: skip
+    group, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    low, high = tl.load(first + group), tl.load(first + group + 1)
+    values += row * row_values
+    others += row * row_others
+    peak, weight = -1e30, 0.0
+    for at in range(low, high, BLOCK):
+        item = at + tl.arange(0, BLOCK)
+        inside = item < high
+        found = tl.load(values + tl.load(items + item, inside, other=0), inside, other=-1e30)
+        if pairs is not None:
+            found += tl.load(others + tl.load(pairs + item, inside, other=0), inside, other=0.0)
+        top = tl.maximum(peak, tl.max(found, 0))
+        weight = weight * tl.exp(peak - top) + tl.sum(tl.where(inside, tl.exp(found - top), 0.0), 0)
+        peak = top
+    out = row * groups + group
+    tl.store(most + out, tl.maximum(peak, -1e30))
+    tl.store(total + out, tl.where(peak > -5e29, peak + tl.log(tl.maximum(weight, 1.0)), -1e30))
+
+
+@jit
+def _ways_kernel(
+    totals, mosts, sets, first, begins, label, order, ends, gate_at, gate, found, length, states, edges,
+    BLOCK: tl.constexpr, EDGES: tl.constexpr,
+):  # fmt: skip
+    number = tl.program_id(0)  # 0 sums ahead, 1 sums back, 2 the best ahead
+    way = number % 2
+    first += way * (states + 1)
+    begins += way * edges
+    label += way * edges
+    order += way * states
+    found += number * (length + 1) * states
+    gate_at = tl.where(way == 0, gate_at, length - gate_at)
+    level = -1e30
+    for low in range(0, states, BLOCK):
+        state = low + tl.arange(0, BLOCK)
+        value = tl.load(ends + way * states + state, state < states, other=-1e30)
+        tl.store(found + state, value, state < states)
+        level = tl.maximum(level, tl.max(value, 0))
+    tl.debug_barrier()
+    for position in range(0, length):
+        at = tl.where(way == 0, position, length - 1 - position)
+        row = tl.where(number == 2, mosts, totals) + at * sets
+        before = found + position * states
+        most = -1e30
+        for low in range(0, states, BLOCK):
+            place = low + tl.arange(0, BLOCK)
+            inside = place < states
+            state = tl.load(order + place, inside, other=0)
+            start = tl.load(first + state, inside, other=0)
+            count = tl.load(first + state + 1, inside, other=0) - start
+            count = tl.where(inside, count, 0)
+            peak = tl.full([BLOCK], -1e30, tl.float32)
+            weight = tl.zeros([BLOCK], tl.float32)
+            for ahead in range(0, tl.max(count, 0), EDGES):
+                column = ahead + tl.arange(0, EDGES)
+                live = column[None] < count[:, None]
+                edge = start[:, None] + column[None]
+                value = tl.load(before + tl.load(begins + edge, live, other=0), live, other=-1e30) - level
+                value += tl.load(row + tl.load(label + edge, live, other=0), live, other=0.0)
+                value = tl.where(live, value, -3e30)
+                top = tl.maximum(peak, tl.max(value, 1))
+                weight = weight * tl.exp(peak - top) + tl.sum(tl.exp(value - top[:, None]), 1)
+                peak = top
+            value = tl.where(peak > -5e29, peak + tl.where(number == 2, 0.0, tl.log(tl.maximum(weight, 1.0))), -1e30)
+            if position + 1 == gate_at:
+                value += tl.load(gate + state, inside, other=0.0)
+            value = tl.where(inside, tl.maximum(value, -1e30), -1e30)
+            tl.store(before + states + state, value, inside)
+            most = tl.maximum(most, tl.max(value, 0))
+        level = most
+        tl.debug_barrier()
+
+
+@jit
+def _trace_kernel(best, most, sets, first, begins, label, last, labels, length, states, EDGES: tl.constexpr):
+    state = tl.load(last).to(tl.int32)
+    for back in range(0, length):
+        position = length - 1 - back
+        low, high = tl.load(first + state), tl.load(first + state + 1)
+        peak, chosen = -2e30, low
+        for at in range(low, high, EDGES):
+            edge = at + tl.arange(0, EDGES)
+            inside = edge < high
+            value = tl.load(best + position * states + tl.load(begins + edge, inside, other=0), inside, other=-1e30)
+            value += tl.load(most + position * sets + tl.load(label + edge, inside, other=0), inside, other=0.0)
+            value = tl.where(inside, value, -3e30)
+            top = tl.max(value, 0)
+            chosen = tl.where(top > peak, at + tl.argmax(value, 0), chosen)
+            peak = tl.maximum(peak, top)
+        tl.store(labels + position, tl.load(label + chosen).to(tl.int64))
+        state = tl.load(begins + chosen)
+
+
+@jit
+def _best_item(values, items, low, high, BLOCK: tl.constexpr):
+    """The item of a list whose value is the largest."""
+    peak, chosen = -3e38, low
+    for at in range(low, high, BLOCK):
+        item = at + tl.arange(0, BLOCK)
+        inside = item < high
+        value = tl.load(values + tl.load(items + item, inside, other=0), inside, other=-3e38)
+        top = tl.max(value, 0)
+        chosen = tl.where(top > peak, at + tl.argmax(value, 0), chosen)
+        peak = tl.maximum(peak, top)
+    return tl.load(items + chosen)
+
+
+@jit
+def _tokens_kernel(
+    logits, width, labels, most, kinds, set_items, set_first, class_items, class_first, tokens, BLOCK: tl.constexpr
+):  # fmt: skip
+    row = tl.program_id(0).to(tl.int64)
+    label = tl.load(labels + row)
+    low, high = tl.load(set_first + label), tl.load(set_first + label + 1)
+    kind = _best_item(most + row * kinds, set_items, low, high, BLOCK)
+    low, high = tl.load(class_first + kind), tl.load(class_first + kind + 1)
+    tl.store(tokens + row, _best_item(logits + row * width, class_items, low, high, BLOCK).to(tl.int64))
+
+
+@jit
+def _add_kernel(logits, width, added, kinds, class_of, never, BLOCK: tl.constexpr):
+    row = tl.program_id(1).to(tl.int64)
+    token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = token < width
+    kind = tl.load(class_of + token, inside, other=0)
+    gain = tl.load(added + row * kinds + kind, inside & (kind < kinds), other=0.0)
+    here = logits + row * width + token
+    value = tl.where(kind < kinds, tl.load(here, inside, other=0.0) + gain, never)
+    tl.store(here, tl.maximum(value, never), inside)
