@@ -5,15 +5,18 @@ import random
 import re
 
 import numpy as np
+import pytest
 import torch
 
-from redraft.constraints.answer import AutomatonConstraint
+from redraft.constraints.answer import AutomatonCanvas, AutomatonConstraint
 from redraft.constraints.automaton import Budget
+from redraft.constraints.chain import Ends
 from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import compile_bytes
 from redraft.constraints.tokens import Ending, compile_tokens
 from redraft.constraints.vocabulary import Vocabulary
-from redraft.diffusion.sampler import MASKED
+from redraft.diffusion.constraint import CanvasConstraint
+from redraft.diffusion.sampler import Distribution, marginals
 from redraft.errors import ConstraintError
 
 SPELLED = [b"", b"a", b"b", b"ab", b"ba", b"aab", b"\xc3", b"\xa9", "é".encode(), b'"']
@@ -72,6 +75,20 @@ def enumerated(logits: np.ndarray, allowed: np.ndarray) -> tuple[np.ndarray, flo
     return marginals / weights.sum(), best
 
 
+def whole(canvas: CanvasConstraint, logits: torch.Tensor) -> Distribution:
+    """The constrained distribution of a whole canvas' logits [L,V]."""
+    held = canvas.hold(torch.zeros(len(logits), dtype=torch.long))
+    return marginals(canvas, held, logits.shape[1], lambda rows: logits.clone() if rows is None else logits[rows])
+
+
+@pytest.fixture(params=["plain sums", "logarithms"])
+def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the processor's plain sums, and by the definition that a device computes."""
+    if request.param == "logarithms":
+        monkeypatch.setattr(AutomatonCanvas, "_plainly", lambda self, logits: None)
+
+
+@pytest.mark.usefixtures("either_way")
 def test_marginals_and_best_string_equal_enumeration_for_random_regexes() -> None:
     rng, checked = random.Random(0), 0
     generator = torch.Generator().manual_seed(0)
@@ -81,16 +98,18 @@ def test_marginals_and_best_string_equal_enumeration_for_random_regexes() -> Non
         if not allowed.any():
             continue
         logits = torch.randn(LENGTH, len(SPELLED), generator=generator) * rng.choice([0.5, 3.0, 15.0])
-        marginals, best = enumerated(logits.double().numpy(), allowed)
-        restricted = logits.clone()
-        string = compiled(pattern).begin().canvas(LENGTH, LENGTH).restrict(restricted)
-        row = int((string.numpy() == STRINGS).all(1).argmax())
-        assert allowed[row], (pattern, string)
-        assert abs(logits.double().numpy()[np.arange(LENGTH), string].sum() - best) < 1e-4, pattern
-        np.testing.assert_allclose(restricted.softmax(-1).numpy(), marginals, atol=2e-5, err_msg=pattern)
+        exact, best = enumerated(logits.double().numpy(), allowed)
+        seen = whole(compiled(pattern).begin().canvas(LENGTH, LENGTH), logits)
+        row = int((seen.argmax.numpy() == STRINGS).all(1).argmax())
+        assert allowed[row], (pattern, seen.argmax)
+        assert abs(logits.double().numpy()[np.arange(LENGTH), seen.argmax].sum() - best) < 1e-4, pattern
+        np.testing.assert_allclose(seen.probabilities.numpy(), exact, atol=2e-5, err_msg=pattern)
+        entropy = -np.where(exact > 0, exact * np.log(np.maximum(exact, 1e-300)), 0).sum(1)
+        np.testing.assert_allclose(seen.entropy.numpy(), entropy, atol=2e-5, rtol=1e-5, err_msg=pattern)
         checked += 1
 
 
+@pytest.mark.usefixtures("either_way")
 def test_pins_meet_the_automaton() -> None:
     rng, checked = random.Random(1), 0
     generator = torch.Generator().manual_seed(1)
@@ -101,62 +120,70 @@ def test_pins_meet_the_automaton() -> None:
         if not pinned.any():
             continue
         logits = torch.randn(LENGTH, len(SPELLED), generator=generator) * 3
-        held = logits.double().numpy().copy()
-        held[position] = MASKED
-        held[position, token] = 0
-        marginals, _ = enumerated(held, pinned)
-        restricted = logits.clone()
+        exact, _ = enumerated(logits.double().numpy(), pinned)
         canvas = compiled(pattern, {position: token}).begin().canvas(LENGTH, LENGTH)
-        string = canvas.restrict(restricted)
-        assert int(string[position]) == token
+        seen = whole(canvas, logits)
+        assert int(seen.argmax[position]) == token
         assert int(canvas.hold(torch.full((LENGTH,), 5))[position]) == token
-        np.testing.assert_allclose(restricted.softmax(-1).numpy(), marginals, atol=2e-5)
+        np.testing.assert_allclose(seen.probabilities.numpy(), exact, atol=2e-5)
         checked += 1
 
 
+@pytest.mark.usefixtures("either_way")
 def test_a_canvas_ends_where_the_rest_still_fits() -> None:
     """With canvases of 2 tokens every budget from the shortest answer on gives a whole answer."""
     constraint = compiled("aaaabbb(ab)*")  # at least 3 tokens: aab? no: a a aab b b, so 5
     assert constraint.min_tokens == 5
     generator = torch.Generator().manual_seed(2)
     for budget in range(5, 12):
-        state, written = constraint.begin(), []
-        while len(written) < budget:
-            canvas = state.canvas(2, budget - len(written))
-            written += canvas.restrict(torch.randn(2, len(SPELLED), generator=generator) * 4).tolist()
-            state.advance(written[-2:])
-        kept = written[:budget]
-        text = b"".join(SPELLED[token] for token in kept).decode()
-        assert re.fullmatch("aaaabbb(ab)*", text), (budget, text)
+        for size in (2, 5):
+            state, written = constraint.begin(), []
+            while len(written) < budget:
+                canvas = state.canvas(size, budget - len(written))
+                logits = torch.randn(size, len(SPELLED), generator=generator) * 4
+                written += whole(canvas, logits).argmax.tolist()
+                state.advance(written[-size:])
+            text = b"".join(SPELLED[token] for token in written[:budget]).decode()
+            assert re.fullmatch("aaaabbb(ab)*", text), (budget, text)
 
 
-def test_extreme_logits_do_not_lose_the_way() -> None:
+@pytest.mark.parametrize("far", [300.0, 2000.0])
+def test_extreme_logits_do_not_lose_the_way(far: float) -> None:
     """Alternatives that differ by a factor of e^1000: only the unlikely one can be finished."""
     constraint = compiled("(a{3}b)|(b{3}a)")
     logits = torch.zeros(LENGTH, len(SPELLED))
     logits[:3, 1], logits[3, 1] = 150.0, 150.0  # three a are likely, and then an a, which b{3}a alone allows
-    logits[3, 2], logits[:, 3:6] = -2000.0, -2000.0
-    best = constraint.begin().canvas(LENGTH, LENGTH).restrict(logits)
-    assert best.tolist() == [2, 2, 2, 1]
-    assert torch.isfinite(logits).all()
+    logits[3, 2], logits[:, 3:6] = -3 * far, -far
+    seen = whole(constraint.begin().canvas(LENGTH, LENGTH), logits)
+    assert seen.argmax.tolist() == [2, 2, 2, 1]
+    torch.testing.assert_close(seen.probabilities.sum(1), torch.ones(LENGTH))
 
 
-def test_tokens_that_stand_nowhere_are_masked() -> None:
+def test_tokens_that_stand_nowhere_are_never_drawn() -> None:
     logits = torch.randn(LENGTH, len(SPELLED) + 3)  # a model may have more logits than the tokenizer has tokens
-    compiled("a+").begin().canvas(LENGTH, LENGTH).restrict(logits)
-    assert (logits[:, [2, 4, 9, 10, 11, 12]] == MASKED).all()
+    seen = whole(compiled("a+").begin().canvas(LENGTH, LENGTH), logits)
+    assert (seen.probabilities[:, [2, 4, 9, 10, 11, 12]] == 0).all()
 
 
-def test_plain_sums_equal_those_in_logarithms_and_say_when_they_are_lost() -> None:
-    constraint = compiled("(a|b)*é?")
-    chain, states = constraint.chain, constraint.automaton.states
-    rng = np.random.default_rng(0)
-    start = np.where(np.arange(states) == 0, 0, -1e30).astype(np.float32)
-    final = np.zeros(states, dtype=np.float32)
-    weights = rng.normal(size=(40, constraint.automaton.sets)).astype(np.float32) * 20
-    plain = chain._plain_shares(weights, start, final, {}, -np.inf)
-    exact = chain._log_shares(weights, start, final, {})
-    assert plain is not None
-    plain, exact = (shares - shares.max(1, keepdims=True) for shares in (plain, exact))
-    np.testing.assert_allclose(plain[exact > -50], exact[exact > -50], atol=1e-2)
-    assert chain._plain_shares(weights, start, final, {}, 1e6) is None
+def test_both_ways_agree_on_long_canvases_and_logits_far_apart() -> None:
+    generator = torch.Generator().manual_seed(3)
+    for pattern, spread in (("(a|b)*é?", 20.0), ("(ab|ba){3,7}", 60.0), ('"[ab]{2,9}"é', 250.0)):
+        canvas = compiled(pattern).begin().canvas(40, 50)
+        free = canvas.free(40)
+        rows = 40 if free is None else int(free.sum())
+        logits = torch.randn(rows, len(SPELLED), generator=generator) * spread
+        plain, exact = canvas._plainly(logits.clone()), canvas._on_device(logits.clone())
+        assert plain is not None
+        assert torch.equal(plain.argmax, exact.argmax), pattern
+        torch.testing.assert_close(plain.probabilities, exact.probabilities, atol=2e-3, rtol=0)
+        torch.testing.assert_close(plain.entropy, exact.entropy, atol=1e-2, rtol=0)
+
+
+def test_sums_say_when_they_are_lost() -> None:
+    """All strings together cannot weigh less than the best one; what fp64 cannot hold is left to the logarithms."""
+    constraint = compiled("a{20}|b{20}")
+    ends = Ends(0, constraint.automaton.accept)
+    weights = np.full((20, constraint.automaton.sets), 1e-200)
+    assert constraint.chain.shares(weights, ends) is not None
+    weights[:] = 0.0
+    assert constraint.chain.shares(weights, ends) is None

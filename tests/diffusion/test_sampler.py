@@ -23,10 +23,27 @@ def test_statistics_match_the_plain_definitions() -> None:
     p = logits.softmax(-1)
     cumulative = p.double().cumsum(-1)
     expected = torch.searchsorted(cumulative, uniform[:, None] * cumulative[:, -1:], right=True)[:, 0]
-    argmax, candidate, entropy = sampler.statistics(logits.clone(), uniform)
-    assert torch.equal(argmax, logits.argmax(-1))
-    torch.testing.assert_close(entropy, -(p * p.log()).sum(-1), atol=1e-5, rtol=1e-5)
-    assert torch.equal(candidate, expected)
+    seen = sampler.Distribution.of(logits.clone())
+    assert torch.equal(seen.argmax, logits.argmax(-1))
+    torch.testing.assert_close(seen.probabilities, p)
+    torch.testing.assert_close(seen.entropy, -(p * p.log()).sum(-1), atol=1e-5, rtol=1e-5)
+    assert torch.equal(seen.pick(uniform), expected)
+
+
+def test_rows_in_several_blocks_are_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(21, 384, generator=torch.Generator().manual_seed(0)) * 4
+    whole = sampler.Distribution.of(logits.clone())
+    monkeypatch.setattr(sampler, "BLOCK_ELEMENTS", 4 * 384)
+    parts = sampler.Distribution.of(logits.clone())
+    for name in ("probabilities", "argmax", "entropy"):
+        assert torch.equal(getattr(whole, name), getattr(parts, name))
+
+
+def test_the_first_of_equal_logits_is_the_argmax() -> None:
+    logits = torch.zeros(3, 512)
+    logits[1, [300, 40, 41]] = 2.0
+    logits[2, [511, 128]] = 1.0
+    assert sampler.Distribution.of(logits).argmax.tolist() == [0, 40, 128]
 
 
 @pytest.mark.parametrize("vocab", [5, 96, 256, 1024])
@@ -35,7 +52,7 @@ def test_candidates_follow_the_distribution(vocab: int) -> None:
     logits = torch.randn(1, vocab) * 2
     count = 20_000
     uniform = (torch.arange(count, dtype=torch.float64) + 0.5) / count
-    _, candidate, _ = sampler.statistics(logits.repeat(count, 1), uniform)
+    candidate = sampler.Distribution.of(logits.repeat(count, 1)).pick(uniform)
     shares = candidate.bincount(minlength=vocab) / count
     torch.testing.assert_close(shares, logits.softmax(-1)[0], atol=2e-4, rtol=0)
 
@@ -43,10 +60,10 @@ def test_candidates_follow_the_distribution(vocab: int) -> None:
 def test_forbidden_tokens_are_never_drawn_and_never_counted() -> None:
     logits = torch.zeros(200, 64)
     logits[:, 7:] = sampler.MASKED
-    argmax, candidate, entropy = sampler.statistics(logits, torch.linspace(0, 1 - 1e-12, 200, dtype=torch.float64))
-    assert candidate.max() < 7
-    assert argmax.max() < 7
-    torch.testing.assert_close(entropy, torch.full((200,), math.log(7)))
+    seen = sampler.Distribution.of(logits)
+    assert seen.pick(torch.linspace(0, 1 - 1e-12, 200, dtype=torch.float64)).max() < 7
+    assert seen.argmax.max() < 7
+    torch.testing.assert_close(seen.entropy, torch.full((200,), math.log(7)))
 
 
 def test_accept_keeps_the_most_certain_within_the_bound() -> None:

@@ -7,12 +7,12 @@ import torch
 
 from redraft.config import GenerationSettings
 from redraft.constraints.pins import Allowed
-from redraft.diffusion.loop import CanvasJob, denoise_canvases
 from redraft.diffusion.prefill import prefill
 from redraft.diffusion.records import DenoiseStep
 from redraft.filling.hole import Limit
 from redraft.filling.settle import Guess, Settling
 from redraft.llm import LLM
+from steps import take_steps
 
 SETTINGS = GenerationSettings(steps=5, seed=11, confidence_threshold=5.0, stability_threshold=2)
 PINS = {0: 70, 3: 71, 4: 72, 12: 73, 15: 74}
@@ -36,18 +36,16 @@ def settle(llm: LLM, guesses: list[Guess], settings: GenerationSettings = SETTIN
     return records
 
 
-def test_it_takes_the_steps_of_the_loop(llm: LLM) -> None:
-    cache = llm.model.new_cache(1, 40)
-    prefill(llm.model, cache, [[2, *range(100, 130)]])
+def test_it_takes_the_steps_of_a_whole_canvas_with_pins(llm: LLM) -> None:
     pins = Allowed(PINS, {at: NEVER for at in FREE})
-    job = CanvasJob(length=16, canvas_index=0, seeds=[11], request_ids=[0], constraints=[pins])
-    expected = list(denoise_canvases(llm.model, cache, job, SETTINGS))
+    prompt = [2, *range(100, 130)]
+    (expected,) = take_steps(llm.model, [prompt], SETTINGS, seeds=[11], length=16, constraints=[pins])
     found = settle(llm, [guess()])
     assert len(found) == len(expected) > 1
-    for mine, loop in zip(found, expected, strict=True):
-        assert (mine.canvas, mine.argmax_canvas, mine.accepted) == (loop.canvas, loop.argmax_canvas, loop.accepted)
-        assert mine.entropy == pytest.approx(loop.entropy, abs=1e-4)
-        assert dataclasses.replace(mine, entropy=()) == dataclasses.replace(loop, entropy=())
+    for mine, whole in zip(found, expected, strict=True):
+        assert mine.entropy == pytest.approx(whole.entropy, abs=1e-4)
+        for name in ("canvas", "argmax_canvas", "accepted", "converged"):
+            assert getattr(mine, name) == getattr(whole, name), name
 
 
 def test_pins_never_move(llm: LLM) -> None:

@@ -8,8 +8,6 @@ import torch
 from random_adapter import random_adapter
 from redraft.config import GenerationSettings, ModelConfig
 from redraft.constraints.pins import Allowed
-from redraft.diffusion.loop import CanvasJob, denoise_canvases
-from redraft.diffusion.records import DenoiseStep
 from redraft.diffusion.schedule import temperature
 from redraft.engine.adapters import RunnerByAdapter
 from redraft.engine.graph_runner import GraphRunner
@@ -21,6 +19,7 @@ from redraft.model.initialise import initialise
 from redraft.model.packed.build import pack, repack
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
+from steps import take_steps
 
 STEPS = 6
 SETTINGS = GenerationSettings(steps=STEPS, entropy_bound=4.0, t_max=0.9, t_min=0.3)
@@ -46,13 +45,13 @@ def packed(plain: Transformer) -> PackedTransformer:
     return PackedTransformer(pack(plain.config, source, device=torch.device("cpu"), dtype=torch.float32))
 
 
-def new_runner(model: PackedTransformer) -> GraphRunner:
+def new_runner(model: PackedTransformer, context: int = 512) -> GraphRunner:
     limits = Limits(
-        slots=3, full_pages=9, sliding_pages=9, window=8, context=512, chunk=256, canvas=16, forward=32 * 16
+        slots=3, full_pages=9, sliding_pages=9, window=8, context=context, chunk=256, canvas=16, forward=32 * 16
     )
     runner = GraphRunner(model, limits)
     for slot, pages in enumerate(((4, 1), (7, 2), (3, 8))):
-        runner.assign(slot, pages, pages[::-1])
+        runner.assign(slot, pages[: context // 256], pages[::-1][: context // 256])
     return runner
 
 
@@ -70,28 +69,27 @@ def ids(seed: int, count: int) -> tuple[int, ...]:
     return tuple(torch.randint(256, (count,), generator=torch.Generator().manual_seed(seed)).tolist())
 
 
-def loop(
-    model: Transformer, prompt: tuple[int, ...], slot: int, *, length: int = 16, **more: object
-) -> list[DenoiseStep]:
-    cache = model.new_cache(1, 400)
-    with torch.inference_mode():
-        model.encode(torch.tensor([prompt]), cache)
-    job = CanvasJob(length=length, canvas_index=0, seeds=[100 + slot], request_ids=[slot], eos_ids=(1, 16))
-    return list(denoise_canvases(model, cache, replace(job, **more), SETTINGS))
+def plainly(
+    model: Transformer, prompt: tuple[int, ...], slot: int, *, length: int = 16, constraint: Allowed | None = None
+) -> list[Drafted]:
+    """The steps of the eager runner."""
+    settings = replace(SETTINGS, stability_threshold=1, confidence_threshold=0.005, stop_at_eos=False)
+    found = take_steps(model, [prompt], settings, seeds=[100 + slot], length=length, constraints=[constraint])
+    return found[0]
 
 
-def same(record: DenoiseStep | Drafted, drafted: Drafted) -> bool:
+def same(record: Drafted, drafted: Drafted) -> bool:
     """Equal decisions; entropies to rounding."""
     close = torch.allclose(torch.tensor(record.entropy), torch.tensor(drafted.entropy), atol=1e-4)
     names = "canvas", "argmax_canvas", "accepted", "converged"
     return close and all(getattr(record, name) == getattr(drafted, name) for name in names)
 
 
-def test_every_step_is_that_of_the_plain_loop_alone_and_beside_others(
+def test_every_step_is_that_of_the_eager_runner_alone_and_beside_others(
     plain: Transformer, packed: PackedTransformer
 ) -> None:
     prompts = ids(1, 40), ids(2, 9)
-    records = [loop(plain, prompts[0], 0), loop(plain, prompts[1], 1, length=12)]
+    records = [plainly(plain, prompts[0], 0), plainly(plain, prompts[1], 1, length=12)]
     assert len(records[0]) >= 3
     alone, together = new_runner(packed), new_runner(packed)
     alone.run([Encode(slot=0, start=0, token_ids=prompts[0])])
@@ -121,7 +119,7 @@ def test_a_commit_may_stand_beside_the_next_canvas_first_step(packed: PackedTran
 
 def test_constraints_and_log_probabilities_are_sampled_outside(plain: Transformer, packed: PackedTransformer) -> None:
     prompt, limit = ids(6, 20), Allowed(pins={2: 77, 5: 78})
-    records = loop(plain, prompt, 0, constraints=[limit])
+    records = plainly(plain, prompt, 0, constraint=limit)
     runner = new_runner(packed)
     runner.run([Encode(slot=0, start=0, token_ids=prompt), Encode(slot=1, start=0, token_ids=prompt)])
     for step, record in enumerate(records):
@@ -164,6 +162,13 @@ def test_adapters_beside_each_other_answer_as_alone(plain: Transformer, packed: 
         for step in range(3):
             assert drafted[step][slot] == alone.run([step_of(slot, 20, step, seed=1)])[0]
     assert len({one.argmax_canvas for one in drafted[-1]}) == 3
+
+
+def test_requests_may_have_a_single_page(packed: PackedTransformer) -> None:
+    short, long = new_runner(packed, 256), new_runner(packed)
+    for runner in (short, long):
+        runner.run([Encode(slot=1, start=0, token_ids=ids(8, 30))])
+    assert same(long.run([step_of(1, 30, 0)])[0], short.run([step_of(1, 30, 0)])[0])
 
 
 def test_too_many_end_of_text_ids_are_refused(packed: PackedTransformer) -> None:

@@ -25,7 +25,13 @@ PERSON = {
     },
     "required": ["name", "age"],
 }
-"""A schema of everyday size, for the cost of a step."""
+MEASURED: dict[str, dict[str, Any]] = {
+    "regex": {"regex": r"\d{4}-\d\d-\d\d"},
+    "text_with_words": {"must_include": ["lighthouse", "storm"]},
+    "small_schema": {"json_schema": {"type": "object", "properties": {"name": {"type": "string"}}}},
+    "everyday_schema": {"json_schema": PERSON},
+}
+"""What the cost of a step is measured with."""
 
 
 def constraints(
@@ -39,6 +45,7 @@ def constraints(
     limit: Annotated[int | None, option("--limit", "Only the first N schemas.", "N", default="all")] = None,
     answers: Annotated[int, option("--answers", "Random answers to each, validated.", "N")] = 2,
     repetitions: Annotated[int, option("--repetitions", "Timed answers of each kind.", "N")] = 3,
+    device: Annotated[str, option("--device", "Where a step is timed: cpu, cuda.", "DEVICE")] = "cpu",
     json: JsonAlone = False,
 ) -> None:
     """Compile JSON schemas, validate random answers, and time a denoising step with and without a constraint.
@@ -51,7 +58,7 @@ def constraints(
     at_least(1, limit=limit, repetitions=repetitions)
     if file is None and tokenizer is not None:
         raise InputError("--tokenizer needs a FILE of schemas.")
-    llm = None if tokenizer is not None else ModelOptions(model=model, device="cpu", dtype="float32").load()
+    llm = None if tokenizer is not None else _options(model, device).load()
     found: dict[str, Any] = {"model": model if tokenizer is None else tokenizer.name}
     if file is not None:
         words = Tokenizer.from_file(tokenizer) if tokenizer is not None else None
@@ -61,8 +68,13 @@ def constraints(
         figures = measure_schemas(used, schemas, answers=answers, validate=validator() if answers else None)
         found |= {"vocabulary": used.vocab_size} | figures.to_dict()
     if llm is not None:
-        found |= measure_overhead(llm, PERSON, repetitions=repetitions)
+        found |= {"device": device} | measure_overhead(llm, MEASURED, repetitions=repetitions)
     for name, value in () if json else found.items():
         print(f"{name:18} {value}")
     command = shlex.join(["redraft", *sys.argv[1:]])
     print_json(found | {"processor": platform.processor() or platform.machine(), "command": command})
+
+
+def _options(model: str, device: str) -> ModelOptions:
+    """fp32 on a processor, what is stored elsewhere."""
+    return ModelOptions(model=model, device=device, dtype="float32" if device == "cpu" else "auto")

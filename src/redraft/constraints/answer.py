@@ -8,16 +8,21 @@ answer, and it is whole when the budget ends.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from redraft.constraints.chain import NEVER, Chain
+from redraft.constraints.chain import NEVER, Chain, Ends
+from redraft.constraints.device import DeviceCanvas, DeviceChain
 from redraft.constraints.tokens import TokenAutomaton
 from redraft.constraints.weights import Classes
-from redraft.diffusion.sampler import MASKED
+from redraft.diffusion.sampler import Distribution
 from redraft.errors import ConstraintError
+
+FEW = 8
+"""The head is computed for a constraint's own tokens alone if they are at most the vocabulary divided by this."""
 
 
 class AutomatonConstraint:
@@ -30,6 +35,7 @@ class AutomatonConstraint:
         self.automaton, self.pins = automaton, dict(pins or {})
         self.chain = Chain(automaton)
         self._classes: dict[int, Classes] = {}
+        self._chains: dict[tuple[torch.device, int], DeviceChain] = {}
         self.behind_pins = max(self.pins, default=-1) + 1
         self.min_tokens = self._shortest()
 
@@ -45,11 +51,45 @@ class AutomatonConstraint:
         """A fresh answer."""
         return AnswerState(self)
 
-    def classes(self, size: int) -> Classes:
-        """The token classes over `size` logits."""
-        if size not in self._classes:
-            self._classes[size] = Classes(self.automaton, size)
-        return self._classes[size]
+    def exactly(self, length: int) -> AutomatonCanvas:
+        """The limit of a canvas whose `length` tokens are a whole answer, with no token that ends it."""
+        final = self.automaton.accept.copy()
+        final[self.automaton.end] = False
+        return AutomatonCanvas(self, Ends(0, final), length, self.pins)
+
+    def lengths(self, longest: int) -> set[int]:
+        """How many tokens, up to `longest`, a whole answer can have."""
+        automaton, found = self.automaton, set[int]()
+        here = np.arange(automaton.states) == 0
+        for length in range(longest + 1):
+            here[automaton.end] = False
+            if (here & automaton.accept).any():
+                found.add(length)
+            here = np.isin(np.arange(automaton.states), automaton.target[here[automaton.source]])
+        return found
+
+    @cached_property
+    def tokens(self) -> Tensor | None:
+        """The tokens [W] that may stand somewhere, rising; None if they are more than a part of the vocabulary."""
+        live = np.flatnonzero(self.automaton.class_of < self.automaton.classes)
+        return torch.from_numpy(live) if len(live) <= len(self.automaton.class_of) // FEW else None
+
+    def classes(self, width: int) -> Classes:
+        """The token classes of `width` logits: of `tokens` alone, or of a whole vocabulary."""
+        if width not in self._classes:
+            self._classes[width] = Classes(self.automaton, self._class_of(width))
+        return self._classes[width]
+
+    def on_device(self, device: torch.device, width: int) -> DeviceChain:
+        """The dynamic programme over `width` logits on their device."""
+        if (device, width) not in self._chains:
+            self._chains[device, width] = DeviceChain(self.automaton, self._class_of(width), device)
+        return self._chains[device, width]
+
+    def _class_of(self, width: int) -> np.ndarray:
+        automaton, few = self.automaton, self.tokens
+        known = automaton.class_of[:width] if few is None or len(few) != width else automaton.class_of[few.numpy()]
+        return np.concatenate([known, np.full(width - len(known), automaton.classes)])
 
     def completable(self, max_tokens: int) -> list[np.ndarray]:
         """bool [Q] for every position up to the last pin: states from which an answer of at most `max_tokens` ends."""
@@ -98,13 +138,12 @@ class AnswerState:
 
     def canvas(self, length: int, tokens_left: int) -> AutomatonCanvas:
         """The limit of the next canvas."""
-        final, gates = self._final(min(length, tokens_left), self._position + tokens_left), {}
+        ends = Ends(self._state, self._final(min(length, tokens_left), self._position + tokens_left))
         if tokens_left < length:
-            gates = {tokens_left: _logs(final)}
-            final = np.ones_like(final)
+            ends = Ends(self._state, np.ones_like(ends.final), (tokens_left, ends.final))
         start = self._position
         pins = {p - start: token for p, token in self._constraint.pins.items() if start <= p < start + length}
-        return AutomatonCanvas(self._constraint, self._state, length, pins, _logs(final), gates)
+        return AutomatonCanvas(self._constraint, ends, length, pins)
 
     def advance(self, token_ids: Sequence[int]) -> None:
         """Move on over a committed canvas."""
@@ -125,69 +164,83 @@ class AnswerState:
 
 
 class AutomatonCanvas:
-    """A `diffusion.constraint.CanvasConstraint`: one canvas, from the state that the committed text has reached."""
+    """A `diffusion.constraint.CanvasConstraint`: one canvas, from the state that the committed text has reached.
 
-    def __init__(
-        self,
-        constraint: AutomatonConstraint,
-        state: int,
-        length: int,
-        pins: Mapping[int, int],
-        final: np.ndarray,
-        gates: dict[int, np.ndarray],
-    ) -> None:
+    What can stand where, whatever is likely, is found once: it says which positions have no choice, and between which
+    positions the dynamic programme has to run at all.
+    """
+
+    def __init__(self, constraint: AutomatonConstraint, ends: Ends, length: int, pins: Mapping[int, int]) -> None:
         self._constraint, self._length = constraint, length
-        self._final, self._gates = final, gates
-        self._start = np.full(len(final), NEVER, dtype=np.float32)
-        self._start[state] = 0.0
-        self._pins = dict(pins)
-        self._fixed: tuple[Tensor, Tensor] | None = None
+        chain = constraint.chain
+        allowed = self._allowed(pins) if pins else None
+        self._possible, states = chain.possible(allowed, length, ends)  # [L,U]
+        fixed = constraint.classes(len(constraint.automaton.class_of)).forced(self._possible) | dict(pins)
+        self._places = torch.tensor(sorted(fixed), dtype=torch.long)
+        self._fixed = torch.tensor([fixed[place] for place in sorted(fixed)], dtype=torch.long)
+        self._free = np.setdiff1d(np.arange(length), self._places.numpy())  # [F]
+        self._open, self._inner = ends.inside(states)
+        self._ends = ends
+        self._devices: dict[torch.device, DeviceCanvas] = {}
+
+    @property
+    def tokens(self) -> Tensor | None:
+        """See `AutomatonConstraint.tokens`."""
+        return self._constraint.tokens
 
     def hold(self, canvas: Tensor) -> Tensor:
         """The canvas [L] with pinned tokens, and tokens that alone are possible, in place."""
-        places, tokens = self._fixed_tokens()
-        return canvas.index_copy(0, places.to(canvas.device), tokens.to(canvas.device))
+        return canvas.index_copy(0, self._places.to(canvas.device), self._fixed.to(canvas.device))
 
     def free(self, length: int) -> Tensor | None:
         """bool [L]: positions where more than one token can stand."""
-        places, _ = self._fixed_tokens()
-        if not len(places):
+        if not len(self._places):
             return None
         mask = torch.ones(length, dtype=torch.bool)
-        mask[places] = False
+        mask[self._places] = False
         return mask
 
-    def restrict(self, logits: Tensor) -> Tensor:
-        """Tempered logits [L,V] become constrained log-marginals, in place; returns the likeliest valid canvas [L]."""
-        for position, token in self._pins.items():
-            logits[position] = MASKED
-            logits[position, token] = 0.0
-        host = logits.detach().float().cpu().numpy()
+    def restrict(self, logits: Tensor) -> Distribution:
+        """The constrained marginals of the free positions' tempered logits [F,W], and their part of the best string."""
+        seen = self._plainly(logits) if logits.device.type == "cpu" else None
+        return self._on_device(logits) if seen is None else seen
+
+    def _plainly(self, logits: Tensor) -> Distribution | None:
+        """By sums of numbers that are no logarithms; None where fp64 cannot hold them."""
         chain, classes = self._constraint.chain, self._constraint.classes(logits.shape[1])
-        weighed = classes.weigh(host)
+        weighed = classes.weigh(logits)
+        if not weighed.most.all():
+            return None
         most, total = classes.of_sets(weighed)
-        labels = chain.best(most, self._start, self._final, self._gates)
-        floor = float(most[np.arange(len(labels)), labels].sum())
-        shares = chain.shares(total, self._start, self._final, self._gates, floor)
-        best = classes.tokens_of(weighed, labels)
-        classes.marginals(host, total, shares)
-        if logits.device.type != "cpu":
-            logits.copy_(torch.from_numpy(host))
-        return torch.from_numpy(best).to(logits.device)
+        peak = total.max(1, keepdims=True)
+        logs = np.where(self._possible, 0.0, NEVER)  # [L,U]
+        logs[self._free] += most - np.log(peak)
+        sums = self._possible.astype(np.float64)
+        sums[self._free] *= total / peak
+        labels, rows = logs.argmax(1), np.arange(self._length)
+        shares = np.zeros_like(sums)
+        shares[rows, labels] = 1.0 / sums[rows, labels]  # where one state leads to one other
+        if self._open.stop:
+            labels[self._open], score = chain.best(logs[self._open], self._inner)
+            found = chain.shares(sums[self._open], self._inner)
+            if found is None or found[1] < score - 0.05:  # all ways cannot weigh less than the best of them
+                return None
+            shares[self._open] = found[0]
+        return classes.marginals(logits, weighed, shares[self._free] / peak, labels[self._free])
 
-    def _fixed_tokens(self) -> tuple[Tensor, Tensor]:
-        if self._fixed is None:
-            fixed = self._forced() | self._pins
-            places = sorted(fixed)
-            self._fixed = (torch.tensor(places, dtype=torch.long), torch.tensor([fixed[p] for p in places]).long())
-        return self._fixed
+    def _on_device(self, logits: Tensor) -> Distribution:
+        """By sums of logarithms, on whatever device the logits are."""
+        if logits.device not in self._devices:
+            canvas = DeviceCanvas.of(self._possible, self._free, self._ends, logits.device)
+            self._devices[logits.device] = canvas
+        chain = self._constraint.on_device(logits.device, logits.shape[1])
+        return chain.restrict(logits, self._devices[logits.device])
 
-    def _forced(self) -> dict[int, int]:
-        """Positions where the automaton leaves one token only, whatever the model says."""
-        possible = self._constraint.chain.possible(self._length, self._start, self._final, self._gates)
-        return self._constraint.classes(len(self._constraint.automaton.class_of)).forced(possible)
-
-
-def _logs(states: np.ndarray) -> np.ndarray:
-    """0 for True and "never" for False, fp32 [Q]."""
-    return np.where(states, np.float32(0), NEVER).astype(np.float32)
+    def _allowed(self, pins: Mapping[int, int]) -> np.ndarray:
+        """bool [L,U]: the sets that hold what is pinned."""
+        automaton = self._constraint.automaton
+        allowed = np.ones((self._length, automaton.sets), dtype=bool)
+        for place, token in pins.items():
+            kind = automaton.class_of[token] if token < len(automaton.class_of) else automaton.classes
+            allowed[place] = np.logical_or.reduceat(automaton.set_class == kind, automaton.set_first[:-1])
+        return allowed

@@ -1,212 +1,268 @@
 """The dynamic programme: which strings of an automaton a canvas most likely holds, and how likely each token is.
 
 A denoising step gives every position its own distribution. Of all token strings that the automaton allows, weighted by
-the product of these, the forward and backward sums give each position's exact marginals, and the maximum gives the most
-likely string (as DINGO, arXiv 2505.23061, does). Everything is in logarithms, because two alignments of one text may
-differ by a factor of e^1000 and still both matter in the end.
+the product of these, forward and backward sums give each position's exact marginals, and the maximum gives the most
+likely string (as DINGO, arXiv 2505.23061, does).
 
-Arrays here are NumPy on the processor: positions come one after the other, and at the few thousand edges that a
-constraint has, the cost of a step is the cost of calling it. Shapes: L positions, Q states, E edges, U sets, C classes.
+This is the version for processors, in NumPy: positions come one after the other, and at the few thousand edges that a
+constraint has, the cost of a step is the cost of calling it. `device.py` is the definition, for any device. Shapes:
+L positions, Q states, E edges, U sets.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from redraft.constraints.tokens import TokenAutomaton
 
-NEVER = np.float32(-1e30)
+NEVER = -1e30
 """The logarithm of zero, finite so that sums of it are no NaN."""
 
-Floats = np.ndarray
-Gates = dict[int, Floats]
-"""Position -> log-weights [Q] of the states before it."""
+REACH = 640.0
+"""Numbers may fall by e^-640 before they are scaled up again; fp64 ends at e^-708."""
+
+Array = np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
-class Grouping:
+class Groups:
     """Items ordered so that those of one group lie together.
 
     order  int64 [N]  the items
     first  int64 [G]  where each group begins
     owner  int64 [G]  which group it is
-    part   int64 [N]  the group of each item, counted from 0
     """
 
-    order: np.ndarray
-    first: np.ndarray
-    owner: np.ndarray
-    part: np.ndarray
+    order: Array
+    first: Array
+    owner: Array
 
     @classmethod
-    def by(cls, keys: np.ndarray) -> Grouping:
+    def by(cls, keys: Array) -> Groups:
         """Items 0 .. N-1 grouped by their key."""
         order = np.argsort(keys, kind="stable")
-        owner, first, part = np.unique(keys[order], return_index=True, return_inverse=True)
-        return cls(order, first, owner, part)
+        owner, first = np.unique(keys[order], return_index=True)
+        return cls(order, first, owner)
 
 
-def log_sum(values: Floats, grouping: Grouping) -> Floats:
-    """log of the sum of exponentials of each group; `values` [...,N], in the grouping's order, are overwritten."""
-    most = np.maximum.reduceat(values, grouping.first, axis=-1)
-    values -= np.take(most, grouping.part, axis=-1)
-    np.exp(values, out=values)
-    total = np.add.reduceat(values, grouping.first, axis=-1)
-    np.log(total, out=total)
-    total += most
-    return total
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """Where a canvas' way through the automaton begins and may end.
+
+    start  the state before the first position
+    final  bool [Q], the states behind the last one
+    gate   (position, bool [Q]): the states that may stand before a position in between
+    """
+
+    start: int
+    final: Array
+    gate: tuple[int, Array] | None = None
+
+    def inside(self, states: Array) -> tuple[slice, Ends]:
+        """The positions around which more than one state is possible, of bool [L+1,Q], and the ends of that part."""
+        open_ = np.flatnonzero(states.sum(1) > 1)
+        if not len(open_):
+            return slice(0, 0), self
+        first, last = int(open_[0]) - 1, min(int(open_[-1]) + 1, len(states) - 1)
+        gate = self.gate if self.gate is not None and first < self.gate[0] < last else None
+        if gate is not None:
+            gate = gate[0] - first, gate[1]
+        return slice(first, last), Ends(int(states[first].argmax()), states[last], gate)
 
 
 class Chain:
-    """The dynamic programme of one automaton."""
+    """The dynamic programme of one automaton. Its tables are made when they are first needed."""
 
     def __init__(self, automaton: TokenAutomaton) -> None:
         self.automaton = automaton
-        source, target, label = automaton.source, automaton.target, automaton.label
-        self._ahead = _Direction(source, target, label, automaton.states)
-        self._back = _Direction(target, source, label, automaton.states)
-        self._by_label = Grouping.by(label)
-        self._label_source = source[self._by_label.order]
-        self._label_target = target[self._by_label.order]
 
-    def shares(self, weights: Floats, start: Floats, final: Floats, gates: Gates, floor: float) -> Floats:
-        """log of what stands around each set at each position [L,U]: ways to it times ways on. `weights` are [L,U].
+    def possible(self, allowed: Array | None, length: int, ends: Ends) -> tuple[Array, Array]:
+        """Sets bool [L,U] that can stand at each position, and states bool [L+1,Q] around them, whatever is likely.
 
-        `start` and `final` [Q] weigh the states before the first and behind the last position, `gates` those before
-        others. `floor` is the logarithm of the best way's weight, below which the sum of all ways cannot be.
+        `allowed` bool [L,U] narrows the sets; None allows them all.
         """
-        plain = self._plain_shares(weights, start, final, gates, floor)
-        return self._log_shares(weights, start, final, gates) if plain is None else plain
+        source, target, label = self.automaton.source, self.automaton.target, self.automaton.label
+        live = np.ones((length, len(source)), dtype=bool) if allowed is None else allowed[:, label]  # [L,E]
+        states = np.zeros((length + 1, self.automaton.states), dtype=bool)
+        states[0, ends.start] = True
+        for position in range(length):
+            live[position] &= states[position][source]
+            states[position + 1, target[live[position]]] = True
+            if ends.gate is not None and ends.gate[0] == position + 1:
+                states[position + 1] &= ends.gate[1]
+        states[length] &= ends.final
+        sets = np.zeros((length, self.automaton.sets), dtype=bool)
+        for position in range(length - 1, -1, -1):
+            edges = live[position] & states[position + 1][target]
+            sets[position, label[edges]] = True
+            states[position] = False
+            states[position, source[edges]] = True
+        return sets, states
 
-    def _plain_shares(self, weights: Floats, start: Floats, final: Floats, gates: Gates, floor: float) -> Floats | None:
-        """The same without logarithms, scaled at every position; None if numbers ran out of range."""
-        level = weights.max(1, keepdims=True)
-        plain = np.exp(np.maximum(weights - level, -700.0).astype(np.float64))
-        plain[weights < NEVER / 2] = 0.0
-        ahead, scale_ahead = self._ahead.sums(plain, np.exp(start), gates)
-        back, scale_back = self._back.sums(plain[::-1], np.exp(final), _mirrored(gates, len(weights)))
-        back, scale_back = back[::-1], scale_back[::-1]
-        around = np.take(ahead[:-1], self._label_source, axis=1)  # [L,E]
-        around *= np.take(back[1:], self._label_target, axis=1)
-        shares = np.add.reduceat(around, self._by_label.first, axis=1)
-        with np.errstate(divide="ignore"):
-            whole = np.log((shares * plain).sum(1)) + scale_ahead[:-1] + scale_back[1:]  # of all ways, seen from each
-            shares = np.log(shares)
-        if not np.isfinite(whole).all() or np.ptp(whole) > 1e-3 or whole[0] + level.sum() < floor - 0.05:
+    def best(self, weights: Array, ends: Ends) -> tuple[Array, float]:
+        """The sets [L] of the most likely way, and the logarithm of its weight. `weights` are logarithms [L,U]."""
+        way = self._ahead
+        found = np.full((len(weights) + 1, self.automaton.states), NEVER)
+        found[0, way.place[ends.start]] = 0.0
+        values, edges = np.empty(len(way.label)), np.take(weights, way.label, axis=1)  # [L,E]
+        arrivals = len(way.first)
+        shut = None if ends.gate is None else (ends.gate[0], way.place[~ends.gate[1]])
+        for position, added in enumerate(edges):
+            np.take(found[position], way.source, out=values, mode="clip")
+            values += added
+            np.maximum.reduceat(values, way.first, out=found[position + 1, :arrivals])
+            if shut is not None and shut[0] == position + 1:
+                found[position + 1, shut[1]] = NEVER
+        return way.trace(found, weights, ends.final)
+
+    def shares(self, weights: Array, ends: Ends) -> tuple[Array, float] | None:
+        """What stands around each set at each position [L,U]: ways to it times ways on, over those of all ways.
+
+        `weights` fp64 [L,U] are no logarithms here, and at most 1. Also the logarithm of the weight of all ways. None
+        if numbers ran out of range.
+        """
+        least = weights[weights > 0].min(initial=1.0)
+        found, scale = self._both_ways(weights, ends, max(1, int(REACH / max(1.0, -np.log(least)))))
+        if found is None:
             return None
-        return np.maximum(shares, NEVER).astype(np.float32)
+        around = np.take(found[:-1], self._label_source, axis=1)  # [L,E]
+        around *= np.take(found[-2::-1], self._label_target, axis=1)
+        shares = np.add.reduceat(around, self._by_label.first, axis=1)
+        whole = np.einsum("lu,lu->l", shares, weights)  # of all ways, seen from each position
+        if not (whole > 0).all():
+            return None
+        shares /= whole[:, None]
+        seen = np.log(whole) + scale[:-1, 0] + scale[-2::-1, 1]
+        return (shares, float(seen[0])) if np.ptp(seen) < 1e-3 else None
 
-    def _log_shares(self, weights: Floats, start: Floats, final: Floats, gates: Gates) -> Floats:
-        ahead = self._ahead.run(weights, start, gates)
-        back = self._back.run(weights[::-1], final, _mirrored(gates, len(weights)))[::-1]
-        around = ahead[:-1][:, self._label_source]  # [L,E]
-        around += back[1:][:, self._label_target]
-        np.maximum(around, NEVER, out=around)
-        return log_sum(around, self._by_label)
+    def _both_ways(self, weights: Array, ends: Ends, rescale: int) -> tuple[Array | None, Array]:
+        """Weights of all ways to each state, from the start and, mirrored, from the end [L+1,2Q]; None if one is lost.
 
-    def possible(self, length: int, start: Floats, final: Floats, gates: Gates) -> Floats:
-        """bool [L,U]: the sets that can stand at each position, whatever the weights are."""
-        even = np.zeros((length, self.automaton.sets), dtype=np.float32)
-        return self._log_shares(even, start, final, gates) > NEVER / 2
+        Also the logarithms [L+1,2] of what was taken off them, every `rescale` positions.
+        """
+        table, length = self._merged, len(weights)
+        found = np.zeros((length + 1, 2 * self.automaton.states))
+        scale = np.zeros((length + 1, 2))
+        found[0, table.ahead[ends.start]] = 1.0
+        found[0, table.back[ends.final]] = 1.0
+        edges = np.take(np.concatenate([weights, weights[::-1]], axis=1), table.label, axis=1)  # [L,2E]
+        values = np.empty(len(table.label))
+        arrivals, half = len(table.first), table.half
+        for position, factors in enumerate(edges):
+            here = found[position + 1]
+            np.take(found[position], table.source, out=values, mode="clip")
+            values *= factors
+            np.add.reduceat(values, table.first, out=here[:arrivals])
+            if ends.gate is not None:
+                if position + 1 == ends.gate[0]:
+                    here[table.ahead[~ends.gate[1]]] = 0.0
+                if position + 1 == length - ends.gate[0]:
+                    here[table.back[~ends.gate[1]]] = 0.0
+            if position % rescale == rescale - 1:
+                most = here[:half].max(), here[half:arrivals].max()
+                if min(most) == 0.0:
+                    return None, scale
+                here[:half] *= 1.0 / most[0]
+                here[half:arrivals] *= 1.0 / most[1]
+                scale[position + 1] = np.log(most)
+        return found, np.cumsum(scale, axis=0)
 
-    def best(self, weights: Floats, start: Floats, final: Floats, gates: Gates) -> np.ndarray:
-        """The set of each position [L] on the most likely way."""
-        scores = self._ahead.best(weights, start, gates)
-        return self._ahead.trace(scores, weights, final)
+    # --- tables ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _ahead(self) -> _Direction:
+        automaton = self.automaton
+        return _Direction.of(automaton.source, automaton.target, automaton.label, automaton.states)
+
+    @cached_property
+    def _merged(self) -> _Merged:
+        automaton = self.automaton
+        back = _Direction.of(automaton.target, automaton.source, automaton.label, automaton.states)
+        return _Merged.of(self._ahead, back, automaton.sets)
+
+    @cached_property
+    def _by_label(self) -> Groups:
+        return Groups.by(self.automaton.label)
+
+    @cached_property
+    def _label_source(self) -> Array:
+        return self._merged.ahead[self.automaton.source[self._by_label.order]]
+
+    @cached_property
+    def _label_target(self) -> Array:
+        return self._merged.back[self.automaton.target[self._by_label.order]]
 
 
-def _mirrored(gates: Gates, length: int) -> Gates:
-    return {length - position: gate for position, gate in gates.items()}
-
-
+@dataclass(frozen=True, eq=False)
 class _Direction:
-    """Edges grouped by where they arrive."""
+    """Edges grouped by where they arrive. States are placed so that those with arrivals come first, group by group.
 
-    def __init__(self, source: np.ndarray, target: np.ndarray, label: np.ndarray, states: int) -> None:
-        self._group = Grouping.by(target)
-        self._source, self._label = source[self._group.order], label[self._group.order]
-        self._states = states
-        self._bounds = np.append(self._group.first, len(source))
-        self._place = np.full(states, -1, dtype=np.int64)
-        self._place[self._group.owner] = np.arange(len(self._group.owner))
+    place          int64 [Q]  where each state is placed
+    source, label  int64 [E]  places where edges begin, and their sets
+    first          int64 [G]
+    """
 
-    def sums(self, weights: Floats, start: Floats, gates: Gates) -> tuple[Floats, Floats]:
-        """Weights of all ways to each state [L+1,Q], fp64, and the logarithms [L+1] of what was taken off them."""
-        group, source = self._group, self._source
-        found = np.zeros((len(weights) + 1, self._states))
-        scale = np.zeros(len(weights) + 1)
-        found[0] = start
-        edges = np.take(weights, self._label, axis=1)  # [L,E]
-        for position in range(len(weights)):
-            values = found[position].take(source)
-            values *= edges[position]
-            total = np.add.reduceat(values, group.first)
-            here = found[position + 1]
-            here[group.owner] = total
-            if position + 1 in gates:
-                here *= np.exp(gates[position + 1])
-            most = here.max()
-            if most == 0.0:
-                break
-            here *= 1.0 / most
-            scale[position + 1] = np.log(most)
-        return found, np.cumsum(scale)
+    place: Array
+    source: Array
+    label: Array
+    first: Array
 
-    def run(self, weights: Floats, start: Floats, gates: Gates) -> Floats:
-        length, group, source = len(weights), self._group, self._source
-        found = np.full((length + 1, self._states), NEVER, dtype=np.float32)
-        found[0] = start
-        edges = weights[:, self._label]  # [L,E]
-        here = found[0]
-        for position in range(length):
-            values = here.take(source)
-            values += edges[position]
-            most = np.maximum.reduceat(values, group.first)
-            values -= most.take(group.part)
-            np.exp(values, out=values)
-            total = np.add.reduceat(values, group.first)
-            np.log(total, out=total)
-            total += most
-            here = found[position + 1]
-            here[group.owner] = total
-            _settle(here, gates.get(position + 1))
-        return found
+    @classmethod
+    def of(cls, source: Array, target: Array, label: Array, states: int) -> _Direction:
+        group = Groups.by(target)
+        place = np.full(states, -1, dtype=np.int64)
+        place[group.owner] = np.arange(len(group.owner))
+        place[place < 0] = np.arange(len(group.owner), states)
+        return cls(place, place[source[group.order]], label[group.order], group.first)
 
-    def best(self, weights: Floats, start: Floats, gates: Gates) -> Floats:
-        """log of the weight of the best way to each state [L+1,Q]; a constant is taken off at every position."""
-        length, group, source = len(weights), self._group, self._source
-        found = np.full((length + 1, self._states), NEVER, dtype=np.float32)
-        found[0] = start
-        edges = weights[:, self._label]
-        here = found[0]
-        for position in range(length):
-            values = here.take(source)
-            values += edges[position]
-            here = found[position + 1]
-            here[group.owner] = np.maximum.reduceat(values, group.first)
-            _settle(here, gates.get(position + 1))
-        return found
-
-    def trace(self, scores: Floats, weights: Floats, final: Floats) -> np.ndarray:
-        """The sets [L] of the best way, read backwards."""
-        state = int((scores[-1] + final).argmax())
-        assert scores[-1][state] + final[state] > NEVER / 2, "the canvas has no valid string"
+    def trace(self, found: Array, weights: Array, final: Array) -> tuple[Array, float]:
+        """The sets [L] of the best way, read backwards from scores [L+1,Q], and its score."""
+        ends = self.place[final]
+        at = int(ends[found[-1, ends].argmax()])
+        score = float(found[-1, at])
+        assert score > NEVER / 2, "the canvas has no valid string"
+        bounds = [*self.first.tolist(), len(self.source)]
         labels = np.zeros(len(weights), dtype=np.int64)
         for position in range(len(weights) - 1, -1, -1):
-            low, high = self._bounds[self._place[state]], self._bounds[self._place[state] + 1]
-            values = scores[position].take(self._source[low:high]) + weights[position].take(self._label[low:high])
-            edge = low + int(values.argmax())
-            labels[position], state = self._label[edge], int(self._source[edge])
-        return labels
+            low, high = bounds[at], bounds[at + 1]
+            edge = low
+            if high - low > 1:
+                label = self.label[low:high]
+                edge += int((found[position].take(self.source[low:high]) + weights[position].take(label)).argmax())
+            labels[position], at = self.label[edge], int(self.source[edge])
+        return labels, score
 
 
-def _settle(here: Floats, gate: Floats | None) -> None:
-    """Close a gate, take off the maximum, and keep impossible states at `NEVER`."""
-    if gate is not None:
-        here += gate
-    most = here.max()
-    if most > NEVER / 2:
-        here -= most
-    here[here < NEVER / 2] = NEVER
+@dataclass(frozen=True, eq=False)
+class _Merged:
+    """Both directions as one table, so that one call works on both: [ahead's G, back's G, ahead's rest, back's rest].
+
+    ahead, back    int64 [Q]   where each state is placed in either direction
+    source, label  int64 [2E]  of labels, those of the way back count from U
+    first          int64 [G]   of both; the first `half` places are arrivals ahead
+    """
+
+    ahead: Array
+    back: Array
+    source: Array
+    label: Array
+    first: Array
+    half: int
+
+    @classmethod
+    def of(cls, ahead: _Direction, back: _Direction, sets: int) -> _Merged:
+        half, other, states = len(ahead.first), len(back.first), len(ahead.place)
+        shift = np.arange(states)
+        from_ahead = np.where(shift < half, shift, shift + other)
+        from_back = np.where(shift < other, shift + half, shift + states)
+        return cls(
+            ahead=from_ahead[ahead.place],
+            back=from_back[back.place],
+            source=np.concatenate([from_ahead[ahead.source], from_back[back.source]]),
+            label=np.concatenate([ahead.label, back.label + sets]),
+            first=np.concatenate([ahead.first, back.first + len(ahead.source)]),
+            half=half,
+        )

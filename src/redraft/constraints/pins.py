@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from redraft.diffusion.sampler import MASKED
+from redraft.diffusion.sampler import MASKED, Distribution
 
 
 class Allowed:
@@ -20,22 +21,29 @@ class Allowed:
     def __init__(
         self, pins: Mapping[int, int] | None = None, forbidden: Mapping[int, Sequence[int]] | None = None
     ) -> None:
-        self._positions = torch.tensor(sorted(pins or {}), dtype=torch.long)
-        self._tokens = torch.tensor([(pins or {})[p] for p in self._positions.tolist()], dtype=torch.long)
-        self._forbidden = {p: torch.tensor(list(ids)) for p, ids in (forbidden or {}).items()}
+        places = sorted(pins or {})
+        self._positions = torch.tensor(places, dtype=torch.long)
+        self._tokens = torch.tensor([(pins or {})[place] for place in places], dtype=torch.long)
+        self._forbidden = {
+            place - bisect_left(places, place): torch.tensor(list(ids))  # by rows of free positions
+            for place, ids in (forbidden or {}).items()
+            if place not in places
+        }
+
+    @property
+    def tokens(self) -> None:
+        """Any token may stand somewhere."""
+        return None
 
     def hold(self, canvas: Tensor) -> Tensor:
         """The canvas [L] with every pinned token in place."""
         return canvas.index_copy(0, self._positions.to(canvas.device), self._tokens.to(canvas.device))
 
-    def restrict(self, logits: Tensor) -> None:
-        """Leave pinned rows only their token, and take forbidden tokens out of theirs; logits [L,V] in place."""
-        if len(self._positions):
-            rows, tokens = self._positions.to(logits.device), self._tokens.to(logits.device)
-            logits[rows] = MASKED
-            logits[rows, tokens] = 0.0
-        for position, ids in self._forbidden.items():
-            logits[position, ids.to(logits.device)] = MASKED
+    def restrict(self, logits: Tensor) -> Distribution:
+        """Take forbidden tokens out of the free positions' logits [F,V]."""
+        for row, ids in self._forbidden.items():
+            logits[row, ids.to(logits.device)] = MASKED
+        return Distribution.of(logits)
 
     def free(self, length: int) -> Tensor | None:
         """bool [L], False at pins; None when nothing is pinned."""

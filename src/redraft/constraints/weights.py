@@ -1,121 +1,118 @@
-"""Between the vocabulary and the automaton: logits to class weights, and marginals of sets back to logits.
+"""Between the vocabulary and the automaton: logits to weights of sets, and marginals of sets back to tokens.
 
-A step's logits are [L,V] with V up to 262,144; the automaton knows some hundred classes of tokens. Shapes: L positions,
-V vocabulary, W tokens that may stand somewhere, C classes, U sets.
+A step's logits are [F,W] with W up to 262,144; the automaton knows some hundred classes of tokens. Every pass over the
+vocabulary costs as much as the dynamic programme itself, so there are few: exponentials are taken once. Shapes: F free
+positions, W tokens, C classes, U sets.
 """
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from redraft.constraints.chain import NEVER, Floats, Grouping, log_sum
+from redraft.constraints.chain import Array, Groups
 from redraft.constraints.tokens import TokenAutomaton
-from redraft.diffusion.sampler import MASKED
+from redraft.diffusion.sampler import Distribution, blocks
 
-_LIFT = np.float32(75.0)
-"""Added to exponents below their row's maximum: fp32 then reaches from e^-162 of it to sums over a whole vocabulary."""
-_LEAST = np.float32(-80.0)
-"""A log-probability that counts as never."""
-_scratch = threading.local()
+_LIFT = {torch.float32: 75.0, torch.float64: 600.0}
+"""Added to exponents below their row's maximum, so that the range serves small numbers: sums still do not overflow."""
+_SPAN = 160.0
+"""Exponents that fp32 holds below the maximum, with that lift."""
 
 
 @dataclass(frozen=True, eq=False)
 class Weighed:
-    """One step's distributions, by class. All in logarithms.
+    """One step's distributions: weights relative to e^`level` [F] of the row, fp32, or fp64 where that is too narrow.
 
-    tokens   [L,W]  the logits of the tokens that may stand somewhere, class by class
-    most     [L,C]  of the best token of each class
-    sums     [L,C]  not in logarithms: over each class, relative to e^`level` [L,1]
+    tokens   [F,W]   of each token
+    classes  [F,W']  of those that may stand somewhere, class by class
+    most     [F,C]   of the best token of each class
+    sums     [F,C]   of each class
     """
 
-    tokens: Floats
-    most: Floats
-    sums: Floats
-    level: Floats
+    tokens: Tensor
+    classes: Array
+    most: Array
+    sums: Array
+    level: Tensor
 
 
 class Classes:
-    """The classes of one automaton over a vocabulary of `size` logits."""
+    """The classes of one automaton over W tokens, whose classes are `class_of` [W]; C stands for those of no class."""
 
-    def __init__(self, automaton: TokenAutomaton, size: int) -> None:
-        self._automaton = automaton
-        self._class_of = np.full(size, automaton.classes, dtype=np.int64)
-        known = min(size, len(automaton.class_of))
-        self._class_of[:known] = automaton.class_of[:known]
-        order = np.argsort(self._class_of, kind="stable")
-        self._sizes = np.bincount(self._class_of, minlength=automaton.classes + 1)[: automaton.classes]
-        self.token = order[: int(self._sizes.sum())]
+    def __init__(self, automaton: TokenAutomaton, class_of: Array) -> None:
+        self._automaton, self._class_of = automaton, torch.from_numpy(class_of)
+        order = np.argsort(class_of, kind="stable")
+        self._sizes = np.bincount(class_of, minlength=automaton.classes + 1)[: automaton.classes]
         self._bounds = np.concatenate([[0], np.cumsum(self._sizes)])
+        self._token = torch.from_numpy(order[: self._bounds[-1]])
         owner = np.repeat(np.arange(automaton.sets), np.diff(automaton.set_first))
-        self._members = Grouping(automaton.set_class, automaton.set_first[:-1], np.arange(automaton.sets), owner)
-        self._sets = Grouping.by(automaton.set_class)
+        self._sets = Groups.by(automaton.set_class)
         self._set_of = owner[self._sets.order]
 
-    def weigh(self, logits: Floats) -> Weighed:
-        """Class weights of tempered logits [L,V]."""
-        tokens, scratch = self._scratch("tokens", len(logits)), self._scratch("weights", len(logits))
-        np.take(logits, self.token, axis=1, out=tokens, mode="clip")
-        most = np.maximum.reduceat(tokens, self._bounds[:-1], axis=1)
-        level = most.max(1, keepdims=True) - _LIFT
-        np.subtract(tokens, level, out=scratch)
-        np.exp(scratch, out=scratch)
-        sums = np.add.reduceat(scratch, self._bounds[:-1], axis=1)
-        most[most < MASKED / 2] = NEVER
-        return Weighed(tokens, most, sums, level)
+    def weigh(self, logits: Tensor) -> Weighed:
+        """Weights of tempered logits [F,W]."""
+        peak = logits.amax(1, keepdim=True)
+        dtype = torch.float64 if bool((peak - logits.amin(1, keepdim=True)).max() > _SPAN) else torch.float32
+        level = peak.to(dtype) - _LIFT[dtype]
+        tokens, classes = (
+            torch.empty_like(logits, dtype=dtype),
+            logits.new_empty(len(logits), len(self._token), dtype=dtype),
+        )
+        most, sums = np.empty((2, len(logits), len(self._sizes)), dtype=classes.numpy().dtype)
+        for rows in blocks(logits):
+            torch.sub(logits[rows], level[rows], out=tokens[rows]).exp_()
+            part = torch.index_select(tokens[rows], 1, self._token, out=classes[rows]).numpy()
+            most[rows] = np.maximum.reduceat(part, self._bounds[:-1], axis=1)
+            sums[rows] = np.add.reduceat(part, self._bounds[:-1], axis=1)
+        return Weighed(tokens, classes.numpy(), most, sums, level[:, 0])
 
-    def _scratch(self, name: str, rows: int, columns: int | None = None) -> Floats:
-        """An array [rows,columns] (by default W columns) that is used again at every step; one per thread."""
-        shape = (rows, len(self.token) if columns is None else columns)
-        known = getattr(_scratch, name, None)
-        if known is None or known.size < shape[0] * shape[1]:
-            known = np.empty(shape[0] * shape[1], dtype=np.float32)
-            setattr(_scratch, name, known)
-        return known[: shape[0] * shape[1]].reshape(shape)
+    def of_sets(self, weighed: Weighed) -> tuple[Array, Array]:
+        """Logarithms of the best token's weight of every set, and its summed weight, both [F,U] relative to `level`."""
+        automaton = self._automaton
+        members, first = automaton.set_class, automaton.set_first[:-1]
+        most = np.maximum.reduceat(np.take(weighed.most, members, axis=1), first, axis=1)
+        total = np.add.reduceat(np.take(weighed.sums, members, axis=1), first, axis=1)
+        return np.log(most, dtype=np.float64), total.astype(np.float64)
 
-    def of_sets(self, weighed: Weighed) -> tuple[Floats, Floats]:
-        """log of the best token's weight and of the summed weight of every set, both [L,U]."""
-        members = self._members
-        most = np.maximum.reduceat(np.take(weighed.most, members.order, axis=1), members.first, axis=1)
-        total = np.add.reduceat(np.take(weighed.sums, members.order, axis=1), members.first, axis=1)
-        lost = total < 1e-37  # too far below the maximum for a sum: the best token alone counts
-        np.log(total, out=total, where=~lost)
-        total += weighed.level
-        np.copyto(total, most, where=lost)
-        return most, total
+    def marginals(self, logits: Tensor, weighed: Weighed, shares: Array, labels: Array) -> Distribution:
+        """The constrained distribution of tempered logits [F,W], which are overwritten.
 
-    def marginals(self, logits: Floats, total: Floats, shares: Floats) -> None:
-        """Turn tempered logits [L,V] in place into log-marginals, given each set's weight and surroundings [L,U]."""
-        joint = total + shares
-        peak = joint.max(1, keepdims=True)
-        norm = peak + np.log(np.exp(joint - peak).sum(1, keepdims=True))  # [L,1], of all ways through the canvas
-        by_class = log_sum(np.take(shares, self._set_of, axis=1), self._sets)
-        around = np.full((len(logits), self._automaton.classes + 1), 2 * MASKED, dtype=np.float32)
-        np.maximum(by_class - norm, 2 * MASKED, out=around[:, :-1])
-        gain = self._scratch("gain", len(logits), len(self._class_of))
-        np.take(around, self._class_of, axis=1, out=gain, mode="clip")
-        logits += gain
-        # What is below e^-80 is nothing, and would only slow arithmetic down as a denormal number.
-        np.copyto(logits, np.float32(MASKED), where=logits < _LEAST)
+        `shares` [F,U] are what stands around each set, so that with the sets' weights they sum to 1; `labels` [F] the
+        sets of the most likely string.
+        """
+        factor = np.add.reduceat(np.take(shares, self._set_of, axis=1), self._sets.first, axis=1)  # [F,C]
+        masses = factor * weighed.sums
+        best = torch.tensor([self._best(weighed, row, label) for row, label in enumerate(labels.tolist())])
+        # Relative to the best token, so that the entropy of a near certainty is no difference of large numbers.
+        peak = logits.gather(1, best[:, None])
+        factors = torch.from_numpy(np.pad(factor, ((0, 0), (0, 1)))).to(weighed.tokens.dtype)
+        products, inner = torch.empty_like(weighed.tokens), torch.empty_like(weighed.tokens[:, 0])
+        for rows in blocks(logits):
+            part = torch.index_select(factors[rows], 1, self._class_of, out=products[rows]).mul_(weighed.tokens[rows])
+            inner[rows] = torch.linalg.vecdot(part, logits[rows].sub_(peak[rows]).to(part.dtype))
+        rise = (peak[:, 0].to(weighed.level.dtype) - weighed.level).double().numpy()[:, None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            outer = np.where(masses > 0, masses * (np.log(factor) + rise), 0.0).sum(1)
+        entropy = -(inner.double() + torch.from_numpy(outer))
+        return Distribution(products.float(), best, entropy.clamp_(min=0).float())
 
-    def tokens_of(self, weighed: Weighed, labels: np.ndarray) -> np.ndarray:
-        """The best token [L] of the set at each position."""
-        return np.array([self._best(weighed, position, label) for position, label in enumerate(labels.tolist())])
-
-    def _best(self, weighed: Weighed, position: int, label: int) -> int:
+    def _best(self, weighed: Weighed, row: int, label: int) -> int:
+        """The best token of a set."""
         first = self._automaton.set_first
         members = self._automaton.set_class[first[label] : first[label + 1]]
-        best = members[weighed.most[position, members].argmax()]
+        best = members[weighed.most[row, members].argmax()]
         low, high = self._bounds[best], self._bounds[best + 1]
-        return int(self.token[low + weighed.tokens[position, low:high].argmax()])
+        return int(self._token[low + weighed.classes[row, low:high].argmax()])
 
-    def forced(self, possible: np.ndarray) -> dict[int, int]:
+    def forced(self, possible: Array) -> dict[int, int]:
         """Positions at which only one token can stand, given the sets that can [L,U]."""
         by_class = np.logical_or.reduceat(possible[:, self._set_of], self._sets.first, axis=1)  # [L,C]
         count = by_class @ self._sizes
         return {
-            position: int(self.token[self._bounds[by_class[position].argmax()]])
+            position: int(self._token[self._bounds[by_class[position].argmax()]])
             for position in np.flatnonzero(count == 1).tolist()
         }

@@ -11,16 +11,19 @@ The order of calls for an answer of at most `max_tokens` tokens:
         limit = state.canvas(length, tokens_left)    # None: anything may stand there
         for each step:
             limit.hold(canvas)                       # what enters the model
-            best = limit.restrict(logits)            # tempered, whole canvas, in place
+            seen = limit.restrict(logits)            # tempered, of all free positions
         state.advance(committed)                     # all tokens of the committed canvas
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from redraft.diffusion.sampler import Distribution
 
 
 class CanvasConstraint(Protocol):
@@ -31,16 +34,22 @@ class CanvasConstraint(Protocol):
         """The canvas [L] as it may enter the model, with fixed tokens put back."""
         ...
 
-    def restrict(self, logits: Tensor) -> Tensor | None:
-        """Turn the tempered logits [L,V] of a whole canvas, in place, into those of the constrained marginals.
-
-        A token that may not stand at a position is lowered to `sampler.MASKED`. Returns the most likely canvas [L]
-        (int64) as a whole, which is what the step's argmax is; None if that is the argmax of every row.
-        """
+    def free(self, length: int) -> Tensor | None:
+        """bool [L]: positions about which there is a choice; None if that is all. The others hold what `hold` says,
+        take no part in `restrict`, and do not count in the stop test."""
         ...
 
-    def free(self, length: int) -> Tensor | None:
-        """bool [L]: positions whose entropy counts in the stop test; None if all do."""
+    @property
+    def tokens(self) -> Tensor | None:
+        """The only tokens [W] that can stand somewhere, rising, where they are few enough to look at no others."""
+        ...
+
+    def restrict(self, logits: Tensor) -> Distribution:
+        """The constrained marginals of the tempered logits of all F free positions, which may be overwritten.
+
+        The logits are [F,V], or [F,W] for `tokens` alone, and so are the distribution's probabilities. Its argmax is
+        the free positions' part of the canvas that is most likely as a whole.
+        """
         ...
 
 

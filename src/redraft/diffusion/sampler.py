@@ -1,16 +1,17 @@
 """From hidden states to a step's decisions: what the model would write, what is kept, what is drawn anew.
 
-Pure functions. Shapes: B requests, L canvas, R rows (a tile of canvas positions), V vocabulary, D width.
+Pure functions. Shapes: B requests, L canvas, R rows (some of its positions), V vocabulary, W tokens, D width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from redraft import kernels
 from redraft.diffusion.constraint import CanvasConstraint
 from redraft.model import Transformer
 
@@ -20,14 +21,99 @@ MASKED = -1e4
 TILE_ELEMENTS = 1 << 22
 """Logits held at a time: rows are processed in tiles, so that [L,V] exists for a constrained canvas only."""
 
+BLOCK_ELEMENTS = 1 << 18
+"""1 MiB of fp32: what a processor works on at a time where several passes read the same numbers."""
+
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """Log-probabilities in nats of a canvas' argmax tokens [L], and the k most likely tokens of each position [L,k]."""
+    """Log-probabilities in nats of R positions' argmax tokens [R], and the k most likely tokens of each [R,k]."""
 
     chosen: Tensor
     token_ids: Tensor
     logprobs: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Distribution:
+    """What may stand at R positions: `probabilities` [R,V] in fp32, their `entropy` [R] in nats, and an `argmax` [R].
+
+    Where a language spans the positions, the argmax is its most likely string, not the most likely token of each.
+    """
+
+    probabilities: Tensor
+    argmax: Tensor
+    entropy: Tensor
+
+    @classmethod
+    def of(cls, logits: Tensor) -> Distribution:
+        """The softmax of fp32 logits [R,V], which are overwritten."""
+        probabilities, entropy = torch.empty_like(logits), torch.empty_like(logits[:, 0])
+        argmax = torch.empty_like(entropy, dtype=torch.long)
+        for rows in blocks(logits):
+            argmax[rows], peak = _largest(logits[rows])
+            shifted = logits[rows].sub_(peak[:, None])
+            torch.softmax(shifted, -1, out=probabilities[rows])
+            entropy[rows] = -torch.linalg.vecdot(probabilities[rows], shifted)
+        # The argmax has a shifted logit of 0: minus its logarithm is that of the sum of all exponentials.
+        entropy -= probabilities.gather(1, argmax[:, None])[:, 0].log()
+        return cls(probabilities, argmax, entropy.clamp_(min=0))
+
+    def pick(self, uniform: Tensor) -> Tensor:
+        """One exact categorical sample [R]: the cumulative distribution inverted at `uniform` fp64 [R] in [0,1).
+
+        In two stages, first a chunk of the vocabulary, then a token in it; this needs no noise and no cumulative sum
+        over the whole vocabulary. Where rounding hides the token, it is the argmax.
+        """
+        parts = _chunks(self.probabilities)
+        edges = parts.sum(-1).double().cumsum(-1)  # [R,V/chunk]
+        target = uniform[:, None] * edges[:, -1:]
+        which = torch.searchsorted(edges, target, right=True).clamp_(max=edges.shape[1] - 1)  # [R,1]
+        before = torch.where(which > 0, edges.gather(1, (which - 1).clamp(min=0)), 0.0)
+        inner = _one_each(parts, which[:, 0])  # [R,chunk]
+        inside = torch.searchsorted(inner.double().cumsum(-1), target - before, right=True)
+        found = inner.gather(1, inside.clamp(max=parts.shape[2] - 1)) > 0
+        return torch.where(found & (inside < parts.shape[2]), which * parts.shape[2] + inside, self.argmax[:, None])[
+            :, 0
+        ]
+
+    def top(self, count: int) -> Top:
+        """The log-probability of the argmax, and the `count` most likely tokens; "never" is `MASKED`."""
+        values, ids = self.probabilities.topk(max(count, 1), dim=-1)  # [R,k]
+        chosen = self.probabilities.gather(1, self.argmax[:, None])[:, 0]
+        return Top(chosen.log().clamp_(min=MASKED), ids[:, :count], values[:, :count].log().clamp_(min=MASKED))
+
+
+def joined(*parts: Distribution) -> Distribution:
+    """The distributions of several runs of positions, one behind the other."""
+    columns = zip(*((part.probabilities, part.argmax, part.entropy) for part in parts), strict=True)
+    return Distribution(*map(torch.cat, columns))
+
+
+def blocks(values: Tensor) -> list[slice]:
+    """The rows of [R,V] in blocks that a processor's cache holds, for passes that follow one another."""
+    size = max(1, BLOCK_ELEMENTS // values.shape[1]) if values.device.type == "cpu" else len(values)
+    return [slice(first, first + size) for first in range(0, len(values), size)]
+
+
+def _largest(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the first largest value of each row [R,V] stands, and the value; by chunks, which is faster."""
+    parts = _chunks(values)
+    peaks = parts.amax(-1)  # [R,V/chunk]
+    which = peaks.argmax(-1)
+    return which * parts.shape[2] + _one_each(parts, which).argmax(-1), peaks.amax(-1)
+
+
+def _chunks(values: Tensor) -> Tensor:
+    """Rows [R,V] as [R,V/chunk,chunk]; the chunk is the largest power of two up to 128 that divides V."""
+    vocab = values.shape[1]
+    chunk = min(vocab & -vocab, 128)
+    return values.view(len(values), vocab // chunk, chunk)
+
+
+def _one_each(parts: Tensor, which: Tensor) -> Tensor:
+    """One chunk of each row [R,chunk]."""
+    return parts[torch.arange(len(parts), device=parts.device), which]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,91 +143,104 @@ def predict(
     many of the most likely tokens. A constraint sees the whole canvas; everything then comes from its marginals, and
     the argmax is its best string.
     """
+    if constraint is not None:
+        return _constrained(model, hidden, uniform, temperature, constraint, want_soft, logprobs)
     tile = max(1, TILE_ELEMENTS // model.config.vocab_size)
-    rows = [slice(i, i + tile) for i in range(0, hidden.shape[0], tile)]
-    if constraint is None:
-        tempered = (model.logits(hidden[part]).div_(temperature) for part in rows)
-        return _joined(model, tempered, [uniform[part] for part in rows], [None] * len(rows), want_soft, logprobs)
-    tiles = [model.logits(hidden[part]) for part in rows]
-    logits = (torch.cat(tiles) if len(tiles) > 1 else tiles[0]).div_(temperature)  # [L,V]
-    best = constraint.restrict(logits)
-    chosen = [None if best is None else best[part] for part in rows]
-    restricted = (logits[part] for part in rows)
-    return _joined(model, restricted, [uniform[part] for part in rows], chosen, want_soft, logprobs)
+    parts = [
+        _tile(model, hidden[part], uniform[part], temperature, want_soft, logprobs)
+        for part in (slice(i, i + tile) for i in range(0, len(hidden), tile))
+    ]
+    return parts[0] if len(parts) == 1 else _stacked(parts)
 
 
-def _joined(
+def _tile(
+    model: Transformer, hidden: Tensor, uniform: Tensor, temperature: float, want_soft: bool, logprobs: int | None
+) -> Prediction:
+    """The prediction of some rows [R,D] by themselves."""
+    logits, soft = model.logits(hidden, temperature), None  # [R,V]
+    if want_soft and model.dtype != logits.dtype:
+        soft = model.soft_embeddings(logits)  # of rounded logits, which have probabilities of their own
+    seen = Distribution.of(logits)
+    if want_soft and soft is None:
+        soft = model.mean_embeddings(seen.probabilities)
+    top = None if logprobs is None else seen.top(logprobs)
+    return Prediction(seen.argmax, seen.pick(uniform), seen.entropy, soft, top)
+
+
+def _constrained(
     model: Transformer,
-    tiles: Iterable[Tensor],
-    uniforms: Sequence[Tensor],
-    chosen: Sequence[Tensor | None],
+    hidden: Tensor,
+    uniform: Tensor,
+    temperature: float,
+    constraint: CanvasConstraint,
     want_soft: bool,
     logprobs: int | None,
 ) -> Prediction:
-    """The predictions of a canvas' tiles of tempered logits [R,V], put together; `chosen` overrules an argmax."""
-    parts = [
-        _read(model, logits, uniform, best, want_soft, logprobs)
-        for logits, uniform, best in zip(tiles, uniforms, chosen, strict=True)
-    ]
-    columns = ([part.argmax for part in parts], [part.candidate for part in parts], [part.entropy for part in parts])
-    argmax, candidate, entropy = map(torch.cat, columns)
-    soft = torch.cat([part.soft for part in parts if part.soft is not None]) if want_soft else None
-    tops = [(top.chosen, top.token_ids, top.logprobs) for part in parts if (top := part.top) is not None]
-    top = Top(*map(torch.cat, zip(*tops, strict=True))) if tops else None
-    return Prediction(argmax, candidate, entropy, soft, top)
+    """The prediction of a whole canvas [L,D]. The head sees only positions and tokens about which there is a choice."""
+    tokens = constraint.tokens if logprobs is None else None  # the most likely ones may be others, if few are possible
+    tokens = None if tokens is None else tokens.to(hidden.device)
+    embedding = model.embedding.weight if tokens is None else model.embedding.weight.index_select(0, tokens)  # [W,D]
+    seen = _distribution(model, hidden, embedding, temperature, constraint, tokens)
+    soft = None
+    if want_soft:
+        soft = kernels.expectation(seen.probabilities.to(model.dtype), embedding) * model.embedding_scale
+    top = None if logprobs is None else seen.top(logprobs)
+    argmax, candidate = seen.argmax, seen.pick(uniform)
+    if tokens is not None:
+        argmax, candidate = tokens[argmax], tokens[candidate]
+    return Prediction(argmax, candidate, seen.entropy, soft, top)
 
 
-def _read(
-    model: Transformer, logits: Tensor, uniform: Tensor, best: Tensor | None, want_soft: bool, logprobs: int | None
-) -> Prediction:
-    soft = model.soft_embeddings(logits) if want_soft else None
-    top = None if logprobs is None else _top(logits, best, logprobs)
-    argmax, candidate, entropy = statistics(logits, uniform, sparse=best is not None)
-    return Prediction(argmax if best is None else best, candidate, entropy, soft, top)
+def _distribution(
+    model: Transformer,
+    hidden: Tensor,
+    embedding: Tensor,
+    temperature: float,
+    constraint: CanvasConstraint,
+    tokens: Tensor | None,
+) -> Distribution:
+    """What the constraint leaves of a canvas' distributions over the W rows of `embedding`."""
+    cap = model.config.final_logit_softcapping
+
+    def logits_of(rows: Tensor | None) -> Tensor:
+        return kernels.head(hidden if rows is None else hidden[rows], embedding, cap, temperature)
+
+    held = constraint.hold(torch.zeros(len(hidden), dtype=torch.long, device=hidden.device))
+    held = held if tokens is None else torch.searchsorted(tokens, held)
+    return marginals(constraint, held, len(embedding), logits_of)
 
 
-def _top(logits: Tensor, best: Tensor | None, count: int) -> Top:
-    """Log-probabilities of tempered logits [R,V]: of the argmax (or `best` [R]) and of the `count` most likely."""
-    total = logits.logsumexp(-1, keepdim=True)
-    values, ids = logits.topk(max(count, 1), dim=-1)  # [R,k]
-    chosen = values[:, :1] if best is None else logits.gather(1, best[:, None])
-    return Top((chosen - total)[:, 0], ids[:, :count], (values - total)[:, :count])
+def marginals(
+    constraint: CanvasConstraint, held: Tensor, width: int, logits_of: Callable[[Tensor | None], Tensor]
+) -> Distribution:
+    """The constrained distribution of a whole canvas [L] over `width` tokens.
 
-
-def statistics(logits: Tensor, uniform: Tensor, *, sparse: bool = False) -> tuple[Tensor, Tensor, Tensor]:
-    """argmax, one exact categorical sample and entropy in nats per row of fp32 logits [R,V]; overwrites the logits.
-
-    The sample inverts the cumulative distribution at `uniform` fp64 [R] in [0,1), in two stages (first a chunk of the
-    vocabulary, then a token in it), which needs no noise and no cumulative sum over the whole vocabulary. `sparse` says
-    that most tokens are out of the question: the same result, without exponentials that underflow, which are slow.
+    `held` [L] are the tokens of positions that are not free, and `logits_of` gives tempered logits [F,W] of those that
+    are, whose rows it gets; None stands for all.
     """
-    peak, argmax = logits.max(-1)  # [R]
-    shifted = logits.sub_(peak[:, None])
-    weights = shifted.clamp(min=-87.0).exp_().mul_(shifted > -87.0) if sparse else shifted.exp()  # [R,V]
-    total = weights.sum(-1)
-    entropy = total.log() - torch.linalg.vecdot(weights, shifted) / total
-    return argmax, _invert(weights, uniform, argmax), entropy.clamp_(min=0)
+    free = constraint.free(len(held))
+    if free is None:
+        return constraint.restrict(logits_of(None))
+    certain = torch.zeros(len(held), width, device=held.device).scatter_(1, held[:, None], 1.0)
+    entropy, rows = torch.zeros_like(certain[:, 0]), free.to(held.device).nonzero()[:, 0]
+    if not len(rows):
+        return Distribution(certain, held, entropy)
+    part = constraint.restrict(logits_of(rows))
+    whole, new = (certain, held, entropy), (part.probabilities, part.argmax, part.entropy)
+    return Distribution(*(old.index_copy_(0, rows, some) for old, some in zip(whole, new, strict=True)))
 
 
-def _invert(weights: Tensor, uniform: Tensor, fallback: Tensor) -> Tensor:
-    """Index per row where the cumulative weights [R,V] pass `uniform` of their sum; `fallback` if rounding hides it."""
-    rows, vocab = weights.shape
-    chunk = _chunk(vocab)
-    parts = weights.view(rows, -1, chunk)
-    edges = parts.sum(-1, dtype=torch.float64).cumsum(-1)  # [R,V/chunk]
-    target = uniform[:, None] * edges[:, -1:]
-    which = torch.searchsorted(edges, target, right=True).clamp_(max=edges.shape[1] - 1)  # [R,1]
-    before = torch.where(which > 0, edges.gather(1, (which - 1).clamp(min=0)), 0.0)
-    inner = parts[torch.arange(rows, device=weights.device), which[:, 0]]  # [R,chunk]
-    inside = torch.searchsorted(inner.double().cumsum(-1), target - before, right=True)[:, 0]
-    token = which[:, 0] * chunk + inside.clamp(max=chunk - 1)
-    possible = (inside < chunk) & (weights.gather(1, token[:, None])[:, 0] > 0)
-    return torch.where(possible, token, fallback)
-
-
-def _chunk(vocab: int) -> int:
-    """The largest power of two up to 128 that divides the vocabulary."""
-    return min(vocab & -vocab, 128)
+def _stacked(parts: Sequence[Prediction]) -> Prediction:
+    """The predictions of a canvas' tiles, put together."""
+    soft = [part.soft for part in parts if part.soft is not None]
+    tops = [part.top for part in parts if part.top is not None]
+    return Prediction(
+        torch.cat([part.argmax for part in parts]),
+        torch.cat([part.candidate for part in parts]),
+        torch.cat([part.entropy for part in parts]),
+        torch.cat(soft) if soft else None,
+        Top(*(torch.cat([getattr(top, name) for top in tops]) for name in Top.__slots__)) if tops else None,
+    )
 
 
 def accept(entropy: Tensor, entropy_bound: float) -> Tensor:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from redraft.diffusion.sampler import MASKED
+from redraft.diffusion.sampler import MASKED, Distribution
 from redraft.filling.seams import Seam, Seams
 from redraft.filling.settle import Guess
 from redraft.text.tokenizer import Tokenizer
@@ -28,18 +28,24 @@ class Limit:
     def __init__(self, never: Tensor, only: dict[int, Tensor]) -> None:
         self._never, self._only = never, only
 
+    @property
+    def tokens(self) -> None:
+        """Any token may stand somewhere."""
+        return None
+
     def hold(self, canvas: Tensor) -> Tensor:
         """Free positions hold nothing fixed."""
         return canvas
 
-    def restrict(self, logits: Tensor) -> None:
-        """Lower what may not stand in rows of tempered logits [F,V] in place."""
+    def restrict(self, logits: Tensor) -> Distribution:
+        """Take what may not stand out of rows of tempered logits [F,V]."""
         logits[:, self._never.to(logits.device)] = MASKED
         for position, ids in self._only.items():
             ids = ids.to(logits.device)
             kept = logits[position, ids]
             logits[position] = MASKED
             logits[position, ids] = kept
+        return Distribution.of(logits)
 
     def free(self, length: int) -> None:
         """All positions count."""

@@ -1,4 +1,4 @@
-"""The denoising loop against the fp32 oracle, and its independence of the batch."""
+"""Denoising steps against the fp32 oracle, and their independence of the batch."""
 
 import dataclasses
 
@@ -7,12 +7,13 @@ import torch
 
 from redraft.config import GenerationSettings
 from redraft.constraints import Allowed
-from redraft.diffusion.loop import CanvasJob, denoise_canvases
 from redraft.diffusion.prefill import prefill
 from redraft.diffusion.records import DenoiseStep, record_from_dict
+from redraft.engine.work import Drafted
 from redraft.model import Transformer
 from redraft.model.presets import preset
 from redraft.reference import Reference
+from steps import take_steps
 
 LENGTH = 16
 
@@ -38,48 +39,54 @@ SETTINGS = GenerationSettings(max_tokens=LENGTH, steps=6, confidence_threshold=1
 PROMPT = list(range(7, 30))  # longer than the window of 8
 
 
-def steps_of(
-    model: Transformer, prompts: list[list[int]], seeds: list[int], settings: GenerationSettings
-) -> list[DenoiseStep]:
-    """Every step of the first canvas behind each prompt."""
-    cache = model.new_cache(len(prompts), 128)
-    prefill(model, cache, prompts)
-    job = CanvasJob(length=LENGTH, canvas_index=0, seeds=seeds, request_ids=list(range(len(prompts))))
-    return list(denoise_canvases(model, cache, job, settings))
+def together(
+    model: Transformer, prompts: list[list[int]], seeds: list[int], settings: GenerationSettings = SETTINGS
+) -> list[list[Drafted]]:
+    return take_steps(model, prompts, settings, seeds=seeds, length=LENGTH)
+
+
+def assert_same(ours: list[Drafted], reference: list[DenoiseStep]) -> None:
+    """Equal decisions; entropies to rounding."""
+    for mine, theirs in zip(ours, reference, strict=True):
+        assert mine.entropy == pytest.approx(theirs.entropy, abs=2e-3)
+        for name in ("canvas", "argmax_canvas", "accepted", "converged"):
+            assert getattr(mine, name) == getattr(theirs, name), name
 
 
 def test_every_step_equals_the_reference(model: Transformer) -> None:
-    ours = steps_of(model, [PROMPT], [5], SETTINGS)
-    reference = list(Reference(model).generate(PROMPT, SETTINGS, length=LENGTH))
-    assert len(ours) == len(reference) == 6
-    for mine, theirs in zip(ours, reference, strict=True):
-        assert mine.entropy == pytest.approx(theirs.entropy, abs=2e-3)
-        exact = {"entropy": (), "temperature": 0.0}
-        assert dataclasses.replace(mine, **exact) == dataclasses.replace(theirs, **exact)
-        assert mine.temperature == pytest.approx(theirs.temperature)
+    (ours,) = together(model, [PROMPT], [5])
+    assert len(ours) == 6
+    assert_same(ours, list(Reference(model).generate(PROMPT, SETTINGS, length=LENGTH)))
 
 
 def test_an_adaptive_stop_equals_the_reference(model: Transformer) -> None:
-    settings = dataclasses.replace(SETTINGS, confidence_threshold=50.0, max_tokens=LENGTH, steps=48)
-    ours = steps_of(model, [PROMPT], [5], settings)
-    reference = list(Reference(model).generate(PROMPT, settings, length=LENGTH))
-    assert [record.converged for record in ours] == [record.converged for record in reference]
-    assert len(ours) >= 2, "stability needs two steps"
+    settings = dataclasses.replace(SETTINGS, stability_threshold=0, steps=12)
+    means = [sum(drafted.entropy) / LENGTH for drafted in together(model, [PROMPT], [5], settings)[0]]
+    surest = min(range(1, 8), key=means.__getitem__)
+    settings = dataclasses.replace(settings, confidence_threshold=means[surest] + 1e-3)
+    (ours,) = together(model, [PROMPT], [5], settings)
+    assert 1 < len(ours) <= surest + 1 < 12
+    assert ours[-1].converged
+    assert_same(ours, list(Reference(model).generate(PROMPT, settings, length=LENGTH)))
+
+
+def test_stability_needs_two_steps(model: Transformer) -> None:
+    settings = dataclasses.replace(SETTINGS, confidence_threshold=50.0, steps=48)
+    (ours,) = together(model, [PROMPT], [5], settings)
+    assert len(ours) >= 2
+    assert_same(ours, list(Reference(model).generate(PROMPT, settings, length=LENGTH)))
 
 
 def test_neighbours_change_nothing(model: Transformer) -> None:
     prompts = [PROMPT, PROMPT[:3], [*PROMPT, *PROMPT], [9]]
     settings = dataclasses.replace(SETTINGS, confidence_threshold=3.0)
-    together: dict[int, list[DenoiseStep]] = {}
-    for record in steps_of(model, prompts, [0, 1, 2, 3], settings):
-        together.setdefault(record.request_id, []).append(record)
-    for i, prompt in enumerate(prompts):
-        alone = steps_of(model, [prompt], [i], settings)
-        assert [dataclasses.replace(record, request_id=i) for record in alone] == together[i]
+    for i, steps in enumerate(together(model, prompts, [0, 1, 2, 3], settings)):
+        (alone,) = together(model, [prompts[i]], [i], settings)
+        assert [dataclasses.replace(drafted, slot=i) for drafted in alone] == steps
 
 
 def test_the_seed_decides(model: Transformer) -> None:
-    one, two, again = (steps_of(model, [PROMPT], [seed], SETTINGS) for seed in (1, 2, 1))
+    one, two, again = (together(model, [PROMPT], [seed]) for seed in (1, 2, 1))
     assert one == again
     assert one != two
 
@@ -97,10 +104,8 @@ def test_a_commit_equals_a_fresh_prefill(model: Transformer) -> None:
 
 def test_pins_hold_in_input_distribution_and_output(model: Transformer) -> None:
     pins = {0: 11, 7: 3, 15: 90}
-    cache = model.new_cache(1, 64)
-    prefill(model, cache, [PROMPT])
-    job = CanvasJob(length=LENGTH, canvas_index=0, seeds=[1], request_ids=[0], constraints=[Allowed(pins, {3: [5, 6]})])
-    records = list(denoise_canvases(model, cache, job, SETTINGS))
+    limit = Allowed(pins, {3: [5, 6]})
+    (records,) = take_steps(model, [PROMPT], SETTINGS, seeds=[1], length=LENGTH, constraints=[limit])
     assert len(records) == SETTINGS.steps
     for record in records:
         for position, token in pins.items():
@@ -112,19 +117,19 @@ def test_pins_hold_in_input_distribution_and_output(model: Transformer) -> None:
 
 def test_pinned_positions_do_not_count_as_confident(model: Transformer) -> None:
     """With all but one position pinned, the mean entropy is that position's alone."""
-    cache = model.new_cache(1, 64)
-    prefill(model, cache, [PROMPT])
-    pins = {position: 20 for position in range(1, LENGTH)}
-    job = CanvasJob(length=LENGTH, canvas_index=0, seeds=[1], request_ids=[0], constraints=[Allowed(pins)])
+    pins = Allowed({position: 20 for position in range(1, LENGTH)})
     settings = dataclasses.replace(SETTINGS, stability_threshold=0, steps=1)
-    (record,) = denoise_canvases(model, cache, job, settings)
-    for threshold, done in ((record.entropy[0] * 1.01, True), (record.entropy[0] * 0.99, False)):
-        again = dataclasses.replace(settings, confidence_threshold=threshold)
-        assert next(iter(denoise_canvases(model, cache, job, again))).converged is done
+
+    def first(settings: GenerationSettings) -> Drafted:
+        return take_steps(model, [PROMPT], settings, seeds=[1], length=LENGTH, constraints=[pins])[0][0]
+
+    entropy = first(settings).entropy[0]
+    for threshold, done in ((entropy * 1.01, True), (entropy * 0.99, False)):
+        assert first(dataclasses.replace(settings, confidence_threshold=threshold)).converged is done
 
 
 def test_records_survive_json(model: Transformer) -> None:
-    record = steps_of(model, [PROMPT], [5], SETTINGS)[0]
+    record = next(Reference(model).generate(PROMPT, SETTINGS, length=LENGTH))
     assert record_from_dict(record.to_dict()) == record
     with pytest.raises(ValueError, match="unknown record type"):
         record_from_dict({"type": "other"})

@@ -1,0 +1,101 @@
+"""chain.py: every kernel of the dynamic programme against its twin, and the whole of it on a real automaton."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from redraft import kernels
+from redraft.constraints.answer import AutomatonConstraint
+from redraft.constraints.automaton import Budget
+from redraft.constraints.regex import parse_regex
+from redraft.constraints.spelling import compile_bytes
+from redraft.constraints.tokens import Ending, compile_tokens
+from redraft.constraints.vocabulary import Vocabulary
+from redraft.kernels.triton import chain
+from redraft.kernels.triton.chain import NEVER, Edges, Lists
+
+ROWS, STATES, SETS, CLASSES, TOKENS = 3, 70, 5, 4, 90
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)) * 3
+
+
+def whole(high: int, count: int, seed: int) -> Tensor:
+    return torch.randint(high, (count,), generator=torch.Generator().manual_seed(seed), dtype=torch.int32)
+
+
+def lists(high: int, sizes: list[int], seed: int = 0) -> Lists:
+    first = torch.tensor([0, *sizes]).cumsum(0).int()
+    return Lists(items=whole(high, sum(sizes), seed), first=first)
+
+
+def edges() -> Edges:
+    """A chain of states with one way on, and a few where many edges arrive."""
+    tables = []
+    for seed in (1, 2):
+        arrives = torch.cat((torch.arange(1, STATES), whole(6, 120, seed).long(), torch.zeros(3).long())).sort().values
+        counts = arrives.bincount(minlength=STATES)
+        begins = torch.where(arrives > 6, arrives - 1, whole(STATES, len(arrives), seed + 5).long())
+        first = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
+        tables.append((first, begins, whole(SETS, len(arrives), seed + 9), counts.argsort(stable=True)))
+    first, begins, label, order = (torch.stack([column.int() for column in pair]) for pair in zip(*tables, strict=True))
+    return Edges(first=first, begins=begins, label=label, order=order)
+
+
+def compare(function: Any, *arguments: Any) -> None:
+    ours = function(*[one.clone() if isinstance(one, Tensor) else one for one in arguments])
+    with kernels.force("eager"):
+        theirs = function(*[one.clone() if isinstance(one, Tensor) else one for one in arguments])
+    for one, other in zip(*(x if type(x) is tuple else (x,) for x in (ours, theirs)), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-4)
+
+
+def test_log_sums() -> None:
+    values = normal(ROWS, TOKENS)
+    values[:, ::7] = NEVER
+    compare(chain.log_sums, values, lists(TOKENS, [1, 0, 40, 3]))
+    some = Lists(items=torch.tensor([0, 7, 14], dtype=torch.int32), first=torch.tensor([0, 3], dtype=torch.int32))
+    compare(chain.log_sums, values, some)  # a list of nothing but "never"
+
+
+def test_log_sums_of_pairs() -> None:
+    group = lists(TOKENS, [2, 33, 5])
+    compare(chain.log_sums, normal(ROWS, TOKENS), group, normal(ROWS, STATES, seed=1), whole(STATES, 40, 3))
+
+
+@pytest.mark.parametrize("gate_at", [None, 3])
+def test_ways_and_trace(gate_at: int | None) -> None:
+    length, table = 5, edges()
+    total, most = normal(length, SETS), normal(length, SETS, seed=1)
+    most[2, 1] = total[2, 1] = NEVER
+    ends = torch.full((2, STATES), NEVER)
+    ends[0, 0], ends[1, 3:60] = 0.0, 0.0
+    gate = None if gate_at is None else (gate_at, torch.where(torch.arange(STATES) % 3 == 0, 0.0, NEVER))
+    compare(chain.ways, total, most, table, ends, gate)
+    with kernels.force("eager"):
+        best = chain.ways(total, most, table, ends, gate)[2]
+    compare(chain.trace, best, most, table, ends[1])
+
+
+def test_tokens_and_marginals() -> None:
+    logits, classes, sets = normal(ROWS, TOKENS), lists(TOKENS, [3, 40, 1, 9]), lists(CLASSES, [1, 4, 2, 1, 3], seed=4)
+    most = chain.log_sums(logits, classes)[0]
+    compare(chain.best_tokens, logits, torch.tensor([1, 0, 4]), most, sets, classes)
+    compare(chain.add_by_class, logits, normal(ROWS, CLASSES), whole(CLASSES + 1, TOKENS, 6), -1e4)
+
+
+def test_a_canvas_of_a_real_automaton() -> None:
+    spelled = [b"", b"a", b"b", b"ab", b"ba", b"aab", b"bb"]
+    budget = Budget()
+    dfa = compile_bytes(parse_regex("(ab|ba){2,5}a?", budget=budget), budget)
+    automaton = compile_tokens(dfa, Vocabulary(spelled, {"<eos>": 0}), Ending((0,), (0,)), (), budget)
+    canvas = AutomatonConstraint(automaton, {1: 4}).begin().canvas(9, 8)
+    free = canvas.free(9)
+    logits = normal(9, len(spelled))[free]
+    plain, ours = canvas._plainly(logits.clone()), canvas._on_device(logits.clone())
+    assert plain is not None
+    assert torch.equal(ours.argmax, plain.argmax)
+    torch.testing.assert_close(ours.probabilities, plain.probabilities, atol=1e-5, rtol=0)
