@@ -4,49 +4,19 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from compiling import Compiled, compiled
+from compiling import assert_fits, bf16, compiled, fp32, int32, meta, segments_of
 
-from redraft.kernels.triton import attention, chain, head, norms, philox, qkv, self_conditioning, step
-from redraft.kernels.triton.segments import Segments
+from redraft.kernels.triton import attention, chain, head, norms, philox, qkv, self_conditioning, step, tables
 
-SHARED_MEMORY = 227 * 1024
 SEGMENTS, LENGTH, WIDTH, VOCAB, HEADS = 2, 256, 2816, 262_144, 16
 ROWS = SEGMENTS * LENGTH
 
 
-def bf16(*shape: int) -> Tensor:
-    return torch.empty(*shape, dtype=torch.bfloat16, device="meta")
-
-
-def fp32(*shape: int) -> Tensor:
-    return torch.empty(*shape, dtype=torch.float32, device="meta")
-
-
-def int32(*shape: int) -> Tensor:
-    return torch.empty(*shape, dtype=torch.int32, device="meta")
-
-
-SEGMENT = Segments(kind=int32(SEGMENTS), start=int32(SEGMENTS), length=int32(SEGMENTS), rows=LENGTH)
-COUNTERS = philox.Counters(
-    seed=torch.empty(SEGMENTS, dtype=torch.int64, device="meta"), canvas=int32(SEGMENTS), step=int32(SEGMENTS)
-)
-
-
-@pytest.fixture(autouse=True)
-def _meta_tensors_take_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (attention, chain, head, norms, qkv, self_conditioning, step):
-        monkeypatch.setattr(module, "use_triton", lambda x: True)
-
-
-def assert_fits(kernels: list[Compiled], *, spilled: int = 0) -> None:
-    assert kernels
-    for kernel in kernels:
-        assert kernel.shared <= SHARED_MEMORY, kernel.name
-        assert kernel.spilled <= spilled, kernel.name
+SEGMENT = segments_of(SEGMENTS, LENGTH)
+COUNTERS = philox.Counters(seed=meta(SEGMENTS, dtype=torch.int64), canvas=int32(SEGMENTS), step=int32(SEGMENTS))
 
 
 @pytest.mark.parametrize(("dim", "groups", "window"), [(256, 8, 1024), (512, 2, None)])
@@ -58,6 +28,36 @@ def test_attention(dim: int, groups: int, window: int | None) -> None:
     assert_fits(found)
     assert "wgmma.mma_async" in found[0].ptx
     assert "cp.async.bulk.tensor" in found[0].ptx
+
+
+def test_attention_whose_keys_a_warp_group_of_its_own_copies() -> None:
+    """Three warp groups share the registers unevenly, and none copies before the kernel in front has ended."""
+    pages = bf16(64, 256, 8, 256)
+    with tables.trying("specialized-attention"):
+        (kernel, *_) = found = compiled(
+            attention.attend,
+            bf16(4 * LENGTH, HEADS, 256),
+            pages,
+            pages,
+            int32(4, 32),
+            segments_of(4, LENGTH),
+            window=1024,
+        )
+    assert_fits(found)
+    assert ".reqntid 384" in kernel.ptx
+    assert "setmaxnreg.dec" in kernel.ptx
+    started, waited = (kernel.ptx.index(word) for word in ("barrier.sync", "griddepcontrol.wait"))
+    assert waited < started < kernel.ptx.index("cp.async.bulk.tensor")
+
+
+def test_attention_over_wide_heads_with_more_rows() -> None:
+    pages = bf16(64, 256, 2, 512)
+    arguments = bf16(4 * LENGTH, HEADS, 512), pages, pages, int32(4, 32), segments_of(4, LENGTH)
+    shipped = compiled(attention.attend, *arguments, window=None)
+    with tables.trying("wide-attention"):
+        found = compiled(attention.attend, *arguments, window=None)
+    assert_fits(found)
+    assert found[0].shared > shipped[0].shared
 
 
 def test_head() -> None:
@@ -142,7 +142,7 @@ def test_chain() -> None:
         first=int32(2, states + 1), begins=int32(2, count), label=int32(2, count), order=int32(2, states)
     )
     logits, weights, found = fp32(LENGTH, VOCAB), fp32(LENGTH, sets), fp32(LENGTH + 1, states)
-    labels = torch.empty(LENGTH, dtype=torch.int64, device="meta")
+    labels = meta(LENGTH, dtype=torch.int64)
     kernels = compiled(chain.log_sums, logits, tokens)
     kernels += compiled(chain.log_sums, found, lists, found, int32(1489))
     kernels += compiled(chain.ways, weights, weights, edges, fp32(2, states), (LENGTH // 2, fp32(states)))
