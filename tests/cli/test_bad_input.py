@@ -1,5 +1,6 @@
 """Bad input: exit code 2, one sentence on standard error, nothing on standard output, nothing written."""
 
+import errno
 import json
 from pathlib import Path
 
@@ -102,6 +103,15 @@ def test_an_unreachable_hub(cli: Cli) -> None:
 def test_a_model_that_is_nothing(cli: Cli, command: str) -> None:
     args = ("Hello", "--model", "no such thing") if command == "generate" else ("no such thing",)
     refused(cli, "is neither 'tiny', nor a folder, nor a hub id", command, *args)
+
+
+def test_a_file_that_fails_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **more: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "runs/x/model.safetensors")
+
+    monkeypatch.setattr("redraft.cli.train.run", full)
+    outcome = cli("train", "a.toml")
+    assert (outcome.code, outcome.err) == (1, "error: runs/x/model.safetensors: No space left on device.\n")
 
 
 def test_an_unknown_command(cli: Cli) -> None:

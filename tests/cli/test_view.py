@@ -1,5 +1,6 @@
 """The live view: what each position looks like, what fits the terminal, what stays when it is over."""
 
+import dataclasses
 import io
 import re
 from pathlib import Path
@@ -134,6 +135,10 @@ class TestStatus:
     def test_everything_fits_80_columns(self) -> None:
         line = status_line(self.progress, 80, UNICODE).plain
         assert line == "canvas 3 · step 7/48 · ━━━━━━────── · 32/64 accepted · 1.23 nats · 88 tok/s"
+
+    def test_a_slow_speed_keeps_a_digit_that_says_something(self) -> None:
+        slow = dataclasses.replace(self.progress, speed=0.44)
+        assert status_line(slow, 80, UNICODE).plain.endswith("0.4 tok/s")
 
     @pytest.mark.parametrize("width", range(1, 90))
     def test_it_never_wraps_and_keeps_the_step_longest(self, width: int) -> None:

@@ -181,10 +181,15 @@ def status_line(progress: Progress, width: int, glyphs: Glyphs) -> Text:
         "entropy": f"{progress.entropy:.2f} nats",
     }
     if progress.speed is not None:
-        parts["speed"] = f"{progress.speed:.0f} tok/s"
+        parts["speed"] = f"{rate(progress.speed)} tok/s"
     for dropped in ("", "bar", "entropy", "canvas", "accepted", "speed"):
         parts.pop(dropped, None)
         line = glyphs.dot.join(parts.values())
         if len(line) <= width:
             break
     return Text(line[:width], "dim", no_wrap=True, end="")
+
+
+def rate(speed: float) -> str:
+    """A speed with two digits that say something."""
+    return f"{speed:.1f}" if speed < 10 else f"{speed:.0f}"

@@ -80,7 +80,9 @@ def main(args: Sequence[str] | None = None) -> int:
         # Whoever read our output has left; keep Python from complaining about it when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
-    except (RedraftError, OSError, MemoryError) as error:
+    except OSError as error:
+        return _fail(_about_file(error), EXIT_FAILED)
+    except (RedraftError, MemoryError) as error:
         return _fail(str(error) or type(error).__name__, EXIT_FAILED)
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported here
@@ -95,6 +97,13 @@ def _usage(error: Exception) -> int:
     context = getattr(error, "ctx", None)
     hint = f" See `{context.command_path} --help`." if context is not None else ""
     return _fail(message.rstrip(".") + "." + hint, EXIT_BAD_INPUT)
+
+
+def _about_file(error: OSError) -> str:
+    """What went wrong, and with which file, without a number that only programmers know."""
+    if error.filename is None or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}."
 
 
 def _fail(message: str, code: int) -> int:

@@ -27,7 +27,8 @@ def quantize(
     from redraft.model.folders import resolve_folder
     from redraft.model.quantize import quantize_folder
 
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("quantizing", total=None)
         summary = quantize_folder(
             resolve_folder(model),

@@ -11,7 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from redraft.cli.answer import INTERRUPTED, Screen, Tally, follow
-from redraft.cli.canvas import Progress, Vocabulary, crop, draft_text, look_of, status_line
+from redraft.cli.canvas import Progress, Vocabulary, crop, draft_text, look_of, rate, status_line
 from redraft.cli.printable import printable
 from redraft.config import resolve_settings
 from redraft.diffusion.records import Commit, DenoiseStep, Record
@@ -167,7 +167,7 @@ class LiveScreen:
 
 
 def summary(tally: Tally, *, timed: bool = True) -> Text:
-    """One dim line: canvases, steps, tokens, speed, and how the answer ended if that is worth knowing."""
+    """One dim line: canvases, steps, tokens, time, and how the answer ended if that is worth knowing."""
     stats = tally.stats()
     parts = ["interrupted before the first canvas was committed"]
     if stats is not None:
@@ -177,7 +177,7 @@ def summary(tally: Tally, *, timed: bool = True) -> Text:
             f"{stats.tokens} token{'' if stats.tokens == 1 else 's'}",
             f"{stats.tokens_per_forward:.1f} per forward",
         ]
-        parts += [f"{stats.tokens_per_second:.0f} tok/s"] if timed else []
+        parts += [f"{stats.seconds:.1f} s", f"{rate(stats.tokens_per_second)} tok/s"] if timed else []
         ending = {"length": "cut at --max-tokens", INTERRUPTED: "interrupted"}.get(tally.finish_reason or "")
         parts += [ending] if ending else []
     return Text(" \u00b7 ".join(parts), "dim")
