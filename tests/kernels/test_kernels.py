@@ -12,7 +12,7 @@ from torch import Tensor
 
 from redraft import kernels
 from redraft.errors import SettingError
-from redraft.kernels import TABLE, cuda, eager
+from redraft.kernels import TABLE, cpu, cuda, eager
 
 DTYPES = [torch.float32, torch.bfloat16]
 
@@ -102,6 +102,23 @@ def test_expectation(dtype: torch.dtype, vocab: int) -> None:
     assert_as_exact_as_eager("expectation", "cpu", dtype, probabilities, normal(vocab, 64, seed=1))
 
 
+SHARPNESS = {"all settled": 60.0, "none settled": 3.0, "some settled": 14.0}
+
+
+@pytest.mark.parametrize("sharpness", SHARPNESS)
+def test_expectation_of_settled_rows(threads: int, sharpness: str) -> None:
+    """Settled rows take a way of their own: it drops next to nothing, and no row's result depends on the others."""
+    weight = normal(4096, 64, seed=1)
+    probabilities = (normal(48, 4096) * SHARPNESS[sharpness]).softmax(-1).float()
+    few = probabilities.topk(32).values.double().sum(-1) > 1 - 0.9 * cpu.DROPPED
+    assert {"all settled": few.all(), "none settled": not few.any(), "some settled": 0 < few.sum() < 48}[sharpness]
+    ours = cpu.expectation(probabilities, weight.float())
+    largest = weight.norm(dim=-1).max()
+    assert (ours - probabilities.double() @ weight).norm(dim=-1).max() <= 2 * cpu.DROPPED * largest
+    for rows in ([5], list(range(7, 30)), list(range(47, -1, -1))):
+        assert torch.equal(cpu.expectation(probabilities[rows], weight.float()), ours[rows])
+
+
 def masks(count: int, keys: int) -> dict[str, Tensor | None]:
     query = torch.arange(keys - count, keys)[:, None]
     key = torch.arange(keys)[None]
@@ -157,8 +174,6 @@ def test_experts_as_grouped_products(choice: str) -> None:
 
 
 def test_input_major_weights_change_nothing_but_the_memory() -> None:
-    from redraft.kernels import cpu
-
     index = CHOICES["uneven"](50)
     x, weight = normal(50, 64).float(), normal(50, 2).abs().float()
     gate_up, down = 0.2 * normal(8, 96, 64).float(), 0.2 * normal(8, 64, 48).float()
