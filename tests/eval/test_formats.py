@@ -46,6 +46,10 @@ def test_formats_differ_from_the_full_model_in_order_of_their_bits(llm: LLM) -> 
         assert torch.equal(tensor, before[name])
 
 
-def test_an_unknown_format_is_refused(llm: LLM) -> None:
+def test_unknown_formats_and_groups_that_do_not_fit_are_refused_at_once(llm: LLM) -> None:
+    heard: list[str] = []
     with pytest.raises(SettingError, match="format is 'int2'"):
-        compare(llm, [[2]], {}, formats=["int2"])
+        compare(llm, [[2]], {}, formats=["int2"], progress=heard.append)
+    with pytest.raises(SettingError, match="group is 7"):
+        compare(llm, [[2]], {}, group=7, progress=heard.append)
+    assert not heard

@@ -77,10 +77,8 @@ def compare(
     `prompts` (token ids) are answered with one canvas each for the teacher-forced part. Raises `SettingError` for an
     unknown format and a group that does not divide.
     """
-    for format in formats:
-        if format not in FORMATS:
-            raise SettingError(f"format is {format!r}; it must be one of {', '.join(FORMATS)}.")
     original = {name: tensor.clone() for name, tensor in llm.model.state_dict().items()}
+    _check(formats, group, original)
     passes = [taken for prompt in prompts for taken in _record(llm, prompt, seed)]
     results = []
     try:
@@ -92,6 +90,15 @@ def compare(
     finally:
         llm.model.load_state_dict(original)
     return results
+
+
+def _check(formats: Sequence[str], group: int, weights: Mapping[str, Tensor]) -> None:
+    for format in formats:
+        if format not in FORMATS:
+            raise SettingError(f"format is {format!r}; it must be one of {', '.join(FORMATS)}.")
+        for name, weight in weights.items():
+            if format_of(name, format) == "int4":
+                quantize_int4(weight[..., :1, :], group)  # refuses a group that does not divide, before any answer
 
 
 def _rounded(name: str, weight: Tensor, format: str, group: int) -> Tensor:
