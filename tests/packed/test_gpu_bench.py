@@ -14,7 +14,8 @@ from redraft.bench.gpu import require_gpu
 from redraft.bench.random_weights import STD, random_source
 from redraft.bench.results import write_results
 from redraft.bench.roofline import Ceilings, floor_ms, step_components
-from redraft.bench.step import PARTS, Board, StepCase
+from redraft.bench.step import PARTS, Board, PartTime, StepCase, StepResult, cases
+from redraft.cli import bench_gpu
 from redraft.cli.main import app, main
 from redraft.errors import SettingError
 from redraft.kernels.switches import OPERATIONS
@@ -63,6 +64,7 @@ def test_the_board_runs_prompts_longer_than_the_window_and_steps(monkeypatch: py
     board = Board(model, StepCase(batch=2, context=1100, steps=2))
     board.prefill()
     assert board.engine_ms() > 0
+    assert Board(model, StepCase(batch=17, context=16)).fused_ms() is None
     drafted = board.runner.run(board.steps_at(1))
     assert [one.slot for one in drafted] == [0, 1]
     assert not any(one.converged for one in drafted)
@@ -120,6 +122,33 @@ def test_roofline_prints_json_last_and_writes_where_it_is_told(tmp_path: Path) -
 def test_batches_must_be_numbers() -> None:
     done = CliRunner().invoke(app, ["bench", "roofline", "--batch", "1,x"])
     assert isinstance(done.exception, SettingError)
+
+
+@pytest.mark.parametrize(("fused", "rate"), [(12.0, 2000.0), (None, None)])
+def test_a_step_is_told_in_words_and_json(
+    fused: float | None, rate: float | None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    parts = (PartTime(name="experts", ms=6.0, floor_ms=5.0, operations={"experts": 6.0}),)
+    memory = {"weights": 26.1, "peak": 27.0, "process": 28.0, "sampler": 0.5}
+    result = StepResult(
+        case=StepCase(batch=1, context=1024, steps=12), quantization="fp8", dtype="bfloat16",
+        engine_ms=(10.5, 10.0, 11.0), graph_ms=(10.0,), fused_ms=fused, parts=parts, floor_ms=7.0,
+        distinct_experts=128.0, memory=memory, canvas_length=255,
+    )  # fmt: skip
+    found = json.loads(json.dumps(result.to_dict()))
+    assert (found["ms_per_forward"], found["percent_of_floor"]) == (10.5, 66.7)
+    assert found["tokens_per_second_fused_commit"] == rate
+    assert found["memory"]["sampler"] == 0.5
+    bench_gpu._print("26b-a4b", result)
+    shown = capsys.readouterr().out
+    assert "10.50 ms per forward" in shown
+    assert ("commit fused" in shown) == (fused is not None)
+
+
+def test_more_canvases_than_a_graph_holds_are_refused() -> None:
+    assert [case.batch for case in cases([1, 32], [16], steps=1, repeats=1)] == [1, 32]
+    with pytest.raises(SettingError, match=r"^batch is 33; a graph holds at most 32 canvases\.$"):
+        cases([4, 33], [16], steps=1, repeats=1)
 
 
 @no_gpu

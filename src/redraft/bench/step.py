@@ -20,9 +20,10 @@ from redraft.bench.gpu import device_facts, free_cached_memory, milliseconds, ve
 from redraft.bench.roofline import Ceilings, Component, floor_ms, step_components
 from redraft.diffusion.schedule import temperature
 from redraft.engine.graph_buffers import StepBuffers
-from redraft.engine.graph_runner import GraphRunner
+from redraft.engine.graph_runner import BUCKETS, GraphRunner
 from redraft.engine.graph_step import new_slots, sample
 from redraft.engine.work import PAGE, Denoise, Encode, Limits
+from redraft.errors import SettingError
 from redraft.kernels.switches import Operation, watching
 from redraft.kernels.triton.routing import Routing
 from redraft.kernels.triton.segments import DENOISE
@@ -74,7 +75,8 @@ class PartTime:
 class StepResult:
     """One case's figures, in milliseconds per forward of the whole batch.
 
-    engine_ms  with the host, of every repetition; graph_ms without; fused_ms the graph of all commits with first steps
+    engine_ms  with the host, of every repetition; graph_ms without
+    fused_ms   the graph of all commits with first steps; None where no graph holds so many segments
     """
 
     case: StepCase
@@ -82,7 +84,7 @@ class StepResult:
     dtype: str
     engine_ms: tuple[float, ...]
     graph_ms: tuple[float, ...]
-    fused_ms: float
+    fused_ms: float | None
     parts: tuple[PartTime, ...]
     floor_ms: float
     distinct_experts: float
@@ -95,12 +97,12 @@ class StepResult:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
-        tokens, steps = self.case.batch * self.canvas_length, self.case.steps
+        tokens, steps, fused = self.case.batch * self.canvas_length, self.case.steps, self.fused_ms
         return {
             "ms_per_forward": self.ms,
             "ms_per_forward_spread": spread(list(self.engine_ms)),
             "graph_ms": spread(list(self.graph_ms)),
-            "fused_commit_ms": round(self.fused_ms, 3),
+            "fused_commit_ms": fused and round(fused, 3),
             "floor_ms": round(self.floor_ms, 3),
             "percent_of_floor": round(100 * self.floor_ms / self.ms, 1),
             "batch": self.case.batch,
@@ -110,7 +112,7 @@ class StepResult:
             "quantization": self.quantization,
             "distinct_experts": round(self.distinct_experts, 2),
             "tokens_per_second": round(1e3 * tokens / ((steps + 1) * self.ms), 1),
-            "tokens_per_second_fused_commit": round(1e3 * tokens / ((steps - 1) * self.ms + self.fused_ms), 1),
+            "tokens_per_second_fused_commit": fused and round(1e3 * tokens / ((steps - 1) * self.ms + fused), 1),
             "tokens_per_second_published": round(1e3 * self.case.batch * TOKENS_PER_FORWARD / self.ms, 1),
             "memory_gb": self.memory["peak"],
             "memory": self.memory,
@@ -216,8 +218,10 @@ class Board:
         with torch.inference_mode():
             return milliseconds(bucket.launch, count=10, warm=2)
 
-    def fused_ms(self) -> float:
-        """The same for a commit of every request together with its next canvas' first step."""
+    def fused_ms(self) -> float | None:
+        """The same for a commit of every request together with its next canvas' first step, if a graph holds both."""
+        if 2 * self.case.batch > BUCKETS[-1]:
+            return None
         after = self.case.context + self.config.canvas_length
         return self.graph_ms([*self._encodes(self.case.context, after), *self.steps_at(0, after)])
 
@@ -328,6 +332,8 @@ def sampler_gb(model: PackedTransformer, batch: int) -> float:
 
 
 def cases(batches: Sequence[int], contexts: Sequence[int], *, steps: int, repeats: int) -> list[StepCase]:
-    """Every batch behind every context."""
+    """Every batch behind every context. Raises `SettingError` for a batch that no graph holds."""
+    if max(batches) > BUCKETS[-1]:
+        raise SettingError(f"batch is {max(batches)}; a graph holds at most {BUCKETS[-1]} canvases.")
     base = StepCase(batch=1, context=0, steps=steps, repeats=repeats)
     return [replace(base, batch=batch, context=context) for context in contexts for batch in batches]

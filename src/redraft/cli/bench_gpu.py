@@ -206,12 +206,13 @@ def _print(model: str, result: StepResult) -> None:
         share = f"{100 * part.floor_ms / part.ms:.0f}" if part.floor_ms and part.ms else ""
         table.add_row(part.name, f"{part.ms:.3f}", f"{part.floor_ms:.3f}" if part.floor_ms else "", share)
     spread, graph = found["ms_per_forward_spread"], found["graph_ms"]
+    fused = found["tokens_per_second_fused_commit"]
     console.print(
         f"\n{model} {result.quantization or 'bf16'}, {result.case.batch} canvases behind {result.case.context} tokens: "
         f"{result.ms:.2f} ms per forward ({spread['min']:.2f} to {spread['max']:.2f}; graph {graph['median']:.2f}), "
         f"floor {result.floor_ms:.2f} ms ({found['percent_of_floor']:.0f} %)\n"
         f"{found['distinct_experts']} experts touched per layer; {found['tokens_per_second']:.0f} tokens/s at "
-        f"{result.case.steps} steps + commit, {found['tokens_per_second_fused_commit']:.0f} with the commit fused, "
+        f"{result.case.steps} steps + commit, {f'{fused:.0f} with the commit fused, ' if fused else ''}"
         f"{found['tokens_per_second_published']:.0f} at 19.7 tokens per forward; {found['memory_gb']} GB",
         markup=False,
     )
