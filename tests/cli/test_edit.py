@@ -79,6 +79,8 @@ def test_a_failure_leaves_the_file_alone(cli: Cli, folder: Path, file: Path, mon
         (("x", "--lines", "1", "--strength", "2"), "strength is 2.0; it must be between 0 and 1"),
         (("x", "--lines", "1", "--max-tokens", "500"), "max_tokens is 500"),
         (("x",), "Missing option '--lines'"),
+        (("x", "--lines", "1", "--regex", "("), "unbalanced parenthesis"),
+        (("x", "--lines", "1", "--regex", "a{99}", "--max-tokens", "2"), "shortest text that regex allows has"),
     ],
 )
 def test_bad_input(cli: Cli, folder: Path, file: Path, arguments: tuple[str, ...], words: str) -> None:
@@ -93,6 +95,14 @@ def test_files_that_are_none(cli: Cli, tmp_path: Path, file: Path) -> None:
     assert "--write needs a file" in cli("edit", "-", "x", "--lines", 1, "--write", stdin=b"a").err
     file.write_bytes(b"")
     assert "lines 1 to 1 are not in the text, which has 0" in cli("edit", file, "x", "--lines", 1).err
+
+
+def test_without_an_instruction_and_with_a_constraint(cli: Cli, folder: Path, file: Path) -> None:
+    arguments = ("--lines", 3, "--choices", "third = 4", "--choices", "third = 5", "--steps", 1, "--model", folder)
+    outcome = cli("edit", file, *arguments, "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.json["text"] in ("third = 4", "third = 5")
+    assert {"start", "end", "entropy", "settled_step"} <= outcome.json["tokens"][0].keys()
 
 
 def test_edit_is_what_the_library_does(cli: Cli, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

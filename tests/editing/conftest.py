@@ -10,6 +10,13 @@ CANVAS = 24
 
 
 @pytest.fixture(scope="session")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> LLM:
+    """One layer, to be asked a thousand times."""
+    where = write_random_model(tmp_path_factory.mktemp("quick"), canvas=CANVAS, context=256, layers=1)
+    return redraft.load(where, device="cpu", dtype="float32")
+
+
+@pytest.fixture(scope="session")
 def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
     """Canvases of 24 and a context of 512."""
     where = write_random_model(tmp_path_factory.mktemp("editing"), canvas=CANVAS, context=512)

@@ -18,5 +18,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> LLM:
+    """One layer, to be asked a thousand times."""
+    where = write_random_model(tmp_path_factory.mktemp("quick"), canvas=CANVAS, context=128, layers=1)
+    return redraft.load(where, device="cpu", dtype="float32")
+
+
+@pytest.fixture(scope="session")
 def llm(folder: Path) -> LLM:
     return redraft.load(folder, device="cpu", dtype="float32")

@@ -1,7 +1,8 @@
 """Real pieces of text of the kinds that break editors: each is cut at random places by the tests."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 TEXTS = [
     "def add(a: int, b: int) -> int:\n    return a + b\n\n\nclass Stack(list):\n    def peek(self):\n        pass",
@@ -15,11 +16,21 @@ TEXTS = [
 ]
 
 
-def cuts(count: int, holes: int, seed: int) -> Iterator[tuple[list[str], list[str]]]:
+def real_files() -> list[str]:
+    """The ends of this project's own files, as they are, with CRLF, and without a final newline; and `TEXTS`."""
+    here = Path(__file__).parents[2]
+    names = ("Makefile", "README.md", "docs/filling.md", "examples/router.py", "tests/filling/hard_texts.py")
+    files = [(here / name).read_bytes().decode()[-600:] for name in names]
+    return [*files, *(text.replace("\n", "\r\n") for text in files), *(text.rstrip("\n") for text in files), *TEXTS]
+
+
+def cuts(
+    count: int, holes: int, seed: int, texts: Sequence[str] = tuple(TEXTS)
+) -> Iterator[tuple[list[str], list[str]]]:
     """`count` times the pieces of a text around `holes` holes, and what stood in the holes, which may be nothing."""
     rng = random.Random(seed)
     while count:
-        text = rng.choice(TEXTS)
+        text = rng.choice(texts)
         edges = sorted(rng.randrange(len(text) + 1) for _ in range(2 * holes))
         spans = list(zip(edges[::2], edges[1::2], strict=True))
         starts, ends = [0, *(end for _, end in spans)], [*(start for start, _ in spans), len(text)]

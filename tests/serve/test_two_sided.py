@@ -43,6 +43,23 @@ def test_edit_changes_the_span_alone(http: httpx.Client) -> None:
     assert "edit" in http.post("/v1/edits/next", json=proposed).json()
 
 
+def test_what_a_filling_must_be(http: httpx.Client) -> None:
+    body = {"model": "random", "prefix": "x = ", "suffix": "\n", "max_tokens": 8, "steps": 2}
+    filled = http.post("/v1/fill", json=body | {"regex": "[0-9]{3}"}).json()
+    assert len(filled["text"]) == 3
+    assert int(filled["text"]) >= 0
+    token = filled["fillings"][0]["tokens"][0]
+    assert {"start", "end", "entropy", "settled_step"} <= token.keys()
+    edit = {"model": "random", "text": "x = 17\n", "span": [4, 6], "choices": ["18", "19"], "steps": 2}
+    edited = http.post("/v1/edits", json=edit).json()
+    assert edited["text"] in ("18", "19")
+    assert edited["tokens"][0].keys() == token.keys()
+    completion = {"model": "random", "prompt": "x = ", "suffix": "\n", "choices": ["18", "19"], "confidence": True}
+    choice = http.post("/v1/completions", json=completion).json()["choices"][0]
+    assert choice["text"] in ("18", "19")
+    assert choice["redraft"]["confidence"][0].keys() == token.keys()
+
+
 def test_decide_one_and_several(http: httpx.Client) -> None:
     body = {"model": "random", "question": "Is water wet?", "choices": ["yes", "no"]}
     answer = http.post("/v1/decisions", json=body).json()
@@ -58,6 +75,11 @@ def test_decide_one_and_several(http: httpx.Client) -> None:
         ("/v1/fill", {"text": "no hole"}, "hole"),
         ("/v1/fill", {"prefix": "a"}, "give prefix and suffix, or text"),
         ("/v1/fill", {"prefix": "a", "suffix": "b", "stop": ["x"]}, "Unknown field 'stop'"),
+        ("/v1/fill", {"prefix": "a", "suffix": "b", "pins": {"0": "x"}}, "use text_pins"),
+        ("/v1/fill", {"prefix": "a", "suffix": "b", "regex": "("}, "unbalanced parenthesis"),
+        ("/v1/fill", {"prefix": "a", "suffix": "b", "regex": "a{99}", "max_tokens": 2}, "shortest text"),
+        ("/v1/fill", {"prefix": "a", "suffix": "b", "max_tokens": 400}, "may have 1 to 256 tokens"),
+        ("/v1/edits/next", {"text": "abc", "cursor": 9}, "has 3 characters"),
         ("/v1/edits", {"text": "abc", "span": [2, 9], "instruction": "x"}, "span"),
         ("/v1/edits", {"text": "abc", "span": [0, 1], "instruction": " "}, "The instruction is empty"),
         ("/v1/decisions", {"choices": ["a", "b"]}, "give question or messages"),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from redraft.cli.constraints import ConstraintOptions
 from redraft.cli.generate import facts, print_json
-from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups, read_text
+from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups, option, read_text
 from redraft.cli.replace import replace_file
 from redraft.errors import InputError
 
@@ -20,44 +21,50 @@ if TYPE_CHECKING:
 
     from redraft.editing import EditResult
 
+Write = Annotated[bool, option("--write", "Replace FILE by the edited text.")]
+
 
 @expand_groups
 def edit(
     file: Annotated[str, typer.Argument(help="A UTF-8 text; - is standard input.", metavar="FILE")],
-    instruction: Annotated[str, typer.Argument(help="What to change.", metavar="INSTRUCTION")],
-    lines: Annotated[str, typer.Option("--lines", metavar="A:B", help="The lines to change, from 1: A to B, or A.")],
-    write: Annotated[bool, typer.Option("--write", metavar="", help="Replace FILE by the edited text.")] = False,
-    strength: Annotated[
-        float,
-        typer.Option("--strength", metavar="X", help="Share that begins as noise: 0 (default) what is doubted, 1 all."),
-    ] = 0.0,
+    instruction: Annotated[
+        str | None, typer.Argument(help="What to change.", metavar="[INSTRUCTION]", show_default="repair slips")
+    ] = None,
     *,
+    lines: Annotated[str, option("--lines", "The lines to change, from 1: A to B, or A.", "A:B")],
+    write: Write = False,
+    strength: Annotated[float, option("--strength", "Share that begins as noise: 0 what is doubted, 1 all.", "X")] = 0,
     model: ModelOptions,
     sampling: SamplingOptions,
+    constraints: ConstraintOptions,
     json: JsonFlag = False,
 ) -> None:
-    """Change some lines of a file and show the difference. Everything else stays byte for byte.
+    """Change some lines of a file and show the difference.
 
+    Everything else stays byte for byte. Without INSTRUCTION only what does not fit the text around it is changed.
     --max-tokens is the longest text that may stand there; twice the old one and 16 tokens if not given.
     """
     from redraft.editing import line_span
 
     first, last = _numbers(lines)
     text = read_text(file, "The file")
-    if write and file == "-":
-        raise InputError("--write needs a file; standard input cannot be replaced.")
+    check_writable(file, write)
     span = line_span(text, first, last)
-    given = sampling.given()
-    if not instruction.strip():
+    given, limits = sampling.given(), constraints.given()
+    if instruction is not None and not instruction.strip():
         raise InputError("The instruction is empty.")
     llm = model.load()
-    with _waiting():
-        result = llm.edit(text, span, instruction, strength=strength, **given)
-    if write:
-        replace_file(Path(file), result.full_text)
-    _show(result, "stdin" if file == "-" else file, json=json)
+    with waiting("editing"):
+        result = llm.edit(text, span, instruction, strength=strength, **given, **limits)
+    finish(result, file, write=write, json=json)
     if json:
         print_json(result.to_dict() | {"diff": result.diff(file)} | facts(llm, model, given))
+
+
+def check_writable(file: str, write: bool) -> None:
+    """Raise `InputError` for standard input that should be replaced."""
+    if write and file == "-":
+        raise InputError("--write needs a file; standard input cannot be replaced.")
 
 
 def _numbers(lines: str) -> tuple[int, int]:
@@ -67,26 +74,29 @@ def _numbers(lines: str) -> tuple[int, int]:
     return int(match[1]), int(match[2] or match[1])
 
 
-def _waiting() -> AbstractContextManager[object]:
+def waiting(doing: str) -> AbstractContextManager[object]:
+    """A spinner in a terminal."""
     from rich.console import Console
 
     console = Console(stderr=True)
-    return console.status("editing") if console.is_terminal else nullcontext()
+    return console.status(doing) if console.is_terminal else nullcontext()
 
 
-def _show(result: EditResult, name: str, *, json: bool) -> None:
-    """The difference: as `patch` reads it in a pipe, in colours and with its cost in a terminal."""
+def finish(result: EditResult, file: str, *, write: bool, json: bool, note: str = "") -> None:
+    """Write the file if asked, and show the difference: as `patch` reads it in a pipe, in colours in a terminal."""
     from rich.console import Console
 
-    console = Console(highlight=False)
+    if write:
+        replace_file(Path(file), result.full_text)
+    console, name = Console(highlight=False), "stdin" if file == "-" else file
     if console.is_terminal:
-        _show_in_terminal(result, name, console)
+        _show_in_terminal(result, name, console, note)
     elif not json:
         sys.stdout.buffer.write(result.diff(name).encode("utf-8"))
         sys.stdout.buffer.flush()
 
 
-def _show_in_terminal(result: EditResult, name: str, console: Console) -> None:
+def _show_in_terminal(result: EditResult, name: str, console: Console, note: str) -> None:
     from rich.text import Text
 
     from redraft.cli.printable import printable
@@ -94,5 +104,5 @@ def _show_in_terminal(result: EditResult, name: str, console: Console) -> None:
     colours = {"+": "green", "-": "red", "@": "cyan"}
     for line in result.diff(name).splitlines():
         console.print(Text(printable(line), colours.get(line[:1], "dim")), soft_wrap=True)
-    cost = f"{result.steps} steps \u00b7 {result.seconds:.1f} s"
-    console.print(f"{result.changed:.0%} changed \u00b7 {cost}", style="dim", markup=False)
+    parts = [f"{result.changed:.0%} changed", f"{result.steps} steps", f"{result.seconds:.1f} s"]
+    console.print(" \u00b7 ".join([*parts, note] if note else parts), style="dim", markup=False)

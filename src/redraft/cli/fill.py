@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from contextlib import nullcontext
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redraft.cli.generate import facts, print_json, step_cap
+from redraft.cli.answer import Tally
+from redraft.cli.constraints import ConstraintOptions
+from redraft.cli.edit import check_writable, waiting
+from redraft.cli.generate import facts, print_json
 from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups, read_text
 from redraft.cli.replace import replace_file
 from redraft.errors import InputError
@@ -19,10 +22,14 @@ from redraft.text.pieces import HOLE, split_pieces
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from redraft.cli.view import LiveScreen
     from redraft.diffusion.records import DenoiseStep
     from redraft.filling import FillResult
     from redraft.llm import LLM
+    from redraft.text.tokenizer import Tokenizer
 
+UNSURE = 0.7
+"""Nats; a terminal underlines tokens of more entropy, which is that of two equal alternatives."""
 LEAD_LINES = 6
 """Lines before the hole that a terminal shows while the hole is filled."""
 
@@ -34,21 +41,22 @@ def fill(
     *,
     model: ModelOptions,
     sampling: SamplingOptions,
+    constraints: ConstraintOptions,
     json: JsonFlag = False,
 ) -> None:
-    """Fill the <|fill|> holes of a text, seeing both sides. Everything around the holes stays byte for byte.
+    """Fill the <|fill|> holes of a text, seeing both sides.
 
-    --max-tokens is the longest filling that is tried (32 if not given, or half the canvas where that is less).
+    Everything around the holes stays byte for byte. --max-tokens is the longest filling that is tried (32 if not given,
+    or half the canvas where that is less), and --steps is 12 if not given.
     """
     from rich.console import Console
 
     pieces = _pieces(file)
-    if write and file == "-":
-        raise InputError("--write needs a file; standard input cannot be replaced.")
-    given = sampling.given()
+    check_writable(file, write)
+    given, limits = sampling.given(), constraints.given()
     llm = model.load()
     console = Console(highlight=False)
-    result = _fill(llm, pieces, given, console)
+    result = _fill(llm, pieces, given | limits, console)
     if write:
         replace_file(Path(file), result.full_text)
     _show(result, pieces, console, write=write, json=json)
@@ -76,26 +84,41 @@ def _pieces(file: str) -> tuple[str, ...]:
 
 def _fill(llm: LLM, pieces: Sequence[str], given: dict[str, Any], console: Console) -> FillResult:
     """The fillings; a terminal shows meanwhile how the most promising length settles between its two sides."""
-    from rich.console import Console
-
-    from redraft.cli.answer import Tally
     from redraft.cli.view import LiveScreen
+    from redraft.filling import fill_settings
 
     if not console.is_terminal or console.is_dumb_terminal:
-        waiting = Console(stderr=True)
-        with waiting.status("filling") if waiting.is_terminal else nullcontext():
+        with waiting("filling"):
             return llm.fill(pieces, **given)
-    tally = Tally()
     lead = _last_lines(pieces[0]) if len(pieces) == 2 else ""
-    screen = LiveScreen(console, llm.tokenizer, llm.eos_ids, steps=step_cap(llm, given), timed=False, lead=lead,
+    steps = fill_settings(llm.defaults, given).steps
+    screen = LiveScreen(console, llm.tokenizer, llm.eos_ids, steps=steps, timed=False, lead=lead,
                         waiting="trying every length")  # fmt: skip
-
-    def show(record: DenoiseStep) -> None:
-        if record.request_id == 0:
-            screen.show(record, tally)
-
     with screen:
-        return llm.fill(pieces, on_record=show, **given)
+        return llm.fill(pieces, on_record=_Watched(screen, llm.tokenizer, lead), **given)
+
+
+class _Watched:
+    """Shows the likeliest length that has not settled yet, behind the text before the hole."""
+
+    def __init__(self, screen: LiveScreen, tokenizer: Tokenizer, lead: str) -> None:
+        self._screen, self._tokenizer, self._lead = screen, tokenizer, lead
+        self._tally = Tally()
+        self._settled: set[int] = set()
+
+    def __call__(self, record: DenoiseStep) -> None:
+        if record.step == 0 and record.request_id == 0:  # the first record of a hole
+            self._settled = set()
+            self._screen.lead = self._lead[: len(self._lead) - self._retaken(record)]
+        if record.request_id == next(rank for rank in count() if rank not in self._settled):
+            self._screen.show(record, self._tally)
+        if record.converged:
+            self._settled.add(record.request_id)
+
+    def _retaken(self, record: DenoiseStep) -> int:
+        """How many characters at the end of the lead the draft repeats, because its first token begins with them."""
+        draft = self._tokenizer.decode(record.argmax_canvas[:1])
+        return next((n for n in range(len(draft), 0, -1) if self._lead.endswith(draft[:n])), 0)
 
 
 def _last_lines(text: str) -> str:
@@ -129,6 +152,8 @@ def _show_in_terminal(result: FillResult, pieces: Sequence[str], console: Consol
 
     text = Text(printable(pieces[0]), "dim", end="")
     for filling, piece in zip(result.fillings, pieces[1:], strict=True):
-        text.append(printable(filling.text), "bold green")
+        for (start, end), token in zip(filling.offsets, filling.tokens, strict=True):
+            style = "bold green underline" if token.entropy > UNSURE else "bold green"
+            text.append(printable(filling.text[start:end]), style)
         text.append(printable(piece), "dim")
     console.print(text, soft_wrap=True, end="" if text.plain.endswith("\n") else "\n")

@@ -18,6 +18,7 @@ from redraft.cli.fill import fill
 from redraft.cli.generate import EXIT_INTERRUPTED, generate
 from redraft.cli.inspect import inspect
 from redraft.cli.merge import merge
+from redraft.cli.next_edit import next_edit
 from redraft.cli.quantize import quantize
 from redraft.cli.replay import replay
 from redraft.cli.serve import serve
@@ -38,7 +39,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 _PANELS = {
-    "Write": (generate, chat, fill, edit, decide),
+    "Write": (generate, chat, fill, edit, next_edit, decide),
     "Look": (replay, inspect),
     "Serve and measure": (serve,),
     "Make models": (train, distill, merge, quantize),

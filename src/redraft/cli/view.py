@@ -107,7 +107,7 @@ class LiveScreen:
         """`lead` stands before the draft while it settles; `waiting` says what happens until the first step."""
         self._console, self._vocabulary, self._eos_ids = console, vocabulary, eos_ids
         self._steps, self._timed = steps, timed
-        self._lead, self._waiting = Text(printable(lead), "dim"), waiting
+        self.lead, self._waiting = lead, waiting
         self._palette, self._glyphs = look_of(console)
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._open_line = ""
@@ -146,7 +146,7 @@ class LiveScreen:
     def _frame(self, record: DenoiseStep, tally: Tally) -> Group:
         width = self._console.width
         draft = draft_text(record, self._vocabulary, self._eos_ids, self._palette, self._glyphs)
-        text = self._lead + Text(self._open_line) + draft
+        text = Text(printable(self.lead), "dim") + Text(self._open_line) + draft
         room = max(self._console.height - _SPARE_LINES, 1)
         lines, self._top = crop(list(text.wrap(self._console, width)), room, self._glyphs, top=self._top)
         # The status line stays where it is while a draft gets shorter.

@@ -8,20 +8,23 @@ and the most doubtful line is edited.
 
 from __future__ import annotations
 
+import difflib
 import math
 import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
-from redraft.config import resolve_settings
 from redraft.diffusion.prefill import prefill
-from redraft.editing.api import Front, edit
+from redraft.editing.api import edit
 from redraft.editing.drafts import draft_probabilities
+from redraft.editing.reading import Front
 from redraft.editing.result import EditResult
-from redraft.editing.spans import Span, check_span, count_lines, cut, line_of, line_span
+from redraft.editing.spans import Span, check_span, count_lines, cut, line_of, line_span, split_lines
 from redraft.errors import PromptError
+from redraft.filling.api import fill_settings
 from redraft.filling.context import Context
 from redraft.filling.scoring import causal_scores
 
@@ -66,9 +69,24 @@ def next_edit(
     """
     check_span(text, (cursor, cursor))
     pairs = [_pair(one) for one in recent_edits]
-    resolve_settings(front.defaults, **{key: given[key] for key in given if key not in ("strength", "max_tokens")})
+    fill_settings(front.defaults, {name: given[name] for name in given if name not in ("strength", "on_record")})
     repeated = _repeat(front, text, cursor, pairs)
     return repeated or _doubt(front, text, cursor, pairs, given)
+
+
+def edits_between(old: str, new: str) -> tuple[list[tuple[str, str]], int]:
+    """The edits that made `new` of `old`, line by line, from top to bottom; and where the last one ends in `new`."""
+    a, b = split_lines(old), split_lines(new)
+    ends, found, cursor = [0, *accumulate(map(len, b))], list[tuple[str, str]](), 0
+    for kind, low, high, start, end in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+        if kind == "equal":
+            continue
+        cursor = ends[end]
+        if high - low == end - start:
+            found += zip(a[low:high], b[start:end], strict=True)
+        else:
+            found.append(("".join(a[low:high]), "".join(b[start:end])))
+    return found, cursor
 
 
 def _pair(raw: RecentEdit) -> tuple[str, str]:
@@ -149,6 +167,7 @@ def _replaced(text: str, span: Span, after: str, passes: int, started: float) ->
         text=after,
         full_text=text[:start] + after + text[end:],
         tokens=(),
+        offsets=(),
         steps=0,
         forwards=2 * passes,
         seconds=time.perf_counter() - started,
@@ -166,7 +185,7 @@ def _doubt(
     if doubts[span] <= 1 - DOUBTFUL:
         return None
     done = "".join(f"\n- {old!r} became {new!r}" for old, new in pairs)
-    instruction = f"These edits were just made:{done}\nMake the next one." if pairs else "Correct this line."
+    instruction = f"These edits were just made:{done}\nMake the next one." if pairs else None
     result = edit(front, text, span, instruction, **given)
     return NextEdit(edit=result, reason="doubt", confidence=doubts[span]) if result.old != result.text else None
 

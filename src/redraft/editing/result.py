@@ -7,6 +7,7 @@ from typing import Any
 
 from redraft.editing.spans import Span, changed_share, unified_diff
 from redraft.engine.request import TokenConfidence
+from redraft.filling.result import token_dicts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -16,7 +17,9 @@ class EditResult:
     span       (start, end) of what was edited, in characters of the old text
     old, text  what stood there, and what stands there now
     full_text  the whole new text
-    tokens     the new span's tokens and how sure the model was of each; the outermost ones may repeat given text
+    tokens     the new span's tokens and how sure the model was of each; the outermost ones may repeat given text;
+               none where the text was not denoised but taken over (a repeated replacement of `next_edit`)
+    offsets    for each token the characters of `text` that it covers, (start, end)
     steps      denoising steps of the chosen drafts, over all parts of the span
     forwards   passes over one canvas or one text: of all drafts, and to score them
     """
@@ -26,6 +29,7 @@ class EditResult:
     text: str
     full_text: str
     tokens: tuple[TokenConfidence, ...]
+    offsets: tuple[tuple[int, int], ...]
     steps: int
     forwards: int
     seconds: float
@@ -50,14 +54,7 @@ class EditResult:
             "text": self.text,
             "full_text": self.full_text,
             "changed": round(self.changed, 4),
-            "tokens": [
-                {
-                    "token_id": token.token_id,
-                    "entropy": round(token.entropy, 4),
-                    "settled_step": token.settled_step,
-                }
-                for token in self.tokens
-            ],
+            "tokens": token_dicts(self.tokens, self.offsets),
             "steps": self.steps,
             "forwards": self.forwards,
             "seconds": round(self.seconds, 4),

@@ -33,7 +33,7 @@ def line_span(text: str, first: int, last: int) -> Span:
     Lines end as in every editor: at a newline, a carriage return, or both.
     """
     starts, ends, at = list[int](), list[int](), 0
-    for line in _lines(text):
+    for line in split_lines(text):
         starts.append(at)
         ends.append(at + len(line.rstrip("\r\n")))
         at += len(line)
@@ -44,13 +44,13 @@ def line_span(text: str, first: int, last: int) -> Span:
 
 def line_of(text: str, cursor: int) -> int:
     """The number, from 1, of the line that a character offset is in; the last one for an offset behind all."""
-    ends = accumulate(map(len, _lines(text)))
+    ends = accumulate(map(len, split_lines(text)))
     return next((number for number, end in enumerate(ends, 1) if cursor < end), max(1, count_lines(text)))
 
 
 def count_lines(text: str) -> int:
     """How many lines a text has; one that is empty behind a final line end does not count."""
-    return len(_lines(text))
+    return len(split_lines(text))
 
 
 def changed_share(old: str, new: str) -> float:
@@ -62,12 +62,12 @@ def changed_share(old: str, new: str) -> float:
 
 def unified_diff(old: str, new: str, name: str) -> str:
     """A unified diff as `git` and `patch` write it, with three lines of context; empty if nothing changed."""
-    a, b = _lines(old), _lines(new)
+    a, b = split_lines(old), split_lines(new)
     lines = difflib.unified_diff(a, b, f"a/{name}", f"b/{name}")
     return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)
 
 
-def _lines(text: str) -> list[str]:
+def split_lines(text: str) -> list[str]:
     """Lines with their ends. `str.splitlines` would also cut at form feeds and other rare characters."""
     lines, at = list[str](), 0
     while at < len(text):

@@ -1,11 +1,13 @@
 """Filling: several holes in one text, byte-exact on all sides, of lengths that are found.
 
 seams    token healing                         hole, context      what the model sees of one hole
-settle   denoising free positions only         scoring, lengths   which length it is       api   all holes of a text
+settle   denoising free positions only         scoring, lengths   which length it is
+obeying  constraints on a hole's text          api                all holes of a text
 """
 
-from redraft.filling.api import fill
+from redraft.filling.api import fill, fill_settings
+from redraft.filling.obeying import CONSTRAINTS
 from redraft.filling.result import Filling, FillResult
 from redraft.text.pieces import HOLE, split_pieces
 
-__all__ = ["HOLE", "FillResult", "Filling", "fill", "split_pieces"]
+__all__ = ["CONSTRAINTS", "HOLE", "FillResult", "Filling", "fill", "fill_settings", "split_pieces"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,8 +14,9 @@ from redraft.errors import SettingError
 from redraft.filling.context import open_seam
 from redraft.filling.hole import GAP, Hole
 from redraft.filling.lengths import SCORED_TOKENS, Choice, Context, OnRecord, find
+from redraft.filling.obeying import CONSTRAINTS, check_language, wanted_of
 from redraft.filling.result import Filling, FillResult, confidence
-from redraft.filling.seams import Seam, Seams
+from redraft.filling.seams import LONGEST, Seam, Seams
 from redraft.model import Transformer
 from redraft.text.pieces import join_pieces, split_pieces
 from redraft.text.tokenizer import Tokenizer
@@ -47,21 +48,32 @@ def fill(
     No given text ever changes. A hole sees the text before it that fits the context, the fillings before it included,
     and pinned in its canvas the nearest text behind it; what is further away is not seen. `on_record` is called with
     the steps of the finalists of each hole, whose rank is the `request_id`: 0 is the likeliest length. `length` gives
-    the number of tokens instead of letting it be found; at a seam there may be one more.
-    Raises `PromptError` if there is nothing to fill and `SettingError` for a hole that fits no canvas.
+    the number of tokens instead of letting it be found; at a seam there may be one more. What every filling must be is
+    said with the keywords `CONSTRAINTS`, as for an answer (`redraft.constraints.build`).
+    Raises `PromptError` if there is nothing to fill, `SettingError` for a hole that fits no canvas, and
+    `ConstraintError` for a constraint that no filling of these lengths obeys.
     """
     started = time.perf_counter()
-    settings = resolve_settings(dataclasses.replace(defaults, steps=min(defaults.steps, DEFAULT_STEPS)), **given)
+    settings, wanted = fill_settings(defaults, given), wanted_of(given)
     pieces = split_pieces(text, suffix)
     sizes = _sizes(model, max_tokens, length, settings.canvas_length)
+    check_language(tokenizer, wanted, sizes.shortest, sizes.longest)
     fillings: list[Filling] = []
     for number in range(len(pieces) - 1):
         before = join_pieces(pieces[: number + 1], [filling.text for filling in fillings])
-        fillings.append(_fill(model, tokenizer, before, pieces[number + 1 :], sizes, settings, on_record))
+        fillings.append(_fill(model, tokenizer, before, pieces[number + 1 :], sizes, wanted, settings, on_record))
     texts = [filling.text for filling in fillings]
     return FillResult(
         full_text=join_pieces(pieces, texts), fillings=tuple(fillings), seconds=time.perf_counter() - started
     )
+
+
+def fill_settings(
+    defaults: GenerationSettings, given: Mapping[str, Any], steps: int = DEFAULT_STEPS
+) -> GenerationSettings:
+    """The settings of a fill with the keywords `given`; of an edit too, which has another step cap of its own."""
+    said = {name: value for name, value in given.items() if name not in CONSTRAINTS}
+    return resolve_settings(dataclasses.replace(defaults, steps=min(defaults.steps, steps)), **said)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +107,12 @@ def _fill(
     before: str,
     pieces: Sequence[str],
     sizes: _Sizes,
+    wanted: dict[str, Any],
     settings: GenerationSettings,
     on_record: OnRecord | None,
 ) -> Filling:
     """Fill the hole between a text and the pieces that follow, which have holes between them."""
-    behind_it = sizes.canvas + SCORED_TOKENS  # positions that the canvas or a score takes
+    behind_it = sizes.canvas + LONGEST + SCORED_TOKENS  # positions that the canvas or a score takes
     room = model.config.max_position_embeddings - behind_it
     if room < 1:
         raise SettingError(
@@ -108,7 +121,7 @@ def _fill(
     left = [tokenizer.bos_id, *tokenizer.encode(before, special=False)[-room:]]
     kept, first, cache, last_hidden = open_seam(model, Seams.of(tokenizer), left, behind_it)
     last, behind = _behind(tokenizer, pieces)
-    hole = Hole(tokenizer=tokenizer, behind=behind, first=first, last=last)
+    hole = Hole(tokenizer=tokenizer, behind=behind, first=first, last=last).obeying(wanted, sizes.longest)
     context = Context(
         model=model, cache=cache, last_hidden=last_hidden, view=sizes.view, canvas=sizes.canvas, settings=settings
     )

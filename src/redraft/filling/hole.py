@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from redraft.diffusion.constraint import CanvasConstraint
 from redraft.diffusion.sampler import MASKED, Distribution
-from redraft.filling.seams import Seam, Seams
+from redraft.filling.obeying import Language, Obeying, language_of
+from redraft.filling.seams import LONGEST, Seam, Seams
 from redraft.filling.settle import Guess
 from redraft.text.tokenizer import Tokenizer
 
@@ -57,21 +60,34 @@ class Hole:
     """One hole. `behind` are the given tokens that follow it, None where another hole is.
 
     `first` and `last` are the seams at both sides; their texts belong to the given text, not to the filling.
+    `language` is what the hole's tokens must spell, the seams' texts included; None if they may spell anything.
     """
 
     tokenizer: Tokenizer
     behind: tuple[int | None, ...]
     first: Seam | None
     last: Seam | None
+    language: Language | None = None
 
     @property
     def seams(self) -> int:
         """How many positions of the hole are needed for given text at most."""
-        return (self.first is not None) + (self.last is not None)
+        longest = 1 if self.language is None else LONGEST
+        return longest * (self.first is not None) + (self.last is not None)
 
     def possible(self, length: int) -> bool:
-        """Whether a hole of one position can hold what stands at both seams."""
+        """Whether `length` positions can hold what stands at both seams, and a text of the language."""
+        if self.language is not None:
+            return length in self.language.lengths
         return length > 1 or self.first is None or self.last is None or bool(self._only(1)[0])
+
+    def obeying(self, wanted: dict[str, Any], longest: int) -> Hole:
+        """The hole with the constraints that are `wanted`, for fillings of at most `longest` tokens."""
+        if not wanted:
+            return self
+        before, behind = (seam.text if seam else b"" for seam in (self.first, self.last))
+        most = longest + LONGEST * bool(before) + bool(behind)
+        return replace(self, language=language_of(self.tokenizer, wanted, most, before, behind))
 
     def guess(self, draft: Draft, canvas_length: int) -> Guess:
         """The canvas with a hole that begins as `draft`."""
@@ -80,13 +96,18 @@ class Hole:
         behind = (self.behind + (end,) * room)[:room]
         canvas = (*draft, *behind)
         free = (*range(length), *(length + i for i, token in enumerate(behind) if token is None))
-        never = torch.tensor(sorted(self.tokenizer.special_ids.values()))
         return Guess(
             tokens=tuple(end if token is None else token for token in canvas),
             free=free,
             noisy=tuple(canvas[at] is None for at in free),
-            limit=Limit(never, {at: torch.tensor(ids) for at, ids in self._only(length).items()}),
+            limit=self._limit(length),
         )
+
+    def _limit(self, length: int) -> CanvasConstraint:
+        never = torch.tensor(sorted(self.tokenizer.special_ids.values()))
+        if self.language is not None:
+            return Obeying(self.language, length, never)
+        return Limit(never, {at: torch.tensor(ids) for at, ids in self._only(length).items()})
 
     def text(self, ids: Sequence[int]) -> str:
         """What the hole's tokens add between the given texts."""

@@ -32,13 +32,14 @@ Prior = Callable[[tuple[int, ...]], float]
 
 @dataclass(eq=False, slots=True)
 class Candidate:
-    """One length of a hole: its records so far, and the score of its latest draft."""
+    """One length of a hole: its records so far, and its score, which is that of the text `judged`."""
 
     hole: Hole
     length: int
     guess: Guess
     records: list[DenoiseStep] = field(default_factory=list)
     score: float = float("-inf")
+    judged: tuple[int, ...] = ()
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -81,26 +82,31 @@ def find(
     for steps, count in STAGES:
         for batch in batches:
             batch.run(steps)
-        score(context, left, prior)
-        scored += len(left)
+        scored += score(context, left, prior)
         left = sorted(left, key=lambda candidate: -candidate.score)[:count]
         for batch in batches:
             batch.keep(left)
     for batch in batches:
         batch.finish(left, on_record)
-    score(context, left, prior)
+    scored += score(context, left, prior)
     best = max(left, key=lambda candidate: candidate.score)
-    forwards = sum(len(candidate.records) for candidate in candidates) + scored + len(left)
+    forwards = sum(len(candidate.records) for candidate in candidates) + scored
     return Choice(best, tuple(sorted(candidate.length for candidate in left)), forwards)
 
 
-def score(context: Context, candidates: Sequence[Candidate], prior: Prior) -> None:
-    """Causal log-likelihoods of the latest drafts, each with the first given tokens behind it, and their prior."""
-    cache = context.cache.copy([0] * len(candidates))
-    last = context.last_hidden.expand(len(candidates), -1)
-    scores = causal_scores(context.model, cache, last, [candidate.scored for candidate in candidates])
-    for candidate, logprobs in zip(candidates, scores, strict=True):
-        candidate.score = sum(logprobs) + prior(candidate.tokens)
+def score(context: Context, candidates: Sequence[Candidate], prior: Prior) -> int:
+    """Score the drafts that have changed: causal log-likelihood with the first given tokens behind it, and prior.
+
+    Returns how many there were.
+    """
+    changed = [candidate for candidate in candidates if candidate.judged != candidate.scored]
+    if not changed:
+        return 0
+    texts = [candidate.scored for candidate in changed]
+    cache, last = context.cache.copy([0] * len(changed)), context.last_hidden.expand(len(changed), -1)
+    for candidate, text, logprobs in zip(changed, texts, causal_scores(context.model, cache, last, texts), strict=True):
+        candidate.score, candidate.judged = sum(logprobs) + prior(candidate.tokens), text
+    return len(changed)
 
 
 class _Batch:

@@ -38,19 +38,10 @@ class Filling:
         return tuple(token.token_id for token in self.tokens)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON-ready; a token has its place in `text`, its entropy, and the step at which it settled."""
+        """JSON-ready."""
         return {
             "text": self.text,
-            "tokens": [
-                {
-                    "token_id": token.token_id,
-                    "start": start,
-                    "end": end,
-                    "entropy": round(token.entropy, 4),
-                    "settled_step": token.settled_step,
-                }
-                for token, (start, end) in zip(self.tokens, self.offsets, strict=True)
-            ],
+            "tokens": token_dicts(self.tokens, self.offsets),
             "lengths": list(self.lengths),
             "steps": self.steps,
             "forwards": self.forwards,
@@ -106,6 +97,20 @@ class FillResult:
             "forwards": self.forwards,
             "seconds": round(self.seconds, 4),
         }
+
+
+def token_dicts(tokens: Sequence[TokenConfidence], offsets: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
+    """JSON-ready: each token's place in the text, its entropy in nats, and the step at which it settled."""
+    return [
+        {
+            "token_id": token.token_id,
+            "start": start,
+            "end": end,
+            "entropy": round(token.entropy, 4),
+            "settled_step": token.settled_step,
+        }
+        for token, (start, end) in zip(tokens, offsets, strict=True)
+    ]
 
 
 def confidence(records: Sequence[DenoiseStep], positions: Sequence[int]) -> tuple[TokenConfidence, ...]:

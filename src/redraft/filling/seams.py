@@ -11,7 +11,6 @@ import weakref
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice, takewhile
 
 from redraft.text.tokenizer import Tokenizer
 
@@ -82,5 +81,7 @@ _KNOWN: weakref.WeakKeyDictionary[Tokenizer, Seams] = weakref.WeakKeyDictionary(
 
 def _starting(entries: list[tuple[bytes, int]], text: bytes) -> tuple[int, ...]:
     """Ids of the sorted entries whose bytes begin with `text`."""
-    found = islice(entries, bisect_left(entries, (text, -1)), None)
-    return tuple(sorted(id for _, id in takewhile(lambda entry: entry[0].startswith(text), found)))
+    low = bisect_left(entries, (text, -1))
+    behind = text.rstrip(b"\xff")  # the next text that does not begin with it has its last byte one higher
+    high = bisect_left(entries, (behind[:-1] + bytes([behind[-1] + 1]), -1)) if behind else len(entries)
+    return tuple(sorted(id for _, id in entries[low:high]))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -51,8 +52,9 @@ class Settling:
         self._model, self._cache, self._guesses, self._settings = model, cache, guesses, settings
         self._tokens = torch.tensor([guess.tokens for guess in guesses], device=model.device)  # [B,L]
         self._free = [torch.tensor(guess.free, device=model.device) for guess in guesses]  # B x [F]
-        self._states = {row: self._begin(row) for row in range(len(guesses))}
         self._next = 0
+        noise = self._drawn("initial").tokens  # [L]
+        self._states = {row: self._begin(row, noise) for row in range(len(guesses))}
 
     @property
     def open(self) -> list[int]:
@@ -66,7 +68,7 @@ class Settling:
     @torch.inference_mode()
     def step(self) -> list[DenoiseStep]:
         """One step of every open guess."""
-        rows, draws = list(self._states), self._draws()
+        rows, draws = list(self._states), self._drawn("step")
         canvas = torch.stack([self._canvas(row) for row in rows])  # [B,L]
         soft = torch.stack([self._soft(row) for row in rows]) if self._next else None  # [B,L,D]
         hidden = self._model.denoise(canvas, self._cache.select(rows), soft)
@@ -84,21 +86,16 @@ class Settling:
         self._next += 1
         return records
 
-    def _begin(self, row: int) -> CanvasState:
+    def _begin(self, row: int, noise: Tensor) -> CanvasState:
         guess, free = self._guesses[row], self._free[row]
         noisy = torch.tensor(guess.noisy, device=self._model.device)
-        noise = draw(self._seeds, 0, 0, len(guess.tokens), self._model.config.vocab_size, "initial").tokens[0]
         return begin(torch.where(noisy, noise[free], self._tokens[row, free]), guess.limit)
 
-    def _draws(self) -> Draws:
-        """Every guess draws the same numbers; they differ in what they hold."""
-        vocab, length = self._model.config.vocab_size, self._tokens.shape[1]
-        draws = draw(self._seeds, 0, self._next, length, vocab, "step")
+    def _drawn(self, purpose: Literal["initial", "step"]) -> Draws:
+        """The random numbers [L] of the next step. Every guess draws the same; they differ in what they hold."""
+        seeds = torch.tensor([self._settings.seed], device=self._model.device)
+        draws = draw(seeds, 0, self._next, self._tokens.shape[1], self._model.config.vocab_size, purpose)
         return Draws(draws.uniform[0], draws.tokens[0])
-
-    @property
-    def _seeds(self) -> Tensor:
-        return torch.tensor([self._settings.seed], device=self._model.device)
 
     def _canvas(self, row: int) -> Tensor:
         return self._tokens[row].index_copy(0, self._free[row], self._states[row].canvas)

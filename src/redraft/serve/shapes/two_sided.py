@@ -12,7 +12,7 @@ from redraft.serve.shapes.common import Constraints, Sampling, Seed, Shape, Toke
 
 
 class Obeying(Sampling, Constraints):
-    """The constraints of an answer, for the text of a hole or a span; `pins` counts tokens of an answer."""
+    """The constraints of an answer, for the text of a hole or a span, but `pins`, which count tokens."""
 
     def wanted(self) -> dict[str, Any]:
         """Settings and constraints as `LLM.fill` and `LLM.edit` take them."""
@@ -21,7 +21,7 @@ class Obeying(Sampling, Constraints):
     @model_validator(mode="after")
     def _no_pins(self) -> Self:
         if self.pins is not None:
-            raise PydanticCustomError("contradiction", "pins belong to an answer; what stands around a hole is pinned")
+            raise PydanticCustomError("contradiction", "pins count tokens of an answer; use text_pins")
         return self
 
 

@@ -1,0 +1,64 @@
+"""`redraft next-edit`: what is due next in a file that was just edited, as a diff or in place."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+import typer
+
+from redraft.cli.edit import Write, check_writable, finish, waiting
+from redraft.cli.generate import facts, print_json
+from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups, option, read_text
+from redraft.errors import InputError
+
+
+@expand_groups
+def next_edit(
+    file: Annotated[str, typer.Argument(help="A UTF-8 text; - is standard input.", metavar="FILE")],
+    *,
+    since: Annotated[str | None, option("--since", "The text before the edits; - is standard input.", "OLD")] = None,
+    at: Annotated[
+        str | None, option("--at", "Where the cursor is, from 1.", "LINE[:COLUMN]", default="behind the last edit")
+    ] = None,
+    write: Write = False,
+    model: ModelOptions,
+    sampling: SamplingOptions,
+    json: JsonFlag = False,
+) -> None:
+    """Propose the edit that follows from those just made.
+
+    Nothing is printed if none is due. For example: git show HEAD:FILE | redraft next-edit FILE --since -
+    """
+    from redraft.editing import edits_between
+
+    if since is None and at is None:
+        raise InputError("Give the text before the edits with --since, or the cursor with --at.")
+    if since == file == "-":
+        raise InputError("FILE and --since cannot both be standard input.")
+    check_writable(file, write)
+    text = read_text(file, "The file")
+    recent, cursor = ([], 0) if since is None else edits_between(read_text(since, "The older text"), text)
+    cursor = cursor if at is None else _offset(text, at)
+    given = sampling.given()
+    llm = model.load()
+    with waiting("looking for the next edit"):
+        found = llm.next_edit(text, cursor, recent, **given)
+    if found is not None:
+        finish(found.edit, file, write=write, json=json, note=f"{found.reason}, {found.confidence:.0%} sure")
+    elif not json:
+        typer.echo("Nothing is due.", err=True)
+    if json:
+        proposal = None if found is None else found.to_dict() | {"diff": found.edit.diff(file)}
+        print_json({"edit": proposal} | facts(llm, model, given))
+
+
+def _offset(text: str, at: str) -> int:
+    """The character offset of LINE[:COLUMN]; a column behind the line is its end."""
+    from redraft.editing import line_span
+
+    match = re.fullmatch(r"(\d+)(?::(\d+))?", at)
+    if match is None or match[2] == "0":
+        raise InputError(f"--at is {at!r}; it must be LINE or LINE:COLUMN, both from 1, such as 12:5.")
+    start, end = line_span(text, int(match[1]), int(match[1]))
+    return min(start + int(match[2] or 1) - 1, end)

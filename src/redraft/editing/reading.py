@@ -1,0 +1,61 @@
+"""What the model reads before it edits a span: a request in its chat format, or the text alone if nothing is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from redraft.config import GenerationSettings
+from redraft.editing.spans import Span
+from redraft.errors import PromptError, SettingError
+from redraft.model import Transformer
+from redraft.text.edit_request import edit_request
+from redraft.text.tokenizer import Tokenizer
+
+SHOWN = 4000
+"""Characters of the text that are read on each side of the span at most, fewer where they do not fit."""
+LEAD = 64
+"""Tokens before the span that the answer repeats, so that it goes on from them."""
+
+
+class Front(Protocol):
+    """The part of `redraft.llm.LLM` that editing needs."""
+
+    @property
+    def model(self) -> Transformer: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def defaults(self) -> GenerationSettings: ...
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]: ...
+
+
+def context_ids(
+    front: Front, instruction: str | None, text: str, span: Span, before: Sequence[int], room: int
+) -> list[int]:
+    """Token ids up to the span, of which `before` are those of the text before it; they leave `room` in the context.
+
+    Raises `PromptError` or `SettingError` if that is impossible.
+    """
+    if instruction is not None:
+        return [*_request(front, instruction, text, span, room + LEAD), *before[-LEAD:]]
+    context = front.model.config.max_position_embeddings
+    if context - room < 1:
+        raise SettingError(f"A canvas of {room} leaves no room in the context of {context}.")
+    most = context - room - 1
+    return [front.tokenizer.bos_id, *(before[-most:] if most else ())]
+
+
+def _request(front: Front, instruction: str, text: str, span: Span, room: int) -> list[int]:
+    """The instruction and as much of the text around the span as the context has room for."""
+    start, end = span
+    context, shown = front.model.config.max_position_embeddings, SHOWN
+    while True:
+        before, behind = text[max(0, start - shown) : start], text[end : end + shown]
+        content = edit_request(instruction, before, text[start:end], behind)
+        ids = front.encode_chat([{"role": "user", "content": content}])
+        if len(ids) + room <= context:
+            return ids
+        if not shown:
+            raise PromptError(f"The instruction and the span have {len(ids)} tokens; they do not fit {context}.")
+        shown //= 2

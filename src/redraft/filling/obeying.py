@@ -1,0 +1,91 @@
+"""What a filling must be: the constraints of an answer, on the text of a hole or of an edited span.
+
+The automaton is over the hole's bytes: the given text that the hole repeats at its first seam, the filling, and that of
+its last seam. So what obeys grows together with the given text like any other filling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from redraft.constraints import build
+from redraft.constraints.answer import AutomatonConstraint
+from redraft.diffusion.sampler import MASKED, Distribution, joined
+from redraft.errors import ConstraintError
+from redraft.text.tokenizer import Tokenizer
+
+CONSTRAINTS = (
+    "choices", "regex", "json_schema", "json_object", "template", "text_pins", "must_include", "forbidden", "strict",
+)  # fmt: skip
+"""The keywords of `redraft.constraints.build` that say something of a hole's text."""
+
+
+def wanted_of(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The constraints among keywords."""
+    return {name: given[name] for name in CONSTRAINTS if given.get(name) is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Language:
+    """The texts that a hole may hold, and how many tokens these can have."""
+
+    constraint: AutomatonConstraint
+    lengths: frozenset[int]
+
+
+def language_of(
+    tokenizer: Tokenizer, wanted: dict[str, Any], longest: int, before: bytes = b"", behind: bytes = b""
+) -> Language | None:
+    """`before`, what is wanted and not empty, and `behind`, in at most `longest` tokens; None if nothing is wanted.
+
+    Raises `ConstraintError`.
+    """
+    found = build(tokenizer, around=(before, behind), **wanted, allow_empty=False) if wanted else None
+    return None if found is None else Language(found, frozenset(found.lengths(longest)))
+
+
+def check_language(tokenizer: Tokenizer, wanted: dict[str, Any], shortest: int, longest: int) -> None:
+    """Raise `ConstraintError` if nothing that is wanted has `shortest` to `longest` tokens; needs no model."""
+    language = language_of(tokenizer, wanted, longest)
+    if language is None or any(length >= shortest for length in language.lengths):
+        return
+    names, least = " with ".join(wanted), int(language.constraint.automaton.distance[0])
+    if least <= longest:
+        raise ConstraintError(f"{names} allows no text of exactly {longest} tokens.")
+    raise ConstraintError(f"The shortest text that {names} allows has {least} tokens; the most here are {longest}.")
+
+
+class Obeying:
+    """A `CanvasConstraint`: the first free positions are a text of a language; no special token at the others."""
+
+    def __init__(self, language: Language, length: int, never: Tensor) -> None:
+        self._hole = language.constraint.exactly(length)
+        self._length, self._never = length, never
+        free = self._hole.free(length)
+        self._rows = length if free is None else int(free.sum())
+
+    @property
+    def tokens(self) -> None:
+        """Any token may stand somewhere."""
+        return None
+
+    def hold(self, canvas: Tensor) -> Tensor:
+        """The canvas with tokens in place that alone are possible."""
+        return torch.cat((self._hole.hold(canvas[: self._length]), canvas[self._length :]))
+
+    def restrict(self, logits: Tensor) -> Distribution:
+        """Constrained marginals of the tempered logits [F,V] of positions about which there is a choice."""
+        others = logits[self._rows :]
+        others[:, self._never.to(logits.device)] = MASKED
+        parts = [self._hole.restrict(logits[: self._rows])] if self._rows else []
+        return joined(*parts, *([Distribution.of(others)] if len(others) else []))
+
+    def free(self, length: int) -> Tensor | None:
+        """bool [F]: positions where more than one token can stand."""
+        own = self._hole.free(self._length)
+        return None if own is None else torch.cat((own, torch.ones(length - self._length, dtype=torch.bool)))
