@@ -40,6 +40,17 @@ def test_the_other_tasks_use_their_own_sets(cli: Cli, folder: Path) -> None:
         assert outcome.json["total"] == 1
 
 
+def test_all_methods_of_infilling_are_a_table(cli: Cli, folder: Path) -> None:
+    given = ("--middle", "--except-every", 2, "--limit", 1, "--steps", 1, "--max-tokens", 2, "--model", folder)
+    outcome = cli("eval", "infill", "--method", "all", *given)
+    assert outcome.code == 0, outcome.err
+    assert [line.split()[0] for line in outcome.out.splitlines()[:3]] == ["found", "given", "left"]
+    assert outcome.json["methods"]["left"]["total"] == 1
+    assert len(outcome.json["pairs"]) == 3
+    assert "--except-every is 1; it must be at least 2" in cli("eval", "infill", "--except-every", 1).err
+    assert "found, given, left, all" in cli("eval", "infill", "--method", "both").err
+
+
 def test_bad_sets_are_refused_before_loading(cli: Cli, tmp_path: Path, puzzles: Path) -> None:
     puzzles.write_text("puzzle,solution\n123,456\n")
     assert cli("eval", "sudoku", puzzles, "--model", "/none").err.startswith(f"error: {puzzles}, line 2:")

@@ -222,6 +222,19 @@ def test_left_to_right_hides_what_is_behind_and_is_cut_where_the_answer_ends():
     assert result.records[0].forwards == 5
 
 
+def test_methods_are_compared_item_by_item():
+    answers = [ITEM.answer, ITEM.answer, "x", ITEM.answer, "x", "x"]  # found, given, left; two items each
+    done: list[tuple[int, int, int]] = []
+    compared = infill.compare(Sides(answers), [ITEM, ITEM], max_tokens=9, progress=lambda *now: done.append(now))
+    assert [result.solved for result in compared.results.values()] == [2, 1, 0]
+    assert compared.pairs == [("found", "given", 1, 0, 1.0), ("found", "left", 2, 0, 0.5), ("given", "left", 1, 0, 1.0)]
+    assert [record.id for record in compared.records][::2] == ["found:x", "given:x", "left:x"]
+    assert compared.summary()["pairs"][1] == {
+        "first": "found", "second": "left", "first_only": 2, "second_only": 0, "p": 0.5
+    }  # fmt: skip
+    assert done[-1] == (6, 6, 3)
+
+
 def test_a_method_that_is_none():
     with pytest.raises(SettingError, match="method is 'both'"):
         infill.evaluate(FixedModel([]), [ITEM], method="both")

@@ -17,6 +17,7 @@ from redraft.cli.options import (
     ModelOptions,
     SamplingOptions,
     at_least,
+    check_picture,
     expand_groups,
     option,
     whole_numbers,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from redraft.eval import EvalResult
     from redraft.eval.curve import CurvePoint
     from redraft.eval.formats import FormatResult
+    from redraft.eval.result import ItemRecord
     from redraft.eval.task import Progress, Task
 
 app = typer.Typer(no_args_is_help=True)
@@ -88,8 +90,13 @@ def smalltalk(
 def infill(
     *,
     items: ItemOptions,
-    method: Annotated[str, option("--method", "found or given length, or left: to right.", "NAME")] = "found",
+    method: Annotated[
+        str, option("--method", "found or given length, left: to right; all: a table.", "NAME")
+    ] = "found",
     middle: Annotated[bool, option("--middle", "Take out only the middle of each answer.")] = False,
+    except_every: Annotated[
+        int | None, option("--except-every", "Leave out every Nth item.", "N", default="none")
+    ] = None,
     model: ModelOptions,
     sampling: SamplingOptions,
 ) -> None:
@@ -97,11 +104,37 @@ def infill(
     from redraft.eval import DATA
     from redraft.eval import infill as task
 
-    if method not in task.METHODS:
-        raise InputError(f"--method is {method!r}; it must be one of {', '.join(task.METHODS)}.")
+    if method not in (*task.METHODS, "all"):
+        raise InputError(f"--method is {method!r}; it must be one of {', '.join(task.METHODS)}, all.")
+    at_least(2, except_every=except_every)
     every = task.read_infill_jsonl(items.file or DATA / "infill.jsonl")[:: items.every]
-    parts = [part for item in every if (part := task.middle_of(item))] if middle else every
-    _run("infill", task.evaluate, parts[: items.limit], items, model, sampling.given(), method=method)
+    kept = [item for number, item in enumerate(every) if not except_every or number % except_every]
+    parts = [part for item in kept if (part := task.middle_of(item))] if middle else kept
+    if method == "all":
+        _run_methods(parts[: items.limit], items, model, sampling.given())
+    else:
+        _run("infill", task.evaluate, parts[: items.limit], items, model, sampling.given(), method=method)
+
+
+def _run_methods(chosen: Sequence[Any], items: ItemOptions, model: ModelOptions, given: dict[str, Any]) -> None:
+    """Every method of infilling on the same items, and how each two compare item by item."""
+    from redraft.cli.trace import check_writable
+    from redraft.eval.infill import METHODS, compare
+
+    check_writable(items.records)
+    if not chosen:
+        raise InputError("No item is left to ask.")
+    llm = model.load()
+    with _bar("infill", total=len(chosen) * len(METHODS)) as progress:
+        compared = compare(llm, chosen, progress=progress, **given)
+    if items.records is not None:
+        _write_records(items.records, compared.records)
+    if not items.json:
+        for name, result in compared.results.items():
+            print(f"{name:6} {result.solved:4} of {result.total} ({result.solved / result.total:.1%})")
+        for one, other, ahead, behind, p in compared.pairs:
+            print(f"{one} alone right {ahead} times, {other} alone {behind} times: p = {p:.2g} (two-sided sign test)")
+    print_json({"eval": "infill", "model": model.model, **compared.summary(), "settings": given})
 
 
 @app.command()
@@ -195,6 +228,7 @@ def curve(
     at_least(1, limit=limit)
     if "steps" in given:
         raise InputError("--steps is what --budgets varies; leave it out.")
+    check_picture(picture)
     check_writable(picture)
     items = spread(chosen.items(file), limit)
     points, entropy = {}, {}
@@ -244,7 +278,7 @@ def _run(
     with _bar(name, total=len(chosen)) as progress:
         result = evaluate(llm, chosen, progress=progress, **given, **more)
     if items.records is not None:
-        _write_records(items.records, result)
+        _write_records(items.records, result.records)
     if not items.json:
         _print_result(name, model.model, result)
     print_json({"eval": name, "model": model.model, **result.summary(), "settings": given})
@@ -297,8 +331,8 @@ def _print_formats(results: list[FormatResult]) -> None:
     Console(highlight=False).print(table)
 
 
-def _write_records(path: Path, result: EvalResult) -> None:
+def _write_records(path: Path, records: Sequence[ItemRecord]) -> None:
     import json
 
-    lines = (json.dumps(dataclasses.asdict(record), ensure_ascii=False) for record in result.records)
+    lines = (json.dumps(dataclasses.asdict(record), ensure_ascii=False) for record in records)
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

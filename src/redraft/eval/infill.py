@@ -7,9 +7,11 @@ where the text behind the hole is hidden and the right length of what comes is t
 from __future__ import annotations
 
 import dataclasses
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -108,6 +110,67 @@ def evaluate(
         return [_left(llm, item, given) if method == "left" else _filled(llm, item, method, given) for item in batch]
 
     return evaluate_batches(items, answer, progress=progress)
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Every method on the same items."""
+
+    results: dict[Method, EvalResult]
+
+    @property
+    def pairs(self) -> list[tuple[Method, Method, int, int, float]]:
+        """For each two methods how often only the first was right, only the second, and how likely chance does that."""
+        return [
+            (one, other, *sign_test(self.results[one], self.results[other])) for one, other in combinations(METHODS, 2)
+        ]
+
+    @property
+    def records(self) -> list[ItemRecord]:
+        """Those of all methods; the id begins with the method."""
+        return [
+            dataclasses.replace(record, id=f"{method}:{record.id}")
+            for method, result in self.results.items()
+            for record in result.records
+        ]
+
+    def summary(self) -> dict[str, Any]:
+        """The figures, ready for JSON."""
+        names = ("first", "second", "first_only", "second_only", "p")
+        return {
+            "methods": {method: result.summary() for method, result in self.results.items()},
+            "pairs": [dict(zip(names, (*pair[:4], round(pair[4], 5)), strict=True)) for pair in self.pairs],
+        }
+
+
+def compare(
+    llm: Fills,
+    items: Sequence[InfillItem],
+    *,
+    progress: Progress | None = None,
+    max_tokens: int | None = None,
+    **settings: Any,
+) -> Compared:
+    """Every method on the same items; `max_tokens` is that of the length that is found."""
+    results: dict[Method, EvalResult] = {}
+    for method in METHODS:
+        done, solved = len(items) * len(results), sum(result.solved for result in results.values())
+
+        def shown(now: int, total: int, right: int, done: int = done, solved: int = solved) -> None:
+            if progress is not None:
+                progress(done + now, total * len(METHODS), solved + right)
+
+        most = {"max_tokens": max_tokens} if method == "found" and max_tokens is not None else {}
+        results[method] = evaluate(llm, items, method=method, progress=shown, **settings, **most)
+    return Compared(results)
+
+
+def sign_test(one: EvalResult, other: EvalResult) -> tuple[int, int, float]:
+    """How many items only `one` and only `other` solved, and the two-sided sign test's probability of that."""
+    pairs = [(a.solved, b.solved) for a, b in zip(one.records, other.records, strict=True)]
+    ahead, behind = pairs.count((True, False)), pairs.count((False, True))
+    tail = sum(math.comb(ahead + behind, wins) for wins in range(min(ahead, behind) + 1))
+    return ahead, behind, min(1.0, 2 * tail / 2 ** (ahead + behind))
 
 
 def _filled(llm: Fills, item: InfillItem, method: Method, given: dict[str, Any]) -> ItemRecord:
