@@ -9,6 +9,12 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from compiling import assert_fits, bf16, compiled, fp32, int32, meta, segments_of
 
+from redraft.constraints.answer import AutomatonConstraint
+from redraft.constraints.automaton import Budget
+from redraft.constraints.regex import parse_regex
+from redraft.constraints.spelling import compile_bytes
+from redraft.constraints.tokens import Ending, compile_tokens
+from redraft.constraints.vocabulary import Vocabulary
 from redraft.kernels.triton import attention, chain, head, norms, philox, qkv, self_conditioning, step, tables
 
 SEGMENTS, LENGTH, WIDTH, VOCAB, HEADS = 2, 256, 2816, 262_144, 16
@@ -150,3 +156,18 @@ def test_chain() -> None:
     kernels += compiled(chain.best_tokens, logits, labels, fp32(LENGTH, kinds), lists, tokens)
     kernels += compiled(chain.add_by_class, logits, fp32(LENGTH, kinds), int32(VOCAB), -1e4)
     assert_fits(kernels)
+
+
+def test_a_constrained_step_reads_nothing_back() -> None:
+    """Tensors without data cannot be copied to the host: all of it runs on the device that holds the logits."""
+    budget = Budget()
+    dfa = compile_bytes(parse_regex("(ab|ba){2,5}a?", budget=budget), budget)
+    spelled = Vocabulary([b"", b"a", b"b", b"ab", b"ba"], {"<eos>": 0})
+    automaton = compile_tokens(dfa, spelled, Ending((0,), (0,)), (), budget)
+    limit = AutomatonConstraint(automaton).begin().canvas(16, 9)
+    rows, width = limit.free(16), 8
+    count = 16 if rows is None else int(rows.sum())
+    found = compiled(limit.restrict, fp32(count, width))
+    names = [kernel.name for kernel in found]
+    assert names.count("_log_sums_kernel") == 5
+    assert {"_ways_kernel", "_trace_kernel", "_tokens_kernel", "_add_kernel"} <= set(names)

@@ -1,0 +1,66 @@
+"""A constrained step behind a model: looking only where there is a choice gives what looking everywhere does."""
+
+import pytest
+import torch
+
+from redraft.constraints import build
+from redraft.constraints.answer import AutomatonCanvas
+from redraft.diffusion.sampler import Prediction, predict
+from redraft.llm import LLM
+from redraft.model import Transformer
+from redraft.text.tokenizer import Tokenizer
+
+LENGTH = 24
+
+
+@pytest.fixture(scope="module")
+def model(random_llm: LLM) -> Transformer:
+    return random_llm.model
+
+
+def canvas(tokenizer: Tokenizer, **wanted: object) -> AutomatonCanvas:
+    constraint = build(tokenizer, **wanted)
+    assert constraint is not None
+    return constraint.begin().canvas(LENGTH, LENGTH)
+
+
+def seen(model: Transformer, limit: AutomatonCanvas, logprobs: int | None) -> Prediction:
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(LENGTH, model.config.hidden_size, generator=generator)
+    uniform = torch.rand(LENGTH, generator=generator, dtype=torch.float64)
+    with torch.inference_mode():
+        return predict(model, hidden, uniform, 0.6, limit, want_soft=True, logprobs=logprobs)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [{"regex": r"\d{4}-\d\d"}, {"choices": ["yes", "no"]}, {"choices": ["yes"]}, {"regex": "a+b", "pins": {0: "a"}}],
+)
+def test_few_tokens_are_as_good_as_all(model: Transformer, tokenizer: Tokenizer, wanted: dict[str, object]) -> None:
+    limit = canvas(tokenizer, **wanted)
+    assert limit.tokens is not None
+    few, all_ = seen(model, limit, None), seen(model, limit, 2)  # log-probabilities need the whole vocabulary
+    assert torch.equal(few.argmax, all_.argmax)
+    assert torch.equal(few.candidate, all_.candidate)
+    torch.testing.assert_close(few.entropy, all_.entropy, atol=1e-5, rtol=0)
+    torch.testing.assert_close(few.soft, all_.soft, atol=1e-5, rtol=1e-4)
+    assert all_.top is not None
+    assert all_.top.token_ids.shape == (LENGTH, 2)
+    assert torch.isfinite(all_.top.chosen).all()
+
+
+def test_what_is_fixed_is_certain(model: Transformer, tokenizer: Tokenizer) -> None:
+    limit = canvas(tokenizer, choices=["yes", "no"])
+    free = limit.free(LENGTH)
+    assert free is not None
+    found = seen(model, limit, None)
+    held = limit.hold(torch.zeros(LENGTH, dtype=torch.long))
+    assert torch.equal(found.argmax[~free], held[~free])
+    assert torch.equal(found.candidate[~free], held[~free])
+    assert (found.entropy[~free] == 0).all()
+    assert found.soft is not None
+    torch.testing.assert_close(found.soft[~free], model.embed(held[None])[0][~free])
+
+
+def test_a_language_of_most_tokens_has_no_short_list(tokenizer: Tokenizer) -> None:
+    assert canvas(tokenizer, regex=".*").tokens is None
