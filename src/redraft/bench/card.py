@@ -26,14 +26,13 @@ MILLISECONDS = {
 """At most so many milliseconds per forward of a batch behind 1,024 tokens on an H200."""
 
 STEPS = (
-    ("fp8", "--batch 1,4,16 --repeats 3"),
-    ("int4", "--batch 1 --context 1024,8192 --repeats 3"),
-    ("bf16", "--batch 1,4,16 --repeats 2"),
-    ("int4", "--batch 4 --repeats 2"),
+    ("fp8", "1,4,16", "--repeats 3", "4,16"),
+    ("int4", "1", "--context 1024,8192 --repeats 3", ""),
+    ("bf16", "1,4,16", "--repeats 2", "4,16"),
+    ("fp8", "32", "--steps 2 --repeats 1", ""),
+    ("int4", "4", "--repeats 2", "4"),
 )
-"""Formats and options of `bench step`."""
-MOST_CANVASES = ("fp8", "--batch 32 --steps 2 --repeats 1")
-"""Once, for its memory."""
+"""Of `bench step`: format, batches, options, and the batches that winning candidates change."""
 LEAST = 15.0
 """Seconds below which nothing more is begun."""
 GAIN = 0.98
@@ -69,10 +68,10 @@ class Card:
         result = self._run(["redraft", "bench", *arguments, "--json"], _last_json)
         return [] if result is None else result.get("results", [result])
 
-    def tests(self, folder: Path, candidates: Sequence[str] = ()) -> dict[str, Any] | None:
+    def tests(self, folders: Sequence[Path], candidates: Sequence[str] = ()) -> dict[str, Any] | None:
         """How many of the tests that need a GPU passed, and the names of those that did not."""
-        command = ["pytest", str(folder / "gpu"), str(folder / "kernels"), "-m", "gpu", "-q", "-p", "no:cacheprovider",
-                   "-W", "ignore::pytest.PytestConfigWarning"]  # fmt: skip
+        quiet = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestConfigWarning"]
+        command = ["pytest", *map(str, folders), "-m", "gpu", *quiet]
         return self._run(command, _test_counts, {"REDRAFT_CANDIDATES": ",".join(candidates)})
 
     def _run(
@@ -107,21 +106,11 @@ def measure_card(card: Card, tests: Path | None) -> dict[str, Any]:
         for name, operations in CANDIDATES.items()
     }
     winners = [name for name, trial in trials.items() if wins(shipped, trial)]
-    ways = [(), ("--candidate", ",".join(winners))] if winners else [()]
-
-    def steps_of(*cases: tuple[str, str]) -> list[dict[str, Any]]:
-        return [
-            record
-            for format, options in cases
-            for way in ways
-            for record in card.bench("step", "--random-weights", *_format(format), *options.split(), *way)
-        ]
-
-    steps = steps_of(*STEPS[:2])
-    tested = [card.tests(tests, winners if way else ()) for way in ways] if tests else []
-    steps += steps_of(*STEPS[2:]) + card.bench(
-        "step", "--random-weights", *_format(MOST_CANVASES[0]), *MOST_CANVASES[1].split()
-    )
+    steps = _steps(card, STEPS[:2], winners)
+    tested = [card.tests([tests / "gpu", tests / "kernels"])] if tests else []
+    if tests and winners:
+        tested.append(card.tests([tests / "kernels"], winners))
+    steps += _steps(card, STEPS[2:], winners)
     kernels = [
         *shipped,
         *(one for name in ("int4", "bf16") for one in card.bench("kernels", *_format(name), "--batch", "2")),
@@ -135,6 +124,17 @@ def measure_card(card: Card, tests: Path | None) -> dict[str, Any]:
         "left_out": card.left_out,
         "runs": [outcome.to_dict() for outcome in card.outcomes],
     }
+
+
+def _steps(card: Card, cases: Sequence[tuple[str, str, str, str]], winners: Sequence[str]) -> list[dict[str, Any]]:
+    """Records of steps as shipped, and again with the winners."""
+    found = []
+    for format, batches, options, changed in cases:
+        shape = ("step", "--random-weights", *_format(format), *options.split())
+        found += card.bench(*shape, "--batch", batches)
+        if winners and changed:
+            found += card.bench(*shape, "--batch", changed, "--candidate", ",".join(winners))
+    return found
 
 
 def _format(name: str) -> tuple[str, ...]:
