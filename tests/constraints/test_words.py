@@ -71,7 +71,7 @@ def test_a_thought_is_free(tokenizer: Tokenizer) -> None:
     ({"text_pins": {0: ""}}, "text_pins has no text"),
     ({"text_pins": ["a"]}, "text_pins must map"),
     ({"text_pins": {4: "a"}, "choices": ["abc"]}, "choices with text_pins allows no text"),
-    ({"text_pins": {40_000: "a"}}, "automaton of more than"),
+    ({"text_pins": {60_000: "a"}}, "automaton of more than"),
 ])  # fmt: skip
 def test_bad_pins_are_refused_in_one_sentence(tokenizer: Tokenizer, wanted: dict[str, Any], message: str) -> None:
     with pytest.raises(ConstraintError, match=message):

@@ -17,8 +17,12 @@ import numpy as np
 from redraft.constraints.expression import MAX_CODE
 from redraft.errors import ConstraintError
 
-MAX_STATES = 30_000
+MAX_STATES = 50_000
 MAX_SECONDS = 10.0
+
+
+class TooManyStatesError(ConstraintError):
+    """An automaton outgrew its budget."""
 
 
 @dataclass(slots=True)
@@ -32,7 +36,7 @@ class Budget:
     def check(self, states: int, what: str = "The constraint") -> None:
         """Raise `ConstraintError` if there are too many states or too much time has passed."""
         if states > self.states:
-            raise ConstraintError(
+            raise TooManyStatesError(
                 f"{what} needs an automaton of more than {self.states} states; shorten its repetitions or limits."
             )
         if time.thread_time() - self.started > self.seconds:
@@ -107,6 +111,7 @@ class _Subsets:
         self.first = sorted({0} | {edge for edges in nfa.edges for low, high, _ in edges for edge in (low, high + 1)})
         self._masks: dict[tuple[int, int], int] = {}
         self._closures: dict[int, frozenset[int]] = {}
+        self._partitions: dict[tuple[tuple[int, int], ...], list[tuple[int, tuple[int, ...]]]] = {}
         self._numbers: dict[frozenset[int], int] = {}
         self.subsets: list[frozenset[int]] = []
         self.rows: list[Groups] = []
@@ -128,7 +133,9 @@ class _Subsets:
     def _closure(self, state: int) -> frozenset[int]:
         """The states reached for nothing that matter: with edges, or accepting."""
         known = self._closures.get(state)
-        if known is None:
+        if known is None and not self._nfa.moves[state]:
+            known = self._closures[state] = frozenset((state,))
+        elif known is None:
             seen, stack = {state}, [state]
             while stack:
                 for target in self._nfa.moves[stack.pop()]:
@@ -150,29 +157,37 @@ class _Subsets:
         if len(edges) == 1:
             low, high, target = edges[0]
             return [(self._mask(low, high), self._number(self._closure(target)))]
-        split: list[tuple[int, frozenset[int]]] = []
-        for low, high, target in edges:
-            split = _refined(split, self._mask(low, high), target)
-        return [(mask, self._number(self._joint(targets))) for mask, targets in split]
+        partition = self._partition(tuple((low, high) for low, high, _ in edges))
+        return [(mask, self._number(self._joint({edges[i][2] for i in members}))) for mask, members in partition]
 
-    def _joint(self, targets: frozenset[int]) -> frozenset[int]:
+    def _partition(self, intervals: tuple[tuple[int, int], ...]) -> list[tuple[int, tuple[int, ...]]]:
+        """(bit set of symbol classes, which intervals hold them): many states have the same intervals."""
+        known = self._partitions.get(intervals)
+        if known is None:
+            known = []
+            for number, (low, high) in enumerate(intervals):
+                known = _refined(known, self._mask(low, high), number)
+            self._partitions[intervals] = known
+        return known
+
+    def _joint(self, targets: set[int]) -> frozenset[int]:
         if len(targets) == 1:
-            return self._closure(next(iter(targets)))
+            return self._closure(targets.pop())
         return frozenset().union(*map(self._closure, targets))
 
 
-def _refined(split: list[tuple[int, frozenset[int]]], mask: int, target: int) -> list[tuple[int, frozenset[int]]]:
-    """Add `target` to the parts of a partition that lie inside `mask`, cutting parts where needed."""
+def _refined(split: list[tuple[int, tuple[int, ...]]], mask: int, number: int) -> list[tuple[int, tuple[int, ...]]]:
+    """Add `number` to the parts of a partition that lie inside `mask`, cutting parts where needed."""
     after = []
-    for part, targets in split:
+    for part, members in split:
         if inside := part & mask:
-            after.append((inside, targets | {target}))
+            after.append((inside, (*members, number)))
             mask &= ~part
             part &= ~inside
         if part:
-            after.append((part, targets))
+            after.append((part, members))
     if mask:
-        after.append((mask, frozenset((target,))))
+        after.append((mask, (number,)))
     return after
 
 

@@ -6,7 +6,7 @@ that is not valid UTF-8. Marks (special tokens) are further symbols behind the 2
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from redraft.constraints.automaton import Budget, Dfa, Nfa, determinise, ranges_of
@@ -26,7 +26,6 @@ from redraft.constraints.expression import (
     Seq,
     intersection,
 )
-from redraft.errors import ConstraintError
 
 BYTES = 256
 _START, _END = MAX_CODE + 1, MAX_CODE + 2
@@ -105,8 +104,10 @@ class _Writer:
             case Seq(parts):
                 self._sequence(parts, start, end)
             case Alt(parts):
+                self._literals([part.string for part in parts if isinstance(part, Literal)], start, end)
                 for part in parts:
-                    self._write(part, start, end)
+                    if not isinstance(part, Literal):
+                        self._write(part, start, end)
             case Repeat(part, least, most):
                 self._repeat(part, least, most, start, end)
             case Counted():
@@ -133,12 +134,50 @@ class _Writer:
             self._nfa.edge(start, *sequence[0], target)
 
     def _literal(self, string: str, start: int, end: int) -> None:
-        symbols = string.encode() if self._as_bytes else list(map(ord, string))
+        symbols = self._symbols(string)
         for symbol in symbols[:-1]:
             after = self._nfa.state()
             self._nfa.edge(start, symbol, symbol, after)
             start = after
         self._nfa.edge(start, symbols[-1], symbols[-1], end)
+
+    def _literals(self, strings: list[str], start: int, end: int) -> None:
+        """Any of the texts: they share states where they begin alike, and where they end alike."""
+        children, stops = self._prefixes(strings)
+        states, known = [end] * len(children), dict[tuple[bool, tuple[tuple[int, int], ...]], int]()
+        for node in range(len(children) - 1, 0, -1):
+            edges = tuple((symbol, states[child]) for symbol, child in sorted(children[node].items()))
+            if not edges:
+                continue
+            here = known.get((node in stops, edges))
+            if here is None:
+                here = known[node in stops, edges] = self._nfa.state()
+                self._edges(here, edges)
+                if node in stops:
+                    self._nfa.move(here, end)
+            states[node] = here
+        self._edges(start, [(symbol, states[child]) for symbol, child in children[0].items()])
+
+    def _prefixes(self, strings: list[str]) -> tuple[list[dict[int, int]], set[int]]:
+        """A prefix tree: the children of every node by symbol, children behind their parents; where a text ends."""
+        children, stops = [dict[int, int]()], set[int]()
+        for string in strings:
+            node = 0
+            for symbol in self._symbols(string):
+                after = children[node].setdefault(symbol, len(children))
+                if after == len(children):
+                    children.append({})
+                node = after
+            self._budget.check(len(children) // 6)
+            stops.add(node)
+        return children, stops
+
+    def _symbols(self, string: str) -> Sequence[int]:
+        return string.encode() if self._as_bytes else list(map(ord, string))
+
+    def _edges(self, source: int, edges: Iterable[tuple[int, int]]) -> None:
+        for symbol, target in edges:
+            self._nfa.edge(source, symbol, symbol, target)
 
     def _sequence(self, parts: Sequence[Expression], start: int, end: int) -> None:
         if not parts:
@@ -267,9 +306,3 @@ def _split(low: int, high: int) -> list[tuple[tuple[int, int], ...]]:
             if high & block != block:
                 return _split(low, (high & ~block) - 1) + _split(high & ~block, high)
     return [tuple(zip(chr(low).encode(), chr(high).encode(), strict=True))]
-
-
-def check_possible(dfa: Dfa, what: str) -> None:
-    """Raise `ConstraintError` if the automaton accepts nothing."""
-    if dfa.empty:
-        raise ConstraintError(f"{what} allows no text at all.")

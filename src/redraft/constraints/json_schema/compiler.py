@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, TypeAlias
 
-from redraft.constraints.automaton import Budget, Dfa, Nfa, determinise, product
+from redraft.constraints.automaton import Budget, Dfa, Nfa, TooManyStatesError, determinise, product
 from redraft.constraints.expression import (
     ANY,
     EMPTY,
@@ -29,12 +29,11 @@ from redraft.constraints.expression import (
     seq,
     text,
 )
-from redraft.constraints.json_schema.formats import PATTERNS
 from redraft.constraints.json_schema.numbers import number
 from redraft.constraints.json_schema.reader import Reader
 from redraft.constraints.json_schema.shapes import Array, Node, Number, Object, Shape, String, Values, item_of
+from redraft.constraints.json_schema.strings import Strings
 from redraft.constraints.json_schema.style import EXACT_COUNT, JSON, Style
-from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import compile_codes
 from redraft.errors import ConstraintError
 
@@ -78,11 +77,15 @@ def compile_schema(schema: Any, budget: Budget, *, strict: bool, style: Style = 
     """
     if not isinstance(schema, Mapping | bool):
         raise ConstraintError(f"A schema must be an object or a bool, not {type(schema).__name__}.")
-    reader = Reader(schema, strict=strict)
+    reader, strings = Reader(schema, strict=strict), Strings(style, budget)
     for unfolding in UNFOLDINGS:
         try:
-            found = _Compiler(reader, budget, unfolding, style).node((schema,))
+            found = _Compiler(reader, strings, budget, unfolding, style).node((schema,))
         except _TooLarge:
+            continue
+        except TooManyStatesError:
+            if unfolding is UNFOLDINGS[-1]:
+                raise
             continue
         if found is NOTHING and unfolding is UNFOLDINGS[0]:
             raise ConstraintError("The schema allows no JSON at all.")
@@ -115,8 +118,9 @@ class _Known:
 
 
 class _Compiler:
-    def __init__(self, reader: Reader, budget: Budget, unfolding: Unfolding, style: Style) -> None:
-        self._reader, self._budget, self._unfolding, self._style = reader, budget, unfolding, style
+    def __init__(self, reader: Reader, strings: Strings, budget: Budget, unfolding: Unfolding, style: Style) -> None:
+        self._reader, self._strings, self._budget = reader, strings, budget
+        self._unfolding, self._style = unfolding, style
         self._open: Counter[Key] = Counter()
         self._known: dict[Key, list[_Known]] = {}
         self._met: list[set[Key]] = [set()]
@@ -171,7 +175,7 @@ class _Compiler:
             case Number():
                 return self._number(shape)
             case String():
-                return self._quoted(shape)
+                return self._strings.quoted(shape, self._unfolding.string)
             case Array():
                 return self._array(shape)
             case Object():
@@ -194,31 +198,6 @@ class _Compiler:
         if shape.excluded:
             dfa = product(dfa, compile_codes(_equal_to(shape.excluded), self._budget), self._budget, subtract=True)
         return NOTHING if dfa.empty else Machine(dfa, None)
-
-    def _quoted(self, shape: String) -> Expression:
-        return seq(self._style.quote, self._string(shape), self._style.quote)
-
-    def _string(self, shape: String) -> Expression:
-        """A string without its quotes."""
-        if not shape.patterns and not shape.formats and not shape.excluded:
-            most = None if shape.most is None else max(min(shape.most, self._unfolding.string), shape.least)
-            return self._style.free(shape.least, most, self._budget)
-        dfas = [compile_codes(parse_regex(PATTERNS[name], budget=self._budget), self._budget) for name in shape.formats]
-        wanted = [self._pattern(pattern) for pattern, positive in shape.patterns if positive]
-        dfas += [compile_codes(expression, self._budget) for expression in wanted]
-        if not dfas or shape.least or shape.most is not None:
-            dfas.append(compile_codes(repeat(chars(ANY), shape.least, shape.most), self._budget))
-        found = dfas[0]
-        for dfa in dfas[1:]:
-            found = product(found, dfa, self._budget)
-        unwanted = [self._pattern(pattern) for pattern, positive in shape.patterns if not positive]
-        unwanted += [alt(*map(text, shape.excluded))] if shape.excluded else []
-        for expression in unwanted:
-            found = product(found, compile_codes(expression, self._budget), self._budget, subtract=True)
-        return NOTHING if found.empty else self._style.machine(found, self._budget)
-
-    def _pattern(self, pattern: str) -> Expression:
-        return parse_regex(pattern, anchored=False, what="schema keyword 'pattern' with the value", budget=self._budget)
 
     def _array(self, shape: Array) -> Expression:
         if shape.unique and (shape.most is None or shape.most > 1):
@@ -336,7 +315,7 @@ class _Compiler:
                 excluded = (*kind.excluded, *taken)
                 narrowed = String(least=kind.least, most=kind.most, patterns=kind.patterns + patterns,
                                   formats=kind.formats, excluded=excluded)  # fmt: skip
-                found.append(self._quoted(narrowed))
+                found.append(self._strings.quoted(narrowed, self._unfolding.string))
         return alt(*found)
 
 

@@ -67,13 +67,17 @@ class Style:
             return self.string(value)
         return text(json.dumps(value))
 
+    def quoted(self, content: Expression) -> Expression:
+        """A string, given what stands in it."""
+        return seq(self.quote, content, self.quote)
+
     def string(self, value: str) -> Expression:
         """A string with its quotes; nothing if it cannot be written."""
         if not encodable(value):
             return NOTHING
         if self.any_key is None:
             return text(json.dumps(value, ensure_ascii=False))
-        return NOTHING if QUOTE in value else seq(self.quote, text(value), self.quote)
+        return NOTHING if QUOTE in value else self.quoted(text(value))
 
     def _between(self, parts: list[Expression]) -> list[Expression]:
         return [piece for i, part in enumerate(parts) for piece in ([self.comma, part] if i else [part])]
