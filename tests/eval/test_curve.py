@@ -67,3 +67,5 @@ def test_the_command_compares_models(tmp_path: Path, capsys) -> None:
     assert picture.exists()
     assert main(["eval", "curve", "poems"]) == 2
     assert main([*arguments, "--steps", "4"]) == 2
+    assert main([*arguments, "--picture", str(tmp_path / "c.gif3")]) == 2
+    assert "must end in .png, .svg or .pdf" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from redraft.cli.generate import print_json
-from redraft.cli.options import JsonAlone, ModelOptions, at_least, option
+from redraft.cli.options import JsonAlone, ModelOptions, at_least, check_picture, option
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -38,6 +38,7 @@ def schedule(
 
     at_least(1, simulated=simulated, slots=slots, max_tokens=max_tokens)
     at_least(0, measured=measured)
+    check_picture(plot)
     console = Console(highlight=False)
     console = Console(highlight=False, width=max(console.width, 132))  # the tables are unreadable when they wrap
     rows = simulate_all(requests=simulated, slots=slots)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from redraft.cli.generate import print_json
-from redraft.cli.options import JsonAlone, at_least, option
+from redraft.cli.options import JsonAlone, at_least, check_picture, option
 from redraft.errors import InputError, RedraftError
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ def serve(
     if not clients + speeds:
         raise InputError("There is no load; --concurrency or --rates must name one.")
     pairs = read_lengths(lengths)
-    if plot is not None:
-        _require_matplotlib()
+    check_picture(plot)
     settings = {name: value for name, value in (("preset", preset), ("steps", steps)) if value is not None}
     console = Console(stderr=True)
     levels: list[Level] = []
@@ -110,13 +109,6 @@ def _text() -> str:
     """Real text: prompts of random tokens would distort everything that depends on content."""
     lines = (files("redraft.eval") / "data" / "infill.jsonl").read_text(encoding="utf-8").splitlines()
     return "\n".join(str(json.loads(line).get("prefix", "")) for line in lines)
-
-
-def _require_matplotlib() -> None:
-    from importlib.util import find_spec
-
-    if find_spec("matplotlib") is None:
-        raise RedraftError("A plot needs matplotlib: pip install 'redraft[train]'.")
 
 
 def _print(model: str, rows: Sequence[dict[str, Any]], target: float) -> None:

@@ -169,6 +169,18 @@ def whole_numbers(name: str, text: str) -> list[int]:
     return numbers
 
 
+def check_picture(path: Path | None) -> None:
+    """Raise `SettingError` if no picture can be drawn there, which is better known before the work than after."""
+    from importlib.util import find_spec
+
+    if path is None:
+        return
+    if path.suffix not in (".png", ".svg", ".pdf"):
+        raise SettingError(f"{path} is no picture that can be drawn; its name must end in .png, .svg or .pdf.")
+    if find_spec("matplotlib") is None:
+        raise SettingError("A picture needs matplotlib: pip install 'redraft[train]'.")
+
+
 def read_text(source: str, what: str) -> str:
     """UTF-8 text of a file, or of standard input for `-`, byte for byte. Raises `InputError` naming what is wrong."""
     import sys
