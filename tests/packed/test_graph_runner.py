@@ -26,11 +26,6 @@ SETTINGS = GenerationSettings(steps=STEPS, entropy_bound=4.0, t_max=0.9, t_min=0
 
 
 @pytest.fixture(scope="module")
-def config() -> ModelConfig:
-    return replace(preset("nano"), num_experts=8, top_k_experts=3)
-
-
-@pytest.fixture(scope="module")
 def plain(config: ModelConfig) -> Transformer:
     model = Transformer(config)
     initialise(model, 5)

@@ -1,7 +1,5 @@
 """A packed model's forward over rows of segments equals the plain model's encode and denoise, in fp32 on a CPU."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from torch import Tensor
@@ -14,15 +12,9 @@ from redraft.model.packed.build import pack
 from redraft.model.packed.forward import Inputs, forward, new_pages
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.packed.weights import PackedModel
-from redraft.model.presets import preset
 
 ROWS = 16
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def config() -> ModelConfig:
-    return replace(preset("nano"), num_experts=8, top_k_experts=3)
 
 
 @pytest.fixture(scope="module")

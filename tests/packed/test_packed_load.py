@@ -1,5 +1,6 @@
 """Loading into packed form: formats, what a GPU must have, and the sentences that say what is missing."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,6 @@ CUDA = torch.device("cuda:0")
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A nano model whose experts are wide enough for groups of 64."""
-    from dataclasses import replace
-
     model = Transformer(replace(preset("nano"), moe_intermediate_size=64))
     initialise(model, 3)
     path = tmp_path_factory.mktemp("nano")
