@@ -35,6 +35,7 @@ def test_a_small_run_measures_every_load(cli: Cli, folder: Path, tmp_path: Path)
         (("--url", "ftp://x"), "is not the http:// address"),
         (("--url", "http://127.0.0.1:9"), "No server answers at 127.0.0.1:9"),
         (("--lengths", "none.jsonl"), "cannot be read"),
+        (("--preset", "quick"), "preset is 'quick'"),
         (("--plot", "load.txt"), "must end in .png, .svg or .pdf"),
     ],
 )

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from redraft.cli.generate import print_json
-from redraft.cli.options import JsonAlone, at_least, check_picture, option
+from redraft.cli.options import JsonAlone, SamplingOptions, at_least, check_picture, option
 from redraft.errors import InputError, RedraftError
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ def serve(
     from redraft.bench.load import Runner, Target, make_jobs, read_lengths
 
     clients, speeds = _numbers("concurrency", concurrency), _numbers("rates", rates)
-    at_least(1, requests=requests, steps=steps)
+    at_least(1, requests=requests)
     if not clients + speeds:
         raise InputError("There is no load; --concurrency or --rates must name one.")
     pairs = read_lengths(lengths)
     check_picture(plot)
-    settings = {name: value for name, value in (("preset", preset), ("steps", steps)) if value is not None}
+    settings = SamplingOptions(preset=preset, steps=steps).given()
     console = Console(stderr=True)
     levels: list[Level] = []
     with _server(url, model) as address, Progress(console=console, disable=not console.is_terminal) as bar:
