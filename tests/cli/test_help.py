@@ -9,7 +9,7 @@ from outcome import Cli
 
 import redraft
 
-WRITING = ("generate", "chat", "fill", "edit", "decide", "replay", "inspect")
+WRITING = ("generate", "chat", "fill", "edit", "next-edit", "decide", "replay", "inspect")
 MAKING = ("train", "distill", "merge", "quantize")
 MEASURING = (
     *(f"eval {name}" for name in ("sudoku", "infill", "tools", "edit", "decide", "smalltalk", "formats", "curve")),
@@ -39,7 +39,7 @@ def test_every_command_has_help(cli: Cli, command: str) -> None:
     assert "Usage: redraft " + command in shown_help(cli, command)
 
 
-@pytest.mark.parametrize("command", [*WRITING, *MAKING, *MEASURING])
+@pytest.mark.parametrize("command", [*WRITING, *MAKING, *MEASURING, "serve"])
 def test_every_command_can_end_with_json(cli: Cli, command: str) -> None:
     assert "--json " in shown_help(cli, command)
 

@@ -4,89 +4,60 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from redraft.cli.options import ModelOptions, expand_groups
+from redraft.cli.generate import print_json
+from redraft.cli.options import ModelOptions, expand_groups, option
 from redraft.errors import InputError, RedraftError
 
 if TYPE_CHECKING:
     from redraft.llm import LLM
 
-_SERVER, _ENGINE = "Server", "Engine"
-
-
-def _option(panel: str, name: str, help: str, metavar: str = "", **more: Any) -> Any:
-    return typer.Option(name, help=help, metavar=metavar, rich_help_panel=panel, **more)
+_server, _engine = partial(option, panel="Server"), partial(option, panel="Engine")
 
 
 @expand_groups
 def serve(
     host: Annotated[
-        str, _option(_SERVER, "--host", "Address to listen on; 0.0.0.0 lets other machines in.", "HOST")
+        str, _server("--host", "Address to listen on; 0.0.0.0 lets other machines in.", "HOST")
     ] = "127.0.0.1",
-    port: Annotated[int, _option(_SERVER, "--port", "Port to listen on; 0 takes a free one.", "PORT")] = 8000,
+    port: Annotated[int, _server("--port", "Port to listen on; 0 takes a free one.", "PORT")] = 8000,
     name: Annotated[
         list[str] | None,
-        _option(_SERVER, "--name", "What requests call the model; may be repeated.", "NAME", show_default=False),
+        _server("--name", "What requests call the model; may be repeated.", "NAME", default="its own"),
     ] = None,
     adapter: Annotated[
         list[str] | None,
-        _option(
-            _SERVER,
-            "--adapter",
-            "LoRA adapter that requests choose by its name; may be repeated.",
-            "NAME=FOLDER",
-            show_default=False,
-        ),
+        _server("--adapter", "LoRA adapter that requests choose by its name; may be repeated.", "NAME=FOLDER"),
     ] = None,
     api_keys: Annotated[
-        Path | None,
-        _option(
-            _SERVER,
-            "--api-keys",
-            "File of API keys, one a line; REDRAFT_API_KEYS holds more.",
-            "FILE",
-            show_default=False,
-        ),
+        Path | None, _server("--api-keys", "File of API keys, one a line; REDRAFT_API_KEYS holds more.", "FILE")
     ] = None,
     cors: Annotated[
-        list[str] | None,
-        _option(
-            _SERVER, "--cors", "Web origin that may call from a browser; may be repeated.", "ORIGIN", show_default=False
-        ),
+        list[str] | None, _server("--cors", "Web origin that may call from a browser; may be repeated.", "ORIGIN")
     ] = None,
-    max_body: Annotated[int, _option(_SERVER, "--max-body", "Bytes of a request at most.", "N")] = 4 * 2**20,
+    max_body: Annotated[int, _server("--max-body", "Bytes of a request at most.", "N")] = 4 * 2**20,
     max_prompt: Annotated[
-        int | None,
-        _option(
-            _SERVER, "--max-prompt", "Tokens of a prompt at most; the context by default.", "N", show_default=False
-        ),
+        int | None, _server("--max-prompt", "Tokens of a prompt at most.", "N", default="the context")
     ] = None,
-    max_open: Annotated[
-        int, _option(_SERVER, "--max-open", "Requests open at a time; one more is answered 429.", "N")
-    ] = 256,
-    timeout: Annotated[float, _option(_SERVER, "--timeout", "Seconds of a request at most.", "S")] = 600.0,
-    grace: Annotated[
-        float, _option(_SERVER, "--grace", "Seconds that open requests get when the server stops.", "S")
-    ] = 30.0,
-    log_prompts: Annotated[bool, _option(_SERVER, "--log-prompts", "Write prompts and answers to the log.")] = False,
-    slots: Annotated[int, _option(_ENGINE, "--slots", "Requests that are worked on at a time.", "N")] = 16,
+    max_open: Annotated[int, _server("--max-open", "Requests open at a time; one more is answered 429.", "N")] = 256,
+    timeout: Annotated[float, _server("--timeout", "Seconds of a request at most.", "S")] = 600.0,
+    grace: Annotated[float, _server("--grace", "Seconds that open requests get when the server stops.", "S")] = 30.0,
+    log_prompts: Annotated[bool, _server("--log-prompts", "Write prompts and answers to the log.")] = False,
+    slots: Annotated[int, _engine("--slots", "Requests that are worked on at a time.", "N")] = 16,
     memory_gb: Annotated[
-        float | None,
-        _option(_ENGINE, "--memory-gb", "For keys and values; what is free by default.", "X", show_default=False),
+        float | None, _engine("--memory-gb", "Memory for keys and values.", "X", default="what is free")
     ] = None,
-    policy: Annotated[
-        str, _option(_ENGINE, "--policy", "How forwards are formed, see docs/scheduling.md.", "NAME")
-    ] = "mixed",
+    policy: Annotated[str, _engine("--policy", "How forwards are formed, see docs/scheduling.md.", "NAME")] = "mixed",
     *,
     model: ModelOptions,
+    json: Annotated[bool, _server("--json", "Print one JSON object with the address when it answers.")] = False,
 ) -> None:
-    """Serve a model over HTTP: OpenAI's and Anthropic's interfaces under /v1, and a page that shows the canvas at /.
+    """Serve a model over HTTP, with a page that shows the canvas.
 
-    SIGINT and SIGTERM let open requests finish first.
+    OpenAI's and Anthropic's interfaces are under /v1, the page is at /. SIGINT and SIGTERM let open requests finish.
     """
     _require_extra()
     from redraft.engine.settings import EngineSettings
@@ -117,10 +88,12 @@ def serve(
     shown = f"[{address[0]}]" if ":" in address[0] else address[0]
 
     def ready(llm: LLM) -> None:
-        url = f"http://{shown}:{address[1]}"
+        url, device = f"http://{shown}:{address[1]}", str(llm.model.device)
         served = ", ".join((names[0], *adapters))
-        sys.stderr.write(f"{served} on {llm.model.device} at {url} (API: {url}/v1); Ctrl-C stops\n")
+        sys.stderr.write(f"{served} on {device} at {url} (API: {url}/v1); Ctrl-C stops\n")
         sys.stderr.flush()
+        if json:
+            print_json({"models": [*names, *adapters], "device": device, "url": url})
 
     serve(settings, lambda: model.load(adapters), listener, ready=ready)
 
