@@ -4,25 +4,18 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import Tensor
+from making import normal, segments
 
 from redraft import kernels
 from redraft.kernels.triton.attention import AttentionTile, attend
-from redraft.kernels.triton.segments import DENOISE, ENCODE, UNUSED, Segments
+from redraft.kernels.triton.segments import DENOISE, ENCODE, UNUSED
 
 ROWS, GROUPS, DIM = 16, 2, 16
 
 
-def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def segments(*entries: tuple[int, int, int]) -> Segments:
-    kind, start, length = (torch.tensor(column, dtype=torch.int32) for column in zip(*entries, strict=True))
-    return Segments(kind=kind, start=start, length=length, rows=ROWS)
-
-
-MIXED = segments((DENOISE, 0, 16), (ENCODE, 0, 16), (DENOISE, 500, 11), (ENCODE, 251, 13), (UNUSED, 9, 5), (3, 40, 0))
+MIXED = segments(
+    ROWS, (DENOISE, 0, 16), (ENCODE, 0, 16), (DENOISE, 500, 11), (ENCODE, 251, 13), (UNUSED, 9, 5), (3, 40, 0)
+)
 
 
 F32, F16 = torch.float32, torch.float16

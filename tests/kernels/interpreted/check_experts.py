@@ -6,6 +6,7 @@ from math import inf
 
 import pytest
 import torch
+from making import normal
 from torch import Tensor
 
 from redraft.errors import SettingError
@@ -23,6 +24,7 @@ from redraft.quant.prepare import Stored, prepare, prepare_experts
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning", "ignore:overflow:RuntimeWarning")
 
 ROWS, EXPERTS, TOP_K, WIDTH, INNER = 48, 3, 2, 128, 64
+PLANNED = tables.plan
 TILE = Tile(columns=64, depth=64, stages=2, warps=4)
 BLOCK_ROWS = 32
 PLAN = Plan(mean=inf, block_rows=BLOCK_ROWS, gate=TILE, down=TILE)
@@ -31,10 +33,6 @@ FORMATS: dict[str, Callable[[Tensor], Stored]] = {
     "int4": quantize_int4,
     "int4 in groups of 32": lambda weight: quantize_int4(weight, 32),
 }
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 GATE_UP, DOWN = 0.1 * normal(EXPERTS, 2 * INNER, WIDTH, seed=1), 0.1 * normal(EXPERTS, WIDTH, INNER, seed=2)
@@ -107,6 +105,23 @@ def test_every_way_to_cut_a_product_gives_the_same(
     usual = experts.down(hidden, routing, weight, torch.float32)
     monkeypatch.setattr(tables, "plan", lambda *_: replace(PLAN, down=replace(TILE, **change)))
     torch.testing.assert_close(experts.down(hidden, routing, weight, torch.float32), usual, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("stored", [prepare, quantize_fp8])
+def test_tiles_taller_than_an_expert_has_rows(
+    stored: Callable[[Tensor], Stored], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tables.trying("tall-experts"):
+        tall = PLANNED("plain" if stored is prepare else "fp8", 256)
+    x, weights = normal(ROWS, WIDTH), prepare_experts(stored(GATE_UP), stored(DOWN))
+    rows = x if stored is prepare else quantize_rows_eager(x)
+    lengths, logits = torch.tensor([10, 0, 16], dtype=torch.int32), normal(ROWS, EXPERTS)
+    usual = experts.experts(
+        rows, route(logits, torch.ones(EXPERTS), TOP_K, BLOCK_ROWS, lengths), weights, torch.float32
+    )
+    monkeypatch.setattr(tables, "plan", lambda *_: tall)
+    routing = route(logits, torch.ones(EXPERTS), TOP_K, tall.block_rows, lengths)
+    torch.testing.assert_close(experts.experts(rows, routing, weights, torch.float32), usual, rtol=1e-5, atol=1e-5)
 
 
 def test_one_expert_takes_all_rows() -> None:

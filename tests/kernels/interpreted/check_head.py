@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from torch import Tensor
+from making import ints, normal
 
 from redraft import kernels
 from redraft.kernels.triton.head import HeadTile, predict
@@ -10,14 +10,6 @@ from redraft.kernels.triton.philox import Counters
 from redraft.kernels.triton.segments import DENOISE, ENCODE, Segments
 
 CAP, WIDTH, ROWS = 30.0, 32, 16
-
-
-def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def ints(*values: int) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 SEGMENTS = Segments(

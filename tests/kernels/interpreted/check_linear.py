@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from making import normal
 from torch import Tensor
 
 from redraft.errors import SettingError
@@ -11,10 +12,6 @@ from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import quantize_int4
 from redraft.quant.prepare import prepare
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def assert_same_rows(ours: Rows8, theirs: Rows8) -> None:

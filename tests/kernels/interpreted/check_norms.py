@@ -5,30 +5,21 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from making import normal, segments
 
 from redraft import kernels
 from redraft.kernels.packed import Rows8
 from redraft.kernels.triton import norms, qkv
 from redraft.kernels.triton.language import INTERPRETED
 from redraft.kernels.triton.norms import AfterAttention, AfterExperts
-from redraft.kernels.triton.segments import DENOISE, ENCODE, UNUSED, Segments
+from redraft.kernels.triton.segments import DENOISE, ENCODE, UNUSED
 
 DTYPES = [torch.float32, torch.float16]
 EPS = 1e-6
 WIDTH, ROWS = 48, 16
 
 
-def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def segments(*entries: tuple[int, int, int]) -> Segments:
-    kind, start, length = (torch.tensor(column, dtype=torch.int32) for column in zip(*entries, strict=True))
-    return Segments(kind=kind, start=start, length=length, rows=ROWS)
-
-
-SEGMENTS = segments((ENCODE, 250, 9), (DENOISE, 700, 16), (UNUSED, 0, 0))
+SEGMENTS = segments(ROWS, (ENCODE, 250, 9), (DENOISE, 700, 16), (UNUSED, 0, 0))
 
 
 def assert_equal_rows(ours: Any, theirs: Any) -> None:
@@ -112,7 +103,7 @@ def test_norm_rope_write(dtype: torch.dtype, heads: int, groups: int, dim: int, 
 
 def test_rope_rows_far_from_the_start() -> None:
     frequencies = 10_000.0 ** (-torch.arange(24) / 24)
-    places = segments((DENOISE, 262_000, 16), (ENCODE, 1, 16))
+    places = segments(ROWS, (DENOISE, 262_000, 16), (ENCODE, 1, 16))
     ours = qkv.rope_rows(places, frequencies)
     with kernels.force("eager"):
         theirs = qkv.rope_rows(places, frequencies)

@@ -2,14 +2,11 @@
 
 import pytest
 import torch
+from making import normal
 from torch import Tensor
 
 from redraft.kernels.triton.routing import Routing, max_tiles, route, route_eager, route_rows
 from redraft.kernels.triton.tables import trying
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
 def assert_equal(ours: Routing, theirs: Routing) -> None:

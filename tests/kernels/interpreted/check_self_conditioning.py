@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from making import ints, normal
 from torch import Tensor
 
 from redraft import kernels
@@ -12,14 +13,6 @@ from redraft.kernels.triton.segments import DENOISE, ENCODE, Segments
 from redraft.kernels.triton.self_conditioning import DENSE, DROPPED, NOTHING, SPARSE, choose, soft_embeddings
 
 CAP, WIDTH, ROWS, VOCAB = 30.0, 40, 16, 5000
-
-
-def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
-
-
-def ints(*values: int) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 SEGMENTS = Segments(

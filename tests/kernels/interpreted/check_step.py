@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from making import ints
 
 from redraft import kernels
 from redraft.kernels.triton.head import Prediction
@@ -14,10 +14,6 @@ from redraft.kernels.triton.segments import CONSTRAINED, DENOISE, ENCODE, UNUSED
 from redraft.kernels.triton.step import CanvasState, Report, Rules, enter_tokens, finish_step
 
 ROWS, VOCAB, SLOTS = 24, 262_144, 6
-
-
-def ints(*values: int) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32)
 
 
 SEGMENTS = Segments(
