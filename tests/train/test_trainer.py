@@ -315,6 +315,8 @@ def test_wrong_sources_are_named(change: dict[str, object], message: str) -> Non
 def test_unreadable_recipes_are_named(tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="There is no recipe"):
         read_recipe(tmp_path / "none.toml")
+    with pytest.raises(SettingError, match="cannot be read: Is a directory"):
+        read_recipe(tmp_path)
     (tmp_path / "bad.toml").write_text("[model\n")
     with pytest.raises(SettingError, match="not valid TOML"):
         read_recipe(tmp_path / "bad.toml")

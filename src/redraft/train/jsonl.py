@@ -16,12 +16,14 @@ import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from redraft.errors import InputError, PromptError, SettingError
+from redraft.text.prompt import mark_chat
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 from redraft.train.shards import Shard
@@ -155,23 +157,25 @@ def _turns(record: Mapping[str, Any], tokenizer: Tokenizer, template: ChatTempla
     if not asked or asked[0] == 0:
         raise _LineError("messages need an assistant message behind what it answers")
     for index in asked:
-        prompt = template.render(messages[:index], tools=tools, enable_thinking=thinking)
-        whole = template.render(
-            messages[: index + 1], tools=tools, enable_thinking=thinking, add_generation_prompt=False
-        )
-        yield _Piece(tokenizer.encode(prompt), tokenizer.encode(_answer(prompt, whole, index)), [])
+        mark = partial(mark_chat, template, tokenizer, tools=tools, enable_thinking=thinking)
+        prompt, marks = mark(messages[:index])
+        whole, spans = mark(messages[: index + 1], add_generation_prompt=False)
+        start, stop = _answer(prompt, whole, index)
+        inside = [(low - start, high - start) for low, high in spans if start <= low and high <= stop]
+        answer = tokenizer.encode_marked(whole[start:stop], inside)
+        yield _Piece(tokenizer.encode_marked(prompt, marks), answer, [])
 
 
-def _answer(prompt: str, whole: str, index: int) -> str:
-    """What the model is to write: the rendering's end, without the header that the prompt stands for."""
+def _answer(prompt: str, whole: str, index: int) -> tuple[int, int]:
+    """Where what the model is to write stands: the rendering's end, without the header that the prompt stands for."""
     if not whole.startswith(prompt):
         raise _LineError(f"the chat template renders messages[{index}] other than behind its prompt")
     behind = whole[len(prompt) :]
     header = _HEADER.match(behind)
-    answer = behind[header.end() :] if header else behind
-    if not answer.replace(TURN_END, "").strip():
+    start = len(prompt) + (header.end() if header else 0)
+    if not whole[start:].replace(TURN_END, "").strip():
         raise _LineError(f"messages[{index}] is empty")
-    return answer[:-1] if answer.endswith(TURN_END + "\n") else answer
+    return start, len(whole) - whole.endswith(TURN_END + "\n")
 
 
 def _ids(record: Mapping[str, Any], name: str, tokenizer: Tokenizer) -> list[int]:

@@ -352,6 +352,8 @@ def read_recipe(path: Path | str) -> Recipe:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise SettingError(f"There is no recipe at {str(path)!r}.") from None
+    except OSError as error:
+        raise SettingError(f"The recipe {str(path)!r} cannot be read: {error.strerror or error}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingError(f"{str(path)!r} is not valid TOML: {error}.") from error
     return recipe_from_dict(path.stem, raw)
