@@ -167,14 +167,14 @@ def _replay_their_draws(monkeypatch: pytest.MonkeyPatch) -> None:
         tokens = torch.randint(vocab, (1, length)) if purpose == "initial" else torch.zeros(1, length).long()
         return Draws(torch.zeros(1, length, dtype=torch.float64), tokens)
 
-    def multinomial(weights: Any, uniform: Any, fallback: Any) -> Any:
-        return torch.multinomial(weights / weights.sum(-1, keepdim=True), 1)[:, 0]
+    def multinomial(seen: sampler.Distribution, uniform: Any) -> Any:
+        return torch.multinomial(seen.probabilities, 1)[:, 0]
 
     def renoise(candidate: Any, accepted: Any, noise: Any) -> Any:
         return torch.where(accepted, candidate, torch.randint(VOCAB, candidate.shape))
 
     monkeypatch.setattr(eager, "draw", draw)
-    monkeypatch.setattr(sampler, "_invert", multinomial)
+    monkeypatch.setattr(sampler.Distribution, "pick", multinomial)
     monkeypatch.setattr(sampler, "renoise", renoise)
 
 
