@@ -8,6 +8,8 @@ import pytest
 from outcome import Cli
 
 import redraft
+from redraft.cli.fill import _Watched
+from redraft.diffusion.records import DenoiseStep
 from redraft.llm import LLM
 
 PREFIX, SUFFIX = b"\xef\xbb\xbfdef f():\r\n\treturn ", b" # \xc3\xa9 <|turn>\r\n\x0c no newline at the end"
@@ -121,3 +123,34 @@ def test_files_that_are_none(cli: Cli, tmp_path: Path) -> None:
     assert "cannot be read: No such file" in cli("fill", tmp_path / "none").err
     assert "cannot be read: Is a directory" in cli("fill", tmp_path).err
     assert "--write needs a file" in cli("fill", "-", "--write", stdin=b"a<|fill|>").err
+
+
+def step(rank: int, number: int, ids: list[int], *, last: bool = False) -> DenoiseStep:
+    every = (0.0,) * len(ids)
+    return DenoiseStep(
+        request_id=rank, canvas_index=0, step=number, canvas=tuple(ids), argmax_canvas=tuple(ids),
+        accepted=(True,) * len(ids), entropy=every, temperature=0.8, converged=last,
+    )  # fmt: skip
+
+
+def test_a_terminal_shows_the_likeliest_length_that_is_still_open(folder: Path) -> None:
+    """And what a seam took back once: the draft begins with it."""
+    tokenizer = redraft.load(folder).tokenizer
+    shown: list[DenoiseStep] = []
+
+    class Screen:
+        lead = ""
+
+        def show(self, record: DenoiseStep, tally: object) -> None:
+            shown.append(record)
+
+    screen, lead = Screen(), "class A:\n    retu"
+    watched = _Watched(screen, tokenizer, lead)  # type: ignore[arg-type]
+    ids = tokenizer.encode("return x")
+    for record in (step(0, 0, ids), step(1, 0, ids), step(0, 1, ids, last=True), step(1, 1, ids), step(2, 1, ids)):
+        watched(record)
+    assert screen.lead == "class A:\n    "
+    assert [(record.request_id, record.step) for record in shown] == [(0, 0), (0, 1), (1, 1)]
+    watched(step(0, 0, tokenizer.encode("x")))
+    assert screen.lead == lead
+    assert shown[-1].request_id == 0

@@ -31,15 +31,16 @@ def check_outside(text: str, span: tuple[int, int], result: redraft.EditResult) 
     assert result.old == text[start:end]
 
 
+@pytest.mark.timeout(900)
 def test_a_thousand_random_spans_change_nothing_outside(quick: LLM) -> None:
-    """With an instruction every tenth time: reading it is what takes long."""
+    """With an instruction every fiftieth time: reading it is what takes long."""
     rng = random.Random(7)
     for seed in range(1000):
         text = rng.choice(TEXTS)
         start, end = sorted(rng.randrange(len(text) + 1) for _ in range(2))
         span = (start, min(end, start + 25))
         given: dict[str, Any] = {"seed": seed, "steps": 1, "max_tokens": 1, "strength": 1.0, "canvas_length": 16}
-        check_outside(text, span, quick.edit(text, span, None if seed % 10 else "Change it", **given))
+        check_outside(text, span, quick.edit(text, span, None if seed % 50 else "Change it", **given))
 
 
 def test_pins_never_move(llm: LLM) -> None:
@@ -188,6 +189,8 @@ def test_every_changed_token_has_its_price() -> None:
     assert keeping([1, 2, 3], 2.0, [1, 9, 3]) == -2
     assert keeping([1, 2, 3], 2.0, [1, 2, 3, 4, 5]) == -4
     assert keeping([1, 2, 3], 0.0, [7]) == 0
+    assert keeping("fuctools", 3.0, "functools") == -3
+    assert keeping("fuctools", 3.0, ".pytools") == -9
 
 
 class TestNextEdit:

@@ -31,6 +31,7 @@ def check_exact(pieces: list[str], result: FillResult) -> None:
     assert rest == ""
 
 
+@pytest.mark.timeout(900)
 def test_a_thousand_random_cuts_of_real_files_come_back_byte_exact(quick: LLM) -> None:
     for seed, (pieces, _) in enumerate(cuts(1000, 1, seed=1, texts=real_files())):
         result = quick.fill(pieces, seed=seed, length=1, steps=1, canvas_length=16)

@@ -24,7 +24,7 @@ from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.filling.api import fill_settings
 from redraft.filling.context import Context
 from redraft.filling.hole import Draft, Hole
-from redraft.filling.lengths import SCORED_TOKENS, Choice, OnRecord, find
+from redraft.filling.lengths import SCORED_TOKENS, Choice, OnRecord, Prior, find
 from redraft.filling.obeying import check_language, wanted_of
 from redraft.filling.result import confidence
 from redraft.filling.seams import LONGEST
@@ -35,6 +35,8 @@ VIEW = 32
 """Positions of the canvas behind the span, for the nearest given text."""
 CHANGE = 2.0
 """Nats that every changed token must bring: of two edits that are nearly as likely, the smaller one is meant."""
+SLIP = 3.0
+"""Nats that every changed character must bring without an instruction: a slip is a letter or two."""
 
 
 def edit(
@@ -139,8 +141,8 @@ class _Task:
             canvas=self._room + self._view,
             settings=self._settings,
         )
-        kept = partial(keeping, here.draft, CHANGE * (1 - self._strength))
-        choice = find(context, hole, self._drafts(context, here.draft, hole), self._on_record, kept)
+        drafts, prior = self._drafts(context, here.draft, hole), self._prior(text[start:end], here.draft, hole)
+        choice = find(context, hole, drafts, self._on_record, prior)
         new = self._noted(choice, hole, start - zero)
         self.forwards += bool(here.draft)
         return text[:start] + new + text[end:], start + len(new)
@@ -148,6 +150,12 @@ class _Task:
     def _context(self, text: str, span: Span, before: Sequence[int]) -> list[int]:
         room = self._room + self._view + LONGEST + SCORED_TOKENS
         return context_ids(self._front, self._instruction, text, span, before, room)
+
+    def _prior(self, old: str, draft: Sequence[int], hole: Hole) -> Prior:
+        """What changing tokens costs, or, where slips are repaired, what changing characters does."""
+        if self._instruction is not None:
+            return partial(keeping, draft, CHANGE * (1 - self._strength))
+        return lambda tokens: keeping(old, SLIP * (1 - self._strength), hole.text(tokens))
 
     def _noted(self, choice: Choice, hole: Hole, at: int) -> str:
         """The text of a choice, after adding what it cost and how sure it is to what is reported."""

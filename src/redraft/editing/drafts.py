@@ -8,7 +8,7 @@ shorter, several drafts begin: with more or fewer positions at the places of gre
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 
 import torch
 
@@ -87,8 +87,8 @@ def _resized(draft: Draft, place: tuple[int, int], more: int) -> Draft:
     return (*draft[: max(0, end + more)], *draft[end:])
 
 
-def keeping(old: Sequence[int], price: float, new: Sequence[int]) -> float:
-    """Minus `price` for every token that was replaced, added or taken away."""
+def keeping(old: Sequence[Hashable], price: float, new: Sequence[Hashable]) -> float:
+    """Minus `price` for every token, or every character of texts, that was replaced, added or taken away."""
     if not price:
         return 0.0
     steps = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
