@@ -22,7 +22,7 @@ KeysValues = list[tuple[Tensor, Tensor]]
 
 
 class Reference:
-    """`generate` follows the lettered loop of `diffusion.loop` for one prompt of token ids."""
+    """`generate` takes the lettered steps of `diffusion.step` for one prompt of token ids."""
 
     def __init__(self, model: Transformer) -> None:
         self.config = model.config

@@ -1,5 +1,7 @@
 """A constrained step behind a model: looking only where there is a choice gives what looking everywhere does."""
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -18,7 +20,7 @@ def model(random_llm: LLM) -> Transformer:
     return random_llm.model
 
 
-def canvas(tokenizer: Tokenizer, **wanted: object) -> AutomatonCanvas:
+def canvas(tokenizer: Tokenizer, **wanted: Any) -> AutomatonCanvas:
     constraint = build(tokenizer, **wanted)
     assert constraint is not None
     return constraint.begin().canvas(LENGTH, LENGTH)
@@ -36,7 +38,7 @@ def seen(model: Transformer, limit: AutomatonCanvas, logprobs: int | None) -> Pr
     "wanted",
     [{"regex": r"\d{4}-\d\d"}, {"choices": ["yes", "no"]}, {"choices": ["yes"]}, {"regex": "a+b", "pins": {0: "a"}}],
 )
-def test_few_tokens_are_as_good_as_all(model: Transformer, tokenizer: Tokenizer, wanted: dict[str, object]) -> None:
+def test_few_tokens_are_as_good_as_all(model: Transformer, tokenizer: Tokenizer, wanted: dict[str, Any]) -> None:
     limit = canvas(tokenizer, **wanted)
     assert limit.tokens is not None
     few, all_ = seen(model, limit, None), seen(model, limit, 2)  # log-probabilities need the whole vocabulary

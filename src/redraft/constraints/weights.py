@@ -52,6 +52,9 @@ class Classes:
         owner = np.repeat(np.arange(automaton.sets), np.diff(automaton.set_first))
         self._sets = Groups.by(automaton.set_class)
         self._set_of = owner[self._sets.order]
+        leader = automaton.set_class[automaton.set_first[:-1]]  # [U], each set's first class
+        alone = (np.diff(automaton.set_first) == 1) & (self._sizes[leader] == 1)
+        self._only = np.where(alone, order[self._bounds[leader]], -1)  # [U], the token of sets that hold one
 
     def weigh(self, logits: Tensor) -> Weighed:
         """Weights of tempered logits [F,W]."""
@@ -86,7 +89,10 @@ class Classes:
         """
         factor = np.add.reduceat(np.take(shares, self._set_of, axis=1), self._sets.first, axis=1)  # [F,C]
         masses = factor * weighed.sums
-        best = torch.tensor([self._best(weighed, row, label) for row, label in enumerate(labels.tolist())])
+        chosen = self._only[labels]
+        for row in np.flatnonzero(chosen < 0).tolist():
+            chosen[row] = self._best(weighed, row, int(labels[row]))
+        best = torch.from_numpy(chosen)
         # Relative to the best token, so that the entropy of a near certainty is no difference of large numbers.
         peak = logits.gather(1, best[:, None])
         factors = torch.from_numpy(np.pad(factor, ((0, 0), (0, 1)))).to(weighed.tokens.dtype)

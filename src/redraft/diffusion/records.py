@@ -1,4 +1,4 @@
-"""What the loop reports. Terminal, traces, server, page and tests all read these; the loop itself renders nothing."""
+"""What an answer reports while it is written: terminal, traces, server, page and tests all read these."""
 
 from __future__ import annotations
 

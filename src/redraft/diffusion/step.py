@@ -1,11 +1,12 @@
 """One denoising step of one canvas, behind the model's forward pass.
 
-    ii.  predict      temper, find argmax, candidates and entropy
+    ii.  predict      temper, find argmax, candidates, entropy and soft embeddings
     iii. accept       keep the most certain positions, renoise the rest
     iv.  stop         stable and confident?
     v.   condition    keep soft embeddings for the next step
 
-The plain loop (`loop.py`) and the engine's runner both take their steps here. Shapes: L canvas, D width, K top tokens.
+The engine's runners and `filling/settle.py` take their steps here; on a GPU, `engine/graph_step.py` is its twin for
+canvases without a constraint. Shapes: L canvas, D width, K top tokens.
 """
 
 from __future__ import annotations

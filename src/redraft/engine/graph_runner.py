@@ -173,7 +173,7 @@ class GraphRunner:
         self._state.canvas.canvas[part.slot, : part.length] = canvas.to(self.model.device).int()
 
     def _advance(self, part: Denoise, hidden: Tensor) -> Drafted:
-        """Take the step of a segment that samples outside from its hidden states [>=L,D], as the plain loop does."""
+        """Take the step of a segment that samples outside from its hidden states [>=L,D], by `diffusion.step`."""
         kept, slot, length = self._state, part.slot, part.length
         canvas = kept.canvas.canvas[slot, :length].long()
         before = CanvasState(canvas)
