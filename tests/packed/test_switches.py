@@ -1,5 +1,9 @@
 """Switches of single operations, watching them, and work beside work where there is no second stream."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -25,6 +29,13 @@ def test_a_switched_operation_alone_runs_eagerly() -> None:
 def test_unknown_operations_are_refused() -> None:
     with pytest.raises(SettingError, match="'matmul' is no GPU operation"), eager_operations("matmul"):
         pass
+
+
+def test_a_process_takes_operations_from_its_environment() -> None:
+    code = "from redraft.kernels import switches; print(switches.graphable())"
+    environment = os.environ | {"REDRAFT_EAGER": "attention,experts"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_watching_sees_names_and_arguments_and_gives_the_result() -> None:

@@ -28,9 +28,10 @@ OPERATIONS = (
 
 def known(names: Iterable[str]) -> frozenset[str]:
     """The names; raises `SettingError` for the first that no operation has."""
-    if unknown := sorted(set(names) - set(OPERATIONS)):
+    found = frozenset(names)
+    if unknown := sorted(found - set(OPERATIONS)):
         raise SettingError(f"{unknown[0]!r} is no GPU operation; there are {', '.join(OPERATIONS)}.")
-    return frozenset(names)
+    return found
 
 
 @dataclass(frozen=True, slots=True)

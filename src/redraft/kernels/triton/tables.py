@@ -27,9 +27,10 @@ CANDIDATES = {
 
 
 def _known(names: Iterable[str]) -> frozenset[str]:
-    if unknown := sorted(set(names) - set(CANDIDATES)):
+    found = frozenset(names)
+    if unknown := sorted(found - set(CANDIDATES)):
         raise SettingError(f"{unknown[0]!r} is no candidate; there are {', '.join(CANDIDATES)}.")
-    return frozenset(names)
+    return found
 
 
 _taken = _known(name for name in os.environ.get("REDRAFT_CANDIDATES", "").split(",") if name)
