@@ -4,7 +4,10 @@ import dataclasses
 import errno
 import json
 import math
+import pickle
 import signal
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 from unittest.mock import patch
@@ -51,6 +54,37 @@ def test_an_interrupted_run_goes_on_exactly(recipe: Recipe, tmp_path: Path) -> N
     a, b = (load_checkpoint(tmp_path / name, torch.device("cpu"))["weights"] for name in ("run", "part"))
     for kind in ("masters", "average"):
         assert all(torch.equal(a[kind][name], b[kind][name]) for name in a[kind])
+
+
+KILLED = """
+import os, pickle, signal, sys
+from redraft.train import checkpoint
+from redraft.train.trainer import Trainer
+
+def die(*_):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+trainer = Trainer(pickle.load(open(sys.argv[1], "rb")), device="cpu", quiet=True)
+step, sync = trainer.train_step, os.fsync
+if sys.argv[2] == "a step":
+    trainer.train_step = lambda batch: die() if trainer.step == 7 else step(batch)
+else:
+    checkpoint.os.fsync = lambda file: die() if trainer.step == 10 else sync(file)
+trainer.run()
+"""
+
+
+@pytest.mark.parametrize("moment", ["a step", "a checkpoint"])
+def test_a_run_killed_in_the_middle_of_something_goes_on_exactly(recipe: Recipe, tmp_path: Path, moment: str) -> None:
+    whole = run(recipe)
+    part = changed(recipe, out=str(tmp_path / "part"), checkpoint_every=5)
+    (tmp_path / "recipe").write_bytes(pickle.dumps(part))
+    command = [sys.executable, "-c", KILLED, str(tmp_path / "recipe"), moment]
+    assert subprocess.run(command, timeout=200).returncode == -signal.SIGKILL
+    result = train(part, device="cpu", quiet=True, resume=True)
+    assert result.losses == whole[5:]
+    assert [int(row["step"]) for row in read_log(result.folder / "log.csv")] == [5, 10, 15, 20]
+    assert not list(result.folder.glob("*.partial"))
 
 
 def run_steps(trainer: Trainer, count: int) -> list[float]:

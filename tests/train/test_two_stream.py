@@ -107,7 +107,7 @@ def test_block_tables_mark_every_tile_as_the_dense_mask_does() -> None:
     rng = torch.Generator().manual_seed(0)
     low = torch.randint(0, 100, (2, 290), generator=rng, dtype=torch.int32)
     code = torch.arange(520, dtype=torch.int32).repeat(2, 1)
-    seen = Visibility(low=low, high=low + 300, own=code[:, :290] + 230, code=code)
+    seen = Visibility(low=low, high=low + 300, own=code[:, :290] + 230, code=code, clean=520, canvas=1)
     dense = F.pad(seen.dense(), (0, 120, 0, 94)).view(2, 3, 128, 5, 128)
     mask = block_mask(seen, block_counts(seen.low, seen.high, seen.own, seen.code))
     for b, q in ((b, q) for b in range(2) for q in range(3)):

@@ -1,4 +1,4 @@
-"""Who sees whom in the two streams, written once for the dense (CPU) and the block-sparse (CUDA) attention.
+"""Who sees whom in the two streams, written once for attention by parts (CPU, wide heads) and block-sparse (CUDA).
 
 Every key carries one integer code: document * STRIDE + position for clean tokens, CANVAS + n for tokens of canvas n.
 Every query sees the codes in [low, high), and the codes equal to `own`. With that, causal and sliding encoding and
@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from redraft import kernels
 from redraft.train.batch import Batch
 from redraft.train.compiling import compiled_if
+from redraft.train.parted_attention import parted_attention
 
 STRIDE = 1 << 16
 CANVAS = 1 << 30
@@ -30,12 +30,22 @@ BLOCK = 128
 
 @dataclass(frozen=True, kw_only=True)
 class Visibility:
-    """int32 `low`, `high`, `own` [B,Q] of the queries and `code` [B,S] of the keys."""
+    """int32 `low`, `high`, `own` [B,Q] of the queries and `code` [B,S] of the keys.
+
+    Keys of canvases of `canvas` tokens stand behind those of `clean` tokens; encoding is one canvas without keys.
+    """
 
     low: Tensor
     high: Tensor
     own: Tensor
     code: Tensor
+    clean: int
+    canvas: int
+
+    def past(self) -> Tensor:
+        """bool [B,Q,T], True where a clean token is seen."""
+        code = self.code[:, None, : self.clean]
+        return (code >= self.low[:, :, None]) & (code < self.high[:, :, None])
 
     def dense(self) -> Tensor:
         """bool [B,Q,S], True where seen."""
@@ -54,6 +64,8 @@ def encode_visibility(batch: Batch, window: int | None) -> Visibility:
         high=base + position + 1,
         own=torch.full_like(base, _NONE),
         code=base + position,
+        clean=position.shape[1],
+        canvas=position.shape[1],
     )
 
 
@@ -69,6 +81,8 @@ def denoise_visibility(batch: Batch, window: int | None) -> Visibility:
         high=(base + batch.canvas_start).repeat_interleave(length, 1),
         own=own.repeat_interleave(length, 1),
         code=torch.cat((clean, own.repeat_interleave(length, 1)), 1),
+        clean=clean.shape[1],
+        canvas=length,
     )
 
 
@@ -109,13 +123,20 @@ def _ordered(tiles: Tensor) -> tuple[Tensor, Tensor]:
     return tiles.sum(-1, dtype=torch.int32), order.to(torch.int32)
 
 
-Mask = Tensor | BlockMask
-"""Dense bool [B,1,Q,S], or a block mask."""
+@dataclass(frozen=True)
+class PastMask:
+    """Which clean tokens each query sees, bool [B,Q,T]; beside them it sees its own canvas of `canvas` tokens."""
+
+    seen: Tensor
+    canvas: int
+
+
+Mask = PastMask | BlockMask
 
 
 @dataclass(frozen=True)
 class MaskBuilder:
-    """Builds masks for one device: dense twins, or block masks (`sparse`) with compiled counting."""
+    """Builds masks for one device: of the clean tokens alone, or block masks (`sparse`) with compiled counting."""
 
     sparse: bool
     compiled: bool
@@ -123,26 +144,24 @@ class MaskBuilder:
     def build(self, seen: Visibility, head_dim: int) -> Callable[[int], Mask]:
         """A function from a number of rows to the mask of that many first rows, for heads of a size."""
         if not self.sparse or head_dim > WIDEST_SPARSE:
-            dense = seen.dense()[:, None]
-            return lambda rows: dense[:rows]
+            past, canvas = seen.past(), seen.canvas
+            return lambda rows: PastMask(past[:rows], canvas)
         counts = compiled_if(block_counts, self.compiled)(seen.low, seen.high, seen.own, seen.code)
         return lambda rows: block_mask(seen, counts[:rows])
 
 
 WIDEST_SPARSE = 256
-"""Heads wider than this do not fit the block-sparse kernels and are attended to under a dense mask."""
+"""Heads wider than this do not fit the block-sparse kernels."""
 
 
-def _dense(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Attention of a GPU under a dense mask, without the scores of all pairs ever being stored."""
-    repeat = q.shape[1] // k.shape[1]
-    k, v = k.repeat_interleave(repeat, 1), v.repeat_interleave(repeat, 1)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0).transpose(1, 2).flatten(2)
-
-
-def masked_attention(q: Tensor, k: Tensor, v: Tensor, mask: Mask, *, compiled: bool) -> Tensor:
-    """q [B,N,Q,H] over k and v [B,G,S,H] with scale 1 -> [B,Q,N*H]."""
-    if isinstance(mask, Tensor):
-        return _dense(q, k, v, mask) if q.device.type == "cuda" else kernels.attention(q, k, v, mask)
+def masked_attention(
+    q: Tensor, k: Tensor, v: Tensor, past: tuple[Tensor, Tensor] | None, mask: Mask, *, compiled: bool
+) -> Tensor:
+    """q [B,N,Q,H] over `past` keys and values, if there are any, and its own k and v [B,G,Q,H]: [B,Q,N*H]."""
+    if isinstance(mask, PastMask):
+        clean, own = ((k, v), None) if past is None else (past, (k, v))
+        return parted_attention(q, clean, own, mask.seen, mask.canvas, compiled=compiled)
+    if past is not None:
+        k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)  # [B,G,T+Q,H]
     flex: Callable[..., Any] = compiled_if(flex_attention, compiled)
     return flex(q, k, v, block_mask=mask, scale=1.0, enable_gqa=True).transpose(1, 2).flatten(2)

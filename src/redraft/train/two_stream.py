@@ -106,8 +106,7 @@ class LayerPass(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """x [B,T,D] behind `past` keys and values: the next x, its own keys and values [B,G,T,H], and balance loss."""
         q, k, v = self.project(self.layer, x, *rope)
-        keys, values = (k, v) if past is None else (torch.cat((past[0], k), 2), torch.cat((past[1], v), 2))
-        attended = masked_attention(q, keys, values, mask, compiled=self.compiled)  # keys and values [B,G,T+N*C,H]
+        attended = masked_attention(q, k, v, past, mask, compiled=self.compiled)
         scalar = self.layer.encode_scalar if phase == "encode" else self.layer.denoise_scalar
         x, balance = self.finish(self.layer, x, attended, scalar)
         return x, k, v, balance
