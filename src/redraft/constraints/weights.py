@@ -27,14 +27,12 @@ _SPAN = 160.0
 class Weighed:
     """One step's distributions: weights relative to e^`level` [F] of the row, fp32, or fp64 where that is too narrow.
 
-    tokens   [F,W]   of each token
-    classes  [F,W']  of those that may stand somewhere, class by class
-    most     [F,C]   of the best token of each class
-    sums     [F,C]   of each class
+    tokens  [F,W]  of each token
+    most    [F,C]  of the best token of each class
+    sums    [F,C]  of each class
     """
 
     tokens: Tensor
-    classes: Array
     most: Array
     sums: Array
     level: Tensor
@@ -61,17 +59,14 @@ class Classes:
         peak = logits.amax(1, keepdim=True)
         dtype = torch.float64 if bool((peak - logits.amin(1, keepdim=True)).max() > _SPAN) else torch.float32
         level = peak.to(dtype) - _LIFT[dtype]
-        tokens, classes = (
-            torch.empty_like(logits, dtype=dtype),
-            logits.new_empty(len(logits), len(self._token), dtype=dtype),
-        )
-        most, sums = np.empty((2, len(logits), len(self._sizes)), dtype=classes.numpy().dtype)
+        tokens = torch.empty_like(logits, dtype=dtype)
+        most, sums = np.empty((2, len(logits), len(self._sizes)), dtype=tokens.numpy().dtype)
         for rows in blocks(logits):
             torch.sub(logits[rows], level[rows], out=tokens[rows]).exp_()
-            part = torch.index_select(tokens[rows], 1, self._token, out=classes[rows]).numpy()
+            part = tokens[rows].index_select(1, self._token).numpy()  # class by class
             most[rows] = np.maximum.reduceat(part, self._bounds[:-1], axis=1)
             sums[rows] = np.add.reduceat(part, self._bounds[:-1], axis=1)
-        return Weighed(tokens, classes.numpy(), most, sums, level[:, 0])
+        return Weighed(tokens, most, sums, level[:, 0])
 
     def of_sets(self, weighed: Weighed) -> tuple[Array, Array]:
         """Logarithms of the best token's weight of every set, and its summed weight, both [F,U] relative to `level`."""
@@ -82,7 +77,7 @@ class Classes:
         return np.log(most, dtype=np.float64), total.astype(np.float64)
 
     def marginals(self, logits: Tensor, weighed: Weighed, shares: Array, labels: Array) -> Distribution:
-        """The constrained distribution of tempered logits [F,W], which are overwritten.
+        """The constrained distribution of tempered logits [F,W], which are overwritten as `weighed` is.
 
         `shares` [F,U] are what stands around each set, so that with the sets' weights they sum to 1; `labels` [F] the
         sets of the most likely string.
@@ -96,9 +91,9 @@ class Classes:
         # Relative to the best token, so that the entropy of a near certainty is no difference of large numbers.
         peak = logits.gather(1, best[:, None])
         factors = torch.from_numpy(np.pad(factor, ((0, 0), (0, 1)))).to(weighed.tokens.dtype)
-        products, inner = torch.empty_like(weighed.tokens), torch.empty_like(weighed.tokens[:, 0])
+        products, inner = weighed.tokens, torch.empty_like(weighed.tokens[:, 0])
         for rows in blocks(logits):
-            part = torch.index_select(factors[rows], 1, self._class_of, out=products[rows]).mul_(weighed.tokens[rows])
+            part = products[rows].mul_(factors[rows].index_select(1, self._class_of))
             inner[rows] = torch.linalg.vecdot(part, logits[rows].sub_(peak[rows]).to(part.dtype))
         rise = (peak[:, 0].to(weighed.level.dtype) - weighed.level).double().numpy()[:, None]
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -112,7 +107,8 @@ class Classes:
         members = self._automaton.set_class[first[label] : first[label + 1]]
         best = members[weighed.most[row, members].argmax()]
         low, high = self._bounds[best], self._bounds[best + 1]
-        return int(self._token[low + weighed.classes[row, low:high].argmax()])
+        tokens = self._token[low:high]
+        return int(tokens[weighed.tokens[row, tokens].argmax()])
 
     def forced(self, possible: Array) -> dict[int, int]:
         """Positions at which only one token can stand, given the sets that can [L,U]."""
