@@ -1,34 +1,21 @@
 """A small random model in a folder, the command line as a function, and hand-made records."""
 
-import dataclasses
 import io
 import shutil
 import sys
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from outcome import CONTEXT, Cli, Outcome
 
-import redraft
+from random_model import write_random_model
 from redraft.cli.main import main
-from redraft.model import Transformer
-from redraft.model.initialise import initialise
-from redraft.model.presets import preset
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The embedded model's tokenizer and template around a random network with canvases of 16."""
-    where = tmp_path_factory.mktemp("models") / "random"
-    network = Transformer(
-        dataclasses.replace(preset("nano"), vocab_size=16384, canvas_length=16, max_position_embeddings=CONTEXT)
-    )
-    initialise(network, 0)
-    redraft.save_model(network, where)
-    assets = Path(str(files("redraft") / "assets" / "tiny"))
-    for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja"):
-        shutil.copy(assets / name, where / name)
+    where = write_random_model(tmp_path_factory.mktemp("random"), canvas=16, context=CONTEXT)
     (where / "generation_config.json").write_text('{"eos_token_id": [1], "max_denoising_steps": 3}')
     return where
 
