@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import redraft
-from redraft.editing.drafts import DOUBT, drafts_of, keeping
+from redraft.editing.drafts import DOUBT, drafts_of, keeping, mending
 from redraft.editing.following import core, edits_between, line_doubts
 from redraft.editing.spans import line_span
 from redraft.errors import ConstraintError, PromptError, SettingError
@@ -106,6 +106,15 @@ class TestConstraints:
             llm.edit("abc", (0, 1), regex="[a-z]{90}", max_tokens=2)
 
 
+def test_what_has_no_better_text_stays(llm: LLM) -> None:
+    """Random weights doubt every token, and none brings enough to be changed."""
+    span = line_span(TEXTS[2], 2, 2)
+    result = llm.edit(TEXTS[2], span, steps=2)
+    assert (result.text, result.full_text, result.changed) == (result.old, TEXTS[2], 0)
+    assert result.tokens == result.offsets == ()
+    assert llm.edit(TEXTS[2], span, steps=2, strength=1.0).tokens
+
+
 def test_without_an_instruction_slips_are_repaired() -> None:
     """The embedded model reads the text alone."""
     llm = redraft.load("tiny", device="cpu", dtype="float32")
@@ -189,8 +198,14 @@ def test_every_changed_token_has_its_price() -> None:
     assert keeping([1, 2, 3], 2.0, [1, 9, 3]) == -2
     assert keeping([1, 2, 3], 2.0, [1, 2, 3, 4, 5]) == -4
     assert keeping([1, 2, 3], 0.0, [7]) == 0
-    assert keeping("fuctools", 3.0, "functools") == -3
-    assert keeping("fuctools", 3.0, ".pytools") == -9
+
+
+def test_a_letter_is_cheap_and_a_word_is_dear() -> None:
+    assert mending("same", 3.0, "same") == 0
+    assert mending("fuctools", 3.0, "functools") == -3
+    assert mending("buffre", 3.0, "buffer") == -6
+    assert mending("fuctools", 3.0, ".pytools") == -27
+    assert mending("fuctools", 0.0, "x") == 0
 
 
 class TestNextEdit:
@@ -217,10 +232,11 @@ class TestNextEdit:
         assert llm.next_edit("\n\n\n", 1, [("a", "b")]) is None
 
     def test_a_doubted_line_is_edited_and_nothing_else(self, llm: LLM) -> None:
-        """A random network doubts every line."""
+        """A random network doubts every line; without recent edits only a slip would be put right."""
         doubts = line_doubts(llm, self.TEXT, 12)
         assert [self.TEXT[slice(*span)] for span in doubts] == self.TEXT.split("\n")[:-1]
-        proposal = llm.next_edit(self.TEXT, 12, [], steps=1)
+        assert llm.next_edit(self.TEXT, 12, [], steps=1) is None
+        proposal = llm.next_edit(self.TEXT, 12, [("old", "new")], steps=1)
         assert proposal is not None
         assert proposal.reason == "doubt"
         assert proposal.edit.span == max(doubts, key=doubts.__getitem__)

@@ -15,7 +15,7 @@ from typing import Any
 
 from redraft.config import GenerationSettings
 from redraft.diffusion.prefill import prefill
-from redraft.editing.drafts import draft_probabilities, drafts_of, keeping
+from redraft.editing.drafts import draft_probabilities, drafts_of, keeping, mending
 from redraft.editing.reading import SHOWN, Front, context_ids
 from redraft.editing.result import EditResult
 from redraft.editing.spans import Span, check_span, cut
@@ -24,9 +24,10 @@ from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.filling.api import fill_settings
 from redraft.filling.context import Context
 from redraft.filling.hole import Draft, Hole
-from redraft.filling.lengths import SCORED_TOKENS, Choice, OnRecord, Prior, find
+from redraft.filling.lengths import SCORED_TOKENS, Choice, OnRecord, Prior, find, with_what_follows
 from redraft.filling.obeying import check_language, wanted_of
 from redraft.filling.result import confidence
+from redraft.filling.scoring import causal_scores
 from redraft.filling.seams import LONGEST
 
 DEFAULT_STEPS = 16
@@ -36,7 +37,7 @@ VIEW = 32
 CHANGE = 2.0
 """Nats that every changed token must bring: of two edits that are nearly as likely, the smaller one is meant."""
 SLIP = 3.0
-"""Nats that every changed character must bring without an instruction: a slip is a letter or two."""
+"""Nats that a changed character must bring without an instruction; see `mending`."""
 
 
 def edit(
@@ -143,19 +144,30 @@ class _Task:
         )
         drafts, prior = self._drafts(context, here.draft, hole), self._prior(text[start:end], here.draft, hole)
         choice = find(context, hole, drafts, self._on_record, prior)
-        new = self._noted(choice, hole, start - zero)
         self.forwards += bool(here.draft)
+        if self._stays(context, hole, here.draft, choice):
+            self.forwards += choice.forwards + 1
+            return text, end
+        new = self._noted(choice, hole, start - zero)
         return text[:start] + new + text[end:], start + len(new)
 
     def _context(self, text: str, span: Span, before: Sequence[int]) -> list[int]:
         room = self._room + self._view + LONGEST + SCORED_TOKENS
         return context_ids(self._front, self._instruction, text, span, before, room)
 
+    def _stays(self, context: Context, hole: Hole, draft: Sequence[int], choice: Choice) -> bool:
+        """Whether there is no slip: the old text is likelier than any draft, whatever single tokens are doubted."""
+        if self._instruction is not None or self._wanted or self._strength == 1 or not draft:
+            return False
+        old = with_what_follows(hole, draft)
+        (logprobs,) = causal_scores(context.model, context.cache.copy([0]), context.last_hidden, [old])
+        return sum(logprobs) >= choice.best.score
+
     def _prior(self, old: str, draft: Sequence[int], hole: Hole) -> Prior:
         """What changing tokens costs, or, where slips are repaired, what changing characters does."""
         if self._instruction is not None:
             return partial(keeping, draft, CHANGE * (1 - self._strength))
-        return lambda tokens: keeping(old, SLIP * (1 - self._strength), hole.text(tokens))
+        return lambda tokens: mending(old, SLIP * (1 - self._strength), hole.text(tokens))
 
     def _noted(self, choice: Choice, hole: Hole, at: int) -> str:
         """The text of a choice, after adding what it cost and how sure it is to what is reported."""

@@ -18,7 +18,7 @@ class EditResult:
     old, text  what stood there, and what stands there now
     full_text  the whole new text
     tokens     the new span's tokens and how sure the model was of each; the outermost ones may repeat given text;
-               none where the text was not denoised but taken over (a repeated replacement of `next_edit`)
+               none where the text was taken over: no slip was found, or `next_edit` repeats a replacement
     offsets    for each token the characters of `text` that it covers, (start, end)
     steps      denoising steps of the chosen drafts, over all parts of the span
     forwards   passes over one canvas or one text: of all drafts, and to score them

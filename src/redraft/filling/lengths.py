@@ -49,10 +49,7 @@ class Candidate:
     @property
     def scored(self) -> tuple[int, ...]:
         """The hole's tokens and the first given ones behind it."""
-        given = takewhile(lambda token: token is not None, self.hole.behind)
-        behind = [token for token in islice(given, SCORED_BEHIND) if token is not None]
-        ends = len(behind) == len(self.hole.behind) < SCORED_BEHIND
-        return (*self.tokens, *behind, *([self.hole.tokenizer.eos_id] if ends else []))
+        return with_what_follows(self.hole, self.tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +89,14 @@ def find(
     best = max(left, key=lambda candidate: candidate.score)
     forwards = sum(len(candidate.records) for candidate in candidates) + scored
     return Choice(best, tuple(sorted(candidate.length for candidate in left)), forwards)
+
+
+def with_what_follows(hole: Hole, tokens: Sequence[int]) -> tuple[int, ...]:
+    """The tokens of a filling and the first given ones behind the hole: what is scored."""
+    given = takewhile(lambda token: token is not None, hole.behind)
+    behind = [token for token in islice(given, SCORED_BEHIND) if token is not None]
+    ends = len(behind) == len(hole.behind) < SCORED_BEHIND
+    return (*tokens, *behind, *([hole.tokenizer.eos_id] if ends else []))
 
 
 def score(context: Context, candidates: Sequence[Candidate], prior: Prior) -> int:
