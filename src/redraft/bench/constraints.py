@@ -101,8 +101,8 @@ def measure_schemas(
         for seed in range(answers if constraint.min_tokens <= MAX_TOKENS else 0):
             text = _answer(tokenizer, constraint, seed, figures)
             figures.answers += 1
-            if problem := _problem(schema, text, validate):
-                figures.invalid.append(f"{name}: {problem}")
+            if wrong := problem(schema, text, validate):
+                figures.invalid.append(f"{name}: {wrong}")
         if progress is not None:
             progress(done)
     return figures
@@ -133,7 +133,8 @@ def _likeliest(canvas: AutomatonCanvas, logits: torch.Tensor) -> list[int]:
     return seen.argmax.tolist()
 
 
-def _problem(schema: Any, text: str, validate: Callable[[Any, Any], str | None] | None) -> str | None:
+def problem(schema: Any, text: str, validate: Callable[[Any, Any], str | None] | None) -> str | None:
+    """What is wrong with a text as an answer; None if nothing is."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -142,7 +143,10 @@ def _problem(schema: Any, text: str, validate: Callable[[Any, Any], str | None] 
 
 
 def validator() -> Callable[[Any, Any], str | None]:
-    """Validation with the `jsonschema` package, by the draft that a schema names. Raises `InputError` without it."""
+    """Validation with the `jsonschema` package, formats too, by the draft that a schema names.
+
+    Raises `InputError` without it.
+    """
     try:
         import jsonschema
         from jsonschema.validators import validator_for
@@ -157,7 +161,7 @@ def validator() -> Callable[[Any, Any], str | None]:
                 draft.check_schema(schema)
             except jsonschema.SchemaError:
                 continue
-            found = next(iter(draft(schema).iter_errors(value)), None)
+            found = next(iter(draft(schema, format_checker=draft.FORMAT_CHECKER).iter_errors(value)), None)
             return None if found is None else found.message[:200]
         return None  # the schema itself is malformed in every draft
 

@@ -44,18 +44,31 @@ def constraints(
     ] = None,
     limit: Annotated[int | None, option("--limit", "Only the first N schemas.", "N", default="all")] = None,
     answers: Annotated[int, option("--answers", "Random answers to each, validated.", "N")] = 2,
+    written: Annotated[
+        int | None,
+        option("--written", "Every N-th schema is answered by the model, and by random weights.", "N", default="none"),
+    ] = None,
+    seconds: Annotated[
+        float, option("--seconds", "Of the process for the answers of each model, at most.", "S")
+    ] = 240.0,
+    results: Annotated[Path | None, option("--results", "Write a dated JSON file there.", "FOLDER")] = None,
     repetitions: Annotated[int, option("--repetitions", "Timed answers of each kind.", "N")] = 3,
     device: Annotated[str, option("--device", "Where a step is timed: cpu, cuda.", "DEVICE")] = "cpu",
     json: JsonAlone = False,
 ) -> None:
-    """Compile JSON schemas, validate random answers, and time a denoising step with and without a constraint.
+    """Compile JSON schemas, validate answers, and time a denoising step with and without a constraint.
+
+    Answers come from random logits, and with --written from the model and from random weights at 1, 4 and 16 steps and
+    canvases of 16, 64, 128 and 256 tokens in turn.
 
     The last line is JSON. Times are of this process alone.
     """
     from redraft.bench.constraints import measure_overhead, measure_schemas, read_schemas, validator
+    from redraft.bench.results import write_results
+    from redraft.bench.schema_answers import measure_answers, with_random_weights
     from redraft.text.tokenizer import Tokenizer
 
-    at_least(1, limit=limit, repetitions=repetitions)
+    at_least(1, limit=limit, repetitions=repetitions, written=written)
     if file is None and tokenizer is not None:
         raise InputError("--tokenizer needs a FILE of schemas.")
     llm = None if tokenizer is not None else _options(model, device).load()
@@ -67,12 +80,18 @@ def constraints(
         schemas = read_schemas(file)[:limit]
         figures = measure_schemas(used, schemas, answers=answers, validate=validator() if answers else None)
         found |= {"vocabulary": used.vocab_size} | figures.to_dict()
+        if llm is not None and written is not None:
+            for name, writer in (("model", llm), ("random_weights", with_random_weights(llm))):
+                answers_of = measure_answers(writer, schemas[::written], validate=validator(), seconds=seconds)
+                found[f"written_by_{name}"] = answers_of.to_dict()
     if llm is not None:
         found |= {"device": device} | measure_overhead(llm, MEASURED, repetitions=repetitions)
     for name, value in () if json else found.items():
         print(f"{name:18} {value}")
     command = shlex.join(["redraft", *sys.argv[1:]])
-    print_json(found | {"processor": platform.processor() or platform.machine(), "command": command})
+    found |= {"processor": platform.processor() or platform.machine(), "command": command}
+    files = [] if results is None else [str(file) for file in write_results("constraints", [found], results)]
+    print_json(found | ({"files": files} if files else {}))
 
 
 def _options(model: str, device: str) -> ModelOptions:

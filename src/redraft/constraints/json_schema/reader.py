@@ -5,10 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
-from typing import Any, NoReturn
+from typing import Any
 from urllib.parse import unquote
 
 from redraft.constraints.json_schema.formats import INTEGER_FORMATS, PATTERNS
+from redraft.constraints.json_schema.keywords import (
+    anchors,
+    bound,
+    count,
+    decimal,
+    malformed,
+    mapping_of,
+    schemas_of,
+    text_of,
+)
 from redraft.constraints.json_schema.negation import ABSENT, EXCLUDE, UNLIKE, negations
 from redraft.constraints.json_schema.numbers import Bounds
 from redraft.constraints.json_schema.shapes import (
@@ -107,7 +117,7 @@ class Reader:
         names = raw.get("type", [name for name in TYPES if name != "integer"])
         names = [names] if isinstance(names, str) else names
         if not isinstance(names, Sequence) or any(name not in TYPES for name in names):
-            _malformed("type", names)
+            malformed("type", names)
         makers: dict[str, Callable[[Mapping[str, Any]], list[Shape]]] = {
             "null": lambda raw: [Values((None,))], "boolean": lambda raw: [Values((True, False))],
             "integer": lambda raw: self._number(raw, integer=True),
@@ -120,7 +130,7 @@ class Reader:
             shapes = self._both(shapes, [Values((raw["const"],))])
         if "enum" in raw:
             if not isinstance(raw["enum"], list):
-                _malformed("enum", raw["enum"])
+                malformed("enum", raw["enum"])
             shapes = self._both(shapes, [Values(tuple({canonical(v): v for v in raw["enum"]}.values()))])
         if EXCLUDE in raw:
             shapes = [left for shape in shapes if (left := _without(shape, raw[EXCLUDE])) is not None]
@@ -130,12 +140,12 @@ class Reader:
         """`shapes` narrowed by references and combinations."""
         if "$ref" in raw:
             shapes = self._both(shapes, self._read(self.resolve(raw["$ref"])))
-        for branch in _schemas(raw, "allOf"):
+        for branch in schemas_of(raw, "allOf"):
             shapes = self._both(shapes, self._read(branch))
         if "anyOf" in raw:
-            shapes = self._both(shapes, [shape for branch in _schemas(raw, "anyOf") for shape in self._read(branch)])
+            shapes = self._both(shapes, [shape for branch in schemas_of(raw, "anyOf") for shape in self._read(branch)])
         if "oneOf" in raw:
-            shapes = self._one_of(shapes, _schemas(raw, "oneOf"))
+            shapes = self._one_of(shapes, schemas_of(raw, "oneOf"))
         if "not" in raw:
             shapes = self._checked("not", shapes, self._unlike(shapes, raw["not"]))
         if "if" in raw:
@@ -213,7 +223,7 @@ class Reader:
     def resolve(self, reference: Any) -> Raw:
         """The schema that a reference names. Raises `ConstraintError` if it lies outside the document."""
         if not isinstance(reference, str):
-            _malformed("$ref", reference)
+            malformed("$ref", reference)
         root_id = (self._root.get("$id") or self._root.get("id") or "") if isinstance(self._root, Mapping) else ""
         base = root_id.rstrip("#")
         local = reference[len(base) :] if base and reference.startswith(base) else reference
@@ -222,7 +232,7 @@ class Reader:
         if local.startswith("#/"):
             return self._pointed(reference, local[2:])
         if self._anchors is None:
-            self._anchors = dict(_anchors(self._root))
+            self._anchors = dict(anchors(self._root))
         if reference in self._anchors:
             return self._anchors[reference]
         raise ConstraintError(f"The schema keyword '$ref' names {reference!r}, which is not in the document.")
@@ -242,19 +252,19 @@ class Reader:
     def _number(self, raw: Mapping[str, Any], *, integer: bool) -> list[Shape]:
         bounds = Bounds()
         for name, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-            bounds = bounds.both(_bound(raw, name, exclusive))
+            bounds = bounds.both(bound(raw, name, exclusive))
         if raw.get("format") in INTEGER_FORMATS:
             low, high = INTEGER_FORMATS[raw["format"]]
             bounds = bounds.both(Bounds(low=Decimal(low), high=Decimal(high)))
-        multiples = (_decimal(raw, "multipleOf"),) if "multipleOf" in raw else ()
+        multiples = (decimal(raw, "multipleOf"),) if "multipleOf" in raw else ()
         if any(multiple <= 0 for multiple in multiples):
-            _malformed("multipleOf", raw["multipleOf"])
+            malformed("multipleOf", raw["multipleOf"])
         whole = integer or any(multiple == multiple.to_integral_value() for multiple in multiples)
         return [Number(bounds=bounds, integer=whole, multiples=multiples)]
 
     def _string(self, raw: Mapping[str, Any]) -> list[Shape]:
-        least, most = _count(raw, "minLength") or 0, _count(raw, "maxLength")
-        patterns = tuple((_text(raw, name), name == "pattern") for name in ("pattern", UNLIKE) if name in raw)
+        least, most = count(raw, "minLength") or 0, count(raw, "maxLength")
+        patterns = tuple((text_of(raw, name), name == "pattern") for name in ("pattern", UNLIKE) if name in raw)
         known = raw.get("format") in PATTERNS
         formats = (raw["format"],) if known else ()
         return (
@@ -269,7 +279,7 @@ class Reader:
             prefix, items = items, raw.get("additionalItems", True)
         if raw.get("unevaluatedItems") is False and "items" not in raw:
             items = False
-        least, most = _count(raw, "minItems") or 0, _count(raw, "maxItems")
+        least, most = count(raw, "minItems") or 0, count(raw, "maxItems")
         if most is not None and most < least:
             return []
         rest = () if items is True else (items,)
@@ -277,10 +287,10 @@ class Reader:
                       unique=raw.get("uniqueItems") is True)]  # fmt: skip
 
     def _object(self, raw: Mapping[str, Any]) -> list[Shape]:
-        properties, patterns = _mapping(raw, "properties"), _mapping(raw, "patternProperties")
+        properties, patterns = mapping_of(raw, "properties"), mapping_of(raw, "patternProperties")
         required = raw.get("required", [])
         if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
-            _malformed("required", required)
+            malformed("required", required)
         extra = raw.get("additionalProperties", raw.get("unevaluatedProperties", True))
         declared = tuple(
             (name, (schema, *(other for pattern, other in patterns.items() if _search(pattern, name))))
@@ -291,8 +301,8 @@ class Reader:
         shape = Object(
             properties=declared, required=tuple(dict.fromkeys(required)),
             rests=() if extra is True and not patterns else (rest,), names=names,
-            absent=frozenset(raw.get(ABSENT, ())), least=_count(raw, "minProperties") or 0,
-            most=_count(raw, "maxProperties"),
+            absent=frozenset(raw.get(ABSENT, ())), least=count(raw, "minProperties") or 0,
+            most=count(raw, "maxProperties"),
         )  # fmt: skip
         return [] if shape.absent & set(shape.required) else [shape]
 
@@ -430,73 +440,3 @@ def _without(shape: Shape, values: Sequence[Any]) -> Shape | None:
             return None if any(isinstance(value, list) for value in values) else shape
         case Object():
             return None if any(isinstance(value, Mapping) for value in values) else shape
-
-
-def _bound(raw: Mapping[str, Any], name: str, exclusive: str) -> Bounds:
-    """The bound of a keyword and its exclusive twin, which is a number, or in draft 4 a flag."""
-    low = name == "minimum"
-    found = Bounds()
-    flag = raw.get(exclusive) is True
-    if name in raw:
-        value = _decimal(raw, name)
-        found = Bounds(low=value, low_open=flag) if low else Bounds(high=value, high_open=flag)
-    if exclusive in raw and not isinstance(raw[exclusive], bool):
-        value = _decimal(raw, exclusive)
-        found = found.both(Bounds(low=value, low_open=True) if low else Bounds(high=value, high_open=True))
-    return found
-
-
-def _decimal(raw: Mapping[str, Any], name: str) -> Decimal:
-    value = raw[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or value in (float("inf"), float("-inf")):
-        _malformed(name, value)
-    return Decimal(str(value))
-
-
-def _count(raw: Mapping[str, Any], name: str) -> int | None:
-    value = raw.get(name)
-    if value is None:
-        return None
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        _malformed(name, value)
-    return value
-
-
-def _text(raw: Mapping[str, Any], name: str) -> str:
-    if not isinstance(raw[name], str):
-        _malformed(name, raw[name])
-    return raw[name]
-
-
-def _mapping(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    value = raw.get(name, {})
-    if not isinstance(value, Mapping):
-        _malformed(name, value)
-    return value
-
-
-def _schemas(raw: Mapping[str, Any], name: str) -> list[Raw]:
-    value = raw.get(name, [])
-    if not isinstance(value, list) or (name in raw and not value):
-        _malformed(name, value)
-    return value
-
-
-def _malformed(keyword: str, value: Any) -> NoReturn:
-    shown = repr(value)
-    raise ConstraintError(f"The schema keyword {keyword!r} has the value {shown[:80]}, which is not allowed.")
-
-
-def _anchors(raw: Any) -> Iterable[tuple[str, Raw]]:
-    """Schemas that carry a name of their own."""
-    if isinstance(raw, Mapping):
-        for key in ("$id", "id", "$anchor"):
-            if isinstance(raw.get(key), str):
-                yield ("#" + raw[key] if key == "$anchor" else raw[key]), raw
-        for value in raw.values():
-            yield from _anchors(value)
-    elif isinstance(raw, list):
-        for value in raw:
-            yield from _anchors(value)

@@ -1,0 +1,87 @@
+"""Keywords of one schema, read and checked: what is malformed is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from decimal import Decimal
+from typing import Any, NoReturn
+
+from redraft.constraints.json_schema.numbers import Bounds
+from redraft.constraints.json_schema.shapes import Raw
+from redraft.errors import ConstraintError
+
+
+def bound(raw: Mapping[str, Any], name: str, exclusive: str) -> Bounds:
+    """The bound of a keyword and its exclusive twin, which is a number, or in draft 4 a flag."""
+    low = name == "minimum"
+    found = Bounds()
+    flag = raw.get(exclusive) is True
+    if name in raw:
+        value = decimal(raw, name)
+        found = Bounds(low=value, low_open=flag) if low else Bounds(high=value, high_open=flag)
+    if exclusive in raw and not isinstance(raw[exclusive], bool):
+        value = decimal(raw, exclusive)
+        found = found.both(Bounds(low=value, low_open=True) if low else Bounds(high=value, high_open=True))
+    return found
+
+
+def decimal(raw: Mapping[str, Any], name: str) -> Decimal:
+    """A finite number."""
+    value = raw[name]
+    if isinstance(value, bool) or not isinstance(value, int | float) or value in (float("inf"), float("-inf")):
+        malformed(name, value)
+    return Decimal(str(value))
+
+
+def count(raw: Mapping[str, Any], name: str) -> int | None:
+    """A number of things; None if the keyword is not there."""
+    value = raw.get(name)
+    if value is None:
+        return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        malformed(name, value)
+    return value
+
+
+def text_of(raw: Mapping[str, Any], name: str) -> str:
+    """A string."""
+    if not isinstance(raw[name], str):
+        malformed(name, raw[name])
+    return raw[name]
+
+
+def mapping_of(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """An object, empty if the keyword is not there."""
+    value = raw.get(name, {})
+    if not isinstance(value, Mapping):
+        malformed(name, value)
+    return value
+
+
+def schemas_of(raw: Mapping[str, Any], name: str) -> list[Raw]:
+    """A list of one schema or more; empty if the keyword is not there."""
+    value = raw.get(name, [])
+    if not isinstance(value, list) or (name in raw and not value):
+        malformed(name, value)
+    return value
+
+
+def malformed(keyword: str, value: Any) -> NoReturn:
+    """Raise `ConstraintError` naming the keyword."""
+    shown = repr(value)
+    raise ConstraintError(f"The schema keyword {keyword!r} has the value {shown[:80]}, which is not allowed.")
+
+
+def anchors(raw: Any) -> Iterable[tuple[str, Raw]]:
+    """Schemas that carry a name of their own."""
+    if isinstance(raw, Mapping):
+        for key in ("$id", "id", "$anchor"):
+            if isinstance(raw.get(key), str):
+                yield ("#" + raw[key] if key == "$anchor" else raw[key]), raw
+        for value in raw.values():
+            yield from anchors(value)
+    elif isinstance(raw, list):
+        for value in raw:
+            yield from anchors(value)
