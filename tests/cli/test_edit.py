@@ -98,7 +98,8 @@ def test_files_that_are_none(cli: Cli, tmp_path: Path, file: Path) -> None:
 
 
 def test_without_an_instruction_and_with_a_constraint(cli: Cli, folder: Path, file: Path) -> None:
-    arguments = ("--lines", 3, "--choices", "third = 4", "--choices", "third = 5", "--steps", 1, "--model", folder)
+    choices = ("--choices", "third = 4", "--choices", "third = 5")
+    arguments = ("--lines", 3, *choices, "--steps", 1, "--canvas-length", 64, "--model", folder)
     outcome = cli("edit", file, *arguments, "--json")
     assert outcome.code == 0, outcome.err
     assert outcome.json["text"] in ("third = 4", "third = 5")
