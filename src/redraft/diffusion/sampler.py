@@ -56,8 +56,9 @@ class Distribution:
             torch.softmax(shifted, -1, out=probabilities[rows])
             entropy[rows] = -torch.linalg.vecdot(probabilities[rows], shifted)
         # The argmax has a shifted logit of 0: minus its logarithm is that of the sum of all exponentials.
-        entropy -= probabilities.gather(1, argmax[:, None])[:, 0].log()
-        return cls(probabilities, argmax, entropy.clamp_(min=0))
+        # Rounding can make it more than 1; only a certainty has no entropy at all.
+        entropy -= probabilities.gather(1, argmax[:, None])[:, 0].log().clamp_(max=0)
+        return cls(probabilities, argmax, entropy)
 
     def pick(self, uniform: Tensor) -> Tensor:
         """One exact categorical sample [R]: the cumulative distribution inverted at `uniform` fp64 [R] in [0,1).
