@@ -68,7 +68,7 @@ def test_request_ids_come_back(http: httpx.Client) -> None:
     [
         (b"{", 400, "The body is not valid JSON"),
         (b"", 400, "A JSON body is required"),
-        (b"[]", 400, "The body: Input should be"),
+        (b"[]", 400, "The body must be a JSON object"),
         (b"[" * 100_000, 400, "not valid JSON"),
         (b'{"model": "random", "messages": [{"role": "user", "content": "\\ud800"}]}', 400, "UTF-8"),
         (b'{"model": "\\ud800", "messages": [{"role": "user", "content": "x"}]}', 404, "is not served here"),
@@ -88,6 +88,7 @@ def test_json_must_say_that_it_is_json(http: httpx.Client) -> None:
     """A form on another web page could send anything else without asking first."""
     answer = http.post("/v1/chat/completions", content=json.dumps(CHAT), headers={"content-type": "text/plain"})
     assert answer.status_code == 400
+    assert "Content-Type: application/json" in answer.json()["error"]["message"]
 
 
 def test_a_chunked_body_is_limited_too(http: httpx.Client) -> None:

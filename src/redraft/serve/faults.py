@@ -91,6 +91,9 @@ def validation_fault(errors: Sequence[Mapping[str, Any]], body: Any) -> Fault:
         case "json_invalid":
             reason = (worst.get("ctx") or {}).get("error", "it cannot be read")
             return Fault(400, f"The body is not valid JSON: {reason}.", code="invalid_json")
+        case _ if name is None and not isinstance(body, Mapping):
+            sentence = "The body must be a JSON object, sent with Content-Type: application/json."
+            return Fault(400, sentence, code="invalid_json")
         case kind:
             code = kind if kind.startswith("unsupported") else "invalid_value"
             return Fault(400, f"{name or 'The body'}: {worst['msg']}.", name, code)
