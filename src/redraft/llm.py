@@ -178,9 +178,7 @@ class LLM:
         """
         return fill(self.model, self.tokenizer, text, suffix, self.defaults, **settings)
 
-    def edit(
-        self, text: str, span: tuple[int, int], instruction: str | None = None, **settings: Any
-    ) -> EditResult:
+    def edit(self, text: str, span: tuple[int, int], instruction: str | None = None, **settings: Any) -> EditResult:
         """The text with its characters `span` changed as an instruction says, and nothing else.
 
         Without an instruction slips are repaired. `settings` are those of generate, its constraints on the new span,
