@@ -2,7 +2,8 @@
 
 import torch
 
-from redraft.diffusion.rng import draw, philox
+from redraft.diffusion.rng import draw
+from redraft.kernels.philox import philox
 
 
 def words(*values: int) -> tuple[torch.Tensor, ...]:

@@ -21,11 +21,12 @@ import torch
 from torch import Tensor
 
 from redraft.diffusion.rng import Draws, draw
-from redraft.diffusion.step import CanvasState, Outcome, advance, begin
+from redraft.diffusion.step import CanvasState, advance, begin
 from redraft.engine.captured_step import CapturedStep
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import new_slots, run_step
-from redraft.engine.work import PAGE, Denoise, Drafted, Encode, Limits, Segment, TopTokens
+from redraft.engine.runner import drafted_by
+from redraft.engine.work import PAGE, Denoise, Drafted, Encode, Limits, Segment
 from redraft.errors import SettingError
 from redraft.kernels.switches import graphable
 from redraft.kernels.triton.segments import CONSTRAINED, DENOISE, ENCODE, UNUSED
@@ -188,7 +189,7 @@ class GraphRunner:
             kept.canvas.stable[slot] = after.stable[0].int()
         if after.soft is not None:
             kept.soft[slot, :length] = after.soft
-        return _drafted_outside(part, canvas, outcome)
+        return drafted_by(part.slot, canvas, outcome)
 
     def _draw(self, part: Denoise, purpose: Literal["initial", "step"]) -> Draws:
         seeds = torch.tensor([part.seed], device=self.model.device)
@@ -210,21 +211,3 @@ def _drafted(part: Denoise, report: np.ndarray) -> Drafted:
         entropy=tuple(entropy.view(np.float32).tolist()),
         converged=bool(report[0]),
     )
-
-
-def _drafted_outside(part: Denoise, canvas: Tensor, outcome: Outcome) -> Drafted:
-    top = outcome.top
-    return Drafted(
-        slot=part.slot,
-        canvas=tuple(canvas.tolist()),
-        argmax_canvas=tuple(outcome.argmax.tolist()),
-        accepted=tuple(outcome.accepted.tolist()),
-        entropy=tuple(outcome.entropy.tolist()),
-        converged=bool(outcome.converged),
-        top=None if top is None else _top(top.chosen, top.token_ids, top.logprobs),
-    )
-
-
-def _top(chosen: Tensor, token_ids: Tensor, logprobs: Tensor) -> TopTokens:
-    rows = (tuple(map(tuple, table.tolist())) for table in (token_ids, logprobs))
-    return TopTokens(chosen=tuple(chosen.tolist()), **dict(zip(("token_ids", "logprobs"), rows, strict=True)))

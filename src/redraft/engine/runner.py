@@ -95,10 +95,11 @@ class EagerRunner:
         assert held.canvas is not None
         entered = held.canvas.canvas
         held.canvas, outcome = advance(self.model, hidden, held.canvas, segment, draws.uniform[0], draws.tokens[0])
-        return _drafted(segment.slot, entered, outcome)
+        return drafted_by(segment.slot, entered, outcome)
 
 
-def _drafted(slot: int, entered: Tensor, outcome: Outcome) -> Drafted:
+def drafted_by(slot: int, entered: Tensor, outcome: Outcome) -> Drafted:
+    """What a step of the canvas `entered` [L] came to, on the host."""
     top = outcome.top
     return Drafted(
         slot=slot,

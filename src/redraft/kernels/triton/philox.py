@@ -10,14 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from redraft.kernels.philox import philox
 from redraft.kernels.triton.language import jit, tl
 
 INITIAL, STEP = 0, 1
 """Purposes: the noise a canvas begins from, and the draws of a step."""
-
-_WORD = 0xFFFFFFFF
-_MULTIPLIERS = 0xD2511F53, 0xCD9E8D57
-_WEYL = 0x9E3779B9, 0xBB67AE85
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,14 +30,7 @@ def words(counters: Counters, rows: int, purpose: int) -> tuple[Tensor, Tensor, 
     """Four 32-bit words, as int64 [S,rows], of positions 0..rows-1 of every segment."""
     c0 = torch.arange(rows, device=counters.seed.device)[None]  # [1,rows]
     c1, c2 = counters.step[:, None].long(), counters.canvas[:, None].long()  # [S,1]
-    c3 = torch.full_like(c1, purpose)
-    k0, k1 = counters.seed[:, None] & _WORD, (counters.seed[:, None] >> 32) & _WORD
-    for _ in range(10):
-        p0, p1 = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
-        c0, c2 = ((p1 >> 32) & _WORD) ^ c1 ^ k0, ((p0 >> 32) & _WORD) ^ c3 ^ k1
-        c1, c3 = p1 & _WORD, p0 & _WORD
-        k0, k1 = (k0 + _WEYL[0]) & _WORD, (k1 + _WEYL[1]) & _WORD
-    return c0, c1, c2, c3
+    return philox(counters.seed[:, None], (c0, c1, c2, torch.full_like(c1, purpose)))
 
 
 def uniform(counters: Counters, rows: int) -> Tensor:
