@@ -35,6 +35,8 @@ STEPS = (
 """Of `bench step`: format, batches, options, and the batches that winning candidates change."""
 LEAST = 15.0
 """Seconds below which nothing more is begun."""
+SAID = 6000
+"""Characters kept of what a process that failed wrote."""
 GAIN = 0.98
 """Share of the shipped launch's time from which on a candidate wins."""
 
@@ -43,16 +45,18 @@ Process = Callable[[Sequence[str], Mapping[str, str], float], "subprocess.Comple
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """One process: its command, its seconds, and the JSON that it printed last, or what it said instead."""
+    """One process: its command, its seconds, and the JSON that it printed last, or the end of what it `said` instead."""
 
     command: str
     seconds: float
     result: dict[str, Any] | None = None
     error: str | None = None
+    said: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
-        return {"command": self.command, "seconds": round(self.seconds, 1), "result": self.result, "error": self.error}
+        known = {"command": self.command, "seconds": round(self.seconds, 1), "result": self.result, "error": self.error}
+        return known | ({"said": self.said} if self.said else {})
 
 
 class Card:
@@ -82,16 +86,18 @@ class Card:
         if left < LEAST:
             self.left_out.append(shown)
             return None
-        started, result, error = time.monotonic(), None, None
+        started, result, error, said = time.monotonic(), None, None, ""
         try:
             done = self._process(command, environment, left)
             result = read(done.stdout)
             error = None if result is not None else _last_line(done.stderr or done.stdout)
+            if done.returncode:
+                said = (done.stdout + done.stderr)[-SAID:]
         except subprocess.TimeoutExpired:
             error = "the time was up"
         except OSError as failed:
             error = str(failed)
-        outcome = Outcome(command=shown, seconds=time.monotonic() - started, result=result, error=error)
+        outcome = Outcome(command=shown, seconds=time.monotonic() - started, result=result, error=error, said=said)
         self.outcomes.append(outcome)
         self._say(f"{outcome.seconds:5.0f} s  {shown}{f': {error}' if error else ''}")
         return result

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import sysconfig
 import tarfile
+import tempfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -78,8 +79,12 @@ def wheel(name: str, version: str, cache: Path) -> Path:
     folder = cache / "wheels"
     found = _find_archive(folder, name, version)
     if found is None:
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-        _run([*pip, "--dest", str(folder), f"{name}=={version}"])
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as arriving:  # builders that run side by side see whole wheels only
+            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+            _run([*pip, "--dest", arriving, f"{name}=={version}"])
+            for path in Path(arriving).glob("*.whl"):
+                path.replace(folder / path.name)
         found = _find_archive(folder, name, version)
     if found is None:
         raise SourceError(f"pip brought no wheel of {name}=={version}")
