@@ -39,8 +39,17 @@ def test_a_named_dtype_wins() -> None:
     assert resolve_dtype(torch.bfloat16, CPU, torch.float32) == torch.bfloat16
 
 
-def test_auto_device_prefers_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("asked", ["auto", "cuda", torch.device("cuda")])
+def test_auto_device_prefers_cuda_and_gives_its_number(
+    monkeypatch: pytest.MonkeyPatch, asked: str | torch.device
+) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert resolve_device("auto").type == "cuda"
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert resolve_device(asked) == torch.device("cuda", 1)
+    assert resolve_device("cuda:0") == torch.device("cuda", 0)
+
+
+def test_auto_device_without_cuda_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolve_device().type == "cpu"

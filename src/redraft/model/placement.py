@@ -12,9 +12,12 @@ DTYPES = {
 
 
 def resolve_device(device: str | torch.device = "auto") -> torch.device:
-    """`auto` is CUDA where there is one, else the CPU. Raises `SettingError` for anything that is not here."""
+    """`auto` is CUDA where there is one, else the CPU; a CUDA device comes with its number.
+
+    Raises `SettingError` for anything that is not here.
+    """
     if device == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
         chosen = torch.device(device)
     except (RuntimeError, TypeError):
@@ -23,6 +26,8 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
         raise SettingError(f"device is {str(device)!r}; it must be auto, cpu, cuda or cuda:N.")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise SettingError(f"device is {str(device)!r}; this machine has {torch.cuda.device_count()} CUDA devices.")
+    if chosen.type == "cuda" and chosen.index is None:
+        return torch.device("cuda", torch.cuda.current_device())
     return chosen
 
 

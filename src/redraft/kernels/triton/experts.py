@@ -39,22 +39,22 @@ def experts(x: Rows, routing: Routing, weights: PackedExperts, dtype: torch.dtyp
 
 def expert_rows(x: Rows, routing: Routing, weights: PackedExperts, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """`experts` before the sum over slots: [T,K,D], already times the router's weight. Dead rows are zeros."""
-    return down(gate(x, routing, weights.gate_up), routing, weights.down, dtype)
+    return down(gate(x, routing, weights.gate_up, dtype), routing, weights.down, dtype)
 
 
-def gate(x: Rows, routing: Routing, weight: Packed) -> Rows:
+def gate(x: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = torch.bfloat16) -> Rows:
     """x [T,D] -> hidden rows gelu(gate x) * up x [T*K,I], in the order of `routing.order`; undefined in dead rows.
 
-    weight [E,2I,D], gate rows first. `Rows8` gives `Rows8`: hidden rows are rounded to bf16, then to FP8 in a launch of
-    their own, because only a whole row knows its scale.
+    weight [E,2I,D], gate rows first. `Rows8` gives `Rows8`: hidden rows are rounded to `dtype`, then to FP8 in a launch
+    of their own, because only a whole row knows its scale.
     """
     if not use_triton(routing.order):
-        return gate_eager(x, routing, weight)
+        return gate_eager(x, routing, weight, dtype)
     top_k, (_, both, width) = routing.index.shape[1], weight.shape
     total, inner = len(routing.order), both // 2
     tile = _plan(routing, weight).gate
     values, x_scale = _parts(x)
-    out = values.new_empty(total, inner, dtype=values.dtype if x_scale is None else torch.bfloat16)
+    out = values.new_empty(total, inner, dtype=values.dtype if x_scale is None else dtype)
     gate_kernel[len(routing.tiles) * (inner // tile.columns),](
         values, x_scale, *_matrix(weight, tile), out, routing.order, routing.tiles,
         D=width, INNER=inner, TOP_K=top_k, **_settings(weight, routing, tile),
@@ -141,7 +141,7 @@ def _settings(weight: Packed, routing: Routing, tile: Tile) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def gate_eager(x: Rows, routing: Routing, weight: Packed) -> Rows:
+def gate_eager(x: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = torch.bfloat16) -> Rows:
     """`gate` in plain PyTorch, one expert after the other."""
     plain = _plain(x)
     top_k = routing.index.shape[1]
@@ -150,7 +150,7 @@ def gate_eager(x: Rows, routing: Routing, weight: Packed) -> Rows:
         rows = plain[routing.order[first:end] // top_k]
         gates, ups = F.linear(rows, dequantized(weight[expert], plain.dtype)).chunk(2, -1)
         hidden[first:end] = eager.gelu_gate(gates, ups)
-    return hidden if isinstance(x, Tensor) else quantize_rows_eager(hidden)
+    return hidden if isinstance(x, Tensor) else quantize_rows_eager(hidden.to(dtype))
 
 
 def down_eager(hidden: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = torch.bfloat16) -> Tensor:
