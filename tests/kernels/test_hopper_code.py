@@ -36,26 +36,6 @@ def test_attention(dim: int, groups: int, window: int | None) -> None:
     assert "cp.async.bulk.tensor" in found[0].ptx
 
 
-def test_attention_whose_keys_a_warp_group_of_its_own_copies() -> None:
-    """Three warp groups share the registers unevenly, and none copies before the kernel in front has ended."""
-    pages = bf16(64, 256, 8, 256)
-    with tables.trying("specialized-attention"):
-        (kernel, *_) = found = compiled(
-            attention.attend,
-            bf16(4 * LENGTH, HEADS, 256),
-            pages,
-            pages,
-            int32(4, 32),
-            segments_of(4, LENGTH),
-            window=1024,
-        )
-    assert_fits(found)
-    assert ".reqntid 384" in kernel.ptx
-    assert "setmaxnreg.dec" in kernel.ptx
-    started, waited = (kernel.ptx.index(word) for word in ("barrier.sync", "griddepcontrol.wait"))
-    assert waited < started < kernel.ptx.index("cp.async.bulk.tensor")
-
-
 def test_attention_over_wide_heads_with_more_rows() -> None:
     pages = bf16(64, 256, 2, 512)
     arguments = bf16(4 * LENGTH, HEADS, 512), pages, pages, int32(4, 32), segments_of(4, LENGTH)

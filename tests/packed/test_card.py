@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from redraft.bench.card import MILLISECONDS, Card, gain, measure_card, wins
+from redraft.bench.card import MILLISECONDS, PATIENCE, Card, gain, measure_card, wins
 from redraft.cli.main import main
 from redraft.kernels.triton.tables import CANDIDATES
 
@@ -88,11 +88,14 @@ def test_when_the_time_is_up_the_rest_is_listed_and_its_goals_are_open() -> None
 
 def test_a_process_that_takes_too_long_is_ended() -> None:
     def slow(command: Sequence[str], environment: Mapping[str, str], seconds: float) -> Any:
+        allowed.append(seconds)
         raise subprocess.TimeoutExpired(command, seconds)
 
-    card = Card(100, print, slow)
+    allowed: list[float] = []
+    card = Card(1000, print, slow)
     assert card.bench("kernels") == []
     assert card.outcomes[0].error == "the time was up"
+    assert allowed == [PATIENCE]  # and others still have theirs
 
 
 def test_a_candidate_wins_by_time_and_only_if_it_is_exact() -> None:

@@ -35,6 +35,8 @@ STEPS = (
 """Of `bench step`: format, batches, options, and the batches that winning candidates change."""
 LEAST = 15.0
 """Seconds below which nothing more is begun."""
+PATIENCE = 240.0
+"""Seconds that one process may take: one that hangs leaves time for the others."""
 SAID = 6000
 """Characters kept of what a process that failed wrote."""
 GAIN = 0.98
@@ -45,7 +47,7 @@ Process = Callable[[Sequence[str], Mapping[str, str], float], "subprocess.Comple
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """One process: its command, its seconds, and the JSON that it printed last, or the end of what it `said` instead."""
+    """One process: its command, its seconds, and the JSON that it printed last; where it failed, what it `said`."""
 
     command: str
     seconds: float
@@ -74,7 +76,7 @@ class Card:
 
     def tests(self, folders: Sequence[Path], candidates: Sequence[str] = ()) -> dict[str, Any] | None:
         """How many of the tests that need a GPU passed, and the names of those that did not."""
-        quiet = ["-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestConfigWarning"]
+        quiet = ["-o", "addopts=-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestConfigWarning"]
         command = ["pytest", *map(str, folders), "-m", "gpu", *quiet]
         return self._run(command, _test_counts, {"REDRAFT_CANDIDATES": ",".join(candidates)})
 
@@ -88,7 +90,7 @@ class Card:
             return None
         started, result, error, said = time.monotonic(), None, None, ""
         try:
-            done = self._process(command, environment, left)
+            done = self._process(command, environment, min(left, PATIENCE))
             result = read(done.stdout)
             error = None if result is not None else _last_line(done.stderr or done.stdout)
             if done.returncode:

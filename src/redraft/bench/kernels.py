@@ -29,6 +29,8 @@ AROUND = ("predict", "soft_embeddings", "finish_step")
 """Operations behind the last layer."""
 OVERWRITES = "soft_embeddings"
 """Turns its first argument, the logits, into probabilities in place."""
+SMALLEST = 1e-4
+"""Results smaller than this on average count as this large: a settled row's entropy of 1e-6 nats is zero to a sampler."""
 _FLUSH_BYTES = 256 << 20
 """More than a GPU's second-level cache holds."""
 
@@ -139,8 +141,9 @@ def _fresh(operation: Operation) -> Operation:
 
 
 def _worst(found: list[Tensor], truth: list[Tensor]) -> float:
+    """The largest relative error, by norms."""
     pairs = zip(found, truth, strict=True)
-    return max(float((x - y).norm() / y.norm().clamp(min=1e-30)) for x, y in pairs)
+    return max(float((x - y).norm() / y.norm().clamp(min=SMALLEST * y.numel() ** 0.5)) for x, y in pairs)
 
 
 def _floats(result: Any) -> list[Tensor]:

@@ -1,6 +1,5 @@
 """attention.py: the kernel against its twin over pages in any order, for every kind of segment."""
 
-from dataclasses import replace
 
 import pytest
 import torch
@@ -23,18 +22,16 @@ F32, F16 = torch.float32, torch.float16
 
 @pytest.mark.parametrize("window", [None, 24])
 @pytest.mark.parametrize(
-    ("dtype", "heads", "splits", "parts", "producer"),
-    [(F32, 4, 1, 1, False), (F16, 4, 2, 2, False), (F32, 6, 3, 1, False), (F16, 6, 1, 1, True)],
+    ("dtype", "heads", "splits", "parts"),
+    [(F32, 4, 1, 1), (F16, 4, 2, 2), (F32, 6, 3, 1), (F16, 6, 1, 1)],
 )
-def test_attend(dtype: torch.dtype, window: int | None, heads: int, splits: int, parts: int, producer: bool) -> None:
+def test_attend(dtype: torch.dtype, window: int | None, heads: int, splits: int, parts: int) -> None:
     q = normal(len(MIXED.kind) * ROWS, heads, DIM, dtype=dtype)
     keys, values = (normal(9, 256, GROUPS, DIM, seed=seed, dtype=dtype) for seed in (1, 2))
     table = torch.tensor([[4, 0, 0], [7, 0, 0], [8, 1, 2], [3, 5, 0], [0, 0, 0], [6, 0, 0]], dtype=torch.int32)
     if window is not None:
         table[2, 0] = -1  # given back: it lies behind the window
     tile = AttentionTile(rows=16, keys=32, splits=splits, parts=parts, warps=4, stages=2, inside=splits != 3)
-    if producer:
-        tile = replace(tile, rows=8, inside=False, producer=True)
     ours = attend(q, keys, values, table, MIXED, window=window, tile=tile)
     live = MIXED.live()
     with kernels.force("eager"):

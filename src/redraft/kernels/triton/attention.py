@@ -7,9 +7,6 @@ of positions is all there is to read.
 Shapes: R rows = S segments of L, N query heads, G key/value heads, H head dim, P pages of a request.
 """
 
-# What a way of copying needs is bound under the same condition under which it is used.
-# pyright: reportPossiblyUnboundVariable=false
-
 from __future__ import annotations
 
 from dataclasses import dataclass
@@ -38,8 +35,6 @@ class AttentionTile:
     splits   programs that share the keys of one row tile
     parts    programs that share the columns of the values; each computes the scores anew
     inside   a loop of its own, without masks, for keys that all rows see: pays when a program reads many keys
-    producer a warp group of its own copies keys and values for two that compute, which then need not keep in step;
-             a tile is then rows of one head, `warps` are those of one group, and there is one split and one part
     """
 
     rows: int
@@ -49,7 +44,6 @@ class AttentionTile:
     warps: int
     stages: int
     inside: bool = False
-    producer: bool = False
 
 
 def attend(
@@ -113,8 +107,6 @@ def tuned(q: Tensor, keys: Tensor, segments: Segments) -> AttentionTile:
             return AttentionTile(rows=128, keys=32, splits=splits, parts=2, warps=8, stages=2)
         return AttentionTile(rows=64, keys=32, splits=splits, parts=2, warps=4, stages=3)
     if tall >= 96:
-        if taken("specialized-attention") and dim == 256 and splits == 1:
-            return AttentionTile(rows=128, keys=64, splits=1, parts=1, warps=4, stages=2, producer=True)
         return AttentionTile(rows=128, keys=64, splits=splits, parts=1, warps=8, stages=2, inside=True)
     parts = 2 if len(segments.kind) == 1 and dim >= 128 else 1
     return AttentionTile(rows=64, keys=64, splits=splits, parts=parts, warps=4, stages=3, inside=parts == 1)
@@ -138,15 +130,14 @@ def _attend(
         partial = q.new_empty(tile.splits, rows, heads, dim, dtype=torch.float32)
         peaks, sums = (q.new_empty(tile.splits, rows, heads, dtype=torch.float32) for _ in range(2))
     share = heads // groups
-    row_tiles = share * cdiv(segments.rows, tile.rows) if tile.producer else cdiv(segments.rows * share, tile.rows)
-    queries = descriptor(q.view(rows, heads * dim), tile.rows, dim) if tile.producer else q
+    row_tiles = cdiv(segments.rows * share, tile.rows)
     shape: dict[str, Any] = {"ROWS": segments.rows, "HEADS": heads, "DIM": dim}
     _attend_kernel[(row_tiles * tile.parts, groups * tile.splits, count)](
-        queries, descriptor(keys.view(-1, groups * dim), tile.keys, dim),
+        q, descriptor(keys.view(-1, groups * dim), tile.keys, dim),
         descriptor(values.view(-1, groups * dim), tile.keys, dim // tile.parts), table, segments.kind, segments.start,
         segments.length, partial, peaks, sums, table.stride(0), rows * heads, tile.splits, GROUPS=groups,
         WINDOW=window, TILE=tile.rows, KEYS=tile.keys, SPLIT=split, PARTS=tile.parts, INSIDE=tile.inside,
-        PRODUCER=tile.producer, num_warps=tile.warps, num_stages=tile.stages, **shape, **early(q),
+        num_warps=tile.warps, num_stages=tile.stages, **shape, **early(q),
     )  # fmt: skip
     if not split:
         return quantize_rows(out.view(rows, heads * dim)) if fp8 else out.view(rows, heads * dim)
@@ -164,7 +155,6 @@ def _attend_kernel(
     q, keys, values, table, kind, start, length, out, peaks, sums, table_stride, total, splits,
     ROWS: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
     TILE: tl.constexpr, KEYS: tl.constexpr, SPLIT: tl.constexpr, PARTS: tl.constexpr, INSIDE: tl.constexpr,
-    PRODUCER: tl.constexpr,
 ):  # fmt: skip
     """One tile of packed rows (a token's heads of one group side by side) over one split of its keys."""
     await_inputs()
@@ -178,19 +168,13 @@ def _attend_kernel(
     if what == 0:
         count = 0
 
-    if PRODUCER:  # rows of one head, which the copy engine takes as they lie
-        TILES: tl.constexpr = (ROWS + TILE - 1) // TILE
-        first_token, head = tl.program_id(0) % TILES * TILE, group * SHARE + tl.program_id(0) // TILES
-        token, last_token = first_token + tl.arange(0, TILE), first_token + TILE - 1
-    else:
-        packed = first_row + tl.arange(0, TILE)
-        token, head = packed // SHARE, group * SHARE + packed % SHARE
-        first_token, last_token = first_row // SHARE, (first_row + TILE - 1) // SHARE
+    packed = first_row + tl.arange(0, TILE)
+    token, head = packed // SHARE, group * SHARE + packed % SHARE
     inside = token < ROWS
     line = ((segment * ROWS + token) * HEADS + head)[:, None]  # of q and out
     column = tl.arange(0, DIM)[None]
     out_column = part * COLUMNS + tl.arange(0, COLUMNS)
-    if not PRODUCER and first_token >= count:  # warp groups must not part ways: with a producer they take no turns
+    if first_row // SHARE >= count:
         if not SPLIT:
             nothing = tl.zeros([TILE, COLUMNS], out.dtype.element_ty)
             tl.store(out + line * DIM + out_column[None], nothing, inside[:, None])
@@ -201,17 +185,13 @@ def _attend_kernel(
     low = tl.zeros_like(high)
     if WINDOW:
         low = tl.maximum(tl.where(what >= 2, begin, begin + token) - (WINDOW - 1), 0)
-    last_token = tl.minimum(last_token, count - 1)
+    last_token = tl.minimum((first_row + TILE - 1) // SHARE, count - 1)
     stop = tl.where(what >= 2, begin + count, begin + last_token + 1)
     base = tl.min(low) // KEYS * KEYS
     turns = tl.cdiv(tl.cdiv(stop - base, KEYS), splits)
     base += split * turns * KEYS
     stop = tl.minimum(stop, base + turns * KEYS)
-    if PRODUCER:
-        stop = tl.where(first_token < count, stop, base)
-        queries = q.load([segment * ROWS + first_token, head * DIM])
-    else:
-        queries = tl.load(q + line * DIM + column, inside[:, None], other=0.0)
+    queries = tl.load(q + line * DIM + column, inside[:, None], other=0.0)
     peak = tl.full([TILE], float("-inf"), tl.float32)
     mass = tl.zeros([TILE], tl.float32)
     mean = tl.zeros([TILE, COLUMNS], tl.float32)
@@ -222,15 +202,13 @@ def _attend_kernel(
         near = tl.minimum(tl.maximum(tl.cdiv(tl.max(low), KEYS) * KEYS, base), stop)
         far = tl.minimum(tl.maximum(tl.min(high) // KEYS * KEYS, near), stop)
     peak, mass, mean = _take(peak, mass, mean, queries, keys, values, pages, base, near, low, high, key_column,
-                             value_column, KEYS, True, PRODUCER)  # fmt: skip
+                             value_column, KEYS, True)  # fmt: skip
     if INSIDE:
         peak, mass, mean = _take(peak, mass, mean, queries, keys, values, pages, near, far, low, high, key_column,
-                                 value_column, KEYS, False, False)  # fmt: skip
+                                 value_column, KEYS, False)  # fmt: skip
         peak, mass, mean = _take(peak, mass, mean, queries, keys, values, pages, far, stop, low, high, key_column,
-                                 value_column, KEYS, True, False)  # fmt: skip
+                                 value_column, KEYS, True)  # fmt: skip
 
-    if PRODUCER:  # padding took no turns
-        mass = tl.where(mass > 0.0, mass, 1.0)
     if not SPLIT:
         mean = tl.where((token < count)[:, None], mean / mass[:, None], 0.0)
         tl.store(out + line * DIM + out_column[None], mean.to(out.dtype.element_ty), inside[:, None])
@@ -246,18 +224,14 @@ def _attend_kernel(
 @jit
 def _take(
     peak, mass, mean, queries, keys, values, pages, begin, stop, low, high, key_column, value_column,
-    KEYS: tl.constexpr, EDGE: tl.constexpr, PRODUCER: tl.constexpr,
+    KEYS: tl.constexpr, EDGE: tl.constexpr,
 ):  # fmt: skip
     """Take keys begin..stop into the running softmax of a row tile: largest score, mass and unscaled mean."""
     LOG2E: tl.constexpr = 1.4426950408889634
-    if not PRODUCER:
-        page = tl.load(pages + begin // 256, begin < stop, other=0)
-    for at in tl.range(begin, stop, KEYS, warp_specialize=PRODUCER):
-        if PRODUCER:
-            place = tl.load(pages + at // 256) * 256 + at % 256
-        else:
-            place = page * 256 + at % 256
-            page = tl.load(pages + (at + KEYS) // 256, at + KEYS < stop, other=0)  # the next turn's copy needs it early
+    page = tl.load(pages + begin // 256, begin < stop, other=0)
+    for at in tl.range(begin, stop, KEYS):
+        place = page * 256 + at % 256
+        page = tl.load(pages + (at + KEYS) // 256, at + KEYS < stop, other=0)  # the next turn's copy needs it early
         key = keys.load([place, key_column])
         scores = tl.dot(queries, tl.trans(key), input_precision="ieee")
         if EDGE:

@@ -18,7 +18,6 @@ import torch
 from redraft.errors import SettingError
 
 CANDIDATES = {
-    "specialized-attention": ("attention",),
     "wide-attention": ("attention",),
     "tall-experts": ("experts",),
     "flat-router": ("route",),
