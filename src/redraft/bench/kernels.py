@@ -30,7 +30,7 @@ AROUND = ("predict", "soft_embeddings", "finish_step")
 OVERWRITES = "soft_embeddings"
 """Turns its first argument, the logits, into probabilities in place."""
 SMALLEST = 1e-4
-"""Results smaller than this on average count as this large: a settled row's entropy of 1e-6 nats is zero to a sampler."""
+"""Results smaller than this on average count as this large: entropies of 1e-6 nats are zero to a sampler."""
 _FLUSH_BYTES = 256 << 20
 """More than a GPU's second-level cache holds."""
 

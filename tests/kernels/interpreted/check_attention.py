@@ -1,6 +1,5 @@
 """attention.py: the kernel against its twin over pages in any order, for every kind of segment."""
 
-
 import pytest
 import torch
 from making import normal, segments
