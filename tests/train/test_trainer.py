@@ -8,7 +8,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from unittest.mock import patch
 
@@ -21,12 +20,12 @@ from redraft.model import Transformer
 from redraft.model.folders import resolve_folder
 from redraft.model.initialise import initialise
 from redraft.model.weights import load_model, save_model
-from redraft.train import read_recipe, sharding
+from redraft.train import sharding
 from redraft.train.batch import Batch
 from redraft.train.checkpoint import load_checkpoint, save_checkpoint
 from redraft.train.optimizer import Masters, learning_rate
 from redraft.train.progress import CsvLog, draw_losses, read_log
-from redraft.train.recipe import OptimizerSettings, Recipe, recipe_from_dict
+from redraft.train.recipe import OptimizerSettings, Recipe
 from redraft.train.trainer import Trainer, train
 
 ROOT = Path(__file__).parents[2]
@@ -301,61 +300,6 @@ def test_corruption_replaces_at_its_level_inside_its_region() -> None:
     assert not torch.equal(noise_levels(full, 1e-3, generator_for("cpu", 1, 3)), level)
 
 
-@pytest.mark.parametrize("name", ["nano", "tiny"])
-def test_the_recipes_of_the_repository_are_valid(name: str) -> None:
-    assert read_recipe(ROOT / "recipes" / f"{name}.toml").name == name
-
-
-WRONG = [
-    ("optimizer", "learning_rat", 1.0, "recipe.optimizer: unknown setting 'learning_rat'"),
-    ("optimizer", "learning_rate", "fast", "recipe.optimizer.learning_rate is 'fast'; it must be of type float"),
-    ("optimizer", "learning_rate", -1.0, "optimizer.learning_rate is -1.0; it must be above 0"),
-    ("optimizer", "schedule", "linear", "optimizer.schedule is 'linear'; it must be one of cosine, wsd"),
-    ("objective", "self_conditioning", 1.5, "objective.self_conditioning is 1.5; it must be between 0 and 1"),
-    ("run", "dtype", "float16", "run.dtype is 'float16'"),
-    ("run", "compile", 1, "recipe.run.compile is 1; it must be of type bool"),
-    ("data", "rows", 0, "data.rows is 0; it must be at least 1"),
-    ("data", "sources", [], "at least one"),
-    ("model", "head_dim", 7, "must be even"),
-    ("model", "max_position_embeddings", 50, "reach position 112; the model ends at 50"),
-]
-
-
-@pytest.mark.parametrize(("table", "key", "value", "message"), WRONG)
-def test_wrong_settings_are_named(table: str, key: str, value: object, message: str) -> None:
-    raw = tomllib.loads((ROOT / "recipes" / "nano.toml").read_text())
-    raw.setdefault(table, {})[key] = value
-    with pytest.raises(SettingError) as caught:
-        recipe_from_dict("test", raw)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(("change", "message"), [
-    ({"infill": 0.5}, "infill has no effect on kind 'reverse'"),
-    ({"path": "x"}, "path is 'x'"),
-    ({"kind": "poem"}, "kind is 'poem'"),
-    ({"kind": "text", "path": "x"}, "data.tokenizer is missing"),
-    ({"share": 0.0}, "share is 0.0"),
-])  # fmt: skip
-def test_wrong_sources_are_named(change: dict[str, object], message: str) -> None:
-    raw = tomllib.loads((ROOT / "recipes" / "nano.toml").read_text())
-    del raw["data"]["sources"][0]["prompt_weight"]
-    raw["data"]["sources"][0] |= change
-    with pytest.raises(SettingError) as caught:
-        recipe_from_dict("test", raw)
-    assert message in str(caught.value)
-
-
-def test_unreadable_recipes_are_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="There is no recipe"):
-        read_recipe(tmp_path / "none.toml")
-    with pytest.raises(SettingError, match="cannot be read: Is a directory"):
-        read_recipe(tmp_path)
-    (tmp_path / "bad.toml").write_text("[model\n")
-    with pytest.raises(SettingError, match="not valid TOML"):
-        read_recipe(tmp_path / "bad.toml")
-
-
 def test_the_curve_is_measured_while_training(recipe: Recipe) -> None:
     """On a nano model with the real tokenizer: nothing is solved, but every budget is tried before and at the end."""
     model = dataclasses.replace(recipe.model, vocab_size=16_384)
@@ -371,7 +315,3 @@ def test_the_curve_is_measured_while_training(recipe: Recipe) -> None:
     lines = (result.folder / "curve.csv").read_text().splitlines()
     assert [line.split(",")[:2] for line in lines[1:]] == [[step, budget] for step in "023" for budget in "12"]
     assert (result.folder / "curve.png").stat().st_size > 1000
-    with pytest.raises(SettingError, match=r"run\.curve_task is 'poems'"):
-        dataclasses.replace(recipe.run, curve_task="poems")
-    with pytest.raises(SettingError, match=r"cannot be had with run\.shard"):
-        dataclasses.replace(recipe.run, shard=True)
