@@ -23,8 +23,10 @@ from redraft.model.weights import load_model, save_model
 from redraft.train import sharding
 from redraft.train.batch import Batch
 from redraft.train.checkpoint import load_checkpoint, save_checkpoint
+from redraft.train.distributed import World
+from redraft.train.initial import initial_model
 from redraft.train.optimizer import Masters, learning_rate
-from redraft.train.progress import CsvLog, draw_losses, read_log
+from redraft.train.progress import CsvLog, RunLog, draw_losses, read_log
 from redraft.train.recipe import OptimizerSettings, Recipe
 from redraft.train.trainer import Trainer, train
 
@@ -130,7 +132,7 @@ def test_a_run_may_begin_with_a_given_model(recipe: Recipe, tmp_path: Path) -> N
     begun = Trainer(recipe, device="cpu", quiet=True)
     begun.build()
     expected = Trainer(recipe, device="cpu", quiet=True)
-    with patch.object(expected, "_first_model", lambda: given):
+    with patch("redraft.train.trainer.initial_model", lambda recipe, device: given):
         expected.build()
     losses = run_steps(begun, 2)
     assert losses == run_steps(expected, 2)
@@ -140,7 +142,7 @@ def test_a_run_may_begin_with_a_given_model(recipe: Recipe, tmp_path: Path) -> N
 def test_a_given_model_must_have_the_recipes_shape(recipe: Recipe, tmp_path: Path) -> None:
     save_model(Transformer(dataclasses.replace(recipe.model, intermediate_size=40)), tmp_path / "other")
     with pytest.raises(SettingError, match=r"run\.init: the model in '.*other' has another shape than the recipe's\."):
-        Trainer(changed(recipe, init=str(tmp_path / "other")), device="cpu", quiet=True).build()
+        initial_model(changed(recipe, init=str(tmp_path / "other")), torch.device("cpu"))
 
 
 @pytest.mark.parametrize("buckets", [{}, {"loss_t0.0": 0.5, "loss_t0.9": 3.0}])
@@ -150,6 +152,22 @@ def test_the_picture_tells_sources_from_noise_levels(tmp_path: Path, buckets: di
     CsvLog(log, list(row), 0).add(row)
     draw_losses(log, picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_log_has_a_row_a_report_and_one_process_writes_it(recipe: Recipe, tmp_path: Path) -> None:
+    settings = dataclasses.replace(recipe.run, out=str(tmp_path))
+    RunLog(settings, ["loss"], 0, World(rank=1, size=2)).add(
+        1, tokens_per_second=1.0, learning_rate=1.0, losses={}, heldout={}
+    )
+    assert not list(tmp_path.iterdir())
+    log = RunLog(settings, ["loss"], 0, World())
+    log.add(5, tokens_per_second=10.4, learning_rate=0.1, losses={"loss": 1 / 3}, heldout={})
+    log.add(10, tokens_per_second=10.6, learning_rate=0.2, losses={"loss": 0.25}, heldout={"loss": 0.5})
+    first = {"step": "5", "tokens_per_second": "10", "learning_rate": "0.1", "loss": "0.333333", "heldout_loss": ""}
+    second = {"step": "10", "tokens_per_second": "11", "learning_rate": "0.2", "loss": "0.25", "heldout_loss": "0.5"}
+    assert read_log(tmp_path / "log.csv") == [first, second]
+    RunLog(settings, ["loss"], 5, World())  # goes on behind step 5
+    assert read_log(tmp_path / "log.csv") == [first]
 
 
 def test_the_time_limit_stops_with_a_checkpoint(recipe: Recipe) -> None:
