@@ -45,7 +45,7 @@ Process = Callable[[Sequence[str], Mapping[str, str], float], "subprocess.Comple
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """One process: its command, its seconds, and the JSON that it printed last, or the end of what it `said` instead."""
+    """One process: its command, its seconds, and the JSON that it printed last, or else the end of what it `said`."""
 
     command: str
     seconds: float

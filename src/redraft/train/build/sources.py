@@ -80,7 +80,8 @@ def wheel(name: str, version: str, cache: Path) -> Path:
     found = _find_archive(folder, name, version)
     if found is None:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as arriving:  # builders that run side by side see whole wheels only
+        # Builders that run side by side see whole wheels only.
+        with tempfile.TemporaryDirectory(dir=folder) as arriving:
             pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
             _run([*pip, "--dest", arriving, f"{name}=={version}"])
             for path in Path(arriving).glob("*.whl"):
