@@ -11,7 +11,7 @@ from redraft.errors import SettingError
 from redraft.model import Transformer
 from redraft.model.presets import preset
 from redraft.train.bench import BenchSettings, measure
-from redraft.train.flops import active_parameters, step_flops
+from redraft.train.flops import active_parameters, share_of_peak, step_flops
 from redraft.train.recipe import LoraSettings, ObjectiveSettings, Recipe
 
 
@@ -37,6 +37,13 @@ def test_a_steps_arithmetic_counts_both_streams(recipe: Recipe) -> None:
     assert step_flops(dataclasses.replace(plain, lora=LoraSettings(rank=1), run=run)) == step_flops(plain) * 4 / 6
     twice = dataclasses.replace(plain, data=dataclasses.replace(data, accumulate=2))
     assert step_flops(twice) == 2 * step_flops(plain)
+
+
+def test_the_share_of_the_peak_is_of_one_process(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cpu")
+    assert share_of_peak(recipe, 2.0, device) is None
+    monkeypatch.setattr("redraft.train.flops.peak", lambda device: step_flops(recipe))
+    assert share_of_peak(recipe, 2.0, device) == 0.5
 
 
 @pytest.mark.parametrize("choice", [("--rank", "4"), ("--rank", "4", "--quantization", "fp8"), ("--rank", "0")])

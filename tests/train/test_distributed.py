@@ -13,6 +13,7 @@ from redraft.model.weights import load_model
 from redraft.train import read_recipe
 from redraft.train.checkpoint import load_checkpoint
 from redraft.train.distributed import World
+from redraft.train.limits import RunLimits
 from redraft.train.progress import read_log
 from redraft.train.trainer import Trainer, train
 
@@ -103,14 +104,29 @@ def test_half_an_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert World.from_environment() == World(rank=1, size=2, local_rank=1)
 
 
+def test_every_process_has_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert World().device("auto") == World().device("cpu") == torch.device("cpu")
+    with pytest.raises(SettingError, match="device is 'cuda', but no CUDA device"):
+        World().device("cuda")
+    with pytest.raises(SettingError, match="device is 'mps'; it must be one of auto, cpu, cuda"):
+        World().device("mps")
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    assert World(local_rank=1).device("auto") == torch.device("cuda", 1)
+    assert World(local_rank=1).device("cpu") == torch.device("cpu")
+    with pytest.raises(SettingError, match="Process 2 of this host has no GPU; there are 2"):
+        World(local_rank=2).device("cuda")
+
+
 def test_steps_are_fitted_to_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth of a second a step leaves room for 40 steps in four seconds, at the end of which the rate has fallen."""
-    monkeypatch.setattr("redraft.train.trainer._FIT_FROM", 8)
+    monkeypatch.setattr("redraft.train.limits._FIT_FROM", 8)
     recipe = write_recipe(tmp_path, "fit", 1, steps=100_000)
     recipe.write_text(recipe.read_text() + "fit_seconds = 4.0\n")
     trainer = Trainer(read_recipe(recipe), device="cpu", quiet=True)
-    trainer.started = 0.0
-    monkeypatch.setattr("redraft.train.trainer.time.perf_counter", lambda: 0.1 * trainer.step)
+    monkeypatch.setattr("redraft.train.limits.time.perf_counter", lambda: 0.1 * trainer.step)
+    trainer.limits = RunLimits(trainer.run_settings, trainer.world)
     result = trainer.run()
     assert result.finished
     assert 38 <= result.step <= 41

@@ -1,13 +1,17 @@
-"""Every recipe of the repository can be read, and says where its data come from."""
+"""Recipes: those of the repository can be read, and whatever is wrong in one is named."""
 
+import dataclasses
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from redraft.train.recipe import recipe_from_dict
+from redraft.errors import SettingError
+from redraft.model.folders import read_config, resolve_folder
+from redraft.train.recipe import Recipe, read_recipe, recipe_from_dict
 
-RECIPES = sorted((Path(__file__).parents[2] / "recipes").glob("*.toml"))
+FOLDER = Path(__file__).parents[2] / "recipes"
+RECIPES = sorted(FOLDER.glob("*.toml"))
 
 
 @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
@@ -28,3 +32,90 @@ def test_a_recipe_is_valid(path: Path) -> None:
 def test_there_is_one_for_every_use() -> None:
     names = {path.stem for path in RECIPES}
     assert names >= {"chat_sft", "tool_calling", "code_infill", "sudoku", "sudoku_lora", "lora_26b", "distill"}
+
+
+@pytest.mark.parametrize("name", ["nano", "tiny"])
+def test_a_recipe_is_named_like_its_file(name: str) -> None:
+    assert read_recipe(FOLDER / f"{name}.toml").name == name
+
+
+WRONG = [
+    ("optimizer", "learning_rat", 1.0, "recipe.optimizer: unknown setting 'learning_rat'"),
+    ("optimizer", "learning_rate", "fast", "recipe.optimizer.learning_rate is 'fast'; it must be of type float"),
+    ("optimizer", "learning_rate", -1.0, "optimizer.learning_rate is -1.0; it must be above 0"),
+    ("optimizer", "schedule", "linear", "optimizer.schedule is 'linear'; it must be one of cosine, wsd"),
+    ("objective", "self_conditioning", 1.5, "objective.self_conditioning is 1.5; it must be between 0 and 1"),
+    ("run", "dtype", "float16", "run.dtype is 'float16'"),
+    ("run", "compile", 1, "recipe.run.compile is 1; it must be of type bool"),
+    ("data", "rows", 0, "data.rows is 0; it must be at least 1"),
+    ("data", "sources", [], "at least one"),
+    ("data", "workers", -1, "data.workers is -1; it must be at least 0"),
+    ("optimizer", "decay_share", 0.0, "optimizer.decay_share is 0.0; it must be above 0 and at most 1"),
+    ("optimizer", "average", 1.0, "optimizer.average is 1.0; it must be from 0 up to, not including, 1"),
+    ("optimizer", "betas", 0.9, "recipe.optimizer.betas is 0.9; it must be a list"),
+    ("optimizer", "steps", True, "recipe.optimizer.steps is True; it must be of type int"),
+    ("run", "curve_task", "poems", "run.curve_task is 'poems'; it must be one of sudoku, "),
+    ("run", "curve_budgets", [2, 1], "run.curve_budgets is (2, 1); it must be rising numbers from 1 up"),
+    ("run", "curve_every", 5, "run.curve_every asks the model questions; it needs data.tokenizer"),
+    ("lora", "alpha", 1.0, "recipe.lora: rank is missing"),
+    ("lora", "rank", 2, "run.init is missing"),
+    ("model", "head_dim", 7, "must be even"),
+    ("model", "max_position_embeddings", 50, "reach position 112; the model ends at 50"),
+]
+
+
+@pytest.mark.parametrize(("table", "key", "value", "message"), WRONG)
+def test_wrong_settings_are_named(table: str, key: str, value: object, message: str) -> None:
+    raw = tomllib.loads((FOLDER / "nano.toml").read_text())
+    raw.setdefault(table, {})[key] = value
+    with pytest.raises(SettingError) as caught:
+        recipe_from_dict("test", raw)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(("change", "message"), [
+    ({"infill": 0.5}, "infill has no effect on kind 'reverse'"),
+    ({"path": "x"}, "path is 'x'"),
+    ({"kind": "poem"}, "kind is 'poem'"),
+    ({"kind": "text", "path": "x"}, "data.tokenizer is missing"),
+    ({"share": 0.0}, "share is 0.0"),
+    ({"max_canvases": 2}, "max_canvases has no effect without JSON lines"),
+    ({"kind": "text", "path": "x", "line_holes": 0.5}, "line_holes has no effect without infill"),
+    ({"name": ""}, "source.name is ''; it must be a name"),
+])  # fmt: skip
+def test_wrong_sources_are_named(change: dict[str, object], message: str) -> None:
+    raw = tomllib.loads((FOLDER / "nano.toml").read_text())
+    del raw["data"]["sources"][0]["prompt_weight"]
+    raw["data"]["sources"][0] |= change
+    with pytest.raises(SettingError) as caught:
+        recipe_from_dict("test", raw)
+    assert message in str(caught.value)
+
+
+def test_unreadable_recipes_are_named(tmp_path: Path) -> None:
+    with pytest.raises(SettingError, match="There is no recipe"):
+        read_recipe(tmp_path / "none.toml")
+    with pytest.raises(SettingError, match="cannot be read: Is a directory"):
+        read_recipe(tmp_path)
+    (tmp_path / "bad.toml").write_text("[model\n")
+    with pytest.raises(SettingError, match="not valid TOML"):
+        read_recipe(tmp_path / "bad.toml")
+
+
+def test_settings_that_exclude_each_other(recipe: Recipe) -> None:
+    with pytest.raises(SettingError, match=r"run\.curve_every cannot be had with run\.shard"):
+        dataclasses.replace(recipe.run, curve_every=2, shard=True)
+    optimizer = dataclasses.replace(recipe.optimizer, average=0.9)
+    run = dataclasses.replace(recipe.run, shard=True)
+    with pytest.raises(SettingError, match=r"optimizer\.average cannot be had with run\.shard"):
+        dataclasses.replace(recipe, optimizer=optimizer, run=run)
+
+
+def test_a_recipe_takes_model_and_tokenizer_from_where_it_begins() -> None:
+    raw = tomllib.loads((FOLDER / "nano.toml").read_text())
+    raw["run"]["init"] = "tiny"
+    given = raw.pop("model")
+    begun = recipe_from_dict("test", raw)
+    assert begun.model == read_config(resolve_folder("tiny"))
+    assert begun.data.tokenizer == str(resolve_folder("tiny"))
+    assert recipe_from_dict("test", {**raw, "model": given}).model.vocab_size == given["vocab_size"]

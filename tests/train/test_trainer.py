@@ -8,7 +8,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 from unittest.mock import patch
 
@@ -21,12 +20,14 @@ from redraft.model import Transformer
 from redraft.model.folders import resolve_folder
 from redraft.model.initialise import initialise
 from redraft.model.weights import load_model, save_model
-from redraft.train import read_recipe, sharding
+from redraft.train import sharding
 from redraft.train.batch import Batch
 from redraft.train.checkpoint import load_checkpoint, save_checkpoint
+from redraft.train.distributed import World
+from redraft.train.initial import initial_model
 from redraft.train.optimizer import Masters, learning_rate
-from redraft.train.progress import CsvLog, draw_losses, read_log
-from redraft.train.recipe import OptimizerSettings, Recipe, recipe_from_dict
+from redraft.train.progress import CsvLog, RunLog, draw_losses, read_log
+from redraft.train.recipe import OptimizerSettings, Recipe
 from redraft.train.trainer import Trainer, train
 
 ROOT = Path(__file__).parents[2]
@@ -131,7 +132,7 @@ def test_a_run_may_begin_with_a_given_model(recipe: Recipe, tmp_path: Path) -> N
     begun = Trainer(recipe, device="cpu", quiet=True)
     begun.build()
     expected = Trainer(recipe, device="cpu", quiet=True)
-    with patch.object(expected, "_first_model", lambda: given):
+    with patch("redraft.train.trainer.initial_model", lambda recipe, device: given):
         expected.build()
     losses = run_steps(begun, 2)
     assert losses == run_steps(expected, 2)
@@ -141,7 +142,7 @@ def test_a_run_may_begin_with_a_given_model(recipe: Recipe, tmp_path: Path) -> N
 def test_a_given_model_must_have_the_recipes_shape(recipe: Recipe, tmp_path: Path) -> None:
     save_model(Transformer(dataclasses.replace(recipe.model, intermediate_size=40)), tmp_path / "other")
     with pytest.raises(SettingError, match=r"run\.init: the model in '.*other' has another shape than the recipe's\."):
-        Trainer(changed(recipe, init=str(tmp_path / "other")), device="cpu", quiet=True).build()
+        initial_model(changed(recipe, init=str(tmp_path / "other")), torch.device("cpu"))
 
 
 @pytest.mark.parametrize("buckets", [{}, {"loss_t0.0": 0.5, "loss_t0.9": 3.0}])
@@ -151,6 +152,22 @@ def test_the_picture_tells_sources_from_noise_levels(tmp_path: Path, buckets: di
     CsvLog(log, list(row), 0).add(row)
     draw_losses(log, picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_log_has_a_row_a_report_and_one_process_writes_it(recipe: Recipe, tmp_path: Path) -> None:
+    settings = dataclasses.replace(recipe.run, out=str(tmp_path))
+    RunLog(settings, ["loss"], 0, World(rank=1, size=2)).add(
+        1, tokens_per_second=1.0, learning_rate=1.0, losses={}, heldout={}
+    )
+    assert not list(tmp_path.iterdir())
+    log = RunLog(settings, ["loss"], 0, World())
+    log.add(5, tokens_per_second=10.4, learning_rate=0.1, losses={"loss": 1 / 3}, heldout={})
+    log.add(10, tokens_per_second=10.6, learning_rate=0.2, losses={"loss": 0.25}, heldout={"loss": 0.5})
+    first = {"step": "5", "tokens_per_second": "10", "learning_rate": "0.1", "loss": "0.333333", "heldout_loss": ""}
+    second = {"step": "10", "tokens_per_second": "11", "learning_rate": "0.2", "loss": "0.25", "heldout_loss": "0.5"}
+    assert read_log(tmp_path / "log.csv") == [first, second]
+    RunLog(settings, ["loss"], 5, World())  # goes on behind step 5
+    assert read_log(tmp_path / "log.csv") == [first]
 
 
 def test_the_time_limit_stops_with_a_checkpoint(recipe: Recipe) -> None:
@@ -301,61 +318,6 @@ def test_corruption_replaces_at_its_level_inside_its_region() -> None:
     assert not torch.equal(noise_levels(full, 1e-3, generator_for("cpu", 1, 3)), level)
 
 
-@pytest.mark.parametrize("name", ["nano", "tiny"])
-def test_the_recipes_of_the_repository_are_valid(name: str) -> None:
-    assert read_recipe(ROOT / "recipes" / f"{name}.toml").name == name
-
-
-WRONG = [
-    ("optimizer", "learning_rat", 1.0, "recipe.optimizer: unknown setting 'learning_rat'"),
-    ("optimizer", "learning_rate", "fast", "recipe.optimizer.learning_rate is 'fast'; it must be of type float"),
-    ("optimizer", "learning_rate", -1.0, "optimizer.learning_rate is -1.0; it must be above 0"),
-    ("optimizer", "schedule", "linear", "optimizer.schedule is 'linear'; it must be one of cosine, wsd"),
-    ("objective", "self_conditioning", 1.5, "objective.self_conditioning is 1.5; it must be between 0 and 1"),
-    ("run", "dtype", "float16", "run.dtype is 'float16'"),
-    ("run", "compile", 1, "recipe.run.compile is 1; it must be of type bool"),
-    ("data", "rows", 0, "data.rows is 0; it must be at least 1"),
-    ("data", "sources", [], "at least one"),
-    ("model", "head_dim", 7, "must be even"),
-    ("model", "max_position_embeddings", 50, "reach position 112; the model ends at 50"),
-]
-
-
-@pytest.mark.parametrize(("table", "key", "value", "message"), WRONG)
-def test_wrong_settings_are_named(table: str, key: str, value: object, message: str) -> None:
-    raw = tomllib.loads((ROOT / "recipes" / "nano.toml").read_text())
-    raw.setdefault(table, {})[key] = value
-    with pytest.raises(SettingError) as caught:
-        recipe_from_dict("test", raw)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(("change", "message"), [
-    ({"infill": 0.5}, "infill has no effect on kind 'reverse'"),
-    ({"path": "x"}, "path is 'x'"),
-    ({"kind": "poem"}, "kind is 'poem'"),
-    ({"kind": "text", "path": "x"}, "data.tokenizer is missing"),
-    ({"share": 0.0}, "share is 0.0"),
-])  # fmt: skip
-def test_wrong_sources_are_named(change: dict[str, object], message: str) -> None:
-    raw = tomllib.loads((ROOT / "recipes" / "nano.toml").read_text())
-    del raw["data"]["sources"][0]["prompt_weight"]
-    raw["data"]["sources"][0] |= change
-    with pytest.raises(SettingError) as caught:
-        recipe_from_dict("test", raw)
-    assert message in str(caught.value)
-
-
-def test_unreadable_recipes_are_named(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="There is no recipe"):
-        read_recipe(tmp_path / "none.toml")
-    with pytest.raises(SettingError, match="cannot be read: Is a directory"):
-        read_recipe(tmp_path)
-    (tmp_path / "bad.toml").write_text("[model\n")
-    with pytest.raises(SettingError, match="not valid TOML"):
-        read_recipe(tmp_path / "bad.toml")
-
-
 def test_the_curve_is_measured_while_training(recipe: Recipe) -> None:
     """On a nano model with the real tokenizer: nothing is solved, but every budget is tried before and at the end."""
     model = dataclasses.replace(recipe.model, vocab_size=16_384)
@@ -371,7 +333,3 @@ def test_the_curve_is_measured_while_training(recipe: Recipe) -> None:
     lines = (result.folder / "curve.csv").read_text().splitlines()
     assert [line.split(",")[:2] for line in lines[1:]] == [[step, budget] for step in "023" for budget in "12"]
     assert (result.folder / "curve.png").stat().st_size > 1000
-    with pytest.raises(SettingError, match=r"run\.curve_task is 'poems'"):
-        dataclasses.replace(recipe.run, curve_task="poems")
-    with pytest.raises(SettingError, match=r"cannot be had with run\.shard"):
-        dataclasses.replace(recipe.run, shard=True)

@@ -2,6 +2,18 @@
 
 `train(read_recipe(path))` runs a recipe. Names are loaded on first use, because the training code is not needed to run
 a model.
+
+recipe                                    a run's settings, read from TOML
+sources, shards, jsonl                    documents
+packing, canvases, holes, batch, loader   batches of clean rows and canvases, packed ahead
+two_stream, masks, parted_attention,
+losses, experts, compiling                the objective
+initial, lora, frozen, quantized          the model that a run begins with, and what of it is trained
+optimizer, sharding, distributed          fp32 weights and their updates, in one process or several
+trainer, limits, history                  the loop, what ends it, and what it remembers of its steps
+meters, flops, progress, curve            what a run reports
+checkpoint, resuming, export              what it leaves behind
+check, bench, probe, distill              a look at the data, two at the speed; own answers as data
 """
 
 from __future__ import annotations

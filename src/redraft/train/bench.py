@@ -12,7 +12,7 @@ from redraft.config import ModelConfig
 from redraft.errors import SettingError
 from redraft.model import Transformer
 from redraft.train.distributed import World
-from redraft.train.flops import active_parameters, peak, step_flops
+from redraft.train.flops import active_parameters, share_of_peak, step_flops
 from redraft.train.lora import adapt
 from redraft.train.optimizer import Masters
 from redraft.train.probe import random_batch
@@ -26,7 +26,6 @@ from redraft.train.recipe import (
     RunSettings,
     SourceSettings,
 )
-from redraft.train.trainer import pick_device
 from redraft.train.two_stream import TwoStream
 
 STD = 0.02
@@ -61,7 +60,7 @@ def measure(config: ModelConfig, settings: BenchSettings, *, device: str = "auto
     Started by torchrun, every process trains on its own rows and the figures are of all of them together.
     """
     world = World.from_environment()
-    target = pick_device(device, world.local_rank)
+    target = world.device(device)
     dtype = torch.bfloat16 if target.type == "cuda" else torch.float32
     recipe = _recipe(config, settings)
     with world.joined(target):
@@ -134,7 +133,7 @@ def _record(
 ) -> dict[str, Any]:  # fmt: skip
     clean = settings.rows * settings.tokens * world.size
     canvas = settings.rows * settings.canvases * config.canvas_length * world.size
-    flops, ceiling = step_flops(recipe) * world.size, peak(device)
+    share = share_of_peak(recipe, seconds, device)
     return {
         "bench": "train",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
@@ -145,8 +144,8 @@ def _record(
         "seconds_per_step": round(seconds, 4),
         "clean_tokens_per_second": round(clean / seconds),
         "all_tokens_per_second": round((clean + canvas) / seconds),
-        "tflops_per_device": round(flops / world.size / seconds / 1e12, 2),
-        "share_of_peak": None if ceiling is None else round(flops / world.size / seconds / ceiling, 4),
+        "tflops_per_device": round(step_flops(recipe) / seconds / 1e12, 2),
+        "share_of_peak": None if share is None else round(share, 4),
         "memory_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if device.type == "cuda" else None,
         "losses": [round(loss, 4) for loss in losses],
     }

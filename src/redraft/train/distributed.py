@@ -46,6 +46,20 @@ class World:
         """Whether this process writes files and prints."""
         return self.rank == 0
 
+    def device(self, name: str) -> torch.device:
+        """This process's device of kind `auto`, `cpu` or `cuda`. Raises `SettingError` for others or an absent GPU."""
+        if name not in ("auto", "cpu", "cuda"):
+            raise SettingError(f"device is {name!r}; it must be one of auto, cpu, cuda.")
+        if name == "cuda" and not torch.cuda.is_available():
+            raise SettingError("device is 'cuda', but no CUDA device is available.")
+        if name == "cpu" or not torch.cuda.is_available():
+            return torch.device("cpu")
+        if self.local_rank >= torch.cuda.device_count():
+            raise SettingError(
+                f"Process {self.local_rank} of this host has no GPU; there are {torch.cuda.device_count()}."
+            )
+        return torch.device("cuda", self.local_rank)
+
     @contextmanager
     def joined(self, device: torch.device, *, always: bool = False) -> Iterator[None]:
         """Inside, the processes can talk to each other: over NCCL on GPUs, over gloo on CPUs.

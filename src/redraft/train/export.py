@@ -1,4 +1,4 @@
-"""The end of a run: a model folder in the Hugging Face layout, in bf16, with the tokenizer files beside the weights."""
+"""What a run hands out: a model folder in the Hugging Face layout, in bf16, or the folder of an adapter."""
 
 from __future__ import annotations
 
@@ -10,9 +10,34 @@ from pathlib import Path
 import torch
 
 from redraft.model import Transformer
+from redraft.model.adapters import save_adapter
 from redraft.model.weights import save_model
+from redraft.train.distributed import World
+from redraft.train.lora import collect
+from redraft.train.recipe import Recipe
+from redraft.train.sharding import ShardedWeights, TrainedWeights
 
+MODEL, ADAPTER = "model", "adapter"
+"""Names of the folders within that of the run."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
+
+
+def export_trained(recipe: Recipe, model: Transformer, weights: TrainedWeights, folder: Path, world: World) -> None:
+    """Write what the recipe trains to `folder`: its adapter, or else its model. Every process takes part, one writes.
+
+    `model` is the working copy, which has just been refreshed from `weights`.
+    """
+    if recipe.lora is not None:
+        adapter = collect(weights.trained(), recipe.lora)
+        if world.is_main:
+            save_adapter(adapter, folder, base_model=recipe.run.init, dropout=recipe.lora.dropout)
+        return
+    whole = weights.whole(torch.bfloat16) if isinstance(weights, ShardedWeights) else None
+    if world.is_main:
+        if whole is not None:
+            model = Transformer(recipe.model).to(torch.bfloat16)
+            model.load_state_dict(whole)
+        export_model(model, folder, recipe.data.tokenizer)
 
 
 def export_model(model: Transformer, folder: Path, tokenizer: str) -> Path:

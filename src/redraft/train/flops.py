@@ -23,6 +23,12 @@ def peak(device: torch.device) -> float | None:
     return next((value for word, value in PEAKS.items() if word in name), None)
 
 
+def share_of_peak(recipe: Recipe, seconds: float, device: torch.device) -> float | None:
+    """The share of the device's peak that a process reaches whose steps take `seconds`; None where it is not known."""
+    ceiling = peak(device)
+    return None if ceiling is None else step_flops(recipe) / seconds / ceiling
+
+
 def active_parameters(config: ModelConfig) -> int:
     """Weights of the layers that one token is multiplied with; without the embedding."""
     width, total = config.hidden_size, 0

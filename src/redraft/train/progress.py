@@ -12,7 +12,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from redraft.errors import SettingError
+from redraft.train.distributed import World
 from redraft.train.meters import BUCKETS, LEVELS
+from redraft.train.recipe import RunSettings
+
+LOG, BOARD, PICTURE = "log.csv", "board", "losses.png"
+"""Within a run's folder."""
 
 
 class Reporter:
@@ -103,6 +108,35 @@ class Board:
             if name != "step" and value not in ("", None):
                 self._writer.add_scalar(name.replace("_", "/", 1), float(str(value)), step)
         self._writer.flush()
+
+
+class RunLog:
+    """A run's log: one row a report, in CSV and, if the recipe asks for it, for TensorBoard. One process writes."""
+
+    def __init__(self, run: RunSettings, names: Sequence[str], done: int, world: World) -> None:
+        """`names` are those of all losses; what was logged behind step `done` is dropped.
+
+        Raises `SettingError` if TensorBoard is asked for and not installed.
+        """
+        self._logs: list[CsvLog | Board] = []
+        if not world.is_main:
+            return
+        columns = ["step", "tokens_per_second", "learning_rate", *names, *(f"heldout_{name}" for name in names)]
+        self._logs.append(CsvLog(Path(run.out) / LOG, columns, done))
+        if run.tensorboard:
+            self._logs.append(Board(Path(run.out) / BOARD))
+
+    def add(
+        self, step: int, *, tokens_per_second: float, learning_rate: float, losses: Mapping[str, float],
+        heldout: Mapping[str, float],
+    ) -> None:  # fmt: skip
+        """Write the row of step `step`; `heldout` is empty unless it was evaluated there."""
+        row: dict[str, object] = {"step": step, "tokens_per_second": round(tokens_per_second)}
+        row["learning_rate"] = learning_rate
+        row |= {name: f"{value:.6g}" for name, value in losses.items()}
+        row |= {f"heldout_{name}": f"{value:.6g}" for name, value in heldout.items()}
+        for log in self._logs:
+            log.add(row)
 
 
 def read_log(path: Path) -> list[dict[str, str]]:

@@ -24,7 +24,7 @@ from torch.distributed.tensor import DTensor
 
 from redraft.errors import CheckpointError, SettingError, TrainingError
 from redraft.train.distributed import World
-from redraft.train.optimizer import learning_rate
+from redraft.train.optimizer import Masters, learning_rate
 from redraft.train.recipe import OptimizerSettings
 from redraft.train.two_stream import TwoStream
 
@@ -106,6 +106,10 @@ class ShardedWeights:
     def whole(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """All tensors of the model, put together on the CPU in `dtype`; every process has to ask."""
         return {name: _whole(tensor).to("cpu", dtype) for name, tensor in self.stream.model.state_dict().items()}
+
+
+TrainedWeights = Masters | ShardedWeights
+"""Of a run: whole in every process, or spread over them."""
 
 
 def _whole(tensor: Tensor) -> Tensor:

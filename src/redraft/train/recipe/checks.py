@@ -1,0 +1,54 @@
+"""What is asked of settings, and the sentence for one that does not obey: its name, its value, and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from redraft.errors import SettingError
+
+
+def check(ok: bool, where: str, value: object, allowed: str) -> None:
+    """Raises `SettingError` unless `ok`."""
+    if not ok:
+        raise SettingError(f"{where} is {value!r}; it must be {allowed}.")
+
+
+class Checks:
+    """Checks of one table's settings by their names; `prefix` stands before a name. Each raises `SettingError`."""
+
+    def __init__(self, table: object, prefix: str) -> None:
+        self._table, self._prefix = table, prefix
+
+    def that(self, ok: bool, name: str, allowed: str) -> None:
+        """The caller says whether the setting `name` is `ok`."""
+        check(ok, self._prefix + name, getattr(self._table, name), allowed)
+
+    def one_of(self, allowed: Iterable[str], name: str) -> None:
+        """The setting is one of some words."""
+        words = tuple(allowed)
+        self.that(getattr(self._table, name) in words, name, f"one of {', '.join(words)}")
+
+    def at_least(self, least: int, *names: str) -> None:
+        """Each setting is `least` or more."""
+        for name in names:
+            self.that(getattr(self._table, name) >= least, name, f"at least {least}")
+
+    def above_zero(self, *names: str) -> None:
+        """Each setting is more than 0."""
+        for name in names:
+            self.that(getattr(self._table, name) > 0, name, "above 0")
+
+    def shares(self, *names: str) -> None:
+        """Each setting is from 0 to 1."""
+        for name in names:
+            self.that(0 <= getattr(self._table, name) <= 1, name, "between 0 and 1")
+
+    def positive_shares(self, *names: str) -> None:
+        """Each setting is a share of something that may not be left out altogether."""
+        for name in names:
+            self.that(0 < getattr(self._table, name) <= 1, name, "above 0 and at most 1")
+
+    def below_one(self, *names: str) -> None:
+        """Each setting is a share that is never the whole."""
+        for name in names:
+            self.that(0 <= getattr(self._table, name) < 1, name, "from 0 up to, not including, 1")

@@ -1,0 +1,122 @@
+"""The tables [data] and [[data.sources]]: the shape of a batch, and what its documents are."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from redraft.errors import SettingError
+from redraft.train.recipe.checks import Checks, check
+
+KINDS = ("text", "chat", "sudoku", "reverse")
+_HOLES = {"infill", "line_holes", "extra_holes", "hole_weight", "hole_full_noise"}
+"""The settings of holes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceSettings:
+    """One kind of training documents and its share of the rows."""
+
+    name: str
+    kind: str
+    """`text` and `chat` read shards or JSON lines; `sudoku` draws puzzles from a base file; `reverse` is a toy task."""
+    share: float
+    path: str = ""
+    """A file, or for shards and JSON lines a pattern such as `code-*.xz` or `chats/*.jsonl`."""
+    max_canvases: int = 0
+    """Most canvases that an answer of JSON lines may take; a longer one is an error. 0 leaves that to the row."""
+    infill: float = 0.0
+    """Share of canvases of which only a hole is not given; the rest is generated whole."""
+    line_holes: float = 0.7
+    """Share of holes that are whole lines or ends of lines, in chat what stands between two marks such as quotes and
+    commas; the rest are random spans."""
+    extra_holes: float = 0.0
+    """Share of the canvases with a hole that have one to three more."""
+    hole_weight: float = 1.0
+    """Loss weight of each hole token."""
+    hole_full_noise: float = 0.3
+    """Probability that a hole is entirely noise, beside what the uniform noise level gives."""
+    full_noise: float = 0.0
+    """The same for canvases that are generated whole."""
+    prompt_weight: float = 1.0
+    """Weight of prompt tokens in the encoder loss."""
+    fill_weight: float = 1.0
+    """Weight of the end-of-text tokens that fill a canvas, behind the first of them."""
+    clean_answer: bool = True
+    """Put the answer tokens of a document's last canvas into the clean stream, for the encoder loss."""
+    heldout: float = 0.002
+    """Share of a shard's documents, its last ones, that are kept for evaluation."""
+    clues: tuple[int, int] = (24, 45)
+    """Fewest and most clues of Sudoku puzzles."""
+
+    def __post_init__(self) -> None:
+        check(bool(self.name), "source.name", self.name, "a name")
+        checks = Checks(self, f"source {self.name}: ")
+        checks.one_of(KINDS, "kind")
+        checks.above_zero("share")
+        has_path = bool(self.path) != (self.kind == "reverse")
+        checks.that(has_path, "path", "empty for kind 'reverse' and given for every other kind")
+        checks.shares("infill", "line_holes", "extra_holes", "hole_full_noise", "full_noise", "heldout")
+        checks.at_least(0, "hole_weight", "prompt_weight", "fill_weight", "max_canvases")
+        rising = len(self.clues) == 2 and 17 <= self.clues[0] <= self.clues[1] <= 81
+        checks.that(rising, "clues", "two rising numbers within 17..81")
+        self._reject_what_has_no_effect()
+
+    @property
+    def is_jsonl(self) -> bool:
+        return self.path.endswith(".jsonl")
+
+    def _reject_what_has_no_effect(self) -> None:
+        idle = self._without_effect()
+        for f in dataclasses.fields(self):
+            if f.name in idle and getattr(self, f.name) != f.default:
+                raise SettingError(f"source {self.name}: {f.name} has no effect {self._reason(f.name)}; remove it.")
+
+    def _without_effect(self) -> set[str]:
+        idle = {
+            "text": {"prompt_weight", "clean_answer", "clues"},
+            "chat": {"clues"},
+            "sudoku": _HOLES | {"heldout"},
+            "reverse": _HOLES | {"clues", "heldout"},
+        }[self.kind]
+        if not self.infill:
+            idle |= _HOLES - {"infill"}
+        if not (self.is_jsonl and self.kind == "chat"):
+            idle |= {"max_canvases"}
+        return idle
+
+    def _reason(self, name: str) -> str:
+        """Why the setting `name` has no effect."""
+        if name == "max_canvases":
+            return "without JSON lines"
+        return "without infill" if name in _HOLES and self.kind in ("text", "chat") else f"on kind {self.kind!r}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings:
+    """Shape of a batch, and where its documents come from."""
+
+    rows: int
+    tokens: int
+    """Clean tokens per row."""
+    canvases: int
+    """Canvases per row; their length is the model's canvas_length."""
+    sources: tuple[SourceSettings, ...]
+    tokenizer: str = ""
+    """Model folder with the tokenizer and chat template; needed by `text` and `sudoku` sources, copied on export."""
+    workers: int = 0
+    """Processes that pack batches ahead; 0 packs in the training process."""
+    accumulate: int = 1
+    """Batches per step and device, whose gradients are averaged."""
+
+    def __post_init__(self) -> None:
+        checks = Checks(self, "data.")
+        checks.at_least(1, "rows", "tokens", "canvases", "accumulate")
+        checks.that(self.tokens < 2**16, "tokens", "below 65536")
+        checks.at_least(0, "workers")
+        checks.that(len(self.sources) > 0, "sources", "at least one [[data.sources]] table")
+        names = [source.name for source in self.sources]
+        check(len(set(names)) == len(names), "data.sources", names, "named differently")
+        needs = [s.name for s in self.sources if s.kind in ("text", "sudoku") or s.infill or s.is_jsonl]
+        if needs and not self.tokenizer:
+            raise SettingError(f"data.tokenizer is missing; source {needs[0]} needs a model folder with a tokenizer.")

@@ -1,0 +1,66 @@
+"""The table [objective]: noise, the loss, and its parts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from redraft.diffusion.corruption import LEVELS
+from redraft.errors import SettingError
+from redraft.train.recipe.checks import Checks
+
+CORRUPTIONS = ("uniform", "absorbing")
+LOSSES = ("base", "reweighted", "loo", "reweighted-loo")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObjectiveSettings:
+    """The loss. The defaults are the open objective of DiffusionGemma, with balanced experts added."""
+
+    noise_eps: float = 1e-4
+    levels: str = "uniform"
+    """How noise levels are spread: `uniform`, or with more of them `high` or `low`."""
+    corruption: str = "uniform"
+    """`uniform` tokens, as the sampler's; `absorbing` puts a mask token, for research."""
+    mask_token: int = 4
+    """The token that absorbing corruption puts."""
+    loss: str = "base"
+    """`base` cross-entropy; `reweighted` by 1 / (1 - t); `loo`, which reads the logits as those of a predictor that
+    has not seen the position's own token; or `reweighted-loo`."""
+    weight_clip: float = 10.0
+    """Largest factor of a reweighted loss."""
+    kept_weight: float = 1.0
+    """Weight of canvas positions whose token was kept."""
+    encoder_weight: float = 1.0
+    encoder_share: float = 1.0
+    """Share of the clean positions that carry an encoder loss, drawn anew every step among those with a weight."""
+    balance_weight: float = 0.01
+    self_conditioning: float = 0.5
+    """Share of the rows that are conditioned on a first pass."""
+    temperature_low: float = 1.0
+    """First-pass logits are divided by a temperature drawn per row from [temperature_low, 1]."""
+    rollout: float = 0.0
+    """Share of the canvases with a first pass whose second pass goes on from what the sampler makes of the first one:
+    the model's surest tokens kept, right or wrong, and fresh noise elsewhere."""
+    rollout_bound: tuple[float, float] = (0.1, 2.0)
+    """Least and greatest entropy bound of those canvases, in nats; drawn evenly on a logarithmic scale."""
+
+    def __post_init__(self) -> None:
+        checks = Checks(self, "objective.")
+        checks.one_of(LEVELS, "levels")
+        checks.one_of(CORRUPTIONS, "corruption")
+        checks.one_of(LOSSES, "loss")
+        checks.that(self.mask_token >= 0, "mask_token", "a token")
+        if self.corruption == "absorbing" and "loo" in self.loss:
+            raise SettingError("objective.loss 'loo' is defined for uniform corruption, not for absorbing.")
+        checks.at_least(1, "weight_clip")
+        checks.that(0 < self.noise_eps < 0.5, "noise_eps", "between 0 and 0.5")
+        checks.at_least(0, "encoder_weight", "balance_weight", "kept_weight")
+        checks.shares("self_conditioning", "rollout")
+        rising = len(self.rollout_bound) == 2 and 0 < self.rollout_bound[0] <= self.rollout_bound[1]
+        checks.that(rising, "rollout_bound", "two rising numbers above 0")
+        checks.positive_shares("encoder_share", "temperature_low")
+
+    @property
+    def absorbing_token(self) -> int | None:
+        """What corruption puts everywhere; None where it draws."""
+        return self.mask_token if self.corruption == "absorbing" else None

@@ -1,0 +1,57 @@
+"""From a TOML file to a recipe, completed by the model folder that the run begins with."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from redraft.errors import CheckpointError, SettingError
+from redraft.model.folders import read_config, resolve_folder
+from redraft.train.recipe.tables import from_table
+from redraft.train.recipe.whole import Recipe
+
+
+def read_recipe(path: Path | str) -> Recipe:
+    """Read a TOML recipe. Raises `SettingError` for a missing or malformed file and for any wrong setting."""
+    path = Path(path)
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SettingError(f"There is no recipe at {str(path)!r}.") from None
+    except OSError as error:
+        raise SettingError(f"The recipe {str(path)!r} cannot be read: {error.strerror or error}.") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingError(f"{str(path)!r} is not valid TOML: {error}.") from error
+    return recipe_from_dict(path.stem, raw)
+
+
+def recipe_from_dict(name: str, raw: Mapping[str, Any]) -> Recipe:
+    """Build a recipe from parsed TOML; what it leaves out of [model] and data.tokenizer is that of `run.init`.
+
+    Raises `SettingError`.
+    """
+    run = raw.get("run")
+    init = run.get("init") if isinstance(run, Mapping) else None
+    try:
+        if init and isinstance(init, str) and _leaves_something_out(raw):
+            raw = _completed(raw, resolve_folder(init, weights=False))
+        return from_table(Recipe, {"name": name, **raw}, "recipe")
+    except CheckpointError as error:
+        raise SettingError(f"recipe: [model] {error}") from error
+
+
+def _leaves_something_out(raw: Mapping[str, Any]) -> bool:
+    data = raw.get("data")
+    return "model" not in raw or (isinstance(data, Mapping) and "tokenizer" not in data)
+
+
+def _completed(raw: Mapping[str, Any], init: Path) -> Mapping[str, Any]:
+    """A recipe with the model of the folder `init`, and its tokenizer where the recipe names none."""
+    data = raw.get("data")
+    if "model" not in raw:
+        raw = {**raw, "model": read_config(init)}
+    if isinstance(data, Mapping) and "tokenizer" not in data and (init / "tokenizer.json").is_file():
+        raw = {**raw, "data": {**data, "tokenizer": str(init)}}
+    return raw

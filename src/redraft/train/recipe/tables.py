@@ -1,0 +1,45 @@
+"""From a parsed TOML table to its dataclass: names and types are checked here, values by the dataclass itself."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
+
+from redraft.errors import SettingError
+from redraft.train.recipe.checks import check
+
+
+def from_table(cls: type[Any], raw: Mapping[str, Any], where: str) -> Any:
+    """An instance of the dataclass `cls`, whose fields may be dataclasses again; `where` is what messages call it.
+
+    Raises `SettingError` for an unknown or missing setting and for a value of a wrong type.
+    """
+    known = {f.name: f for f in dataclasses.fields(cls)}
+    if unknown := sorted(set(raw) - set(known)):
+        raise SettingError(f"{where}: unknown setting {unknown[0]!r}; known settings are {', '.join(known)}.")
+    required = {n for n, f in known.items() if f.default is f.default_factory is dataclasses.MISSING}
+    if missing := sorted(required - set(raw)):
+        raise SettingError(f"{where}: {missing[0]} is missing.")
+    hints = get_type_hints(cls)
+    return cls(**{key: _convert(hints[key], value, f"{where}.{key}") for key, value in raw.items()})
+
+
+def _convert(hint: Any, value: Any, where: str) -> Any:
+    if get_origin(hint) is UnionType:  # a table that may be left out
+        hint = get_args(hint)[0]
+    if dataclasses.is_dataclass(hint):
+        if isinstance(value, hint):  # type: ignore[arg-type]
+            return value
+        check(isinstance(value, Mapping), where, value, "a table")
+        return from_table(hint, value, where)  # type: ignore[arg-type]
+    if get_origin(hint) is tuple:
+        check(isinstance(value, list | tuple), where, value, "a list")
+        return tuple(_convert(get_args(hint)[0], item, where) for item in value)
+    if hint is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if isinstance(hint, type):
+        ok = isinstance(value, hint) and not (isinstance(value, bool) and hint is not bool)
+        check(ok, where, value, f"of type {hint.__name__}")
+    return value

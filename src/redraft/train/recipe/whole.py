@@ -1,0 +1,46 @@
+"""A whole recipe: all its tables, and what must fit between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from redraft.config import ModelConfig
+from redraft.errors import SettingError
+from redraft.train.recipe.checks import check
+from redraft.train.recipe.data import DataSettings
+from redraft.train.recipe.lora import LoraSettings
+from redraft.train.recipe.objective import ObjectiveSettings
+from redraft.train.recipe.optimizer import OptimizerSettings
+from redraft.train.recipe.run import RunSettings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One training run."""
+
+    name: str
+    model: ModelConfig
+    data: DataSettings
+    optimizer: OptimizerSettings
+    run: RunSettings
+    objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
+    lora: LoraSettings | None = None
+    """Without it all weights are trained."""
+
+    def __post_init__(self) -> None:
+        if self.objective.corruption == "absorbing":
+            vocabulary = f"below the vocabulary of {self.model.vocab_size}"
+            mask = self.objective.mask_token
+            check(mask < self.model.vocab_size, "objective.mask_token", mask, vocabulary)
+        if self.run.curve_every and not self.data.tokenizer:
+            raise SettingError("run.curve_every asks the model questions; it needs data.tokenizer.")
+        if self.run.shard and self.optimizer.average:
+            raise SettingError("optimizer.average cannot be had with run.shard; set one of them to 0 or false.")
+        if self.lora is not None and not self.run.init:
+            raise SettingError("run.init is missing; LoRA changes a given model.")
+        longest = self.data.tokens + self.model.canvas_length
+        if longest > self.model.max_position_embeddings:
+            raise SettingError(
+                f"data.tokens and a canvas reach position {longest}; the model ends at "
+                f"{self.model.max_position_embeddings}."
+            )

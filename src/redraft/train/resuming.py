@@ -1,0 +1,77 @@
+"""How a run is stopped and goes on: what its checkpoint says of it, and whether it is this run's."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from redraft.errors import CheckpointError, SettingError
+from redraft.train.checkpoint import FILE, load_checkpoint, save_checkpoint
+from redraft.train.distributed import World
+from redraft.train.recipe import Recipe
+from redraft.train.sharding import (
+    FOLDER,
+    ShardedWeights,
+    TrainedWeights,
+    load_meta,
+    load_sharded,
+    save_sharded,
+)
+
+
+class RunCheckpoint:
+    """The checkpoint of a recipe's run: one file or, for sharded weights, a folder that all processes write."""
+
+    def __init__(self, recipe: Recipe, world: World) -> None:
+        self._world, self._sharded = world, recipe.run.shard
+        self._folder = Path(recipe.run.out)
+        self._identity = {"seed": recipe.run.seed, "model": _shape(recipe)}
+
+    def begin(self) -> None:
+        """Make the folder of a new run. Raises `SettingError` if it holds a run already."""
+        if (self._folder / FILE).exists() or (self._folder / FOLDER).exists():
+            raise SettingError(f"{str(self._folder)!r} holds a run already; resume it or choose another folder.")
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def load(self) -> dict[str, Any]:
+        """What was saved of the run. Weights that are one file come with it; sharded ones `restore` reads.
+
+        Raises `SettingError` if there is no checkpoint, `CheckpointError` if it is damaged or another run's.
+        """
+        state = load_meta(self._folder) if self._sharded else load_checkpoint(self._folder, torch.device("cpu"))
+        if any(state.get(name) != value for name, value in self._identity.items()):
+            raise CheckpointError(f"The checkpoint in {str(self._folder)!r} is of a run with another model or seed.")
+        return state
+
+    def restore(self, state: dict[str, Any], weights: TrainedWeights) -> None:
+        """Put the weights of a checkpoint that `load` returned back. Every process has to ask."""
+        if isinstance(weights, ShardedWeights):
+            load_sharded(self._folder, weights)
+        else:
+            weights.load_state(state["weights"])
+
+    def save(self, weights: TrainedWeights, *, step: int, batches: int, steps: int) -> None:
+        """Replace the checkpoint: one process does, or each its part of sharded weights.
+
+        The run stands behind `step` of `steps` steps, for which all processes have trained on `batches` batches.
+        Raises `TrainingError` if it cannot be written; the former one is then kept.
+        """
+        meta = {"step": step, "batches": batches, "steps": steps, **self._identity}
+        if isinstance(weights, ShardedWeights):
+            save_sharded(self._folder, meta, weights.state(), self._world)
+        elif self._world.is_main:
+            save_checkpoint(self._folder, meta | {"weights": weights.state()})
+
+
+def _shape(recipe: Recipe) -> dict[str, Any]:
+    """The numbers of model and adapter as plain values, for comparing a checkpoint with a recipe."""
+    shape = dataclasses.asdict(recipe.model)
+    del shape["extra"]
+    if recipe.lora is not None:
+        shape |= {"lora_rank": recipe.lora.rank, "lora_targets": recipe.lora.targets}
+        if recipe.lora.quantization:
+            shape["lora_quantization"] = recipe.lora.quantization
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in shape.items()}

@@ -1,0 +1,111 @@
+"""What ends a run early, and how many steps fit its time; by a clock that the tests set."""
+
+import signal
+import threading
+
+import pytest
+
+from redraft.train.distributed import World
+from redraft.train.limits import RunLimits
+from redraft.train.recipe import RunSettings
+
+
+class Clock:
+    """Seconds that pass when they are told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Pair(World):
+    """Two processes; the other one is late, or slower, as it is told."""
+
+    other_is_late, other_value, asked = False, 0.0, 0
+
+    def any(self, flag: bool) -> bool:
+        type(self).asked += 1
+        return flag or type(self).other_is_late
+
+    def largest(self, value: float) -> float:
+        return max(value, type(self).other_value)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("redraft.train.limits.time.perf_counter", clock)
+    return clock
+
+
+def limits(world: World | None = None, **settings: float) -> RunLimits:
+    return RunLimits(RunSettings(out="unused", **settings), world or World())
+
+
+def test_time_is_a_limit_only_where_it_is_given(clock: Clock) -> None:
+    timed, endless = limits(max_seconds=5.0), limits()
+    assert not timed.reached(1)
+    clock.now += 5.5
+    assert timed.reached(2)
+    assert timed.reason == "by the time limit"
+    assert not endless.reached(2)
+
+
+def test_an_interrupt_is_a_limit_and_the_handler_comes_back() -> None:
+    run = limits()
+    before = signal.getsignal(signal.SIGINT)
+    with run.interruptible():
+        assert not run.reached(1)
+        signal.raise_signal(signal.SIGINT)
+        assert run.reached(2)
+    assert run.reason == "by interrupt"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_another_thread_leaves_interrupts_alone() -> None:
+    seen: list[object] = []
+
+    def look() -> None:
+        with limits().interruptible():
+            seen.append(signal.getsignal(signal.SIGINT))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert seen == [signal.getsignal(signal.SIGINT)]
+
+
+def test_several_processes_agree_now_and_then(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Pair, "asked", 0)
+    run = limits(Pair(size=2), max_seconds=5.0)
+    clock.now += 6.0
+    assert [step for step in range(1, 17) if run.reached(step)] == [8, 16]
+    assert Pair.asked == 2
+    early = limits(Pair(size=2))
+    assert not early.reached(8)
+    monkeypatch.setattr(Pair, "other_is_late", True)
+    assert early.reached(8)
+
+
+def test_steps_fit_the_time_that_is_left(clock: Clock) -> None:
+    run = limits(fit_seconds=100.0)
+    clock.now += 40.0
+    assert run.fitted_steps(200, 1000, 0.5) == 200 + 120
+    assert run.fitted_steps(200, 250, 0.5) == 200 + 120
+    clock.now += 80.0
+    assert run.fitted_steps(200, 1000, 0.5) == 200 - 40  # the time is over; the trainer takes no step back
+
+
+@pytest.mark.parametrize(("step", "total", "seconds"), [(99, 1000, 100.0), (801, 1000, 100.0), (200, 1000, 0.0)])
+def test_steps_are_left_alone_at_both_ends_and_unasked(clock: Clock, step: int, total: int, seconds: float) -> None:
+    assert limits(fit_seconds=seconds).fitted_steps(step, total, 0.5) == total
+
+
+def test_the_slowest_process_decides_how_many_steps(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = limits(Pair(size=2), fit_seconds=100.0)
+    monkeypatch.setattr(Pair, "other_value", -150.0)  # has time for 150 more steps
+    assert run.fitted_steps(200, 1000, 0.5) == 350
+    monkeypatch.setattr(Pair, "other_value", -300.0)
+    assert run.fitted_steps(200, 1000, 0.5) == 400
