@@ -1,10 +1,15 @@
 """The embedded model answering on a CUDA device, through the engine, in every weight format."""
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 
 import redraft
+from random_adapter import random_adapter
 from redraft.engine.graph_runner import GraphRunner
+from redraft.model.adapters import save_adapter
 
 pytestmark = [
     pytest.mark.gpu,
@@ -35,3 +40,26 @@ def test_the_first_draft_is_that_of_the_cpu() -> None:
     assert drafts[0].canvas == drafts[1].canvas
     same = sum(a == b for a, b in zip(drafts[0].argmax_canvas, drafts[1].argmax_canvas, strict=True))
     assert same > 0.8 * len(drafts[0].canvas)
+
+
+def test_an_adapter_by_name_answers_as_folded_in(tmp_path: Path) -> None:
+    save_adapter(random_adapter(redraft.load_model("tiny", "cpu"), 1, size=0.3), tmp_path, base_model="tiny")
+    llm = redraft.load("tiny", device="cuda", adapter={"other": tmp_path})
+    folded = redraft.load("tiny", device="cuda", adapter=tmp_path)
+    asked = {"max_tokens": 128, "steps": 6, "seed": 3}
+    own, other = (one.generate(QUESTION, **asked).token_ids for one in (llm, llm.with_adapter("other")))
+    assert other == folded.generate(QUESTION, **asked).token_ids
+    assert own == redraft.load("tiny", device="cuda").generate(QUESTION, **asked).token_ids != other
+
+
+def test_schemas_and_fixed_text_hold() -> None:
+    llm = redraft.load("tiny", device="cuda")
+    schema = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer"}},
+              "required": ["name", "age"], "additionalProperties": False}  # fmt: skip
+    for steps in (1, 8):
+        found = json.loads(llm.generate("Write down a person.", json_schema=schema, steps=steps, seed=4).text)
+        assert isinstance(found["name"], str)
+        assert isinstance(found["age"], int)
+    prefix, suffix = "def double(x):\n    return ", "\n\n\nprint(double(2))\n"
+    filled = llm.fill(prefix, suffix, seed=4)
+    assert filled.full_text == prefix + filled.text + suffix
