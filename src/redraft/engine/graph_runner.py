@@ -169,7 +169,7 @@ class GraphRunner:
 
     def _begin(self, part: Denoise) -> None:
         """The first canvas of a segment that samples outside: noise, with what is fixed in place."""
-        noise = self._draw(part, "initial").tokens[0]
+        noise = self._draw(part, "initial").tokens
         canvas = begin(noise, part.constraint).canvas
         self._state.canvas.canvas[part.slot, : part.length] = canvas.to(self.model.device).int()
 
@@ -182,7 +182,7 @@ class GraphRunner:
             argmax = kept.canvas.argmax[slot, :length].long()
             before = CanvasState(canvas, None, argmax, kept.canvas.stable[slot : slot + 1].long())
         draws = self._draw(part, "step")
-        after, outcome = advance(self.model, hidden[:length], before, part, draws.uniform[0], draws.tokens[0])
+        after, outcome = advance(self.model, hidden[:length], before, part, draws.uniform, draws.tokens)
         kept.canvas.canvas[slot, :length] = after.canvas.int()
         kept.canvas.argmax[slot, :length] = outcome.argmax.int()
         if after.stable is not None:
@@ -192,8 +192,10 @@ class GraphRunner:
         return drafted_by(part.slot, canvas, outcome)
 
     def _draw(self, part: Denoise, purpose: Literal["initial", "step"]) -> Draws:
-        seeds = torch.tensor([part.seed], device=self.model.device)
-        return draw(seeds, part.canvas_index, part.step, part.length, self.model.config.vocab_size, purpose)
+        """The random numbers of a step, [L] each."""
+        seeds = torch.full((1,), part.seed, dtype=torch.long, device=self.model.device)  # a copy would be waited for
+        both = draw(seeds, part.canvas_index, part.step, part.length, self.model.config.vocab_size, purpose)
+        return Draws(both.uniform[0], both.tokens[0])
 
 
 def _samples_outside(part: Segment) -> bool:

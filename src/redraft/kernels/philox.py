@@ -1,4 +1,7 @@
-"""Philox-4x32-10 (Salmon et al., 2011): random words that are a pure function of a key and a counter."""
+"""Philox-4x32-10 (Salmon et al., 2011): random words that are a pure function of a key and a counter.
+
+How words become numbers is said here as well, once for all that draw them eagerly.
+"""
 
 from __future__ import annotations
 
@@ -19,3 +22,13 @@ def philox(seed: Tensor, counter: tuple[Tensor, Tensor, Tensor, Tensor]) -> tupl
         c1, c3 = p1 & _WORD, p0 & _WORD
         k0, k1 = (k0 + _WEYL[0]) & _WORD, (k1 + _WEYL[1]) & _WORD
     return c0, c1, c2, c3
+
+
+def as_uniform(words: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
+    """The first two words as fp64 numbers in [0,1), 53 bits each."""
+    return (words[0] * 2**21 + (words[1] >> 11)).double() * 2.0**-53
+
+
+def as_tokens(words: tuple[Tensor, Tensor, Tensor, Tensor], vocab: int) -> Tensor:
+    """The third word as uniform token ids below `vocab`, int64."""
+    return words[2] * vocab >> 32

@@ -6,7 +6,7 @@ Kernel files take `tl` and `jit` from here, so that they import (and their eager
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -38,9 +38,13 @@ else:
 INTERPRETED = triton is not None and os.environ.get("TRITON_INTERPRET") == "1"
 
 
-def jit(function: Callable[..., Any]) -> Any:
-    """`triton.jit`, or the bare function (never called) without Triton."""
-    return function if triton is None else triton.jit(function)
+def jit(function: Callable[..., Any], *, varying: Sequence[str] = ()) -> Any:
+    """`triton.jit`, or the bare function (never called) without Triton.
+
+    `varying` names arguments that change from call to call: code is not compiled anew where they are 1 or a multiple
+    of 16.
+    """
+    return function if triton is None else triton.jit(function, do_not_specialize=varying)
 
 
 @jit
