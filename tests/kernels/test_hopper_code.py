@@ -116,16 +116,18 @@ def test_step() -> None:
     )
     slot = int32(SEGMENTS)
     found = compiled(step.enter_tokens, int32(ROWS), state, slot, COUNTERS, SEGMENT, VOCAB)
+    found += compiled(philox.draw, COUNTERS.seed, 0, 7, LENGTH, VOCAB, philox.STEP)
     found += compiled(step.finish_step, prediction, rules, state, slot, COUNTERS, SEGMENT, VOCAB)
     assert_fits(found)
 
 
 def test_chain() -> None:
-    states, sets, kinds, count = 264, 244, 262, 2243
+    states, sets, kinds = 264, 244, 262
     lists = chain.Lists(items=int32(1489), first=int32(sets + 1))
     tokens = chain.Lists(items=int32(VOCAB), first=int32(kinds + 1))
+    tile = chain.ChainTile(edges=8, rows=512, states=512, pieces=16, warps=16)
     edges = chain.Edges(
-        first=int32(2, states + 1), begins=int32(2, count), label=int32(2, count), order=int32(2, states)
+        first=int32(2, states + 1), begins=int32(2, 8, 512), label=int32(2, 8, 512), order=int32(2, states), tile=tile
     )
     logits, weights, found = fp32(LENGTH, VOCAB), fp32(LENGTH, sets), fp32(LENGTH + 1, states)
     labels = meta(LENGTH, dtype=torch.int64)

@@ -15,7 +15,17 @@ from torch import Tensor
 from redraft.constraints.chain import Array, Ends, Groups
 from redraft.constraints.tokens import TokenAutomaton
 from redraft.diffusion.sampler import MASKED, Distribution
-from redraft.kernels.triton.chain import NEVER, Edges, Lists, add_by_class, best_tokens, log_sums, trace, ways
+from redraft.kernels.triton.chain import (
+    NEVER,
+    ChainTile,
+    Edges,
+    Lists,
+    add_by_class,
+    best_tokens,
+    log_sums,
+    trace,
+    ways,
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -49,7 +59,11 @@ class DeviceCanvas:
 class DeviceChain:
     """The tables of an automaton over W tokens, whose classes are `class_of` [W], on a device."""
 
-    def __init__(self, automaton: TokenAutomaton, class_of: Array, device: torch.device) -> None:
+    def __init__(
+        self, automaton: TokenAutomaton, class_of: Array, device: torch.device, tile: ChainTile | None = None
+    ) -> None:
+        """`tile` says how the recursion runs on a GPU, instead of the rule in `ChainTile.of`."""
+
         def put(values: Array) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32)).to(device)
 
@@ -67,8 +81,8 @@ class DeviceChain:
         self.holders = lists(Groups.by(automaton.set_class), owner, automaton.classes)  # the sets of each class
         self.uses = lists(by_label, automaton.source, automaton.sets)  # where a set's edges begin,
         self.leads = put(automaton.target[by_label.order])  # and where they lead
-        first, begins, labels, order = map(put, _edges(automaton))
-        self.edges = Edges(first=first, begins=begins, label=labels, order=order)
+        source, target, label = map(torch.from_numpy, (automaton.source, automaton.target, automaton.label))
+        self.edges = Edges.of(source.long(), target.long(), label.long(), automaton.states, device, tile)
 
     def restrict(self, logits: Tensor, canvas: DeviceCanvas) -> Distribution:
         """The constrained marginals of tempered logits [F,W], which are overwritten, and the best string's tokens."""
@@ -83,15 +97,3 @@ class DeviceChain:
         around -= (around + total).logsumexp(1, keepdim=True)  # of all ways through the canvas
         added = log_sums(around[canvas.rows], self.holders)[1]
         return replace(Distribution.of(add_by_class(logits, added, self.class_of, MASKED)), argmax=tokens)
-
-
-def _edges(automaton: TokenAutomaton) -> tuple[Array, Array, Array, Array]:
-    """The tables of `Edges`."""
-    tables = []
-    for begin, arrive in ((automaton.source, automaton.target), (automaton.target, automaton.source)):
-        order = np.argsort(arrive, kind="stable")
-        counts = np.bincount(arrive, minlength=automaton.states)
-        first = np.concatenate([[0], np.cumsum(counts)])
-        tables.append((first, begin[order], automaton.label[order], np.argsort(counts, kind="stable")))
-    first, begins, label, order = (np.stack(column) for column in zip(*tables, strict=True))
-    return first, begins, label, order

@@ -14,9 +14,11 @@ from redraft.constraints.spelling import compile_bytes
 from redraft.constraints.tokens import Ending, compile_tokens
 from redraft.constraints.vocabulary import Vocabulary
 from redraft.kernels.triton import chain
-from redraft.kernels.triton.chain import NEVER, Edges, Lists
+from redraft.kernels.triton.chain import NEVER, ChainTile, Edges, Lists
 
 ROWS, STATES, SETS, CLASSES, TOKENS = 3, 70, 5, 4, 90
+SMALL = ChainTile(edges=2, rows=16, states=16, pieces=4, warps=1)
+"""Less than the automata here need, so that every loop goes round."""
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -32,17 +34,11 @@ def lists(high: int, sizes: list[int], seed: int = 0) -> Lists:
     return Lists(items=whole(high, sum(sizes), seed), first=first)
 
 
-def edges() -> Edges:
+def edges(tile: ChainTile | None = None) -> Edges:
     """A chain of states with one way on, and a few where many edges arrive."""
-    tables = []
-    for seed in (1, 2):
-        arrives = torch.cat((torch.arange(1, STATES), whole(6, 120, seed).long(), torch.zeros(3).long())).sort().values
-        counts = arrives.bincount(minlength=STATES)
-        begins = torch.where(arrives > 6, arrives - 1, whole(STATES, len(arrives), seed + 5).long())
-        first = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
-        tables.append((first, begins, whole(SETS, len(arrives), seed + 9), counts.argsort(stable=True)))
-    first, begins, label, order = (torch.stack([column.int() for column in pair]) for pair in zip(*tables, strict=True))
-    return Edges(first=first, begins=begins, label=label, order=order)
+    source = torch.cat((torch.arange(STATES - 1), whole(STATES, 120, 6).long(), torch.tensor([4, 9, 60])))
+    target = torch.cat((torch.arange(1, STATES), whole(6, 120, 1).long(), torch.zeros(3).long()))
+    return Edges.of(source, target, whole(SETS, len(source), 9).long(), STATES, torch.device("cpu"), tile)
 
 
 def compare(function: Any, *arguments: Any) -> None:
@@ -66,9 +62,27 @@ def test_log_sums_of_pairs() -> None:
     compare(chain.log_sums, normal(ROWS, TOKENS), group, normal(ROWS, STATES, seed=1), whole(STATES, 40, 3))
 
 
+def test_every_edge_stands_once_in_a_row_of_its_state() -> None:
+    source, target, label = torch.tensor([0, 1, 2, 0, 1]), torch.tensor([1, 1, 0, 1, 1]), torch.tensor([3, 0, 1, 2, 4])
+    table = Edges.of(source, target, label, 3, torch.device("cpu"), SMALL)
+    assert table.first.tolist() == [[0, 1, 3, 3], [0, 1, 2, 3]]
+    assert table.begins[0].T.flatten().tolist()[:6] == [2, 0, 0, 1, 0, 1]
+    assert table.label[0].T.flatten().tolist()[:6] == [1, -1, 3, 0, 2, 4]
+    assert [column.tolist() for column in table.way(1)] == [[1, 1, 1, 1, 0], [3, 2, 0, 4, 1], [0, 0, 1, 1, 2]]
+
+
+def test_the_rule_takes_a_usual_automaton_at_once() -> None:
+    counts = torch.tensor([[1] * 200 + [30] * 63 + [84], [8] * 264])
+    assert ChainTile.of(counts) == ChainTile(edges=8, rows=512, states=512, pieces=16, warps=16)
+    assert ChainTile.of(torch.ones(2, 12).long()) == ChainTile(edges=4, rows=16, states=16, pieces=1, warps=1)
+    huge = ChainTile.of(torch.full((2, 40_000), 3))
+    assert huge.rows * huge.edges == 8192
+
+
+@pytest.mark.parametrize("tile", [None, SMALL, ChainTile(edges=8, rows=8, states=128, pieces=1, warps=1)])
 @pytest.mark.parametrize("gate_at", [None, 3])
-def test_ways_and_trace(gate_at: int | None) -> None:
-    length, table = 5, edges()
+def test_ways_and_trace(gate_at: int | None, tile: ChainTile | None) -> None:
+    length, table = 5, edges(tile)
     total, most = normal(length, SETS), normal(length, SETS, seed=1)
     most[2, 1] = total[2, 1] = NEVER
     ends = torch.full((2, STATES), NEVER)

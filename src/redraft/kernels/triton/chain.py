@@ -13,8 +13,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from redraft.kernels.triton.language import jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.language import cdiv, jit, next_power_of_2, tl, use_triton
 
 NEVER = -1e30
 """The logarithm of zero, finite so that sums of it are no NaN."""
@@ -39,23 +40,97 @@ class Lists:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ChainTile:
+    """How the recursion over positions is cut up; `rows` and `states` are powers of two.
+
+    edges   edges of a row: a state has as many rows as its edges need
+    rows    rows that a program sums at a time
+    states  states whose rows it adds up at a time
+    pieces  rows of each state that it reads at a time
+    warps   of the program
+    """
+
+    edges: int
+    rows: int
+    states: int
+    pieces: int
+    warps: int
+
+    @classmethod
+    def of(cls, counts: Tensor) -> ChainTile:
+        """The rule, from the edges that arrive at each state, int64 [2,Q].
+
+        A program is latency and little else, so it takes everything at a time, up to 8192 edges or rows. Rows are as
+        long as states have edges on average: longer ones would be mostly empty, shorter ones have to be added up.
+        """
+        mean = int(counts.float().mean())
+        edges = min(max(next_power_of_2(mean + 1) // 2, 4), 32)
+        needed = -(-counts // edges)
+        rows = min(next_power_of_2(max(int(needed.sum(1).max()), 1)), _ITEMS // edges)
+        pieces = min(next_power_of_2(max(int(needed.max()), 1)), 16)
+        states = min(next_power_of_2(counts.shape[1]), 1024)
+        warps = min(max(rows * edges // 256, states // 32, 1), 16)
+        return cls(edges=edges, rows=rows, states=states, pieces=pieces, warps=warps)
+
+
+_ITEMS = 8192
+"""Edges that a program holds at a time at most: 16 for each thread of 16 warps."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Edges:
     """Edges grouped by where they arrive, in both directions: [0] the way ahead, [1] the way back; all int32.
 
-    first    [2,Q+1]  the edges that arrive at state q are first[q] .. first[q+1]
-    begins   [2,E]    the state where each edge begins
-    label    [2,E]    its set
-    order    [2,Q]    states by rising number of edges, so that those of a block have about as many
+    They stand in R rows of `tile.edges` = K each, which lie side by side, one for a thread. A row's edges arrive at one
+    state; its unused places have the set -1.
+
+    first    [2,Q+1]  the rows of state q are first[q] .. first[q+1]
+    begins   [2,K,R]  the state where each edge begins
+    label    [2,K,R]  its set
+    order    [2,Q]    states by rising number of rows, so that those taken at a time have about as many
     """
 
     first: Tensor
     begins: Tensor
     label: Tensor
     order: Tensor
+    tile: ChainTile
+
+    @classmethod
+    def of(
+        cls, source: Tensor, target: Tensor, label: Tensor, states: int, device: torch.device,
+        tile: ChainTile | None = None,
+    ) -> Edges:  # fmt: skip
+        """From int64 [E] on the host; `tile` instead of what the rule says."""
+        counts = torch.stack([arrive.bincount(minlength=states) for arrive in (target, source)])  # [2,Q]
+        tile = tile or ChainTile.of(counts)
+        needed = -(-counts // tile.edges)
+        first = F.pad(needed.cumsum(1), (1, 0))  # [2,Q+1]
+        rows = cdiv(max(int(first.max()), 1), tile.rows) * tile.rows
+        begins = torch.zeros(2, tile.edges, rows, dtype=torch.int32)
+        labels = torch.full_like(begins, -1)
+        for way, (begin, arrive) in enumerate(((source, target), (target, source))):
+            order = arrive.argsort(stable=True)
+            at = arrive[order]
+            rank = torch.arange(len(at)) - F.pad(counts[way].cumsum(0), (1, 0))[at]
+            place = rank % tile.edges, first[way, at] + rank // tile.edges
+            begins[way].index_put_(place, begin[order].int())
+            labels[way].index_put_(place, label[order].int())
+        by_rows = needed.argsort(dim=1, stable=True)
+        first, begins, labels, by_rows = (table.int().to(device) for table in (first, begins, labels, by_rows))
+        return cls(first=first, begins=begins, label=labels, order=by_rows, tile=tile)
 
     @property
     def states(self) -> int:
         return self.order.shape[1]
+
+    def way(self, number: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Where the edges of a direction begin, their sets, and where they arrive, int64 [E] each."""
+        owner = torch.repeat_interleave(self.first[number].diff().long())
+        begins, label = (table[number].T[: len(owner)] for table in (self.begins, self.label))
+        used = label >= 0  # [rows,K]
+        begins, label = begins[used].long(), label[used].long()
+        return begins, label, owner[:, None].expand_as(used)[used]
 
 
 def log_sums(
@@ -97,11 +172,12 @@ def ways(total: Tensor, most: Tensor, edges: Edges, ends: Tensor, gate: tuple[in
     length, states = len(total), edges.states
     shut = (-1, ends[0]) if gate is None else gate
     if use_triton(total):
-        found = total.new_empty(3, length + 1, states)
-        block = min(next_power_of_2(states), 64)
+        tile, rows = edges.tile, edges.begins.shape[2]
+        found, sums = total.new_empty(3, length + 1, states), total.new_empty(3, 2, rows)
         _ways_kernel[(3,)](
             total, most, total.shape[1], edges.first, edges.begins, edges.label, edges.order, ends, shut[0], shut[1],
-            found, length, states, edges.begins.shape[1], BLOCK=block, EDGES=32, num_warps=8,
+            found, sums, length, states, rows, ROWS=tile.rows, EDGES=tile.edges, STATES=tile.states,
+            PIECES=tile.pieces, HELD=rows == tile.rows and states <= tile.states, num_warps=tile.warps,
         )  # fmt: skip
         return found
     passes = ((0, total, shut[0]), (1, total.flip(0), length - shut[0]), (0, most, shut[0]))
@@ -113,8 +189,7 @@ def ways(total: Tensor, most: Tensor, edges: Edges, ends: Tensor, gate: tuple[in
 
 def _one_way(weights: Tensor, edges: Edges, way: int, start: Tensor, gate: tuple[int, Tensor], *, best: bool) -> Tensor:
     """One direction's recursion over weights [L,U] -> [L+1,Q]."""
-    begins, label = edges.begins[way].long(), edges.label[way].long()
-    arrives = torch.repeat_interleave(edges.first[way].diff().long())
+    begins, label, arrives = edges.way(way)
     found = [start]
     for position, row in enumerate(weights):
         values = (found[-1] - found[-1].max())[begins] + row[label]
@@ -126,18 +201,18 @@ def _one_way(weights: Tensor, edges: Edges, way: int, start: Tensor, gate: tuple
 
 def trace(best: Tensor, most: Tensor, edges: Edges, final: Tensor) -> Tensor:
     """The sets int64 [L] of the most likely way, from the best scores [L+1,Q] and the states' final weights [Q]."""
-    length, begins, label = len(most), edges.begins[0], edges.label[0]
+    length = len(most)
     labels = torch.empty(length, dtype=torch.long, device=most.device)
     state = (best[-1] + final).argmax()
     if use_triton(best):
         _trace_kernel[(1,)](
-            best, most, most.shape[1], edges.first, begins, label, state, labels, length, edges.states,
-            EDGES=64, num_warps=1,
+            best, most, most.shape[1], edges.first, edges.begins, edges.label, state, labels, length, edges.states,
+            edges.begins.shape[2], WIDTH=edges.tile.edges, EDGES=64, num_warps=1,
         )  # fmt: skip
         return labels
-    arrives = torch.repeat_interleave(edges.first[0].diff().long())
+    begins, label, arrives = edges.way(0)
     for position in range(length - 1, -1, -1):
-        values = best[position][begins.long()] + most[position][label.long()]
+        values = best[position][begins] + most[position][label]
         edge = torch.where(arrives == state, values, 2 * NEVER).argmax()
         labels[position], state = label[edge], begins[edge]
     return labels
@@ -197,48 +272,84 @@ def _log_sums_kernel(
 
 
 @jit
+def _columns(table, stride, COUNT: tl.constexpr):
+    """COUNT columns of a table."""
+    found = ()
+    for column in tl.static_range(COUNT):
+        found += (tl.load(table + column * stride),)
+    return found
+
+
+@jit
 def _ways_kernel(
-    totals, mosts, sets, first, begins, label, order, ends, gate_at, gate, found, length, states, edges,
-    BLOCK: tl.constexpr, EDGES: tl.constexpr,
+    totals, mosts, sets, first, begins, label, order, ends, gate_at, gate, found, sums, length, states, rows,
+    ROWS: tl.constexpr, EDGES: tl.constexpr, STATES: tl.constexpr, PIECES: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
+    """At each position, first the sum of every row, then those of every state's rows.
+
+    HELD says that all rows and states are taken at once: their tables then stay in registers.
+    """
     number = tl.program_id(0)  # 0 sums ahead, 1 sums back, 2 the best ahead
     way = number % 2
     first += way * (states + 1)
-    begins += way * edges
-    label += way * edges
+    begins += way * rows * EDGES
+    label += way * rows * EDGES
     order += way * states
     found += number * (length + 1) * states
+    sums += number * 2 * rows
     gate_at = tl.where(way == 0, gate_at, length - gate_at)
+    row, place = tl.arange(0, ROWS), tl.arange(0, STATES)
+    held_begins, held_kinds = _columns(begins + row, rows, EDGES), _columns(label + row, rows, EDGES)
+    state = tl.load(order + place, place < states, other=0)
+    start = tl.load(first + state)
+    count = tl.where(place < states, tl.load(first + state + 1) - start, 0)
+    longest = tl.max(count, 0)
     level = -1e30
-    for low in range(0, states, BLOCK):
-        state = low + tl.arange(0, BLOCK)
-        value = tl.load(ends + way * states + state, state < states, other=-1e30)
-        tl.store(found + state, value, state < states)
+    for low in range(0, states, STATES):
+        value = tl.load(ends + way * states + low + place, low + place < states, other=-1e30)
+        tl.store(found + low + place, value, low + place < states)
         level = tl.maximum(level, tl.max(value, 0))
     tl.debug_barrier()
     for position in range(0, length):
         at = tl.where(way == 0, position, length - 1 - position)
-        row = tl.where(number == 2, mosts, totals) + at * sets
+        gains = tl.where(number == 2, mosts, totals) + at * sets
         before = found + position * states
+        for low in range(0, rows, ROWS):
+            if HELD:
+                begin, kind = held_begins, held_kinds
+            else:
+                begin, kind = _columns(begins + low + row, rows, EDGES), _columns(label + low + row, rows, EDGES)
+            values, peak = (), tl.full([ROWS], -3e30, tl.float32)
+            for edge in tl.static_range(EDGES):
+                gain = tl.load(gains + kind[edge], kind[edge] >= 0, other=-1e30)
+                values += (tl.load(before + begin[edge]) - level + gain,)
+                peak = tl.maximum(peak, values[edge])
+            weight = tl.zeros([ROWS], tl.float32)
+            for edge in tl.static_range(EDGES):
+                weight += tl.exp(values[edge] - peak)
+            tl.store(sums + low + row, peak)
+            tl.store(sums + rows + low + row, weight)
+        tl.debug_barrier()
         most = -1e30
-        for low in range(0, states, BLOCK):
-            place = low + tl.arange(0, BLOCK)
-            inside = place < states
-            state = tl.load(order + place, inside, other=0)
-            start = tl.load(first + state, inside, other=0)
-            count = tl.load(first + state + 1, inside, other=0) - start
-            count = tl.where(inside, count, 0)
-            peak = tl.full([BLOCK], -1e30, tl.float32)
-            weight = tl.zeros([BLOCK], tl.float32)
-            for ahead in range(0, tl.max(count, 0), EDGES):
-                column = ahead + tl.arange(0, EDGES)
-                live = column[None] < count[:, None]
-                edge = start[:, None] + column[None]
-                value = tl.load(before + tl.load(begins + edge, live, other=0), live, other=-1e30) - level
-                value += tl.load(row + tl.load(label + edge, live, other=0), live, other=0.0)
-                value = tl.where(live, value, -3e30)
-                top = tl.maximum(peak, tl.max(value, 1))
-                weight = weight * tl.exp(peak - top) + tl.sum(tl.exp(value - top[:, None]), 1)
+        for low in range(0, states, STATES):
+            inside = low + place < states
+            if not HELD:
+                state = tl.load(order + low + place, inside, other=0)
+                start = tl.load(first + state)
+                count = tl.where(inside, tl.load(first + state + 1) - start, 0)
+                longest = tl.max(count, 0)
+            peak = tl.full([STATES], -1e30, tl.float32)
+            weight = tl.zeros([STATES], tl.float32)
+            for ahead in range(0, longest, PIECES):
+                theirs, top = (), peak
+                for piece in tl.static_range(PIECES):
+                    here = sums + start + ahead + piece
+                    theirs += (tl.load(here, ahead + piece < count, other=-1e30),)
+                    top = tl.maximum(top, theirs[piece])
+                weight *= tl.exp(peak - top)
+                for piece in tl.static_range(PIECES):
+                    here = sums + rows + start + ahead + piece
+                    weight += tl.load(here, ahead + piece < count, other=0.0) * tl.exp(theirs[piece] - top)
                 peak = top
             value = tl.where(peak > -5e29, peak + tl.where(number == 2, 0.0, tl.log(tl.maximum(weight, 1.0))), -1e30)
             if position + 1 == gate_at:
@@ -251,23 +362,27 @@ def _ways_kernel(
 
 
 @jit
-def _trace_kernel(best, most, sets, first, begins, label, last, labels, length, states, EDGES: tl.constexpr):
+def _trace_kernel(
+    best, most, sets, first, begins, label, last, labels, length, states, rows, WIDTH: tl.constexpr, EDGES: tl.constexpr
+):  # fmt: skip
     state = tl.load(last).to(tl.int32)
     for back in range(0, length):
         position = length - 1 - back
-        low, high = tl.load(first + state), tl.load(first + state + 1)
+        low, high = tl.load(first + state) * WIDTH, tl.load(first + state + 1) * WIDTH
         peak, chosen = -2e30, low
         for at in range(low, high, EDGES):
             edge = at + tl.arange(0, EDGES)
-            inside = edge < high
-            value = tl.load(best + position * states + tl.load(begins + edge, inside, other=0), inside, other=-1e30)
-            value += tl.load(most + position * sets + tl.load(label + edge, inside, other=0), inside, other=0.0)
-            value = tl.where(inside, value, -3e30)
+            slot = edge % WIDTH * rows + edge // WIDTH
+            kind = tl.load(label + slot, edge < high, other=-1)
+            begin = tl.load(begins + slot, edge < high, other=0)
+            value = tl.load(best + position * states + begin) + tl.load(most + position * sets + kind, kind >= 0)
+            value = tl.where(kind >= 0, value, -3e30)
             top = tl.max(value, 0)
             chosen = tl.where(top > peak, at + tl.argmax(value, 0), chosen)
             peak = tl.maximum(peak, top)
-        tl.store(labels + position, tl.load(label + chosen).to(tl.int64))
-        state = tl.load(begins + chosen)
+        slot = chosen % WIDTH * rows + chosen // WIDTH
+        tl.store(labels + position, tl.load(label + slot).to(tl.int64))
+        state = tl.load(begins + slot)
 
 
 @jit
