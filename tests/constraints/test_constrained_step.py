@@ -13,6 +13,7 @@ from redraft.model import Transformer
 from redraft.text.tokenizer import Tokenizer
 
 LENGTH = 24
+CPU, META = torch.device("cpu"), torch.device("meta")
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def seen(model: Transformer, limit: AutomatonCanvas, logprobs: int | None) -> Pr
 )
 def test_few_tokens_are_as_good_as_all(model: Transformer, tokenizer: Tokenizer, wanted: dict[str, Any]) -> None:
     limit = canvas(tokenizer, **wanted)
-    assert limit.tokens is not None
+    assert limit.tokens(CPU) is not None
     few, all_ = seen(model, limit, None), seen(model, limit, 2)  # log-probabilities need the whole vocabulary
     assert torch.equal(few.argmax, all_.argmax)
     assert torch.equal(few.candidate, all_.candidate)
@@ -53,8 +54,9 @@ def test_few_tokens_are_as_good_as_all(model: Transformer, tokenizer: Tokenizer,
 
 def test_what_is_fixed_is_certain(model: Transformer, tokenizer: Tokenizer) -> None:
     limit = canvas(tokenizer, choices=["yes", "no"])
-    free = limit.free(LENGTH)
-    assert free is not None
+    rows = limit.free(LENGTH, CPU)
+    assert rows is not None
+    free = torch.zeros(LENGTH, dtype=torch.bool).index_fill(0, rows, True)
     found = seen(model, limit, None)
     held = limit.hold(torch.zeros(LENGTH, dtype=torch.long))
     assert torch.equal(found.argmax[~free], held[~free])
@@ -64,5 +66,16 @@ def test_what_is_fixed_is_certain(model: Transformer, tokenizer: Tokenizer) -> N
     torch.testing.assert_close(found.soft[~free], model.embed(held[None])[0][~free])
 
 
+def test_what_a_canvas_says_is_copied_to_a_device_once(tokenizer: Tokenizer) -> None:
+    """Every copy of host memory makes the host wait for the device, and there are dozens of steps."""
+    limit = canvas(tokenizer, regex=r"\d{4}-\d\d")
+    rows, few = limit.free(LENGTH, META), limit.tokens(META)
+    assert rows is not None
+    assert few is not None
+    assert limit.free(LENGTH, META) is rows
+    assert limit.tokens(META) is few
+    assert limit.hold(torch.zeros(LENGTH, dtype=torch.long, device=META)).device == META
+
+
 def test_a_language_of_most_tokens_has_no_short_list(tokenizer: Tokenizer) -> None:
-    assert canvas(tokenizer, regex=".*").tokens is None
+    assert canvas(tokenizer, regex=".*").tokens(CPU) is None

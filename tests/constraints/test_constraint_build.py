@@ -221,5 +221,5 @@ def test_the_best_string_is_what_a_step_reports(tokenizer: Tokenizer) -> None:
     torch.manual_seed(0)
     logits = torch.randn(16, tokenizer.vocab_size)
     limit = constraint.begin().canvas(16, 16)
-    assert limit.free(16) is None
+    assert limit.free(16, logits.device) is None
     assert re.fullmatch("a+b(<eos>)*", tokenizer.decode(limit.restrict(logits).argmax.tolist()))

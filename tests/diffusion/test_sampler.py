@@ -93,7 +93,7 @@ def test_a_canvas_is_stable_after_as_many_equal_steps_as_asked() -> None:
 
 def test_only_the_live_part_counts_before_a_stable_end() -> None:
     argmax = torch.tensor([[4, 5, 1, 9, 1], [4, 5, 6, 7, 8]])
-    live = stopping.live_positions(argmax, torch.tensor([1]))
+    live = stopping.live_positions(argmax, (99, 1))
     assert live.tolist() == [[True, True, True, False, False], [True] * 5]
     entropy = torch.tensor([[0.0, 0.3, 0.0, 9.0, 9.0], [1.0] * 5])
     assert stopping.mean_entropy(entropy, live).tolist() == pytest.approx([0.1, 1.0])

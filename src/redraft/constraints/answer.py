@@ -16,10 +16,13 @@ from torch import Tensor
 
 from redraft.constraints.chain import NEVER, Chain, Ends
 from redraft.constraints.device import DeviceCanvas, DeviceChain
+from redraft.constraints.resident import Resident
 from redraft.constraints.tokens import TokenAutomaton
 from redraft.constraints.weights import Classes
 from redraft.diffusion.sampler import Distribution
 from redraft.errors import ConstraintError
+
+CPU = torch.device("cpu")
 
 FEW = 8
 """The head is computed for a constraint's own tokens alone if they are at most the vocabulary divided by this."""
@@ -69,10 +72,10 @@ class AutomatonConstraint:
         return found
 
     @cached_property
-    def tokens(self) -> Tensor | None:
+    def tokens(self) -> Resident | None:
         """The tokens [W] that may stand somewhere, rising; None if they are more than a part of the vocabulary."""
         live = np.flatnonzero(self.automaton.class_of < self.automaton.classes)
-        return torch.from_numpy(live) if len(live) <= len(self.automaton.class_of) // FEW else None
+        return Resident(torch.from_numpy(live)) if len(live) <= len(self.automaton.class_of) // FEW else None
 
     def classes(self, width: int) -> Classes:
         """The token classes of `width` logits: of `tokens` alone, or of a whole vocabulary."""
@@ -88,7 +91,9 @@ class AutomatonConstraint:
 
     def _class_of(self, width: int) -> np.ndarray:
         automaton, few = self.automaton, self.tokens
-        known = automaton.class_of[:width] if few is None or len(few) != width else automaton.class_of[few.numpy()]
+        known = (
+            automaton.class_of[:width] if few is None or len(few) != width else automaton.class_of[few.on(CPU).numpy()]
+        )
         return np.concatenate([known, np.full(width - len(known), automaton.classes)])
 
     def completable(self, max_tokens: int) -> list[np.ndarray]:
@@ -176,29 +181,27 @@ class AutomatonCanvas:
         allowed = self._allowed(pins) if pins else None
         self._possible, states = chain.possible(allowed, length, ends)  # [L,U]
         fixed = constraint.classes(len(constraint.automaton.class_of)).forced(self._possible) | dict(pins)
-        self._places = torch.tensor(sorted(fixed), dtype=torch.long)
-        self._fixed = torch.tensor([fixed[place] for place in sorted(fixed)], dtype=torch.long)
-        self._free = np.setdiff1d(np.arange(length), self._places.numpy())  # [F]
+        self._places = Resident(torch.tensor(sorted(fixed), dtype=torch.long))
+        self._fixed = Resident(torch.tensor([fixed[place] for place in sorted(fixed)], dtype=torch.long))
+        self._free = np.setdiff1d(np.arange(length), sorted(fixed))  # [F]
+        self._rows = Resident(torch.from_numpy(self._free))
         self._open, self._inner = ends.inside(states)
         self._ends = ends
         self._devices: dict[torch.device, DeviceCanvas] = {}
 
-    @property
-    def tokens(self) -> Tensor | None:
+    def tokens(self, device: torch.device) -> Tensor | None:
         """See `AutomatonConstraint.tokens`."""
-        return self._constraint.tokens
+        few = self._constraint.tokens
+        return None if few is None else few.on(device)
 
     def hold(self, canvas: Tensor) -> Tensor:
         """The canvas [L] with pinned tokens, and tokens that alone are possible, in place."""
-        return canvas.index_copy(0, self._places.to(canvas.device), self._fixed.to(canvas.device))
+        return canvas.index_copy(0, self._places.on(canvas.device), self._fixed.on(canvas.device))
 
-    def free(self, length: int) -> Tensor | None:
-        """bool [L]: positions where more than one token can stand."""
-        if not len(self._places):
-            return None
-        mask = torch.ones(length, dtype=torch.bool)
-        mask[self._places] = False
-        return mask
+    def free(self, length: int, device: torch.device) -> Tensor | None:
+        """int64 [F]: positions where more than one token can stand."""
+        assert length == self._length
+        return self._rows.on(device) if len(self._places) else None
 
     def restrict(self, logits: Tensor) -> Distribution:
         """The constrained marginals of the free positions' tempered logits [F,W], and their part of the best string."""
@@ -231,7 +234,8 @@ class AutomatonCanvas:
     def _on_device(self, logits: Tensor) -> Distribution:
         """By sums of logarithms, on whatever device the logits are."""
         if logits.device not in self._devices:
-            canvas = DeviceCanvas.of(self._possible, self._free, self._ends, logits.device)
+            rows = self._rows.on(logits.device)
+            canvas = DeviceCanvas.of(self._possible, rows, self._ends)
             self._devices[logits.device] = canvas
         chain = self._constraint.on_device(logits.device, logits.shape[1])
         return chain.restrict(logits, self._devices[logits.device])

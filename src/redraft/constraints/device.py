@@ -44,16 +44,16 @@ class DeviceCanvas:
     gate: tuple[int, Tensor] | None
 
     @classmethod
-    def of(cls, possible: Array, rows: Array, ends: Ends, device: torch.device) -> DeviceCanvas:
-        """From bool [L,U] and the numbers of the free positions."""
+    def of(cls, possible: Array, rows: Tensor, ends: Ends) -> DeviceCanvas:
+        """From bool [L,U] and the numbers of the free positions, which are on the device."""
 
         def logs(allowed: Array) -> Tensor:
-            return torch.from_numpy(np.where(allowed, np.float32(0), np.float32(NEVER))).to(device)
+            return torch.from_numpy(np.where(allowed, np.float32(0), np.float32(NEVER))).to(rows.device)
 
         start = np.arange(len(ends.final)) == ends.start
         gate = None if ends.gate is None else (ends.gate[0], logs(ends.gate[1]))
         both = logs(np.stack([start, ends.final]))
-        return cls(weights=logs(possible), rows=torch.from_numpy(rows).to(device), ends=both, gate=gate)
+        return cls(weights=logs(possible), rows=rows, ends=both, gate=gate)
 
 
 class DeviceChain:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from redraft.constraints.resident import Resident
 from redraft.diffusion.sampler import MASKED, Distribution
 
 
@@ -22,33 +23,36 @@ class Allowed:
         self, pins: Mapping[int, int] | None = None, forbidden: Mapping[int, Sequence[int]] | None = None
     ) -> None:
         places = sorted(pins or {})
-        self._positions = torch.tensor(places, dtype=torch.long)
-        self._tokens = torch.tensor([(pins or {})[place] for place in places], dtype=torch.long)
+        self._places = places
+        self._positions = Resident(torch.tensor(places, dtype=torch.long))
+        self._tokens = Resident(torch.tensor([(pins or {})[place] for place in places], dtype=torch.long))
+        self._free: dict[int, Resident] = {}
         self._forbidden = {
-            place - bisect_left(places, place): torch.tensor(list(ids))  # by rows of free positions
+            place - bisect_left(places, place): Resident(torch.tensor(list(ids)))  # by rows of free positions
             for place, ids in (forbidden or {}).items()
             if place not in places
         }
 
-    @property
-    def tokens(self) -> None:
+    def tokens(self, device: torch.device) -> None:
         """Any token may stand somewhere."""
         return None
 
     def hold(self, canvas: Tensor) -> Tensor:
         """The canvas [L] with every pinned token in place."""
-        return canvas.index_copy(0, self._positions.to(canvas.device), self._tokens.to(canvas.device))
+        return canvas.index_copy(0, self._positions.on(canvas.device), self._tokens.on(canvas.device))
 
     def restrict(self, logits: Tensor) -> Distribution:
         """Take forbidden tokens out of the free positions' logits [F,V]."""
         for row, ids in self._forbidden.items():
-            logits[row, ids.to(logits.device)] = MASKED
+            logits[row, ids.on(logits.device)] = MASKED
         return Distribution.of(logits)
 
-    def free(self, length: int) -> Tensor | None:
-        """bool [L], False at pins; None when nothing is pinned."""
-        if not len(self._positions):
+    def free(self, length: int, device: torch.device) -> Tensor | None:
+        """int64 [F], what is not pinned; None when nothing is."""
+        if not self._places:
             return None
-        mask = torch.ones(length, dtype=torch.bool)
-        mask[self._positions] = False
-        return mask
+        if length not in self._free:
+            pinned = set(self._places)
+            rows = [place for place in range(length) if place not in pinned]
+            self._free[length] = Resident(torch.tensor(rows, dtype=torch.long))
+        return self._free[length].on(device)

@@ -4,7 +4,8 @@
     ConstraintState   one answer being written: where it stands between two canvases
     CanvasConstraint  one canvas being denoised: called at every step
 
-The order of calls for an answer of at most `max_tokens` tokens:
+What a canvas says lies on the device it is asked for, and stays there: a copy at every step would make the host wait
+for the device. The order of calls for an answer of at most `max_tokens` tokens:
 
     state = constraint.begin()                       # after `constraint.check(max_tokens)` when it was asked for
     for each canvas:
@@ -20,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -34,14 +36,13 @@ class CanvasConstraint(Protocol):
         """The canvas [L] as it may enter the model, with fixed tokens put back."""
         ...
 
-    def free(self, length: int) -> Tensor | None:
-        """bool [L]: positions about which there is a choice; None if that is all. The others hold what `hold` says,
-        take no part in `restrict`, and do not count in the stop test."""
+    def free(self, length: int, device: torch.device) -> Tensor | None:
+        """int64 [F], rising: the positions about which there is a choice; None if all of `length` are. The others hold
+        what `hold` says, take no part in `restrict`, and do not count in the stop test."""
         ...
 
-    @property
-    def tokens(self) -> Tensor | None:
-        """The only tokens [W] that can stand somewhere, rising, where they are few enough to look at no others."""
+    def tokens(self, device: torch.device) -> Tensor | None:
+        """int64 [W], rising: the only tokens that can stand somewhere, if they are few enough to look at no others."""
         ...
 
     def restrict(self, logits: Tensor) -> Distribution:

@@ -178,8 +178,8 @@ def _constrained(
     logprobs: int | None,
 ) -> Prediction:
     """The prediction of a whole canvas [L,D]. The head sees only positions and tokens about which there is a choice."""
-    tokens = constraint.tokens if logprobs is None else None  # the most likely ones may be others, if few are possible
-    tokens = None if tokens is None else tokens.to(hidden.device)
+    # The most likely tokens may be others, if few are possible.
+    tokens = constraint.tokens(hidden.device) if logprobs is None else None
     embedding = model.embedding.weight if tokens is None else model.embedding.weight.index_select(0, tokens)  # [W,D]
     seen = _distribution(model, hidden, embedding, temperature, constraint, tokens)
     soft = None
@@ -219,11 +219,11 @@ def marginals(
     `held` [L] are the tokens of positions that are not free, and `logits_of` gives tempered logits [F,W] of those that
     are, whose rows it gets; None stands for all.
     """
-    free = constraint.free(len(held))
-    if free is None:
+    rows = constraint.free(len(held), held.device)
+    if rows is None:
         return constraint.restrict(logits_of(None))
     certain = torch.zeros(len(held), width, device=held.device).scatter_(1, held[:, None], 1.0)
-    entropy, rows = torch.zeros_like(certain[:, 0]), free.to(held.device).nonzero()[:, 0]
+    entropy = torch.zeros_like(certain[:, 0])
     if not len(rows):
         return Distribution(certain, held, entropy)
     part = constraint.restrict(logits_of(rows))

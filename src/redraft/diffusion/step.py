@@ -84,7 +84,7 @@ def _judge(argmax: Tensor, entropy: Tensor, state: CanvasState, rule: StepRule) 
     """Stable steps [1] and whether the canvas is done [1]."""
     live = None
     if rule.stop_at_eos and rule.eos_ids:
-        live = stopping.live_positions(argmax[None], torch.tensor(rule.eos_ids, device=argmax.device))
+        live = stopping.live_positions(argmax[None], rule.eos_ids)
     before = argmax.new_zeros(1) if state.stable is None else state.stable
     previous = None if state.argmax is None else state.argmax[None]
     stable = stopping.stable_steps(argmax[None], previous, before, live)
@@ -97,10 +97,10 @@ def _judge(argmax: Tensor, entropy: Tensor, state: CanvasState, rule: StepRule) 
 
 def _counted(live: Tensor | None, constraint: CanvasConstraint | None, entropy: Tensor) -> Tensor | None:
     """Positions [1,L] whose entropy counts: live and not pinned; None if all count."""
-    free = None if constraint is None else constraint.free(len(entropy))
-    if free is None:
+    rows = None if constraint is None else constraint.free(len(entropy), entropy.device)
+    if rows is None:
         return live
-    free = free.to(entropy.device)[None]
+    free = torch.zeros_like(entropy, dtype=torch.bool).index_fill_(0, rows, True)[None]
     return free if live is None else live & free
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import reduce
+
 import torch
 from torch import Tensor
 
 
-def live_positions(argmax_canvas: Tensor, eos_ids: Tensor) -> Tensor:
-    """True up to and including the first end-of-text of each canvas [B,L]; all True where there is none."""
-    ended = torch.isin(argmax_canvas, eos_ids)
+def live_positions(argmax_canvas: Tensor, eos_ids: Sequence[int]) -> Tensor:
+    """True up to and including the first end-of-text of each canvas [B,L]; all True where there is none.
+
+    There is at least one id.
+    """
+    ended = reduce(torch.logical_or, (argmax_canvas == end for end in eos_ids))
     return ended.cumsum(-1) - ended.long() == 0
 
 

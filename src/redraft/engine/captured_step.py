@@ -24,20 +24,18 @@ class CapturedStep:
         if pool is not None:
             self._capture(pool)
 
-    def run(self) -> Tensor:
-        """Run the step over what the host has written and wait for it; returns hidden states [R,D]."""
-        hidden = self.launch()
-        if hidden.is_cuda:
-            torch.cuda.current_stream(hidden.device).synchronize()
-        return hidden
-
     def launch(self) -> Tensor:
-        """The same without waiting."""
+        """Start the step over what the host has written; returns hidden states [R,D] that may still be computed."""
         if self._graph is None:
             return self.run_eagerly()
         self._graph.replay()
         assert self._hidden is not None
         return self._hidden
+
+    def wait(self) -> None:
+        """Until the report has arrived; then the host may write again."""
+        if self.buffers.device.type == "cuda":
+            torch.cuda.current_stream(self.buffers.device).synchronize()
 
     def run_eagerly(self) -> Tensor:
         """The same operation by operation, without waiting; for comparisons and for timing them."""

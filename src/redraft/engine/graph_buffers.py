@@ -97,6 +97,11 @@ class StepBuffers:
         self.host: dict[str, np.ndarray] = {name: view.numpy() for name, view in views.items()}
         self.fields = StepFields(views=_views(self._device, segments, rows, pages), rows=rows)
 
+    @property
+    def device(self) -> torch.device:
+        """Where the step runs."""
+        return self._device.device
+
     def upload(self) -> None:
         """Copy what the host has written; in a graph this is one node."""
         self._device.copy_(self._host, non_blocking=True)

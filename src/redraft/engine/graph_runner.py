@@ -107,15 +107,16 @@ class GraphRunner:
         for part in parts:
             if isinstance(part, Denoise) and _samples_outside(part) and part.step == 0:
                 self._begin(part)
-        hidden = step.run()
-        report = step.buffers.report
-        return [
-            self._advance(part, hidden[index * self._rows :])
+        hidden = step.launch()
+        canvases = [(index, part) for index, part in enumerate(parts) if isinstance(part, Denoise)]
+        outside = {
+            index: self._advance(part, hidden[index * self._rows :])
+            for index, part in canvases
             if _samples_outside(part)
-            else _drafted(part, report[index])
-            for index, part in enumerate(parts)
-            if isinstance(part, Denoise)
-        ]
+        }
+        step.wait()
+        report = step.buffers.report
+        return [outside[index] if index in outside else _drafted(part, report[index]) for index, part in canvases]
 
     # --- inside the graph -----------------------------------------------------------------------------------------
 

@@ -99,15 +99,17 @@ class EagerRunner:
 
 
 def drafted_by(slot: int, entered: Tensor, outcome: Outcome) -> Drafted:
-    """What a step of the canvas `entered` [L] came to, on the host."""
+    """What a step of the canvas `entered` [L] came to, on the host: one copy, which waits for the device."""
+    columns = entered, outcome.argmax, outcome.accepted, outcome.entropy, outcome.converged.expand_as(entered)
+    canvas, argmax, accepted, entropy, converged = torch.stack([column.double() for column in columns]).tolist()
     top = outcome.top
     return Drafted(
         slot=slot,
-        canvas=tuple(entered.tolist()),
-        argmax_canvas=tuple(outcome.argmax.tolist()),
-        accepted=tuple(outcome.accepted.tolist()),
-        entropy=tuple(outcome.entropy.tolist()),
-        converged=bool(outcome.converged),
+        canvas=tuple(map(int, canvas)),
+        argmax_canvas=tuple(map(int, argmax)),
+        accepted=tuple(map(bool, accepted)),
+        entropy=tuple(entropy),
+        converged=bool(converged[0]),
         top=None
         if top is None
         else TopTokens(

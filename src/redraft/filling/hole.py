@@ -31,8 +31,7 @@ class Limit:
     def __init__(self, never: Tensor, only: dict[int, Tensor]) -> None:
         self._never, self._only = never, only
 
-    @property
-    def tokens(self) -> None:
+    def tokens(self, device: torch.device) -> None:
         """Any token may stand somewhere."""
         return None
 
@@ -50,7 +49,7 @@ class Limit:
             logits[position, ids] = kept
         return Distribution.of(logits)
 
-    def free(self, length: int) -> None:
+    def free(self, length: int, device: torch.device) -> None:
         """All positions count."""
         return None
 

@@ -66,11 +66,10 @@ class Obeying:
     def __init__(self, language: Language, length: int, never: Tensor) -> None:
         self._hole = language.constraint.exactly(length)
         self._length, self._never = length, never
-        free = self._hole.free(length)
-        self._rows = length if free is None else int(free.sum())
+        free = self._hole.free(length, never.device)
+        self._rows = length if free is None else len(free)
 
-    @property
-    def tokens(self) -> None:
+    def tokens(self, device: torch.device) -> None:
         """Any token may stand somewhere."""
         return None
 
@@ -85,7 +84,7 @@ class Obeying:
         parts = [self._hole.restrict(logits[: self._rows])] if self._rows else []
         return joined(*parts, *([Distribution.of(others)] if len(others) else []))
 
-    def free(self, length: int) -> Tensor | None:
-        """bool [F]: positions where more than one token can stand."""
-        own = self._hole.free(self._length)
-        return None if own is None else torch.cat((own, torch.ones(length - self._length, dtype=torch.bool)))
+    def free(self, length: int, device: torch.device) -> Tensor | None:
+        """int64: positions where more than one token can stand."""
+        own = self._hole.free(self._length, device)
+        return None if own is None else torch.cat((own, torch.arange(self._length, length, device=device)))

@@ -107,7 +107,7 @@ def test_a_canvas_of_a_real_automaton() -> None:
     dfa = compile_bytes(parse_regex("(ab|ba){2,5}a?", budget=budget), budget)
     automaton = compile_tokens(dfa, Vocabulary(spelled, {"<eos>": 0}), Ending((0,), (0,)), (), budget)
     canvas = AutomatonConstraint(automaton, {1: 4}).begin().canvas(9, 8)
-    free = canvas.free(9)
+    free = canvas.free(9, torch.device("cpu"))
     logits = normal(9, len(spelled))[free]
     plain, ours = canvas._plainly(logits.clone()), canvas._on_device(logits.clone())
     assert plain is not None

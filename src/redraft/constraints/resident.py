@@ -1,0 +1,23 @@
+"""Small tensors that steps on a device need again and again."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Resident:
+    """A tensor with a copy on each device that has asked for it. Nobody may change them."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._copies = {tensor.device: tensor}
+        self._first = tensor
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    def on(self, device: torch.device) -> Tensor:
+        """The tensor on a device; the host waits for the first copy only."""
+        if device not in self._copies:
+            self._copies[device] = self._first.to(device)
+        return self._copies[device]
