@@ -15,7 +15,7 @@ from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import compile_bytes
 from redraft.constraints.tokens import Ending, compile_tokens
 from redraft.constraints.vocabulary import Vocabulary
-from redraft.kernels.triton import attention, chain, head, norms, philox, qkv, self_conditioning, step, tables
+from redraft.kernels.triton import attention, chain, head, norms, philox, qkv, self_conditioning, step
 
 SEGMENTS, LENGTH, WIDTH, VOCAB, HEADS = 2, 256, 2816, 262_144, 16
 ROWS = SEGMENTS * LENGTH
@@ -34,16 +34,6 @@ def test_attention(dim: int, groups: int, window: int | None) -> None:
     assert_fits(found)
     assert "wgmma.mma_async" in found[0].ptx
     assert "cp.async.bulk.tensor" in found[0].ptx
-
-
-def test_attention_over_wide_heads_with_more_rows() -> None:
-    pages = bf16(64, 256, 2, 512)
-    arguments = bf16(4 * LENGTH, HEADS, 512), pages, pages, int32(4, 32), segments_of(4, LENGTH)
-    shipped = compiled(attention.attend, *arguments, window=None)
-    with tables.trying("wide-attention"):
-        found = compiled(attention.attend, *arguments, window=None)
-    assert_fits(found)
-    assert found[0].shared > shipped[0].shared
 
 
 def test_head() -> None:

@@ -1,4 +1,4 @@
-"""What a card has to show: the goals of a step, every candidate launch, and the tests, in limited time.
+"""What a card has to show: the goals of a step, every kernel, and the tests, in limited time.
 
 Each measurement is a process of its own, so that one that fails, or leaves the device unusable, takes no other along.
 What decides most comes first; what the time does not suffice for is listed and left out.
@@ -7,7 +7,6 @@ What decides most comes first; what the time does not suffice for is listed and 
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -17,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from redraft.kernels.triton.tables import CANDIDATES
-
 MILLISECONDS = {
     ("bf16", 1): 16.5, ("bf16", 4): 24.0, ("bf16", 16): 62.0, ("fp8", 1): 9.0, ("fp8", 4): 17.0, ("fp8", 16): 48.0,
     ("int4", 1): 7.5, ("int4", 4): 17.0,
@@ -26,23 +23,21 @@ MILLISECONDS = {
 """At most so many milliseconds per forward of a batch behind 1,024 tokens on an H200."""
 
 STEPS = (
-    ("fp8", "1,4,16", "--repeats 3", "4,16"),
-    ("int4", "1", "--context 1024,8192 --repeats 3", ""),
-    ("bf16", "1,4,16", "--repeats 2", "4,16"),
-    ("fp8", "32", "--steps 2 --repeats 1", ""),
-    ("int4", "4", "--repeats 2", "4"),
+    ("fp8", "1,4,16", "--repeats 3"),
+    ("int4", "1", "--context 1024,8192 --repeats 3"),
+    ("bf16", "1,4,16", "--repeats 2"),
+    ("fp8", "32", "--steps 2 --repeats 1"),
+    ("int4", "4", "--repeats 2"),
 )
-"""Of `bench step`: format, batches, options, and the batches that winning candidates change."""
+"""Of `bench step`: format, batches, options."""
 LEAST = 15.0
 """Seconds below which nothing more is begun."""
 PATIENCE = 240.0
 """Seconds that one process may take: one that hangs leaves time for the others."""
 SAID = 6000
 """Characters kept of what a process that failed wrote."""
-GAIN = 0.98
-"""Share of the shipped launch's time from which on a candidate wins."""
 
-Process = Callable[[Sequence[str], Mapping[str, str], float], "subprocess.CompletedProcess[str]"]
+Process = Callable[[Sequence[str], float], "subprocess.CompletedProcess[str]"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,23 +69,20 @@ class Card:
         result = self._run(["redraft", "bench", *arguments, "--json"], _last_json)
         return [] if result is None else result.get("results", [result])
 
-    def tests(self, folders: Sequence[Path], candidates: Sequence[str] = ()) -> dict[str, Any] | None:
+    def tests(self, folders: Sequence[Path]) -> dict[str, Any] | None:
         """How many of the tests that need a GPU passed, and the names of those that did not."""
         quiet = ["-o", "addopts=-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestConfigWarning"]
         command = ["pytest", *map(str, folders), "-m", "gpu", *quiet]
-        return self._run(command, _test_counts, {"REDRAFT_CANDIDATES": ",".join(candidates)})
+        return self._run(command, _test_counts)
 
-    def _run(
-        self, command: list[str], read: Callable[[str], dict[str, Any] | None], environment: Mapping[str, str] = {}
-    ) -> dict[str, Any] | None:
+    def _run(self, command: list[str], read: Callable[[str], dict[str, Any] | None]) -> dict[str, Any] | None:
         left, shown = self._end - time.monotonic(), " ".join(command)
-        shown = " ".join([*(f"{name}={value}" for name, value in environment.items() if value), shown])
         if left < LEAST:
             self.left_out.append(shown)
             return None
         started, result, error, said = time.monotonic(), None, None, ""
         try:
-            done = self._process(command, environment, min(left, PATIENCE))
+            done = self._process(command, min(left, PATIENCE))
             result = read(done.stdout)
             error = None if result is not None else _last_line(done.stderr or done.stdout)
             if done.returncode:
@@ -106,65 +98,37 @@ class Card:
 
 
 def measure_card(card: Card, tests: Path | None) -> dict[str, Any]:
-    """Everything in the order in which it matters: candidates, steps with what won, tests, other formats' errors."""
-    shapes = ("--quantization", "fp8", "--batch", "4,16")
-    shipped = card.bench("kernels", *shapes)
-    trials = {
-        name: card.bench("kernels", *shapes, "--only", ",".join(operations), "--candidate", name)
-        for name, operations in CANDIDATES.items()
-    }
-    winners = [name for name, trial in trials.items() if wins(shipped, trial)]
-    steps = _steps(card, STEPS[:2], winners)
-    tested = [card.tests([tests / "gpu", tests / "kernels"])] if tests else []
-    if tests and winners:
-        tested.append(card.tests([tests / "kernels"], winners))
-    steps += _steps(card, STEPS[2:], winners)
-    kernels = [
-        *shipped,
-        *(one for name in ("int4", "bf16") for one in card.bench("kernels", *_format(name), "--batch", "2")),
-    ]
+    """Everything in the order in which it matters: kernels, steps, tests, other formats' errors."""
+    kernels = card.bench("kernels", "--quantization", "fp8", "--batch", "4,16")
+    steps = _steps(card, STEPS[:2])
+    tested = card.tests([tests / "gpu", tests / "kernels"]) if tests else None
+    steps += _steps(card, STEPS[2:])
+    for name in ("int4", "bf16"):
+        kernels += card.bench("kernels", *_format(name), "--batch", "2")
     device = next(iter(steps + kernels), {})
     return {name: device[name] for name in ("device", "device_memory_gb", "versions") if name in device} | {
         "bench": "card",
-        "goals": goals(steps, kernels, [found for found in tested if found]),
-        "winners": winners,
-        "gains": {name: gain(shipped, trial) for name, trial in trials.items()},
+        "goals": goals(steps, kernels, tested),
         "left_out": card.left_out,
         "runs": [outcome.to_dict() for outcome in card.outcomes],
     }
 
 
-def _steps(card: Card, cases: Sequence[tuple[str, str, str, str]], winners: Sequence[str]) -> list[dict[str, Any]]:
-    """Records of steps as shipped, and again with the winners."""
-    found = []
-    for format, batches, options, changed in cases:
-        shape = ("step", "--random-weights", *_format(format), *options.split())
-        found += card.bench(*shape, "--batch", batches)
-        if winners and changed:
-            found += card.bench(*shape, "--batch", changed, "--candidate", ",".join(winners))
-    return found
+def _steps(card: Card, cases: Sequence[tuple[str, str, str]]) -> list[dict[str, Any]]:
+    """Records of steps."""
+    return [
+        record
+        for format, batches, options in cases
+        for record in card.bench("step", "--random-weights", *_format(format), *options.split(), "--batch", batches)
+    ]
 
 
 def _format(name: str) -> tuple[str, ...]:
     return () if name == "bf16" else ("--quantization", name)
 
 
-def gain(shipped: Sequence[Mapping[str, Any]], trial: Sequence[Mapping[str, Any]]) -> float | None:
-    """A candidate's time over the shipped launches' for the same operations; None where either is missing."""
-    before, after = _times(shipped), _times(trial)
-    if not after or not after.keys() <= before.keys():
-        return None
-    return round(sum(after.values()) / sum(before[key] for key in after), 3)
-
-
-def wins(shipped: Sequence[Mapping[str, Any]], trial: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a candidate is faster than what is shipped, and as exact as a kernel has to be."""
-    share = gain(shipped, trial)
-    return share is not None and share <= GAIN and not _inexact(trial)
-
-
 def goals(
-    steps: Sequence[Mapping[str, Any]], kernels: Sequence[Mapping[str, Any]], tested: Sequence[Mapping[str, Any]]
+    steps: Sequence[Mapping[str, Any]], kernels: Sequence[Mapping[str, Any]], tested: Mapping[str, Any] | None
 ) -> list[dict[str, Any]]:
     """Every goal: what is measured, at most how much it may be, and how much it was at best (None: not measured)."""
     found = []
@@ -181,7 +145,7 @@ def goals(
         found.append(_goal(f"{format}, GB of {name} at {batch} behind {context} tokens", limit, sizes))
     ratios = [one["ratio"] for record in kernels for one in record["operations"] if one["ratio"] is not None]
     found.append(_goal("largest error of a kernel over eager bf16's", 2.0, [max(ratios)] if ratios else []))
-    found.append(_goal("failed tests", 0, [max(one["failed"] for one in tested)] if tested else []))
+    found.append(_goal("failed tests", 0, [tested["failed"]] if tested else []))
     return found
 
 
@@ -194,28 +158,12 @@ def _case(step: Mapping[str, Any]) -> tuple[str, int, int]:
     return step["quantization"] or "bf16", step["batch"], step["context"]
 
 
-def _times(records: Sequence[Mapping[str, Any]]) -> dict[tuple[int, int, str, str], float]:
-    """Microseconds of every operation by batch, context, name and kind of layer."""
-    return {
-        (record["batch"], record["context"], one["name"], one["layer"]): one["us"]
-        for record in records
-        for one in record["operations"]
-    }
-
-
-def _inexact(records: Sequence[Mapping[str, Any]]) -> bool:
-    return any(one["ratio"] is not None and not one["ratio"] <= 2 for record in records for one in record["operations"])
-
-
-def _process(
-    command: Sequence[str], environment: Mapping[str, str], seconds: float
-) -> subprocess.CompletedProcess[str]:
+def _process(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
     """Run `redraft ...` or `pytest ...` with this Python."""
     module = {"redraft": "redraft.cli.main"}.get(command[0], command[0])
     return subprocess.run(
-        [sys.executable, "-m", module, *command[1:]], env=os.environ | environment, capture_output=True, text=True,
-        timeout=seconds, check=False,
-    )  # fmt: skip
+        [sys.executable, "-m", module, *command[1:]], capture_output=True, text=True, timeout=seconds, check=False
+    )
 
 
 def _last_json(text: str) -> dict[str, Any] | None:

@@ -18,9 +18,9 @@ def card(
     results: Annotated[Path | None, option("--results", "Write a dated JSON file there.", "FOLDER")] = None,
     json: JsonAlone = False,
 ) -> None:
-    """Check and time this GPU: errors of every kernel, candidate launches beside shipped ones, steps in every format.
+    """Check and time this GPU: errors and times of every kernel, steps in every format, and the tests.
 
-    Ends with one line of JSON: each goal of an H200 beside what was measured, the candidates that won, every run.
+    Ends with one line of JSON: each goal of an H200 beside what was measured, and every run.
     """
     from rich.console import Console
 

@@ -25,9 +25,6 @@ Quantization = Annotated[str | None, option("--quantization", "fp8 or int4.", "F
 Batch = Annotated[str, option("--batch", "Canvases at a time.", "N,N,...")]
 Context = Annotated[str, option("--context", "Tokens before every canvas.", "N,N,...")]
 Device = Annotated[str, option("--device", "auto or cuda:N.", "DEVICE")]
-Candidate = Annotated[
-    str | None, option("--candidate", "Launches not measured yet, switched on.", "NAME,NAME", default="none")
-]
 Folder = Annotated[Path | None, option("--results", "Write dated files (JSON, a chart) there.", "FOLDER")]
 
 
@@ -40,7 +37,6 @@ def step(
     context: Context = "1024",
     steps: Annotated[int, option("--steps", "Denoising steps of a canvas.", "N")] = 16,
     repeats: Annotated[int, option("--repeats", "How often a canvas is measured.", "N")] = 5,
-    candidate: Candidate = None,
     device: Device = "auto",
     results: Folder = None,
     json: JsonAlone = False,
@@ -51,7 +47,6 @@ def step(
     """
     from redraft.bench.gpu import free_cached_memory, measure_ceilings, require_gpu
     from redraft.bench.step import cases, measure_step, record
-    from redraft.kernels.triton.tables import trying
 
     target = require_gpu(device)
     if dtype not in ("bfloat16", "bf16"):
@@ -59,19 +54,15 @@ def step(
     at_least(1, steps=steps, repeats=repeats)
     batches, contexts = whole_numbers("batch", batch), whole_numbers("context", context)
     chosen = cases(batches, contexts, steps=steps, repeats=repeats)
-    candidates = _names(candidate)
     command, records = shlex.join(["redraft", *sys.argv[1:]]), []
-    with trying(*candidates):
-        network = _packed(model, random_weights, target, quantization)
-        ceilings = measure_ceilings(target)
-        free_cached_memory()
-        for case in chosen:
-            result = measure_step(network, case, ceilings)
-            if not json:
-                _print(model, result)
-            records.append(record(result, ceilings, target, command) | {
-                "model": model, "random_weights": random_weights, "candidates": candidates,
-            })  # fmt: skip
+    network = _packed(model, random_weights, target, quantization)
+    ceilings = measure_ceilings(target)
+    free_cached_memory()
+    for case in chosen:
+        result = measure_step(network, case, ceilings)
+        if not json:
+            _print(model, result)
+        records.append(record(result, ceilings, target, command) | {"model": model, "random_weights": random_weights})
     _finish("step", records, results)
 
 
@@ -114,7 +105,6 @@ def kernels(
     batch: Batch = "1",
     context: Context = "1024",
     only: Annotated[str | None, option("--only", "Operations to measure.", "NAME,NAME", default="all")] = None,
-    candidate: Candidate = None,
     device: Device = "auto",
     results: Folder = None,
     json: JsonAlone = False,
@@ -125,23 +115,21 @@ def kernels(
     """
     from redraft.bench.gpu import device_facts, require_gpu, versions
     from redraft.bench.kernels import measure_kernels
-    from redraft.kernels.triton.tables import trying
     from redraft.model.packed.load import check_device
 
     target = require_gpu(device)
     check_device(target, quantized=quantization is not None)
-    candidates, records = _names(candidate), []
-    with trying(*candidates):
-        for tokens, canvases in product(whole_numbers("context", context), whole_numbers("batch", batch)):
-            found = measure_kernels(
-                _shape(model), target, quantization=quantization, batch=canvases, context=tokens, only=_names(only)
-            )
-            if not json:
-                _print_kernels(found)
-            records.append({
-                "bench": "kernels", "model": model, "batch": canvases, "context": tokens, "quantization": quantization,
-                "candidates": candidates, "operations": [one.to_dict() for one in found],
-            } | device_facts(target) | {"versions": versions()})  # fmt: skip
+    chosen, records = only.split(",") if only else [], []
+    for tokens, canvases in product(whole_numbers("context", context), whole_numbers("batch", batch)):
+        found = measure_kernels(
+            _shape(model), target, quantization=quantization, batch=canvases, context=tokens, only=chosen
+        )
+        if not json:
+            _print_kernels(found)
+        records.append({
+            "bench": "kernels", "model": model, "batch": canvases, "context": tokens, "quantization": quantization,
+            "operations": [one.to_dict() for one in found],
+        } | device_facts(target) | {"versions": versions()})  # fmt: skip
     _finish("kernels", records, results)
 
 
@@ -165,11 +153,6 @@ def _packed(model: str, random: bool, device: Any, quantization: str | None) -> 
     check_room(config, quantization or "bf16", device)
     source = random_source(config, device, torch.bfloat16)
     return PackedTransformer(pack(config, source, device=device, dtype=torch.bfloat16, quantization=quantization))
-
-
-def _names(text: str | None) -> list[str]:
-    """The names of an option such as --only route,experts."""
-    return text.split(",") if text else []
 
 
 def _shape(model: str) -> ModelConfig:

@@ -107,23 +107,6 @@ def test_every_way_to_cut_a_product_gives_the_same(
     torch.testing.assert_close(experts.down(hidden, routing, weight, torch.float32), usual, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("stored", [prepare, quantize_fp8])
-def test_tiles_taller_than_an_expert_has_rows(
-    stored: Callable[[Tensor], Stored], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with tables.trying("tall-experts"):
-        tall = PLANNED("plain" if stored is prepare else "fp8", 256)
-    x, weights = normal(ROWS, WIDTH), prepare_experts(stored(GATE_UP), stored(DOWN))
-    rows = x if stored is prepare else quantize_rows_eager(x)
-    lengths, logits = torch.tensor([10, 0, 16], dtype=torch.int32), normal(ROWS, EXPERTS)
-    usual = experts.experts(
-        rows, route(logits, torch.ones(EXPERTS), TOP_K, BLOCK_ROWS, lengths), weights, torch.float32
-    )
-    monkeypatch.setattr(tables, "plan", lambda *_: tall)
-    routing = route(logits, torch.ones(EXPERTS), TOP_K, tall.block_rows, lengths)
-    torch.testing.assert_close(experts.experts(rows, routing, weights, torch.float32), usual, rtol=1e-5, atol=1e-5)
-
-
 def test_one_expert_takes_all_rows() -> None:
     logits = torch.full((ROWS, EXPERTS), -9.0)
     logits[:, 2] = 9.0

@@ -6,7 +6,6 @@ from making import normal
 from torch import Tensor
 
 from redraft.kernels.triton.routing import Routing, max_tiles, route, route_eager, route_rows
-from redraft.kernels.triton.tables import trying
 
 
 def assert_equal(ours: Routing, theirs: Routing) -> None:
@@ -98,14 +97,11 @@ def test_weights_equal_the_model_s_router() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize(
-    ("rows", "width", "candidates"), [(40, 96, ()), (33, 1408, ()), (1025, 64, ()), (1025, 192, ("flat-router",))]
-)
-def test_route_rows(dtype: torch.dtype, rows: int, width: int, candidates: tuple[str, ...]) -> None:
+@pytest.mark.parametrize(("rows", "width"), [(40, 96), (33, 1408), (1025, 64), (1025, 192)])
+def test_route_rows(dtype: torch.dtype, rows: int, width: int) -> None:
     x, weight, scale = normal(rows, width).to(dtype), normal(8, width, seed=1).to(dtype), normal(8, seed=2)
     lengths = torch.tensor([rows - 3], dtype=torch.int32)
-    with trying(*candidates):
-        ours = route_rows(x, weight, scale, 2, 16, lengths)
+    ours = route_rows(x, weight, scale, 2, 16, lengths)
     theirs = route_eager(x @ weight.T, scale, 2, 16, lengths)
     same = (ours.index == theirs.index).all(-1)
     assert same.float().mean() > 0.99  # logits that round differently may change places

@@ -21,7 +21,6 @@ from redraft.kernels.triton.descriptors import descriptor
 from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, roomy, tl, use_triton
 from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
 from redraft.kernels.triton.segments import DENOISE, PAGE, UNUSED, Segments
-from redraft.kernels.triton.tables import taken
 
 Rows = Tensor | Rows8
 
@@ -103,8 +102,6 @@ def tuned(q: Tensor, keys: Tensor, segments: Segments) -> AttentionTile:
         return AttentionTile(rows=rows, keys=keys_at_once, splits=splits, parts=parts, warps=4, stages=2)
     tall = len(segments.kind) * groups * cdiv(packed, 128)  # tiles of 128 rows
     if dim > 256:
-        if taken("wide-attention") and tall >= 64:
-            return AttentionTile(rows=128, keys=32, splits=splits, parts=2, warps=8, stages=2)
         return AttentionTile(rows=64, keys=32, splits=splits, parts=2, warps=4, stages=3)
     if tall >= 96:
         return AttentionTile(rows=128, keys=64, splits=splits, parts=1, warps=8, stages=2, inside=True)

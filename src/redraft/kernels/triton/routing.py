@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from redraft.kernels.triton.language import await_inputs, cdiv, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.launch import chained
-from redraft.kernels.triton.tables import taken
 
 CHUNK = 16
 """Rows that one program chooses experts for."""
@@ -69,8 +68,7 @@ def route_rows(
     router_kernel[cdiv(rows, tile), spread](
         x, weight, parts, rows, EXPERTS=experts, PADDED=max(16, next_power_of_2(experts)), WIDTH=width,
         PART=next_multiple(cdiv(width, PARTS), 64), PARTS=PARTS // spread, BM=tile,
-        FLAT=spread == 1 and taken("flat-router"), num_warps=4, num_stages=4,
-        **chained(x, rows),
+        num_warps=4, num_stages=4, **chained(x, rows),
     )  # fmt: skip
     return _route(parts, x.dtype, expert_scale, top_k, block_rows, lengths)
 
@@ -129,12 +127,11 @@ def router_kernel(
     PART: tl.constexpr,
     PARTS: tl.constexpr,
     BM: tl.constexpr,
-    FLAT: tl.constexpr,
     PDL: tl.constexpr,
 ):
     """Logits of BM rows: the sum over PART columns from each of PARTS places, one after the other; experts first.
 
-    FLAT makes one loop of both, whose copies run on from part to part.
+    Copies run on from part to part, because both loops are compiled as one.
     """
     if PDL:
         await_inputs()
@@ -144,7 +141,7 @@ def router_kernel(
     live, real = row < rows, expert < EXPERTS
     lines = x + row[:, None].to(tl.int64) * WIDTH
     total = tl.zeros((PADDED, BM), tl.float32)
-    for part in tl.range(PARTS, flatten=FLAT):
+    for part in tl.range(PARTS, flatten=PARTS > 1):
         first = (tl.program_id(1) + part) * PART
         acc = tl.zeros((PADDED, BM), tl.float32)
         for k in tl.range(0, PART, 64):

@@ -1,55 +1,11 @@
-"""Launch tables: tile sizes per format and number of rows, measured on Hopper. Nothing is tuned while running.
-
-What promises to be faster by its compiled code, and has not been on a card yet, is a *candidate*: the same results by
-another launch, off until a measurement says otherwise. `redraft bench kernels` and `bench card` time candidates beside
-what is shipped; REDRAFT_CANDIDATES=wide-attention,tall-experts switches some on for a process.
-"""
+"""Launch tables: tile sizes per format and number of rows, measured on Hopper. Nothing is tuned while running."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
 
 import torch
-
-from redraft.errors import SettingError
-
-CANDIDATES = {
-    "wide-attention": ("attention",),
-    "tall-experts": ("experts",),
-    "flat-router": ("route",),
-}
-"""Every candidate with the operations that it changes; docs/performance.md says what each should bring and why."""
-
-
-def _known(names: Iterable[str]) -> frozenset[str]:
-    found = frozenset(names)
-    if unknown := sorted(found - set(CANDIDATES)):
-        raise SettingError(f"{unknown[0]!r} is no candidate; there are {', '.join(CANDIDATES)}.")
-    return found
-
-
-_taken = _known(name for name in os.environ.get("REDRAFT_CANDIDATES", "").split(",") if name)
-
-
-@contextmanager
-def trying(*names: str) -> Iterator[None]:
-    """Launch these candidates inside a `with` block; graphs keep what they were captured with."""
-    global _taken
-    before, _taken = _taken, _taken | _known(names)
-    try:
-        yield
-    finally:
-        _taken = before
-
-
-def taken(name: str) -> bool:
-    """Whether a candidate is switched on."""
-    assert name in CANDIDATES, name
-    return name in _taken
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,28 +114,9 @@ PLANS = {
 """By format, in the order of rising means. All fit the 99 KiB of shared memory that a program has on smaller cards."""
 
 
-def _tall(weights: str) -> tuple[Plan, ...]:
-    """Plans with fewer, taller tiles where experts have many rows, for GPUs with 227 KiB of shared memory.
-
-    At 64 rows on average nearly every expert fits one tile of 128 rows, so that its weights are read once. At 256 the
-    products wait for the second-level cache, which a tile of 256 rows asks for a fifth less.
-    """
-    high = {"depth": 64, "stages": 4, "warps": 8, "tma": True, "small": 64}
-    once = Tile(columns=64, depth=128, stages=3, warps=4, tma=True, small=64)
-    plans = [plan for plan in PLANS[weights] if plan.mean <= 40]
-    if weights == "fp8":
-        plans += [Plan(mean=96, block_rows=128, gate=once, down=replace(once, columns=128))]
-    else:
-        plans += [plan for plan in PLANS[weights] if 40 < plan.mean < inf]
-    plans += [replace(PLANS[weights][-1], mean=160)]
-    gate = replace(Tile(columns=64, **high), depth=128 if weights == "fp8" else 64)
-    return (*plans, Plan(mean=inf, block_rows=256, gate=gate, down=Tile(columns=128, **high)))
-
-
 def plan(weights: str, mean: float) -> Plan:
     """The plan for weights in a format ("plain", "fp8", "int4") and the mean number of rows that an expert gets."""
-    plans = _tall(weights) if weights != "int4" and taken("tall-experts") else PLANS[weights]
-    return next(plan for plan in plans if mean <= plan.mean)
+    return next(plan for plan in PLANS[weights] if mean <= plan.mean)
 
 
 def block_rows(rows: int, top_k: int, experts: int, weights: str = "plain") -> int:
