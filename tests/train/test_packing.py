@@ -5,8 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from redraft.errors import SettingError
+from redraft.train.batch import Batch
 from redraft.train.canvases import text_canvases
 from redraft.train.loader import Loader
 from redraft.train.packing import Packer, chat_segments, clean_rows, text_segments
@@ -179,6 +181,18 @@ def test_rows_follow_the_shares(recipe: Recipe, tmp_path: Path) -> None:
     assert abs(counts[:, 0].mean() - 4.0) < 0.05
     order = [packer.batch(i)["source"].tolist() for i in range(4)]
     assert any(row != sorted(row) for row in order), "rows are shuffled"
+
+
+def test_rows_carry_the_rollouts_of_their_source(recipe: Recipe, tmp_path: Path) -> None:
+    plain, some = (Packer(chat_recipe(recipe, tmp_path, **o)).batch(0) for o in ({}, {"rollout": 0.25}))
+    assert set(some) - set(plain) == {"rollout"}
+    assert all(np.array_equal(plain[name], some[name]) for name in plain)
+    assert set(some["source"]) == {0, 1}
+    assert (some["rollout"] == np.where(some["source"] == 0, 0.25, 0.0)).all()
+    batch = Batch.from_arrays(some).to(torch.device("cpu"))
+    assert batch.rollout is not None
+    assert batch.rollout.dtype == torch.float32
+    assert Batch.from_arrays(plain).to(torch.device("cpu")).rollout is None
 
 
 def test_workers_deliver_the_same_batches_in_order(recipe: Recipe, tmp_path: Path) -> None:

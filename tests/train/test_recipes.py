@@ -45,6 +45,9 @@ WRONG = [
     ("optimizer", "learning_rate", -1.0, "optimizer.learning_rate is -1.0; it must be above 0"),
     ("optimizer", "schedule", "linear", "optimizer.schedule is 'linear'; it must be one of cosine, wsd"),
     ("objective", "self_conditioning", 1.5, "objective.self_conditioning is 1.5; it must be between 0 and 1"),
+    ("objective", "rollout", 0.5, "recipe.objective: unknown setting 'rollout'"),
+    ("objective", "rollout_bound", [0.1, 1.0], "objective.rollout_bound has no effect without rollout in a source"),
+    ("objective", "rollout_bound", [2.0, 0.1], "objective.rollout_bound is (2.0, 0.1); it must be two rising numbers"),
     ("run", "dtype", "float16", "run.dtype is 'float16'"),
     ("run", "compile", 1, "recipe.run.compile is 1; it must be of type bool"),
     ("data", "rows", 0, "data.rows is 0; it must be at least 1"),
@@ -81,6 +84,7 @@ def test_wrong_settings_are_named(table: str, key: str, value: object, message: 
     ({"share": 0.0}, "share is 0.0"),
     ({"max_canvases": 2}, "max_canvases has no effect without JSON lines"),
     ({"kind": "text", "path": "x", "line_holes": 0.5}, "line_holes has no effect without infill"),
+    ({"rollout": 1.5}, "source reverse: rollout is 1.5; it must be between 0 and 1"),
     ({"name": ""}, "source.name is ''; it must be a name"),
 ])  # fmt: skip
 def test_wrong_sources_are_named(change: dict[str, object], message: str) -> None:
@@ -109,6 +113,25 @@ def test_settings_that_exclude_each_other(recipe: Recipe) -> None:
     run = dataclasses.replace(recipe.run, shard=True)
     with pytest.raises(SettingError, match=r"optimizer\.average cannot be had with run\.shard"):
         dataclasses.replace(recipe, optimizer=optimizer, run=run)
+
+
+def test_rollouts_need_a_first_pass() -> None:
+    raw = tomllib.loads((FOLDER / "nano.toml").read_text())
+    raw["data"]["sources"][0]["rollout"] = 0.5
+    assert recipe_from_dict("test", raw).data.rolls_out
+    raw.setdefault("objective", {})["self_conditioning"] = 0.0
+    with pytest.raises(SettingError, match="source reverse: rollout has no effect without objective"):
+        recipe_from_dict("test", raw)
+
+
+def test_version_4_rolls_out_only_what_has_one_answer() -> None:
+    third, fourth = (tomllib.loads((FOLDER / f"tiny_v{n}.toml").read_text(encoding="utf-8")) for n in (3, 4))
+    assert [s["name"] for s in fourth["data"]["sources"] if "rollout" in s] == ["sudoku", "tools", "foreign", "edits"]
+    for raw in (third, fourth):
+        raw["run"].pop("out")
+        for source in raw["data"]["sources"]:
+            assert source.pop("rollout", 0.5) == 0.5
+    assert third == fourth
 
 
 def test_a_recipe_takes_model_and_tokenizer_from_where_it_begins() -> None:

@@ -10,9 +10,11 @@ from torch.nn import functional as F
 from redraft.config import ModelConfig
 from redraft.diffusion.corruption import Corruption, corrupt, generator_for, noise_levels
 from redraft.model import Transformer
+from redraft.model.initialise import initialise
 from redraft.train.batch import Batch
 from redraft.train.masks import Visibility, block_counts, block_mask
-from redraft.train.recipe import ObjectiveSettings
+from redraft.train.packing import Packer
+from redraft.train.recipe import ObjectiveSettings, Recipe, SourceSettings
 from redraft.train.two_stream import Outcome, TwoStream
 
 
@@ -130,7 +132,7 @@ def test_self_conditioning_reaches_exactly_the_first_rows(
 
 
 def test_a_fractional_share_of_rows_is_rounded_both_ways(model: Transformer, batch: Batch) -> None:
-    one = Batch(**{f.name: getattr(batch, f.name)[:1] for f in dataclasses.fields(batch)})
+    one = Batch(**{name: tensor[:1] for name, tensor in batch.tensors().items()})
     stream = TwoStream(model, ObjectiveSettings(), compiled=False)
     unconditioned = packed(model, one, ObjectiveSettings(self_conditioning=0.0)).token_loss
     noise = noisy(one, model.config.vocab_size)
@@ -146,10 +148,15 @@ def test_a_lower_first_pass_temperature_changes_only_conditioned_rows(model: Tra
     assert torch.equal(plain[1], cooled[1])
 
 
+def rolled_out(batch: Batch, *shares: float) -> Batch:
+    """The batch with a share of rollouts for each of its rows."""
+    return dataclasses.replace(batch, rollout=torch.tensor(shares))
+
+
 def test_rolled_out_canvases_hold_the_models_surest_tokens(model: Transformer, batch: Batch) -> None:
     """At a boundless bound the second pass begins with the first one's argmax, and with the given text around it."""
     noise = noisy(batch, model.config.vocab_size)
-    objective = ObjectiveSettings(self_conditioning=0.5, rollout=1.0, rollout_bound=(1e6, 1e6))
+    objective, batch = ObjectiveSettings(self_conditioning=0.5, rollout_bound=(1e6, 1e6)), rolled_out(batch, 1.0, 1.0)
     with torch.no_grad():
         model.norm.weight.mul_(20.0)  # surer than fresh weights are
         outcome = TwoStream(model, objective, compiled=False).losses(batch, noise, generator_for("cpu", 2))
@@ -165,13 +172,47 @@ def test_rolled_out_canvases_hold_the_models_surest_tokens(model: Transformer, b
     assert torch.equal(outcome.noise.tokens[1], noise.tokens[1])
 
 
+@pytest.mark.parametrize("shares", [(1.0, 0.0), (0.0, 1.0), (0.0, 0.0), (1.0, 1.0)])
+def test_only_rows_of_sources_with_rollouts_are_rolled_out(
+    model: Transformer, batch: Batch, shares: tuple[float, float]
+) -> None:
+    noise, batch = noisy(batch, model.config.vocab_size), rolled_out(batch, *shares)
+    outcome = packed(model, batch, ObjectiveSettings(self_conditioning=1.0))
+    for row, share in enumerate(shares):
+        kept = [torch.equal(getattr(outcome.noise, n)[row], getattr(noise, n)[row]) for n in ("tokens", "replaced")]
+        assert kept == [share == 0.0] * 2
+
+
+def test_sources_of_one_batch_differ_in_rollouts(recipe: Recipe) -> None:
+    """From the recipe to the noise: only the canvases of the source that says so begin with a draft."""
+    shares = {"still": 0.0, "rolled": 1.0}
+    sources = tuple(SourceSettings(name=n, kind="reverse", share=1.0, rollout=r) for n, r in shares.items())
+    recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, sources=sources))
+    batch = Batch.from_arrays(Packer(recipe).batch(0)).to(torch.device("cpu"))
+    model = Transformer(recipe.model)
+    initialise(model, 3)
+    stream = TwoStream(model, ObjectiveSettings(self_conditioning=1.0), compiled=False)
+    rolled, plain = (stream(b, 1, 2).noise.tokens for b in (batch, dataclasses.replace(batch, rollout=None)))
+    changed = (rolled != plain).flatten(1).any(1)
+    assert batch.source.bincount().tolist() == [2, 2]
+    assert torch.equal(changed, batch.source == 1)
+
+
+def test_a_share_of_a_rows_canvases_is_rolled_out(model: Transformer, batch: Batch) -> None:
+    rows = Batch(**{name: tensor[:1].repeat(64, *[1] * (tensor.ndim - 1)) for name, tensor in batch.tensors().items()})
+    noise, rows = noisy(rows, model.config.vocab_size), rolled_out(rows, *[0.25] * 64)
+    outcome = packed(model, rows, ObjectiveSettings(self_conditioning=1.0))
+    changed = (outcome.noise.tokens != noise.tokens).any(-1)
+    assert 0.15 < float(changed.float().mean()) < 0.35
+
+
 def test_a_smaller_bound_keeps_fewer_tokens_and_renoises_the_rest(model: Transformer, batch: Batch) -> None:
-    noise = noisy(batch, model.config.vocab_size)
+    noise, batch = noisy(batch, model.config.vocab_size), rolled_out(batch, 1.0, 1.0)
     with torch.no_grad():
         model.norm.weight.mul_(20.0)
         kept = []
         for bound in (1e-6, 2.0, 1e6):
-            objective = ObjectiveSettings(self_conditioning=1.0, rollout=1.0, rollout_bound=(bound, bound))
+            objective = ObjectiveSettings(self_conditioning=1.0, rollout_bound=(bound, bound))
             outcome = TwoStream(model, objective, compiled=False).losses(batch, noise, generator_for("cpu", 2))
             kept.append(outcome.noise.tokens)
             assert torch.equal(outcome.noise.tokens[~batch.noise_region], batch.canvas_target[~batch.noise_region])
@@ -240,8 +281,8 @@ def test_absorbing_corruption_puts_the_mask_token(model: Transformer, batch: Bat
     noise = stream(batch, 1, 2).noise
     assert (noise.tokens[noise.replaced] == 4).all()
     assert torch.equal(noise.tokens[~noise.replaced], batch.canvas_target[~noise.replaced])
-    rolled = ObjectiveSettings(corruption="absorbing", self_conditioning=1.0, rollout=1.0, rollout_bound=(1e-6, 1e-6))
-    noise = TwoStream(model, rolled, compiled=False)(batch, 1, 2).noise
+    rolled = ObjectiveSettings(corruption="absorbing", self_conditioning=1.0, rollout_bound=(1e-6, 1e-6))
+    noise = TwoStream(model, rolled, compiled=False)(rolled_out(batch, 1.0, 1.0), 1, 2).noise
     assert (noise.tokens[batch.noise_region] == 4).float().mean() > 0.8
 
 

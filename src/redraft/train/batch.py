@@ -43,17 +43,25 @@ class Batch:
     """Probability that the noise level of a canvas is exactly 1, fp32 [B,N]."""
     source: Tensor
     """Which source a row was drawn from, int64 [B]; for reports only."""
+    rollout: Tensor | None = None
+    """Share of a row's canvases that go on from the model's own draft where it has one, fp32 [B]; None, and nothing is
+    drawn for it, where no source of the recipe has such canvases."""
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Batch:
-        """Wrap numpy arrays, one per field."""
+        """Wrap numpy arrays by the names of their fields."""
         return cls(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
     def to(self, device: torch.device) -> Batch:
         """Move to `device`; through pinned memory and without waiting when that is a GPU. Ids become int64."""
         wide = {"tokens", "canvas_target", "source"}
-        moved = {f.name: _move(getattr(self, f.name), device) for f in dataclasses.fields(self)}
+        moved = {name: _move(tensor, device) for name, tensor in self.tensors().items()}
         return Batch(**{name: tensor.long() if name in wide else tensor for name, tensor in moved.items()})
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The tensors that are there, by name."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {name: tensor for name, tensor in fields.items() if tensor is not None}
 
     @property
     def clean_tokens(self) -> int:

@@ -120,15 +120,21 @@ class Packer:
         self._edges[-1] = 1.0
 
     def batch(self, index: int, part: Part = "train") -> Arrays:
-        """Arrays of batch `index`, one per field of `Batch`; a pure function of the recipe's seed and its arguments."""
+        """Arrays of batch `index`, named as fields of `Batch`; a pure function of the seed and its arguments."""
         rng = np.random.default_rng((self.recipe.run.seed, _STREAMS[part], index))
         parts = []
         for number, (first, rows) in enumerate(self.rows_of(index)):
             if rows:
-                arrays = self._source_rows(number, first, rows, rng, part)
-                parts.append(arrays | {"source": np.full(rows, number, np.int64)})
+                parts.append(self._source_rows(number, first, rows, rng, part) | self._common(number, rows))
         order = rng.permutation(self.data.rows)
         return {name: np.concatenate([p[name] for p in parts])[order] for name in parts[0]}
+
+    def _common(self, number: int, rows: int) -> Arrays:
+        """What is the same in all rows of source `number`."""
+        out: Arrays = {"source": np.full(rows, number, np.int64)}
+        if self.data.rolls_out:
+            out["rollout"] = np.full(rows, self.data.sources[number].rollout, np.float32)
+        return out
 
     def rows_of(self, index: int) -> list[tuple[int, int]]:
         """For each source (how many rows came in earlier batches, how many come in batch `index`)."""

@@ -46,6 +46,8 @@ def random_batch(recipe: Recipe, seed: int) -> Batch:
         "full_noise": np.zeros(shape[:2], np.float32),
         "source": np.zeros(rows, np.int64),
     }
+    if data.rolls_out:
+        arrays["rollout"] = np.full(rows, max(source.rollout for source in data.sources), np.float32)
     return Batch.from_arrays(arrays)
 
 
@@ -152,7 +154,8 @@ def _summary(
 
 def _without_sources(recipe: Recipe) -> Recipe:
     """The recipe with a source that needs no files; its batches are not used."""
-    toy = SourceSettings(name="random", kind="reverse", share=1.0)
+    rollout = max(source.rollout for source in recipe.data.sources)
+    toy = SourceSettings(name="random", kind="reverse", share=1.0, rollout=rollout)
     return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, sources=(toy,), tokenizer=""))
 
 

@@ -185,9 +185,8 @@ class TwoStream(nn.Module):
         soft, argmax, entropy = soft_embeddings(
             hidden.flatten(0, 1), self.model.embedding.weight, temperature, cap, compiled=self.compiled
         )
-        if self.objective.rollout:
-            shape = batch.canvas_target[:rows].shape
-            noise = self._roll_out(batch, noise, argmax.view(shape), entropy.view(shape), generator)
+        shape = batch.canvas_target[:rows].shape
+        noise = self._roll_out(batch, noise, argmax.view(shape), entropy.view(shape), generator)
         region = batch.noise_region[:rows].flatten(1)[..., None]
         soft = soft.view_as(hidden) * self.scale
         return torch.where(region, soft, self._embed(batch.canvas_target[:rows].flatten(1))), noise
@@ -197,8 +196,10 @@ class TwoStream(nn.Module):
     ) -> Corruption:
         """Some of the first b rows' canvases replaced by the model's own next drafts; argmax and entropy [b,N,C].
 
-        The target stays what it was: the model learns to go on from its own mistakes.
+        The target stays what it was: the model learns to go on from its own mistakes. `batch.rollout` says how many.
         """
+        if batch.rollout is None:
+            return noise
         rows, settings = len(argmax), self.objective
         low, high = (math.log(bound) for bound in settings.rollout_bound)
         draws = torch.rand((2, *entropy.shape[:2]), generator=generator, device=entropy.device)
@@ -207,7 +208,7 @@ class TwoStream(nn.Module):
         accepted = accept(entropy.masked_fill(~region, 0.0) / bound[..., None], 1.0)
         fresh = noise_tokens(target, self.model.config.vocab_size, generator, settings.absorbing_token)
         draft = torch.where(region, renoise(argmax, accepted, fresh), target)
-        chosen = (draws[1] < settings.rollout)[..., None]
+        chosen = (draws[1] < batch.rollout[:rows, None])[..., None]
         tokens, replaced = noise.tokens.clone(), noise.replaced.clone()
         tokens[:rows] = torch.where(chosen, draft, tokens[:rows])
         replaced[:rows] = torch.where(chosen, draft != target, replaced[:rows])

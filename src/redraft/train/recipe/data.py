@@ -38,6 +38,9 @@ class SourceSettings:
     """Probability that a hole is entirely noise, beside what the uniform noise level gives."""
     full_noise: float = 0.0
     """The same for canvases that are generated whole."""
+    rollout: float = 0.0
+    """Share of the canvases with a first pass whose second pass goes on from what the sampler makes of the first one:
+    the model's surest tokens kept, right or wrong, and fresh noise elsewhere. For sources with one right answer."""
     prompt_weight: float = 1.0
     """Weight of prompt tokens in the encoder loss."""
     fill_weight: float = 1.0
@@ -56,7 +59,7 @@ class SourceSettings:
         checks.above_zero("share")
         has_path = bool(self.path) != (self.kind == "reverse")
         checks.that(has_path, "path", "empty for kind 'reverse' and given for every other kind")
-        checks.shares("infill", "line_holes", "extra_holes", "hole_full_noise", "full_noise", "heldout")
+        checks.shares("infill", "line_holes", "extra_holes", "hole_full_noise", "full_noise", "rollout", "heldout")
         checks.at_least(0, "hole_weight", "prompt_weight", "fill_weight", "max_canvases")
         rising = len(self.clues) == 2 and 17 <= self.clues[0] <= self.clues[1] <= 81
         checks.that(rising, "clues", "two rising numbers within 17..81")
@@ -120,3 +123,8 @@ class DataSettings:
         needs = [s.name for s in self.sources if s.kind in ("text", "sudoku") or s.infill or s.is_jsonl]
         if needs and not self.tokenizer:
             raise SettingError(f"data.tokenizer is missing; source {needs[0]} needs a model folder with a tokenizer.")
+
+    @property
+    def rolls_out(self) -> bool:
+        """Whether canvases of any source go on from the model's own draft."""
+        return any(source.rollout > 0 for source in self.sources)

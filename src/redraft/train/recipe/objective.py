@@ -38,11 +38,9 @@ class ObjectiveSettings:
     """Share of the rows that are conditioned on a first pass."""
     temperature_low: float = 1.0
     """First-pass logits are divided by a temperature drawn per row from [temperature_low, 1]."""
-    rollout: float = 0.0
-    """Share of the canvases with a first pass whose second pass goes on from what the sampler makes of the first one:
-    the model's surest tokens kept, right or wrong, and fresh noise elsewhere."""
     rollout_bound: tuple[float, float] = (0.1, 2.0)
-    """Least and greatest entropy bound of those canvases, in nats; drawn evenly on a logarithmic scale."""
+    """Least and greatest entropy bound of the canvases that go on from the model's own draft (`rollout` of a source),
+    in nats; drawn evenly on a logarithmic scale."""
 
     def __post_init__(self) -> None:
         checks = Checks(self, "objective.")
@@ -55,7 +53,7 @@ class ObjectiveSettings:
         checks.at_least(1, "weight_clip")
         checks.that(0 < self.noise_eps < 0.5, "noise_eps", "between 0 and 0.5")
         checks.at_least(0, "encoder_weight", "balance_weight", "kept_weight")
-        checks.shares("self_conditioning", "rollout")
+        checks.shares("self_conditioning")
         rising = len(self.rollout_bound) == 2 and 0 < self.rollout_bound[0] <= self.rollout_bound[1]
         checks.that(rising, "rollout_bound", "two rising numbers above 0")
         checks.positive_shares("encoder_share", "temperature_low")
