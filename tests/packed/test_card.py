@@ -42,9 +42,7 @@ class FakeCard:
         case = {"quantization": option("--quantization", "bf16"), "device": "NVIDIA H200"}
         case |= {"memory": {"weights": 15.0, "process": 17.5, "sampler": 2.5}}
         batches, contexts = option("--batch", "1").split(","), option("--context", "1024").split(",")
-        cases = [
-            {"batch": int(b), "context": int(c), "ms_per_forward": 8.0 * int(b)} for c in contexts for b in batches
-        ]
+        sizes = [(int(b), int(c)) for c in contexts for b in batches]
         return {"results": [case | {"batch": b, "context": c, "ms_per_forward": 8.0 * b} for b, c in sizes]}
 
 
