@@ -16,7 +16,7 @@ from redraft.diffusion.records import DenoiseStep
 from redraft.eval.files import DATA
 from redraft.eval.sudoku import CELLS, SudokuItem, is_solved, messages_for, read_sudoku_csv
 
-ITEM = 280
+ITEM = 305
 CELL, GAP, TOP, ACROSS = 22, 26, 26, 3
 SIDE = 9 * CELL
 
