@@ -63,7 +63,7 @@ def test_answers_beside_each_other_are_those_of_the_merged_models(
     asked = dict(ASKED)
     question, texts = asked.pop("messages"), {}
     for name in names[:3]:
-        merged = redraft.load(folder, device="cpu", adapter=adapters.get(name))
+        merged = redraft.load(folder, device="cpu", dtype="float32", adapter=adapters.get(name))
         texts[name] = merged.generate(question, **asked).text
     assert len(set(texts.values())) == 3
     for name, answer in zip(names, answers, strict=True):
@@ -126,7 +126,7 @@ def test_a_wrong_adapter_is_said_at_the_start(folder: Path, adapters: dict[str, 
 
 
 def test_views_of_one_llm(folder: Path, adapters: dict[str, Path]) -> None:
-    llm: LLM = redraft.load(folder, device="cpu", adapter=adapters)
+    llm: LLM = redraft.load(folder, device="cpu", dtype="float32", adapter=adapters)
     sql = llm.with_adapter("sql")
     assert llm.adapters == ("sql", "chat")
     assert sql.engine is llm.engine

@@ -82,6 +82,10 @@ class _Stream(AsyncGenerator[Event, None]):
         """Cancel the request, if it has not ended."""
         self._close()
 
+    def forget(self) -> None:
+        """Never cancel the request, which was not added."""
+        self._over = True
+
     def _close(self) -> None:
         if not self._over:
             self._over = True
@@ -108,17 +112,20 @@ class AsyncEngine:
         """A request id that was not given out before."""
         return next(self._ids)
 
-    async def submit(self, requests: Sequence[Request]) -> list[AsyncGenerator[Event, None]]:
+    async def submit(self, requests: Sequence[Request]) -> Sequence[AsyncGenerator[Event, None]]:
         """Queue all of the requests, or none and raise what `Engine.add` raised; returns their generators of events.
 
         A generator ends after `Finished`; it raises `EngineError` if the engine breaks. Closing one, also one that was
         never started, cancels its request within one forward.
         """
         boxes = [_Mailbox() for _ in requests]
-        streams: list[AsyncGenerator[Event, None]] = [
-            _Stream(self, request, box) for request, box in zip(requests, boxes, strict=True)
-        ]
-        await self.run(lambda: self._add(requests, boxes))
+        streams = [_Stream(self, request, box) for request, box in zip(requests, boxes, strict=True)]
+        try:
+            await self.run(lambda: self._add(requests, boxes))
+        except Exception:  # refused: there is nothing that dropping the streams would have to cancel
+            for stream in streams:
+                stream.forget()
+            raise
         return streams
 
     async def stream(self, request: Request) -> AsyncGenerator[Event, None]:
