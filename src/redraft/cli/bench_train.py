@@ -52,4 +52,4 @@ def train(
             f"{record['all_tokens_per_second']:,} tokens/s ({record['clean_tokens_per_second']:,} clean), "
             f"{record['tflops_per_device']} TFLOP/s a device, {share} of the bf16 peak{memory}"
         )
-    print_json({"shape": shape, **record, "command": shlex.join(sys.argv)})
+    print_json({"shape": shape, **record, "command": shlex.join(["redraft", *sys.argv[1:]])})
