@@ -187,3 +187,5 @@ def test_sums_say_when_they_are_lost() -> None:
     assert constraint.chain.shares(weights, ends) is not None
     weights[:] = 0.0
     assert constraint.chain.shares(weights, ends) is None
+    weights[:], weights[0] = 1e-200, 1e-310  # no zero, but its inverse is no number; a warning would be an error here
+    assert constraint.chain.shares(weights, ends) is None

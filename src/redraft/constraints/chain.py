@@ -23,6 +23,8 @@ NEVER = -1e30
 
 REACH = 640.0
 """Numbers may fall by e^-640 before they are scaled up again; fp64 ends at e^-708."""
+LEAST = 1e-300
+"""A weight below this counts as lost: numbers beneath it have few digits left, and their inverse may be too large."""
 
 Array = np.ndarray
 
@@ -163,7 +165,7 @@ class Chain:
                     here[table.back[~ends.gate[1]]] = 0.0
             if position % rescale == rescale - 1:
                 most = here[:half].max(), here[half:arrivals].max()
-                if min(most) == 0.0:
+                if min(most) < LEAST:
                     return None, scale
                 here[:half] *= 1.0 / most[0]
                 here[half:arrivals] *= 1.0 / most[1]
