@@ -261,7 +261,8 @@ PRESETS: dict[str, dict[str, Any]] = {
         "steps": 96, "schedule_steps": 96, "entropy_bound": 0.02, "t_max": 1.0, "t_min": 0.5, "forbid_empty": True,
     },
 }  # fmt: skip
-"""`balanced` is the reference; `careful` is the slower setting that users measured as better on hard questions."""
+"""`balanced` leaves the model's own settings, the reference's for the published checkpoints; `careful` is the slower
+setting that users measured as better on hard questions."""
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "max_tokens": (int,), "steps": (int,), "schedule_steps": (int,), "stability_threshold": (int,), "seed": (int,),

@@ -74,7 +74,7 @@ class SamplingOptions:
 
     preset: Annotated[
         str | None,
-        _sampling("--preset", "fast, balanced (the reference sampler) or careful.", "NAME", default="balanced"),
+        _sampling("--preset", "fast, balanced (the model's own settings) or careful.", "NAME", default="balanced"),
     ] = None
     steps: Annotated[
         int | None, _sampling("--steps", "Most denoising steps per canvas.", "N", default="the model's")

@@ -91,9 +91,8 @@ class AutomatonConstraint:
 
     def _class_of(self, width: int) -> np.ndarray:
         automaton, few = self.automaton, self.tokens
-        known = (
-            automaton.class_of[:width] if few is None or len(few) != width else automaton.class_of[few.on(CPU).numpy()]
-        )
+        chosen = slice(width) if few is None or len(few) != width else few.on(CPU).numpy()
+        known = automaton.class_of[chosen]
         return np.concatenate([known, np.full(width - len(known), automaton.classes)])
 
     def completable(self, max_tokens: int) -> list[np.ndarray]:
