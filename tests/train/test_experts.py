@@ -128,8 +128,9 @@ def test_grouped_products_equal_those_of_one_expert_at_a_time(monkeypatch: pytes
 
 def test_rows_are_sorted_by_expert_and_found_again() -> None:
     index = torch.tensor([[2, 0], [0, 3], [2, 3]])
-    order, inverse, ends = sort_by_expert(index, 4)
+    order, token, inverse, ends = sort_by_expert(index, 4)
     assert order.tolist() == [1, 2, 0, 4, 3, 5]
+    assert token.tolist() == [0, 1, 0, 2, 1, 2]
     assert ends.tolist() == [2, 2, 4, 6]
     assert torch.equal(index.flatten()[order][inverse], index)
     rows = torch.eye(6)[order]

@@ -25,7 +25,11 @@ def noisy(batch: Batch, vocab_size: int) -> Corruption:
 
 def packed(model: Transformer, batch: Batch, objective: ObjectiveSettings, *, sparse: bool = False) -> Outcome:
     stream = TwoStream(model, objective, compiled=False, sparse=sparse)
-    return stream.losses(batch, noisy(batch, model.config.vocab_size), generator_for("cpu", 2))
+    return losses(stream, batch, noisy(batch, model.config.vocab_size))
+
+
+def losses(stream: TwoStream, batch: Batch, noise: Corruption) -> Outcome:
+    return stream.losses(batch, noise, generator_for("cpu", 2), stream.conditioned_rows(len(batch.tokens), 1, 2))
 
 
 def clean_of(batch: Batch, row: int, document: int) -> Tensor:
@@ -134,11 +138,15 @@ def test_self_conditioning_reaches_exactly_the_first_rows(
 def test_a_fractional_share_of_rows_is_rounded_both_ways(model: Transformer, batch: Batch) -> None:
     one = Batch(**{name: tensor[:1] for name, tensor in batch.tensors().items()})
     stream = TwoStream(model, ObjectiveSettings(), compiled=False)
+    counts = [stream.conditioned_rows(1, 0, step) for step in range(400)]
+    assert 0.4 < sum(counts) / 400 < 0.6
+    assert counts == [stream.conditioned_rows(1, 0, step) for step in range(400)]
+    assert {stream.conditioned_rows(4, 0, step) for step in range(20)} == {2}
     unconditioned = packed(model, one, ObjectiveSettings(self_conditioning=0.0)).token_loss
-    noise = noisy(one, model.config.vocab_size)
-    runs = [stream.losses(one, noise, generator_for("cpu", i)).token_loss for i in range(12)]
-    seen = {torch.equal(losses, unconditioned) for losses in runs}
-    assert seen == {True, False}
+    for step in (counts.index(0), counts.index(1)):
+        noise, found = noisy(one, model.config.vocab_size), stream.conditioned_rows(1, 0, step)
+        token_loss = stream.losses(one, noise, generator_for("cpu", step), found).token_loss
+        assert torch.equal(token_loss, unconditioned) == (not found)
 
 
 def test_a_lower_first_pass_temperature_changes_only_conditioned_rows(model: Transformer, batch: Batch) -> None:
@@ -159,7 +167,7 @@ def test_rolled_out_canvases_hold_the_models_surest_tokens(model: Transformer, b
     objective, batch = ObjectiveSettings(self_conditioning=0.5, rollout_bound=(1e6, 1e6)), rolled_out(batch, 1.0, 1.0)
     with torch.no_grad():
         model.norm.weight.mul_(20.0)  # surer than fresh weights are
-        outcome = TwoStream(model, objective, compiled=False).losses(batch, noise, generator_for("cpu", 2))
+        outcome = losses(TwoStream(model, objective, compiled=False), batch, noise)
         for slot in range(4):
             document, start = int(batch.canvas_document[0, slot]), int(batch.canvas_start[0, slot])
             past, region = clean_of(batch, 0, document)[:start], batch.noise_region[0, slot]
@@ -213,7 +221,7 @@ def test_a_smaller_bound_keeps_fewer_tokens_and_renoises_the_rest(model: Transfo
         kept = []
         for bound in (1e-6, 2.0, 1e6):
             objective = ObjectiveSettings(self_conditioning=1.0, rollout_bound=(bound, bound))
-            outcome = TwoStream(model, objective, compiled=False).losses(batch, noise, generator_for("cpu", 2))
+            outcome = losses(TwoStream(model, objective, compiled=False), batch, noise)
             kept.append(outcome.noise.tokens)
             assert torch.equal(outcome.noise.tokens[~batch.noise_region], batch.canvas_target[~batch.noise_region])
     same = [int((tokens == kept[-1]).sum()) for tokens in kept]

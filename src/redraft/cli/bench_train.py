@@ -21,11 +21,12 @@ def train(
     rows: Annotated[int, typer.Option("--rows", metavar="N", help="Rows of a batch on each device.")] = 1,
     tokens: Annotated[int, typer.Option("--tokens", metavar="N", help="Clean tokens of a row.")] = 2048,
     canvases: Annotated[int, typer.Option("--canvases", metavar="N", help="Canvases of a row.")] = 8,
-    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Timed steps, behind two that warm up.")] = 5,
+    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Timed steps, behind four that warm up.")] = 5,
     keep: Annotated[
         bool, typer.Option("--keep-activations", metavar="", help="Keep all activations; faster, more memory.")
     ] = False,
     eager: Annotated[bool, typer.Option("--eager", metavar="", help="Do not compile.")] = False,
+    no_capture: Annotated[bool, typer.Option("--no-capture", metavar="", help="Launch kernel by kernel.")] = False,
     device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")] = "auto",
     json: JsonFlag = False,
 ) -> None:
@@ -39,7 +40,7 @@ def train(
 
     settings = BenchSettings(
         rank=rank, quantization=quantization or "", rows=rows, tokens=tokens, canvases=canvases, steps=steps,
-        recompute=not keep, compile=not eager,
+        recompute=not keep, compile=not eager, capture=not no_capture,
     )  # fmt: skip
     record = measure(preset(shape), settings, device=device)
     if not World.from_environment().is_main:

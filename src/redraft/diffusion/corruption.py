@@ -25,11 +25,16 @@ class Corruption:
 
 def generator_for(device: torch.device | str, *key: int) -> torch.Generator:
     """A generator that depends on `key` alone, such as (seed, step), so that a resumed run draws the same numbers."""
+    return torch.Generator(device=device).manual_seed(seed_for(*key))
+
+
+def seed_for(*key: int) -> int:
+    """The seed of `generator_for`."""
     mixed = 0
     for part in key:
         mixed = (mixed * 6_364_136_223_846_793_005 + part + 1_442_695_040_888_963_407) % 2**64
         mixed ^= mixed >> 29
-    return torch.Generator(device=device).manual_seed(mixed % 2**63)
+    return mixed % 2**63
 
 
 LEVELS: dict[str, Callable[[Tensor], Tensor]] = {

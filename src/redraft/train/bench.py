@@ -15,6 +15,7 @@ from redraft.train.distributed import World
 from redraft.train.flops import active_parameters, share_of_peak, step_flops
 from redraft.train.lora import adapt
 from redraft.train.optimizer import Masters
+from redraft.train.passes import WARM_UP, Pass, pass_for
 from redraft.train.probe import random_batch
 from redraft.train.quantized import quantize_in_place
 from redraft.train.recipe import (
@@ -29,6 +30,8 @@ from redraft.train.recipe import (
 from redraft.train.two_stream import TwoStream
 
 STD = 0.02
+WARM = WARM_UP + 1
+"""Steps before those that are timed; the last of them captures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +46,7 @@ class BenchSettings:
     steps: int = 5
     recompute: bool = True
     compile: bool = True
+    capture: bool = True
 
     def __post_init__(self) -> None:
         for name in ("rows", "tokens", "canvases", "steps"):
@@ -75,7 +79,7 @@ def measure(config: ModelConfig, settings: BenchSettings, *, device: str = "auto
         stream = TwoStream(
             model, recipe.objective, compiled=settings.compile and target.type == "cuda", recompute=settings.recompute
         )
-        seconds, losses = _timed(stream, masters, recipe, settings.steps, target, world)
+        seconds, losses = _timed(pass_for(stream, recipe), masters, recipe, settings.steps, target, world)
     return _record(config, settings, recipe, target, world, seconds, losses)
 
 
@@ -86,8 +90,15 @@ def _recipe(config: ModelConfig, settings: BenchSettings) -> Recipe:
         model=config,
         data=DataSettings(rows=settings.rows, tokens=settings.tokens, canvases=settings.canvases, sources=(toy,)),
         objective=ObjectiveSettings(encoder_share=0.5),
-        optimizer=OptimizerSettings(steps=settings.steps + 2, learning_rate=1e-4),
-        run=RunSettings(out="unused", init="random" if settings.rank else "", dtype="bfloat16"),
+        optimizer=OptimizerSettings(steps=settings.steps + WARM, learning_rate=1e-4),
+        run=RunSettings(
+            out="unused",
+            init="random" if settings.rank else "",
+            dtype="bfloat16",
+            compile=settings.compile,
+            recompute=settings.recompute,
+            capture=settings.capture,
+        ),
         lora=LoraSettings(rank=settings.rank, quantization=settings.quantization) if settings.rank else None,
     )
 
@@ -106,22 +117,21 @@ def _random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype)
 
 
 def _timed(
-    stream: TwoStream, masters: Masters, recipe: Recipe, steps: int, device: torch.device, world: World
+    batch_pass: Pass, masters: Masters, recipe: Recipe, steps: int, device: torch.device, world: World
 ) -> tuple[float, list[float]]:
-    """Mean seconds of a step, behind two that warm up, and all losses."""
+    """Mean seconds of a step, behind `WARM` that warm up, and all losses."""
     batches = [random_batch(recipe, 2 * world.rank + seed).to(device) for seed in range(2)]
     losses, started = [], 0.0
-    for number in range(steps + 2):
-        if number == 2:
+    for number in range(steps + WARM):
+        if number == WARM:
             _wait(device)
             world.wait()
             started = time.perf_counter()
         masters.refresh()
-        outcome = stream(batches[number % 2], 0, number)
-        outcome.loss.backward()
+        outcome = batch_pass.gradients(batches[number % 2], 0, number)
         masters.gather()
         masters.step(number)
-        losses.append(outcome.loss.detach())
+        losses.append(outcome.loss.clone())
     values = [float(loss) for loss in losses]
     _wait(device)
     return (time.perf_counter() - started) / steps, values

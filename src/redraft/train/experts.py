@@ -57,10 +57,11 @@ def routed_experts(
 
     x [T,D], chosen experts `index` and their `weight` [T,K], gate_up [E,2I,D] (gate rows first), down [E,D,I].
     """
-    order, inverse, ends = sort_by_expert(index, gate_up.shape[0])
+    sorting = sort_by_expert(index, gate_up.shape[0])
+    ends = sorting.ends
     if change is None and not any(isinstance(w, Tensor) and w.requires_grad for w in (gate_up, down)):
-        return _FrozenExperts.apply(x, weight, order, inverse, ends, gate_up, down)  # type: ignore[no-any-return]
-    rows = _Dispatch.apply(x, order, inverse)  # [R,D]
+        return _FrozenExperts.apply(x, weight, *sorting, gate_up, down)  # type: ignore[no-any-return]
+    rows = _Dispatch.apply(x, sorting.token, sorting.inverse)  # [R,D]
     inner = product(rows, gate_up, ends)
     if change is not None:
         inner = inner + product(product(rows, change.gate_up_a, ends), change.gate_up_b, ends) * change.scale
@@ -68,7 +69,7 @@ def routed_experts(
     out = product(hidden, down, ends)
     if change is not None:
         out = out + product(product(hidden, change.down_a, ends), change.down_b, ends) * change.scale
-    return _Combine.apply(out, weight, order, inverse)  # type: ignore[no-any-return]
+    return _Combine.apply(out, weight, *sorting[:3])  # type: ignore[no-any-return]
 
 
 class FrozenExperts(nn.Module):
@@ -122,20 +123,20 @@ class _FrozenExperts(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, order: Tensor, inverse: Tensor, ends: Tensor, gate_up: Weights,
-        down: Weights,
+        ctx: Any, x: Tensor, weight: Tensor, order: Tensor, token: Tensor, inverse: Tensor, ends: Tensor,
+        gate_up: Weights, down: Weights,
     ) -> Tensor:  # fmt: skip
-        inner = _grouped(x[order // inverse.shape[1]], dense(gate_up, x.dtype).mT, ends)  # [R,2I]
+        inner = _grouped(x[token], dense(gate_up, x.dtype).mT, ends)  # [R,2I]
         out = _grouped(gelu_gate(*inner.chunk(2, -1)), dense(down, x.dtype).mT, ends)  # [R,D]
         ctx.gate_up, ctx.down = gate_up, down
-        ctx.save_for_backward(inner, weight, order, inverse, ends)
-        return (out[inverse] * weight[..., None]).sum(1).to(x.dtype)
+        ctx.save_for_backward(inner, weight, order, token, inverse, ends)
+        return _sum_of_rows(out, inverse, weight)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        inner, weight, order, inverse, ends = ctx.saved_tensors
+        inner, weight, order, token, inverse, ends = ctx.saved_tensors
         gate, up = inner.chunk(2, -1)
-        rows = gradients[0][order // inverse.shape[1]]  # [R,D]
+        rows = gradients[0][token]  # [R,D]
         d_hidden = _grouped(rows, dense(ctx.down, rows.dtype), ends)  # [R,I], before the expert's weight
         activated = F.gelu(gate, approximate="tanh")
         d_weight = (activated.float() * up * d_hidden).sum(-1)[inverse]
@@ -143,46 +144,75 @@ class _FrozenExperts(torch.autograd.Function):
         d_gate = torch.ops.aten.gelu_backward(d_hidden * up, gate, approximate="tanh")
         d_inner = torch.cat((d_gate, d_hidden * activated), -1)
         d_rows = _grouped(d_inner, dense(ctx.gate_up, rows.dtype), ends)
-        return d_rows[inverse].sum(1), d_weight, *(None,) * 5
+        return _sum_of_rows(d_rows, inverse), d_weight, *(None,) * 6
 
 
-def sort_by_expert(index: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Of choices [T,K]: row -> choice [T*K], choice -> row [T,K], and each expert's exclusive end row, int32 [E]."""
+class Sorting(NamedTuple):
+    """Choices in the order of their experts: what is behind each row, and where each choice has gone."""
+
+    order: Tensor
+    """Row -> choice [R]."""
+    token: Tensor
+    """Row -> token [R]."""
+    inverse: Tensor
+    """Choice -> row [T,K]."""
+    ends: Tensor
+    """Each expert's exclusive end row, int32 [E]."""
+
+
+def sort_by_expert(index: Tensor, count: int) -> Sorting:
+    """Sort the choices [T,K] of `count` experts."""
     flat = index.flatten()
     # One byte per key makes the radix sort a single pass.
     keys = flat.to(torch.uint8 if count <= 256 else torch.int32)
     order = keys.sort(stable=True).indices
     inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
+    # Scattered, and not order // K: a compiler would take that quotient again for every number of a row.
+    numbers = torch.arange(len(index), device=order.device)[:, None].expand_as(index).flatten()
+    token = torch.empty_like(order).scatter_(0, inverse, numbers)
     marks = flat[:, None] == torch.arange(count, device=flat.device)
-    return order, inverse.view_as(index), marks.sum(0, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    ends = marks.sum(0, dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    return Sorting(order, token, inverse.view_as(index), ends)
+
+
+def _sum_of_rows(rows: Tensor, inverse: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Of every token's K rows, by `inverse` [T,K], the sum, by fp32 `weight` [T,K] if given: [T,D].
+
+    Row by row, and not as a reduction over K: then a compiler reads rows as wholes.
+    """
+    total = torch.zeros((), dtype=torch.promote_types(rows.dtype, torch.float32), device=rows.device)
+    for slot in range(inverse.shape[1]):
+        row = rows[inverse[:, slot]].to(total.dtype)
+        total = total + (row if weight is None else row * weight[:, slot, None])
+    return total.to(rows.dtype)
 
 
 class _Dispatch(torch.autograd.Function):
     """x [T,D] -> one row per choice, sorted by expert [T*K,D]."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, token: Tensor, inverse: Tensor) -> Tensor:
         ctx.save_for_backward(inverse)
-        return x[order // inverse.shape[1]]
+        return x[token]
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (inverse,) = ctx.saved_tensors
-        return gradients[0][inverse].sum(1), None, None
+        return _sum_of_rows(gradients[0], inverse), None, None
 
 
 class _Combine(torch.autograd.Function):
     """Rows y [T*K,D] and weights fp32 [T,K] -> weighted sum per token [T,D]."""
 
     @staticmethod
-    def forward(ctx: Any, y: Tensor, weight: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
-        ctx.save_for_backward(y, weight, order, inverse)
-        return (y[inverse] * weight[..., None]).sum(1).to(y.dtype)
+    def forward(ctx: Any, y: Tensor, weight: Tensor, order: Tensor, token: Tensor, inverse: Tensor) -> Tensor:
+        ctx.save_for_backward(y, weight, order, token, inverse)
+        return _sum_of_rows(y, inverse, weight)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         gradient = gradients[0]
-        y, weight, order, inverse = ctx.saved_tensors
-        d_y = gradient[order // inverse.shape[1]] * weight.flatten()[order, None]
+        y, weight, order, token, inverse = ctx.saved_tensors
+        d_y = gradient[token] * weight.flatten()[order, None]
         d_weight = (y[inverse].to(weight.dtype) * gradient[:, None]).sum(-1)
-        return d_y.to(y.dtype), d_weight, None, None
+        return d_y.to(y.dtype), d_weight, None, None, None

@@ -21,6 +21,7 @@ import torch
 from redraft.train.batch import Batch
 from redraft.train.loader import Loader
 from redraft.train.packing import Arrays
+from redraft.train.passes import EagerPass
 from redraft.train.recipe import Recipe, SourceSettings, read_recipe
 from redraft.train.trainer import Trainer
 
@@ -87,11 +88,11 @@ def _milliseconds(before: torch.cuda.Event | float, after: torch.cuda.Event | fl
 
 
 def timed_step(trainer: Trainer, batch: Batch, timer: PartTimer) -> None:
-    """`Trainer.train_step` with marks between its parts."""
+    """`Trainer.train_step`, kernel by kernel, with marks between its parts."""
     timer.mark("start")
     trainer.masters.refresh()
     timer.mark("refresh")
-    outcome = trainer.forward(batch, trainer.run_settings.seed, trainer.step)
+    outcome = EagerPass(trainer.stream).losses(batch, trainer.run_settings.seed, trainer.step)
     outcome.loss.backward()
     timer.mark("backward")
     trainer.masters.gather()
@@ -125,7 +126,7 @@ def probe(recipe: Recipe, steps: int, *, from_data: bool) -> dict[str, object]:
 
 def _parts(trainer: Trainer, batches: Iterator[Batch]) -> dict[str, float]:
     timer = PartTimer(trainer.device)
-    trainer.forward.mark = timer.mark
+    trainer.stream.mark = timer.mark
     for batch in islice(batches, _RECENT):
         timed_step(trainer, batch.to(trainer.device), timer)
     return {name: round(value, 2) for name, value in timer.parts().items()}

@@ -29,6 +29,7 @@ from redraft.train.loader import Loader
 from redraft.train.meters import Meters
 from redraft.train.optimizer import Masters, learning_rate
 from redraft.train.packing import Packer
+from redraft.train.passes import pass_for
 from redraft.train.progress import LOG, PICTURE, Reporter, RunLog, draw_losses
 from redraft.train.recipe import Recipe
 from redraft.train.resuming import RunCheckpoint
@@ -76,12 +77,13 @@ class Trainer:
         """Make the model and its optimizer on the device; separate from `__init__` so that workers fork first."""
         settings, dtype = self.run_settings, getattr(torch, self.run_settings.dtype)
         self.model = initial_model(self.recipe, self.device)
-        self.forward = TwoStream(
+        self.stream = TwoStream(
             self.model, self.recipe.objective, compiled=settings.compile, recompute=settings.recompute, dtype=dtype
         )
+        self.batch_pass = pass_for(self.stream, self.recipe)
         self.masters: TrainedWeights
         if settings.shard:
-            self.masters = ShardedWeights(self.forward, dtype, self.recipe.optimizer, self.world)
+            self.masters = ShardedWeights(self.stream, dtype, self.recipe.optimizer, self.world)
         else:
             self.masters = Masters(self.model, dtype, self.recipe.optimizer, self.world)
         self.meters = Meters([source.name for source in self.recipe.data.sources], self.device)
@@ -97,18 +99,13 @@ class Trainer:
     def _gather(self, batch: Batch, share: float) -> Tensor:
         """Forward and backward of one batch, whose gradients count for `share`."""
         index = self.batches + self.world.rank
-        if self._has_dropout:  # it draws from the global generator
+        if self.stream.has_dropout:  # it draws from the global generator
             torch.manual_seed(self.run_settings.seed << 32 | index)
-        outcome = self.forward(batch, self.run_settings.seed, index)
-        outcome.loss.backward()
+        outcome = self.batch_pass.gradients(batch, self.run_settings.seed, index)
         self.masters.gather(share=share)
         self.meters.add(outcome, batch)
         self.batches += self.world.size
-        return outcome.loss.detach()
-
-    @property
-    def _has_dropout(self) -> bool:
-        return self.recipe.lora is not None and self.recipe.lora.dropout > 0
+        return outcome.loss.clone()  # a captured pass writes the next one over it
 
     def evaluate(self) -> dict[str, float]:
         """Mean losses on held-out batches, the same ones every time, with the averaged weights if there are any.
@@ -120,14 +117,14 @@ class Trainer:
         meters = Meters(self.meters.sources, self.device)
         for index in range(self.world.rank, self.run_settings.evaluate_batches, self.world.size):
             batch = Batch.from_arrays(self.packer.batch(index, "heldout")).to(self.device)
-            outcome = self.forward(batch, self.run_settings.seed, _HELDOUT_STEP + index)
+            outcome = self.batch_pass.losses(batch, self.run_settings.seed, _HELDOUT_STEP + index)
             meters.add(outcome, batch)
         self._set_dropout(True)
         return meters.report(self.world)
 
     def _set_dropout(self, on: bool) -> None:
         """Only where there is any, because changing the mode of a model compiles it again."""
-        if self._has_dropout:
+        if self.stream.has_dropout:
             self.model.train(on)
 
     def save(self) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -24,18 +24,16 @@ from redraft.diffusion.corruption import Corruption, corrupt, generator_for, noi
 from redraft.diffusion.sampler import accept, renoise
 from redraft.model import Transformer
 from redraft.model.attention import RMSNorm
-from redraft.model.moe import Experts
 from redraft.model.rope import inverse_frequencies, rope_table
 from redraft.model.self_conditioning import SelfConditioning
 from redraft.model.transformer import Layer, Rope
 from redraft.train.batch import Batch
 from redraft.train.compiling import compiled_if
-from redraft.train.experts import balance_loss, choose, routed_experts
+from redraft.train.layer_pass import LayerPass, Phase
 from redraft.train.losses import Seen, linear_cross_entropy, soft_embeddings
-from redraft.train.masks import Mask, MaskBuilder, denoise_visibility, encode_visibility, masked_attention
+from redraft.train.masks import Mask, MaskBuilder, denoise_visibility, encode_visibility
 from redraft.train.recipe import ObjectiveSettings
 
-Phase = Literal["encode", "denoise"]
 KeysValues = list[tuple[Tensor, Tensor]]
 RowMasks = dict[str, Callable[[int], Mask]]
 
@@ -55,30 +53,6 @@ class Outcome:
     noise: Corruption
 
 
-def project(layer: Layer, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The part of a layer in front of attention: x [B,T,D] -> q [B,N,T,H], k and v [B,G,T,H]."""
-    return layer.attention.project(layer.pre_attention_norm(x), (cos, sin))
-
-
-def finish(layer: Layer, x: Tensor, attended: Tensor, scalar: Tensor) -> tuple[Tensor, Tensor]:
-    """The part of a layer behind attention: (x, attended [B,T,N*H]) -> next x [B,T,D] and the balance loss."""
-    x = x + layer.post_attention_norm(layer.attention.o_proj(attended))
-    flat = x.flatten(0, 1)  # [B*T,D]
-    probabilities = layer.router.probabilities(flat)
-    index, weight, chosen = choose(layer.router, probabilities)
-    sparse = _experts(layer.experts, layer.pre_experts_norm(flat), index, weight).view_as(x)
-    dense = layer.post_mlp_norm(layer.mlp(layer.pre_mlp_norm(x)))
-    out = layer.post_feedforward_norm(dense + layer.post_experts_norm(sparse))
-    return (x + out) * scalar, balance_loss(probabilities, chosen)
-
-
-def _experts(experts: nn.Module, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-    """The experts in the form for training, which frozen and adapted ones have already."""
-    if isinstance(experts, Experts):
-        return routed_experts(x, index, weight, experts.gate_up_proj, experts.down_proj)
-    return cast(Tensor, experts(x, index, weight))
-
-
 def condition(module: SelfConditioning, embedded: Tensor, soft: Tensor | None) -> Tensor:
     """The canvas input of the layers from embedded tokens and soft embeddings, [B,L,D] each."""
     return module.combine(embedded, soft)
@@ -91,25 +65,6 @@ def final_norm(norm: RMSNorm, x: Tensor) -> Tensor:
 
 def _no_mark(_: str) -> None:
     return None
-
-
-class LayerPass(nn.Module):
-    """One layer as training runs it; a module, so that its weights can be sharded on their own."""
-
-    def __init__(self, layer: Layer, *, compiled: bool) -> None:
-        super().__init__()
-        self.layer, self.compiled = layer, compiled
-        self.project, self.finish = compiled_if(project, compiled), compiled_if(finish, compiled)
-
-    def forward(
-        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Mask, phase: Phase, past: tuple[Tensor, Tensor] | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """x [B,T,D] behind `past` keys and values: the next x, its own keys and values [B,G,T,H], and balance loss."""
-        q, k, v = self.project(self.layer, x, *rope)
-        attended = masked_attention(q, k, v, past, mask, compiled=self.compiled)
-        scalar = self.layer.encode_scalar if phase == "encode" else self.layer.denoise_scalar
-        x, balance = self.finish(self.layer, x, attended, scalar)
-        return x, k, v, balance
 
 
 class TwoStream(nn.Module):
@@ -133,24 +88,35 @@ class TwoStream(nn.Module):
         self.scale = float(torch.tensor(config.hidden_size**0.5, dtype=self.dtype))
         self.passes = nn.ModuleList(LayerPass(cast(Layer, layer), compiled=compiled) for layer in model.layers)
         self.condition, self.final_norm = compiled_if(condition, compiled), compiled_if(final_norm, compiled)
+        self.has_dropout = any(getattr(module, "dropout", 0.0) > 0 for module in model.modules())
         self.mark: Callable[[str], None] = _no_mark
         """Called with a part's name when its work has been queued; the speed probe records events here."""
 
     def forward(self, batch: Batch, seed: int, step: int) -> Outcome:
         """The losses of `batch` with the noise of (seed, step)."""
-        generator = generator_for(batch.tokens.device, seed, step)
+        conditioned = self.conditioned_rows(len(batch.tokens), seed, step)
+        return self.noised(batch, generator_for(batch.tokens.device, seed, step), conditioned)
+
+    def conditioned_rows(self, rows: int, seed: int, step: int) -> int:
+        """How many of `rows` have a first pass: their share, rounded up or down at random where it is not whole."""
+        wanted = rows * self.objective.self_conditioning
+        whole = int(wanted)
+        return whole + (float(torch.rand((), generator=generator_for("cpu", seed, step))) < wanted - whole)
+
+    def noised(self, batch: Batch, generator: torch.Generator, conditioned: int) -> Outcome:
+        """The losses of `batch`; `generator` draws what is random on the device."""
         settings, vocab = self.objective, self.model.config.vocab_size
         level = noise_levels(batch.full_noise, settings.noise_eps, generator, settings.levels)
         mask = settings.absorbing_token
         noise = corrupt(batch.canvas_target, batch.noise_region, level, vocab, generator, mask)
-        return self.losses(batch, noise, generator)
+        return self.losses(batch, noise, generator, conditioned)
 
-    def losses(self, batch: Batch, noise: Corruption, generator: torch.Generator) -> Outcome:
-        """The losses of `batch` for given noisy canvases; `generator` draws what else is random."""
+    def losses(self, batch: Batch, noise: Corruption, generator: torch.Generator, conditioned: int) -> Outcome:
+        """The losses of `batch` for given noisy canvases, with a first pass of so many rows."""
         encoded, kv, balance_encode = self.encode(batch)
         self.mark("encode")
         masks, rope = self._masks(batch, "denoise"), self._rope(_canvas_positions(batch))
-        soft, noise = self.first_pass(batch, noise, kv, masks, rope, generator)
+        soft, noise = self.first_pass(batch, noise, kv, masks, rope, generator, conditioned)
         self.mark("first pass")
         x = self._canvas_input(noise.tokens, soft)
         denoised, _, balance_denoise = self._run(x, rope, masks, "denoise", kv)
@@ -164,14 +130,13 @@ class TwoStream(nn.Module):
 
     @torch.no_grad()
     def first_pass(
-        self, batch: Batch, noise: Corruption, kv: KeysValues, masks: RowMasks, rope: Rope, generator: torch.Generator
-    ) -> tuple[Tensor | None, Corruption]:
-        """Soft embeddings [b,N*C,D] for the first b rows, and the canvases that the second pass begins with.
+        self, batch: Batch, noise: Corruption, kv: KeysValues, masks: RowMasks, rope: Rope,
+        generator: torch.Generator, rows: int,
+    ) -> tuple[Tensor | None, Corruption]:  # fmt: skip
+        """Soft embeddings [b,N*C,D] for the first b = `rows` rows, and the canvases that the second pass begins with.
 
-        b is a random share of about `self_conditioning` of B. Given text (outside the noise region) conditions as the
-        certainty it is, as pinned text does in sampling.
+        Given text (outside the noise region) conditions as the certainty it is, as pinned text does in sampling.
         """
-        rows = _share(len(noise.tokens), self.objective.self_conditioning, generator)
         if rows == 0:
             return None, noise
         past = [(k.detach()[:rows], v.detach()[:rows]) for k, v in kv]
@@ -288,7 +253,9 @@ class TwoStream(nn.Module):
             assert isinstance(layer, Layer)
             inputs = (x, rope[layer.kind], here[layer.kind], phase, None if past is None else past[number])
             if self.recompute and torch.is_grad_enabled():
-                x, k, v, part = checkpoint(self.passes[number], *inputs, use_reentrant=False)
+                x, k, v, part = checkpoint(
+                    self.passes[number], *inputs, use_reentrant=False, preserve_rng_state=self.has_dropout
+                )
             else:
                 x, k, v, part = self.passes[number](*inputs)
             kv.append((k, v))
@@ -325,12 +292,3 @@ def _canvas_positions(batch: Batch) -> Tensor:
 
 def _normalised(weight: Tensor) -> Tensor:
     return weight / weight.sum().clamp(min=1e-6)
-
-
-def _share(count: int, share: float, generator: torch.Generator) -> int:
-    """count * share, rounded up or down at random where it is not whole, so that a batch of one row works too."""
-    wanted = count * share
-    if wanted == int(wanted):
-        return int(wanted)
-    draw = torch.rand((), generator=generator, device=generator.device)
-    return int(wanted) + int(float(draw) < wanted - int(wanted))

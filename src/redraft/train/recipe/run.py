@@ -22,6 +22,8 @@ class RunSettings:
     seed: int = 0
     dtype: str = "float32"
     compile: bool = False
+    capture: bool = True
+    """With `compile` on a GPU: launch the passes of a step as one CUDA graph, where the recipe allows it."""
     shard: bool = False
     """Spread weights, gradients and optimizer state over the processes (`fully_shard`) instead of copying them."""
     recompute: bool = False
