@@ -17,12 +17,12 @@ TOKENS, WIDTH, INNER, EXPERTS, TOP = 40, 64, 64, 5, 2
 class Case:
     """Random inputs; the last expert is never chosen, and the first one by most tokens."""
 
-    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, dtype: torch.dtype = torch.float32, top: int = TOP) -> None:
         torch.manual_seed(0)
         self.x = torch.randn(TOKENS, WIDTH).to(dtype).requires_grad_()
         first = (torch.rand(TOKENS) < 0.3).long()
-        self.index = torch.stack((first, 2 + torch.randint(2, (TOKENS,))), 1)
-        self.weight = torch.rand(TOKENS, TOP).requires_grad_()
+        self.index = torch.stack((first, 2 + torch.randint(2, (TOKENS,)), 1 - first)[:top], 1)
+        self.weight = torch.rand(TOKENS, top).requires_grad_()
         self.gate_up = torch.randn(EXPERTS, 2 * INNER, WIDTH).mul(0.2).to(dtype)
         self.down = torch.randn(EXPERTS, WIDTH, INNER).mul(0.2).to(dtype)
         self.slope = torch.randn(TOKENS, WIDTH).to(dtype)
@@ -37,15 +37,17 @@ class Case:
             torch.testing.assert_close(a, b, atol=tolerance, rtol=tolerance)
 
 
-def test_trained_weights_get_the_gradients_of_the_definition() -> None:
-    case = Case()
+@pytest.mark.parametrize("top", [module.FUSED, module.FUSED + 1])
+def test_trained_weights_get_the_gradients_of_the_definition(top: int) -> None:
+    case = Case(top=top)
     ours, theirs = ([w.clone().requires_grad_() for w in (case.gate_up, case.down)] for _ in range(2))
     found = routed_experts(case.x, case.index, case.weight, *ours)
     case.same(found, eager.experts(case.x, case.index, case.weight, *theirs), *zip(ours, theirs, strict=True))
 
 
-def test_frozen_weights_leave_the_other_gradients_as_they_are() -> None:
-    case = Case()
+@pytest.mark.parametrize("top", [module.FUSED, module.FUSED + 1])
+def test_frozen_weights_leave_the_other_gradients_as_they_are(top: int) -> None:
+    case = Case(top=top)
     weights = (case.x, case.index, case.weight, case.gate_up, case.down)
     case.same(routed_experts(*weights), eager.experts(*weights))
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from redraft.kernels.eager import gelu_gate
+from redraft.kernels.triton.rows import sum_rows, sum_rows_eager, take_rows
 from redraft.model.moe import Router
 from redraft.train.frozen import Frozen, Weights, dense
 
@@ -126,17 +127,17 @@ class _FrozenExperts(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, order: Tensor, token: Tensor, inverse: Tensor, ends: Tensor,
         gate_up: Weights, down: Weights,
     ) -> Tensor:  # fmt: skip
-        inner = _grouped(x[token], dense(gate_up, x.dtype).mT, ends)  # [R,2I]
+        inner = _grouped(_taken(x, token, inverse), dense(gate_up, x.dtype).mT, ends)  # [R,2I]
         out = _grouped(gelu_gate(*inner.chunk(2, -1)), dense(down, x.dtype).mT, ends)  # [R,D]
         ctx.gate_up, ctx.down = gate_up, down
         ctx.save_for_backward(inner, weight, order, token, inverse, ends)
-        return _sum_of_rows(out, inverse, weight)
+        return _summed(out, inverse, weight)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         inner, weight, order, token, inverse, ends = ctx.saved_tensors
         gate, up = inner.chunk(2, -1)
-        rows = gradients[0][token]  # [R,D]
+        rows = _taken(gradients[0], token, inverse)  # [R,D]
         d_hidden = _grouped(rows, dense(ctx.down, rows.dtype), ends)  # [R,I], before the expert's weight
         activated = F.gelu(gate, approximate="tanh")
         d_weight = (activated.float() * up * d_hidden).sum(-1)[inverse]
@@ -144,7 +145,7 @@ class _FrozenExperts(torch.autograd.Function):
         d_gate = torch.ops.aten.gelu_backward(d_hidden * up, gate, approximate="tanh")
         d_inner = torch.cat((d_gate, d_hidden * activated), -1)
         d_rows = _grouped(d_inner, dense(ctx.gate_up, rows.dtype), ends)
-        return _sum_of_rows(d_rows, inverse), d_weight, *(None,) * 6
+        return _summed(d_rows, inverse), d_weight, *(None,) * 6
 
 
 class Sorting(NamedTuple):
@@ -175,16 +176,18 @@ def sort_by_expert(index: Tensor, count: int) -> Sorting:
     return Sorting(order, token, inverse.view_as(index), ends)
 
 
-def _sum_of_rows(rows: Tensor, inverse: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Of every token's K rows, by `inverse` [T,K], the sum, by fp32 `weight` [T,K] if given: [T,D].
+FUSED = 2
+"""So many rows of a token a compiler may read once for every use that it finds; more are read once, by own kernels."""
 
-    Row by row, and not as a reduction over K: then a compiler reads rows as wholes.
-    """
-    total = torch.zeros((), dtype=torch.promote_types(rows.dtype, torch.float32), device=rows.device)
-    for slot in range(inverse.shape[1]):
-        row = rows[inverse[:, slot]].to(total.dtype)
-        total = total + (row if weight is None else row * weight[:, slot, None])
-    return total.to(rows.dtype)
+
+def _taken(x: Tensor, token: Tensor, inverse: Tensor) -> Tensor:
+    """The tokens x [T,D] as rows [R,D]."""
+    return x[token] if inverse.shape[1] <= FUSED else take_rows(x, token)
+
+
+def _summed(rows: Tensor, inverse: Tensor, weight: Tensor | None = None) -> Tensor:
+    """The sums of the tokens' rows, by fp32 `weight` [T,K] if given: [T,D]."""
+    return (sum_rows_eager if inverse.shape[1] <= FUSED else sum_rows)(rows, inverse, weight)
 
 
 class _Dispatch(torch.autograd.Function):
@@ -193,12 +196,12 @@ class _Dispatch(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, token: Tensor, inverse: Tensor) -> Tensor:
         ctx.save_for_backward(inverse)
-        return x[token]
+        return _taken(x, token, inverse)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (inverse,) = ctx.saved_tensors
-        return _sum_of_rows(gradients[0], inverse), None, None
+        return _summed(gradients[0], inverse), None, None
 
 
 class _Combine(torch.autograd.Function):
@@ -207,12 +210,12 @@ class _Combine(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, y: Tensor, weight: Tensor, order: Tensor, token: Tensor, inverse: Tensor) -> Tensor:
         ctx.save_for_backward(y, weight, order, token, inverse)
-        return _sum_of_rows(y, inverse, weight)
+        return _summed(y, inverse, weight)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         gradient = gradients[0]
         y, weight, order, token, inverse = ctx.saved_tensors
-        d_y = gradient[token] * weight.flatten()[order, None]
+        d_y = _taken(gradient, token, inverse) * weight.flatten()[order, None]
         d_weight = (y[inverse].to(weight.dtype) * gradient[:, None]).sum(-1)
         return d_y.to(y.dtype), d_weight, None, None, None

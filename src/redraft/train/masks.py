@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from redraft.kernels.triton.language import roomy
 from redraft.train.batch import Batch
 from redraft.train.compiling import compiled_if
 from redraft.train.parted_attention import parted_attention
@@ -153,6 +154,15 @@ class MaskBuilder:
 WIDEST_SPARSE = 256
 """Heads wider than this do not fit the block-sparse kernels."""
 
+TILES: dict[int, dict[str, Any]] = {
+    256: {
+        "bwd_BLOCK_M1": 64, "bwd_BLOCK_N1": 64, "bwd_BLOCK_M2": 64, "bwd_BLOCK_N2": 64,
+        "bwd_num_warps": 8, "bwd_num_stages": 2,
+    },
+}  # fmt: skip
+"""Options of the block-sparse kernels by head width, where another choice than the library's is faster: on an H200 the
+way back through heads of 256 by a quarter."""
+
 
 def masked_attention(
     q: Tensor, k: Tensor, v: Tensor, past: tuple[Tensor, Tensor] | None, mask: Mask, *, compiled: bool
@@ -164,4 +174,6 @@ def masked_attention(
     if past is not None:
         k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)  # [B,G,T+Q,H]
     flex: Callable[..., Any] = compiled_if(flex_attention, compiled)
-    return flex(q, k, v, block_mask=mask, scale=1.0, enable_gqa=True).transpose(1, 2).flatten(2)
+    options = TILES.get(q.shape[-1]) if roomy(q.device) else None
+    out = flex(q, k, v, block_mask=mask, scale=1.0, enable_gqa=True, kernel_options=options)
+    return out.transpose(1, 2).flatten(2)

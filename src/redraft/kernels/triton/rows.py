@@ -1,0 +1,89 @@
+"""Rows of a matrix to where experts want them, and the sums of each token's rows back: for training.
+
+A compiler would fuse both into the norms around them, and then read every gathered row once per use. Shapes: T tokens,
+K experts per token, R = T*K rows sorted by expert, D width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from redraft.kernels.triton.language import cdiv, jit, tl, use_triton
+
+BLOCK = 1024
+
+
+@torch.library.custom_op("redraft::take_rows", mutates_args=())
+def take_rows(x: Tensor, row: Tensor) -> Tensor:
+    """x [T,D], numbers `row` [R] -> x[row] [R,D]."""
+    if not use_triton(x):
+        return x[row]
+    x = x.contiguous()
+    out = x.new_empty(len(row), x.shape[1])
+    take_kernel[len(row), cdiv(x.shape[1], BLOCK)](x, row, out, x.shape[1], BLOCK=BLOCK)
+    return out
+
+
+@take_rows.register_fake
+def _(x: Tensor, row: Tensor) -> Tensor:
+    return x.new_empty(len(row), x.shape[1])
+
+
+@torch.library.custom_op("redraft::sum_rows", mutates_args=())
+def sum_rows(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
+    """rows [R,D], each token's places among them [T,K], fp32 weights [T,K] or none -> weighted sums [T,D].
+
+    Summed one after the other in fp32 (fp64 for fp64), rounded once.
+    """
+    if not use_triton(rows) or rows.dtype == torch.float64:
+        return sum_rows_eager(rows, place, weight)
+    rows, place = rows.contiguous(), place.contiguous()
+    tokens, slots = place.shape
+    out = rows.new_empty(tokens, rows.shape[1])
+    weights = rows if weight is None else weight.contiguous()  # never read where there are none
+    sum_kernel[tokens, cdiv(rows.shape[1], BLOCK)](
+        rows, place, weights, out, rows.shape[1], SLOTS=slots, WEIGHTED=weight is not None, BLOCK=BLOCK
+    )
+    return out
+
+
+@sum_rows.register_fake
+def _(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
+    return rows.new_empty(len(place), rows.shape[1])
+
+
+@jit
+def take_kernel(x, row, out, width, BLOCK: tl.constexpr):
+    """One block of one row."""
+    target = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    source = tl.load(row + target).to(tl.int64)
+    tl.store(out + target * width + column, tl.load(x + source * width + column, mask=column < width),
+             mask=column < width)  # fmt: skip
+
+
+@jit
+def sum_kernel(
+    rows, place, weight, out, width, SLOTS: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """One block of one token's sum."""
+    token = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for slot in tl.static_range(SLOTS):
+        source = tl.load(place + token * SLOTS + slot).to(tl.int64)
+        line = tl.load(rows + source * width + column, mask=column < width, other=0.0).to(tl.float32)
+        if WEIGHTED:
+            line *= tl.load(weight + token * SLOTS + slot)
+        total += line
+    tl.store(out + token * width + column, total.to(out.dtype.element_ty), mask=column < width)
+
+
+def sum_rows_eager(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
+    """`sum_rows` in plain PyTorch."""
+    total = torch.zeros((), dtype=torch.promote_types(rows.dtype, torch.float32), device=rows.device)
+    for slot in range(place.shape[1]):
+        line = rows[place[:, slot]].to(total.dtype)
+        total = total + (line if weight is None else line * weight[:, slot, None])
+    return total.to(rows.dtype)
