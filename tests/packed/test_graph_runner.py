@@ -10,7 +10,7 @@ from redraft.config import GenerationSettings, ModelConfig
 from redraft.constraints.pins import Allowed
 from redraft.diffusion.schedule import temperature
 from redraft.engine.adapters import RunnerByAdapter
-from redraft.engine.graph_runner import GraphRunner
+from redraft.engine.graph_runner import BUCKETS, GraphRunner
 from redraft.engine.graph_step import working_bytes
 from redraft.engine.work import Denoise, Drafted, Encode, Limits
 from redraft.errors import SettingError
@@ -177,3 +177,23 @@ def test_working_memory_of_the_26b_model_is_bounded() -> None:
     one, sixteen, most = (working_bytes(config, segments, 2) / 1e9 for segments in (1, 16, 32))
     assert one < 0.6
     assert 1.5 < sixteen < most < 3.5
+
+
+@pytest.mark.parametrize(("slots", "most"), [(3, 6), (5, 12), (40, 32)])
+def test_warming_up_captures_what_all_slots_can_need(
+    packed: PackedTransformer, monkeypatch: pytest.MonkeyPatch, slots: int, most: int
+) -> None:
+    """Commits and canvases of all slots, of the base and of every adapter, and nothing without graphs."""
+    captured = []
+    monkeypatch.setattr("torch.cuda.graph_pool_handle", lambda: "pool")
+    monkeypatch.setattr(
+        "redraft.engine.graph_runner.CapturedStep",
+        lambda buffers, step, pool: captured.append(len(buffers.host["kind"])),
+    )
+    limits = replace(new_runner(packed).limits, slots=slots)
+    runner = GraphRunner(packed, limits, graphs=True)
+    RunnerByAdapter(runner, {"other": runner.beside(packed)}).warm_up()
+    sizes = [size for size in BUCKETS if size <= most]
+    assert captured == [*sizes, *sizes]
+    GraphRunner(packed, limits, graphs=False).warm_up()
+    assert len(captured) == 2 * len(sizes)

@@ -1,10 +1,12 @@
 """Plain HTTP: who may come in, what is too large, what errors look like, and what the server tells about itself."""
 
+import asyncio
 import functools
 import json
 import signal
 import socket
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,8 +18,12 @@ import psutil
 import pytest
 from serving import ScriptedEngine, ServerProcess, scripted_server, server_process
 
+from redraft.engine.runner import EagerRunner
+from redraft.engine.settings import EngineSettings
 from redraft.errors import EngineError, QueueFullError
 from redraft.llm import LLM
+from redraft.serve.service import Service
+from redraft.serve.settings import ServeSettings
 
 CHAT = {"model": "random", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16, "seed": 1}
 
@@ -32,6 +38,23 @@ def test_health_ready_and_models(http: httpx.Client) -> None:
     assert http.get("/health").json() == {"status": "ok", "phase": "ready", "version": "0.1.0"}
     assert http.get("/ready").json() == {"status": "ready"}
     assert [model["id"] for model in http.get("/v1/models").json()["data"]] == ["random", "gpt-4o"]
+
+
+def test_nobody_is_let_in_before_the_engine_is_warm(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the model's own thread, where everything runs that touches it."""
+    service = Service(ServeSettings(names=("random",), engine=EngineSettings(slots=2)))
+    seen = []
+    monkeypatch.setattr(
+        EagerRunner, "warm_up", lambda self: seen.append((service.phase, threading.current_thread().name))
+    )
+
+    async def life() -> None:
+        await service.load(lambda: llm)
+        assert service.phase == "ready"
+        await service.stop(0)
+
+    asyncio.run(life())
+    assert seen == [("loading", "redraft-engine")]
 
 
 def test_it_answers_503_while_it_loads(folder: Path) -> None:

@@ -32,6 +32,11 @@ class RunnerByAdapter:
         """See `work.Runner.release`."""
         self._first.release(slot)
 
+    def warm_up(self) -> None:
+        """See `work.Runner.warm_up`."""
+        for runner in self._runners.values():
+            runner.warm_up()
+
     def run(self, work: Sequence[Segment]) -> list[Drafted]:
         """See `work.Runner.run`."""
         drafted = {}

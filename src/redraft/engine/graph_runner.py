@@ -1,8 +1,8 @@
 """The runner for GPUs: a whole step of many requests as one CUDA graph.
 
 There is one graph for each number of segments in `BUCKETS`; a forward takes the smallest that holds it, and the rest
-are unused segments, which cost next to nothing. Graphs are captured when first needed and share their memory. A step
-costs the host one small copy in each direction, inside the graph, and one wait.
+are unused segments, which cost next to nothing. Graphs are captured by `warm_up`, or when first needed, and share their
+memory. A step costs the host one small copy in each direction, inside the graph, and one wait.
 
 Canvases with a constraint, and those whose log-probabilities are asked for, take the same graph through the model;
 their sampling runs outside it.
@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -82,15 +82,28 @@ class GraphRunner:
         self.assign(slot, (), ())
 
     @torch.inference_mode()
+    def warm_up(self) -> None:
+        """See `engine.work.Runner`: captures a graph of every size that commits and canvases of all slots can need."""
+        most = min(2 * self._limits.slots, BUCKETS[-1])
+        if self._graphs:
+            with self._on_device():
+                for size in BUCKETS[: BUCKETS.index(_bucket(most)) + 1]:
+                    self.bucket(size)
+
+    @torch.inference_mode()
     def run(self, work: Sequence[Segment]) -> list[Drafted]:
         """See `engine.work.Runner`."""
         parts = [part for segment in work for part in self._parts(segment)]
         drafted: list[Drafted] = []
-        device = self.model.device
-        with torch.cuda.device(device) if device.type == "cuda" else nullcontext():  # kernels go to the current one
+        with self._on_device():
             for first in range(0, len(parts), BUCKETS[-1]):
                 drafted += self._forward(parts[first : first + BUCKETS[-1]])
         return drafted
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        """Kernels are launched on the current device."""
+        device = self.model.device
+        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
     def _parts(self, segment: Segment) -> Iterator[Segment]:
         """A segment, or the pieces of a long Encode: keys are written before anything attends, so they are as good."""
@@ -122,7 +135,7 @@ class GraphRunner:
 
     def bucket(self, segments: int) -> CapturedStep:
         """The step that takes so many segments, captured when it is first asked for."""
-        size = next(size for size in BUCKETS if size >= segments)
+        size = _bucket(segments)
         return self._steps.get(size) or self._new_bucket(size)
 
     def _new_bucket(self, segments: int) -> CapturedStep:
@@ -197,6 +210,11 @@ class GraphRunner:
         seeds = torch.full((1,), part.seed, dtype=torch.long, device=self.model.device)  # a copy would be waited for
         both = draw(seeds, part.canvas_index, part.step, part.length, self.model.config.vocab_size, purpose)
         return Draws(both.uniform[0], both.tokens[0])
+
+
+def _bucket(segments: int) -> int:
+    """The smallest of `BUCKETS` that holds so many segments."""
+    return next(size for size in BUCKETS if size >= segments)
 
 
 def _samples_outside(part: Segment) -> bool:

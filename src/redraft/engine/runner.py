@@ -57,6 +57,9 @@ class EagerRunner:
         """See `work.Runner.release`."""
         self._slots.pop(slot, None)
 
+    def warm_up(self) -> None:
+        """See `work.Runner.warm_up`; there is nothing to do."""
+
     @torch.inference_mode()
     def run(self, work: Sequence[Segment]) -> list[Drafted]:
         """See `work.Runner.run`."""

@@ -141,6 +141,10 @@ class Runner(Protocol):
         """The request in `slot` is gone: forget its pages and what its canvas kept."""
         ...
 
+    def warm_up(self) -> None:
+        """Do now what the first forwards would otherwise have to wait for, such as compiling kernels."""
+        ...
+
     def run(self, work: Sequence[Segment]) -> list[Drafted]:
         """Run one forward; returns one result per Denoise, in the order of `work`.
 

@@ -43,9 +43,11 @@ class Service:
             self.phase = "ready"
 
     async def load(self, load: Callable[[], LLM]) -> None:
-        """Load the model in a thread, so that health checks are answered meanwhile."""
+        """Load the model in a thread and warm its engine up, so that health checks are answered meanwhile."""
         llm = await asyncio.to_thread(load)
-        engine = await asyncio.to_thread(lambda: AsyncEngine(llm.new_engine(self.settings.engine)))
+        inner = await asyncio.to_thread(llm.new_engine, self.settings.engine)
+        engine = AsyncEngine(inner)
+        await engine.run(inner.runner.warm_up)
         self.start(llm, engine)
 
     async def stop(self, grace: float) -> None:
