@@ -21,7 +21,7 @@ def train(
     rows: Annotated[int, typer.Option("--rows", metavar="N", help="Rows of a batch on each device.")] = 1,
     tokens: Annotated[int, typer.Option("--tokens", metavar="N", help="Clean tokens of a row.")] = 2048,
     canvases: Annotated[int, typer.Option("--canvases", metavar="N", help="Canvases of a row.")] = 8,
-    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Timed steps, behind four that warm up.")] = 5,
+    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Timed steps, behind those that warm up.")] = 5,
     keep: Annotated[
         bool, typer.Option("--keep-activations", metavar="", help="Keep all activations; faster, more memory.")
     ] = False,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from redraft.config import ModelConfig
 from redraft.errors import SettingError
@@ -31,7 +32,7 @@ from redraft.train.two_stream import TwoStream
 
 STD = 0.02
 WARM = WARM_UP + 1
-"""Steps before those that are timed; the last of them captures."""
+"""Steps before those that are timed, at least; the last of them captures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,21 +120,25 @@ def _random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype)
 def _timed(
     batch_pass: Pass, masters: Masters, recipe: Recipe, steps: int, device: torch.device, world: World
 ) -> tuple[float, list[float]]:
-    """Mean seconds of a step, behind `WARM` that warm up, and all losses."""
+    """Mean seconds of a step, behind those that warm up, and the losses of the timed ones."""
     batches = [random_batch(recipe, 2 * world.rank + seed).to(device) for seed in range(2)]
-    losses, started = [], 0.0
-    for number in range(steps + WARM):
-        if number == WARM:
-            _wait(device)
-            world.wait()
-            started = time.perf_counter()
+
+    def step(number: int) -> Tensor:
         masters.refresh()
         outcome = batch_pass.gradients(batches[number % 2], 0, number)
         masters.gather()
         masters.step(number)
-        losses.append(outcome.loss.clone())
-    values = [float(loss) for loss in losses]
+        return outcome.loss.clone()
+
+    first = 0
+    while first < WARM or not all(batch_pass.is_settled(recipe.data.rows, 0, first + i) for i in range(steps)):
+        step(first)
+        first += 1
     _wait(device)
+    world.wait()
+    started = time.perf_counter()
+    losses = [step(number) for number in range(first, first + steps)]
+    values = [float(loss) for loss in losses]  # waits for the device
     return (time.perf_counter() - started) / steps, values
 
 

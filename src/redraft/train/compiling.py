@@ -8,12 +8,17 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
+SHAPES = 64
+"""Compiled graphs of one function: more than two layer kinds, two phases, two gradient modes and numbers of rows need.
+Beyond them, functions would silently run as they are written."""
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 @cache
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    torch._dynamo.config.recompile_limit = max(SHAPES, torch._dynamo.config.recompile_limit)  # type: ignore[attr-defined]
     return torch.compile(function, dynamic=False)
 
 

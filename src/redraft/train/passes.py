@@ -32,6 +32,10 @@ class EagerPass:
         """The losses of `batch` with the noise of (seed, step), to look at."""
         return self.stream(batch, seed, step)  # type: ignore[no-any-return]
 
+    def is_settled(self, rows: int, seed: int, step: int) -> bool:
+        """Whether the pass of (seed, step) over so many rows is launched as it will always be."""
+        return True
+
     def gradients(self, batch: Batch, seed: int, step: int) -> Outcome:
         """The same, and their gradients in `grad` of the weights."""
         outcome = self.losses(batch, seed, step)
@@ -65,12 +69,16 @@ class CapturedPass:
 
     def losses(self, batch: Batch, seed: int, step: int) -> Outcome:
         """See `EagerPass.losses`."""
-        capture = self._captures.get(self._conditioned(batch, seed, step))
+        capture = self._captures.get(self._stream.conditioned_rows(len(batch.tokens), seed, step))
         return self._replay(capture, batch, seed, step) if capture else self._eager.losses(batch, seed, step)
+
+    def is_settled(self, rows: int, seed: int, step: int) -> bool:
+        """See `EagerPass.is_settled`."""
+        return self._stream.conditioned_rows(rows, seed, step) in self._captures
 
     def gradients(self, batch: Batch, seed: int, step: int) -> Outcome:
         """See `EagerPass.gradients`."""
-        conditioned = self._conditioned(batch, seed, step)
+        conditioned = self._stream.conditioned_rows(len(batch.tokens), seed, step)
         if conditioned not in self._captures:
             self._passes[conditioned] += 1
             if self._passes[conditioned] <= WARM_UP:
@@ -81,9 +89,6 @@ class CapturedPass:
         for weight, gradient in capture.gradients:
             weight.grad = gradient
         return outcome
-
-    def _conditioned(self, batch: Batch, seed: int, step: int) -> int:
-        return self._stream.conditioned_rows(len(batch.tokens), seed, step)
 
     def _beside(self, batch: Batch, seed: int, step: int) -> Outcome:
         """On the stream that will be captured: what autograd keeps between passes belongs to one stream."""

@@ -70,8 +70,6 @@ class Trainer:
         self.step = 0
         self.batches = 0
         """Batches that all processes have trained on; the next one of this process is `batches + rank`."""
-        # Longer than the compiled graphs of two layer kinds, two phases and two gradient modes together.
-        torch._dynamo.config.recompile_limit = 64  # type: ignore[attr-defined]
 
     def build(self) -> None:
         """Make the model and its optimizer on the device; separate from `__init__` so that workers fork first."""
