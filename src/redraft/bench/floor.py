@@ -31,10 +31,10 @@ def _attention(config: ModelConfig, layer: int, prompt: int, length: int) -> int
     return 4 * config.num_attention_heads * config.layer_head_dim(layer) * length * (kept + length)
 
 
-def gemm_flops_per_second() -> float:
-    """The best rate of a square fp32 matrix product that a second of trying finds, with torch's current threads."""
-    left, right = torch.randn(_SIZE, _SIZE), torch.randn(_SIZE, _SIZE)
-    out = torch.empty(_SIZE, _SIZE)
+def gemm_flops_per_second(dtype: torch.dtype = torch.float32) -> float:
+    """The best rate of a square matrix product that a second of trying finds, with torch's current threads."""
+    left, right = torch.randn(_SIZE, _SIZE).to(dtype), torch.randn(_SIZE, _SIZE).to(dtype)
+    out = torch.empty(_SIZE, _SIZE, dtype=dtype)
     best, until = 0.0, time.perf_counter() + _SECONDS
     while time.perf_counter() < until:
         started = time.perf_counter()

@@ -42,6 +42,7 @@ def cpu(
     steps: Annotated[int, option("--steps", "Denoising steps of the canvas.", "N")] = 16,
     repetitions: Annotated[int, option("--repetitions", "Turns that each engine takes.", "N")] = 5,
     threads: Annotated[int | None, option("--threads", "Threads to use.", "N", default="torch's choice")] = None,
+    dtype: Annotated[str, option("--dtype", "auto, bfloat16 or float32.", "DTYPE")] = "float32",
     alone: Annotated[bool, option("--alone", "Measure Redraft only.")] = False,
     json: JsonAlone = False,
 ) -> None:
@@ -53,7 +54,7 @@ def cpu(
     from rich.progress import Progress
 
     at_least(1, threads=threads)
-    llm = ModelOptions(model=model, device="cpu", dtype="float32").load()
+    llm = ModelOptions(model=model, device="cpu", dtype=dtype).load()
     import torch
 
     from redraft.bench.cpu import measure
@@ -85,7 +86,7 @@ def _print(model: str, result: CpuResult) -> None:
 
     console = Console(highlight=False)
     console.print(f"{model}, one canvas of {result.canvas_length} tokens in {result.steps} steps behind "
-                  f"{result.prompt_tokens} prompt tokens, fp32", markup=False)  # fmt: skip
+                  f"{result.prompt_tokens} prompt tokens, {result.dtype}", markup=False)  # fmt: skip
     threads = f"{torch.get_num_threads()} threads"
     console.print(f"{processor()}, {threads}; {', '.join(f'{name} {number}' for name, number in versions().items())}\n")
     table = Table("committed tokens/s", box=None, pad_edge=False, padding=(0, 3, 0, 0))

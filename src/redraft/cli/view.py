@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
 from rich.console import Console, Group
@@ -12,6 +13,7 @@ from rich.text import Text
 
 from redraft.cli.answer import INTERRUPTED, Screen, Tally, follow
 from redraft.cli.canvas import Progress, Vocabulary, crop, draft_text, look_of, rate, status_line
+from redraft.cli.keyboard import silent_keyboard
 from redraft.cli.printable import printable
 from redraft.config import resolve_settings
 from redraft.diffusion.records import Commit, DenoiseStep, Record
@@ -110,19 +112,22 @@ class LiveScreen:
         self.lead, self._waiting = lead, waiting
         self._palette, self._glyphs = look_of(console)
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
+        self._keyboard = ExitStack()
         self._open_line = ""
         self._top = self._height = 0
         self._drawn = 0.0
 
     def __enter__(self) -> Self:
+        self._keyboard.enter_context(silent_keyboard())
         self._live.start()
         self._live.update(Text(self._waiting, "dim"), refresh=True)
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._live.stop()
-        if self._open_line:  # a failure came in between: what was committed stays
-            self._console.print(Text(self._open_line))
+        with self._keyboard:
+            self._live.stop()
+            if self._open_line:  # a failure came in between: what was committed stays
+                self._console.print(Text(self._open_line))
 
     def show(self, record: Record, tally: Tally) -> None:
         """Draw a step, or print what was committed."""
