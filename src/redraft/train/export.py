@@ -11,12 +11,15 @@ import torch
 
 from redraft.model import Transformer
 from redraft.model.adapters import save_adapter
+from redraft.model.folders import resolve_folder
 from redraft.model.weights import save_model
 from redraft.train.distributed import World
 from redraft.train.lora import collect
 from redraft.train.recipe import Recipe
 from redraft.train.sharding import ShardedWeights, TrainedWeights
 
+GENERATION = "generation_config.json"
+"""Sampling defaults of a model folder."""
 MODEL, ADAPTER = "model", "adapter"
 """Names of the folders within that of the run."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
@@ -37,13 +40,20 @@ def export_trained(recipe: Recipe, model: Transformer, weights: TrainedWeights, 
         if whole is not None:
             model = Transformer(recipe.model).to(torch.bfloat16)
             model.load_state_dict(whole)
-        export_model(model, folder, recipe.data.tokenizer)
+        export_model(model, folder, tokenizer=recipe.data.tokenizer, init=recipe.run.init)
 
 
-def export_model(model: Transformer, folder: Path, tokenizer: str) -> Path:
-    """Save `model` in bf16, with generation defaults and, if `tokenizer` names a folder, its tokenizer files."""
+def export_model(model: Transformer, folder: Path, *, tokenizer: str, init: str) -> Path:
+    """Save `model` in bf16, with generation defaults and, if `tokenizer` names a folder, its tokenizer files.
+
+    The defaults, schedule and end-of-text ids among them, stay those of the model `init` that training began with.
+    """
     save_model(copy.deepcopy(model).to(torch.bfloat16), folder)
-    (folder / "generation_config.json").write_text(json.dumps(_generation_config(model), indent=2) + "\n")
+    given = resolve_folder(init) / GENERATION if init else None
+    if given is not None and given.is_file():
+        shutil.copyfile(given, folder / GENERATION)
+    else:
+        (folder / GENERATION).write_text(json.dumps(_generation_config(model), indent=2) + "\n")
     for name in _TOKENIZER_FILES if tokenizer else ():
         source = Path(tokenizer) / name
         if source.is_file():
