@@ -193,7 +193,7 @@ def test_warming_up_captures_what_all_slots_can_need(
     limits = replace(new_runner(packed).limits, slots=slots)
     runner = GraphRunner(packed, limits, graphs=True)
     RunnerByAdapter(runner, {"other": runner.beside(packed)}).warm_up()
-    sizes = [size for size in BUCKETS if size <= most]
+    sizes = [size for size in reversed(BUCKETS) if size <= most]
     assert captured == [*sizes, *sizes]
     GraphRunner(packed, limits, graphs=False).warm_up()
     assert len(captured) == 2 * len(sizes)

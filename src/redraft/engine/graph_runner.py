@@ -83,11 +83,14 @@ class GraphRunner:
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """See `engine.work.Runner`: captures a graph of every size that commits and canvases of all slots can need."""
+        """See `engine.work.Runner`: captures a graph of every size that commits and canvases of all slots can need.
+
+        The largest comes first, so that the others fit into its memory.
+        """
         most = min(2 * self._limits.slots, BUCKETS[-1])
         if self._graphs:
             with self._on_device():
-                for size in BUCKETS[: BUCKETS.index(_bucket(most)) + 1]:
+                for size in reversed(BUCKETS[: BUCKETS.index(_bucket(most)) + 1]):
                     self.bucket(size)
 
     @torch.inference_mode()
