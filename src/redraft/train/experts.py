@@ -70,7 +70,7 @@ def routed_experts(
     out = product(hidden, down, ends)
     if change is not None:
         out = out + product(product(hidden, change.down_a, ends), change.down_b, ends) * change.scale
-    return _Combine.apply(out, weight, *sorting[:3])  # type: ignore[no-any-return]
+    return _Combine.apply(out, weight, sorting.order, sorting.token, sorting.inverse)  # type: ignore[no-any-return]
 
 
 class FrozenExperts(nn.Module):
@@ -177,7 +177,8 @@ def sort_by_expert(index: Tensor, count: int) -> Sorting:
 
 
 FUSED = 2
-"""So many rows of a token a compiler may read once for every use that it finds; more are read once, by own kernels."""
+"""Up to so many rows of a token are gathered by indexing, which a compiler fuses with the norms around it. It then
+reads them once per use, so that more of them are better moved by kernels of their own."""
 
 
 def _taken(x: Tensor, token: Tensor, inverse: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """Forward and backward pass of one batch: kernel by kernel, or captured once and launched as one CUDA graph.
 
 A step of a small model is thousands of kernels of a few microseconds, which a host launches no faster than a GPU runs
-them. In training no shape ever changes, so the whole pass can be captured. The numbers are the same, bit for bit.
+them. In training no shape ever changes, so the whole pass can be captured: the same kernels, with the same random
+numbers.
 """
 
 from __future__ import annotations
