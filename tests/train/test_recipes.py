@@ -124,16 +124,6 @@ def test_rollouts_need_a_first_pass() -> None:
         recipe_from_dict("test", raw)
 
 
-def test_version_4_rolls_out_only_what_has_one_answer() -> None:
-    third, fourth = (tomllib.loads((FOLDER / f"tiny_v{n}.toml").read_text(encoding="utf-8")) for n in (3, 4))
-    assert [s["name"] for s in fourth["data"]["sources"] if "rollout" in s] == ["sudoku", "tools", "foreign", "edits"]
-    for raw in (third, fourth):
-        raw["run"].pop("out")
-        for source in raw["data"]["sources"]:
-            assert source.pop("rollout", 0.5) == 0.5
-    assert third == fourth
-
-
 def test_a_recipe_takes_model_and_tokenizer_from_where_it_begins() -> None:
     raw = tomllib.loads((FOLDER / "nano.toml").read_text())
     raw["run"]["init"] = "tiny"

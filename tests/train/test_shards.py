@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from redraft.train.build.prompts import sample_prompts
 from redraft.train.shards import Document, ShardError, read_shard, write_shard
 
 
@@ -78,3 +79,12 @@ def test_only_uint16_vectors_are_documents(bad: np.ndarray) -> None:
 def test_a_prompt_cannot_exceed_its_document() -> None:
     with pytest.raises(ShardError, match="outside"):
         document([1, 2], 3)
+
+
+def test_a_sample_of_prompts_is_what_distillation_reads(tmp_path: Path) -> None:
+    write_shard(tmp_path / "chat.xz", [document([2, 10 + i, 30 + i], 2) for i in range(9)])
+    first, again = (sample_prompts(tmp_path / "chat.xz", tmp_path / name, 4) for name in ("a.jsonl", "b.jsonl"))
+    rows = [json.loads(line) for line in first.read_text().splitlines()]
+    assert first.read_text() == again.read_text()
+    assert len({row["prompt_ids"][1] for row in rows}) == 4
+    assert all(row == {"prompt_ids": [2, n], "answer_ids": [n + 20]} for row in rows for n in row["prompt_ids"][1:])

@@ -76,3 +76,15 @@ def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Tensor, down: Ten
         y = F.linear(gelu_gate(gate, up), down[expert])
         out.index_add_(0, token, (y * weight[token, slot, None]).to(out.dtype))
     return out
+
+
+def sum_rows(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
+    """rows [R,D], each token's places among them [T,K], fp32 weights [T,K] or none -> weighted sums [T,D].
+
+    Summed one after the other in fp32 (fp64 for fp64), rounded once.
+    """
+    total = torch.zeros((), dtype=torch.promote_types(rows.dtype, torch.float32), device=rows.device)
+    for slot in range(place.shape[1]):
+        line = rows[place[:, slot]].to(total.dtype)
+        total = total + (line if weight is None else line * weight[:, slot, None])
+    return total.to(rows.dtype)

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from redraft.kernels.eager import gelu_gate
-from redraft.kernels.triton.rows import sum_rows, sum_rows_eager, take_rows
+from redraft.kernels import eager
 from redraft.model.moe import Router
 from redraft.train.frozen import Frozen, Weights, dense
+from redraft.train.rows import sum_rows, take_rows
 
 
 def choose(router: Router, probabilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -66,7 +66,7 @@ def routed_experts(
     inner = product(rows, gate_up, ends)
     if change is not None:
         inner = inner + product(product(rows, change.gate_up_a, ends), change.gate_up_b, ends) * change.scale
-    hidden = gelu_gate(*inner.chunk(2, -1))
+    hidden = eager.gelu_gate(*inner.chunk(2, -1))
     out = product(hidden, down, ends)
     if change is not None:
         out = out + product(product(hidden, change.down_a, ends), change.down_b, ends) * change.scale
@@ -128,7 +128,7 @@ class _FrozenExperts(torch.autograd.Function):
         gate_up: Weights, down: Weights,
     ) -> Tensor:  # fmt: skip
         inner = _grouped(_taken(x, token, inverse), dense(gate_up, x.dtype).mT, ends)  # [R,2I]
-        out = _grouped(gelu_gate(*inner.chunk(2, -1)), dense(down, x.dtype).mT, ends)  # [R,D]
+        out = _grouped(eager.gelu_gate(*inner.chunk(2, -1)), dense(down, x.dtype).mT, ends)  # [R,D]
         ctx.gate_up, ctx.down = gate_up, down
         ctx.save_for_backward(inner, weight, order, token, inverse, ends)
         return _summed(out, inverse, weight)
@@ -188,7 +188,7 @@ def _taken(x: Tensor, token: Tensor, inverse: Tensor) -> Tensor:
 
 def _summed(rows: Tensor, inverse: Tensor, weight: Tensor | None = None) -> Tensor:
     """The sums of the tokens' rows, by fp32 `weight` [T,K] if given: [T,D]."""
-    return (sum_rows_eager if inverse.shape[1] <= FUSED else sum_rows)(rows, inverse, weight)
+    return (eager.sum_rows if inverse.shape[1] <= FUSED else sum_rows)(rows, inverse, weight)
 
 
 class _Dispatch(torch.autograd.Function):

@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-from redraft.kernels.triton.language import roomy
 from redraft.train.batch import Batch
 from redraft.train.compiling import compiled_if
 from redraft.train.parted_attention import parted_attention
@@ -174,6 +173,14 @@ def masked_attention(
     if past is not None:
         k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)  # [B,G,T+Q,H]
     flex: Callable[..., Any] = compiled_if(flex_attention, compiled)
-    options = TILES.get(q.shape[-1]) if roomy(q.device) else None
-    out = flex(q, k, v, block_mask=mask, scale=1.0, enable_gqa=True, kernel_options=options)
+    out = flex(q, k, v, block_mask=mask, scale=1.0, enable_gqa=True, kernel_options=_tiles(q))
     return out.transpose(1, 2).flatten(2)
+
+
+def _tiles(q: Tensor) -> dict[str, Any] | None:
+    """Options for these queries, where a multiprocessor has room for them."""
+    if not q.is_cuda:
+        return None
+    from redraft.kernels.triton.language import roomy  # Triton is imported where there is a GPU
+
+    return TILES.get(q.shape[-1]) if roomy(q.device) else None

@@ -4,6 +4,7 @@ import pytest
 import torch
 from making import normal
 
+from redraft.kernels import eager
 from redraft.kernels.triton import rows as moved
 
 
@@ -19,7 +20,7 @@ def test_rows_are_taken_and_summed(width: int, dtype: torch.dtype) -> None:
     assert torch.equal(taken, x[token])
     assert torch.equal(taken[place], x[:, None].expand(-1, slots, -1))
     for factors in (weight, None):
-        expected = moved.sum_rows_eager(taken, place, factors)
+        expected = eager.sum_rows(taken, place, factors)
         whole = taken[place].double() * (1.0 if factors is None else factors.double()[..., None])
         torch.testing.assert_close(
             expected, whole.sum(1).to(dtype), rtol=2e-3 if dtype == torch.float16 else 1e-5, atol=1e-5

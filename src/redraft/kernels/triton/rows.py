@@ -1,4 +1,4 @@
-"""Rows of a matrix to where experts want them, and the sums of each token's rows back: for training.
+"""Rows of a matrix to where experts want them, and the sums of each token's rows back: for training (`train/rows.py`).
 
 A compiler would fuse both into the norms around them, and then read every gathered row once per use. Shapes: T tokens,
 K experts per token, R = T*K rows sorted by expert, D width.
@@ -9,12 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from redraft.kernels import eager
 from redraft.kernels.triton.language import cdiv, jit, tl, use_triton
 
 BLOCK = 1024
 
 
-@torch.library.custom_op("redraft::take_rows", mutates_args=())
 def take_rows(x: Tensor, row: Tensor) -> Tensor:
     """x [T,D], numbers `row` [R] -> x[row] [R,D]."""
     if not use_triton(x):
@@ -25,19 +25,10 @@ def take_rows(x: Tensor, row: Tensor) -> Tensor:
     return out
 
 
-@take_rows.register_fake
-def _(x: Tensor, row: Tensor) -> Tensor:
-    return x.new_empty(len(row), x.shape[1])
-
-
-@torch.library.custom_op("redraft::sum_rows", mutates_args=())
 def sum_rows(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
-    """rows [R,D], each token's places among them [T,K], fp32 weights [T,K] or none -> weighted sums [T,D].
-
-    Summed one after the other in fp32 (fp64 for fp64), rounded once.
-    """
+    """What `eager.sum_rows` defines."""
     if not use_triton(rows) or rows.dtype == torch.float64:
-        return sum_rows_eager(rows, place, weight)
+        return eager.sum_rows(rows, place, weight)
     rows, place = rows.contiguous(), place.contiguous()
     tokens, slots = place.shape
     out = rows.new_empty(tokens, rows.shape[1])
@@ -46,11 +37,6 @@ def sum_rows(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
         rows, place, weights, out, rows.shape[1], SLOTS=slots, WEIGHTED=weight is not None, BLOCK=BLOCK
     )
     return out
-
-
-@sum_rows.register_fake
-def _(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
-    return rows.new_empty(len(place), rows.shape[1])
 
 
 @jit
@@ -78,12 +64,3 @@ def sum_kernel(
             line *= tl.load(weight + token * SLOTS + slot)
         total += line
     tl.store(out + token * width + column, total.to(out.dtype.element_ty), mask=column < width)
-
-
-def sum_rows_eager(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
-    """`sum_rows` in plain PyTorch."""
-    total = torch.zeros((), dtype=torch.promote_types(rows.dtype, torch.float32), device=rows.device)
-    for slot in range(place.shape[1]):
-        line = rows[place[:, slot]].to(total.dtype)
-        total = total + (line if weight is None else line * weight[:, slot, None])
-    return total.to(rows.dtype)

@@ -17,12 +17,13 @@ from typing import Any
 from redraft.errors import InputError
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
-from redraft.train.build import chat, edits, english, infill_eval, python_code, sudoku, tokenizer, tools
+from redraft.train.build import chat, edits, english, infill_eval, prompts, python_code, sudoku, tokenizer, tools
 from redraft.train.build.encoding import load_tokenizer
 from redraft.train.build.sources import DEFAULT_CACHE, TOOL_WHEELS, wheel
 from redraft.train.build.tools import Shares
 
 _PACKAGE = Path(__file__).parents[2]
+_PROMPTS = 1200
 _SUDOKU_PUZZLES, _TOOL_DOCUMENTS, _CHAT_DOCUMENTS, _EDIT_DOCUMENTS = 120_000, 163_000, 120_000, 150_000
 _FOREIGN = Shares(api=0.0, invented=0.3, foreign=1.0)
 """Tools whose names are made up, so that only descriptions say what they are for."""
@@ -86,6 +87,10 @@ def _chat(settings: Settings) -> list[Path]:
     return [path]
 
 
+def _chat_prompts(settings: Settings) -> list[Path]:
+    return [prompts.sample_prompts(settings.out / "chat.xz", settings.out / "chat_prompts.jsonl", _PROMPTS)]
+
+
 def _edits(settings: Settings) -> list[Path]:
     folder = settings.tokenizer.parent
     path = edits.build(settings.out / "edits.xz", _EDIT_DOCUMENTS, cache=settings.cache,
@@ -107,6 +112,7 @@ BUILDERS: Mapping[str, Builder] = {
     "tools": _tools,
     "tools_foreign": _tools_foreign,
     "chat": _chat,
+    "chat_prompts": _chat_prompts,
     "edits": _edits,
     "edit_items": _edit_items,
 }

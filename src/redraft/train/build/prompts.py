@@ -1,0 +1,20 @@
+"""Prompts for `redraft distill`: a sample of what a shard's documents ask, in the tokens that training has seen."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+from redraft.train.jsonl import ANSWER_IDS, PROMPT_IDS
+from redraft.train.shards import read_shard
+
+
+def sample_prompts(shard: Path, out: Path, count: int, *, seed: int = 1) -> Path:
+    """Write `count` documents of `shard`, drawn without repetition, to the JSON-lines file `out`."""
+    documents = read_shard(shard)
+    with out.open("w", encoding="utf-8") as file:
+        for index in random.Random(seed).sample(range(len(documents)), count):
+            tokens, split = documents[index].tokens.tolist(), documents[index].prompt_length
+            file.write(json.dumps({PROMPT_IDS: tokens[:split], ANSWER_IDS: tokens[split:]}) + "\n")
+    return out
