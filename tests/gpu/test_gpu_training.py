@@ -9,19 +9,12 @@ from torch import Tensor
 from redraft.config import FULL, SLIDING, ModelConfig
 from redraft.model import Transformer
 from redraft.model.initialise import initialise
+from redraft.train import recipe as tables
 from redraft.train.lora import adapt
 from redraft.train.optimizer import Masters
 from redraft.train.passes import CapturedPass, EagerPass, pass_for
 from redraft.train.probe import random_batch
-from redraft.train.recipe import (
-    DataSettings,
-    LoraSettings,
-    ObjectiveSettings,
-    OptimizerSettings,
-    Recipe,
-    RunSettings,
-    SourceSettings,
-)
+from redraft.train.recipe import LoraSettings, Recipe
 from redraft.train.two_stream import TwoStream
 
 pytestmark = [
@@ -42,12 +35,12 @@ def recipe_for(rows: int, lora: LoraSettings | None) -> Recipe:
     return Recipe(
         name="test",
         model=CONFIG,
-        data=DataSettings(rows=rows, tokens=256, canvases=2, sources=(
-            SourceSettings(name="random", kind="reverse", share=1.0, rollout=0.5),
+        data=tables.DataSettings(rows=rows, tokens=256, canvases=2, sources=(
+            tables.SourceSettings(name="random", kind="reverse", share=1.0, rollout=0.5),
         )),
-        objective=ObjectiveSettings(encoder_share=0.5, rollout_bound=(0.05, 1.0)),
-        optimizer=OptimizerSettings(steps=STEPS, learning_rate=1e-3),
-        run=RunSettings(
+        objective=tables.ObjectiveSettings(encoder_share=0.5, rollout_bound=(0.05, 1.0)),
+        optimizer=tables.OptimizerSettings(steps=STEPS, learning_rate=1e-3),
+        run=tables.RunSettings(
             out="unused", init="random" if lora else "", dtype="bfloat16", compile=True, recompute=lora is not None
         ),
         lora=lora,

@@ -16,9 +16,9 @@ def take_rows(x: Tensor, row: Tensor) -> Tensor:
     """x [T,D], numbers `row` [R] -> x[row] [R,D]."""
     if not x.is_cuda:
         return x[row]
-    from redraft.kernels.triton import rows as kernels
+    from redraft.kernels.triton import rows as launches
 
-    return kernels.take_rows(x, row)
+    return launches.take_rows(x, row)
 
 
 @take_rows.register_fake
@@ -31,9 +31,9 @@ def sum_rows(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
     """What `eager.sum_rows` defines."""
     if not rows.is_cuda:
         return eager.sum_rows(rows, place, weight)
-    from redraft.kernels.triton import rows as kernels
+    from redraft.kernels.triton import rows as launches
 
-    return kernels.sum_rows(rows, place, weight)
+    return launches.sum_rows(rows, place, weight)
 
 
 @sum_rows.register_fake
