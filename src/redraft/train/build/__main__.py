@@ -20,13 +20,18 @@ from redraft.text.tokenizer import Tokenizer
 from redraft.train.build import chat, edits, english, infill_eval, prompts, python_code, sudoku, tokenizer, tools
 from redraft.train.build.encoding import load_tokenizer
 from redraft.train.build.sources import DEFAULT_CACHE, TOOL_WHEELS, wheel
+from redraft.train.build.tool_composed import reserved_words
 from redraft.train.build.tools import Shares
+from redraft.train.build.wordnet import read_lexicon
 
 _PACKAGE = Path(__file__).parents[2]
 _PROMPTS = 1200
-_SUDOKU_PUZZLES, _TOOL_DOCUMENTS, _CHAT_DOCUMENTS, _EDIT_DOCUMENTS = 120_000, 163_000, 120_000, 150_000
+_SUDOKU_PUZZLES, _CHAT_DOCUMENTS, _EDIT_DOCUMENTS = 120_000, 120_000, 150_000
+_TOOL_DOCUMENTS, _COMPOSED_DOCUMENTS = 163_000, 250_000
 _FOREIGN = Shares(api=0.0, invented=0.3, foreign=1.0)
 """Tools whose names are made up, so that only descriptions say what they are for."""
+_COMPOSED = Shares(api=0.0, invented=0.1, composed=0.65, none=0.06)
+"""Mostly tools that are drawn anew each time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,10 +77,15 @@ def _tools_foreign(settings: Settings) -> list[Path]:
     return [_tool_shard(settings, "tools_foreign.xz", seed=42, shares=_FOREIGN)]
 
 
-def _tool_shard(settings: Settings, name: str, **drawn: Any) -> Path:
+def _tools_composed(settings: Settings) -> list[Path]:
+    lexicon = read_lexicon(settings.cache, without=reserved_words())
+    return [_tool_shard(settings, "tools_composed.xz", _COMPOSED_DOCUMENTS, seed=43, shares=_COMPOSED, lexicon=lexicon)]
+
+
+def _tool_shard(settings: Settings, name: str, count: int = _TOOL_DOCUMENTS, **drawn: Any) -> Path:
     path, folder = settings.out / name, settings.tokenizer.parent
     google, aws = (wheel(name, version, settings.cache) for name, version in TOOL_WHEELS.items())
-    tools.build(path, _TOOL_DOCUMENTS, google_wheel=google, aws_wheel=aws, tokenizer=Tokenizer.from_folder(folder),
+    tools.build(path, count, google_wheel=google, aws_wheel=aws, tokenizer=Tokenizer.from_folder(folder),
                 template=ChatTemplate.from_folder(folder), **drawn)  # fmt: skip
     return path
 
@@ -111,6 +121,7 @@ BUILDERS: Mapping[str, Builder] = {
     "sudoku": _sudoku,
     "tools": _tools,
     "tools_foreign": _tools_foreign,
+    "tools_composed": _tools_composed,
     "chat": _chat,
     "chat_prompts": _chat_prompts,
     "edits": _edits,

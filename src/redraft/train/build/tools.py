@@ -27,6 +27,7 @@ from redraft.train.build.tool_api import (
     is_heldout,
     read_operations,
 )
+from redraft.train.build.tool_composed import compose_domains
 from redraft.train.build.tool_grammar import (
     Action,
     Request,
@@ -37,6 +38,7 @@ from redraft.train.build.tool_grammar import (
     training_actions,
 )
 from redraft.train.build.tool_values import Values, made_up_word
+from redraft.train.build.wordnet import Lexicon
 from redraft.train.shards import Document, write_shard
 
 NO_TOOL = "None of the available tools can do that."
@@ -74,20 +76,22 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Shares:
-    """How often each kind of item is drawn; the hand-written tools take what the first two leave."""
+    """How often each kind of item is drawn; hand-written tools take what API, invented and composed ones leave."""
 
     api: float = 0.28
     invented: float = 0.1
     parallel: float = 0.1
     none: float = 0.08
     system: float = 0.1
+    composed: float = 0.0
+    """Tools put together at random (:mod:`.tool_composed`)."""
     foreign: float = 0.0
     """Of the hand-written items, those whose names are made-up words wherever a description says what they mean."""
 
     def __post_init__(self) -> None:
         if (
-            min(self.api, self.invented, self.parallel, self.none, self.system, self.foreign) < 0
-            or self.api + self.invented > 1
+            min(vars(self).values()) < 0
+            or self.api + self.invented + self.composed > 1
             or self.parallel + self.none > 1
         ):
             raise ValueError("shares must be at least 0, and alternatives must not exceed 1 together")
@@ -104,7 +108,13 @@ class ItemSource:
     """An endless, seeded stream of items for one side of the split."""
 
     def __init__(
-        self, operations: Sequence[Operation], seed: int, *, evaluation: bool = False, shares: Shares | None = None
+        self,
+        operations: Sequence[Operation],
+        seed: int,
+        *,
+        evaluation: bool = False,
+        shares: Shares | None = None,
+        lexicon: Lexicon | None = None,
     ) -> None:
         self._rng = random.Random(seed)
         self._values = Values(self._rng, evaluation=evaluation)
@@ -113,6 +123,9 @@ class ItemSource:
         self._services = _by_service(kept)
         self._operations = kept
         self._shares = shares or Shares()
+        if self._shares.composed and lexicon is None:
+            raise ValueError("composed tools need a lexicon")
+        self._lexicon = lexicon
         self._chatter = _EVALUATION_SMALL_TALK if evaluation else _SMALL_TALK
 
     def draw(self) -> Item:
@@ -122,47 +135,48 @@ class ItemSource:
             return self._api_item(self._rng.choice(self._operations))
         if point < self._shares.api + self._shares.invented:
             return self._api_item(invented_operation(self._rng, self._values))
-        return self._grammar_item()
+        if self._lexicon and point < self._shares.api + self._shares.invented + self._shares.composed:
+            return self._grammar_item(compose_domains(self._rng, self._lexicon, 2))
+        return self._grammar_item(self._actions)
 
-    # Hand-written tools
+    # Hand-written and composed tools
 
-    def _grammar_item(self) -> Item:
-        action = self._rng.choice(self._actions)
-        tool = draw_tool(action, self._values)
+    def _grammar_item(self, actions: Sequence[Action]) -> Item:
+        tool = draw_tool(self._rng.choice(actions), self._values)
         point = self._rng.random()
         if point < self._shares.none:
-            return self._declining_item(tool)
+            return self._declining_item(tool, actions)
         if point < self._shares.none + self._shares.parallel:
-            return self._parallel_item(tool)
+            return self._parallel_item(tool, actions)
         request = draw_request(tool, self._values)
-        declared = self._with_distractors([tool], self._tool_count())
+        declared = self._with_distractors([tool], self._tool_count(), actions)
         item = self._item([t.declaration for t in declared], request.text, [(tool.name, request.arguments)])
         # No draw where nothing is to be renamed, so that older seeds give what they gave.
         rename = self._shares.foreign > 0 and self._rng.random() < self._shares.foreign
         return with_foreign_names(item, self._rng) if rename else item
 
-    def _parallel_item(self, tool: Tool) -> Item:
+    def _parallel_item(self, tool: Tool, actions: Sequence[Action]) -> Item:
         same = self._rng.random() < 0.5
-        other = tool if same else self._with_distractors([tool], 2)[1]
+        other = tool if same else self._with_distractors([tool], 2, actions)[1]
         requests = [draw_request(tool, self._values), draw_request(other, self._values)]
         needed = [tool] if same else [tool, other]
-        declared = self._with_distractors(needed, max(self._tool_count() - 1, len(needed)))
+        declared = self._with_distractors(needed, max(self._tool_count() - 1, len(needed)), actions)
         calls = [(tool.name, requests[0].arguments), (other.name, requests[1].arguments)]
         return self._item([t.declaration for t in declared], self._joined(requests), calls)
 
-    def _declining_item(self, tool: Tool) -> Item:
+    def _declining_item(self, tool: Tool, actions: Sequence[Action]) -> Item:
         text = self._small_talk() if self._rng.random() < 0.3 else draw_request(tool, self._values).text
         barred = _GENERAL_GROUPS | {tool.action.group}
-        pool = [action for action in self._actions if action.group not in barred]
+        pool = [action for action in actions if action.group not in barred]
         chosen = self._rng.sample(pool, min(self._tool_count(), len(pool)))
         return self._item([draw_tool(action, self._values).declaration for action in chosen], text, [])
 
-    def _with_distractors(self, tools: list[Tool], count: int) -> list[Tool]:
+    def _with_distractors(self, tools: list[Tool], count: int, actions: Sequence[Action]) -> list[Tool]:
         """``tools`` first, then others up to ``count``, half of them from the domain of the first."""
         declared = list(tools)
         while len(declared) < count:
-            near = [action for action in self._actions if action.domain == tools[0].action.domain]
-            candidate = draw_tool(self._rng.choice(near if self._rng.random() < 0.5 else self._actions), self._values)
+            near = [action for action in actions if action.domain == tools[0].action.domain]
+            candidate = draw_tool(self._rng.choice(near if self._rng.random() < 0.5 else actions), self._values)
             if all(candidate.action is not t.action and candidate.name != t.name for t in declared):
                 declared.append(candidate)
         return declared
@@ -306,9 +320,10 @@ def build(
     template: Renders,
     seed: int = 41,
     shares: Shares | None = None,
+    lexicon: Lexicon | None = None,
 ) -> int:
     """Writes a shard of ``n`` tool-call documents; returns its number of tokens."""
-    source = ItemSource(read_operations(google_wheel, aws_wheel), seed, shares=shares)
+    source = ItemSource(read_operations(google_wheel, aws_wheel), seed, shares=shares, lexicon=lexicon)
     made = list(documents(source, n, tokenizer, template))
     write_shard(out, made)
     return sum(len(document.tokens) for document in made)

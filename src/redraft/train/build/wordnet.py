@@ -1,0 +1,91 @@
+"""Words from WordNet, by what they mean: verbs that take an object, with their synonyms, and nouns by field.
+
+Only words that WordNet's own text corpus uses count, which leaves out most of the rare and the obsolete ones.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from redraft.train.build.sources import debian_files
+
+# Lexicographer files, https://wordnet.princeton.edu/documentation/lexnames5wn
+_THINGS = {5: "animal", 6: "artifact", 10: "communication", 13: "food", 17: "object", 20: "plant", 21: "possession",
+           27: "substance"}  # fmt: skip
+_ATTRIBUTES, _PERSONS, _BODY_VERBS = 7, 18, 29
+_SOMEBODY_DOES_SOMETHING = 8  # a sentence frame: "Somebody ----s something"
+_WORD = re.compile(r"[a-z]{3,10}")
+_LEAST_USES = {"thing": 1, "attribute": 1, "person": 3, "verb": 1}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lexicon:
+    """Verbs as sets of synonyms, and nouns: things, their attributes, and persons by role."""
+
+    verbs: tuple[tuple[str, ...], ...]
+    things: tuple[str, ...]
+    attributes: tuple[str, ...]
+    persons: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Synset:
+    file: int
+    words: tuple[tuple[str, int], ...]  # with each word's number within its file
+    frames: frozenset[int]
+
+
+def read_lexicon(cache: Path, *, without: Collection[str] = ()) -> Lexicon:
+    """The words of Debian's `wordnet-base`, except those in `without`."""
+    files = dict(debian_files("wordnet-base", cache, ("data.verb", "data.noun", "cntlist.rev")))
+    texts = {Path(name).name: text for name, text in files.items()}
+    uses = dict(_uses(texts["cntlist.rev"]))
+
+    def common(kind: str, synset: _Synset) -> tuple[str, ...]:
+        part = 2 if kind == "verb" else 1
+        found = (w for w, number in synset.words if uses.get((w, part, synset.file, number), 0) >= _LEAST_USES[kind])
+        return tuple(word for word in found if _WORD.fullmatch(word) and word not in without)
+
+    verbs = (
+        common("verb", synset)
+        for synset in _synsets(texts["data.verb"])
+        if _SOMEBODY_DOES_SOMETHING in synset.frames and synset.file != _BODY_VERBS
+    )
+    nouns = list(_synsets(texts["data.noun"]))
+
+    def fields(kind: str, numbers: Collection[int]) -> tuple[str, ...]:
+        return tuple(sorted({word for synset in nouns if synset.file in numbers for word in common(kind, synset)}))
+
+    return Lexicon(
+        verbs=tuple(dict.fromkeys(filter(None, verbs))),
+        things=fields("thing", _THINGS),
+        attributes=fields("attribute", {_ATTRIBUTES}),
+        persons=fields("person", {_PERSONS}),
+    )
+
+
+def _uses(text: str) -> Iterator[tuple[tuple[str, int, int, int], int]]:
+    """How often each sense is used, by (word, part of speech, file, number within it)."""
+    for line in text.splitlines():
+        key, _, count = line.split()
+        word, _, sense = key.partition("%")
+        part, file, number = sense.split(":")[:3]
+        yield (word, int(part), int(file), int(number)), int(count)
+
+
+def _synsets(text: str) -> Iterator[_Synset]:
+    """The entries of a WordNet data file: numbers, words, pointers and, for verbs, sentence frames."""
+    for line in text.splitlines():
+        if line.startswith("  "):  # the licence
+            continue
+        fields = line.split(" | ")[0].split()
+        count = int(fields[3], 16)
+        words = tuple((re.sub(r"\(\w+\)$", "", fields[4 + 2 * i]), int(fields[5 + 2 * i], 16)) for i in range(count))
+        rest = fields[4 + 2 * count :]
+        frames = rest[2 + 4 * int(rest[0]) :]
+        # "+ frame word": word 00 means that the frame holds for all of them
+        kept = frozenset(int(frames[i + 1]) for i in range(0, len(frames), 3) if frames[i + 2] == "00")
+        yield _Synset(file=int(fields[1]), words=words, frames=kept)
