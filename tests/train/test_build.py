@@ -28,6 +28,7 @@ from redraft.train.build.sources import (
 )
 from redraft.train.build.sources import Package as ListedPackage
 from redraft.train.build.tokenizer import SPECIAL_TOKENS, save_tokenizer, train_tokenizer
+from redraft.train.build.wordnet import Lexicon
 from redraft.train.shards import read_shard
 
 FUNCTION = '''def area_{n}(width, height):
@@ -380,12 +381,21 @@ def test_tool_and_chat_documents_are_built(tmp_path: Path, monkeypatch: pytest.M
         path, content = contents[name]
         with zipfile.ZipFile(wheels / f"{name.replace('-', '_')}-{version}-py3-none-any.whl", "w") as file:
             file.writestr(path, json.dumps(content))
+    lexicon = Lexicon(
+        verbs=(("glaze", "coat"),),
+        things=("teapot", "kiln", "shelf", "brush", "cart"),
+        attributes=("shade", "age", "grain", "finish", "style"),
+        persons=("potter",),
+    )
+    monkeypatch.setattr(command, "read_lexicon", lambda cache, without: lexicon)
     monkeypatch.setattr(command, "_TOOL_DOCUMENTS", 20)
+    monkeypatch.setattr(command, "_COMPOSED_DOCUMENTS", 30)
     monkeypatch.setattr(command, "_CHAT_DOCUMENTS", 20)
     monkeypatch.setattr(command.chat, "all_tables", lambda cache, seed: all_tables(None, seed))
-    written = command.build(["tools", "chat"], command.Settings(out=tmp_path / "out", cache=tmp_path))
-    assert [path.name for path in written] == ["tools.xz", "chat.xz"]
-    assert [len(read_shard(path)) for path in written] == [20, 20]
+    names = ["tools", "tools_composed", "chat"]
+    written = command.build(names, command.Settings(out=tmp_path / "out", cache=tmp_path))
+    assert [path.name for path in written] == [f"{name}.xz" for name in names]
+    assert [len(read_shard(path)) for path in written] == [20, 30, 20]
 
 
 def test_a_missing_source_is_one_sentence_and_exit_code_2(

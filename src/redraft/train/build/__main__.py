@@ -70,11 +70,11 @@ def _sudoku(settings: Settings) -> list[Path]:
 
 
 def _tools(settings: Settings) -> list[Path]:
-    return [_tool_shard(settings, "tools.xz")]
+    return [_tool_shard(settings, "tools.xz", _TOOL_DOCUMENTS)]
 
 
 def _tools_foreign(settings: Settings) -> list[Path]:
-    return [_tool_shard(settings, "tools_foreign.xz", seed=42, shares=_FOREIGN)]
+    return [_tool_shard(settings, "tools_foreign.xz", _TOOL_DOCUMENTS, seed=42, shares=_FOREIGN)]
 
 
 def _tools_composed(settings: Settings) -> list[Path]:
@@ -82,7 +82,7 @@ def _tools_composed(settings: Settings) -> list[Path]:
     return [_tool_shard(settings, "tools_composed.xz", _COMPOSED_DOCUMENTS, seed=43, shares=_COMPOSED, lexicon=lexicon)]
 
 
-def _tool_shard(settings: Settings, name: str, count: int = _TOOL_DOCUMENTS, **drawn: Any) -> Path:
+def _tool_shard(settings: Settings, name: str, count: int, **drawn: Any) -> Path:
     path, folder = settings.out / name, settings.tokenizer.parent
     google, aws = (wheel(name, version, settings.cache) for name, version in TOOL_WHEELS.items())
     tools.build(path, count, google_wheel=google, aws_wheel=aws, tokenizer=Tokenizer.from_folder(folder),
