@@ -5,8 +5,9 @@ import random
 import pytest
 
 from redraft.train.build import wordnet
-from redraft.train.build.tool_composed import compose_domains, plural, reserved_words
+from redraft.train.build.tool_composed import compose_domains, reserved_words
 from redraft.train.build.tool_grammar import draw_request, draw_tool, heldout_actions
+from redraft.train.build.tool_parts import plural
 from redraft.train.build.tool_values import Values
 from redraft.train.build.tools import ItemSource, Shares
 from redraft.train.build.wordnet import Lexicon

@@ -10,21 +10,14 @@ like the hand-written ones.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import replace
 
-from redraft.train.build.tool_grammar import Action, Parameter, heldout_actions, training_actions
+from redraft.train.build.tool_grammar import Action, heldout_actions, training_actions
+from redraft.train.build.tool_parts import SORTS, Part, draw_object, past
 from redraft.train.build.wordnet import Lexicon
 
 ACTIONS_PER_DOMAIN = 6
-
-
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """A parameter and the ways to say its value behind the object: "in row {row_number}"."""
-
-    parameter: Parameter
-    phrases: tuple[str, ...]
 
 
 def compose_domains(rng: random.Random, words: Lexicon, count: int) -> list[Action]:
@@ -82,25 +75,25 @@ def _action(rng: random.Random, words: Lexicon, thing: str, domain: str) -> Acti
 
 def _parts(rng: random.Random, words: Lexicon, thing: str) -> tuple[list[Part], list[Part]]:
     """At most one part that names the object itself, and one to three (none only beside an object) of other sorts."""
-    object_part = [_object(rng, words, thing)] if rng.random() < 0.7 else []
+    object_part = [draw_object(rng, words, thing)] if rng.random() < 0.7 else []
     count = rng.choices([0, 1, 2, 3], [2, 5, 5, 2])[0] if object_part else rng.randint(1, 3)
     parts: list[Part] = []
     names = {name for part in object_part for name in part.parameter.names}
-    for sort in rng.sample(_SORTS, count):
+    for sort in rng.sample(SORTS, count):
         part = sort(rng, words)
         if not names & set(part.parameter.names):
             names |= set(part.parameter.names)
             parts.append(part)
     if not object_part and not parts:  # every name was taken
-        return [_object(rng, words, thing)], []
+        return [draw_object(rng, words, thing)], []
     return object_part, parts
 
 
 _STATEMENTS = (
-    "? {Thing} should be {done}{tail}.", "? Can I {do} {object}{tail}?", "? We would like to {do} {object}{tail}.",
-    "? I want {object} to be {done}{tail}.", "? Is it possible to {do} {object}{tail}?",
-    "? We need {object} {done}{tail}.", "? Someone has to {do} {object}{tail}.", "? {Thing}{tail}, please.",
-    "? It is time to {do} {object}{tail}.", "? {Thing} was {done}{tail}, please enter that.",
+    "{Thing} should be {done}{tail}.", "Can I {do} {object}{tail}?", "We would like to {do} {object}{tail}.",
+    "I want {object} to be {done}{tail}.", "Is it possible to {do} {object}{tail}?",
+    "We need {object} {done}{tail}.", "Someone has to {do} {object}{tail}.", "{Thing}{tail}, please.",
+    "It is time to {do} {object}{tail}.", "{Thing} was {done}{tail}, please enter that.",
 )  # fmt: skip
 
 
@@ -114,9 +107,8 @@ def _request(rng: random.Random, verb: str, thing: str, object_part: list[Part],
     )
     if rng.random() < 0.65:
         return "-", f"{verb} {phrase}{tail}"
-    kind, line = rng.choice(_STATEMENTS).split(" ", 1)
-    filled = line.replace("{do}", verb).replace("{done}", _past(verb)).replace("{tail}", tail)
-    return kind, filled.replace("{object}", phrase).replace("{Thing}", phrase)
+    line = rng.choice(_STATEMENTS).replace("{do}", verb).replace("{done}", past(verb)).replace("{tail}", tail)
+    return "?", line.replace("{object}", phrase).replace("{Thing}", phrase)
 
 
 _ASKING = ("get", "find", "show", "check", "fetch", "lookup", "read", "query")
@@ -126,7 +118,7 @@ def _question(rng: random.Random, words: Lexicon, thing: str, domain: str) -> Ac
     """A tool that looks something up: "What is the <attribute> of <thing> X?"."""
     attribute = rng.choice(words.attributes)
     _, parts = _parts(rng, words, thing)
-    item = _object(rng, words, thing)
+    item = draw_object(rng, words, thing)
     names = set(item.parameter.names)
     parts = [part for part in parts[:1] if not names & set(part.parameter.names)]
     verbs = rng.sample(_ASKING, 2)
@@ -142,230 +134,6 @@ def _question(rng: random.Random, words: Lexicon, thing: str, domain: str) -> Ac
         group=domain,
         names=tuple(f"{verb} {thing} {attribute}".replace(" ", "_") for verb in verbs),
         descriptions=(f"Get the {attribute} of a {thing}", f"Returns the {attribute} of the {thing}"),
-        parameters=(item.parameter, *(_optional(part.parameter) for part in parts)),
+        parameters=(item.parameter, *(replace(part.parameter, required=False) for part in parts)),
         requests=tuple(rng.sample(lines, 3)),
     )
-
-
-def _optional(parameter: Parameter) -> Parameter:
-    return Parameter(
-        names=parameter.names,
-        required=False,
-        kind=parameter.kind,
-        options=parameter.options,
-        description=parameter.description,
-    )
-
-
-# --- parts ----------------------------------------------------------------------------------------
-
-
-def _object(rng: random.Random, words: Lexicon, thing: str) -> Part:
-    """The value that says which thing: a number or a name of its own."""
-    base = thing.replace(" ", "_")
-    kind = rng.choice(("ID", "ID", "ID", "SLUG", "TITLE", "PRODUCT", "HEX", "CODEWORD", "WORD", "PERSON", "PATH"))
-    if kind in ("ID", "HEX", "CODEWORD", "SLUG"):
-        names = [f"{base}_id", base, f"{base}_{rng.choice(('code', 'number', 'ref', 'key'))}"]
-        phrases = [f"{thing} {{x}}", f"the {thing} {{x}}", f"{thing} number {{x}}", "{x}"]
-    else:
-        names = [base, f"{base}_name", f"{base}_{rng.choice(('title', 'label', 'path', 'text'))}"]
-        phrases = [f"the {thing} {{x}}", "{x}", f"the {thing} called {{x}}", f"the {thing} named {{x}}"]
-    return _part(rng, names, kind, f"{_capital(thing)}|The {thing}|Which {thing}", phrases, required=0.9)
-
-
-def _part(
-    rng: random.Random,
-    names: Sequence[str],
-    kind: str,
-    descriptions: str,
-    phrases: Sequence[str],
-    options: Sequence[object] = ("",),
-    *,
-    required: float = 0.5,
-) -> Part:
-    """A part whose first name, the slot, is any of `names`; `{x}` in the phrases stands for it."""
-    ordered = list(dict.fromkeys(names))
-    rng.shuffle(ordered)
-    written = tuple(phrase.replace("{x", f"{{{ordered[0]}") for phrase in phrases)
-    parameter = Parameter(
-        names=tuple(ordered),
-        required=rng.random() < required,
-        kind=kind,
-        options=tuple(str(option) for option in options),
-        description=rng.choice(descriptions.split("|")),
-    )
-    return Part(parameter=parameter, phrases=written)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Quantity:
-    """Something measured: what it is called, its units as (in a name, in speech), bounds and phrases with {u}."""
-
-    names: str
-    units: str
-    low: float
-    high: float
-    phrases: str
-    whole: bool = False
-
-
-_QUANTITIES = (
-    Quantity(names="width height length thickness diameter gap", units="cm=centimeters cm=cm m=meters inch=inches",
-             low=0.5, high=90, phrases="with a {n} of {x} {u}|at {x} {u}|{x} {u} in {n}|to {x} {u}|by {x} {u}"),
-    Quantity(names="distance range offset reach", units="km=km m=meters miles=miles feet=feet", low=0.5, high=400,
-             phrases="within {x} {u}|over {x} {u}|at a {n} of {x} {u}|{x} {u} away|for {x} {u}"),
-    Quantity(names="duration delay timeout interval", units="seconds=seconds minutes=minutes hours=hours days=days",
-             low=2, high=900, whole=True, phrases="for {x} {u}|after {x} {u}|every {x} {u}|within {x} {u}"),
-    Quantity(names="weight mass load", units="kg=kg g=grams pounds=pounds tons=tons", low=0.2, high=900,
-             phrases="with a {n} of {x} {u}|weighing {x} {u}|at {x} {u}|up to {x} {u}|with {x} {u}"),
-    Quantity(names="temperature heat warmth", units="degrees=degrees fahrenheit=°F kelvin=kelvin", low=-20, high=500,
-             phrases="at {x} {u}|to {x} {u}|up to {x} {u}|with {x} {u}|at a {n} of {x} {u}"),
-    Quantity(names="volume capacity amount", units="gallons=gallons ml=milliliters cups=cups barrels=barrels", low=1,
-             high=900, phrases="with {x} {u}|of {x} {u}|using {x} {u}|holding {x} {u}|{x} {u}"),
-    Quantity(names="level intensity strength share ratio", units="percent=percent percent=%", low=1, high=100,
-             whole=True, phrases="at {x} {u}|to {x} {u}|by {x} {u}|with a {n} of {x} {u}"),
-    Quantity(names="power voltage current pressure force", units="volts=volts watts=watts bar=bar newtons=newtons",
-             low=1, high=400, phrases="at {x} {u}|with {x} {u}|using {x} {u}|at a {n} of {x} {u}"),
-    Quantity(names="frequency rate pace", units="hertz=hertz kmh=km/h knots=knots per_minute=per_minute", low=1,
-             high=9000, phrases="at {x} {u}|with {x} {u}|at a {n} of {x} {u}"),
-    Quantity(names="angle tilt slope", units="degrees=degrees deg=°", low=1, high=180, whole=True,
-             phrases="at {x} {u}|by {x} {u}|tilted by {x} {u}"),
-)  # fmt: skip
-
-
-def _quantity(rng: random.Random, words: Lexicon) -> Part:
-    quantity = rng.choice(_QUANTITIES)
-    name = rng.choice(quantity.names.split())
-    suffix, spoken = rng.choice(quantity.units.split()).split("=")
-    spoken = spoken.replace("_", " ")
-    names = rng.sample([f"{name}_{suffix}", name, suffix, f"target_{name}", f"{suffix}_{name}"], 3)
-    phrases = [text.replace("{u}", spoken).replace("{n}", name) for text in quantity.phrases.split("|")]
-    descriptions = f"{_capital(name)} in {spoken}|The {name} ({spoken})|{_capital(spoken)}"
-    bounds = (int(quantity.low), int(quantity.high)) if quantity.whole else (quantity.low, quantity.high)
-    return _part(rng, names, "INT" if quantity.whole else "NUM", descriptions, phrases, bounds)
-
-
-def _count(rng: random.Random, words: Lexicon) -> Part:
-    noun = rng.choice(words.things)
-    many = plural(noun)
-    names = [many, f"num_{many}", f"{noun}_count", f"number_of_{many}"]
-    phrases = [
-        f"with {{x}} {many}",
-        f"in {{x}} {many}",
-        f"for {{x}} {many}",
-        f"using {{x}} {many}",
-        f"and {{x}} {many}",
-    ]
-    bounds = (rng.choice((1, 2, 3)), rng.choice((9, 30, 90, 500)))
-    return _part(rng, names, "INT", f"Number of {many}|How many {many}|{_capital(many)}", phrases, bounds)
-
-
-def _ordinal(rng: random.Random, words: Lexicon) -> Part:
-    noun = rng.choice(words.things)
-    names = [f"{noun}_number", noun, f"{noun}_index", f"{noun}_no"]
-    phrases = [f"in {noun} {{x}}", f"at {noun} {{x}}", f"on {noun} number {{x}}", f"from {noun} {{x}}"]
-    return _part(rng, names, "INT", f"{_capital(noun)}|Number of the {noun}|Which {noun}", phrases, (1, 99))
-
-
-def _person(rng: random.Random, words: Lexicon) -> Part:
-    role = rng.choice(words.persons)
-    names = [role, f"{role}_name", rng.choice(("person", "recipient", "name", role))]
-    plain = ["for {x}", "by {x}", "with {x}", "from {x}", "on behalf of {x}"]
-    phrases = [*rng.sample(plain, 2), f"for the {role} {{x}}", f"with {{x}} as the {role}", f"by {role} {{x}}"]
-    return _part(rng, names, "PERSON", f"{_capital(role)}|The {role}|Name of the {role}|Who it is for", phrases)
-
-
-def _choice(rng: random.Random, words: Lexicon) -> Part:
-    attribute = rng.choice((rng.choice(words.attributes), "mode", "kind", "style", "type", "status", "priority"))
-    pool = rng.choice((words.things, words.attributes))
-    options = rng.sample(pool, rng.randint(3, 5))
-    names = [attribute, f"{attribute}_{rng.choice(('type', 'mode', 'option', 'class', 'value'))}", f"with_{attribute}"]
-    phrases = [f"with {attribute} {{x}}", f"in {{x}} {attribute}", "as {x}", "in {x}", f"with the {attribute} {{x}}"]
-    return _part(rng, names, "ENUM", f"{_capital(attribute)}|The {attribute}|Which {attribute}", phrases, options)
-
-
-def _flag(rng: random.Random, words: Lexicon) -> Part:
-    noun, verb = rng.choice(words.things), rng.choice(rng.choice(words.verbs))
-    pairs = (
-        (f"with_{noun}", f"with a {noun}", f"without a {noun}", f"Include a {noun}"),
-        (f"keep_{plural(noun)}", f"keeping the {plural(noun)}", f"dropping the {plural(noun)}",
-         f"Keep the {plural(noun)}"),
-        (_past(verb), f"{_past(verb)}", f"not {_past(verb)}", f"Whether it is {_past(verb)}"),
-        (f"{verb}_{noun}", f"and {verb} the {noun}", f"but do not {verb} the {noun}", f"{_capital(verb)} the {noun}"),
-    )  # fmt: skip
-    name, yes, no, description = rng.choice(pairs)
-    return _part(rng, [name], "BOOL", description, [f"{{x:{yes}|{no}}}"], required=0.2)
-
-
-# kind; names; descriptions; phrases. A name with {p} takes a word of the lexicon's persons or things.
-_PLAIN = (
-    ("DATE", "date day {t}_date on_date", "Date|Day|When", "on {x}|for {x}|until {x}|by {x}|from {x}"),
-    ("TIME", "time hour start_time {t}_time", "Time|Time of day|At what time", "at {x}|from {x}|before {x}|by {x}"),
-    ("CITY", "city location place {t}_city", "City|Where|City of the {t}", "in {x}|to {x}|near {x}|from {x}"),
-    ("ADDRESS", "address location {t}_address place", "Address|Where", "at {x}|to {x}|from {x}"),
-    ("COUNTRY", "country region origin {t}_country", "Country|Country of origin", "in {x}|from {x}|to {x}"),
-    ("ROOM", "room area place {t}_room", "Room|Where in the house", "in the {x}|for the {x}|from the {x}"),
-    ("LANGUAGE", "language locale {t}_language", "Language|Language to use", "in {x}|translated to {x}|with {x} text"),
-    ("COLOR", "color shade {t}_color", "Colour|Colour of the {t}", "in {x}|with a {x} {t}|painted {x}"),
-    ("TEXT", "note message comment text reason {t}_text", "Note|Text to keep|What to say",
-     "with the note {x}|saying {x}|: {x}|because {x}|with the text {x}"),
-    ("TITLE", "title name label {t}_title heading", "Title|Name of the {t}|What to call it",
-     "called {x}|titled {x}|named {x}|under the title {x}|as {x}"),
-    ("TOPIC", "topic subject about {t}_topic", "Topic|What it is about", "about {x}|on {x}|concerning {x}"),
-    ("FOOD", "food dish ingredient {t}_food", "Food|What is eaten", "with {x}|and {x}|on {x}"),
-    ("MEDICINE", "material powder {t}_material additive", "Material|What to add", "with {x}|of {x}|using {x}"),
-    ("MONEY", "price budget fee {t}_price value", "Price|Amount of money|What it costs", "for {x}|at {x}|under {x}"),
-    ("EMAIL", "email contact {t}_email address", "E-mail address|Whom to write", "for {x}|and tell {x}|and inform {x}"),
-    ("PATH", "file path source {t}_file output", "File|Path of the {t}", "from {x}|in {x}|using {x}|with the file {x}"),
-    ("URL", "url link address {t}_url", "Link|Web address", "from {x}|at {x}|with the link {x}"),
-    ("BUSINESS", "company shop supplier {t}_shop", "Company|Name of the shop", "at {x}|from {x}|through {x}|by {x}"),
-    ("PRODUCT", "item product article {t}", "Item|Which item|Product", "with {x}|and {x}|using the {x}"),
-    ("SLUG", "project folder tag {t}_tag workspace", "Project|Tag of the {t}", "in {x}|under {x}|for the {t} {x}"),
-    ("ID", "account reference {t}_id {t}_number", "Reference|Number of the {t}",
-     "with the {t} {x}|under {x}|using {t} {x}|for {t} {x}"),
-    ("WEEKDAY", "weekday day {t}_day", "Day of the week|On which day", "on {x}|every {x}|until {x}"),
-    ("UNIT", "unit measure {t}_unit", "Unit|Unit of measure", "in {x}|measured in {x}"),
-    ("PHONE", "phone number {t}_phone", "Phone number|Whom to call", "and call {x}|with the number {x}|at {x}"),
-)  # fmt: skip
-
-
-def _plain(rng: random.Random, words: Lexicon) -> Part:
-    kind, names, descriptions, phrases = rng.choice(_PLAIN)
-    thing = rng.choice(words.things)
-    filled = [text.replace("{t}", thing) for text in (names, descriptions, phrases)]
-    return _part(rng, rng.sample(filled[0].split(), 3), kind, filled[1], filled[2].split("|"))
-
-
-def _several(rng: random.Random, words: Lexicon) -> Part:
-    noun = rng.choice(words.things)
-    many = plural(noun)
-    phrases = [f"with the {many} {{x}}", "using {x}", f"for the {many} {{x}}", "with {x}"]
-    names = [many, f"{noun}_list", f"{noun}_ids"]
-    kind = rng.choice(("ID", "WORD", "PERSON", "FOOD", "SLUG", "CITY"))
-    return _part(rng, names, "LIST", f"{_capital(many)}|The {many}|List of {many}", phrases, (kind,))
-
-
-_SORTS: tuple[Callable[[random.Random, Lexicon], Part], ...] = (
-    _quantity, _quantity, _count, _ordinal, _person, _choice, _choice, _flag, _several,
-    _plain, _plain, _plain, _plain, _plain, _plain,
-)  # fmt: skip
-
-
-# --- words ----------------------------------------------------------------------------------------
-
-
-def plural(noun: str) -> str:
-    """The regular plural of `noun`."""
-    if noun.endswith(("s", "x", "z", "ch", "sh")):
-        return noun + "es"
-    return noun[:-1] + "ies" if noun.endswith("y") and noun[-2:-1] not in "aeiou" else noun + "s"
-
-
-def _past(verb: str) -> str:
-    if verb.endswith("e"):
-        return verb + "d"
-    return verb[:-1] + "ied" if verb.endswith("y") and verb[-2] not in "aeiou" else verb + "ed"
-
-
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
