@@ -112,7 +112,8 @@ def draw(
     for name, points in curves.items():
         axes[0].plot([p.mean_steps for p in points], [100 * p.share for p in points], marker="o", label=name)
         for point in points:
-            axes[0].annotate(str(point.budget), (point.mean_steps, 100 * point.share), fontsize=7)
+            place = (point.mean_steps, 100 * point.share)
+            axes[0].annotate(str(point.budget), place, (0, 5), textcoords="offset points", ha="center", fontsize=7)
     axes[0].set(xlabel="steps per canvas (labels: most steps allowed)", ylabel="solved, %", title=title, ylim=(0, 102))
     for name, values in (entropy or {}).items():
         axes[1].plot(range(1, len(values) + 1), values, marker=".", label=name)
