@@ -111,13 +111,7 @@ def _count(rng: random.Random, words: Lexicon) -> Part:
     noun = rng.choice(words.things)
     many = plural(noun)
     names = [many, f"num_{many}", f"{noun}_count", f"number_of_{many}"]
-    phrases = [
-        f"with {{x}} {many}",
-        f"in {{x}} {many}",
-        f"for {{x}} {many}",
-        f"using {{x}} {many}",
-        f"and {{x}} {many}",
-    ]
+    phrases = [f"{word} {{x}} {many}" for word in ("with", "in", "for", "using", "and")]
     bounds = (rng.choice((1, 2, 3)), rng.choice((9, 30, 90, 500)))
     return _part(rng, names, "INT", f"Number of {many}|How many {many}|{capital(many)}", phrases, bounds)
 
@@ -159,7 +153,7 @@ def _flag(rng: random.Random, words: Lexicon) -> Part:
     return _part(rng, [name], "BOOL", description, [f"{{x:{yes}|{no}}}"], required=0.2)
 
 
-# kind; names; descriptions; phrases. A name with {p} takes a word of the lexicon's persons or things.
+# Kind; names; descriptions; phrases. {t} stands for one of the lexicon's things.
 _PLAIN = (
     ("DATE", "date day {t}_date on_date", "Date|Day|When", "on {x}|for {x}|until {x}|by {x}|from {x}"),
     ("TIME", "time hour start_time {t}_time", "Time|Time of day|At what time", "at {x}|from {x}|before {x}|by {x}"),
@@ -207,6 +201,7 @@ def _several(rng: random.Random, words: Lexicon) -> Part:
     return _part(rng, names, "LIST", f"{capital(many)}|The {many}|List of {many}", phrases, (kind,))
 
 
+# Each is drawn as often as it stands here.
 SORTS: tuple[Callable[[random.Random, Lexicon], Part], ...] = (
     _quantity, _quantity, _count, _ordinal, _person, _choice, _choice, _flag, _several,
     _plain, _plain, _plain, _plain, _plain, _plain,

@@ -13,8 +13,8 @@ from pathlib import Path
 from redraft.train.build.sources import debian_files
 
 # Lexicographer files, https://wordnet.princeton.edu/documentation/lexnames5wn
-_THINGS = {5: "animal", 6: "artifact", 10: "communication", 13: "food", 17: "object", 20: "plant", 21: "possession",
-           27: "substance"}  # fmt: skip
+_THINGS = frozenset({5, 6, 10, 13, 17, 20, 21, 27})
+"""Animals, artifacts, communication, food, natural objects, plants, possessions and substances."""
 _ATTRIBUTES, _PERSONS, _BODY_VERBS = 7, 18, 29
 _SOMEBODY_DOES_SOMETHING = 8  # a sentence frame: "Somebody ----s something"
 _WORD = re.compile(r"[a-z]{3,10}")
