@@ -2,9 +2,9 @@
 
 An item declares one to four functions and asks for something in English. The answer is the call (or two calls), in the
 model's own format, or one fixed sentence when no function fits. Requests come from hand-written tools
-(:mod:`.tool_grammar`), from published API descriptions and from invented ones (:mod:`.tool_api`). Whole domains, whole
-services and one tenth of all string values are kept out of training, so that evaluation asks for reading and copying,
-not for memory.
+(:mod:`.tool_grammar`), from tools composed at random (:mod:`.tool_composed`), from published API descriptions and from
+invented ones (:mod:`.tool_api`). Whole domains, whole services and one tenth of all string values are kept out of
+training, so that evaluation asks for reading and copying, not for memory.
 """
 
 from __future__ import annotations
