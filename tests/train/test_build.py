@@ -28,7 +28,7 @@ from redraft.train.build.sources import (
 )
 from redraft.train.build.sources import Package as ListedPackage
 from redraft.train.build.tokenizer import SPECIAL_TOKENS, save_tokenizer, train_tokenizer
-from redraft.train.build.wordnet import Lexicon
+from redraft.train.build.wordnet import Lexicon, synsets
 from redraft.train.shards import read_shard
 
 FUNCTION = '''def area_{n}(width, height):
@@ -270,10 +270,10 @@ def test_code_documents_begin_with_bos_and_leave_evaluation_out(tokenizer: Token
 
 def test_dictionary_lines_become_sentences() -> None:
     line = (
-        '02084071 05 n 03 dog 0 domestic_dog 0 001 @ 02083346 n 0000 | a common animal; "the dog barked"; "good dog"  '
+        '02084071 05 n 02 dog 0 domestic_dog 0 001 @ 02083346 n 0000 | a common animal; "the dog barked"; "good dog"  '
     )
-    assert english.wordnet_entry(line) == 'dog (noun): a common animal. For example: "the dog barked"; "good dog"'
-    assert english.wordnet_entry("  1 This software and database is provided") is None
+    [dog] = synsets(f"  1 This software and database is provided\n{line}\n")
+    assert english.dictionary_entry(dog) == 'dog (noun): a common animal. For example: "the dog barked"; "good dog"'
 
 
 def test_markup_is_stripped() -> None:

@@ -16,9 +16,9 @@ from redraft.train.build.decontaminate import EvaluationFilter
 from redraft.train.build.encoding import encode_plain
 from redraft.train.build.python_code import evaluation_filter, wanted_files
 from redraft.train.build.sources import debian_files, metadata, packages, wheel
+from redraft.train.build.wordnet import Synset, synsets
 from redraft.train.shards import Document, write_shard
 
-_GLOSS_LINE = re.compile(r"^\d{8} \d\d ([nvasr]) ([0-9a-f]{2}) (\S+) .*?\| (.*)$")
 _PARTS_OF_SPEECH = {"n": "noun", "v": "verb", "a": "adjective", "s": "adjective", "r": "adverb"}
 _ENTRIES_PER_TEXT = 24
 # Index entries, link targets and authors: directives that say nothing to a reader.
@@ -64,22 +64,17 @@ def readme_texts(cache: Path) -> Iterator[str]:
 
 def wordnet_texts(cache: Path) -> Iterator[str]:
     """Small dictionaries: one line per sense, with the example sentences of WordNet."""
-    for path, text in debian_files("wordnet-base", cache, ("data.noun", "data.verb", "data.adj", "data.adv")):
-        entries = [entry for entry in map(wordnet_entry, text.split("\n")) if entry]
-        assert entries, f"{path} holds no glosses"
+    for _, text in debian_files("wordnet-base", cache, ("data.noun", "data.verb", "data.adj", "data.adv")):
+        entries = list(map(dictionary_entry, synsets(text)))
         for start in range(0, len(entries), _ENTRIES_PER_TEXT):
             yield "\n".join(entries[start : start + _ENTRIES_PER_TEXT]) + "\n"
 
 
-def wordnet_entry(line: str) -> str | None:
-    """`word (noun): gloss. For example: "..."` of one line of a WordNet data file; None for other lines."""
-    match = _GLOSS_LINE.match(line)
-    if match is None:
-        return None
-    kind, _, word, gloss = match.groups()
-    word = re.sub(r"\(\w+\)$", "", word).replace("_", " ")
-    definition, _, examples = gloss.strip().partition('; "')
-    entry = f"{word} ({_PARTS_OF_SPEECH[kind]}): {definition}."
+def dictionary_entry(synset: Synset) -> str:
+    """`word (noun): gloss. For example: "..."`"""
+    word = synset.words[0][0].replace("_", " ")
+    definition, _, examples = synset.gloss.partition('; "')
+    entry = f"{word} ({_PARTS_OF_SPEECH[synset.part]}): {definition}."
     return f'{entry} For example: "{examples}' if examples else entry
 
 

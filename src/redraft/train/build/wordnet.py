@@ -1,4 +1,5 @@
-"""Words from WordNet, by what they mean: verbs that take an object, with their synonyms, and nouns by field.
+"""WordNet's data files, and words from them by what they mean: verbs that take an object, with their synonyms, and
+nouns by field.
 
 Only words that WordNet's own text corpus uses count, which leaves out most of the rare and the obsolete ones.
 """
@@ -32,10 +33,16 @@ class Lexicon:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Synset:
+class Synset:
+    """One sense: its part of speech (n, v, a, s or r), its words, each with its number within the lexicographer's
+    file, the sentence frames that hold for all of them, and what it means.
+    """
+
+    part: str
     file: int
-    words: tuple[tuple[str, int], ...]  # with each word's number within its file
+    words: tuple[tuple[str, int], ...]
     frames: frozenset[int]
+    gloss: str
 
 
 def read_lexicon(cache: Path, *, without: Collection[str] = ()) -> Lexicon:
@@ -44,17 +51,17 @@ def read_lexicon(cache: Path, *, without: Collection[str] = ()) -> Lexicon:
     texts = {Path(name).name: text for name, text in files.items()}
     uses = dict(_uses(texts["cntlist.rev"]))
 
-    def common(kind: str, synset: _Synset) -> tuple[str, ...]:
+    def common(kind: str, synset: Synset) -> tuple[str, ...]:
         part = 2 if kind == "verb" else 1
         found = (w for w, number in synset.words if uses.get((w, part, synset.file, number), 0) >= _LEAST_USES[kind])
         return tuple(word for word in found if _WORD.fullmatch(word) and word not in without)
 
     verbs = (
         common("verb", synset)
-        for synset in _synsets(texts["data.verb"])
+        for synset in synsets(texts["data.verb"])
         if _SOMEBODY_DOES_SOMETHING in synset.frames and synset.file != _BODY_VERBS
     )
-    nouns = list(_synsets(texts["data.noun"]))
+    nouns = list(synsets(texts["data.noun"]))
 
     def fields(kind: str, numbers: Collection[int]) -> tuple[str, ...]:
         return tuple(sorted({word for synset in nouns if synset.file in numbers for word in common(kind, synset)}))
@@ -76,16 +83,17 @@ def _uses(text: str) -> Iterator[tuple[tuple[str, int, int, int], int]]:
         yield (word, int(part), int(file), int(number)), int(count)
 
 
-def _synsets(text: str) -> Iterator[_Synset]:
-    """The entries of a WordNet data file: numbers, words, pointers and, for verbs, sentence frames."""
+def synsets(text: str) -> Iterator[Synset]:
+    """The entries of a WordNet data file: numbers, words, pointers and, for verbs, sentence frames; then the gloss."""
     for line in text.splitlines():
         if line.startswith("  "):  # the licence
             continue
-        fields = line.split(" | ")[0].split()
+        entry, _, gloss = line.partition("| ")
+        fields = entry.split()
         count = int(fields[3], 16)
         words = tuple((re.sub(r"\(\w+\)$", "", fields[4 + 2 * i]), int(fields[5 + 2 * i], 16)) for i in range(count))
         rest = fields[4 + 2 * count :]
         frames = rest[2 + 4 * int(rest[0]) :]
         # "+ frame word": word 00 means that the frame holds for all of them
         kept = frozenset(int(frames[i + 1]) for i in range(0, len(frames), 3) if frames[i + 2] == "00")
-        yield _Synset(file=int(fields[1]), words=words, frames=kept)
+        yield Synset(part=fields[2], file=int(fields[1]), words=words, frames=kept, gloss=gloss.strip())
