@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -55,6 +56,14 @@ def test_the_command_measures_steps(choice: tuple[str, ...], capsys) -> None:
     assert record["share_of_peak"] is None
     assert len(record["losses"]) == 1
     assert record["losses"][0] > 3
+
+
+def test_the_shape_may_be_a_folders(tmp_path: Path, capsys) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(preset("nano").to_dict()))
+    arguments = ["--rank", "0", "--tokens", "32", "--canvases", "1", "--steps", "1", "--device", "cpu", "--json"]
+    assert main(["bench", "train", "--shape", str(tmp_path), *arguments]) == 0
+    assert json.loads(capsys.readouterr().out.splitlines()[-1])["shape"] == str(tmp_path)
+    assert main(["bench", "train", "--shape", "huge", *arguments]) == 2
 
 
 def test_wrong_shapes_are_named() -> None:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from redraft.bench.kernels import OperationResult
     from redraft.bench.roofline import Ceilings, Component
     from redraft.bench.step import StepResult
-    from redraft.config import ModelConfig
     from redraft.model.packed.transformer import PackedTransformer
 
 Model = Annotated[str, option("--model", "26b-a4b, tiny, a folder, or a hub id.", "MODEL")]
@@ -78,9 +77,10 @@ def roofline(
     """The floor of a step by component, from the shape alone, at the ceilings of an H200 or of this GPU."""
     from redraft.bench.gpu import measure_ceilings, require_gpu
     from redraft.bench.roofline import H200, floor_ms, step_components
+    from redraft.model.folders import shape_of
 
     ceilings = measure_ceilings(require_gpu()) if measured else H200
-    config, records = _shape(model), []
+    config, records = shape_of(model), []
     for tokens in whole_numbers("context", context):
         for canvases in whole_numbers("batch", batch):
             parts = step_components(config, quantization=quantization, batch=canvases, context=tokens)
@@ -115,6 +115,7 @@ def kernels(
     """
     from redraft.bench.gpu import device_facts, require_gpu, versions
     from redraft.bench.kernels import measure_kernels
+    from redraft.model.folders import shape_of
     from redraft.model.packed.load import check_device
 
     target = require_gpu(device)
@@ -122,7 +123,7 @@ def kernels(
     chosen, records = only.split(",") if only else [], []
     for tokens, canvases in product(whole_numbers("context", context), whole_numbers("batch", batch)):
         found = measure_kernels(
-            _shape(model), target, quantization=quantization, batch=canvases, context=tokens, only=chosen
+            shape_of(model), target, quantization=quantization, batch=canvases, context=tokens, only=chosen
         )
         if not json:
             _print_kernels(found)
@@ -138,6 +139,7 @@ def _packed(model: str, random: bool, device: Any, quantization: str | None) -> 
     import torch
 
     from redraft.bench.random_weights import random_source
+    from redraft.model.folders import shape_of
     from redraft.model.packed.build import check_format, pack
     from redraft.model.packed.load import check_device, check_room, load_packed
     from redraft.model.packed.transformer import PackedTransformer
@@ -149,18 +151,10 @@ def _packed(model: str, random: bool, device: Any, quantization: str | None) -> 
         return load_packed(model, device=device, dtype="bfloat16", quantization=quantization)
     check_format(quantization)
     check_device(device, quantized=quantization is not None)
-    config = _shape(model)
+    config = shape_of(model)
     check_room(config, quantization or "bf16", device)
     source = random_source(config, device, torch.bfloat16)
     return PackedTransformer(pack(config, source, device=device, dtype=torch.bfloat16, quantization=quantization))
-
-
-def _shape(model: str) -> ModelConfig:
-    """A preset's shape or a folder's."""
-    from redraft.model.folders import read_config, resolve_folder
-    from redraft.model.presets import PRESETS
-
-    return PRESETS[model] if model in PRESETS else read_config(resolve_folder(model, weights=False))
 
 
 def _finish(name: str, records: list[dict[str, Any]], folder: Path | None) -> None:

@@ -13,7 +13,9 @@ from redraft.cli.options import JsonFlag
 
 
 def train(
-    shape: Annotated[str, typer.Option("--shape", metavar="NAME", help="26b-a4b, tiny or nano.")] = "26b-a4b",
+    shape: Annotated[
+        str, typer.Option("--shape", metavar="NAME", help="26b-a4b, tiny, nano, or a model folder.")
+    ] = "26b-a4b",
     rank: Annotated[int, typer.Option("--rank", metavar="R", help="Rank of LoRA; 0 trains all weights.")] = 16,
     quantization: Annotated[
         str | None, typer.Option("--quantization", metavar="FORMAT", help="fp8 or int4: format of the frozen weights.")
@@ -34,7 +36,7 @@ def train(
 
     The two streams of a step are the clean rows and their canvases. Under torchrun the figures are of all devices.
     """
-    from redraft.model.presets import preset
+    from redraft.model.folders import shape_of
     from redraft.train.bench import BenchSettings, measure
     from redraft.train.distributed import World
 
@@ -42,7 +44,7 @@ def train(
         rank=rank, quantization=quantization or "", rows=rows, tokens=tokens, canvases=canvases, steps=steps,
         recompute=not keep, compile=not eager, capture=not no_capture,
     )  # fmt: skip
-    record = measure(preset(shape), settings, device=device)
+    record = measure(shape_of(shape), settings, device=device)
     if not World.from_environment().is_main:
         return
     if not json:

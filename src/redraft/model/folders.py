@@ -11,6 +11,7 @@ from typing import Any
 
 from redraft.config import ModelConfig
 from redraft.errors import CheckpointError, HubError
+from redraft.model.presets import PRESETS
 
 CONFIG_FILE = "config.json"
 EMBEDDED = "tiny"
@@ -41,6 +42,11 @@ def resolve_folder(model: str | Path, *, weights: bool = True) -> Path:
     raise CheckpointError(
         f"{str(model)!r} is neither '{EMBEDDED}', nor a folder, nor a hub id like google/diffusiongemma-26B-A4B-it."
     )
+
+
+def shape_of(model: str) -> ModelConfig:
+    """A preset's shape, or that of a folder or hub id; see `resolve_folder`."""
+    return PRESETS[model] if model in PRESETS else read_config(resolve_folder(model, weights=False))
 
 
 def read_config(folder: Path) -> ModelConfig:
