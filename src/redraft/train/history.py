@@ -59,6 +59,11 @@ class Pace:
         return self._laps[-1]
 
     @property
+    def is_steady(self) -> bool:
+        """Whether a lap is over behind the first one, which compiling is part of."""
+        return len(self._laps) > 1
+
+    @property
     def median(self) -> float:
         """Of all laps; infinite before the first."""
         return median_low(self._laps) if self._laps else math.inf

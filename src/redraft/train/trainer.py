@@ -201,7 +201,8 @@ class Trainer:
         """Settle the losses, fit the steps, and tell how the run stands."""
         self.losses.settle()
         seconds = self.pace.lap(self.step)
-        self._set_total_steps(self.limits.fitted_steps(self.step, self.total_steps, seconds))
+        if self.pace.is_steady:
+            self._set_total_steps(self.limits.fitted_steps(self.step, self.total_steps, seconds))
         losses, speed = self.meters.report(self.world), self._tokens_per_step / seconds
         heldout = self.evaluate() if self._due(self.run_settings.evaluate_every) else {}
         rate = learning_rate(self.masters.settings, self.step - 1)
