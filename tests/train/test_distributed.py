@@ -131,7 +131,11 @@ def test_steps_are_fitted_to_the_time(
     recipe = write_recipe(tmp_path, "fit", 1, steps=100_000)
     recipe.write_text(recipe.read_text() + "fit_seconds = 4.0\n")
     trainer = Trainer(read_recipe(recipe), device="cpu", quiet=True)
-    monkeypatch.setattr("redraft.train.limits.time.perf_counter", lambda: 0.1 * trainer.step + compiling * (trainer.step > 0))
+
+    def clock() -> float:
+        return 0.1 * trainer.step + compiling * (trainer.step > 0)
+
+    monkeypatch.setattr("redraft.train.limits.time.perf_counter", clock)
     trainer.limits = RunLimits(trainer.run_settings, trainer.world)
     result = trainer.run()
     assert result.finished
