@@ -14,7 +14,7 @@ from redraft.cli.options import JsonFlag
 
 def train(
     shape: Annotated[
-        str, typer.Option("--shape", metavar="NAME", help="26b-a4b, tiny, nano, or a model folder.")
+        str, typer.Option("--shape", metavar="NAME", help="26b-a4b, tiny, nano, a folder, or a hub id.")
     ] = "26b-a4b",
     rank: Annotated[int, typer.Option("--rank", metavar="R", help="Rank of LoRA; 0 trains all weights.")] = 16,
     quantization: Annotated[
