@@ -84,9 +84,13 @@ class AnswerStream(Iterator[Record]):
 
 @dataclass(slots=True)
 class _Engines:
-    """What an LLM shares with its views: the model by adapter, None being itself, and the engine that runs them."""
+    """What an LLM shares with its views: the model by adapter, None being itself, and the engine that runs them.
+
+    `settings` are those of every engine that is not given its own.
+    """
 
     models: dict[str | None, Transformer]
+    settings: EngineSettings
     ids: Iterator[int] = field(default_factory=itertools.count)
     engine: Engine | None = None
     place: tuple[object, object] | None = None
@@ -104,13 +108,14 @@ class LLM:
         path: Path,
         defaults: GenerationSettings | None = None,
         eos_ids: tuple[int, ...] | None = None,
+        settings: EngineSettings | None = None,
     ) -> None:
         self.tokenizer, self.template, self.path = tokenizer, template, path
         self.defaults = defaults or GenerationSettings()
         self.eos_ids = eos_ids or model.config.eos_token_id
         self.adapter: str | None = None
         """Whose answers this object gives; see `with_adapter`."""
-        self._shared = _Engines({None: model})
+        self._shared = _Engines({None: model}, settings or EngineSettings())
 
     @property
     def model(self) -> Transformer:
@@ -314,8 +319,11 @@ class LLM:
         return shared.engine
 
     def new_engine(self, settings: EngineSettings | None = None) -> Engine:
-        """An engine of its own on this model and its adapters, with its own pages; servers drive one in a thread."""
-        settings, model = settings or EngineSettings(), self._shared.models[None]
+        """An engine of its own on this model and its adapters, with its own pages; servers drive one in a thread.
+
+        Without `settings` it has those that the LLM was loaded with.
+        """
+        settings, model = settings or self._shared.settings, self._shared.models[None]
         twins = {name: self._shared.models[name] for name in self.adapters}
         return Engine(
             new_runner(model, settings, twins),
@@ -396,15 +404,18 @@ def load(
     device: str = "auto",
     dtype: str = "auto",
     quantization: str | None = None,
+    kv_cache_dtype: str = "auto",
     adapter: str | Path | Mapping[str, str | Path] | None = None,
 ) -> LLM:
     """Load a model: "tiny" (embedded), a folder, or a hub id such as "google/diffusiongemma-26B-A4B-it".
 
-    device        "auto", "cpu", "cuda", "cuda:1" ...      dtype  "auto", "bfloat16", "float32"
-    quantization  None (the weights as they are stored), "fp8", or "int4": int4 experts, the rest in FP8
-    adapter       a LoRA folder in PEFT's format, folded into the weights; or several by name, for `llm.with_adapter`
+    device          "auto", "cpu", "cuda", "cuda:1" ...      dtype  "auto", "bfloat16", "float32"
+    quantization    None (the weights as they are stored), "fp8", or "int4": int4 experts, the rest in FP8
+    kv_cache_dtype  of the engine's keys and values: "auto", the model's own, or "fp8", half of bfloat16's bytes
+    adapter         a LoRA folder in PEFT's format, folded into the weights; or several by name, for `llm.with_adapter`
     Raises `CheckpointError`, `HubError` or `SettingError` with one sentence each.
     """
+    settings = EngineSettings(kv_cache_dtype=kv_cache_dtype)
     folder = resolve_folder(str(model))
     several = adapter if isinstance(adapter, Mapping) else {}
     for place in several.values():  # what does not fit fails before a long load
@@ -419,6 +430,7 @@ def load(
         path=folder,
         defaults=settings_from_dict(generation),
         eos_ids=_eos_ids(generation, network.config.eos_token_id),
+        settings=settings,
     )
     for name, place in several.items():
         llm.add_adapter(name, place)

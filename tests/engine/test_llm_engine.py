@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
+import redraft
 from redraft.diffusion.records import Commit, DenoiseStep
+from redraft.engine.build import new_runner
 from redraft.engine.settings import EngineSettings
 from redraft.errors import SettingError
+from redraft.eval.files import DATA
+from redraft.eval.sudoku import TASK
 from redraft.llm import LLM
 from redraft.model import Transformer
 from redraft.model.initialise import initialise
@@ -124,6 +128,23 @@ def test_settings_of_an_engine_are_checked() -> None:
         EngineSettings(slots=0)
     with pytest.raises(SettingError, match="memory_gb is -1"):
         EngineSettings(memory_gb=-1)
+    with pytest.raises(SettingError, match="kv_cache_dtype is 'int8'; it must be auto or fp8"):
+        redraft.load(kv_cache_dtype="int8")
+
+
+def test_fp8_keys_and_values_take_a_quarter_of_fp32s_bytes_and_still_answer() -> None:
+    whole, small = (redraft.load(kv_cache_dtype=name, device="cpu", dtype="float32") for name in ("auto", "fp8"))
+    scarce = (dataclasses.replace(llm.engine.settings, memory_gb=0.02) for llm in (whole, small))
+    limits = [new_runner(whole.model, settings).limits for settings in scarce]
+    pages = [limit.full_pages + limit.sliding_pages for limit in limits]
+    assert 3.5 * pages[0] < pages[1] < 4.5 * pages[0]
+    puzzles = TASK.items(DATA / "sudoku_36.csv")[:2]
+    assert TASK.evaluate(small, puzzles).solved == 2
+    prompt = TASK.prompt(whole, puzzles[0])
+    first = [next(llm.stream(prompt, max_tokens=256)) for llm in (whole, small)]
+    assert isinstance(first[0], DenoiseStep)
+    assert isinstance(first[1], DenoiseStep)
+    assert first[0].entropy != first[1].entropy
 
 
 def test_a_budget_below_a_page_is_refused_with_the_numbers(llm: LLM) -> None:

@@ -1,5 +1,6 @@
 """The kernels compiled for Hopper, on any machine: matrix instructions, registers, shared memory at the 26B shape."""
 
+from itertools import product
 from typing import Any
 
 import pytest
@@ -25,13 +26,14 @@ SEGMENT = segments_of(SEGMENTS, LENGTH)
 COUNTERS = philox.Counters(seed=meta(SEGMENTS, dtype=torch.int64), canvas=int32(SEGMENTS), step=int32(SEGMENTS))
 
 
+@pytest.mark.parametrize("kept", [torch.bfloat16, torch.float8_e4m3fn])
 @pytest.mark.parametrize(("dim", "groups", "window"), [(256, 8, 1024), (512, 2, None)])
-def test_attention(dim: int, groups: int, window: int | None) -> None:
-    pages = bf16(64, 256, groups, dim)
+def test_attention(dim: int, groups: int, window: int | None, kept: torch.dtype) -> None:
+    pages = meta(64, 256, groups, dim, dtype=kept)
     found = compiled(
         attention.attend, bf16(ROWS, HEADS, dim), pages, pages, int32(SEGMENTS, 32), SEGMENT, window=window
     )
-    assert_fits(found)
+    assert_fits(found, spilled=0 if kept == torch.bfloat16 else 96)  # widening takes registers
     assert "wgmma.mma_async" in found[0].ptx
     assert "cp.async.bulk.tensor" in found[0].ptx
 
@@ -62,8 +64,8 @@ def test_smaller_gpus_have_room(capability: int, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(module, "roomy", lambda device: False)
     options: dict[str, Any] = {"capability": capability}
     found = []
-    for dim, groups in ((256, 8), (512, 2)):
-        pages, q = bf16(64, 256, groups, dim), bf16(ROWS, HEADS, dim)
+    for (dim, groups), kept in product(((256, 8), (512, 2)), (torch.bfloat16, torch.float8_e4m3fn)):
+        pages, q = meta(64, 256, groups, dim, dtype=kept), bf16(ROWS, HEADS, dim)
         found += compiled(attention.attend, q, pages, pages, int32(SEGMENTS, 32), SEGMENT, window=None, **options)
     arguments = bf16(ROWS, WIDTH), bf16(VOCAB, WIDTH), 30.0, fp32(SEGMENTS), COUNTERS, SEGMENT, bf16(ROWS, VOCAB)
     found += compiled(head.predict, *arguments, **options)
@@ -87,10 +89,11 @@ def test_norms(fp8: bool) -> None:
     assert all(("e4m3" in kernel.ptx) == fp8 for kernel in found)
 
 
+@pytest.mark.parametrize("kept", [torch.bfloat16, torch.float8_e4m3fn])
 @pytest.mark.parametrize(("groups", "dim", "own_values"), [(8, 256, True), (2, 512, False)])
-def test_qkv(groups: int, dim: int, own_values: bool) -> None:
+def test_qkv(groups: int, dim: int, own_values: bool, kept: torch.dtype) -> None:
     product, rope = bf16(ROWS, (HEADS + groups * (1 + own_values)) * dim), (fp32(ROWS, dim // 2), fp32(ROWS, dim // 2))
-    pages, table = bf16(64, 256, groups, dim), int32(SEGMENTS, 32)
+    pages, table = meta(64, 256, groups, dim, dtype=kept), int32(SEGMENTS, 32)
     arguments = product, bf16(dim), bf16(dim), rope, pages, pages, table, SEGMENT, 1e-6
     assert_fits(compiled(qkv.norm_rope_write, *arguments, own_values=own_values))
 

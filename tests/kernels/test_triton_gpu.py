@@ -102,9 +102,11 @@ def test_qkv(groups: int, dim: int, own_values: bool) -> None:
 
 @pytest.mark.parametrize(("groups", "dim", "window"), [(4, 256, 256), (2, 512, None), (2, 64, 100), (1, 128, None)])
 @pytest.mark.parametrize("splits", [1, 3])
-def test_attention(groups: int, dim: int, window: int | None, splits: int) -> None:
+@pytest.mark.parametrize("kept", [torch.bfloat16, torch.float8_e4m3fn])
+def test_attention(groups: int, dim: int, window: int | None, splits: int, kept: torch.dtype) -> None:
     segments, table = mixed(), torch.randperm(16).int().view(4, 4)
-    inputs = bf16(4 * ROWS, 8, dim, scale=dim**-0.5), bf16(16, 256, groups, dim), bf16(16, 256, groups, dim)
+    pages = (bf16(16, 256, groups, dim).to(kept) for _ in range(2))
+    inputs = bf16(4 * ROWS, 8, dim, scale=dim**-0.5), *pages
     shape = attention.tuned(inputs[0], inputs[1], segments)
     tile = attention.AttentionTile(
         rows=shape.rows, keys=shape.keys, splits=splits, parts=shape.parts, warps=shape.warps, stages=shape.stages

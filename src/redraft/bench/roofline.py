@@ -67,11 +67,13 @@ def step_components(
     batch: int,
     context: int,
     distinct_experts: float | None = None,
+    kv_bytes: int = 2,
 ) -> tuple[Component, ...]:
     """The components of one step over `batch` canvases behind `context` tokens each.
 
     `quantization` None is bf16; "int4" means int4 experts with everything else that "fp8" quantizes in FP8. The head
-    and self-conditioning stay in bf16. `distinct_experts` is the mean number touched per layer, by default all.
+    and self-conditioning stay in bf16. `distinct_experts` is the mean number touched per layer, by default all;
+    `kv_bytes` is what a number in the cache takes.
     """
     if quantization not in (None, "fp8", "int4"):
         raise SettingError(f"quantization is {quantization!r}; it must be fp8, int4 or nothing.")
@@ -91,7 +93,7 @@ def step_components(
                   fp8=dense_fp8),
         Component(name="dense MLP", bytes=parts["dense MLP"] * dense_bytes, flops=2 * rows * parts["dense MLP"],
                   fp8=dense_fp8),
-        _attention(config, batch, context),
+        _attention(config, batch, context, kv_bytes),
         Component(name="router", bytes=2.0 * layers * config.num_experts * width,
                   flops=2 * rows * layers * config.num_experts * width),
         Component(name="head", bytes=2.0 * vocabulary + logits, flops=2 * rows * vocabulary),
@@ -106,7 +108,7 @@ def floor_ms(components: tuple[Component, ...], ceilings: Ceilings) -> float:
     return sum(component.floor_ms(ceilings) for component in components)
 
 
-def _attention(config: ModelConfig, batch: int, context: int) -> Component:
+def _attention(config: ModelConfig, batch: int, context: int, kv_bytes: int) -> Component:
     """Scores and weighted values over cached tokens and the canvas; sliding layers keep one window of the context."""
     length, moved, flops = config.canvas_length, 0.0, 0.0
     for kind in (SLIDING, FULL):
@@ -116,6 +118,6 @@ def _attention(config: ModelConfig, batch: int, context: int) -> Component:
         layer = config.layer_types.index(kind)
         seen = length + (min(context, config.sliding_window) if kind == SLIDING else context)
         dim = config.layer_head_dim(layer)
-        moved += layers * batch * seen * 2 * config.layer_kv_heads(layer) * dim * 2.0
+        moved += layers * batch * seen * 2 * config.layer_kv_heads(layer) * dim * kv_bytes
         flops += layers * batch * 4 * config.num_attention_heads * dim * length * seen
     return Component(name="attention", bytes=moved, flops=flops)

@@ -19,6 +19,7 @@ from redraft.bench.cpu import spread
 from redraft.bench.gpu import device_facts, free_cached_memory, milliseconds, versions
 from redraft.bench.roofline import Ceilings, Component, floor_ms, step_components
 from redraft.diffusion.schedule import temperature
+from redraft.engine.build import kv_dtype
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_runner import BUCKETS, GraphRunner
 from redraft.engine.graph_step import new_slots, sample
@@ -53,12 +54,16 @@ PARTS = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepCase:
-    """What to measure: `batch` canvases behind `context` tokens each, for `steps` steps, `repeats` times."""
+    """What to measure: `batch` canvases behind `context` tokens each, for `steps` steps, `repeats` times.
+
+    `kv_cache_dtype` is that of `EngineSettings`.
+    """
 
     batch: int
     context: int
     steps: int = 16
     repeats: int = 5
+    kv_cache_dtype: str = "auto"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -110,6 +115,7 @@ class StepResult:
             "steps": steps,
             "dtype": self.dtype,
             "quantization": self.quantization,
+            "kv_cache_dtype": self.case.kv_cache_dtype,
             "distinct_experts": round(self.distinct_experts, 2),
             "tokens_per_second": round(1e3 * tokens / ((steps + 1) * self.ms), 1),
             "tokens_per_second_fused_commit": fused and round(1e3 * tokens / ((steps - 1) * self.ms + fused), 1),
@@ -137,8 +143,9 @@ def measure_step(model: PackedTransformer, case: StepCase, ceilings: Ceilings) -
     config, packed = model.config, model.packed
     distinct = _distinct_experts(routings)
     components = step_components(
-        config, quantization=packed.quantization, batch=case.batch, context=case.context, distinct_experts=distinct
-    )
+        config, quantization=packed.quantization, batch=case.batch, context=case.context, distinct_experts=distinct,
+        kv_bytes=kv_dtype(model, case.kv_cache_dtype).itemsize,
+    )  # fmt: skip
     return StepResult(
         case=case,
         quantization=packed.quantization,
@@ -183,6 +190,7 @@ class Board:
                 forward=2 * case.batch * config.canvas_length,
             ),
             graphs=graphs,
+            kv_dtype=kv_dtype(model, case.kv_cache_dtype),
         )
         self.ids = torch.randint(config.vocab_size, (case.batch, self.end), generator=torch.Generator().manual_seed(1))
 
@@ -331,9 +339,11 @@ def sampler_gb(model: PackedTransformer, batch: int) -> float:
     return round((torch.cuda.max_memory_allocated(packed.device) - before) / 1e9, 2)
 
 
-def cases(batches: Sequence[int], contexts: Sequence[int], *, steps: int, repeats: int) -> list[StepCase]:
+def cases(
+    batches: Sequence[int], contexts: Sequence[int], *, steps: int, repeats: int, kv_cache_dtype: str = "auto"
+) -> list[StepCase]:
     """Every batch behind every context. Raises `SettingError` for a batch that no graph holds."""
     if max(batches) > BUCKETS[-1]:
         raise SettingError(f"batch is {max(batches)}; a graph holds at most {BUCKETS[-1]} canvases.")
-    base = StepCase(batch=1, context=0, steps=steps, repeats=repeats)
+    base = StepCase(batch=1, context=0, steps=steps, repeats=repeats, kv_cache_dtype=kv_cache_dtype)
     return [replace(base, batch=batch, context=context) for context in contexts for batch in batches]

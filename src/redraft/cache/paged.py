@@ -10,33 +10,50 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from redraft.cache.fp8 import from_fp8_bits, to_fp8_bits
 from redraft.cache.pages import PAGE
 from redraft.config import ModelConfig
 
 
 class PagedKV:
-    """The pools' tensors, [pages * PAGE, G, H] per layer for keys and for values."""
+    """The pools' tensors, [pages * PAGE, G, H] per layer for keys and for values.
+
+    `dtype` is what is written and read. With `units`, one per layer (`fp8.key_unit`), it is kept in FP8.
+    """
 
     def __init__(
-        self, config: ModelConfig, full_pages: int, sliding_pages: int, *, device: torch.device, dtype: torch.dtype
+        self,
+        config: ModelConfig,
+        full_pages: int,
+        sliding_pages: int,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        units: Sequence[float] | None = None,
     ) -> None:
-        self._device = device
+        self._device, self._dtype, self._units = device, dtype, units
+        kept = dtype if units is None else torch.uint8  # the bits of FP8, which CPUs can copy
         self.keys: list[Tensor] = []
         self.values: list[Tensor] = []
         for layer in range(config.num_hidden_layers):
             pages = sliding_pages if config.is_sliding(layer) else full_pages
             shape = (pages * PAGE, config.layer_kv_heads(layer), config.layer_head_dim(layer))
-            self.keys.append(torch.empty(shape, device=device, dtype=dtype))
-            self.values.append(torch.empty(shape, device=device, dtype=dtype))
+            self.keys.append(torch.empty(shape, device=device, dtype=kept))
+            self.values.append(torch.empty(shape, device=device, dtype=kept))
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Store keys and values [T,G,H] at slots [T]."""
+        if self._units is not None:
+            keys, values = to_fp8_bits(keys / self._units[layer]), to_fp8_bits(values)
         self.keys[layer].index_copy_(0, slots, keys)
         self.values[layer].index_copy_(0, slots, values)
 
     def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values [1,G,S,H] at slots [S]."""
         keys, values = self.keys[layer].index_select(0, slots), self.values[layer].index_select(0, slots)  # [S,G,H]
+        if self._units is not None:
+            keys = from_fp8_bits(keys, self._dtype) * self._units[layer]
+            values = from_fp8_bits(values, self._dtype)
         return keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
 
     def slots(self, pages: Sequence[int], first: int, stop: int) -> Tensor:

@@ -36,6 +36,7 @@ def step(
     context: Context = "1024",
     steps: Annotated[int, option("--steps", "Denoising steps of a canvas.", "N")] = 16,
     repeats: Annotated[int, option("--repeats", "How often a canvas is measured.", "N")] = 5,
+    kv_cache_dtype: Annotated[str, option("--kv-cache-dtype", "auto (bfloat16) or fp8.", "DTYPE")] = "auto",
     device: Device = "auto",
     results: Folder = None,
     json: JsonAlone = False,
@@ -46,13 +47,15 @@ def step(
     """
     from redraft.bench.gpu import free_cached_memory, measure_ceilings, require_gpu
     from redraft.bench.step import cases, measure_step, record
+    from redraft.engine.settings import EngineSettings
 
     target = require_gpu(device)
     if dtype not in ("bfloat16", "bf16"):
         raise SettingError(f"dtype is {dtype!r}; the kernels compute in bfloat16.")
     at_least(1, steps=steps, repeats=repeats)
     batches, contexts = whole_numbers("batch", batch), whole_numbers("context", context)
-    chosen = cases(batches, contexts, steps=steps, repeats=repeats)
+    EngineSettings(kv_cache_dtype=kv_cache_dtype)  # knows the names
+    chosen = cases(batches, contexts, steps=steps, repeats=repeats, kv_cache_dtype=kv_cache_dtype)
     command, records = shlex.join(["redraft", *sys.argv[1:]]), []
     network = _packed(model, random_weights, target, quantization)
     ceilings = measure_ceilings(target)

@@ -158,7 +158,8 @@ def _costs(config: ModelConfig) -> dict[str, str]:
         name = f"bf16 KV cache, {cost.kind.removesuffix('_attention')}"
         rows[name] = f"{cost.bytes_per_token:,} B per token, {cost.layers} layers keep {kept}"
     full = sum(cost.bytes_at(config.max_position_embeddings) for cost in costs)
-    rows["bf16 KV cache, all"] = f"{_bytes(full)} at {config.max_position_embeddings:,} tokens"
+    at = f"at {config.max_position_embeddings:,} tokens"
+    rows["bf16 KV cache, all"] = f"{_bytes(full)} {at}; {_bytes(full / 2)} in FP8"
     return rows
 
 

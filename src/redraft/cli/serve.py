@@ -50,6 +50,9 @@ def serve(
     memory_gb: Annotated[
         float | None, _engine("--memory-gb", "Memory for keys and values.", "X", default="what is free")
     ] = None,
+    kv_cache_dtype: Annotated[
+        str, _engine("--kv-cache-dtype", "auto, or fp8: half the memory for keys and values.", "DTYPE")
+    ] = "auto",
     policy: Annotated[str, _engine("--policy", "How forwards are formed, see docs/scheduling.md.", "NAME")] = "mixed",
     *,
     model: ModelOptions,
@@ -79,7 +82,7 @@ def serve(
         timeout=timeout,
         grace=grace,
         log_prompts=log_prompts,
-        engine=EngineSettings(slots=slots, memory_gb=memory_gb, policy=policy),
+        engine=EngineSettings(slots=slots, memory_gb=memory_gb, kv_cache_dtype=kv_cache_dtype, policy=policy),
     )
     listener = listen(settings)
     if not settings.is_local and not settings.keys:

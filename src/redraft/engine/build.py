@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 import torch
 
+from redraft.cache.fp8 import FP8
 from redraft.cache.paged import page_bytes
 from redraft.cache.pages import PAGE, pages_for
 from redraft.config import MAX_CANVAS, ModelConfig
@@ -37,15 +38,25 @@ def new_runner(
 
     `adapters` are the model's twins with an adapter each, by name.
     """
-    limits = limits_for(model.config, settings, memory_bytes(model, settings), model.dtype.itemsize)
+    stored = kv_dtype(model, settings.kv_cache_dtype)
+    limits = limits_for(model.config, settings, memory_bytes(model, settings), stored.itemsize)
     if isinstance(model, PackedTransformer):  # its buffers hold whole canvases of the model's own length
         limits = replace(limits, canvas=model.config.canvas_length)
-        runner: EagerRunner | GraphRunner = GraphRunner(model, limits)
+        runner: EagerRunner | GraphRunner = GraphRunner(model, limits, kv_dtype=stored)
     else:
-        runner = EagerRunner(model, limits)
+        runner = EagerRunner(model, limits, kv_dtype=stored)
     if not adapters:
         return runner
     return RunnerByAdapter(runner, {name: runner.beside(twin) for name, twin in adapters.items()})  # type: ignore[arg-type]
+
+
+def kv_dtype(model: Transformer, name: str) -> torch.dtype:
+    """What pages hold, by the name that settings give it. Raises `SettingError` for FP8 on a GPU that lacks it."""
+    if name == "auto":
+        return model.dtype
+    if model.device.type == "cuda" and torch.cuda.get_device_capability(model.device) < (8, 9):
+        raise SettingError("kv_cache_dtype is 'fp8'; that needs a GPU of compute capability 8.9 or more, or a CPU.")
+    return FP8
 
 
 def memory_bytes(model: Transformer, settings: EngineSettings) -> int:

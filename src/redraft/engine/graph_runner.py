@@ -41,16 +41,24 @@ class GraphRunner:
     """Runs forwards of a packed model; see `engine.work.Runner`.
 
     `graphs` False runs every operation by itself: the same kernels, hence the same numbers. It is the default where
-    there is no GPU, and where an operation is switched to its eager twin.
+    there is no GPU, and where an operation is switched to its eager twin. Pages hold `kv_dtype`, the model's own by
+    default.
     """
 
-    def __init__(self, model: PackedTransformer, limits: Limits, *, graphs: bool | None = None) -> None:
+    def __init__(
+        self,
+        model: PackedTransformer,
+        limits: Limits,
+        *,
+        graphs: bool | None = None,
+        kv_dtype: torch.dtype | None = None,
+    ) -> None:
         packed = model.packed
         self.model, self._limits, self._rows = model, limits, limits.canvas
         self._graphs = packed.device.type == "cuda" and graphable() if graphs is None else graphs
         self._trash = limits.slots
         self._state = new_slots(packed, limits.slots, self._rows)
-        self._pages = new_pages(packed, full=limits.full_pages, sliding=limits.sliding_pages)
+        self._pages = new_pages(packed, full=limits.full_pages, sliding=limits.sliding_pages, dtype=kv_dtype)
         self._tables = {name: np.zeros((limits.slots, self._width), np.int32) for name in ("full", "sliding")}
         self._pool = torch.cuda.graph_pool_handle() if self._graphs else None
         self._steps: dict[int, CapturedStep] = {}

@@ -10,11 +10,12 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from redraft.cache.fp8 import FP8
 from redraft.cache.paged import PagedKV
 from redraft.diffusion.rng import Draws, draw
 from redraft.diffusion.step import CanvasState, Outcome, advance, begin
 from redraft.engine.work import Denoise, Drafted, Encode, Limits, Segment, TopTokens
-from redraft.model.segments import Span, run_spans
+from redraft.model.segments import Span, key_units, run_spans
 from redraft.model.transformer import Transformer
 
 
@@ -28,12 +29,20 @@ class _Slot:
 
 
 class EagerRunner:
-    """A `work.Runner` on a `Transformer`. What a request's rows come out as does not depend on the other rows."""
+    """A `work.Runner` on a `Transformer`. What a request's rows come out as does not depend on the other rows.
 
-    def __init__(self, model: Transformer, limits: Limits) -> None:
+    Pages hold `kv_dtype`: FP8, or the model's own.
+    """
+
+    def __init__(self, model: Transformer, limits: Limits, *, kv_dtype: torch.dtype | None = None) -> None:
         self.model, self._limits = model, limits
         self._pages = PagedKV(
-            model.config, limits.full_pages, limits.sliding_pages, device=model.device, dtype=model.dtype
+            model.config,
+            limits.full_pages,
+            limits.sliding_pages,
+            device=model.device,
+            dtype=model.dtype,
+            units=key_units(model) if kv_dtype == FP8 else None,
         )
         self._slots: dict[int, _Slot] = {}
 

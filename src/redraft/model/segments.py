@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from redraft import kernels
+from redraft.cache.fp8 import key_unit
 from redraft.cache.paged import PagedKV
 from redraft.model.transformer import Layer, Transformer
 
@@ -45,6 +46,11 @@ class _Sight:
 
     slots: Tensor
     mask: Tensor | None
+
+
+def key_units(model: Transformer) -> list[float]:
+    """What every layer's keys are counted in where they are kept in FP8."""
+    return [key_unit(layer.attention.k_norm.weight) for layer in model.layers if isinstance(layer, Layer)]
 
 
 @torch.inference_mode()

@@ -16,17 +16,17 @@ MIXED = segments(
 )
 
 
-F32, F16 = torch.float32, torch.float16
+F32, F16, FP8 = torch.float32, torch.float16, torch.float8_e4m3fn
 
 
 @pytest.mark.parametrize("window", [None, 24])
 @pytest.mark.parametrize(
-    ("dtype", "heads", "splits", "parts"),
-    [(F32, 4, 1, 1), (F16, 4, 2, 2), (F32, 6, 3, 1), (F16, 6, 1, 1)],
+    ("dtype", "kept", "heads", "splits", "parts"),
+    [(F32, F32, 4, 1, 1), (F16, F16, 4, 2, 2), (F32, FP8, 6, 3, 1), (F16, FP8, 6, 1, 1)],
 )
-def test_attend(dtype: torch.dtype, window: int | None, heads: int, splits: int, parts: int) -> None:
+def test_attend(dtype: torch.dtype, kept: torch.dtype, window: int | None, heads: int, splits: int, parts: int) -> None:
     q = normal(len(MIXED.kind) * ROWS, heads, DIM, dtype=dtype)
-    keys, values = (normal(9, 256, GROUPS, DIM, seed=seed, dtype=dtype) for seed in (1, 2))
+    keys, values = (normal(9, 256, GROUPS, DIM, seed=seed, dtype=dtype).to(kept) for seed in (1, 2))
     table = torch.tensor([[4, 0, 0], [7, 0, 0], [8, 1, 2], [3, 5, 0], [0, 0, 0], [6, 0, 0]], dtype=torch.int32)
     if window is not None:
         table[2, 0] = -1  # given back: it lies behind the window
@@ -35,6 +35,6 @@ def test_attend(dtype: torch.dtype, window: int | None, heads: int, splits: int,
     live = MIXED.live()
     with kernels.force("eager"):
         theirs = attend(q, keys, values, table, MIXED, window=window)[live].double()
-        exact = attend(q.double(), keys.double(), values.double(), table, MIXED, window=window)[live]
+        exact = attend(q.double(), *(pool.double() for pool in (keys, values)), table, MIXED, window=window)[live]
     assert (ours[live] - exact).abs().max() <= 2 * (theirs - exact).abs().max() + 1e-6
     assert ours.isfinite().all()

@@ -8,6 +8,7 @@ import torch
 from making import normal, segments
 
 from redraft import kernels
+from redraft.cache.fp8 import FP8, key_unit
 from redraft.kernels.packed import Rows8
 from redraft.kernels.triton import norms, qkv
 from redraft.kernels.triton.language import INTERPRETED
@@ -99,6 +100,29 @@ def test_norm_rope_write(dtype: torch.dtype, heads: int, groups: int, dim: int, 
     assert_equal_rows(ours, theirs)
     assert_equal_rows(pools[0], pools[1])
     assert (pools[0] != 0).any(-1).sum() == 2 * groups * 25  # 9 prompt rows and 16 of the canvas, keys and values
+
+
+@pytest.mark.parametrize("own_values", [True, False])
+def test_pages_of_fp8_hold_what_others_hold_rounded(own_values: bool) -> None:
+    heads, groups, dim = 4, 2, 16
+    product = normal(3 * ROWS, (heads + groups * (1 + own_values)) * dim)
+    rope = qkv.rope_rows(SEGMENTS, 10_000.0 ** (-torch.arange(dim // 2) / (dim // 2)))
+    table = torch.tensor([[0, 3, 0, 0], [0, 0, 2, 1], [0, 0, 0, 0]], dtype=torch.int32)
+    q_norm, k_norm = 1 + normal(dim, seed=1), 1 + normal(dim, seed=2)
+    k_norm = k_norm / key_unit(k_norm)
+    full, small, twin = (torch.zeros(2, 4, 256, groups, dim).to(dtype) for dtype in (torch.float32, FP8, FP8))
+    arguments = rope, table, SEGMENTS, EPS
+    for pools in (full, small):
+        qkv.norm_rope_write(product, q_norm, k_norm, rope, *pools, *arguments[1:], own_values=own_values)
+    with kernels.force("eager"):
+        qkv.norm_rope_write(product, q_norm, k_norm, rope, *twin, *arguments[1:], own_values=own_values)
+    rounded = full.to(FP8).float()
+    # The interpreter cuts subnormal numbers off, and forgets to carry where rounding gives a power of two.
+    sound = (full.abs() >= 2**-6) & (rounded.abs().log2() % 1 != 0)
+    assert sound.sum() > 1000
+    assert torch.equal(small.float()[sound], rounded[sound])
+    assert torch.equal(twin.float()[sound], rounded[sound])
+    assert ((small.float() != 0) <= (full != 0)).all()
 
 
 def test_rope_rows_far_from_the_start() -> None:

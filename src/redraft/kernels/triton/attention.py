@@ -52,8 +52,8 @@ def attend(
     """q [R,N,H] over pages keys and values [pages,256,G,H] -> [R,N*H] in q's dtype, or as e4m3 rows if `fp8`.
 
     table int32 [S,P]: the page of each 256 positions of a segment's request. `window` None: everything before.
-    Scores have scale 1. Rows of padding come out finite. Pages must hold finite numbers even where nothing was written
-    yet. `tile` overrides the tuned shape of the kernel.
+    Scores have scale 1. Rows of padding come out finite. Pages may be of e4m3; they must hold finite numbers even where
+    nothing was written yet. `tile` overrides the tuned shape of the kernel.
     """
     if use_triton(q):
         return _attend(q, keys, values, table, segments, window or 0, fp8, tile or tuned(q, keys, segments))
@@ -63,7 +63,7 @@ def attend(
         if kind != UNUSED and length:
             here = slice(s * segments.rows, s * segments.rows + length)
             seen = _seen(kind, start, length, window, q.device)
-            k, v = _gather(keys, table[s], start + length), _gather(values, table[s], start + length)
+            k, v = (_gather(pool, table[s], start + length, q.dtype) for pool in (keys, values))
             out[here] = eager.attention(q[None, here].transpose(1, 2), k, v, seen[None, None]).view_as(out[here])
     return quantize_rows_eager(out.flatten(1)) if fp8 else out.flatten(1)
 
@@ -78,10 +78,10 @@ def _seen(kind: int, start: int, length: int, window: int | None, device: torch.
     return seen if window is None else seen & (key > first - window)
 
 
-def _gather(pool: Tensor, pages: Tensor, count: int) -> Tensor:
-    """Positions 0..count of one request [1,G,count,H]; pages given back (-1) read as zeros, which nothing sees."""
+def _gather(pool: Tensor, pages: Tensor, count: int, dtype: torch.dtype) -> Tensor:
+    """Positions 0..count of one request [1,G,count,H] in a dtype; pages given back (-1) read as zeros, never seen."""
     pages = pages[: cdiv(count, PAGE)].long()
-    rows = pool[pages.clamp(min=0)] * (pages >= 0)[:, None, None, None]
+    rows = pool[pages.clamp(min=0)].to(dtype) * (pages >= 0)[:, None, None, None]
     return rows.flatten(0, 1)[:count].transpose(0, 1)[None]
 
 
@@ -103,10 +103,13 @@ def tuned(q: Tensor, keys: Tensor, segments: Segments) -> AttentionTile:
     tall = len(segments.kind) * groups * cdiv(packed, 128)  # tiles of 128 rows
     if dim > 256:
         return AttentionTile(rows=64, keys=32, splits=splits, parts=2, warps=4, stages=3)
+    kept_small = keys.element_size() == 1  # e4m3 is widened in registers, of which a loop of its own takes more
     if tall >= 96:
-        return AttentionTile(rows=128, keys=64, splits=splits, parts=1, warps=8, stages=2, inside=True)
+        stages = 3 if kept_small else 2
+        return AttentionTile(rows=128, keys=64, splits=splits, parts=1, warps=8, stages=stages, inside=not kept_small)
     parts = 2 if len(segments.kind) == 1 and dim >= 128 else 1
-    return AttentionTile(rows=64, keys=64, splits=splits, parts=parts, warps=4, stages=3, inside=parts == 1)
+    inside = parts == 1 and not kept_small
+    return AttentionTile(rows=64, keys=64, splits=splits, parts=parts, warps=4, stages=3, inside=inside)
 
 
 def _attend(
@@ -229,7 +232,7 @@ def _take(
     for at in tl.range(begin, stop, KEYS):
         place = page * 256 + at % 256
         page = tl.load(pages + (at + KEYS) // 256, at + KEYS < stop, other=0)  # the next turn's copy needs it early
-        key = keys.load([place, key_column])
+        key = keys.load([place, key_column]).to(queries.dtype)
         scores = tl.dot(queries, tl.trans(key), input_precision="ieee")
         if EDGE:
             position = (at + tl.arange(0, KEYS))[None]
@@ -239,7 +242,7 @@ def _take(
         weights = tl.exp2(scores * LOG2E - shift[:, None])
         decay = tl.exp2(peak * LOG2E - shift)
         mass = mass * decay + tl.sum(weights, 1)
-        value = values.load([place, value_column])
+        value = values.load([place, value_column]).to(queries.dtype)
         mean = tl.dot(weights.to(value.dtype), value, mean * decay[:, None], input_precision="ieee")
         peak = new_peak
     return peak, mass, mean

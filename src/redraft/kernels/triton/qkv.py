@@ -46,7 +46,8 @@ def norm_rope_write(
 
     qkv [R,(N+2G)*H] holds q, k, v side by side, or, if not `own_values`, [R,(N+G)*H] q and k: values are then the keys,
     normed without a weight and not rotated. keys, values [pages,256,G,H] are one layer's pages; table int32 [S,P] says
-    which page holds positions p*256..p*256+255 of a segment's request. Padding rows write nothing.
+    which page holds positions p*256..p*256+255 of a segment's request. Padding rows write nothing. Pages of e4m3 need
+    keys in the units of `redraft.cache.fp8`.
     """
     if use_triton(qkv):
         return _norm_rope_write(qkv, q_norm, k_norm, rope, keys, values, table, segments, eps, own_values)
@@ -54,8 +55,8 @@ def norm_rope_write(
     rows = segments.live().nonzero()[:, 0]
     position = segments.positions()[rows].long()
     page = table[rows // segments.rows, position // PAGE].long()
-    keys[page, position % PAGE] = _rotate(eager.rms_norm(k, k_norm, eps), rope)[rows]
-    values[page, position % PAGE] = eager.rms_norm(v, None, eps)[rows]
+    keys[page, position % PAGE] = _rotate(eager.rms_norm(k, k_norm, eps), rope)[rows].to(keys.dtype)
+    values[page, position % PAGE] = eager.rms_norm(v, None, eps)[rows].to(values.dtype)
     return _rotate(eager.rms_norm(q, q_norm, eps), rope)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from redraft.cache.fp8 import key_unit
 from redraft.config import FULL, SLIDING, LayerType, ModelConfig
 from redraft.errors import SettingError
 from redraft.kernels.packed import Packed, PackedExperts, PackedFp8, PackedInt4
@@ -107,12 +108,14 @@ class _Packer:
 
     def layer(self, number: int) -> PackedLayer:
         at = f"layers.{number}."
+        q_norm, k_norm = (self.plain(f"{at}attention.{part}_norm.weight") for part in "qk")
+        unit = key_unit(k_norm)
         return PackedLayer(
             kind=SLIDING if self.config.is_sliding(number) else FULL,
             **_made(self.layer_fields(number)),
             expert_scale=self.plain(f"{at}router.per_expert_scale").float(),
-            q_norm=self.plain(f"{at}attention.q_norm.weight"),
-            k_norm=self.plain(f"{at}attention.k_norm.weight"),
+            q_norm=q_norm * unit,
+            k_norm=k_norm / unit,
             entering=self.plain(f"{at}pre_attention_norm.weight"),
             after_attention=AfterAttention(
                 post_attention=self.plain(f"{at}post_attention_norm.weight"),

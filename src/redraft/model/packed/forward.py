@@ -64,13 +64,14 @@ class Inputs:
     tables: dict[LayerType, Tensor]
 
 
-def new_pages(model: PackedModel, *, full: int, sliding: int) -> Pages:
-    """Pages of zeros: kernels read whole tiles, and what was never written must be finite."""
+def new_pages(model: PackedModel, *, full: int, sliding: int, dtype: torch.dtype | None = None) -> Pages:
+    """Pages of zeros, as kernels read whole tiles and what was never written must be finite; in the model's dtype by
+    default."""
 
     def zeros(number: int) -> Tensor:
         pages = sliding if model.config.is_sliding(number) else full
         heads = model.config.layer_kv_heads(number), model.config.layer_head_dim(number)
-        return torch.zeros(pages, PAGE, *heads, dtype=model.dtype, device=model.device)
+        return torch.zeros(pages, PAGE, *heads, dtype=dtype or model.dtype, device=model.device)
 
     numbers = range(len(model.layers))
     return Pages(keys=tuple(map(zeros, numbers)), values=tuple(map(zeros, numbers)))
