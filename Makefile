@@ -8,7 +8,7 @@ run: setup
 	$(BIN)/python examples/first_minute.py
 
 test: dev
-	$(BIN)/python -m pytest -n 2
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: dev
 	$(BIN)/ruff check src tests examples

@@ -12,7 +12,8 @@ from redraft.kernels.triton.philox import Counters
 from redraft.kernels.triton.segments import DENOISE, ENCODE, Segments
 from redraft.kernels.triton.self_conditioning import DENSE, DROPPED, NOTHING, SPARSE, choose, soft_embeddings
 
-CAP, WIDTH, ROWS, VOCAB = 30.0, 40, 16, 5000
+CAP, WIDTH, ROWS = 30.0, 40, 16
+VOCAB, TILES = 328, 8  # eleven tiles of 32 tokens, the last in part, of which a row may look at eight
 
 
 SEGMENTS = Segments(
@@ -20,6 +21,12 @@ SEGMENTS = Segments(
 )  # fmt: skip
 COUNTERS = Counters(seed=torch.tensor([5, 1, 7, 8]), canvas=ints(0, 0, 3, 0), step=ints(0, 0, 40, 1))
 HEAT, WANT = torch.tensor([0.8, 1.0, 0.41, 0.7]), ints(1, 1, 1, 0)
+
+
+@pytest.fixture(autouse=True)
+def small_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(self_conditioning, "KEPT_TILES", TILES)
+    monkeypatch.setattr(self_conditioning, "KEPT_TOKENS", 64)
 
 
 def distinct(dtype: torch.dtype) -> Tensor:
