@@ -109,7 +109,7 @@ class _Packer:
     def layer(self, number: int) -> PackedLayer:
         at = f"layers.{number}."
         q_norm, k_norm = (self.plain(f"{at}attention.{part}_norm.weight") for part in "qk")
-        unit = key_unit(k_norm)
+        unit = key_unit(k_norm)  # moves from keys to queries, so that pages of FP8 can hold them; scores stay the same
         return PackedLayer(
             kind=SLIDING if self.config.is_sliding(number) else FULL,
             **_made(self.layer_fields(number)),

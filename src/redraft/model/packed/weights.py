@@ -29,6 +29,7 @@ class PackedLayer:
     out      [D, NH]
     gate_up  [2I, D], gate rows first;  down [D, I]
     router   [E, D], expert_scale fp32 [E]
+    q_norm   [H] times a power of two, k_norm [H] over it; see `cache.fp8`
     entering weight of the norm before attention
     """
 
