@@ -9,11 +9,15 @@ import pytest
 
 pytest.importorskip("triton", reason="Triton is not installed")
 CHECKS = sorted((Path(__file__).parent / "interpreted").glob("check_*.py"))
+GROUPS = 4
+"""Processes that share the checks: several at a time, but not one for each, as starting one takes seconds."""
 
 
-@pytest.mark.parametrize("check", CHECKS, ids=lambda path: path.stem)
-def test_kernels_equal_their_twins_under_the_interpreter(check: Path) -> None:
-    command = [sys.executable, "-m", "pytest", str(check), "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_kernels_equal_their_twins_under_the_interpreter(group: int) -> None:
+    checks = [str(check) for check in CHECKS[group::GROUPS]]
+    command = [sys.executable, "-m", "pytest", *checks, "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
