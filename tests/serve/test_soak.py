@@ -4,9 +4,9 @@ from soak import soak
 
 
 def test_nothing_is_lost_mixed_up_or_leaked() -> None:
-    result = soak(200, 24, clients=12)
+    result = soak(300, 40, clients=12)
     assert result["wrong"] == []
-    assert result["answered"] == 200
+    assert result["answered"] == 300
     assert result["server_errors"] == 0
     for moment in ("after", "after_kills"):
         now, before = result[moment], result["before"]

@@ -157,9 +157,9 @@ def _costs(config: ModelConfig) -> dict[str, str]:
         kept = "every token" if cost.kept_tokens is None else f"the last {cost.kept_tokens:,} tokens"
         name = f"bf16 KV cache, {cost.kind.removesuffix('_attention')}"
         rows[name] = f"{cost.bytes_per_token:,} B per token, {cost.layers} layers keep {kept}"
-    full = sum(cost.bytes_at(config.max_position_embeddings) for cost in costs)
-    at = f"at {config.max_position_embeddings:,} tokens"
-    rows["bf16 KV cache, all"] = f"{_bytes(full)} {at}; {_bytes(full / 2)} in FP8"
+    context = config.max_position_embeddings
+    bf16, fp8 = (sum(cost.bytes_at(context) for cost in accounting.kv_costs(config, size)) for size in (2, 1))
+    rows["bf16 KV cache, all"] = f"{_bytes(bf16)} at {context:,} tokens; {_bytes(fp8)} in FP8"
     return rows
 
 

@@ -101,7 +101,7 @@ F32, F16 = torch.float32, torch.float16
 
 @pytest.mark.parametrize(
     ("rows", "width", "dtype"),
-    [(40, 96, F32), (40, 96, F16), (33, 1408, F32), (33, 1408, F16), (1025, 192, F32)],
+    [(40, 96, F32), (40, 96, F16), (33, 1408, F32), (33, 1408, F16), (1025, 64, F32), (1025, 192, F16)],
 )
 def test_route_rows(rows: int, width: int, dtype: torch.dtype) -> None:
     x, weight, scale = normal(rows, width).to(dtype), normal(8, width, seed=1).to(dtype), normal(8, seed=2)
