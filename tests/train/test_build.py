@@ -387,15 +387,15 @@ def test_tool_and_chat_documents_are_built(tmp_path: Path, monkeypatch: pytest.M
         attributes=("shade", "age", "grain", "finish", "style"),
         persons=("potter",),
     )
-    monkeypatch.setattr(command, "read_lexicon", lambda cache, without: lexicon)
+    monkeypatch.setattr(command, "read_lexicon", lambda cache: lexicon)
     monkeypatch.setattr(command, "_TOOL_DOCUMENTS", 20)
     monkeypatch.setattr(command, "_COMPOSED_DOCUMENTS", 30)
     monkeypatch.setattr(command, "_CHAT_DOCUMENTS", 20)
     monkeypatch.setattr(command.chat, "all_tables", lambda cache, seed: all_tables(None, seed))
     names = ["tools", "tools_composed", "chat"]
     written = command.build(names, command.Settings(out=tmp_path / "out", cache=tmp_path))
-    assert [path.name for path in written] == [f"{name}.xz" for name in names]
-    assert [len(read_shard(path)) for path in written] == [20, 30, 20]
+    assert [path.name for path in written] == ["tools.xz", "tools_composed-0.xz", "tools_composed-1.xz", "chat.xz"]
+    assert [len(read_shard(path)) for path in written] == [20, 30, 30, 20]
 
 
 def test_a_missing_source_is_one_sentence_and_exit_code_2(

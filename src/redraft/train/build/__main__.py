@@ -20,7 +20,6 @@ from redraft.text.tokenizer import Tokenizer
 from redraft.train.build import chat, edits, english, infill_eval, prompts, python_code, sudoku, tokenizer, tools
 from redraft.train.build.encoding import load_tokenizer
 from redraft.train.build.sources import DEFAULT_CACHE, TOOL_WHEELS, wheel
-from redraft.train.build.tool_composed import reserved_words
 from redraft.train.build.tools import Shares
 from redraft.train.build.wordnet import read_lexicon
 
@@ -30,7 +29,8 @@ _SUDOKU_PUZZLES, _CHAT_DOCUMENTS, _EDIT_DOCUMENTS = 120_000, 120_000, 150_000
 _TOOL_DOCUMENTS, _COMPOSED_DOCUMENTS = 163_000, 250_000
 _FOREIGN = Shares(api=0.0, invented=0.3, foreign=1.0)
 """Tools whose names are made up, so that only descriptions say what they are for."""
-_COMPOSED = Shares(api=0.0, invented=0.1, composed=0.65, none=0.06)
+_COMPOSED_SEEDS = (43, 44)
+_COMPOSED = Shares(api=0.0, invented=0.1, composed=0.75, none=0.06)
 """Mostly tools that are drawn anew each time."""
 
 
@@ -78,8 +78,11 @@ def _tools_foreign(settings: Settings) -> list[Path]:
 
 
 def _tools_composed(settings: Settings) -> list[Path]:
-    lexicon = read_lexicon(settings.cache, without=reserved_words())
-    return [_tool_shard(settings, "tools_composed.xz", _COMPOSED_DOCUMENTS, seed=43, shares=_COMPOSED, lexicon=lexicon)]
+    drawn = {"shares": _COMPOSED, "lexicon": read_lexicon(settings.cache)}
+    return [
+        _tool_shard(settings, f"tools_composed-{number}.xz", _COMPOSED_DOCUMENTS, seed=seed, **drawn)
+        for number, seed in enumerate(_COMPOSED_SEEDS)
+    ]
 
 
 def _tool_shard(settings: Settings, name: str, count: int, **drawn: Any) -> Path:

@@ -26,7 +26,7 @@ _GENERATED = re.compile(
 _COPYLEFT = re.compile(
     r"(GNU (Lesser |Affero |Library )?General Public|\bL?GPL[v-]?\d|Mozilla Public License)", re.IGNORECASE
 )
-_MIN_BYTES, _MAX_BYTES, _MAX_LINE, _MIN_ASCII = 500, 60_000, 200, 0.97
+_MIN_BYTES, _MAX_BYTES, _MAX_LINE, _MIN_ASCII = 500, 250_000, 200, 0.97
 _MAX_NUMERIC, _MAX_LITERALS = (
     0.22,
     0.5,

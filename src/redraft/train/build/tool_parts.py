@@ -7,7 +7,7 @@ noun beside it. :mod:`.tool_composed` puts the parts together.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from redraft.train.build.tool_grammar import Parameter
@@ -16,26 +16,16 @@ from redraft.train.build.wordnet import Lexicon
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A parameter and the ways to say its value behind the object: "in row {row_number}"."""
+    """A parameter and the ways to say its value: behind the object ("in row {row_number}") and, for some, `before` its
+    noun ("a {color} teapot").
+    """
 
     parameter: Parameter
     phrases: tuple[str, ...]
+    before: tuple[str, ...] = ()
 
 
-def draw_object(rng: random.Random, words: Lexicon, thing: str) -> Part:
-    """The value that says which thing: a number or a name of its own."""
-    base = thing.replace(" ", "_")
-    kind = rng.choice(("ID", "ID", "ID", "SLUG", "TITLE", "PRODUCT", "HEX", "CODEWORD", "WORD", "PERSON", "PATH"))
-    if kind in ("ID", "HEX", "CODEWORD", "SLUG"):
-        names = [f"{base}_id", base, f"{base}_{rng.choice(('code', 'number', 'ref', 'key'))}"]
-        phrases = [f"{thing} {{x}}", f"the {thing} {{x}}", f"{thing} number {{x}}", "{x}"]
-    else:
-        names = [base, f"{base}_name", f"{base}_{rng.choice(('title', 'label', 'path', 'text'))}"]
-        phrases = [f"the {thing} {{x}}", "{x}", f"the {thing} called {{x}}", f"the {thing} named {{x}}"]
-    return _part(rng, names, kind, f"{capital(thing)}|The {thing}|Which {thing}", phrases, required=0.9)
-
-
-def _part(
+def new_part(
     rng: random.Random,
     names: Sequence[str],
     kind: str,
@@ -44,11 +34,15 @@ def _part(
     options: Sequence[object] = ("",),
     *,
     required: float = 0.5,
+    before: Sequence[str] = (),
 ) -> Part:
-    """A part whose first name, the slot, is any of `names`; `{x}` in the phrases stands for it."""
-    ordered = list(dict.fromkeys(names))
+    """A part whose first name, the slot, is any of `names`; `{x}` in `phrases` and `before` stands for it."""
+    ordered = list(dict.fromkeys(name.replace(" ", "_") for name in names))
     rng.shuffle(ordered)
-    written = tuple(phrase.replace("{x", f"{{{ordered[0]}") for phrase in phrases)
+
+    def written(texts: Sequence[str]) -> tuple[str, ...]:
+        return tuple(text.replace("{x", f"{{{ordered[0]}") for text in texts)
+
     parameter = Parameter(
         names=tuple(ordered),
         required=rng.random() < required,
@@ -56,7 +50,7 @@ def _part(
         options=tuple(str(option) for option in options),
         description=rng.choice(descriptions.split("|")),
     )
-    return Part(parameter=parameter, phrases=written)
+    return Part(parameter=parameter, phrases=written(phrases), before=written(before))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,7 +98,8 @@ def _quantity(rng: random.Random, words: Lexicon) -> Part:
     phrases = [text.replace("{u}", spoken).replace("{n}", name) for text in quantity.phrases.split("|")]
     descriptions = f"{capital(name)} in {spoken}|The {name} ({spoken})|{capital(spoken)}"
     bounds = (int(quantity.low), int(quantity.high)) if quantity.whole else (quantity.low, quantity.high)
-    return _part(rng, names, "INT" if quantity.whole else "NUM", descriptions, phrases, bounds)
+    kind = "INT" if quantity.whole else "NUM"
+    return new_part(rng, names, kind, descriptions, phrases, bounds, before=[f"{{x}} {spoken}"])
 
 
 def _count(rng: random.Random, words: Lexicon) -> Part:
@@ -113,14 +108,14 @@ def _count(rng: random.Random, words: Lexicon) -> Part:
     names = [many, f"num_{many}", f"{noun}_count", f"number_of_{many}"]
     phrases = [f"{word} {{x}} {many}" for word in ("with", "in", "for", "using", "and")]
     bounds = (rng.choice((1, 2, 3)), rng.choice((9, 30, 90, 500)))
-    return _part(rng, names, "INT", f"Number of {many}|How many {many}|{capital(many)}", phrases, bounds)
+    return new_part(rng, names, "INT", f"Number of {many}|How many {many}|{capital(many)}", phrases, bounds)
 
 
 def _ordinal(rng: random.Random, words: Lexicon) -> Part:
     noun = rng.choice(words.things)
     names = [f"{noun}_number", noun, f"{noun}_index", f"{noun}_no"]
     phrases = [f"in {noun} {{x}}", f"at {noun} {{x}}", f"on {noun} number {{x}}", f"from {noun} {{x}}"]
-    return _part(rng, names, "INT", f"{capital(noun)}|Number of the {noun}|Which {noun}", phrases, (1, 99))
+    return new_part(rng, names, "INT", f"{capital(noun)}|Number of the {noun}|Which {noun}", phrases, (1, 99))
 
 
 def _person(rng: random.Random, words: Lexicon) -> Part:
@@ -128,7 +123,8 @@ def _person(rng: random.Random, words: Lexicon) -> Part:
     names = [role, f"{role}_name", rng.choice(("person", "recipient", "name", role))]
     plain = ["for {x}", "by {x}", "with {x}", "from {x}", "on behalf of {x}"]
     phrases = [*rng.sample(plain, 2), f"for the {role} {{x}}", f"with {{x}} as the {role}", f"by {role} {{x}}"]
-    return _part(rng, names, "PERSON", f"{capital(role)}|The {role}|Name of the {role}|Who it is for", phrases)
+    descriptions = f"{capital(role)}|The {role}|Name of the {role}|Who it is for"
+    return new_part(rng, names, "PERSON", descriptions, phrases, before=["{x}'s"])
 
 
 def _choice(rng: random.Random, words: Lexicon) -> Part:
@@ -137,7 +133,8 @@ def _choice(rng: random.Random, words: Lexicon) -> Part:
     options = rng.sample(pool, rng.randint(3, 5))
     names = [attribute, f"{attribute}_{rng.choice(('type', 'mode', 'option', 'class', 'value'))}", f"with_{attribute}"]
     phrases = [f"with {attribute} {{x}}", f"in {{x}} {attribute}", "as {x}", "in {x}", f"with the {attribute} {{x}}"]
-    return _part(rng, names, "ENUM", f"{capital(attribute)}|The {attribute}|Which {attribute}", phrases, options)
+    descriptions = f"{capital(attribute)}|The {attribute}|Which {attribute}"
+    return new_part(rng, names, "ENUM", descriptions, phrases, options, before=["{x}"])
 
 
 def _flag(rng: random.Random, words: Lexicon) -> Part:
@@ -150,29 +147,34 @@ def _flag(rng: random.Random, words: Lexicon) -> Part:
         (f"{verb}_{noun}", f"and {verb} the {noun}", f"but do not {verb} the {noun}", f"{capital(verb)} the {noun}"),
     )  # fmt: skip
     name, yes, no, description = rng.choice(pairs)
-    return _part(rng, [name], "BOOL", description, [f"{{x:{yes}|{no}}}"], required=0.2)
+    return new_part(rng, [name], "BOOL", description, [f"{{x:{yes}|{no}}}"], required=0.2)
 
 
 # Kind; names; descriptions; phrases. {t} stands for one of the lexicon's things.
 _PLAIN = (
-    ("DATE", "date day {t}_date on_date", "Date|Day|When", "on {x}|for {x}|until {x}|by {x}|from {x}"),
-    ("TIME", "time hour start_time {t}_time", "Time|Time of day|At what time", "at {x}|from {x}|before {x}|by {x}"),
-    ("CITY", "city location place {t}_city", "City|Where|City of the {t}", "in {x}|to {x}|near {x}|from {x}"),
+    ("DATE", "date day {t}_date on_date due", "Date|Day|When",
+     "on {x}|for {x}|until {x}|by {x}|from {x}|before {x}|due {x}|since {x}"),
+    ("TIME", "time hour start_time {t}_time begin", "Time|Time of day|At what time",
+     "at {x}|from {x}|before {x}|by {x}|starting at {x}|not later than {x}"),
+    ("CITY", "city location place {t}_city", "City|Where|City of the {t}",
+     "in {x}|to {x}|near {x}|from {x}|around {x}|outside {x}"),
     ("ADDRESS", "address location {t}_address place", "Address|Where", "at {x}|to {x}|from {x}"),
     ("COUNTRY", "country region origin {t}_country", "Country|Country of origin", "in {x}|from {x}|to {x}"),
     ("ROOM", "room area place {t}_room", "Room|Where in the house", "in the {x}|for the {x}|from the {x}"),
     ("LANGUAGE", "language locale {t}_language", "Language|Language to use", "in {x}|translated to {x}|with {x} text"),
     ("COLOR", "color shade {t}_color", "Colour|Colour of the {t}", "in {x}|with a {x} {t}|painted {x}"),
     ("TEXT", "note message comment text reason {t}_text", "Note|Text to keep|What to say",
-     "with the note {x}|saying {x}|: {x}|because {x}|with the text {x}"),
+     "with the note {x}|saying {x}|: {x}|because {x}|with the text {x}|and say {x}|that reads {x}"),
     ("TITLE", "title name label {t}_title heading", "Title|Name of the {t}|What to call it",
-     "called {x}|titled {x}|named {x}|under the title {x}|as {x}"),
+     "called {x}|titled {x}|named {x}|under the title {x}|as {x}|for {x}|in {x}|to the {t} {x}|from {x}"),
     ("TOPIC", "topic subject about {t}_topic", "Topic|What it is about", "about {x}|on {x}|concerning {x}"),
-    ("FOOD", "food dish ingredient {t}_food", "Food|What is eaten", "with {x}|and {x}|on {x}"),
-    ("MEDICINE", "material powder {t}_material additive", "Material|What to add", "with {x}|of {x}|using {x}"),
+    ("FOOD", "food dish ingredient {t}_food", "Food|What is eaten", "with {x}|and {x}|on {x}|made of {x}|into {x}"),
+    ("MEDICINE", "material powder {t}_material additive", "Material|What to add",
+     "with {x}|of {x}|using {x}|in {x}|into {x}|against {x}"),
     ("MONEY", "price budget fee {t}_price value", "Price|Amount of money|What it costs", "for {x}|at {x}|under {x}"),
     ("EMAIL", "email contact {t}_email address", "E-mail address|Whom to write", "for {x}|and tell {x}|and inform {x}"),
-    ("PATH", "file path source {t}_file output", "File|Path of the {t}", "from {x}|in {x}|using {x}|with the file {x}"),
+    ("PATH", "file path source {t}_file output", "File|Path of the {t}",
+     "from {x}|in {x}|using {x}|with the file {x}|and attach {x}|as seen in {x}|with the {t} {x}"),
     ("URL", "url link address {t}_url", "Link|Web address", "from {x}|at {x}|with the link {x}"),
     ("BUSINESS", "company shop supplier {t}_shop", "Company|Name of the shop", "at {x}|from {x}|through {x}|by {x}"),
     ("PRODUCT", "item product article {t}", "Item|Which item|Product", "with {x}|and {x}|using the {x}"),
@@ -185,11 +187,15 @@ _PLAIN = (
 )  # fmt: skip
 
 
+_BEFORE_NOUN = {"LANGUAGE": "{x}", "COLOR": "{x}", "FOOD": "{x}", "CITY": "{x}", "BUSINESS": "{x}", "WEEKDAY": "{x}"}
+
+
 def _plain(rng: random.Random, words: Lexicon) -> Part:
     kind, names, descriptions, phrases = rng.choice(_PLAIN)
     thing = rng.choice(words.things)
     filled = [text.replace("{t}", thing) for text in (names, descriptions, phrases)]
-    return _part(rng, rng.sample(filled[0].split(), 3), kind, filled[1], filled[2].split("|"))
+    before = [_BEFORE_NOUN[kind]] if kind in _BEFORE_NOUN else []
+    return new_part(rng, rng.sample(filled[0].split(), 3), kind, filled[1], filled[2].split("|"), before=before)
 
 
 def _several(rng: random.Random, words: Lexicon) -> Part:
@@ -198,7 +204,7 @@ def _several(rng: random.Random, words: Lexicon) -> Part:
     phrases = [f"with the {many} {{x}}", "using {x}", f"for the {many} {{x}}", "with {x}"]
     names = [many, f"{noun}_list", f"{noun}_ids"]
     kind = rng.choice(("ID", "WORD", "PERSON", "FOOD", "SLUG", "CITY"))
-    return _part(rng, names, "LIST", f"{capital(many)}|The {many}|List of {many}", phrases, (kind,))
+    return new_part(rng, names, "LIST", f"{capital(many)}|The {many}|List of {many}", phrases, (kind,))
 
 
 # Each is drawn as often as it stands here.
@@ -206,6 +212,39 @@ SORTS: tuple[Callable[[random.Random, Lexicon], Part], ...] = (
     _quantity, _quantity, _count, _ordinal, _person, _choice, _choice, _flag, _several,
     _plain, _plain, _plain, _plain, _plain, _plain,
 )  # fmt: skip
+
+
+# Names and prepositions that tell two values of one kind apart.
+_PAIRS = (
+    "source=from destination=to", "origin=from target=to", "old=from new=to", "first=from last=to", "start=from end=to",
+    "sender=from receiver=to", "lower=above upper=below", "content=of container=in", "maker=by owner=for",
+    "wanted=with unwanted=without", "part=with whole=into", "after=after before=before", "giver=from helper=with",
+)  # fmt: skip
+_PAIRED_KINDS = ("CITY", "DATE", "TIME", "PERSON", "PATH", "ID", "MEDICINE", "FOOD", "WORD", "INT", "PRODUCT", "ENUM")
+
+
+def draw_pair(rng: random.Random, words: Lexicon) -> list[Part]:
+    """Two required values of one kind, which only a preposition tells apart: "from Oslo to Bergen"."""
+    kind, thing = rng.choice(_PAIRED_KINDS), rng.choice(words.things)
+    parts = []
+    for role in rng.choice(_PAIRS).split():
+        name, preposition = role.split("=")
+        options = {"INT": (1, 500), "ENUM": rng.sample(words.things, 4)}.get(kind, ("",))
+        names = [name, f"{name}_{thing}", f"{preposition}_{thing}"]
+        described = f"{capital(name)}|{capital(name)} {thing}|The {thing} {preposition} which"
+        parts.append(new_part(rng, names, kind, described, [f"{preposition} {{x}}"], options, required=1.0))
+    return parts
+
+
+def draw_parts(rng: random.Random, words: Lexicon, count: int, taken: Collection[str] = ()) -> list[Part]:
+    """At most `count` parts of different sorts, none with a parameter name in `taken`; sometimes two are a pair."""
+    paired = draw_pair(rng, words) if count > 1 and rng.random() < 0.2 else []
+    names, parts = set(taken), []
+    for part in (*paired, *(sort(rng, words) for sort in rng.sample(SORTS, count - len(paired)))):
+        if not names & set(part.parameter.names):
+            names |= set(part.parameter.names)
+            parts.append(part)
+    return parts
 
 
 # --- words ----------------------------------------------------------------------------------------

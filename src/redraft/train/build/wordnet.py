@@ -14,12 +14,14 @@ from pathlib import Path
 from redraft.train.build.sources import debian_files
 
 # Lexicographer files, https://wordnet.princeton.edu/documentation/lexnames5wn
-_THINGS = frozenset({5, 6, 10, 13, 17, 20, 21, 27})
-"""Animals, artifacts, communication, food, natural objects, plants, possessions and substances."""
+_THINGS = frozenset({4, 5, 6, 9, 10, 11, 13, 14, 15, 17, 20, 21, 27, 28})
+"""Acts, animals, artifacts, thoughts, communication, events, food, groups, places, natural objects, plants,
+possessions, substances and times."""
 _ATTRIBUTES, _PERSONS, _BODY_VERBS = 7, 18, 29
-_SOMEBODY_DOES_SOMETHING = 8  # a sentence frame: "Somebody ----s something"
+_WITH_AN_OBJECT = frozenset({8, 9, 14, 15, 16, 17, 18, 19, 20, 21})
+"""Sentence frames such as "Somebody ----s something" and "Somebody ----s somebody with something"."""
 _WORD = re.compile(r"[a-z]{3,10}")
-_LEAST_USES = {"thing": 1, "attribute": 1, "person": 3, "verb": 1}
+_LEAST_USES = {"thing": 2, "attribute": 1, "person": 3, "verb": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,8 +47,8 @@ class Synset:
     gloss: str
 
 
-def read_lexicon(cache: Path, *, without: Collection[str] = ()) -> Lexicon:
-    """The words of Debian's `wordnet-base`, except those in `without`."""
+def read_lexicon(cache: Path) -> Lexicon:
+    """The words of Debian's `wordnet-base`."""
     files = dict(debian_files("wordnet-base", cache, ("data.verb", "data.noun", "cntlist.rev")))
     texts = {Path(name).name: text for name, text in files.items()}
     uses = dict(_uses(texts["cntlist.rev"]))
@@ -54,12 +56,12 @@ def read_lexicon(cache: Path, *, without: Collection[str] = ()) -> Lexicon:
     def common(kind: str, synset: Synset) -> tuple[str, ...]:
         part = 2 if kind == "verb" else 1
         found = (w for w, number in synset.words if uses.get((w, part, synset.file, number), 0) >= _LEAST_USES[kind])
-        return tuple(word for word in found if _WORD.fullmatch(word) and word not in without)
+        return tuple(word for word in found if _WORD.fullmatch(word))
 
     verbs = (
         common("verb", synset)
         for synset in synsets(texts["data.verb"])
-        if _SOMEBODY_DOES_SOMETHING in synset.frames and synset.file != _BODY_VERBS
+        if _WITH_AN_OBJECT & synset.frames and synset.file != _BODY_VERBS
     )
     nouns = list(synsets(texts["data.noun"]))
 
