@@ -16,7 +16,7 @@ from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import compile_bytes
 from redraft.constraints.tokens import Ending, compile_tokens
 from redraft.constraints.vocabulary import Vocabulary
-from redraft.kernels.triton import attention, chain, head, norms, philox, qkv, self_conditioning, step
+from redraft.kernels.triton import attention, chain, head, norms, philox, qkv, rows, self_conditioning, step
 
 SEGMENTS, LENGTH, WIDTH, VOCAB, HEADS = 2, 256, 2816, 262_144, 16
 ROWS = SEGMENTS * LENGTH
@@ -146,3 +146,7 @@ def test_a_constrained_step_reads_nothing_back() -> None:
     names = [kernel.name for kernel in found]
     assert names.count("_log_sums_kernel") == 5
     assert {"_ways_kernel", "_trace_kernel", "_tokens_kernel", "_add_kernel"} <= set(names)
+
+
+def test_the_way_back_through_gates() -> None:
+    assert_fits(compiled(rows.gate_gradients, bf16(ROWS, 2 * 704), bf16(ROWS, 704), fp32(ROWS)))

@@ -88,3 +88,18 @@ def sum_rows(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
         line = rows[place[:, slot]].to(total.dtype)
         total = total + (line if weight is None else line * weight[:, slot, None])
     return total.to(rows.dtype)
+
+
+def gate_gradients(inner: Tensor, d_hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """The way back through rows' gates: `inner` [R,2I] (gate, up), `d_hidden` [R,I] before the rows' fp32 `weight` [R].
+
+    Returns the gradient of `inner`, and of every row's weight in fp32; all in fp32 (fp64 for fp64), rounded once.
+    """
+    exact = torch.promote_types(inner.dtype, torch.float32)
+    gate, up = inner.to(exact).chunk(2, -1)
+    gradient = d_hidden.to(exact)
+    activated = F.gelu(gate, approximate="tanh")
+    d_weight = (activated * up * gradient).sum(-1)
+    gradient = gradient * weight[:, None]
+    d_gate = torch.ops.aten.gelu_backward(gradient * up, gate, approximate="tanh")
+    return torch.cat((d_gate, gradient * activated), -1).to(inner.dtype), d_weight

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from redraft.kernels import eager
 from redraft.model.moe import Router
 from redraft.train.frozen import Frozen, Weights, dense
-from redraft.train.rows import sum_rows, take_rows
+from redraft.train.rows import gate_gradients, sum_rows, take_rows
 
 
 def choose(router: Router, probabilities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -136,16 +135,11 @@ class _FrozenExperts(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         inner, weight, order, token, inverse, ends = ctx.saved_tensors
-        gate, up = inner.chunk(2, -1)
         rows = _taken(gradients[0], token, inverse)  # [R,D]
         d_hidden = _grouped(rows, dense(ctx.down, rows.dtype), ends)  # [R,I], before the expert's weight
-        activated = F.gelu(gate, approximate="tanh")
-        d_weight = (activated.float() * up * d_hidden).sum(-1)[inverse]
-        d_hidden = d_hidden * weight.flatten()[order, None].to(d_hidden.dtype)
-        d_gate = torch.ops.aten.gelu_backward(d_hidden * up, gate, approximate="tanh")
-        d_inner = torch.cat((d_gate, d_hidden * activated), -1)
+        d_inner, d_weight = gate_gradients(inner, d_hidden, weight.flatten()[order])
         d_rows = _grouped(d_inner, dense(ctx.gate_up, rows.dtype), ends)
-        return _summed(d_rows, inverse), d_weight, *(None,) * 6
+        return _summed(d_rows, inverse), d_weight[inverse], *(None,) * 6
 
 
 class Sorting(NamedTuple):

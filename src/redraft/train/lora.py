@@ -20,6 +20,7 @@ from redraft.errors import SettingError
 from redraft.model import Transformer
 from redraft.model.adapters import Adapter, Factors
 from redraft.model.moe import Experts
+from redraft.train.adapted import adapted_product
 from redraft.train.experts import FrozenExperts, LowRank, routed_experts
 from redraft.train.frozen import FrozenLinear, linear
 from redraft.train.recipe import LoraSettings
@@ -48,10 +49,14 @@ class LoraLinear(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.flatten(0, -2)
-        down = F.dropout(rows, self.dropout, self.training) @ self.lora_a.t()  # [T,r]
-        # Added inside the product, so that the change is never written out on its own.
-        out = torch.addmm(linear(rows, self.weight), down, self.lora_b.t(), alpha=self.scale)
-        return out.unflatten(0, x.shape[:-1])
+        return self._product(rows).unflatten(0, x.shape[:-1])
+
+    def _product(self, rows: Tensor) -> Tensor:
+        dropped = self.dropout > 0 and self.training
+        if isinstance(self.weight, Tensor) and not dropped:
+            return adapted_product(rows, self.weight, self.lora_a, self.lora_b, self.scale)
+        low = F.dropout(rows, self.dropout, self.training) @ self.lora_a.t()  # [T,r]
+        return torch.addmm(linear(rows, self.weight), low, self.lora_b.t(), alpha=self.scale)
 
 
 class LoraExperts(nn.Module):

@@ -170,11 +170,18 @@ def masked_attention(
     if isinstance(mask, PastMask):
         clean, own = ((k, v), None) if past is None else (past, (k, v))
         return parted_attention(q, clean, own, mask.seen, mask.canvas, compiled=compiled)
+    return compiled_if(_sparse_attention, compiled)(q, k, v, past, mask, _tiles(q))
+
+
+def _sparse_attention(
+    q: Tensor, k: Tensor, v: Tensor, past: tuple[Tensor, Tensor] | None, mask: BlockMask, options: dict[str, Any] | None
+) -> Tensor:
+    """The same with a block mask. Compiled whole, so that what moves around the kernel is moved by the compiler."""
     if past is not None:
         k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)  # [B,G,T+Q,H]
-    flex: Callable[..., Any] = compiled_if(flex_attention, compiled)
-    out = flex(q, k, v, block_mask=mask, scale=1.0, enable_gqa=True, kernel_options=_tiles(q))
-    return out.transpose(1, 2).flatten(2)
+    flex: Callable[..., Any] = flex_attention
+    out = flex(q, k, v, block_mask=mask, scale=1.0, enable_gqa=True, kernel_options=options)
+    return out.transpose(1, 2).flatten(2)  # type: ignore[no-any-return]
 
 
 def _tiles(q: Tensor) -> dict[str, Any] | None:

@@ -39,3 +39,18 @@ def sum_rows(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
 @sum_rows.register_fake
 def _(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
     return rows.new_empty(len(place), rows.shape[1])
+
+
+@torch.library.custom_op("redraft::gate_gradients", mutates_args=())
+def gate_gradients(inner: Tensor, d_hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """What `eager.gate_gradients` defines."""
+    if not inner.is_cuda:
+        return eager.gate_gradients(inner, d_hidden, weight)
+    from redraft.kernels.triton import rows as launches
+
+    return launches.gate_gradients(inner, d_hidden, weight)
+
+
+@gate_gradients.register_fake
+def _(inner: Tensor, d_hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    return torch.empty_like(inner), torch.empty_like(weight)

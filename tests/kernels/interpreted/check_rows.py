@@ -1,4 +1,6 @@
-"""rows.py: rows taken and summed, against indexing, at widths beside and beyond a block."""
+"""rows.py: rows taken and summed, and the way back through gates, against indexing and autograd, at widths beside and
+beyond a block.
+"""
 
 import pytest
 import torch
@@ -26,6 +28,22 @@ def test_rows_are_taken_and_summed(width: int, dtype: torch.dtype) -> None:
             expected, whole.sum(1).to(dtype), rtol=2e-3 if dtype == torch.float16 else 1e-5, atol=1e-5
         )
         torch.testing.assert_close(moved.sum_rows(taken, place, factors), expected, rtol=0, atol=2e-7)
+
+
+@pytest.mark.parametrize("width", [24, 100])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_the_way_back_through_gates(width: int, dtype: torch.dtype) -> None:
+    inner, d_hidden = normal(6, 2 * width, seed=5).to(dtype), normal(6, width, seed=6).to(dtype)
+    weight = normal(6, seed=7).abs()
+    expected = eager.gate_gradients(inner, d_hidden, weight)
+    exact = inner.double().requires_grad_()
+    factor = weight.double().requires_grad_()
+    (eager.gelu_gate(*exact.chunk(2, -1)) * factor[:, None] * d_hidden.double()).sum().backward()
+    for found, own, true in zip(
+        moved.gate_gradients(inner, d_hidden, weight), expected, (exact.grad, factor.grad), strict=True
+    ):
+        torch.testing.assert_close(found, own, rtol=1e-3 if found.dtype == torch.float16 else 1e-5, atol=1e-5)
+        torch.testing.assert_close(own.double(), true, rtol=1e-3 if own.dtype == torch.float16 else 1e-5, atol=1e-5)
 
 
 def test_strided_inputs_are_taken_as_they_are() -> None:

@@ -1,7 +1,8 @@
-"""Rows of a matrix to where experts want them, and the sums of each token's rows back: for training (`train/rows.py`).
+"""For training (`train/rows.py`): rows of a matrix to where experts want them, the sums of each token's rows back, and
+the way back through rows' gates.
 
-A compiler would fuse both into the norms around them, and then read every gathered row once per use. Shapes: T tokens,
-K experts per token, R = T*K rows sorted by expert, D width.
+A compiler would fuse the first two into the norms around them, and then read every gathered row once per use; of the
+last it makes two passes. Shapes: T tokens, K experts per token, R = T*K rows sorted by expert, D width, I expert width.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from redraft.kernels import eager
-from redraft.kernels.triton.language import cdiv, jit, tl, use_triton
+from redraft.kernels.triton.language import cdiv, jit, next_power_of_2, tl, use_triton
 
 BLOCK = 1024
 
@@ -39,6 +40,19 @@ def sum_rows(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
     return out
 
 
+def gate_gradients(inner: Tensor, d_hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """What `eager.gate_gradients` defines."""
+    if not use_triton(inner) or inner.dtype == torch.float64:
+        return eager.gate_gradients(inner, d_hidden, weight)
+    inner, d_hidden, weight = inner.contiguous(), d_hidden.contiguous(), weight.contiguous()
+    rows, width = d_hidden.shape
+    d_inner, d_weight = torch.empty_like(inner), torch.empty_like(weight)
+    gate_gradients_kernel[(rows,)](
+        inner, d_hidden, weight, d_inner, d_weight, width, BLOCK=next_power_of_2(width), num_warps=4
+    )
+    return d_inner, d_weight
+
+
 @jit
 def take_kernel(x, row, out, width, BLOCK: tl.constexpr):
     """One block of one row."""
@@ -64,3 +78,24 @@ def sum_kernel(
             line *= tl.load(weight + token * SLOTS + slot)
         total += line
     tl.store(out + token * width + column, total.to(out.dtype.element_ty), mask=column < width)
+
+
+@jit
+def gate_gradients_kernel(inner, d_hidden, weight, d_inner, d_weight, width, BLOCK: tl.constexpr):
+    """One row. With u = 2 sqrt(2/pi) (x + 0.044715 x^3), gelu(x) is x s for s = sigmoid(u), and its slope
+    s + x s (1 - s) u'.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    here = column < width
+    gate = tl.load(inner + row * 2 * width + column, mask=here, other=0.0).to(tl.float32)
+    up = tl.load(inner + row * 2 * width + width + column, mask=here, other=0.0).to(tl.float32)
+    gradient = tl.load(d_hidden + row * width + column, mask=here, other=0.0).to(tl.float32)
+    share = tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
+    activated = gate * share
+    tl.store(d_weight + row, tl.sum(activated * up * gradient, 0))
+    gradient *= tl.load(weight + row)
+    slope = share + activated * (1.0 - share) * 1.5957691216057308 * (1.0 + 0.134145 * gate * gate)
+    kind = d_inner.dtype.element_ty
+    tl.store(d_inner + row * 2 * width + column, (gradient * up * slope).to(kind), mask=here)
+    tl.store(d_inner + row * 2 * width + width + column, (gradient * activated).to(kind), mask=here)
