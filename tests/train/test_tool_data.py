@@ -1,9 +1,12 @@
 """Tool-call data: requests and calls agree, the sides of the split stay apart, the format is the model's own."""
 
 import random
+from pathlib import Path
 
 import pytest
 
+import redraft
+from redraft.eval.tools import read_tools_jsonl
 from redraft.text.tools import parse_reply
 from redraft.train.build.tool_api import (
     ApiParameter,
@@ -13,9 +16,16 @@ from redraft.train.build.tool_api import (
     draw_api_tool,
     is_heldout,
 )
-from redraft.train.build.tool_grammar import draw_request, draw_tool, heldout_actions, read_grammar, training_actions
+from redraft.train.build.tool_grammar import (
+    draw_request,
+    draw_tool,
+    heldout_actions,
+    read_grammar,
+    second_actions,
+    training_actions,
+)
 from redraft.train.build.tool_values import Values, is_evaluation_value
-from redraft.train.build.tools import NO_TOOL, ItemSource, Shares, answer_text, documents
+from redraft.train.build.tools import NO_TOOL, ItemSource, Shares, answer_text, documents, write_second_evaluation
 from tool_requests import check_names, check_values
 
 LAMP = """
@@ -42,7 +52,7 @@ def test_grammar_refuses_unknown_and_optional_required_slots(line):
 
 
 def test_every_tool_can_be_drawn_and_calls_only_what_it_declares():
-    for action in (*training_actions(), *heldout_actions()):
+    for action in (*training_actions(), *heldout_actions(), *second_actions()):
         for seed in range(6):
             values = Values(random.Random(seed))
             tool = draw_tool(action, values)
@@ -58,9 +68,17 @@ def test_string_arguments_stand_in_the_request():
 def test_heldout_tools_and_requests_are_not_in_training():
     names = {name for action in training_actions() for name in action.names}
     lines = {line for action in training_actions() for line in action.requests}
-    assert not names & {name for action in heldout_actions() for name in action.names}
-    assert not lines & {line for action in heldout_actions() for line in action.requests}
-    assert not {a.domain for a in training_actions()} & {a.domain for a in heldout_actions()}
+    for actions in (heldout_actions(), second_actions()):
+        assert not names & {name for action in actions for name in action.names}
+        assert not lines & {line for action in actions for line in action.requests}
+        assert not {a.domain for a in training_actions()} & {a.domain for a in actions}
+
+
+def test_the_second_evaluation_is_what_its_builder_writes(tmp_path):
+    write_second_evaluation(tmp_path / "items.jsonl", 200)
+    embedded = Path(redraft.__file__).parent / "eval" / "data" / "tools_second.jsonl"
+    assert (tmp_path / "items.jsonl").read_text() == embedded.read_text()
+    assert len(read_tools_jsonl(embedded)) == 200
 
 
 @pytest.mark.parametrize("evaluation", [False, True])

@@ -12,7 +12,7 @@ from __future__ import annotations
 import functools
 import random
 
-from redraft.train.build.tool_grammar import Action, heldout_actions
+from redraft.train.build.tool_grammar import Action, heldout_actions, second_actions
 from redraft.train.build.tool_objects import draw_object
 from redraft.train.build.tool_parts import Part, draw_parts
 from redraft.train.build.tool_phrases import request_line
@@ -45,7 +45,7 @@ def _domain(rng: random.Random, words: Lexicon) -> list[Action]:
 @functools.cache
 def evaluation_names() -> frozenset[str]:
     """What evaluation's tools are called: no composed tool has one of these names."""
-    return frozenset(name for action in heldout_actions() for name in action.names)
+    return frozenset(name for action in (*heldout_actions(), *second_actions()) for name in action.names)
 
 
 def _thing(rng: random.Random, words: Lexicon) -> str:

@@ -1,6 +1,6 @@
 """Tools that appear in evaluation only: whole domains that no training document uses.
 
-Same language as :mod:`redraft.train.build.tool_grammar`; ``tests/train/test_tools.py`` checks that no name of these is a training name.
+Same language as :mod:`redraft.train.build.tool_grammar`; ``tests/train/test_tool_data.py`` checks that no name of these is a training name.
 """
 
 # ruff: noqa: E501  (a tool's parameters stay on one line, as a table row)

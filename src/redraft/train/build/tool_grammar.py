@@ -13,7 +13,7 @@ import functools
 import re
 from dataclasses import dataclass
 
-from redraft.train.build import tool_domains_everyday, tool_domains_heldout, tool_domains_work
+from redraft.train.build import tool_domains_everyday, tool_domains_heldout, tool_domains_second, tool_domains_work
 from redraft.train.build.tool_values import STRING_KINDS, Drawn, Values
 
 _PARAMETER = re.compile(r"([\w/]+)(!?)=(\w+)(?:\((.*?)\))?(?::(.*))?$")
@@ -139,6 +139,12 @@ def training_actions() -> tuple[Action, ...]:
 def heldout_actions() -> tuple[Action, ...]:
     """The actions kept for evaluation."""
     return tuple(read_grammar(tool_domains_heldout.TEXT))
+
+
+@functools.cache
+def second_actions() -> tuple[Action, ...]:
+    """More of them, for a second look."""
+    return tuple(read_grammar(tool_domains_second.TEXT))
 
 
 # --- drawing tools --------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from redraft.train.build.tool_grammar import (
     draw_request,
     draw_tool,
     heldout_actions,
+    second_actions,
     training_actions,
 )
 from redraft.train.build.tool_values import Values, made_up_word
@@ -115,10 +116,12 @@ class ItemSource:
         evaluation: bool = False,
         shares: Shares | None = None,
         lexicon: Lexicon | None = None,
+        actions: Sequence[Action] | None = None,
     ) -> None:
+        """`actions` are the hand-written tools; if None, those of the side."""
         self._rng = random.Random(seed)
         self._values = Values(self._rng, evaluation=evaluation)
-        self._actions: Sequence[Action] = heldout_actions() if evaluation else training_actions()
+        self._actions = actions or (heldout_actions() if evaluation else training_actions())
         kept = [operation for operation in operations if is_heldout(operation.service) == evaluation]
         self._services = _by_service(kept)
         self._operations = kept
@@ -332,6 +335,16 @@ def build(
 def write_evaluation(out: Path, n: int, *, google_wheel: Path, aws_wheel: Path, seed: int = 4100) -> None:
     """Writes ``n`` held-out items as JSON lines with ``id``, ``tools``, ``messages`` and ``calls``."""
     source = ItemSource(read_operations(google_wheel, aws_wheel), seed, evaluation=True, shares=Shares(invented=0.0))
+    _write_items(out, source, n)
+
+
+def write_second_evaluation(out: Path, n: int, *, seed: int = 6100) -> None:
+    """The same of the second set of tools alone, without published operations."""
+    shares = Shares(api=0.0, invented=0.0)
+    _write_items(out, ItemSource([], seed, evaluation=True, shares=shares, actions=second_actions()), n)
+
+
+def _write_items(out: Path, source: ItemSource, n: int) -> None:
     with out.open("w", encoding="utf-8") as file:
         for i in range(n):
             item = source.draw()
