@@ -1,6 +1,8 @@
 """The kernels compiled for Hopper, on any machine: matrix instructions, registers, shared memory at the 26B shape."""
 
-from itertools import product
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,17 +61,11 @@ def test_soft_embeddings() -> None:
 
 
 @pytest.mark.parametrize("capability", [89, 120])
-def test_smaller_gpus_have_room(capability: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (attention, head, self_conditioning):
-        monkeypatch.setattr(module, "roomy", lambda device: False)
-    options: dict[str, Any] = {"capability": capability}
-    found = []
-    for (dim, groups), kept in product(((256, 8), (512, 2)), (torch.bfloat16, torch.float8_e4m3fn)):
-        pages, q = meta(64, 256, groups, dim, dtype=kept), bf16(ROWS, HEADS, dim)
-        found += compiled(attention.attend, q, pages, pages, int32(SEGMENTS, 32), SEGMENT, window=None, **options)
-    arguments = bf16(ROWS, WIDTH), bf16(VOCAB, WIDTH), 30.0, fp32(SEGMENTS), COUNTERS, SEGMENT, bf16(ROWS, VOCAB)
-    found += compiled(head.predict, *arguments, **options)
-    assert max(kernel.shared for kernel in found) <= 99 * 1024
+def test_smaller_gpus_have_room(capability: int) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("smaller_gpus.py")), str(capability)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) <= 99 * 1024
 
 
 @pytest.mark.parametrize("fp8", [False, True])
