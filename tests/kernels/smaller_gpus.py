@@ -5,26 +5,23 @@ A process of its own, because Triton keeps the table of number conversions of th
 
 import sys
 from itertools import product
-from typing import Any
 
 import pytest
 import torch
-from compiling import bf16, compiled, fp32, int32, meta, segments_of
+from compiling import bf16, compiled, fp32, int32, meta
+from test_hopper_code import COUNTERS, HEADS, ROWS, SEGMENT, SEGMENTS, VOCAB, WIDTH
 
-from redraft.kernels.triton import attention, head, philox, self_conditioning
-
-SEGMENTS, ROWS, WIDTH, VOCAB, HEADS = 2, 512, 2816, 262_144, 16
+from redraft.kernels.triton import attention, head, self_conditioning
 
 
 def most_shared(capability: int) -> int:
-    segments, options = segments_of(SEGMENTS, ROWS // SEGMENTS), {"capability": capability}
-    counters: Any = philox.Counters(seed=meta(2, dtype=torch.int64), canvas=int32(SEGMENTS), step=int32(SEGMENTS))
     found = []
     for (dim, groups), kept in product(((256, 8), (512, 2)), (torch.bfloat16, torch.float8_e4m3fn)):
         pages, q = meta(64, 256, groups, dim, dtype=kept), bf16(ROWS, HEADS, dim)
-        found += compiled(attention.attend, q, pages, pages, int32(SEGMENTS, 32), segments, window=None, **options)
-    arguments = bf16(ROWS, WIDTH), bf16(VOCAB, WIDTH), 30.0, fp32(SEGMENTS), counters, segments, bf16(ROWS, VOCAB)
-    found += compiled(head.predict, *arguments, **options)
+        arguments = q, pages, pages, int32(SEGMENTS, 32), SEGMENT
+        found += compiled(attention.attend, *arguments, window=None, capability=capability)
+    arguments = bf16(ROWS, WIDTH), bf16(VOCAB, WIDTH), 30.0, fp32(SEGMENTS), COUNTERS, SEGMENT, bf16(ROWS, VOCAB)
+    found += compiled(head.predict, *arguments, capability=capability)
     return max(kernel.shared for kernel in found)
 
 

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from redraft import kernels
+from redraft.kernels import eager
 from redraft.kernels.packed import Rows8
-from redraft.kernels.triton import attention, head, norms, philox, qkv, self_conditioning, step
+from redraft.kernels.triton import attention, head, norms, philox, qkv, rows, self_conditioning, step
 from redraft.kernels.triton.segments import DENOISE, ENCODE, UNUSED, Segments
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -72,6 +73,21 @@ def test_norms() -> None:
     assert_as_exact_as_eager(lambda *a: norms.after_attention(*a, EPS), x, y, weights(norms.AfterAttention))
     end = bf16(4 * ROWS, 8, WIDTH), weights(norms.AfterExperts)
     assert_as_exact_as_eager(lambda *a: norms.after_experts(*a, segments, EPS), x, y, *end)
+
+
+def test_rows_of_training() -> None:
+    tokens, slots, inner = 40, 8, 704
+    place = torch.randperm(tokens * slots).view(tokens, slots)
+    token = (
+        torch.empty_like(place).flatten().index_put((place.flatten(),), torch.arange(tokens).repeat_interleave(slots))
+    )
+    x = bf16(tokens, WIDTH)
+    assert torch.equal(rows.take_rows(x, token), x[token])
+    assert_as_exact_as_eager(rows.sum_rows, bf16(tokens * slots, WIDTH), place, torch.rand(tokens, slots))
+    arguments = bf16(tokens * slots, 2 * inner), bf16(tokens * slots, inner), torch.rand(tokens * slots)
+    assert_as_exact_as_eager(lambda *given: rows.gate_gradients(*given)[0], *arguments)
+    found, expected = rows.gate_gradients(*arguments)[1], eager.gate_gradients(*arguments)[1]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)  # sums in fp32, in another order
 
 
 def test_fp8_rows_equal_the_twin_but_for_ties() -> None:

@@ -88,9 +88,15 @@ def gate_tile(x, x_scale, weight, weight_scale, out, order, expert, start, end, 
 
 
 @jit
+def gelu_share(x):
+    """What gelu, tanh form, leaves of x: sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3))."""
+    return tl.sigmoid(1.5957691216057308 * x * (1.0 + 0.044715 * x * x))
+
+
+@jit
 def gelu_gate(gate, up):
-    """gelu(gate) * up, tanh form, as gate * sigmoid(2 sqrt(2/pi) (gate + 0.044715 gate^3)) * up."""
-    return gate * tl.sigmoid(1.5957691216057308 * gate * (1.0 + 0.044715 * gate * gate)) * up
+    """gelu(gate) * up."""
+    return gate * gelu_share(gate) * up
 
 
 @jit

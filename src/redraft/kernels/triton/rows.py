@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from redraft.kernels import eager
+from redraft.kernels.triton.expert_kernels import gelu_share
 from redraft.kernels.triton.language import cdiv, jit, next_power_of_2, tl, use_triton
 
 BLOCK = 1024
@@ -82,16 +83,14 @@ def sum_kernel(
 
 @jit
 def gate_gradients_kernel(inner, d_hidden, weight, d_inner, d_weight, width, BLOCK: tl.constexpr):
-    """One row. With u = 2 sqrt(2/pi) (x + 0.044715 x^3), gelu(x) is x s for s = sigmoid(u), and its slope
-    s + x s (1 - s) u'.
-    """
+    """One row. gelu(x) is x s for the share s = sigmoid(u), and its slope s + x s (1 - s) u'."""
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     here = column < width
     gate = tl.load(inner + row * 2 * width + column, mask=here, other=0.0).to(tl.float32)
     up = tl.load(inner + row * 2 * width + width + column, mask=here, other=0.0).to(tl.float32)
     gradient = tl.load(d_hidden + row * width + column, mask=here, other=0.0).to(tl.float32)
-    share = tl.sigmoid(1.5957691216057308 * (gate + 0.044715 * gate * gate * gate))
+    share = gelu_share(gate)
     activated = gate * share
     tl.store(d_weight + row, tl.sum(activated * up * gradient, 0))
     gradient *= tl.load(weight + row)

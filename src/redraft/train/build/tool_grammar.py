@@ -143,7 +143,7 @@ def heldout_actions() -> tuple[Action, ...]:
 
 @functools.cache
 def second_actions() -> tuple[Action, ...]:
-    """More of them, for a second look."""
+    """Those of the second evaluation, with which no mistake has been looked at."""
     return tuple(read_grammar(tool_domains_second.TEXT))
 
 

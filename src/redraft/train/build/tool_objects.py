@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from redraft.train.build.tool_parts import Part, capital, new_part, plural
+from redraft.train.build.tool_parts import Part, capital, new_count, new_part, plural
 from redraft.train.build.wordnet import Lexicon
 
 _REQUIRED = 0.9
@@ -46,12 +46,9 @@ def _sort(rng: random.Random, words: Lexicon, thing: str) -> Part:
 
 
 def _many(rng: random.Random, words: Lexicon, thing: str) -> Part:
-    many = plural(thing)
-    names = [many, f"num_{many}", f"{thing}_count", rng.choice(("count", "quantity", "number"))]
-    phrases = [f"{{x}} {many}", f"{{x}} {many}", f"another {{x}} {many}", f"{{x}} more {many}"]
-    bounds = (rng.choice((1, 2, 3)), rng.choice((9, 40, 90, 500)))
-    described = f"Number of {many}|How many {many}|{capital(many)}"
-    return new_part(rng, names, "INT", described, phrases, bounds, required=_REQUIRED)
+    phrases = ["{x} {m}", "{x} {m}", "another {x} {m}", "{x} more {m}"]
+    name = rng.choice(("count", "quantity", "number"))
+    return new_count(rng, thing, name, phrases, (9, 40, 90, 500), required=_REQUIRED)
 
 
 def _money(rng: random.Random, words: Lexicon, thing: str) -> Part:
@@ -72,19 +69,8 @@ def _measured(rng: random.Random, words: Lexicon, thing: str) -> Part:
 
 
 _CONTENTS = (
-    "TEXT",
-    "TASK",
-    "TOPIC",
-    "FOOD",
-    "MEDICINE",
-    "CITY",
-    "ADDRESS",
-    "URL",
-    "EMAIL",
-    "PATH",
-    "COUNTRY",
-    "PRODUCT",
-)
+    "TEXT", "TASK", "TOPIC", "FOOD", "MEDICINE", "CITY", "ADDRESS", "URL", "EMAIL", "PATH", "COUNTRY", "PRODUCT",
+)  # fmt: skip
 
 
 def _content(rng: random.Random, words: Lexicon, thing: str) -> Part:

@@ -104,11 +104,20 @@ def _quantity(rng: random.Random, words: Lexicon) -> Part:
 
 def _count(rng: random.Random, words: Lexicon) -> Part:
     noun = rng.choice(words.things)
+    phrases = [f"{word} {{x}} {{m}}" for word in ("with", "in", "for", "using", "and")]
+    return new_count(rng, noun, f"number_of_{plural(noun)}", phrases, (9, 30, 90, 500))
+
+
+def new_count(
+    rng: random.Random, noun: str, name: str, phrases: Sequence[str], most: Sequence[int], *, required: float = 0.5
+) -> Part:
+    """How many of `noun`, at most one of `most`; `name` is a further name, `{m}` in the phrases the plural."""
     many = plural(noun)
-    names = [many, f"num_{many}", f"{noun}_count", f"number_of_{many}"]
-    phrases = [f"{word} {{x}} {many}" for word in ("with", "in", "for", "using", "and")]
-    bounds = (rng.choice((1, 2, 3)), rng.choice((9, 30, 90, 500)))
-    return new_part(rng, names, "INT", f"Number of {many}|How many {many}|{capital(many)}", phrases, bounds)
+    names = [many, f"num_{many}", f"{noun}_count", name]
+    bounds = (rng.choice((1, 2, 3)), rng.choice(most))
+    described = f"Number of {many}|How many {many}|{capital(many)}"
+    written = [phrase.replace("{m}", many) for phrase in phrases]
+    return new_part(rng, names, "INT", described, written, bounds, required=required)
 
 
 def _ordinal(rng: random.Random, words: Lexicon) -> Part:
