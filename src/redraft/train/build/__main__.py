@@ -25,7 +25,7 @@ from redraft.train.build.wordnet import read_lexicon
 
 _PACKAGE = Path(__file__).parents[2]
 _PROMPTS = 1200
-_SUDOKU_PUZZLES, _CHAT_DOCUMENTS, _EDIT_DOCUMENTS = 120_000, 120_000, 150_000
+_SUDOKU_PUZZLES, _CHAT_DOCUMENTS, _EDIT_DOCUMENTS = 120_000, 160_000, 150_000
 _TOOL_DOCUMENTS, _COMPOSED_DOCUMENTS = 163_000, 250_000
 _FOREIGN = Shares(api=0.0, invented=0.3, foreign=1.0)
 """Tools whose names are made up, so that only descriptions say what they are for."""

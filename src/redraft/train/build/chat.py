@@ -21,6 +21,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from redraft.train.build.chat_rows import HELD, computed_tables, dictionary, word_rows
+from redraft.train.build.chat_style import restyled
 from redraft.train.build.chat_text import (
     DATA,
     Block,
@@ -67,20 +68,6 @@ _SHORT_SYSTEMS = (
     "Reply with the answer alone.",
 )
 _CAPITAL_SYSTEMS = ("Answer in capital letters.", "Write everything in capital letters.", "USE CAPITAL LETTERS ONLY.")
-_OPENINGS = ("Hi! ", "Hello! ", "Hey! ", "Hi there! ", "Hi tiny! ", "Good morning! ", "Good evening! ")
-_LEADS = (
-    "Quick question: ",
-    "Another question: ",
-    "Next question: ",
-    "I have a question. ",
-    "Let me ask you something. ",
-    "I want to know: ",
-    "Please tell me: ",
-    "Tell me: ",
-    "OK. ",
-    "Now something else. ",
-    "One more thing: ",
-)
 _LITERAL_TABLES = frozenset({"words", "sentences", "definitions", "meanings"})  # their questions are never rewritten
 
 
@@ -219,12 +206,8 @@ class ChatSource:
         return Chat(messages=tuple(messages[:-1]), answer=exchanges[-1].answer)
 
     def _styled(self, question: str, index: int, *, casual: bool) -> str:
-        """People greet first, lead up to what they ask, or type without capitals and full stops."""
-        point = self._rng.random()
-        if question.endswith("?") and index == 0 and point < 0.1 and not question.startswith(("Hi", "Hello", "Hey")):
-            question = self._rng.choice(_OPENINGS) + question
-        elif question.endswith("?") and point < 0.2:
-            question = self._rng.choice(_LEADS) + question
+        """Some people type whole conversations without capitals and full stops."""
+        question = restyled(question, self._rng, first=index == 0)
         return question.lower().rstrip("?.!") if casual else question
 
 
