@@ -216,6 +216,8 @@ class GenerationSettings:
     canvas_length: int | None = None
     fit_canvas: bool = False
     """Take a shorter canvas, a power of two, where it holds all that max_tokens leaves to write."""
+    spare_holes: bool = False
+    """Fill holes by asking how long their text is, of a model that was trained on holes with spare room."""
     latency_budget_ms: float | None = None
     """Choose the step caps (at most `steps`) so that the answer takes about this long, from measured step times."""
     logprobs: int | None = None
@@ -268,7 +270,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "max_tokens": (int,), "steps": (int,), "schedule_steps": (int,), "stability_threshold": (int,), "seed": (int,),
     "canvas_length": (int,), "entropy_bound": (int, float), "t_min": (int, float), "t_max": (int, float),
     "confidence_threshold": (int, float), "stretch_schedule": (bool,), "stop_at_eos": (bool,), "forbid_empty": (bool,),
-    "fit_canvas": (bool,), "latency_budget_ms": (int, float), "logprobs": (int,),
+    "fit_canvas": (bool,), "spare_holes": (bool,), "latency_budget_ms": (int, float), "logprobs": (int,),
 }  # fmt: skip
 
 
@@ -318,5 +320,6 @@ def settings_from_dict(raw: Mapping[str, Any]) -> GenerationSettings:
         "steps": steps, "schedule_steps": steps, "entropy_bound": sampler.get("entropy_bound"),
         "t_min": raw.get("t_min"), "t_max": raw.get("t_max"),
         "stability_threshold": raw.get("stability_threshold"), "confidence_threshold": raw.get("confidence_threshold"),
+        "spare_holes": raw.get("spare_holes"),
     }  # fmt: skip
     return GenerationSettings(**{name: value for name, value in given.items() if value is not None})

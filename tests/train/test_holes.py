@@ -6,7 +6,7 @@ import pytest
 from redraft.errors import SettingError
 from redraft.model.folders import resolve_folder
 from redraft.text.tokenizer import Tokenizer
-from redraft.train.canvases import chat_canvases
+from redraft.train.canvases import Fillers, chat_canvases
 from redraft.train.holes import answer_holes, extra_holes, mark_table, pieces, spans
 from redraft.train.packing import chat_segments
 from redraft.train.recipe import DataSettings, SourceSettings
@@ -70,7 +70,7 @@ def test_chat_canvases_with_holes_give_all_other_text() -> None:
     segments = chat_segments(pool, np.zeros((50, 1), np.int64), 16, 16, clean_answer=True)
     settings = SourceSettings(name="c", kind="chat", share=1.0, path="x", infill=0.5, hole_weight=3.0, extra_holes=0.5,
                               hole_full_noise=0.25, full_noise=0.125)  # fmt: skip
-    out = chat_canvases(tokens, segments, (50, 4, 16), settings, np.random.default_rng(3), 1, MARKS)
+    out = chat_canvases(tokens, segments, (50, 4, 16), settings, np.random.default_rng(3), Fillers(eos=1, pad=0), MARKS)
     hole = out["full_noise"] == 0.25
     assert 0.35 < hole.mean() < 0.65
     assert (out["full_noise"][~hole] == 0.125).all()
@@ -79,7 +79,7 @@ def test_chat_canvases_with_holes_give_all_other_text() -> None:
     assert set(np.unique(out["canvas_weight"][hole]).tolist()) == {0.0, 3.0}
     assert (out["canvas_weight"][~hole] == 1.0).all()
     assert ((out["canvas_weight"] > 0) == out["noise_region"]).all()
-    plain = chat_canvases(tokens, segments, (50, 4, 16), settings, np.random.default_rng(3), 1)
+    plain = chat_canvases(tokens, segments, (50, 4, 16), settings, np.random.default_rng(3), Fillers(eos=1, pad=0))
     assert plain["noise_region"].all()
 
 

@@ -9,14 +9,14 @@ import torch
 
 from redraft.errors import SettingError
 from redraft.train.batch import Batch
-from redraft.train.canvases import text_canvases
+from redraft.train.canvases import Fillers, text_canvases
 from redraft.train.loader import Loader
 from redraft.train.packing import Packer, chat_segments, clean_rows, text_segments
 from redraft.train.recipe import DataSettings, Recipe, SourceSettings
 from redraft.train.shards import Document, read_shard, write_shard
 from redraft.train.sources import ChatShard, Pool, TextShard
 
-NEWLINE, EOS, CANVAS = 3, 1, 16
+NEWLINE, EOS, PAD, CANVAS = 3, 1, 0, 16
 
 
 def text_source(tmp_path: Path, documents: int = 40) -> TextShard:
@@ -77,7 +77,7 @@ def test_text_canvases_continue_their_documents(tmp_path: Path, infill: float) -
     settings = SourceSettings(name="t", kind="text", share=1.0, path="x", **holes)
     segments = text_segments(source, source.windows(rng, 0, 16, 64, "train"), 64)
     clean = clean_rows(source.tokens, segments, 16, 64, 1.0)
-    made = text_canvases(source, segments, clean, (16, 6, CANVAS), settings, rng, EOS)
+    made = text_canvases(source, segments, clean, (16, 6, CANVAS), settings, rng, Fillers(eos=EOS, pad=PAD))
     key = {(r, n): i for i, (r, n) in enumerate(zip(segments.row, segments.number, strict=True))}
     assert (made["canvas_document"] >= 0).mean() > 0.95
     for row, slot in np.argwhere(made["canvas_document"] >= 0):
@@ -106,7 +106,7 @@ def test_given_text_may_have_further_holes(tmp_path: Path) -> None:
     settings = SourceSettings(name="t", kind="text", share=1.0, path="x", infill=1.0, extra_holes=1.0, hole_weight=2.0)
     segments = text_segments(source, source.windows(rng, 0, 16, 64, "train"), 64)
     clean = clean_rows(source.tokens, segments, 16, 64, 1.0)
-    made = text_canvases(source, segments, clean, (16, 6, CANVAS), settings, rng, EOS)
+    made = text_canvases(source, segments, clean, (16, 6, CANVAS), settings, rng, Fillers(eos=EOS, pad=PAD))
     region = made["noise_region"]
     gaps = (np.diff(region.astype(np.int8), axis=-1) == 1).sum(-1)
     assert (gaps > 0).mean() > 0.3
@@ -119,12 +119,37 @@ def test_line_holes_are_lines(tmp_path: Path) -> None:
     settings = SourceSettings(name="t", kind="text", share=1.0, path="x", infill=1.0, line_holes=1.0)
     segments = text_segments(source, source.windows(rng, 0, 32, 64, "train"), 64)
     clean = clean_rows(source.tokens, segments, 32, 64, 1.0)
-    made = text_canvases(source, segments, clean, (32, 6, 32), settings, rng, EOS)
+    made = text_canvases(source, segments, clean, (32, 6, 32), settings, rng, Fillers(eos=EOS, pad=PAD))
     whole = 0
     for target, region in zip(made["canvas_target"].reshape(-1, 32), made["noise_region"].reshape(-1, 32), strict=True):
         end = int(np.flatnonzero(region)[-1]) if region.any() else 0
         whole += target[end] == NEWLINE or (end + 1 < 32 and target[end + 1] in (NEWLINE, EOS))
     assert whole > 0.9 * 32 * 6
+
+
+def test_spare_room_of_a_hole_is_padded_and_the_text_goes_on_behind_it(tmp_path: Path) -> None:
+    source, rng = text_source(tmp_path), np.random.default_rng(4)
+    settings = SourceSettings(name="t", kind="text", share=1.0, path="x", infill=1.0, spare_holes=0.75, hole_weight=2.0,
+                              fill_weight=0.5)  # fmt: skip
+    segments = text_segments(source, source.windows(rng, 0, 64, 64, "train"), 64)
+    clean = clean_rows(source.tokens, segments, 64, 64, 1.0)
+    made = text_canvases(source, segments, clean, (64, 6, CANVAS), settings, rng, Fillers(eos=EOS, pad=PAD))
+    key = {(r, n): i for i, (r, n) in enumerate(zip(segments.row, segments.number, strict=True))}
+    spare = []
+    for row, slot in np.argwhere(made["canvas_document"] >= 0):
+        target, region = made["canvas_target"][row, slot], np.flatnonzero(made["noise_region"][row, slot])
+        pads = np.flatnonzero(target == PAD)
+        assert pads.tolist() == region[len(region) - len(pads) :].tolist()  # the end of the hole, and nothing else
+        assert len(pads) < len(region)
+        assert made["canvas_weight"][row, slot][pads].tolist() == ([2.0] + [1.0] * (len(pads) - 1))[: len(pads)]
+        owner = key[row, int(made["canvas_document"][row, slot])]
+        flat = segments.start[owner] + int(made["canvas_start"][row, slot]) + np.arange(CANVAS - len(pads))
+        inside = flat < segments.end[owner]
+        text = np.where(inside, source.tokens[np.minimum(flat, len(source.tokens) - 1)], EOS)
+        assert target[target != PAD].tolist() == text.tolist()
+        spare.append(len(pads))
+    assert 0.6 < np.mean(np.array(spare) > 0) < 0.8
+    assert max(spare) > CANVAS // 2
 
 
 def chat_recipe(recipe: Recipe, tmp_path: Path, **options: object) -> Recipe:

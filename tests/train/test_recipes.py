@@ -84,6 +84,8 @@ def test_wrong_settings_are_named(table: str, key: str, value: object, message: 
     ({"share": 0.0}, "share is 0.0"),
     ({"max_canvases": 2}, "max_canvases has no effect without JSON lines"),
     ({"kind": "text", "path": "x", "line_holes": 0.5}, "line_holes has no effect without infill"),
+    ({"kind": "text", "path": "x", "spare_holes": 0.5}, "spare_holes has no effect without infill"),
+    ({"kind": "chat", "path": "x", "infill": 0.5, "spare_holes": 0.5}, "spare_holes has no effect without JSON lines"),
     ({"rollout": 1.5}, "source reverse: rollout is 1.5; it must be between 0 and 1"),
     ({"name": ""}, "source.name is ''; it must be a name"),
 ])  # fmt: skip

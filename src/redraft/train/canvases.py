@@ -2,7 +2,8 @@
 
 Chat documents are cut into consecutive canvases behind their prompt; in some of them all but a hole may be given. Plain
 text may be drafted from any position, or have a hole: whole lines, the end of a line, or a random span, with the text
-behind it given, as `fill` poses it; the given text may have further holes.
+behind it given, as `fill` poses it; the given text may have further holes. A hole may have spare room: it is longer
+than its text then, and padding stands in the rest.
 
 Shapes: R rows, N canvases per row, C tokens per canvas.
 """
@@ -26,11 +27,12 @@ Bools = NDArray[np.bool_]
 Shape = tuple[int, int, int]
 _LINES, _LINE_ODDS = np.arange(1, 5), np.array([0.55, 0.2, 0.15, 0.1])
 _LONGEST_SPAN = 48
+_MOST_SPARE = 40
 
 
 def chat_canvases(
     tokens: Tokens, segments: Segments, shape: Shape, settings: SourceSettings, rng: np.random.Generator,
-    eos: int, marks: Bools | None = None,
+    fillers: Fillers, marks: Bools | None = None,
 ) -> Arrays:  # fmt: skip
     """N canvases per row out of all that its documents offer; where they offer fewer, some come again.
 
@@ -43,11 +45,10 @@ def chat_canvases(
     if len(segment) == 0:
         return _empty_canvases(shape)
     owner = np.where(empty, -1, segment[picked])
-    target, filled = _cut(tokens, segments, owner, start[picked], shape[2], eos)
-    is_hole, region = (
-        np.zeros(shape[:2], bool),
-        ~empty[..., None] & _before_suffix(segments, owner, start[picked], shape),
-    )
+    end = _hole_end(segments, owner, start[picked], shape[2])
+    layout = Layout.draw(end, segments.suffix[owner] > 0, shape[2], settings, rng)
+    target, filled = _cut(tokens, segments, owner, start[picked], layout, fillers)
+    is_hole, region = np.zeros(shape[:2], bool), ~empty[..., None] & (np.arange(shape[2]) < layout.end[..., None])
     if marks is not None and settings.infill:
         is_hole = (rng.random(shape[:2]) < settings.infill) & ~empty
         hole = answer_holes(target, filled, marks, piece_share=settings.line_holes, rng=rng, longest=_LONGEST_SPAN)
@@ -65,7 +66,7 @@ def chat_canvases(
 
 def text_canvases(
     source: TextShard, segments: Segments, clean: Arrays, shape: Shape, settings: SourceSettings,
-    rng: np.random.Generator, eos: int,
+    rng: np.random.Generator, fillers: Fillers,
 ) -> Arrays:  # fmt: skip
     """N canvases per row of plain text, each either a draft of all its tokens or a hole in given text."""
     place, usable = _random_places(clean, shape, rng)
@@ -75,9 +76,10 @@ def text_canvases(
     here = np.clip(segments.start[owner] + _position(clean, place), first, segments.end[owner] - 1)
     canvas = Holes.draw(source, here, first, segments.end[owner], shape[2], settings, rng)
     owner = np.where(usable, owner, -1)
-    target, filled = _cut(source.tokens, segments, owner, canvas.start - segments.start[owner], shape[2], eos)
+    layout = Layout.draw(canvas.high, canvas.is_hole, shape[2], settings, rng)
+    target, filled = _cut(source.tokens, segments, owner, canvas.start - segments.start[owner], layout, fillers)
     at = np.arange(shape[2])
-    region = (at >= canvas.low[..., None]) & (at < canvas.high[..., None])
+    region = (at >= canvas.low[..., None]) & (at < layout.end[..., None])
     if settings.extra_holes:
         region |= extra_holes(target, source.marks, settings.extra_holes, rng) & canvas.is_hole[..., None] & ~filled
     region &= usable[..., None]
@@ -91,10 +93,47 @@ def text_canvases(
     }
 
 
-def _before_suffix(segments: Segments, owner: Ints, start: Ints, shape: Shape) -> Bools:
-    """The positions [R,N,C] of canvases that are not given text behind a hole."""
-    left = segments.end[owner] - segments.suffix[owner] - segments.start[owner] - start  # [R,N]
-    return (np.arange(shape[2]) < left[..., None]) | (segments.suffix[owner] == 0)[..., None]
+def _hole_end(segments: Segments, owner: Ints, start: Ints, canvas: int) -> Ints:
+    """Where given text behind a hole begins in canvases [R,N] from `start` on; their length where there is none."""
+    left = segments.end[owner] - segments.suffix[owner] - segments.start[owner] - start
+    return np.where(segments.suffix[owner] == 0, canvas, np.minimum(left, canvas))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fillers:
+    """The tokens that fill up: `eos` a canvas behind its text's end, `pad` the spare room of a hole."""
+
+    eos: int
+    pad: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Which token of its text stands at each position of canvases: `at` [R,N,C], counted from the canvas' start.
+
+    Where `spare` [R,N,C], none does: the hole, which goes on to `end` [R,N], is longer than its text there.
+    """
+
+    at: Ints
+    spare: Bools
+    end: Ints
+
+    @classmethod
+    def draw(
+        cls, high: Ints, may_spare: Bools, canvas: int, settings: SourceSettings, rng: np.random.Generator
+    ) -> Layout:
+        """Canvases whose holes' texts end at `high` [R,N], with spare room in a share of those that may have it."""
+        room = np.minimum(canvas - high, _MOST_SPARE)
+        count = np.zeros_like(high)
+        if settings.spare_holes:
+            wanted = may_spare & (rng.random(high.shape) < settings.spare_holes)
+            count = np.where(wanted, np.minimum(1 + (rng.random(high.shape) * room).astype(np.int64), room), 0)
+        behind = np.arange(canvas) - high[..., None]
+        return cls(
+            at=np.arange(canvas) - np.clip(behind, 0, count[..., None]),
+            spare=(behind >= 0) & (behind < count[..., None]),
+            end=high + count,
+        )
 
 
 def _weights(region: Bools, is_hole: Bools, filled: Bools, settings: SourceSettings) -> NDArray[np.float32]:
@@ -200,13 +239,13 @@ def _deal(row: Ints, shape: Shape, rng: np.random.Generator) -> Ints:
 
 
 def _cut(
-    tokens: Tokens, segments: Segments, owner: Ints, start: Ints, canvas: int, eos: int
-) -> tuple[NDArray[np.int32], NDArray[np.bool_]]:
-    """Tokens [R,N,C] from position `start` [R,N] of segment `owner`, and where they are end-of-text behind its end."""
-    flat = (segments.start[owner] + start)[..., None] + np.arange(canvas)
-    filled = (flat >= segments.end[owner][..., None]) | (owner < 0)[..., None]
-    target = np.where(filled, eos, tokens[np.where(filled, 0, flat)])
-    return target.astype(np.int32), filled
+    tokens: Tokens, segments: Segments, owner: Ints, start: Ints, layout: Layout, fillers: Fillers
+) -> tuple[NDArray[np.int32], Bools]:
+    """Tokens [R,N,C] from position `start` [R,N] of segment `owner`, and where they only fill up."""
+    flat = (segments.start[owner] + start)[..., None] + layout.at
+    ended = (flat >= segments.end[owner][..., None]) | (owner < 0)[..., None]
+    target = np.where(ended, fillers.eos, tokens[np.where(ended, 0, flat)])
+    return np.where(layout.spare, fillers.pad, target).astype(np.int32), ended | layout.spare
 
 
 def _after_first(filled: NDArray[np.bool_]) -> NDArray[np.bool_]:

@@ -40,20 +40,20 @@ def export_trained(recipe: Recipe, model: Transformer, weights: TrainedWeights, 
         if whole is not None:
             model = Transformer(recipe.model).to(torch.bfloat16)
             model.load_state_dict(whole)
-        export_model(model, folder, tokenizer=recipe.data.tokenizer, init=recipe.run.init)
+        spare = any(source.spare_holes for source in recipe.data.sources)
+        export_model(model, folder, tokenizer=recipe.data.tokenizer, init=recipe.run.init, spare_holes=spare)
 
 
-def export_model(model: Transformer, folder: Path, *, tokenizer: str, init: str) -> Path:
+def export_model(model: Transformer, folder: Path, *, tokenizer: str, init: str, spare_holes: bool = False) -> Path:
     """Save `model` in bf16, with generation defaults and, if `tokenizer` names a folder, its tokenizer files.
 
-    The defaults, schedule and end-of-text ids among them, stay those of the model `init` that training began with.
+    The defaults, schedule and end-of-text ids among them, stay those of the model `init` that training began with;
+    `spare_holes` is added where training taught them.
     """
     save_model(copy.deepcopy(model).to(torch.bfloat16), folder)
     given = resolve_folder(init) / GENERATION if init else None
-    if given is not None and given.is_file():
-        shutil.copyfile(given, folder / GENERATION)
-    else:
-        (folder / GENERATION).write_text(json.dumps(_generation_config(model), indent=2) + "\n")
+    text = given.read_text(encoding="utf-8") if given is not None and given.is_file() else _generation_config(model)
+    (folder / GENERATION).write_text(_with_spare_holes(text) if spare_holes else text, encoding="utf-8")
     for name in _TOKENIZER_FILES if tokenizer else ():
         source = Path(tokenizer) / name
         if source.is_file():
@@ -61,9 +61,13 @@ def export_model(model: Transformer, folder: Path, *, tokenizer: str, init: str)
     return folder
 
 
-def _generation_config(model: Transformer) -> dict[str, object]:
+def _with_spare_holes(text: str) -> str:
+    return json.dumps(json.loads(text) | {"spare_holes": True}, indent=2) + "\n"
+
+
+def _generation_config(model: Transformer) -> str:
     """The reference sampler's settings, in the layout that Transformers reads."""
-    return {
+    settings = {
         "max_new_tokens": model.config.canvas_length,
         "max_denoising_steps": 48,
         "sampler_config": {"_cls_name": "EntropyBoundSamplerConfig", "entropy_bound": 0.1},
@@ -74,3 +78,4 @@ def _generation_config(model: Transformer) -> dict[str, object]:
         "pad_token_id": model.config.pad_token_id,
         "eos_token_id": list(model.config.eos_token_id),
     }
+    return json.dumps(settings, indent=2) + "\n"

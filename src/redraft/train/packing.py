@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from redraft.train.canvases import chat_canvases, text_canvases
+from redraft.train.canvases import Fillers, chat_canvases, text_canvases
 from redraft.train.recipe import Recipe, SourceSettings
 from redraft.train.sources import ChatSource, Ints, Part, Pool, TextShard, Tokens, open_sources
 
@@ -159,7 +159,7 @@ class Packer:
         segments = chat_segments(pool, tries, length, canvas, clean_answer=settings.clean_answer)
         clean = clean_rows(pool.tokens, segments, rows, length, settings.prompt_weight)
         shape = (rows, self.data.canvases, canvas)
-        return clean | chat_canvases(pool.tokens, segments, shape, settings, rng, self._eos, source.marks)
+        return clean | chat_canvases(pool.tokens, segments, shape, settings, rng, self._fillers, source.marks)
 
     def _text_rows(
         self, settings: SourceSettings, source: TextShard, first: int, rows: int, rng: np.random.Generator, part: Part
@@ -171,8 +171,8 @@ class Packer:
         # A window that begins inside a document begins with <bos> all the same, as a cut prompt does.
         clean["tokens"][:, 0] = self.recipe.model.bos_token_id
         shape = (rows, self.data.canvases, self.recipe.model.canvas_length)
-        return clean | text_canvases(source, segments, clean, shape, settings, rng, self._eos)
+        return clean | text_canvases(source, segments, clean, shape, settings, rng, self._fillers)
 
     @property
-    def _eos(self) -> int:
-        return self.recipe.model.eos_token_id[0]
+    def _fillers(self) -> Fillers:
+        return Fillers(eos=self.recipe.model.eos_token_id[0], pad=self.recipe.model.pad_token_id)

@@ -9,7 +9,7 @@ from redraft.errors import SettingError
 from redraft.train.recipe.checks import Checks, check
 
 KINDS = ("text", "chat", "sudoku", "reverse")
-_HOLES = {"infill", "line_holes", "extra_holes", "hole_weight", "hole_full_noise"}
+_HOLES = {"infill", "line_holes", "extra_holes", "spare_holes", "hole_weight", "hole_full_noise"}
 """The settings of holes."""
 
 
@@ -32,6 +32,9 @@ class SourceSettings:
     commas; the rest are random spans."""
     extra_holes: float = 0.0
     """Share of the canvases with a hole that have one to three more."""
+    spare_holes: float = 0.0
+    """Share of the holes in plain text, and of those that JSON lines have, that are longer than their text: padding
+    fills them up. It teaches how long the text of a hole is, which `fill` then asks."""
     hole_weight: float = 1.0
     """Loss weight of each hole token."""
     hole_full_noise: float = 0.3
@@ -59,7 +62,8 @@ class SourceSettings:
         checks.above_zero("share")
         has_path = bool(self.path) != (self.kind == "reverse")
         checks.that(has_path, "path", "empty for kind 'reverse' and given for every other kind")
-        checks.shares("infill", "line_holes", "extra_holes", "hole_full_noise", "full_noise", "rollout", "heldout")
+        checks.shares("infill", "line_holes", "extra_holes", "spare_holes", "hole_full_noise", "full_noise", "rollout",
+                      "heldout")  # fmt: skip
         checks.at_least(0, "hole_weight", "prompt_weight", "fill_weight", "max_canvases")
         rising = len(self.clues) == 2 and 17 <= self.clues[0] <= self.clues[1] <= 81
         checks.that(rising, "clues", "two rising numbers within 17..81")
@@ -84,13 +88,13 @@ class SourceSettings:
         }[self.kind]
         if not self.infill:
             idle |= _HOLES - {"infill"}
-        if not (self.is_jsonl and self.kind == "chat"):
-            idle |= {"max_canvases"}
-        return idle
+        if self.is_jsonl and self.kind == "chat":  # its triples have holes of their own
+            return idle - {"spare_holes"}
+        return idle | {"max_canvases"} | ({"spare_holes"} if self.kind == "chat" else set())
 
     def _reason(self, name: str) -> str:
         """Why the setting `name` has no effect."""
-        if name == "max_canvases":
+        if name == "max_canvases" or (name == "spare_holes" and self.kind == "chat"):
             return "without JSON lines"
         return "without infill" if name in _HOLES and self.kind in ("text", "chat") else f"on kind {self.kind!r}"
 
