@@ -217,7 +217,7 @@ class GenerationSettings:
     fit_canvas: bool = False
     """Take a shorter canvas, a power of two, where it holds all that max_tokens leaves to write."""
     spare_holes: bool = False
-    """Fill holes by asking how long their text is, of a model that was trained on holes with spare room."""
+    """Let the model say itself how long the text of a hole is: of one that was trained on holes with spare room."""
     latency_budget_ms: float | None = None
     """Choose the step caps (at most `steps`) so that the answer takes about this long, from measured step times."""
     logprobs: int | None = None

@@ -11,6 +11,7 @@ from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 from redraft.train.build.chat import ChatSource, all_tables, documents, shipped_items
 from redraft.train.build.chat_rows import HELD, dictionary_entry, number_word
+from redraft.train.build.chat_style import restyled
 from redraft.train.build.chat_text import (
     DATA,
     Block,
@@ -208,3 +209,17 @@ def test_dictionary_entries(synset: str, gloss: str, countable: bool) -> None:
 )
 def test_unclean_glosses_are_left_out(gloss: str) -> None:
     assert dictionary_entry("cat", f"00000000 05 n 01 cat 0 000 | {gloss}") is None
+
+
+def test_people_put_a_question_in_many_ways_and_mean_the_same() -> None:
+    question, rng = "What is the capital of Peru?", random.Random(7)
+    ways = [restyled(question, rng, first=True) for _ in range(2000)]
+    assert 0.45 < ways.count(question) / len(ways) < 0.6
+    assert len(set(ways)) > 150
+    assert all(way.strip() == way for way in ways)
+    assert sum("peru" in way.lower() and "capital" in way.lower() for way in ways) > 0.95 * len(ways)
+    assert not any(
+        way.startswith(("Hi", "Hello", "Good")) for way in (restyled(question, rng, first=False) for _ in ways)
+    )
+    numbers = [restyled("How much is 12 plus 7?", rng, first=False) for _ in range(500)]
+    assert all(re.findall(r"\d+", way) == ["12", "7"] for way in numbers)

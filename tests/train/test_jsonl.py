@@ -171,6 +171,21 @@ def test_holes_are_learned_and_their_suffix_is_given(jsonl_recipe: Recipe) -> No
     assert pairs.all()
 
 
+def test_holes_of_json_lines_may_have_spare_room(jsonl_recipe: Recipe) -> None:
+    holes, pairs = jsonl_recipe.data.sources
+    data = dataclasses.replace(jsonl_recipe.data, sources=(dataclasses.replace(holes, spare_holes=1.0), pairs))
+    batch = Packer(dataclasses.replace(jsonl_recipe, data=data)).batch(0)
+    target, region = batch["canvas_target"], batch["noise_region"]
+    padded = (target == TOKENIZER.pad_id) & (batch["canvas_document"] >= 0)[..., None]
+    (suffix,) = set(TOKENIZER.encode(" s s s")[1:])
+    assert (region | ~padded).all()
+    assert padded[batch["source"] == 0].any()
+    assert not padded[batch["source"] == 1].any()
+    for row, slot in np.argwhere(padded.any(-1)):
+        last = int(np.flatnonzero(padded[row, slot])[-1])
+        assert (target[row, slot, last + 1 : last + 4] == suffix).all()
+
+
 RECIPE = """
 [data]
 rows = 2

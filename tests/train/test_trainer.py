@@ -14,6 +14,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
+from redraft.config import settings_from_dict
 from redraft.diffusion.corruption import corrupt, generator_for, noise_levels
 from redraft.errors import CheckpointError, SettingError, TrainingError
 from redraft.model import Transformer
@@ -24,6 +25,7 @@ from redraft.train import sharding
 from redraft.train.batch import Batch
 from redraft.train.checkpoint import load_checkpoint, save_checkpoint
 from redraft.train.distributed import World
+from redraft.train.export import export_model
 from redraft.train.initial import initial_model
 from redraft.train.optimizer import Masters, learning_rate
 from redraft.train.progress import CsvLog, RunLog, draw_losses, read_log
@@ -130,6 +132,18 @@ def test_a_model_keeps_the_sampling_defaults_that_it_came_with(recipe: Recipe, t
     (tmp_path / "given" / "generation_config.json").write_text(defaults)
     result = train(changed(recipe, init=str(tmp_path / "given")), device="cpu", quiet=True)
     assert (result.model_folder / "generation_config.json").read_text() == defaults
+
+
+def test_a_model_that_was_taught_spare_holes_says_so(recipe: Recipe, tmp_path: Path) -> None:
+    for known, taught in ((None, True), ({"t_max": 0.6}, True), (None, False)):
+        init = tmp_path / str(known)
+        init.mkdir(exist_ok=True)
+        if known:
+            (init / "generation_config.json").write_text(json.dumps(known))
+        export_model(Transformer(recipe.model), tmp_path / "out", tokenizer="", init=str(init), spare_holes=taught)
+        written = json.loads((tmp_path / "out" / "generation_config.json").read_text())
+        assert written.get("spare_holes", False) == settings_from_dict(written).spare_holes == taught
+        assert written["t_max"] == (0.6 if known else 0.8)
 
 
 def test_a_run_may_begin_with_a_given_model(recipe: Recipe, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from redraft.filling.lengths import SCORED_TOKENS, Choice, Context, OnRecord, fi
 from redraft.filling.obeying import CONSTRAINTS, check_language, wanted_of
 from redraft.filling.result import Filling, FillResult, confidence
 from redraft.filling.seams import LONGEST, Seam, Seams
-from redraft.filling.spare import length_logprobs
+from redraft.filling.spare import draft_of_own_length
 from redraft.model import Transformer
 from redraft.text.pieces import join_pieces, split_pieces
 from redraft.text.tokenizer import Tokenizer
@@ -29,10 +29,8 @@ DEFAULT_STEPS = 12
 EMPTY = -1e6
 """What a filling without text is worth, in nats."""
 VIEW = 32
-"""Positions of the canvas behind the hole, for the nearest given text, where many lengths are tried. Few lengths, or a
-canvas length that is given, leave the whole canvas to it."""
-ASKED = 8
-"""Lengths that are tried where the model has said how likely each is."""
+"""Positions of the canvas behind the hole, for the nearest given text, where many lengths are tried. One length that is
+given, or a canvas length, leaves the whole canvas to it."""
 
 
 def fill(
@@ -101,8 +99,7 @@ def _sizes(model: Transformer, max_tokens: int | None, length: int | None, setti
         raise SettingError(f"{name} is {longest!r}; a filling may have 1 to {MAX_CANVAS // 2} tokens.")
     if longest >= whole:
         raise SettingError(f"canvas_length is {whole}; it must be longer than the hole's {longest} tokens.")
-    all_of_it = settings.canvas_length or length or settings.spare_holes
-    view = whole - longest if all_of_it else min(VIEW, whole - longest)
+    view = whole - longest if settings.canvas_length or length else min(VIEW, whole - longest)
     return _Sizes(1 if length is None else length, longest, view, whole)
 
 
@@ -130,24 +127,16 @@ def _fill(
     context = Context(
         model=model, cache=cache, last_hidden=last_hidden, view=sizes.view, canvas=sizes.canvas, settings=settings
     )
-    worth = _lengths(context, hole, range(sizes.shortest, sizes.longest + hole.seams + 1))
-    drafts = [(None,) * length for length in worth]
-    return filling_of(hole, find(context, hole, drafts, on_record, partial(_prior, hole, worth)), kept, sizes.view)
+    longest = sizes.longest + hole.seams
+    drafts = [(None,) * length for length in range(sizes.shortest, longest + 1)]
+    tells = settings.spare_holes and len(drafts) > 1 and hole.language is None
+    own = draft_of_own_length(context, hole, longest) if tells else []
+    return filling_of(hole, find(context, hole, drafts, on_record, partial(_not_empty, hole), own), kept, sizes.view)
 
 
-def _lengths(context: Context, hole: Hole, lengths: range) -> dict[int, float]:
-    """The lengths to be tried, and what each is worth in nats: its log-probability where the model can tell."""
-    possible = [length for length in lengths if hole.possible(length)]
-    if not context.settings.spare_holes or len(possible) <= 1:
-        return dict.fromkeys(possible, 0.0)
-    told = length_logprobs(context, hole, lengths[-1]).tolist()
-    return {length: told[length] for length in sorted(possible, key=lambda length: -told[length])[:ASKED]}
-
-
-def _prior(hole: Hole, worth: Mapping[int, float], tokens: tuple[int, ...]) -> float:
-    """What a filling is worth beside its likelihood. A hole is there because something is missing: writing nothing is
-    the last resort."""
-    return worth[len(tokens)] + (0.0 if hole.text(tokens) else EMPTY)
+def _not_empty(hole: Hole, tokens: tuple[int, ...]) -> float:
+    """A hole is there because something is missing: writing nothing is the last resort."""
+    return 0.0 if hole.text(tokens) else EMPTY
 
 
 def _behind(tokenizer: Tokenizer, pieces: Sequence[str]) -> tuple[Seam | None, tuple[int | None, ...]]:

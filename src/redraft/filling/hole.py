@@ -102,6 +102,17 @@ class Hole:
             limit=self._limit(length),
         )
 
+    def roomy(self, room: int, canvas_length: int) -> Guess:
+        """The canvas with a hole of noise in whose `room` positions a text may end, and padding follow it."""
+        special = set(self.tokenizer.special_ids.values()) - {self.tokenizer.pad_id}
+        first = {0: torch.tensor(self.first.tokens)} if self.first else {}
+        guess = self.guess((None,) * room, canvas_length)
+        return replace(guess, limit=Limit(torch.tensor(sorted(special)), first))
+
+    def fits(self, ids: Sequence[int]) -> bool:
+        """Whether a text ends as the seam behind it wants; one without tokens never does."""
+        return bool(ids) and (self.last is None or ids[-1] in self._only(len(ids)).get(len(ids) - 1, ()))
+
     def _limit(self, length: int) -> CanvasConstraint:
         never = torch.tensor(sorted(self.tokenizer.special_ids.values()))
         if self.language is not None:

@@ -32,12 +32,13 @@ Prior = Callable[[tuple[int, ...]], float]
 
 @dataclass(eq=False, slots=True)
 class Candidate:
-    """One length of a hole: its records so far, and its score, which is that of the text `judged`."""
+    """One length of a hole: its records so far, and its score, which is that of the text `judged` and its `credit`."""
 
     hole: Hole
     length: int
     guess: Guess
     records: list[DenoiseStep] = field(default_factory=list)
+    credit: float = 0.0
     score: float = float("-inf")
     judged: tuple[int, ...] = ()
 
@@ -67,8 +68,9 @@ def find(
     drafts: Sequence[Draft],
     on_record: OnRecord | None = None,
     prior: Prior = lambda tokens: 0.0,
+    finished: Sequence[Candidate] = (),
 ) -> Choice:
-    """The best filling that begins as any of `drafts`.
+    """The best filling that begins as any of `drafts`, or of those that are `finished` already.
 
     `prior` is added to the log-likelihood of a filling's tokens. `on_record` sees the finalists' steps; request 0 is
     the one that was likeliest when they were chosen.
@@ -85,10 +87,11 @@ def find(
             batch.keep(left)
     for batch in batches:
         batch.finish(left, on_record)
+    left = [*left, *finished]
     scored += score(context, left, prior)
     best = max(left, key=lambda candidate: candidate.score)
-    forwards = sum(len(candidate.records) for candidate in candidates) + scored
-    return Choice(best, tuple(sorted(candidate.length for candidate in left)), forwards)
+    forwards = sum(len(candidate.records) for candidate in (*candidates, *finished)) + scored
+    return Choice(best, tuple(sorted({candidate.length for candidate in left})), forwards)
 
 
 def with_what_follows(hole: Hole, tokens: Sequence[int]) -> tuple[int, ...]:
@@ -110,7 +113,7 @@ def score(context: Context, candidates: Sequence[Candidate], prior: Prior) -> in
     texts = [candidate.scored for candidate in changed]
     cache, last = context.cache.copy([0] * len(changed)), context.last_hidden.expand(len(changed), -1)
     for candidate, text, logprobs in zip(changed, texts, causal_scores(context.model, cache, last, texts), strict=True):
-        candidate.score, candidate.judged = sum(logprobs) + prior(candidate.tokens), text
+        candidate.score, candidate.judged = sum(logprobs) + prior(candidate.tokens) + candidate.credit, text
     return len(changed)
 
 
