@@ -105,16 +105,31 @@ def test_expectation(dtype: torch.dtype, vocab: int) -> None:
 SHARPNESS = {"all settled": 60.0, "none settled": 3.0, "some settled": 14.0}
 
 
+def test_expectation_of_settled_rows_in_bf16() -> None:
+    """What settled rows leave out is less than what rounding them does."""
+    probabilities = (normal(48, 4096) * SHARPNESS["some settled"]).softmax(-1)
+    settled, _ = cpu._settled_means(probabilities.bfloat16(), normal(4096, 64, seed=1).bfloat16())
+    assert 0 < len(settled) < 48
+    assert_as_exact_as_eager("expectation", "cpu", torch.bfloat16, probabilities, normal(4096, 64, seed=1))
+
+
+@pytest.mark.parametrize("vocab", [99, 4096])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_soft_probabilities_are_those_of_rounded_logits(dtype: torch.dtype, vocab: int) -> None:
+    logits = 8 * normal(2, 70, vocab).float()
+    assert torch.equal(cpu.soft_probabilities(logits, dtype), eager.soft_probabilities(logits, dtype))
+
+
 @pytest.mark.parametrize("sharpness", SHARPNESS)
 def test_expectation_of_settled_rows(threads: int, sharpness: str) -> None:
     """Settled rows take a way of their own: it drops next to nothing, and no row's result depends on the others."""
     weight = normal(4096, 64, seed=1)
     probabilities = (normal(48, 4096) * SHARPNESS[sharpness]).softmax(-1).float()
-    few = probabilities.topk(32).values.double().sum(-1) > 1 - 0.9 * cpu.DROPPED
+    few = probabilities.topk(32).values.double().sum(-1) > 1 - 0.9 * cpu.DROPPED[torch.float32]
     assert {"all settled": few.all(), "none settled": not few.any(), "some settled": 0 < few.sum() < 48}[sharpness]
     ours = cpu.expectation(probabilities, weight.float())
     largest = weight.norm(dim=-1).max()
-    assert (ours - probabilities.double() @ weight).norm(dim=-1).max() <= 2 * cpu.DROPPED * largest
+    assert (ours - probabilities.double() @ weight).norm(dim=-1).max() <= 2 * cpu.DROPPED[torch.float32] * largest
     for rows in ([5], list(range(7, 30)), list(range(47, -1, -1))):
         assert torch.equal(cpu.expectation(probabilities[rows], weight.float()), ours[rows])
 

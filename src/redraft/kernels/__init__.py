@@ -23,6 +23,7 @@ TABLE: dict[str, dict[str, Callable[..., Any]]] = {
     "add_norm": {"eager": eager.add_norm, "cpu": cpu.add_norm},
     "gelu_gate": {"eager": eager.gelu_gate, "cpu": cpu.gelu_gate},
     "head": {"eager": eager.head, "cpu": cpu.head},
+    "soft_probabilities": {"eager": eager.soft_probabilities, "cpu": cpu.soft_probabilities},
     "expectation": {"eager": eager.expectation, "cpu": cpu.expectation},
     "attention": {"eager": eager.attention, "cpu": cpu.attention, "cuda": cuda.attention},
     "experts": {"eager": eager.experts, "cpu": cpu.experts, "cuda": cuda.experts},
@@ -92,6 +93,11 @@ def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
 def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tensor:
     """See `eager.head`."""
     return _call("head", _backend(hidden), hidden, weight, cap, temperature)
+
+
+def soft_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:
+    """See `eager.soft_probabilities`."""
+    return _call("soft_probabilities", _backend(logits), logits, dtype)
 
 
 def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:

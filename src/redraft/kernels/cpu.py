@@ -21,39 +21,46 @@ from redraft.kernels import eager
 
 MIN_ROWS = 16
 
-DROPPED = 2.0**-20
+DROPPED = {torch.float32: 2.0**-20, torch.bfloat16: 2.0**-12}
 """Probability mass that a settled row may leave out: no more than rounding does to the sum over a vocabulary."""
 
 _SURE, _KEPT = 0.9, 32  # a row is looked at if a token has this probability, and may keep so many
 _CHUNK, _LOOKED_AT = 128, 8  # tokens of a chunk of the vocabulary, and chunks in which a row's tokens are looked for
+_DTYPES = torch.float32, torch.bfloat16  # computed in fp32; others, such as fp64 in tests, are left to `eager`
 _GELU = 2 * math.sqrt(2 / math.pi)
+_BLOCK = 1 << 18  # numbers, 1 MiB in fp32
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """`eager.rms_norm` with the squares summed in one pass and few operations on the sums."""
-    if x.dtype != torch.float32:
+    if x.dtype not in _DTYPES:
         return eager.rms_norm(x, weight, eps)
     y = _normed(x, eps)
-    return y if weight is None else y.mul_(weight)
+    return (y if weight is None else y.mul_(weight)).to(x.dtype)
 
 
 def rms_norms(x: Tensor, weights: Sequence[Tensor | None], eps: float) -> list[Tensor]:
     """`eager.rms_norms` with one norm for all weights."""
-    if x.dtype != torch.float32:
+    if x.dtype not in _DTYPES:
         return eager.rms_norms(x, weights, eps)
     y = _normed(x, eps)
-    return [y if weight is None else y * weight for weight in weights]
+    return [(y if weight is None else y * weight).to(x.dtype) for weight in weights]
 
 
 def add_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """`eager.add_norm` with weight and sum in one pass."""
-    return torch.addcmul(x, _normed(y, eps), weight) if x.dtype == torch.float32 else eager.add_norm(x, y, weight, eps)
+    """`eager.add_norm` with weight and sum in one pass; in bf16 the sum is rounded once, not its summands too."""
+    if x.dtype not in _DTYPES:
+        return eager.add_norm(x, y, weight, eps)
+    return torch.addcmul(x.float(), _normed(y, eps), weight.float()).to(x.dtype)
 
 
 def _normed(x: Tensor, eps: float) -> Tensor:
-    norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-    return x * torch.addcmul(_constant(eps), norm, norm, value=1 / x.shape[-1]).rsqrt_()
+    """x over its root mean square: a new fp32 tensor."""
+    y = x.float()
+    norm = torch.linalg.vector_norm(y, dim=-1, keepdim=True)
+    scale = torch.addcmul(_constant(eps), norm, norm, value=1 / x.shape[-1]).rsqrt_()
+    return y * scale if y.dtype == x.dtype else y.mul_(scale)
 
 
 @cache
@@ -63,11 +70,12 @@ def _constant(value: float) -> Tensor:
 
 def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
     """`eager.gelu_gate` as gate * sigmoid(2 sqrt(2/pi) (gate + 0.044715 gate^3)) * up: sigmoid is the faster form."""
-    if gate.dtype != torch.float32:
+    if gate.dtype not in _DTYPES:
         return eager.gelu_gate(gate, up)
-    z = gate.square()
+    x = gate.float()
+    z = x.square()
     torch.add(_constant(_GELU), z, alpha=0.044715 * _GELU, out=z)
-    return z.mul_(gate).sigmoid_().mul_(gate).mul_(up)
+    return z.mul_(x).sigmoid_().mul_(x).mul_(up.float()).to(gate.dtype)
 
 
 def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tensor:
@@ -77,10 +85,30 @@ def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tens
     """
     rows, parts = hidden.reshape(-1, hidden.shape[-1]), _parts(weight)  # [R,D]
     left, right = rows.expand(parts, -1, -1), weight.unflatten(0, (parts, -1)).mT
-    halves = torch.baddbmm(rows.new_empty(()), left, right, beta=0, alpha=2 / cap).float().sigmoid_()  # [P,R,V/P]
-    logits = halves.new_empty(len(rows), parts, halves.shape[2])
-    torch.add(halves.new_tensor(-cap / temperature), halves.transpose(0, 1), alpha=2 * cap / temperature, out=logits)
+    products = torch.baddbmm(rows.new_empty(()), left, right, beta=0, alpha=2 / cap)  # [P,R,V/P]
+    logits = products.new_empty(len(rows), parts, products.shape[2], dtype=torch.float32)
+    least = logits.new_tensor(-cap / temperature)
+    for block in _blocks(len(rows), len(weight)):
+        halves = products[:, block].float().sigmoid_()
+        torch.add(least, halves.transpose(0, 1), alpha=2 * cap / temperature, out=logits[block])
     return logits.view(*hidden.shape[:-1], -1)
+
+
+def soft_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:
+    """`eager.soft_probabilities` in blocks of rows; a softmax of bf16 numbers is one of fp32 numbers inside."""
+    if dtype != torch.bfloat16:
+        return eager.soft_probabilities(logits, dtype)
+    rows = logits.reshape(-1, logits.shape[-1])  # [R,V]
+    probabilities = torch.empty_like(rows, dtype=dtype)
+    for block in _blocks(*rows.shape):
+        torch.softmax(rows[block].to(dtype), -1, out=probabilities[block])
+    return probabilities.view_as(logits)
+
+
+def _blocks(count: int, width: int) -> list[slice]:
+    """Rows of so many numbers in blocks that a processor's cache holds, for passes that follow one another."""
+    size = max(1, _BLOCK // width)
+    return [slice(first, first + size) for first in range(0, count, size)]
 
 
 def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:
@@ -89,7 +117,7 @@ def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:
     A row's way and its sum depend on that row alone.
     """
     rows = probabilities.reshape(-1, len(weight))  # [R,V]
-    if rows.dtype != torch.float32 or len(weight) % _CHUNK or len(weight) < _LOOKED_AT * _CHUNK:
+    if rows.dtype not in _DTYPES or len(weight) % _CHUNK or len(weight) < _LOOKED_AT * _CHUNK:
         return _dense_expectation(rows, weight).view(*probabilities.shape[:-1], -1)
     settled, means = _settled_means(rows, weight)
     if 4 * len(settled) < len(rows):
@@ -108,20 +136,38 @@ def _settled_means(rows: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     Their tokens are looked for in the chunks of the vocabulary with the likeliest ones.
     """
     chunks = rows.unflatten(1, (-1, _CHUNK))  # [R,C,V/C]
-    peaks = chunks.amax(-1)
+    peaks, total = _peaks(chunks)
     sure = (peaks.amax(-1) > _SURE).nonzero()[:, 0]  # [N]
     which = peaks.index_select(0, sure).topk(_LOOKED_AT, sorted=False).indices  # [N,_LOOKED_AT]
     places = (sure[:, None] * chunks.shape[1] + which).flatten()
     likely = chunks.flatten(0, 1).index_select(0, places).view(-1, _LOOKED_AT * _CHUNK)
     mass, at = likely.topk(_KEPT, sorted=False)  # [N,_KEPT]
     tokens = which.gather(1, at // _CHUNK) * _CHUNK + at % _CHUNK
-    settled = (mass.sum(-1) >= 1 - DROPPED).nonzero()[:, 0]  # [S]
+    left_out = total.index_select(0, sure) - mass.sum(-1, dtype=torch.float32)
+    settled = (left_out <= DROPPED[rows.dtype]).nonzero()[:, 0]  # [S]
     means = F.embedding_bag(tokens[settled], weight, mode="sum", per_sample_weights=mass[settled])
     return sure[settled], means
 
 
+def _peaks(chunks: Tensor) -> tuple[Tensor, Tensor]:
+    """The largest of every chunk [R,C,V/C] of probabilities, [R,C], and each row's sum [R]; both in fp32.
+
+    A sum is 1 in fp32, and not far from it where every probability was rounded to bf16.
+    """
+    if chunks.dtype == torch.float32:
+        return chunks.amax(-1), torch.ones(len(chunks))
+    peaks, total = torch.empty(chunks.shape[:2]), torch.empty(len(chunks))
+    for block in _blocks(len(chunks), chunks[:1].numel()):
+        part = chunks[block].float()
+        torch.amax(part, -1, out=peaks[block])
+        torch.sum(part.flatten(1), -1, out=total[block])
+    return peaks, total
+
+
 def _dense_expectation(rows: Tensor, weight: Tensor) -> Tensor:
-    """[R,V] -> [R,D], summed over parts of the vocabulary, which threads share better than one product."""
+    """[R,V] -> [R,D], in fp32 summed over parts of the vocabulary, which threads share better than one product."""
+    if rows.dtype != torch.float32:
+        return rows @ weight
     parts, count = _parts(weight), len(rows)
     if count < MIN_ROWS:
         rows = F.pad(rows, (0, 0, 0, MIN_ROWS - count))
@@ -149,7 +195,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     if mask is not None:
         seen = mask.expand(batch, heads // groups, count, k.shape[2]).reshape(batch, 1, -1, k.shape[2])
         scores = scores.masked_fill(~seen, torch.finfo(scores.dtype).min)
-    weights = scores.softmax(-1, dtype=torch.float32).to(q.dtype)
+    weights = scores.softmax(-1)  # in fp32 within each row, rounded once
     out = (weights @ v).reshape(batch, heads, count, dim)
     return out.transpose(1, 2).reshape(batch, count, -1)
 
@@ -158,7 +204,7 @@ def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Tensor, down: Ten
     """`eager.experts` over rows sorted by expert: two products for every expert that has any."""
     chosen, top_k = index.flatten(), index.shape[1]  # [T*K]
     order = chosen.argsort(stable=True)
-    slices = _slices(chosen.bincount(minlength=len(gate_up)).tolist())
+    slices = _slices(chosen.bincount(minlength=len(gate_up)).tolist(), 1 if x.dtype == torch.float32 else MIN_ROWS)
     rows = x.index_select(0, F.pad(order // top_k, (0, MIN_ROWS - 1)))  # [R,D]
     inner = gelu_gate(*_products(rows, gate_up, slices).chunk(2, -1))  # [R,I]
     out = _products(inner, down, slices)  # [R,D]
@@ -166,14 +212,16 @@ def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Tensor, down: Ten
     return F.embedding_bag(places, out, mode="sum", per_sample_weights=weight.to(out.dtype))
 
 
-def _slices(tokens: list[int]) -> list[tuple[int, int, int]]:
-    """(expert, start, stop) of every busy expert's rows, at least `MIN_ROWS`.
+def _slices(tokens: list[int], multiple: int) -> list[tuple[int, int, int]]:
+    """(expert, start, stop) of every busy expert's rows: a multiple of so many, and at least `MIN_ROWS`.
 
     Who has fewer takes some of the next ones' rows, too; what it makes of them is overwritten when their turn comes.
+    oneDNN, which has the products in bf16, compiles one for every number of rows that it has not seen: 0.7 ms each.
     """
     starts = [0, *accumulate(tokens)]
     busy = zip(range(len(tokens)), starts, tokens, strict=False)
-    return [(expert, start, start + max(count, MIN_ROWS)) for expert, start, count in busy if count]
+    rounded = ((expert, start, -(-count // multiple) * multiple) for expert, start, count in busy if count)
+    return [(expert, start, start + max(count, MIN_ROWS)) for expert, start, count in rounded]
 
 
 def _products(rows: Tensor, weights: Tensor, slices: list[tuple[int, int, int]]) -> Tensor:

@@ -42,6 +42,11 @@ def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tens
     return (F.linear(hidden, weight).float() / cap).tanh() * cap / temperature
 
 
+def soft_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:
+    """The softmax [...,V] of logits that are rounded to `dtype` first: in fp32, rounded to `dtype`."""
+    return logits.to(dtype).softmax(-1, dtype=torch.float32).to(dtype)
+
+
 def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:
     """Rows of the embedding [V,D] weighted by probabilities [...,V] and summed: [...,D]."""
     return probabilities @ weight

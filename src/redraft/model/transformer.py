@@ -145,10 +145,10 @@ class Transformer(nn.Module):
 
         The logits are rounded to the working dtype first, as the reference stores them between steps.
         """
-        return self.mean_embeddings(logits.to(self.dtype).softmax(-1, dtype=torch.float32))
+        return self.mean_embeddings(kernels.soft_probabilities(logits, self.dtype))
 
     def mean_embeddings(self, probabilities: Tensor) -> Tensor:
-        """Probabilities fp32 [...,V] -> the mean of the scaled embeddings [...,D]."""
+        """Probabilities [...,V], rounded to the working dtype -> the mean of the scaled embeddings [...,D]."""
         return kernels.expectation(probabilities.to(self.dtype), self.embedding.weight) * self.embedding_scale
 
     def rope(self, positions: Tensor) -> Rope:
