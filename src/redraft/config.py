@@ -52,6 +52,8 @@ class ModelConfig:
     bos_token_id: int = 2
     eos_token_id: tuple[int, ...] = (1,)
     pad_token_id: int = 0
+    spare_holes: bool = field(default=False, compare=False)
+    """Whether the model was taught holes that are longer than their text: a key of our own, which others ignore."""
     # Written back untouched so that a saved folder keeps what we do not interpret (vision_config, image ids, ...).
     extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
@@ -126,6 +128,7 @@ class ModelConfig:
             "eos_token_id": list(self.eos_token_id),
             "tie_word_embeddings": True,
             "text_config": text,
+            **({"spare_holes": True} if self.spare_holes else {}),
         }
 
 
@@ -187,6 +190,7 @@ def _top_fields(raw: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, An
     return {
         "canvas_length": raw.get("canvas_length") or 256,
         "eos_token_id": tuple(eos) if isinstance(eos, list | tuple) else (eos,),
+        "spare_holes": raw.get("spare_holes") is True,
     }
 
 
@@ -216,8 +220,6 @@ class GenerationSettings:
     canvas_length: int | None = None
     fit_canvas: bool = False
     """Take a shorter canvas, a power of two, where it holds all that max_tokens leaves to write."""
-    spare_holes: bool = False
-    """Let the model say itself how long the text of a hole is: of one that was trained on holes with spare room."""
     latency_budget_ms: float | None = None
     """Choose the step caps (at most `steps`) so that the answer takes about this long, from measured step times."""
     logprobs: int | None = None
@@ -270,7 +272,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "max_tokens": (int,), "steps": (int,), "schedule_steps": (int,), "stability_threshold": (int,), "seed": (int,),
     "canvas_length": (int,), "entropy_bound": (int, float), "t_min": (int, float), "t_max": (int, float),
     "confidence_threshold": (int, float), "stretch_schedule": (bool,), "stop_at_eos": (bool,), "forbid_empty": (bool,),
-    "fit_canvas": (bool,), "spare_holes": (bool,), "latency_budget_ms": (int, float), "logprobs": (int,),
+    "fit_canvas": (bool,), "latency_budget_ms": (int, float), "logprobs": (int,),
 }  # fmt: skip
 
 
@@ -320,6 +322,5 @@ def settings_from_dict(raw: Mapping[str, Any]) -> GenerationSettings:
         "steps": steps, "schedule_steps": steps, "entropy_bound": sampler.get("entropy_bound"),
         "t_min": raw.get("t_min"), "t_max": raw.get("t_max"),
         "stability_threshold": raw.get("stability_threshold"), "confidence_threshold": raw.get("confidence_threshold"),
-        "spare_holes": raw.get("spare_holes"),
     }  # fmt: skip
     return GenerationSettings(**{name: value for name, value in given.items() if value is not None})

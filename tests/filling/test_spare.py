@@ -1,12 +1,12 @@
 """Holes with spare room: the text ends where padding begins, and competes with the lengths that are searched."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from redraft.diffusion.records import DenoiseStep
-from redraft.errors import SettingError
 from redraft.filling import spare
 from redraft.filling.hole import Hole
 from redraft.filling.seams import Seams
@@ -39,41 +39,59 @@ def settle_at(monkeypatch: pytest.MonkeyPatch, llm: LLM, text: str | None) -> li
     return begun
 
 
+@pytest.fixture
+def knowing(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> LLM:
+    """The model as one that was taught spare room."""
+    monkeypatch.setattr(llm.model, "config", dataclasses.replace(llm.model.config, spare_holes=True))
+    return llm
+
+
 def fill(llm: LLM, **settings: Any) -> Any:
     return llm.fill("x\n", "\ny", max_tokens=6, steps=2, **settings)
 
 
-def test_the_model_s_own_length_wins_where_it_is_worth_enough(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    begun = settle_at(monkeypatch, llm, TEXT)
+@pytest.fixture(scope="module")
+def searched(llm: LLM) -> Any:
+    """What lengths that are searched alone come to."""
+    return fill(llm)
+
+
+def test_the_model_s_own_length_wins_where_it_is_worth_enough(
+    searched: Any, knowing: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun = settle_at(monkeypatch, knowing, TEXT)
     monkeypatch.setattr(spare, "CREDIT", 1e4)
-    result = fill(llm, spare_holes=True)
+    result = fill(knowing)
     assert (result.full_text, result.steps) == ("x\n" + TEXT + "\ny", 1)
-    assert len(llm.tokenizer.encode(TEXT, special=False)) in result.lengths
+    assert len(knowing.tokenizer.encode(TEXT, special=False)) in result.lengths
     monkeypatch.setattr(spare, "CREDIT", -1e4)
-    searched = fill(llm, spare_holes=True)
-    assert searched.text == fill(llm).text != TEXT
-    assert searched.forwards == fill(llm).forwards + 2  # a pass, and a score
+    result = fill(knowing)
+    assert result.text == searched.text != TEXT
+    assert result.forwards == searched.forwards + 2  # a pass, and a score
     assert len(begun) == 2
 
 
 @pytest.mark.parametrize("text", [None, ""])
 def test_a_hole_without_padding_or_without_text_says_nothing(
-    llm: LLM, monkeypatch: pytest.MonkeyPatch, text: str | None
+    searched: Any, knowing: LLM, monkeypatch: pytest.MonkeyPatch, text: str | None
 ) -> None:
-    begun = settle_at(monkeypatch, llm, text)
+    begun = settle_at(monkeypatch, knowing, text)
     monkeypatch.setattr(spare, "CREDIT", 1e4)
-    assert fill(llm, spare_holes=True).text == fill(llm).text
+    assert fill(knowing).text == searched.text
     assert len(begun) == 1
 
 
-def test_it_is_asked_only_where_a_length_is_looked_for(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_asked_only_where_a_length_is_looked_for(knowing: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = settle_at(monkeypatch, knowing, TEXT)
+    knowing.fill("x\n", "\ny", length=3, steps=1)
+    fill(knowing, regex="[a-z]+")
+    assert begun == []
+
+
+def test_other_models_are_not_asked(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = settle_at(monkeypatch, llm, TEXT)
     fill(llm)
-    llm.fill("x\n", "\ny", length=3, steps=1, spare_holes=True)
-    fill(llm, regex="[a-z]+", spare_holes=True)
     assert begun == []
-    with pytest.raises(SettingError, match="spare_holes"):
-        fill(llm, spare_holes="yes")
 
 
 def test_the_hole_holds_padding_and_no_other_special_token(llm: LLM) -> None:

@@ -129,7 +129,7 @@ def _fill(
     )
     longest = sizes.longest + hole.seams
     drafts = [(None,) * length for length in range(sizes.shortest, longest + 1)]
-    tells = settings.spare_holes and len(drafts) > 1 and hole.language is None
+    tells = model.config.spare_holes and len(drafts) > 1 and hole.language is None
     own = draft_of_own_length(context, hole, longest) if tells else []
     return filling_of(hole, find(context, hole, drafts, on_record, partial(_not_empty, hole), own), kept, sizes.view)
 

@@ -1,6 +1,6 @@
 """A filling whose length the model chooses itself, because its hole has spare room.
 
-A model that knows such holes (`spare_holes` of its generation settings) has learned to put padding behind a text that
+A model that knows such holes (`spare_holes` of its configuration) has learned to put padding behind a text that
 is shorter than its hole. One canvas then settles what the text is and where it ends, seeing both sides, while all other
 lengths are tried one by one and compared by the causal pass alone.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -47,13 +48,17 @@ def export_trained(recipe: Recipe, model: Transformer, weights: TrainedWeights, 
 def export_model(model: Transformer, folder: Path, *, tokenizer: str, init: str, spare_holes: bool = False) -> Path:
     """Save `model` in bf16, with generation defaults and, if `tokenizer` names a folder, its tokenizer files.
 
-    The defaults, schedule and end-of-text ids among them, stay those of the model `init` that training began with;
-    `spare_holes` is added where training taught them.
+    The defaults, schedule and end-of-text ids among them, stay those of the model `init` that training began with. The
+    configuration says so where training taught `spare_holes`.
     """
-    save_model(copy.deepcopy(model).to(torch.bfloat16), folder)
+    saved = copy.deepcopy(model).to(torch.bfloat16)
+    saved.config = dataclasses.replace(model.config, spare_holes=spare_holes or model.config.spare_holes)
+    save_model(saved, folder)
     given = resolve_folder(init) / GENERATION if init else None
-    text = given.read_text(encoding="utf-8") if given is not None and given.is_file() else _generation_config(model)
-    (folder / GENERATION).write_text(_with_spare_holes(text) if spare_holes else text, encoding="utf-8")
+    if given is not None and given.is_file():
+        shutil.copyfile(given, folder / GENERATION)
+    else:
+        (folder / GENERATION).write_text(json.dumps(_generation_config(model), indent=2) + "\n")
     for name in _TOKENIZER_FILES if tokenizer else ():
         source = Path(tokenizer) / name
         if source.is_file():
@@ -61,13 +66,9 @@ def export_model(model: Transformer, folder: Path, *, tokenizer: str, init: str,
     return folder
 
 
-def _with_spare_holes(text: str) -> str:
-    return json.dumps(json.loads(text) | {"spare_holes": True}, indent=2) + "\n"
-
-
-def _generation_config(model: Transformer) -> str:
+def _generation_config(model: Transformer) -> dict[str, object]:
     """The reference sampler's settings, in the layout that Transformers reads."""
-    settings = {
+    return {
         "max_new_tokens": model.config.canvas_length,
         "max_denoising_steps": 48,
         "sampler_config": {"_cls_name": "EntropyBoundSamplerConfig", "entropy_bound": 0.1},
@@ -78,4 +79,3 @@ def _generation_config(model: Transformer) -> str:
         "pad_token_id": model.config.pad_token_id,
         "eos_token_id": list(model.config.eos_token_id),
     }
-    return json.dumps(settings, indent=2) + "\n"
