@@ -61,7 +61,9 @@ def test_the_model_s_own_length_wins_where_it_is_worth_enough(
 ) -> None:
     begun = settle_at(monkeypatch, knowing, TEXT)
     monkeypatch.setattr(spare, "CREDIT", 1e4)
-    result = fill(knowing)
+    records: list[DenoiseStep] = []
+    result = fill(knowing, on_record=records.append)
+    assert records[-1].request_id == max(record.request_id for record in records[:-1]) + 1
     assert (result.full_text, result.steps) == ("x\n" + TEXT + "\ny", 1)
     assert len(knowing.tokenizer.encode(TEXT, special=False)) in result.lengths
     monkeypatch.setattr(spare, "CREDIT", -1e4)

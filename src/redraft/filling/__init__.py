@@ -2,7 +2,8 @@
 
 seams    token healing                         hole, context      what the model sees of one hole
 settle   denoising free positions only         scoring, lengths   which length it is
-obeying  constraints on a hole's text          api                all holes of a text
+obeying  constraints on a hole's text          spare              a length that the model chooses itself
+api      all holes of a text
 """
 
 from redraft.filling.api import fill, fill_settings

@@ -73,7 +73,7 @@ def find(
     """The best filling that begins as any of `drafts`, or of those that are `finished` already.
 
     `prior` is added to the log-likelihood of a filling's tokens. `on_record` sees the finalists' steps; request 0 is
-    the one that was likeliest when they were chosen.
+    the one that was likeliest when they were chosen, and those that were finished come last.
     """
     batches = [_Batch(context, hole, group) for group in _groups(hole, drafts)]
     candidates = [candidate for batch in batches for candidate in batch.candidates]
@@ -87,11 +87,20 @@ def find(
             batch.keep(left)
     for batch in batches:
         batch.finish(left, on_record)
+    if on_record is not None:
+        _tell(on_record, finished, len(left))
     left = [*left, *finished]
     scored += score(context, left, prior)
     best = max(left, key=lambda candidate: candidate.score)
     forwards = sum(len(candidate.records) for candidate in (*candidates, *finished)) + scored
     return Choice(best, tuple(sorted({candidate.length for candidate in left})), forwards)
+
+
+def _tell(on_record: OnRecord, candidates: Sequence[Candidate], first: int) -> None:
+    """All steps of candidates that are finished, under ranks from `first` on."""
+    for rank, candidate in enumerate(candidates, first):
+        for record in candidate.records:
+            on_record(replace(record, request_id=rank))
 
 
 def with_what_follows(hole: Hole, tokens: Sequence[int]) -> tuple[int, ...]:
