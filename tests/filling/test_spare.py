@@ -98,7 +98,7 @@ def test_other_models_are_not_asked(llm: LLM, monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_hole_holds_padding_and_no_other_special_token(llm: LLM) -> None:
     tokenizer = llm.tokenizer
-    guess = Hole(tokenizer=tokenizer, behind=(70, 71), first=None, last=None).roomy(4, 16)
+    guess = Hole(tokenizer=tokenizer, behind=(70, 71), first=None, last=None).guess((None,) * 4, 16, padded=True)
     assert (guess.free, guess.tokens[4:6], len(guess.tokens)) == ((0, 1, 2, 3), (70, 71), 16)
     assert guess.limit is not None
     chances = guess.limit.restrict(llm.model.logits(llm.model.embed(llm.model.embedding.weight.new_zeros(4).long())))

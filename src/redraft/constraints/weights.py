@@ -15,7 +15,8 @@ from torch import Tensor
 
 from redraft.constraints.chain import Array, Groups
 from redraft.constraints.tokens import TokenAutomaton
-from redraft.diffusion.sampler import Distribution, blocks
+from redraft.diffusion.sampler import Distribution
+from redraft.kernels.cpu import blocks
 
 _LIFT = {torch.float32: 75.0, torch.float64: 600.0}
 """Added to exponents below their row's maximum, so that the range serves small numbers: sums still do not overflow."""

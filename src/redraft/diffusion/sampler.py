@@ -13,6 +13,7 @@ from torch import Tensor
 
 from redraft import kernels
 from redraft.diffusion.constraint import CanvasConstraint
+from redraft.kernels.cpu import blocks
 from redraft.model import Transformer
 
 MASKED = -1e4
@@ -20,9 +21,6 @@ MASKED = -1e4
 
 TILE_ELEMENTS = 1 << 22
 """Logits held at a time: rows are processed in tiles, so that [L,V] exists for a constrained canvas only."""
-
-BLOCK_ELEMENTS = 1 << 18
-"""1 MiB of fp32: what a processor works on at a time where several passes read the same numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +87,6 @@ def joined(*parts: Distribution) -> Distribution:
     """The distributions of several runs of positions, one behind the other."""
     columns = zip(*((part.probabilities, part.argmax, part.entropy) for part in parts), strict=True)
     return Distribution(*map(torch.cat, columns))
-
-
-def blocks(values: Tensor) -> list[slice]:
-    """The rows of [R,V] in blocks that a processor's cache holds, for passes that follow one another."""
-    size = max(1, BLOCK_ELEMENTS // values.shape[1]) if values.device.type == "cpu" else len(values)
-    return [slice(first, first + size) for first in range(0, len(values), size)]
 
 
 def _largest(values: Tensor) -> tuple[Tensor, Tensor]:

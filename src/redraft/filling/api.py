@@ -58,7 +58,7 @@ def fill(
     started = time.perf_counter()
     settings, wanted = fill_settings(defaults, given), wanted_of(given)
     pieces = split_pieces(text, suffix)
-    sizes = _sizes(model, max_tokens, length, settings)
+    sizes = _sizes(model, max_tokens, length, settings.canvas_length)
     check_language(tokenizer, wanted, sizes.shortest, sizes.longest)
     fillings: list[Filling] = []
     for number in range(len(pieces) - 1):
@@ -88,8 +88,8 @@ class _Sizes:
     canvas: int
 
 
-def _sizes(model: Transformer, max_tokens: int | None, length: int | None, settings: GenerationSettings) -> _Sizes:
-    whole = settings.canvas_length or model.config.canvas_length
+def _sizes(model: Transformer, max_tokens: int | None, length: int | None, canvas_length: int | None) -> _Sizes:
+    whole = canvas_length or model.config.canvas_length
     if length is not None and max_tokens is not None:
         raise SettingError("length and max_tokens were both given; length is exact, so max_tokens says nothing.")
     name, longest = ("length", length) if length is not None else ("max_tokens", max_tokens)
@@ -99,7 +99,7 @@ def _sizes(model: Transformer, max_tokens: int | None, length: int | None, setti
         raise SettingError(f"{name} is {longest!r}; a filling may have 1 to {MAX_CANVAS // 2} tokens.")
     if longest >= whole:
         raise SettingError(f"canvas_length is {whole}; it must be longer than the hole's {longest} tokens.")
-    view = whole - longest if settings.canvas_length or length else min(VIEW, whole - longest)
+    view = whole - longest if canvas_length or length else min(VIEW, whole - longest)
     return _Sizes(1 if length is None else length, longest, view, whole)
 
 

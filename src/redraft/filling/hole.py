@@ -88,8 +88,8 @@ class Hole:
         most = longest + LONGEST * bool(before) + bool(behind)
         return replace(self, language=language_of(self.tokenizer, wanted, most, before, behind))
 
-    def guess(self, draft: Draft, canvas_length: int) -> Guess:
-        """The canvas with a hole that begins as `draft`."""
+    def guess(self, draft: Draft, canvas_length: int, *, padded: bool = False) -> Guess:
+        """The canvas with a hole that begins as `draft`; `padded` where a text may end sooner and padding follow."""
         end, length = self.tokenizer.eos_id, len(draft)
         room = canvas_length - length
         behind = (self.behind + (end,) * room)[:room]
@@ -99,25 +99,20 @@ class Hole:
             tokens=tuple(end if token is None else token for token in canvas),
             free=free,
             noisy=tuple(canvas[at] is None for at in free),
-            limit=self._limit(length),
+            limit=self._limit(length, padded=padded),
         )
-
-    def roomy(self, room: int, canvas_length: int) -> Guess:
-        """The canvas with a hole of noise in whose `room` positions a text may end, and padding follow it."""
-        special = set(self.tokenizer.special_ids.values()) - {self.tokenizer.pad_id}
-        first = {0: torch.tensor(self.first.tokens)} if self.first else {}
-        guess = self.guess((None,) * room, canvas_length)
-        return replace(guess, limit=Limit(torch.tensor(sorted(special)), first))
 
     def fits(self, ids: Sequence[int]) -> bool:
         """Whether a text ends as the seam behind it wants; one without tokens never does."""
         return bool(ids) and (self.last is None or ids[-1] in self._only(len(ids)).get(len(ids) - 1, ()))
 
-    def _limit(self, length: int) -> CanvasConstraint:
-        never = torch.tensor(sorted(self.tokenizer.special_ids.values()))
+    def _limit(self, length: int, *, padded: bool) -> CanvasConstraint:
+        special = set(self.tokenizer.special_ids.values()) - ({self.tokenizer.pad_id} if padded else set())
+        never = torch.tensor(sorted(special))
         if self.language is not None:
             return Obeying(self.language, length, never)
-        return Limit(never, {at: torch.tensor(ids) for at, ids in self._only(length).items()})
+        only = {at: torch.tensor(ids) for at, ids in self._only(length).items() if at == 0 or not padded}
+        return Limit(never, only)
 
     def text(self, ids: Sequence[int]) -> str:
         """What the hole's tokens add between the given texts."""

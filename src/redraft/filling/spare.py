@@ -22,7 +22,7 @@ fewer factors. Chosen on 50 lines of Python (docs/filling.md)."""
 def draft_of_own_length(context: Context, hole: Hole, longest: int) -> list[Candidate]:
     """The draft of a hole with room for `longest` tokens and padding; none where no text ends there as it must."""
     room = longest + 1
-    guess = hole.roomy(room, max(room, context.canvas))
+    guess = hole.guess((None,) * room, max(room, context.canvas), padded=True)
     settling = Settling(context.model, context.cache.select([0]), [guess], context.settings)
     records = []
     while settling.open:

@@ -20,6 +20,8 @@ from torch.nn import functional as F
 from redraft.kernels import eager
 
 MIN_ROWS = 16
+BLOCK_ELEMENTS = 1 << 18
+"""Numbers of a block of rows that several passes go over: 1 MiB in fp32."""
 
 DROPPED = {torch.float32: 2.0**-20, torch.bfloat16: 2.0**-12}
 """Probability mass that a settled row may leave out: no more than rounding does to the sum over a vocabulary."""
@@ -28,7 +30,6 @@ _SURE, _KEPT = 0.9, 32  # a row is looked at if a token has this probability, an
 _CHUNK, _LOOKED_AT = 128, 8  # tokens of a chunk of the vocabulary, and chunks in which a row's tokens are looked for
 _DTYPES = torch.float32, torch.bfloat16  # computed in fp32; others, such as fp64 in tests, are left to `eager`
 _GELU = 2 * math.sqrt(2 / math.pi)
-_BLOCK = 1 << 18  # numbers, 1 MiB in fp32
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
 
 
@@ -88,7 +89,7 @@ def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tens
     products = torch.baddbmm(rows.new_empty(()), left, right, beta=0, alpha=2 / cap)  # [P,R,V/P]
     logits = products.new_empty(len(rows), parts, products.shape[2], dtype=torch.float32)
     least = logits.new_tensor(-cap / temperature)
-    for block in _blocks(len(rows), len(weight)):
+    for block in blocks(logits.flatten(1)):
         halves = products[:, block].float().sigmoid_()
         torch.add(least, halves.transpose(0, 1), alpha=2 * cap / temperature, out=logits[block])
     return logits.view(*hidden.shape[:-1], -1)
@@ -100,15 +101,15 @@ def soft_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:
         return eager.soft_probabilities(logits, dtype)
     rows = logits.reshape(-1, logits.shape[-1])  # [R,V]
     probabilities = torch.empty_like(rows, dtype=dtype)
-    for block in _blocks(*rows.shape):
+    for block in blocks(rows):
         torch.softmax(rows[block].to(dtype), -1, out=probabilities[block])
     return probabilities.view_as(logits)
 
 
-def _blocks(count: int, width: int) -> list[slice]:
-    """Rows of so many numbers in blocks that a processor's cache holds, for passes that follow one another."""
-    size = max(1, _BLOCK // width)
-    return [slice(first, first + size) for first in range(0, count, size)]
+def blocks(values: Tensor) -> list[slice]:
+    """The rows of [R,V] in blocks that a processor's cache holds, for passes that follow one another."""
+    size = max(1, BLOCK_ELEMENTS // values.shape[1]) if values.device.type == "cpu" else len(values)
+    return [slice(first, first + size) for first in range(0, len(values), size)]
 
 
 def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:
@@ -157,7 +158,7 @@ def _peaks(chunks: Tensor) -> tuple[Tensor, Tensor]:
     if chunks.dtype == torch.float32:
         return chunks.amax(-1), torch.ones(len(chunks))
     peaks, total = torch.empty(chunks.shape[:2]), torch.empty(len(chunks))
-    for block in _blocks(len(chunks), chunks[:1].numel()):
+    for block in blocks(chunks.flatten(1)):
         part = chunks[block].float()
         torch.amax(part, -1, out=peaks[block])
         torch.sum(part.flatten(1), -1, out=total[block])
