@@ -22,6 +22,8 @@ import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
+from triton.experimental.gluon._runtime import GluonASTSource
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 from triton.language import target_info
 from triton.runtime.jit import JITFunction
 from triton.tools.tensor_descriptor import TensorDescriptor
@@ -76,6 +78,8 @@ def caught_launches(target: GPUTarget) -> Iterator[list[Compiled]]:
         for name, module in list(sys.modules.items()):
             if name.startswith("redraft.kernels.triton.") and hasattr(module, "use_triton"):
                 patch.setattr(module, "use_triton", lambda x: True)
+            if name.startswith("redraft.kernels.gluon.") and hasattr(module, "use_gluon"):
+                patch.setattr(module, "use_gluon", lambda x: target.arch == 90)
         patch.setattr(JITFunction, "run", run)
         patch.setattr(target_info, "current_target", current_target)
         yield found
@@ -114,7 +118,8 @@ def _compile(function: Any, arguments: Any, options: dict[str, Any], target: GPU
             signature[parameter.name] = _type(value)
             if isinstance(value, Tensor) or (isinstance(value, int) and value % 16 == 0):
                 attributes[(index,)] = [["tt.divisibility", 16]]
-    source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
+    language = GluonASTSource if function.is_gluon() else ASTSource
+    source = language(fn=function, signature=signature, constexprs=constants, attrs=attributes)
     kernel = triton.compile(source, target=target, options=rest)
     registers, spilled = _resources(kernel)
     return Compiled(name=function.__name__, registers=registers, spilled=spilled, shared=kernel.metadata.shared,
@@ -127,6 +132,8 @@ def _type(value: Any) -> str:
     if isinstance(value, TensorDescriptor):
         shape = ",".join(str(size) for size in value.block_shape)
         return f"tensordesc<{TYPES[value.base.dtype]}[{shape}]>"
+    if isinstance(value, GluonDescriptor):
+        return f"tensordesc<{TYPES[value.base.dtype]}{list(value.block_shape)},{value.layout!r}>"
     if isinstance(value, float):
         return "fp32"
     return "i32" if -(2**31) <= value < 2**31 else "i64"

@@ -7,8 +7,9 @@ import torch
 from torch import Tensor
 
 from redraft.kernels import eager
+from redraft.kernels.gluon import experts as gluon
 from redraft.kernels.packed import PackedExperts, Rows8
-from redraft.kernels.triton import experts, linear, routing, tables
+from redraft.kernels.triton import experts, linear, routing
 from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
 from redraft.kernels.triton.routing import Routing
 from redraft.quant.fp8 import quantize_fp8
@@ -43,7 +44,7 @@ def layer(weights: str) -> PackedExperts:
 
 
 def routed(x: Tensor, router: Tensor, weights: str, lengths: Tensor | None = None) -> Routing:
-    block = tables.block_rows(len(x), TOP_K, EXPERTS, experts.format_of(layer(weights).gate_up))
+    block = experts.block_rows(rows_for(weights, x), TOP_K, layer(weights).gate_up)
     return routing.route_rows(x, router, torch.ones(EXPERTS), TOP_K, block, lengths)
 
 
@@ -92,6 +93,19 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(weights: str) -> None:
     few = run(64)
     for count in (100, 512, 2048):
         assert torch.equal(run(count)[:64], few)
+
+
+@pytest.mark.parametrize("weights", ["plain", "fp8"])
+def test_experts_in_gluon_have_the_same_bits(weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles of few rows, of many, and of dead ones, of experts that many rows choose and few."""
+    x, router, packed = bf16(1600, WIDTH), bf16(EXPERTS, WIDTH), layer(weights)
+    if experts.block_rows(x, TOP_K, packed.gate_up) != gluon.BLOCK_ROWS or not gluon.fits(x, WIDTH, INNER):
+        pytest.skip("needs a Hopper GPU")
+    router[: EXPERTS // 2] += 0.2 * x[:800].mean(0)
+    rows, plan = rows_for(weights, x), routed(x, router, weights, torch.tensor([700, 800], dtype=torch.int32))
+    ours = experts.experts(rows, plan, packed)
+    monkeypatch.setattr(gluon, "fits", lambda *shape: False)
+    assert torch.equal(ours, experts.experts(rows, plan, packed))
 
 
 @pytest.mark.parametrize("weights", FORMATS)

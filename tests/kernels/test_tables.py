@@ -8,7 +8,6 @@ from redraft.kernels.triton import tables
 @pytest.mark.parametrize("weights", ["plain", "fp8", "int4"])
 def test_every_mean_has_a_plan_and_tiles_grow_with_it(weights: str) -> None:
     plans = [tables.plan(weights, mean) for mean in (0.5, 16, 40, 41, 96, 97, 4096)]
-    assert plans[4].block_rows == tables.block_rows(96 * 16, 8, 128, weights)
     heights = [plan.block_rows for plan in plans]
     assert heights == sorted(heights)
     assert all(2816 % plan.down.columns == 0 and 704 % plan.gate.columns == 0 for plan in plans)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from redraft.kernels import eager
+from redraft.kernels.gluon import attention as gluon
 from redraft.kernels.packed import Rows8
 from redraft.kernels.triton.descriptors import descriptor
 from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, roomy, tl, use_triton
@@ -34,6 +35,7 @@ class AttentionTile:
     splits   programs that share the keys of one row tile
     parts    programs that share the columns of the values; each computes the scores anew
     inside   a loop of its own, without masks, for keys that all rows see: pays when a program reads many keys
+    gluon    by the kernel of `kernels.gluon`, which looks at `keys` and `parts` only and does not split
     """
 
     rows: int
@@ -43,6 +45,7 @@ class AttentionTile:
     warps: int
     stages: int
     inside: bool = False
+    gluon: bool = False
 
 
 def attend(
@@ -101,6 +104,9 @@ def tuned(q: Tensor, keys: Tensor, segments: Segments) -> AttentionTile:
         parts = 1 if dim <= 256 else 2
         return AttentionTile(rows=rows, keys=keys_at_once, splits=splits, parts=parts, warps=4, stages=2)
     tall = len(segments.kind) * groups * cdiv(packed, 128)  # tiles of 128 rows
+    both = 1 if dim <= 256 else 2
+    if splits == 1 and tall * both >= 96 and gluon.fits(q, keys, segments):
+        return AttentionTile(rows=128, keys=64 // both, splits=1, parts=both, warps=4, stages=gluon.STAGES, gluon=True)
     if dim > 256:
         return AttentionTile(rows=64, keys=32, splits=splits, parts=2, warps=4, stages=3)
     kept_small = keys.element_size() == 1  # e4m3 is widened in registers, of which a loop of its own takes more
@@ -123,6 +129,10 @@ def _attend(
     tile: AttentionTile,
 ) -> Rows:
     (rows, heads, dim), groups, count = q.shape, keys.shape[2], len(segments.kind)
+    if tile.gluon:
+        every = {"window": window, "turn": tile.keys, "parts": tile.parts}
+        out = gluon.attend(q, keys, values, table, segments, **every).view(rows, heads * dim)
+        return quantize_rows(out) if fp8 else out
     split = tile.splits > 1
     out = torch.empty_like(q, dtype=torch.float8_e4m3fn if split and fp8 else q.dtype)
     partial, peaks, sums = out, None, None

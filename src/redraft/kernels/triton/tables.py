@@ -114,17 +114,13 @@ PLANS = {
 """By format, in the order of rising means. All fit the 99 KiB of shared memory that a program has on smaller cards."""
 
 
+GLUON_MEAN = 40
+"""Experts that get more rows than this on average go to `kernels.gluon`, where they can (Hopper; not INT4)."""
+
+
 def plan(weights: str, mean: float) -> Plan:
     """The plan for weights in a format ("plain", "fp8", "int4") and the mean number of rows that an expert gets."""
     return next(plan for plan in PLANS[weights] if mean <= plan.mean)
-
-
-def block_rows(rows: int, top_k: int, experts: int, weights: str = "plain") -> int:
-    """The most rows of one expert in a tile: `route` wants it, the products follow it.
-
-    For `rows` rows in a forward, each with top_k of `experts`, and weights in a format ("plain", "fp8", "int4").
-    """
-    return plan(weights, rows * top_k / experts).block_rows
 
 
 def linear_tile(device: torch.device, rows: int, outputs: int, inputs: int) -> LinearTile | None:

@@ -17,7 +17,7 @@ from redraft.kernels.packed import PackedFp8, Rows8
 from redraft.kernels.streams import beside
 from redraft.kernels.switches import call
 from redraft.kernels.triton.attention import attend
-from redraft.kernels.triton.experts import expert_rows, format_of
+from redraft.kernels.triton.experts import block_rows, expert_rows
 from redraft.kernels.triton.linear import gated_linear, linear
 from redraft.kernels.triton.norms import after_attention, after_experts, enter, norm
 from redraft.kernels.triton.prefetch import prefetch
@@ -25,7 +25,6 @@ from redraft.kernels.triton.qkv import Rope, norm_rope_write, rope_rows
 from redraft.kernels.triton.quantize import quantize_rows
 from redraft.kernels.triton.routing import route_rows
 from redraft.kernels.triton.segments import DENOISE, PAGE, Segments
-from redraft.kernels.triton.tables import block_rows
 from redraft.model.packed.weights import Matrix, PackedLayer, PackedModel
 
 Rows = Tensor | Rows8
@@ -155,8 +154,8 @@ def _experts(
     model: PackedModel, layer: PackedLayer, router_in: Tensor, experts_in: Rows, lengths: Tensor | None
 ) -> Tensor:
     """The chosen experts' weighted rows [R,K,D]."""
-    top_k, count = model.config.top_k_experts, model.config.num_experts
-    tile = block_rows(len(router_in), top_k, count, format_of(layer.experts.gate_up))
+    top_k = model.config.top_k_experts
+    tile = block_rows(experts_in, top_k, layer.experts.gate_up)
     routing = call("route", route_rows, router_in, layer.router, layer.expert_scale, top_k, tile, lengths)
     return call("experts", expert_rows, experts_in, routing, layer.experts, model.dtype)
 

@@ -1,0 +1,224 @@
+"""Attention on Hopper: one warp brings keys and values, two warp groups attend, each at its own pace.
+
+A warp group owns 64 packed rows (a token's heads of one group side by side). While one waits for its softmax, the other
+has the tensor cores; while one's values are multiplied, its next weights are made. Each copy of keys and values serves
+both.
+
+Every row goes through the same turns of the same width, in the same order and with the same formulas as in
+`kernels.triton.attention`, so it gets the same bits from both.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from redraft.kernels.gluon.language import (
+    descriptor,
+    gl,
+    gluon,
+    mbarrier,
+    tma,
+    use_gluon,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from redraft.kernels.triton.language import await_inputs, early
+from redraft.kernels.triton.segments import Segments
+
+TILE = 128
+"""Packed rows of a program: 64 for each warp group."""
+
+STAGES = 2
+"""Turns whose keys and values lie in shared memory."""
+
+
+def fits(q: Tensor, keys: Tensor, segments: Segments) -> bool:
+    """Whether the kernel takes q [R,N,H] over pages of keys [pages,256,G,H] on this device."""
+    share = q.shape[1] // keys.shape[2]
+    return (
+        use_gluon(q)
+        and q.element_size() == keys.element_size() == 2
+        and q.shape[2] in (256, 512)
+        and 64 % share == 0
+        and segments.rows * share % TILE == 0
+    )
+
+
+def attend(
+    q: Tensor, keys: Tensor, values: Tensor, table: Tensor, segments: Segments, *, window: int, turn: int, parts: int
+) -> Tensor:
+    """q [R,N,H] over pages of keys and values [pages,256,G,H] -> [R,N,H]; see `kernels.triton.attention.attend`.
+
+    A turn takes `turn` keys; `parts` programs share the columns of the values, and each computes the scores anew.
+    """
+    (_, heads, dim), groups, share = q.shape, keys.shape[2], q.shape[1] // keys.shape[2]
+    out = q.new_empty(q.shape)
+    _attend_kernel[(segments.rows * share // TILE * parts, groups, len(segments.kind))](
+        descriptor(q, [64 // share, share, dim]), descriptor(keys.view(-1, groups * dim), [turn, dim]),
+        descriptor(values.view(-1, groups * dim), [turn, dim // parts]), table, segments.kind, segments.start,
+        segments.length, out, table.stride(0), ROWS=segments.rows, HEADS=heads, SHARE=share, DIM=dim, WINDOW=window,
+        KEYS=turn, PARTS=parts, STAGES=STAGES, num_warps=4, maxnreg=168, **early(q),
+    )  # fmt: skip
+    return out
+
+
+@gluon
+def _attend_kernel(
+    q, keys, values, table, kind, start, length, out, table_stride, ROWS: gl.constexpr, HEADS: gl.constexpr,
+    SHARE: gl.constexpr, DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """One tile of 128 packed rows over all its keys."""
+    await_inputs()
+    COLUMNS: gl.constexpr = DIM // PARTS
+    segment, group = gl.program_id(2), gl.program_id(1)
+    first_row, part = gl.program_id(0) // PARTS * 128, gl.program_id(0) % PARTS
+    what, begin, count = gl.load(kind + segment), gl.load(start + segment), gl.load(length + segment)
+    if what == 0:
+        count = 0
+    # From the first key that the tile's first row sees to the last that its last row sees; rows of padding take one
+    # turn, of which nothing is kept.
+    token = first_row // SHARE
+    low, stop = begin, begin + count
+    if what < 2:
+        low = begin + token
+        stop = begin + gl.minimum((first_row + 127) // SHARE + 1, count)
+    base = 0
+    if WINDOW > 0:
+        base = gl.maximum(low - (WINDOW - 1), 0) // KEYS * KEYS
+    turns = gl.where(token < count, (stop - base + KEYS - 1) // KEYS, 1)
+
+    queries = gl.allocate_shared_memory(q.dtype, [2, 64 // SHARE, SHARE, DIM], q.layout)
+    key_ring = gl.allocate_shared_memory(keys.dtype, [STAGES, KEYS, DIM], keys.layout)
+    value_ring = gl.allocate_shared_memory(values.dtype, [STAGES, KEYS, COLUMNS], values.layout)
+    queries_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    keys_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    values_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    keys_free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    values_free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(2):
+        mbarrier.init(queries_ready.index(i), count=1)
+    for i in gl.static_range(STAGES):
+        mbarrier.init(keys_ready.index(i), count=1)
+        mbarrier.init(values_ready.index(i), count=1)
+        mbarrier.init(keys_free.index(i), count=2)
+        mbarrier.init(values_free.index(i), count=2)
+
+    place = (segment, group, part, first_row)
+    walk = (base, turns)
+    seen = (what, begin, count)
+    rows = (queries, queries_ready)
+    ring = (key_ring, value_ring, keys_ready, values_ready, keys_free, values_free)
+    pages = table + segment * table_stride
+    gl.warp_specialize([
+        (_attend_rows, (rows, ring, out, place, walk, seen, 0, ROWS, HEADS, SHARE, DIM, WINDOW, KEYS, PARTS, STAGES)),
+        (_attend_rows, (rows, ring, out, place, walk, seen, 1, ROWS, HEADS, SHARE, DIM, WINDOW, KEYS, PARTS, STAGES)),
+        (_copy, (q, keys, values, pages, rows, ring, place, walk, ROWS, SHARE, DIM, KEYS, PARTS, STAGES)),
+    ], [4, 1], [240, 24])  # fmt: skip
+
+
+@gluon
+def _copy(
+    q, keys, values, pages, rows, ring, place, walk, ROWS: gl.constexpr, SHARE: gl.constexpr, DIM: gl.constexpr,
+    KEYS: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """Bring the tile's queries, then keys and values turn by turn as their places in the ring come free."""
+    queries, queries_ready = rows
+    key_ring, value_ring, keys_ready, values_ready, keys_free, values_free = ring
+    segment, group, part, first_row = place
+    base, turns = walk
+    COLUMNS: gl.constexpr = DIM // PARTS
+    for i in gl.static_range(2):
+        token = segment * ROWS + (first_row + i * 64) // SHARE
+        mbarrier.expect(queries_ready.index(i), 64 * DIM * 2)
+        tma.async_copy_global_to_shared(q, [token, group * SHARE, 0], queries_ready.index(i), queries.index(i))
+    for turn in range(turns):
+        at = base + turn * KEYS
+        line = gl.load(pages + at // 256) * 256 + at % 256
+        stage, phase = turn % STAGES, turn // STAGES & 1
+        mbarrier.wait(keys_free.index(stage), phase ^ 1)
+        mbarrier.expect(keys_ready.index(stage), KEYS * DIM * 2)
+        tma.async_copy_global_to_shared(keys, [line, group * DIM], keys_ready.index(stage), key_ring.index(stage))
+        mbarrier.wait(values_free.index(stage), phase ^ 1)
+        mbarrier.expect(values_ready.index(stage), KEYS * COLUMNS * 2)
+        column = group * DIM + part * COLUMNS
+        tma.async_copy_global_to_shared(values, [line, column], values_ready.index(stage), value_ring.index(stage))
+
+
+@gluon
+def _attend_rows(
+    rows, ring, out, place, walk, seen, INDEX: gl.constexpr, ROWS: gl.constexpr, HEADS: gl.constexpr,
+    SHARE: gl.constexpr, DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """One warp group's 64 rows: a running softmax over all turns, one turn's weights made during another's product."""
+    queries, queries_ready = rows
+    key_ring, value_ring, keys_ready, values_ready, keys_free, values_free = ring
+    segment, group, part, first_row = place
+    base, turns = walk
+    what, begin, count = seen
+    COLUMNS: gl.constexpr = DIM // PARTS
+    SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
+    MEAN: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
+    WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, MEAN, 2)
+    mine = queries.index(INDEX)._reinterpret(queries.dtype, [64, DIM], gl.NVMMASharedLayout(128, 16, rank=2))
+    first_row += INDEX * 64
+
+    # What each row sees is one range of positions, [low, high); between the edges no row has to be masked.
+    token = (first_row + gl.arange(0, 64, gl.SliceLayout(1, SCORES))) // SHARE
+    high = gl.where(what >= 2, begin + count, begin + token + 1)
+    low = gl.zeros_like(high)
+    if WINDOW > 0:
+        low = gl.maximum(gl.where(what >= 2, begin, begin + token) - (WINDOW - 1), 0)
+    edges = (low, high, gl.max(low, 0), gl.min(high, 0))
+
+    peak = gl.full([64], float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
+    mass = gl.zeros([64], gl.float32, gl.SliceLayout(1, SCORES))
+    mean = gl.zeros([64, COLUMNS], gl.float32, MEAN)
+    nothing = gl.zeros([64, KEYS], gl.float32, SCORES)
+    mbarrier.wait(queries_ready.index(INDEX), 0)
+    mbarrier.wait(keys_ready.index(0), 0)
+    scores = warpgroup_mma(mine, key_ring.index(0).permute((1, 0)), nothing, use_acc=False, is_async=True)
+    scores = warpgroup_mma_wait(0, deps=[scores])
+    mbarrier.arrive(keys_free.index(0), count=1)
+    weights, decay, peak, mass = _weigh(scores, peak, mass, base, edges, KEYS, SCORES)
+    weights = gl.convert_layout(weights.to(queries.dtype), WEIGHTS)
+    for turn in range(1, turns):
+        stage, before = turn % STAGES, (turn - 1) % STAGES
+        mbarrier.wait(keys_ready.index(stage), turn // STAGES & 1)
+        scores = warpgroup_mma(mine, key_ring.index(stage).permute((1, 0)), nothing, use_acc=False, is_async=True)
+        mbarrier.wait(values_ready.index(before), (turn - 1) // STAGES & 1)
+        mean = warpgroup_mma(weights, value_ring.index(before), mean, is_async=True)
+        scores = warpgroup_mma_wait(1, deps=[scores])
+        mbarrier.arrive(keys_free.index(stage), count=1)
+        following, decay, peak, mass = _weigh(scores, peak, mass, base + turn * KEYS, edges, KEYS, SCORES)
+        mean = warpgroup_mma_wait(0, deps=[mean])
+        mbarrier.arrive(values_free.index(before), count=1)
+        mean = mean * gl.convert_layout(decay, gl.SliceLayout(1, MEAN))[:, None]
+        weights = gl.convert_layout(following.to(queries.dtype), WEIGHTS)
+    last = (turns - 1) % STAGES
+    mbarrier.wait(values_ready.index(last), (turns - 1) // STAGES & 1)
+    mean = warpgroup_mma_wait(0, deps=[warpgroup_mma(weights, value_ring.index(last), mean, is_async=True)])
+
+    packed = first_row + gl.arange(0, 64, gl.SliceLayout(1, MEAN))
+    token = packed // SHARE
+    line = (segment * ROWS + token) * HEADS + group * SHARE + packed % SHARE
+    column = part * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, MEAN))
+    mean = mean / gl.convert_layout(mass, gl.SliceLayout(1, MEAN))[:, None]
+    mean = gl.where((token < count)[:, None], mean, 0.0)
+    gl.store(out + line[:, None] * DIM + column[None], mean.to(out.dtype.element_ty))
+
+
+@gluon
+def _weigh(scores, peak, mass, at, edges, KEYS: gl.constexpr, SCORES: gl.constexpr):
+    """Weights of one turn's scores, the decay of what came before, and the new largest score and mass."""
+    LOG2E: gl.constexpr = 1.4426950408889634
+    low, high, inside, outside = edges
+    if (at < inside) | (at + KEYS > outside):
+        position = (at + gl.arange(0, KEYS, gl.SliceLayout(0, SCORES)))[None]
+        scores = gl.where((position >= low[:, None]) & (position < high[:, None]), scores, float("-inf"))
+    new_peak = gl.maximum(peak, gl.max(scores, 1))
+    shift = gl.where(new_peak == float("-inf"), 0.0, new_peak) * LOG2E  # a row may have seen nothing yet
+    weights = gl.exp2(scores * LOG2E - shift[:, None])
+    decay = gl.exp2(peak * LOG2E - shift)
+    return weights, decay, new_peak, mass * decay + gl.sum(weights, 1)

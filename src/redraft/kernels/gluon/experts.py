@@ -1,0 +1,326 @@
+"""The two products over experts on Hopper, for experts with many rows.
+
+A program walks over its share of tiles: up to 128 rows of one expert times 256 rows of its weights. One partition of
+its warps brings rows and weights through a ring that does not pause between tiles; two warp groups multiply, each by
+its half of the weights. Sums are made and scaled as in `kernels.triton.expert_kernels`: a row gets the same bits.
+"""
+
+# What a format needs is bound under the same condition under which it is used.
+# pyright: reportPossiblyUnboundVariable=false
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from redraft.kernels.gluon.language import (
+    async_copy,
+    constant,
+    descriptor,
+    fence_async_shared,
+    gl,
+    gluon,
+    mbarrier,
+    tma,
+    use_gluon,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from redraft.kernels.triton.expert_kernels import gelu_gate
+from redraft.kernels.triton.language import processors
+from redraft.kernels.triton.routing import Routing
+
+BLOCK_ROWS = 128
+"""The most rows of one expert in a tile."""
+
+STAGES = 4
+"""Steps along the inputs whose rows and weights lie in shared memory: 128 bytes of 128 rows and of 256 weight rows."""
+
+
+def fits(x: Tensor, width: int, inner: int) -> bool:
+    """Whether the kernels take rows x of a model's width or its experts' inner width, in bf16 or FP8."""
+    return use_gluon(x) and x.element_size() <= 2 and width % 256 == inner % 64 == 0
+
+
+def gate(
+    x: Tensor, x_scale: Tensor | None, weight: Tensor, weight_scale: Tensor | None, routing: Routing, out: Tensor
+) -> None:
+    """x [T,D], weight [E,2I,D], gate rows first -> out [T*K,I], hidden rows in the order of `routing.order`."""
+    _, both, width = weight.shape
+    depth = 128 // x.element_size()
+    _gate_kernel[(processors(x.device),)](
+        x, x_scale, descriptor(weight.flatten(0, 1), [64, depth]), weight_scale, out, routing.order, routing.tiles,
+        routing.counts, D=width, INNER=both // 2, TOP_K=routing.index.shape[1], DEPTH=depth, STAGES=STAGES,
+        num_warps=4, maxnreg=168,
+    )  # fmt: skip
+
+
+def down(
+    hidden: Tensor, hidden_scale: Tensor | None, weight: Tensor, weight_scale: Tensor | None, routing: Routing,
+    out: Tensor,
+) -> None:  # fmt: skip
+    """hidden [T*K,I] sorted, weight [E,D,I] -> out [T,K,D] in the order of assignments, times the router's weight."""
+    _, width, inner = weight.shape
+    depth = 128 // hidden.element_size()
+    _down_kernel[(processors(hidden.device),)](
+        descriptor(hidden, [64, depth]), hidden_scale, descriptor(weight.flatten(0, 1), [64, depth]), weight_scale,
+        routing.weight, out, routing.order, routing.tiles, routing.counts, D=width, INNER=inner, DEPTH=depth,
+        STAGES=STAGES, num_warps=4, maxnreg=168,
+    )  # fmt: skip
+
+
+@constant
+def _sums(dtype):
+    """The layout of a warp group's sums over inputs of a dtype."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 256 // dtype.primitive_bitwidth])
+
+
+@gluon
+def _new_ring(weight, DEPTH: gl.constexpr, STAGES: gl.constexpr, ARRIVALS: gl.constexpr):
+    """Places for rows and for each warp group's weights, and barriers: full after ARRIVALS, free after both groups."""
+    rows = gl.allocate_shared_memory(weight.dtype, [STAGES, 128, DEPTH], weight.layout)
+    weights = gl.allocate_shared_memory(weight.dtype, [2 * STAGES, 128, DEPTH], weight.layout)
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    for i in gl.static_range(STAGES):
+        mbarrier.init(ready.index(i), count=ARRIVALS)
+        mbarrier.init(free.index(i), count=2)
+    return rows, weights, ready, free
+
+
+@gluon
+def _tile(tiles, index, COLUMNS: gl.constexpr):
+    """Expert, first row and end of the tile to which a program's `index` belongs."""
+    entry = tiles + index // COLUMNS * 3
+    return gl.load(entry), gl.load(entry + 1), gl.load(entry + 2)
+
+
+@gluon
+def _multiply(
+    ring, at, steps, HALF: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr, ORDINARY: gl.constexpr
+):  # fmt: skip
+    """fp32 [ROWS,128] of one warp group, over `steps` places of the ring from number `at` on.
+
+    What ORDINARY copies brought has to be made visible to matrix instructions first.
+    """
+    rows, weights, ready, free = ring
+    sums = gl.zeros([ROWS, 128], gl.float32, _sums(rows.dtype))
+    for number in range(at, at + steps):
+        stage = number % STAGES
+        mbarrier.wait(ready.index(stage), number // STAGES & 1)
+        if ORDINARY:
+            fence_async_shared()
+        right = weights.index(stage * 2 + HALF).permute((1, 0))
+        sums = warpgroup_mma(rows.index(stage).slice(0, ROWS, dim=0), right, sums, is_async=True)
+        sums = warpgroup_mma_wait(1, deps=[sums])
+        mbarrier.arrive(free.index((number - 1) % STAGES), count=1, pred=number > at)
+    sums = warpgroup_mma_wait(0, deps=[sums])
+    mbarrier.arrive(free.index((at + steps - 1) % STAGES), count=1, pred=steps > 0)
+    return sums
+
+
+@gluon
+def _pass_over(ring, at, steps, STAGES: gl.constexpr):
+    """Give places of the ring back without a look."""
+    _rows, _weights, ready, free = ring
+    for number in range(at, at + steps):
+        mbarrier.wait(ready.index(number % STAGES), number // STAGES & 1)
+        mbarrier.arrive(free.index(number % STAGES), count=1)
+
+
+@gluon
+def _gate_kernel(
+    x, x_scale, weight, weight_scale, out, order, tiles, counts, D: gl.constexpr, INNER: gl.constexpr,
+    TOP_K: gl.constexpr, DEPTH: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """hidden = gelu(gate x) * up x. A tile's weights are 128 columns' gates and ups; the last may have 64 only."""
+    ring = _new_ring(weight, DEPTH, STAGES, 129)  # 128 threads that copy rows, and the bulk copies
+    walk = (tiles, gl.load(counts) * ((INNER + 127) // 128))
+    given = (order, x_scale, weight_scale, out)
+    gl.warp_specialize([
+        (_gate_columns, (ring, walk, given, 0, D, INNER, TOP_K, DEPTH, STAGES)),
+        (_gate_columns, (ring, walk, given, 1, D, INNER, TOP_K, DEPTH, STAGES)),
+        (_gate_copy, (ring, walk, x, weight, order, D, INNER, TOP_K, DEPTH, STAGES)),
+    ], [4, 4], [208, 88])  # fmt: skip
+
+
+@gluon
+def _gate_copy(
+    ring, walk, x, weight, order, D: gl.constexpr, INNER: gl.constexpr, TOP_K: gl.constexpr,
+    DEPTH: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """Gather the tile's tokens, 16 bytes a thread, and copy the weights in bulk."""
+    rows, weights, ready, free = ring
+    tiles, total = walk
+    COLUMNS: gl.constexpr = (INNER + 127) // 128
+    GATHER: gl.constexpr = gl.BlockedLayout([1, DEPTH // 8], [4, 8], [4, 1], [1, 0])
+    depth = gl.arange(0, DEPTH, gl.SliceLayout(0, GATHER))[None]
+    number = 0
+    for index in range(gl.program_id(0), total, gl.num_programs(0)):
+        expert, start, end = _tile(tiles, index, COLUMNS)
+        first = index % COLUMNS * 128
+        line = start + gl.arange(0, 128, gl.SliceLayout(1, GATHER))
+        token = gl.load(order + line, mask=line < end, other=0) // TOP_K
+        source, live = x + token[:, None].to(gl.int64) * D + depth, (line < end)[:, None]
+        gates, ups = expert * (2 * INNER) + first, expert * (2 * INNER) + INNER + first
+        both = first + 64 < INNER
+        for k in range(0, D, DEPTH):
+            stage = number % STAGES
+            full = ready.index(stage)
+            mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
+            mbarrier.expect(full, 256 * 128, pred=both)
+            mbarrier.expect(full, 128 * 128, pred=first + 64 >= INNER)
+            one, other = weights.index(stage * 2), weights.index(stage * 2 + 1)
+            tma.async_copy_global_to_shared(weight, [gates, k], full, one.slice(0, 64, dim=0))
+            tma.async_copy_global_to_shared(weight, [ups, k], full, one.slice(64, 64, dim=0))
+            tma.async_copy_global_to_shared(weight, [gates + 64, k], full, other.slice(0, 64, dim=0), pred=both)
+            tma.async_copy_global_to_shared(weight, [ups + 64, k], full, other.slice(64, 64, dim=0), pred=both)
+            async_copy.async_copy_global_to_shared(rows.index(stage), source + k, mask=live)
+            async_copy.mbarrier_arrive(full, increment_count=False)
+            number += 1
+
+
+@gluon
+def _gate_columns(
+    ring, walk, given, HALF: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, TOP_K: gl.constexpr,
+    DEPTH: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """One warp group's 64 columns of every tile."""
+    tiles, total = walk
+    _order, _x_scale, weight_scale, _out = given
+    COLUMNS: gl.constexpr = (INNER + 127) // 128
+    number = 0
+    for index in range(gl.program_id(0), total, gl.num_programs(0)):
+        where = _tile(tiles, index, COLUMNS)
+        first = index % COLUMNS * 128 + HALF * 64
+        if first >= INNER:
+            _pass_over(ring, number, D // DEPTH, STAGES)
+        elif weight_scale is not None and where[2] - where[1] <= 64:  # for bf16 this is slower
+            _gate_tile(ring, number, given, where, first, HALF, 64, D, INNER, TOP_K, DEPTH, STAGES)
+        else:
+            _gate_tile(ring, number, given, where, first, HALF, 128, D, INNER, TOP_K, DEPTH, STAGES)
+        number += D // DEPTH
+
+
+@gluon
+def _gate_tile(
+    ring, number, given, where, first, HALF: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr,
+    TOP_K: gl.constexpr, DEPTH: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """At most ROWS rows of a tile; their scales are on their way during the product."""
+    order, x_scale, weight_scale, out = given
+    expert, start, end = where
+    SUMS: gl.constexpr = _sums(ring[0].dtype)
+    if weight_scale is not None:
+        line = start + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))
+        token = gl.load(order + line, mask=line < end, other=0) // TOP_K
+        row_scale = gl.load(x_scale + token, mask=line < end, other=0.0)[:, None]
+        column = gl.arange(0, 128, gl.SliceLayout(0, SUMS))  # 64 gates, 64 ups
+        column_scale = gl.load(weight_scale + expert * (2 * INNER) + first + column % 64 + column // 64 * INNER)[None]
+    sums = _multiply(ring, number, D // DEPTH, HALF, ROWS, STAGES, True)
+    if weight_scale is not None:
+        sums = sums * column_scale * row_scale
+    gates, ups = gl.split(gl.permute(gl.reshape(sums, [ROWS, 2, 64]), (0, 2, 1)))
+    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    hidden = gl.convert_layout(gelu_gate(gates, ups).to(out.dtype.element_ty), WIDE)
+    column = first + gl.arange(0, 64, gl.SliceLayout(0, WIDE))
+    line = start + gl.arange(0, ROWS, gl.SliceLayout(1, WIDE))
+    gl.store(out + line[:, None].to(gl.int64) * INNER + column[None], hidden, mask=(line < end)[:, None])
+
+
+@gluon
+def _down_kernel(
+    hidden, hidden_scale, weight, weight_scale, worth, out, order, tiles, counts, D: gl.constexpr, INNER: gl.constexpr,
+    DEPTH: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """out = worth * (down hidden), each row to its assignment's place; tiles of dead rows take no step and store 0."""
+    ring = _new_ring(weight, DEPTH, STAGES, 1)
+    walk = (tiles, gl.load(counts + 1) * (D // 256))
+    given = (order, hidden_scale, weight_scale, worth, out)
+    gl.warp_specialize([
+        (_down_columns, (ring, walk, given, 0, D, INNER, DEPTH, STAGES)),
+        (_down_columns, (ring, walk, given, 1, D, INNER, DEPTH, STAGES)),
+        (_down_copy, (ring, walk, hidden, weight, D, INNER, DEPTH, STAGES)),
+    ], [4, 1], [240, 24])  # fmt: skip
+
+
+@gluon
+def _down_steps(expert, INNER: gl.constexpr, DEPTH: gl.constexpr):
+    """How many steps a tile takes; what the last one reads beyond INNER is zeros."""
+    return gl.where(expert < 0, 0, (INNER + DEPTH - 1) // DEPTH)
+
+
+@gluon
+def _down_copy(
+    ring, walk, hidden, weight, D: gl.constexpr, INNER: gl.constexpr, DEPTH: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """Copy hidden rows, which lie sorted, and weights in bulk."""
+    rows, weights, ready, free = ring
+    tiles, total = walk
+    COLUMNS: gl.constexpr = D // 256
+    number = 0
+    for index in range(gl.program_id(0), total, gl.num_programs(0)):
+        expert, start, end = _tile(tiles, index, COLUMNS)
+        row = expert * D + index % COLUMNS * 256
+        tall = end - start > 64
+        for step in range(_down_steps(expert, INNER, DEPTH)):
+            stage, k = number % STAGES, step * DEPTH
+            full, lines = ready.index(stage), rows.index(stage)
+            mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
+            mbarrier.expect(full, 384 * 128, pred=tall)
+            mbarrier.expect(full, 320 * 128, pred=end - start <= 64)
+            one, other = weights.index(stage * 2), weights.index(stage * 2 + 1)
+            tma.async_copy_global_to_shared(hidden, [start, k], full, lines.slice(0, 64, dim=0))
+            tma.async_copy_global_to_shared(hidden, [start + 64, k], full, lines.slice(64, 64, dim=0), pred=tall)
+            tma.async_copy_global_to_shared(weight, [row, k], full, one.slice(0, 64, dim=0))
+            tma.async_copy_global_to_shared(weight, [row + 64, k], full, one.slice(64, 64, dim=0))
+            tma.async_copy_global_to_shared(weight, [row + 128, k], full, other.slice(0, 64, dim=0))
+            tma.async_copy_global_to_shared(weight, [row + 192, k], full, other.slice(64, 64, dim=0))
+            number += 1
+
+
+@gluon
+def _down_columns(
+    ring, walk, given, HALF: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, DEPTH: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """One warp group's 128 columns of every tile."""
+    tiles, total = walk
+    COLUMNS: gl.constexpr = D // 256
+    number = 0
+    for index in range(gl.program_id(0), total, gl.num_programs(0)):
+        where = _tile(tiles, index, COLUMNS)
+        steps = _down_steps(where[0], INNER, DEPTH)
+        first = index % COLUMNS * 256 + HALF * 128
+        if where[2] - where[1] <= 64:
+            _down_tile(ring, number, steps, given, where, first, HALF, 64, D, STAGES)
+        else:
+            _down_tile(ring, number, steps, given, where, first, HALF, 128, D, STAGES)
+        number += steps
+
+
+@gluon
+def _down_tile(
+    ring, number, steps, given, where, first, HALF: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """At most ROWS rows of a tile; their scales and places are on their way during the product."""
+    order, hidden_scale, weight_scale, worth, out = given
+    expert, start, end = where
+    SUMS: gl.constexpr = _sums(ring[0].dtype)
+    line = start + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))
+    place = gl.load(order + line, mask=line < end, other=0)
+    factor = gl.load(worth + place, mask=line < end, other=0.0)[:, None]
+    if weight_scale is not None:
+        column = first + gl.arange(0, 128, gl.SliceLayout(0, SUMS))
+        column_scale = gl.load(weight_scale + gl.maximum(expert, 0) * D + column)[None]
+        row_scale = gl.load(hidden_scale + line, mask=(line < end) & (steps > 0), other=0.0)[:, None]
+    sums = _multiply(ring, number, steps, HALF, ROWS, STAGES, False)
+    if weight_scale is not None:
+        sums = sums * column_scale * row_scale
+    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
+    result = gl.convert_layout((sums * factor).to(out.dtype.element_ty), WIDE)
+    place = gl.convert_layout(place, gl.SliceLayout(1, WIDE))
+    column = first + gl.arange(0, 128, gl.SliceLayout(0, WIDE))
+    line = start + gl.arange(0, ROWS, gl.SliceLayout(1, WIDE))
+    gl.store(out + place[:, None].to(gl.int64) * D + column[None], result, mask=(line < end)[:, None])

@@ -1,0 +1,83 @@
+"""Gluon itself, where it is installed, and when to use it.
+
+Kernels here are for one architecture, whose matrix instructions and copies they name. Everything they compute has a
+kernel in `kernels.triton` for other cards, with the same bits. Gluon is experimental and changes its names: with a
+version of Triton that is not known to compile these kernels the others run, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from redraft import kernels
+from redraft.kernels.triton.language import INTERPRETED
+
+if TYPE_CHECKING:  # kernels are another language
+    from redraft.kernels.triton.language import tl as gl
+
+    async_copy: Any = None
+    fence_async_shared: Any = None
+    mbarrier: Any = None
+    tma: Any = None
+    warpgroup_mma: Any = None
+    warpgroup_mma_wait: Any = None
+
+    def constant(function: Callable[..., Any]) -> Any: ...
+    def gluon(function: Callable[..., Any]) -> Any: ...
+else:
+    try:
+        from triton.experimental.gluon import constexpr_function as constant
+        from triton.experimental.gluon import jit as gluon
+        from triton.experimental.gluon import language as gl
+        from triton.experimental.gluon.language.nvidia.ampere import async_copy
+        from triton.experimental.gluon.language.nvidia.hopper import (
+            fence_async_shared,
+            mbarrier,
+            tma,
+            warpgroup_mma,
+            warpgroup_mma_wait,
+        )
+    except ImportError:  # no Triton, or an older one
+        gl = async_copy = fence_async_shared = mbarrier = tma = warpgroup_mma = warpgroup_mma_wait = None
+
+        def gluon(function):
+            return function
+
+        constant = gluon
+
+
+VERSIONS = ("3.6.", "3.7.", "3.8.")
+"""Versions of Triton that compile these kernels; they ran with the first."""
+
+
+def use_gluon(x: Tensor) -> bool:
+    """Whether `x` may go to a kernel in Gluon: it lies on a Hopper GPU and eager is not forced."""
+    return _known() and not INTERPRETED and x.is_cuda and _hopper(x.device) and kernels.forced() != "eager"
+
+
+@cache
+def _known() -> bool:
+    """Whether Gluon is there in a version that these kernels are written for."""
+    try:
+        return gl is not None and version("triton").startswith(VERSIONS)
+    except PackageNotFoundError:
+        return False
+
+
+@cache
+def _hopper(device: torch.device) -> bool:
+    return torch.cuda.get_device_capability(device)[0] == 9
+
+
+def descriptor(tensor: Tensor, block: list[int]) -> Any:
+    """A descriptor through which kernels copy blocks of a tensor in bulk to where matrix instructions read them."""
+    from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+    layout = gl.NVMMASharedLayout(128, 8 * tensor.element_size(), rank=len(block))
+    return TensorDescriptor.from_tensor(tensor, block, layout)
