@@ -405,6 +405,7 @@ def load(
     dtype: str = "auto",
     quantization: str | None = None,
     kv_cache_dtype: str = "auto",
+    head_dtype: str = "auto",
     adapter: str | Path | Mapping[str, str | Path] | None = None,
 ) -> LLM:
     """Load a model: "tiny" (embedded), a folder, or a hub id such as "google/diffusiongemma-26B-A4B-it".
@@ -412,10 +413,11 @@ def load(
     device          "auto", "cpu", "cuda", "cuda:1" ...      dtype  "auto", "bfloat16", "float32"
     quantization    None (the weights as they are stored), "fp8", or "int4": int4 experts, the rest in FP8
     kv_cache_dtype  of the engine's keys and values: "auto", the model's own, or "fp8", half of bfloat16's bytes
+    head_dtype      of the vocabulary head's product on a GPU: "auto", the model's own, or "fp8", which is faster
     adapter         a LoRA folder in PEFT's format, folded into the weights; or several by name, for `llm.with_adapter`
     Raises `CheckpointError`, `HubError` or `SettingError` with one sentence each.
     """
-    settings = EngineSettings(kv_cache_dtype=kv_cache_dtype)
+    settings = EngineSettings(kv_cache_dtype=kv_cache_dtype, head_dtype=head_dtype)
     folder = resolve_folder(str(model))
     several = adapter if isinstance(adapter, Mapping) else {}
     for place in several.values():  # what does not fit fails before a long load

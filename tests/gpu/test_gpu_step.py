@@ -66,13 +66,14 @@ def packed(plain: Transformer, quantization: str | None) -> PackedTransformer:
     return PackedTransformer(pack(plain.config, source, device=device, dtype=torch.bfloat16, quantization=quantization))
 
 
-def runner_of(model: PackedTransformer, *, graphs: bool, kv_dtype: torch.dtype | None = None) -> GraphRunner:
+def runner_of(model: PackedTransformer, *, graphs: bool, dtype: torch.dtype | None = None) -> GraphRunner:
+    """With pages and the head's table in `dtype`, by default the model's."""
     slots = 4
     limits = Limits(
         slots=slots, full_pages=slots * PAGES, sliding_pages=slots * PAGES, window=1024, context=256 * PAGES,
         chunk=256, canvas=256, forward=32 * 256,
     )  # fmt: skip
-    runner = GraphRunner(model, limits, graphs=graphs, kv_dtype=kv_dtype)
+    runner = GraphRunner(model, limits, graphs=graphs, kv_dtype=dtype, head_dtype=dtype)
     for slot in range(slots):
         own = range(slot * PAGES, (slot + 1) * PAGES)
         runner.assign(slot, list(own), list(reversed(own)))
@@ -140,13 +141,13 @@ def test_the_embedded_models_shape_runs(quantization: str | None) -> None:
         assert graph.run(work) == single.run(work)
 
 
-@pytest.mark.parametrize("kv_dtype", [None, torch.float8_e4m3fn])
+@pytest.mark.parametrize("dtype", [None, torch.float8_e4m3fn])
 @FORMATS
 def test_graphs_equal_single_launches_bit_for_bit(
-    plain: Transformer, quantization: str | None, kv_dtype: torch.dtype | None
+    plain: Transformer, quantization: str | None, dtype: torch.dtype | None
 ) -> None:
     model = packed(plain, quantization)
-    graph, single = (runner_of(model, graphs=graphs, kv_dtype=kv_dtype) for graphs in (True, False))
+    graph, single = (runner_of(model, graphs=graphs, dtype=dtype) for graphs in (True, False))
     for runner in (graph, single):
         runner.run([*prompt(0, 1100), *prompt(1, 40)])
     for step in range(11):
@@ -156,14 +157,14 @@ def test_graphs_equal_single_launches_bit_for_bit(
         assert graph.run(work) == single.run(work), f"step {step}"
 
 
-@pytest.mark.parametrize("kv_dtype", [None, torch.float8_e4m3fn])
+@pytest.mark.parametrize("dtype", [None, torch.float8_e4m3fn])
 @FORMATS
 def test_a_canvas_among_others_and_behind_a_fused_commit(
-    plain: Transformer, quantization: str | None, kv_dtype: torch.dtype | None
+    plain: Transformer, quantization: str | None, dtype: torch.dtype | None
 ) -> None:
     """Bit for bit: no kernel sums in another order because there are more rows."""
     model = packed(plain, quantization)
-    together, alone, apart = (runner_of(model, graphs=True, kv_dtype=kv_dtype) for _ in range(3))
+    together, alone, apart = (runner_of(model, graphs=True, dtype=dtype) for _ in range(3))
     for runner in (together, apart):
         runner.run([*prompt(0, 1100), *prompt(1, 40), *prompt(2, 300)])
     alone.run(prompt(0, 1100))

@@ -10,7 +10,8 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from compiling import assert_fits, bf16, compiled, fp32, int32, meta, segments_of
+from compiling import assert_fits, bf16, caught_launches, compiled, fp32, int32, meta, segments_of
+from triton.backends.compiler import GPUTarget
 
 from redraft.constraints.answer import AutomatonConstraint
 from redraft.constraints.automaton import Budget
@@ -18,6 +19,7 @@ from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import compile_bytes
 from redraft.constraints.tokens import Ending, compile_tokens
 from redraft.constraints.vocabulary import Vocabulary
+from redraft.kernels.packed import PackedFp8
 from redraft.kernels.triton import attention, chain, head, norms, philox, qkv, rows, self_conditioning, step
 
 SEGMENTS, LENGTH, WIDTH, VOCAB, HEADS = 2, 256, 2816, 262_144, 16
@@ -38,6 +40,23 @@ def test_attention(dim: int, groups: int, window: int | None, kept: torch.dtype)
     assert_fits(found, spilled=0 if kept == torch.bfloat16 else 96)  # widening takes registers
     assert "wgmma.mma_async" in found[0].ptx
     assert "cp.async.bulk.tensor" in found[0].ptx
+
+
+@pytest.mark.parametrize(("dim", "groups", "window"), [(256, 8, 1024), (512, 2, None)])
+def test_attention_of_many_canvases(dim: int, groups: int, window: int | None) -> None:
+    q, pages = bf16(8 * LENGTH, HEADS, dim), bf16(64, 256, groups, dim)
+    with caught_launches(GPUTarget("cuda", 90, 32)) as found:
+        attention.attend(q, pages, pages, int32(8, 32), segments_of(8, LENGTH), window=window)
+    assert_fits(found)
+    assert "setmaxnreg" in found[0].ptx
+    assert "wgmma.mma_async" in found[0].ptx
+
+
+def test_head_in_fp8() -> None:
+    table = PackedFp8(meta(VOCAB, WIDTH, dtype=torch.float8_e4m3fn), fp32(VOCAB))
+    found = compiled(head.predict, bf16(ROWS, WIDTH), table, 30.0, fp32(SEGMENTS), COUNTERS, SEGMENT, bf16(ROWS, VOCAB))
+    assert_fits(found)
+    assert "f32.e4m3.e4m3" in next(kernel for kernel in found if kernel.name == "_head_kernel").ptx
 
 
 def test_head() -> None:

@@ -10,9 +10,13 @@ from torch import Tensor
 
 from redraft import kernels
 from redraft.kernels import eager
-from redraft.kernels.packed import Rows8
+from redraft.kernels.gluon.attention import fits
+from redraft.kernels.packed import PackedFp8, Rows8
 from redraft.kernels.triton import attention, head, norms, philox, qkv, rows, self_conditioning, step
+from redraft.kernels.triton.quantize import quantize_rows
 from redraft.kernels.triton.segments import DENOISE, ENCODE, UNUSED, Segments
+from redraft.quant.fp8 import quantize_fp8
+from redraft.quant.prepare import prepare
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
@@ -134,6 +138,22 @@ def test_attention(groups: int, dim: int, window: int | None, splits: int, kept:
     assert_as_exact_as_eager(attend, *inputs, rows=segments.live())
 
 
+@pytest.mark.parametrize(("groups", "dim", "window"), [(4, 256, 256), (4, 256, None), (2, 512, None)])
+def test_attention_in_gluon_has_the_same_bits(groups: int, dim: int, window: int | None) -> None:
+    segments, table = mixed(), torch.randperm(16).int().view(4, 4)
+    q, keys, values = bf16(4 * ROWS, 8, dim, scale=dim**-0.5), *(bf16(16, 256, groups, dim) for _ in range(2))
+    if not fits(q, keys, segments):
+        pytest.skip("needs a Hopper GPU")
+    parts = dim // 256
+    shape = {"keys": 64 // parts, "splits": 1, "parts": parts, "warps": 4, "stages": 2}
+    tiles = (attention.AttentionTile(rows=64, **shape), attention.AttentionTile(rows=128, gluon=True, **shape))
+    plain, gluon = (attention.attend(q, keys, values, table, segments, window=window, tile=tile) for tile in tiles)
+    assert isinstance(plain, Tensor)
+    assert isinstance(gluon, Tensor)
+    assert gluon.isfinite().all()
+    assert torch.equal(gluon[segments.live()], plain[segments.live()])
+
+
 @pytest.mark.parametrize(("groups", "dim", "window"), [(8, 256, 300), (2, 512, None)])
 @pytest.mark.parametrize("count", [2, 5])
 def test_a_canvas_alone_gets_the_same_attention_as_in_a_batch(groups: int, dim: int, window: int, count: int) -> None:
@@ -154,9 +174,11 @@ def counters() -> philox.Counters:
     return philox.Counters(seed=torch.tensor([2**62 + 5, 1, 9, 0]), canvas=ints(0, 0, 7, 0), step=ints(3, 0, 47, 0))
 
 
-def new_prediction(hidden: Tensor, embedding: Tensor, heat: Tensor) -> tuple[head.Prediction, Tensor, Tensor]:
+def new_prediction(
+    hidden: Tensor, embedding: Tensor | PackedFp8, heat: Tensor
+) -> tuple[head.Prediction, Tensor, Tensor]:
     segments = mixed()
-    logits = torch.zeros(len(hidden), len(embedding), dtype=hidden.dtype)
+    logits = torch.zeros(len(hidden), embedding.shape[0], dtype=hidden.dtype)
     seen = head.predict(hidden, embedding, CAP, heat, counters(), segments, logits)
     return seen, logits, segments.live() & (segments.kind == DENOISE).repeat_interleave(ROWS)
 
@@ -178,6 +200,17 @@ def test_head() -> None:
     uniform = philox.uniform(counters(), ROWS).flatten()[rows]
     low, high = edges.gather(1, drawn)[:, 0] - p.gather(1, drawn)[:, 0], edges.gather(1, drawn)[:, 0]
     assert ((low - 1e-5 <= uniform) & (uniform <= high + 1e-5)).all()
+
+
+def test_head_in_fp8() -> None:
+    """The twin rounds rows and table in the same places; what is left is the sum of products and one rounding."""
+    whole = quantize_fp8(bf16(VOCAB, WIDTH, scale=0.1))
+    hidden, heat, embedding = bf16(4 * ROWS, WIDTH), torch.full((4,), 0.8), prepare(whole)
+    assert isinstance(embedding, PackedFp8)
+    seen, logits, rows = new_prediction(hidden, embedding, heat)
+    exact = quantize_rows(hidden).dequantize(torch.float32) @ whole.dequantize(torch.float32).t()
+    assert (logits[rows] - exact[rows]).norm() <= 2**-8 * exact[rows].norm()
+    assert torch.equal(seen.argmax[rows].long(), head.tempered(logits, CAP, heat)[rows].argmax(-1))
 
 
 def test_soft_embeddings() -> None:

@@ -41,11 +41,11 @@ def packed(plain: Transformer) -> PackedTransformer:
     return PackedTransformer(pack(plain.config, source, device=torch.device("cpu"), dtype=torch.float32))
 
 
-def new_runner(model: PackedTransformer, context: int = 512, kv_dtype: torch.dtype | None = None) -> GraphRunner:
+def new_runner(model: PackedTransformer, context: int = 512, **dtypes: torch.dtype | None) -> GraphRunner:
     limits = Limits(
         slots=3, full_pages=9, sliding_pages=9, window=8, context=context, chunk=256, canvas=16, forward=32 * 16
     )
-    runner = GraphRunner(model, limits, kv_dtype=kv_dtype)
+    runner = GraphRunner(model, limits, **dtypes)
     for slot, pages in enumerate(((4, 1), (7, 2), (3, 8))):
         runner.assign(slot, pages[: context // 256], pages[::-1][: context // 256])
     return runner
@@ -99,9 +99,10 @@ def test_every_step_is_that_of_the_eager_runner_alone_and_beside_others(
         assert not open_too or same(records[1][step], drafted[1])
 
 
-def test_fp8_pages_move_answers_no_farther_than_rounding(packed: PackedTransformer) -> None:
+@pytest.mark.parametrize("what", ["kv_dtype", "head_dtype"])
+def test_fp8_pages_and_head_move_answers_no_farther_than_rounding(packed: PackedTransformer, what: str) -> None:
     """Beside others and alone they move equally."""
-    exact, alone, together = (new_runner(packed, kv_dtype=kept) for kept in (None, FP8, FP8))
+    exact, alone, together = (new_runner(packed, **{what: kept}) for kept in (None, FP8, FP8))
     for runner in (exact, alone, together):
         runner.run([Encode(slot=0, start=0, token_ids=ids(1, 40))])
     work = [step_of(0, 40, 0), Encode(slot=2, start=0, token_ids=ids(3, 5))]

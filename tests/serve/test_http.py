@@ -389,6 +389,7 @@ def test_the_command_says_what_is_wrong_before_it_loads(
         (("--api-keys", str(tmp_path / "none")), 2, "cannot be read"),
         (("--policy", "best"), 2, "policy is 'best'"),
         (("--kv-cache-dtype", "fp4"), 2, "kv_cache_dtype is 'fp4'"),
+        (("--head-dtype", "fp8"), 2, "head_dtype is 'fp8'; that needs a GPU"),
         (("--model", str(tmp_path)), 2, "config.json"),
     ):
         assert main(["serve", "--model", str(folder), "--port", "0", *options]) == code

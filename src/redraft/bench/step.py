@@ -8,7 +8,8 @@ operation, queued behind a pause so that launching them costs nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any
@@ -19,7 +20,7 @@ from redraft.bench.cpu import spread
 from redraft.bench.gpu import device_facts, free_cached_memory, milliseconds, versions
 from redraft.bench.roofline import Ceilings, Component, floor_ms, step_components
 from redraft.diffusion.schedule import temperature
-from redraft.engine.build import kv_dtype
+from redraft.engine.build import head_dtype, kv_dtype
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_runner import BUCKETS, GraphRunner
 from redraft.engine.graph_step import new_slots, sample
@@ -35,6 +36,9 @@ TOKENS_PER_FORWARD = 19.7
 """What the model's authors publish."""
 PAUSE_CYCLES = 400_000_000
 """Long enough for the host to queue a whole step."""
+
+LIKELY_TOKENS, LIKELIER = 32, 20.0
+"""Where distributions are to be sharp: so many tokens' embeddings are so many times as long, and share all the mass."""
 
 PARTS = {
     "experts": ("experts",),
@@ -56,7 +60,8 @@ PARTS = {
 class StepCase:
     """What to measure: `batch` canvases behind `context` tokens each, for `steps` steps, `repeats` times.
 
-    `kv_cache_dtype` is that of `EngineSettings`.
+    `kv_cache_dtype` and `head_dtype` are those of `EngineSettings`. `certain`: distributions so sharp that soft
+    embeddings gather a few tokens' rows; else a random model's, which are flat and take the dense product.
     """
 
     batch: int
@@ -64,6 +69,8 @@ class StepCase:
     steps: int = 16
     repeats: int = 5
     kv_cache_dtype: str = "auto"
+    head_dtype: str = "auto"
+    certain: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,6 +123,8 @@ class StepResult:
             "dtype": self.dtype,
             "quantization": self.quantization,
             "kv_cache_dtype": self.case.kv_cache_dtype,
+            "head_dtype": self.case.head_dtype,
+            "certain": self.case.certain,
             "distinct_experts": round(self.distinct_experts, 2),
             "tokens_per_second": round(1e3 * tokens / ((steps + 1) * self.ms), 1),
             "tokens_per_second_fused_commit": fused and round(1e3 * tokens / ((steps - 1) * self.ms + fused), 1),
@@ -132,6 +141,23 @@ class StepResult:
 
 def measure_step(model: PackedTransformer, case: StepCase, ceilings: Ceilings) -> StepResult:
     """Measure one case. The model's pages and graphs are made anew, so cases do not disturb each other."""
+    with _sharpened(model) if case.certain else nullcontext():
+        return _measure(model, case, ceilings)
+
+
+@contextmanager
+def _sharpened(model: PackedTransformer) -> Iterator[None]:
+    """Make a random model's distributions sharp, inside a `with` block."""
+    rows = model.packed.embedding[:: model.config.vocab_size // LIKELY_TOKENS]
+    kept = rows.clone()
+    rows.mul_(LIKELIER)
+    try:
+        yield
+    finally:
+        rows.copy_(kept)
+
+
+def _measure(model: PackedTransformer, case: StepCase, ceilings: Ceilings) -> StepResult:
     sampler = sampler_gb(model, case.batch)
     torch.cuda.reset_peak_memory_stats(model.device)
     board = Board(model, case)
@@ -144,7 +170,8 @@ def measure_step(model: PackedTransformer, case: StepCase, ceilings: Ceilings) -
     distinct = _distinct_experts(routings)
     components = step_components(
         config, quantization=packed.quantization, batch=case.batch, context=case.context, distinct_experts=distinct,
-        kv_bytes=kv_dtype(model, case.kv_cache_dtype).itemsize,
+        kv_bytes=kv_dtype(model, case.kv_cache_dtype).itemsize, head_bytes=head_dtype(model, case.head_dtype).itemsize,
+        gathers=case.certain,
     )  # fmt: skip
     return StepResult(
         case=case,
@@ -191,6 +218,7 @@ class Board:
             ),
             graphs=graphs,
             kv_dtype=kv_dtype(model, case.kv_cache_dtype),
+            head_dtype=head_dtype(model, case.head_dtype),
         )
         self.ids = torch.randint(config.vocab_size, (case.batch, self.end), generator=torch.Generator().manual_seed(1))
 
@@ -335,15 +363,13 @@ def sampler_gb(model: PackedTransformer, batch: int) -> float:
         free_cached_memory()
         torch.cuda.reset_peak_memory_stats(packed.device)
         before = torch.cuda.memory_allocated(packed.device)
-        sample(packed, fields, state, hidden)
+        sample(packed, packed.embedding, fields, state, hidden)
     return round((torch.cuda.max_memory_allocated(packed.device) - before) / 1e9, 2)
 
 
-def cases(
-    batches: Sequence[int], contexts: Sequence[int], *, steps: int, repeats: int, kv_cache_dtype: str = "auto"
-) -> list[StepCase]:
-    """Every batch behind every context. Raises `SettingError` for a batch that no graph holds."""
+def cases(batches: Sequence[int], contexts: Sequence[int], *, steps: int, repeats: int, **other: Any) -> list[StepCase]:
+    """Every batch behind every context, with `other` fields alike. Raises `SettingError` if no graph holds a batch."""
     if max(batches) > BUCKETS[-1]:
         raise SettingError(f"batch is {max(batches)}; a graph holds at most {BUCKETS[-1]} canvases.")
-    base = StepCase(batch=1, context=0, steps=steps, repeats=repeats, kv_cache_dtype=kv_cache_dtype)
+    base = StepCase(batch=1, context=0, steps=steps, repeats=repeats, **other)
     return [replace(base, batch=batch, context=context) for context in contexts for batch in batches]

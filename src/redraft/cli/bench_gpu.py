@@ -37,6 +37,8 @@ def step(
     steps: Annotated[int, option("--steps", "Denoising steps of a canvas.", "N")] = 16,
     repeats: Annotated[int, option("--repeats", "How often a canvas is measured.", "N")] = 5,
     kv_cache_dtype: Annotated[str, option("--kv-cache-dtype", "auto (bfloat16) or fp8.", "DTYPE")] = "auto",
+    head_dtype: Annotated[str, option("--head-dtype", "auto (bfloat16) or fp8.", "DTYPE")] = "auto",
+    certain: Annotated[bool, option("--certain", "Rows that few tokens explain: soft embeddings gather.")] = False,
     device: Device = "auto",
     results: Folder = None,
     json: JsonAlone = False,
@@ -53,9 +55,14 @@ def step(
     if dtype not in ("bfloat16", "bf16"):
         raise SettingError(f"dtype is {dtype!r}; the kernels compute in bfloat16.")
     at_least(1, steps=steps, repeats=repeats)
+    if certain and not random_weights:
+        raise SettingError("--certain changes a random model's weights; give --random-weights, too.")
     batches, contexts = whole_numbers("batch", batch), whole_numbers("context", context)
-    EngineSettings(kv_cache_dtype=kv_cache_dtype)  # knows the names
-    chosen = cases(batches, contexts, steps=steps, repeats=repeats, kv_cache_dtype=kv_cache_dtype)
+    EngineSettings(kv_cache_dtype=kv_cache_dtype, head_dtype=head_dtype)  # knows the names
+    chosen = cases(
+        batches, contexts, steps=steps, repeats=repeats, kv_cache_dtype=kv_cache_dtype, head_dtype=head_dtype,
+        certain=certain,
+    )  # fmt: skip
     command, records = shlex.join(["redraft", *sys.argv[1:]]), []
     network = _packed(model, random_weights, target, quantization)
     ceilings = measure_ceilings(target)

@@ -40,9 +40,10 @@ def new_runner(
     """
     stored = kv_dtype(model, settings.kv_cache_dtype)
     limits = limits_for(model.config, settings, memory_bytes(model, settings), stored.itemsize)
+    head = head_dtype(model, settings.head_dtype)
     if isinstance(model, PackedTransformer):  # its buffers hold whole canvases of the model's own length
         limits = replace(limits, canvas=model.config.canvas_length)
-        runner: EagerRunner | GraphRunner = GraphRunner(model, limits, kv_dtype=stored)
+        runner: EagerRunner | GraphRunner = GraphRunner(model, limits, kv_dtype=stored, head_dtype=head)
     else:
         runner = EagerRunner(model, limits, kv_dtype=stored)
     if not adapters:
@@ -59,6 +60,20 @@ def kv_dtype(model: Transformer, name: str) -> torch.dtype:
     return FP8
 
 
+def head_dtype(model: Transformer, name: str) -> torch.dtype:
+    """What the vocabulary head multiplies, by the name that settings give it.
+
+    Raises `SettingError` for FP8 where the model does not run on the GPU kernels, or on a GPU that lacks FP8.
+    """
+    if name == "auto":
+        return model.dtype
+    if not isinstance(model, PackedTransformer):
+        raise SettingError("head_dtype is 'fp8'; that needs a GPU and bfloat16, or quantized weights.")
+    if model.device.type == "cuda" and torch.cuda.get_device_capability(model.device) < (8, 9):
+        raise SettingError("head_dtype is 'fp8'; that needs a GPU of compute capability 8.9 or more.")
+    return FP8
+
+
 def memory_bytes(model: Transformer, settings: EngineSettings) -> int:
     """Bytes that pages may take."""
     if settings.memory_gb is not None:
@@ -68,6 +83,7 @@ def memory_bytes(model: Transformer, settings: EngineSettings) -> int:
         if isinstance(model, PackedTransformer):
             segments = min(2 * settings.slots, BUCKETS[-1])
             free -= working_bytes(model.config, segments, model.dtype.itemsize)
+            free -= model.packed.embedding.numel() if settings.head_dtype == "fp8" else 0
         return int(CUDA_SHARE * max(free, 0))
     return CPU_BYTES
 

@@ -28,11 +28,13 @@ from redraft.engine.graph_step import new_slots, run_step
 from redraft.engine.runner import drafted_by
 from redraft.engine.work import PAGE, Denoise, Drafted, Encode, Limits, Segment
 from redraft.errors import SettingError
+from redraft.kernels.packed import PackedFp8
 from redraft.kernels.switches import graphable
 from redraft.kernels.triton.segments import CONSTRAINED, DENOISE, ENCODE, UNUSED
 from redraft.kernels.triton.step import EOS_IDS
 from redraft.model.packed.forward import new_pages
 from redraft.model.packed.transformer import PackedTransformer
+from redraft.quant.fp8 import quantize_fp8
 
 BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
@@ -41,8 +43,8 @@ class GraphRunner:
     """Runs forwards of a packed model; see `engine.work.Runner`.
 
     `graphs` False runs every operation by itself: the same kernels, hence the same numbers. It is the default where
-    there is no GPU, and where an operation is switched to its eager twin. Pages hold `kv_dtype`, the model's own by
-    default.
+    there is no GPU, and where an operation is switched to its eager twin. Pages hold `kv_dtype` and the vocabulary head
+    multiplies `head_dtype`, the model's own by default; for FP8 the table is kept a second time.
     """
 
     def __init__(
@@ -52,8 +54,10 @@ class GraphRunner:
         *,
         graphs: bool | None = None,
         kv_dtype: torch.dtype | None = None,
+        head_dtype: torch.dtype | None = None,
     ) -> None:
         packed = model.packed
+        self._head = packed.embedding if head_dtype in (None, packed.dtype) else _in_fp8(packed.embedding)
         self.model, self._limits, self._rows = model, limits, limits.canvas
         self._graphs = packed.device.type == "cuda" and graphable() if graphs is None else graphs
         self._trash = limits.slots
@@ -152,7 +156,7 @@ class GraphRunner:
     def _new_bucket(self, segments: int) -> CapturedStep:
         buffers = StepBuffers(segments, self._rows, self._width, self.model.device)
         self._clear(buffers.host)
-        step = partial(run_step, self.model.packed, buffers.fields, self._state, self._pages)
+        step = partial(run_step, self.model.packed, self._head, buffers.fields, self._state, self._pages)
         self._steps[segments] = CapturedStep(buffers, step, self._pool)
         return self._steps[segments]
 
@@ -221,6 +225,12 @@ class GraphRunner:
         seeds = torch.full((1,), part.seed, dtype=torch.long, device=self.model.device)  # a copy would be waited for
         both = draw(seeds, part.canvas_index, part.step, part.length, self.model.config.vocab_size, purpose)
         return Draws(both.uniform[0], both.tokens[0])
+
+
+def _in_fp8(table: Tensor) -> PackedFp8:
+    """A table [V,D] in FP8, some rows at a time."""
+    parts = [quantize_fp8(rows) for rows in table.split(1 << 14)]
+    return PackedFp8(torch.cat([part.values for part in parts]), torch.cat([part.scale[:, 0] for part in parts]))
 
 
 def _bucket(segments: int) -> int:

@@ -19,7 +19,7 @@ from redraft.kernels.triton.segments import DENOISE
 from redraft.kernels.triton.self_conditioning import soft_embeddings
 from redraft.kernels.triton.step import CanvasState, enter_tokens, finish_step
 from redraft.model.packed.forward import Inputs, Pages, forward
-from redraft.model.packed.weights import PackedModel
+from redraft.model.packed.weights import Matrix, PackedModel
 
 HEAD_ROWS = 2048
 """Rows whose logits exist at a time: 1 GiB at a vocabulary of 262,144 in bf16."""
@@ -57,10 +57,12 @@ def working_bytes(config: ModelConfig, segments: int, item: int) -> int:
     return vocabulary + rows * ((experts + 12 * width) * item + 2 * heads * 4) + (256 << 20)
 
 
-def run_step(model: PackedModel, fields: StepFields, state: SlotState, pages: Pages) -> tuple[Tensor, Tensor]:
+def run_step(
+    model: PackedModel, head: Matrix, fields: StepFields, state: SlotState, pages: Pages
+) -> tuple[Tensor, Tensor]:
     """Run the forward and every unconstrained canvas' sampler; returns hidden states [R,D] and the report [S,2+4L].
 
-    Constrained canvases get their hidden states only.
+    Constrained canvases get their hidden states only. `head` [V,D] is the model's embedding, or the same in FP8.
     """
     config, segments, slot = model.config, fields.segments, fields.views["slot"]
     given = fields.views["tokens"].flatten()
@@ -69,15 +71,15 @@ def run_step(model: PackedModel, fields: StepFields, state: SlotState, pages: Pa
     )
     inputs = Inputs(token_ids=token_ids, soft=_soft(fields, state), segments=segments, tables=fields.tables)
     hidden = forward(model, inputs, pages)
-    return hidden, sample(model, fields, state, hidden)
+    return hidden, sample(model, head, fields, state, hidden)
 
 
-def sample(model: PackedModel, fields: StepFields, state: SlotState, hidden: Tensor) -> Tensor:
+def sample(model: PackedModel, head: Matrix, fields: StepFields, state: SlotState, hidden: Tensor) -> Tensor:
     """From hidden states [R,D] to every unconstrained canvas' next state, HEAD_ROWS rows at a time; the report."""
     size = min(fields.count, max(1, HEAD_ROWS // fields.rows))
     logits = torch.empty(size * fields.rows, model.config.vocab_size, dtype=model.dtype, device=model.device)
     blocks = [
-        _sample(model, fields.part(first, first + size), state, hidden[first * fields.rows :], logits)
+        _sample(model, head, fields.part(first, first + size), state, hidden[first * fields.rows :], logits)
         for first in range(0, fields.count, size)
     ]
     return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
@@ -90,12 +92,14 @@ def _soft(fields: StepFields, state: SlotState) -> Tensor:
     return (soft * goes_on[:, None, None]).flatten(0, 1)
 
 
-def _sample(model: PackedModel, fields: StepFields, state: SlotState, hidden: Tensor, logits: Tensor) -> Tensor:
+def _sample(
+    model: PackedModel, head: Matrix, fields: StepFields, state: SlotState, hidden: Tensor, logits: Tensor
+) -> Tensor:
     """Head, statistics, soft embeddings and the step's decision for some segments; returns their report."""
     config, segments, counters = model.config, fields.segments, fields.counters
     rows, heat = fields.count * fields.rows, fields.views["temperature"]
     cap, logits = config.final_logit_softcapping, logits[:rows]
-    seen = call("predict", predict, hidden[:rows], model.embedding, cap, heat, counters, segments, logits)
+    seen = call("predict", predict, hidden[:rows], head, cap, heat, counters, segments, logits)
     weights, want = (model.embedding, model.embedding_scale, cap), fields.views["want_soft"]
     soft = call("soft_embeddings", soft_embeddings, logits, seen, *weights, heat, want, segments)
     state.soft.index_copy_(0, fields.views["keep"], soft.unflatten(0, (fields.count, fields.rows)))

@@ -5,9 +5,13 @@ import torch
 from making import ints, normal
 
 from redraft import kernels
+from redraft.kernels.packed import PackedFp8
 from redraft.kernels.triton.head import HeadTile, predict
 from redraft.kernels.triton.philox import Counters
+from redraft.kernels.triton.quantize import quantize_rows_eager
 from redraft.kernels.triton.segments import DENOISE, ENCODE, Segments
+from redraft.quant.fp8 import quantize_fp8
+from redraft.quant.prepare import prepare
 
 CAP, WIDTH, ROWS = 30.0, 32, 16
 
@@ -17,6 +21,20 @@ SEGMENTS = Segments(
 )  # fmt: skip
 COUNTERS = Counters(seed=torch.tensor([2**62 + 12345, 1, 7]), canvas=ints(0, 0, 3), step=ints(0, 0, 40))
 HEAT = torch.tensor([0.8, 1.0, 0.41])
+
+
+def test_predict_in_fp8() -> None:
+    table = prepare(quantize_fp8(0.01 * normal(200, WIDTH, seed=1)))
+    assert isinstance(table, PackedFp8)
+    hidden = quantize_rows_eager(normal(3 * ROWS, WIDTH)).values.float()  # rounds to itself; the interpreter misrounds
+    arguments = hidden, table, CAP, HEAT, COUNTERS, SEGMENTS
+    logits = [torch.zeros(3 * ROWS, 200) for _ in range(2)]
+    ours = predict(*arguments, logits[0], tile=HeadTile(rows=16, tokens=32, depth=16, warps=4, stages=2))
+    with kernels.force("eager"):
+        theirs = predict(*arguments, logits[1])
+    rows = SEGMENTS.live() & (SEGMENTS.kind == DENOISE).repeat_interleave(ROWS)
+    torch.testing.assert_close(logits[0][rows], logits[1][rows], rtol=1e-3, atol=1e-4)
+    assert torch.equal(ours.argmax[rows], theirs.argmax[rows])
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

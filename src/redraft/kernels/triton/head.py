@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from redraft.kernels.packed import PackedFp8, Rows8
 from redraft.kernels.triton import philox
 from redraft.kernels.triton.descriptors import descriptor
 from redraft.kernels.triton.language import (
@@ -29,7 +30,9 @@ from redraft.kernels.triton.language import (
     tl,
     use_triton,
 )
+from redraft.kernels.triton.linear import linear_eager
 from redraft.kernels.triton.philox import Counters, uniform_of
+from redraft.kernels.triton.quantize import quantize_rows
 from redraft.kernels.triton.segments import Segments
 
 
@@ -75,7 +78,7 @@ class HeadTile:
 
 def predict(
     hidden: Tensor,
-    embedding: Tensor,
+    embedding: Tensor | PackedFp8,
     cap: float,
     temperature: Tensor,
     counters: Counters,
@@ -87,14 +90,14 @@ def predict(
     """Logits, argmax, entropy and one sample of every canvas row.
 
     hidden [R,D], tied embedding [V,D], temperature fp32 [S]. `logits` [R,V] in hidden's dtype receives the raw logits
-    (not capped, not tempered) of canvas rows; segments of another kind than DENOISE cost nothing, their rows' logits
-    mean nothing.
-    `tile` overrides the tuned shape of the kernel.
+    (not capped, not tempered) of canvas rows; an embedding in FP8 makes an FP8 product. Segments of another kind than
+    DENOISE cost nothing, their rows' logits mean nothing. `tile` overrides the tuned shape of the kernel.
     """
+    rows = quantize_rows(hidden) if isinstance(embedding, PackedFp8) else hidden
     if use_triton(hidden):
-        tiles = _multiply(hidden, embedding, cap, temperature, segments, logits, tile or tuned(hidden))
+        tiles = _multiply(rows, embedding, cap, temperature, segments, logits, tile)
         return _finish(logits, tiles, cap, temperature, counters, segments)
-    torch.mm(hidden, embedding.t(), out=logits)
+    linear_eager(rows, embedding, logits, logits.dtype)
     x = tempered(logits, cap, temperature)
     peak, argmax = x.max(-1)
     weights = (x - peak[:, None]).exp()  # [R,V]
@@ -124,23 +127,28 @@ def tuned(hidden: Tensor) -> HeadTile:
     if hidden.element_size() == 4:
         return HeadTile(rows=16, tokens=64, depth=32, warps=4, stages=2)
     if not roomy(hidden.device):
-        return HeadTile(rows=64, tokens=128, depth=64, warps=4, stages=2)
+        return HeadTile(rows=64, tokens=128, depth=128 // hidden.element_size(), warps=4, stages=2)
+    if hidden.element_size() == 1:
+        return HeadTile(rows=256, tokens=128, depth=128, warps=8, stages=3)
     return HeadTile(rows=128, tokens=256, depth=64, warps=8, stages=3)
 
 
 def _multiply(
-    hidden: Tensor, embedding: Tensor, cap: float, temperature: Tensor, segments: Segments, logits: Tensor,
-    tile: HeadTile,
+    hidden: Tensor | Rows8, embedding: Tensor | PackedFp8, cap: float, temperature: Tensor, segments: Segments,
+    logits: Tensor, tile: HeadTile | None,
 ) -> Tiles:  # fmt: skip
-    (rows, width), vocab = hidden.shape, len(embedding)
+    hidden, row_scale = (hidden, None) if isinstance(hidden, Tensor) else (hidden.values, hidden.scale)
+    table, token_scale = (embedding, None) if isinstance(embedding, Tensor) else (embedding.values, embedding.scale)
+    tile = tile or tuned(hidden)
+    (rows, width), vocab = hidden.shape, len(table)
     row_tiles, token_tiles = cdiv(rows, tile.rows), cdiv(vocab, tile.tokens)
-    parts = [hidden.new_empty(rows, token_tiles, dtype=torch.float32) for _ in range(3)]
+    parts = [torch.empty(rows, token_tiles, dtype=torch.float32, device=hidden.device) for _ in range(3)]
     _head_kernel[(min(row_tiles * token_tiles, processors(hidden.device)),)](
-        descriptor(hidden, tile.rows, tile.depth), descriptor(embedding, tile.tokens, tile.depth),
-        descriptor(logits, tile.rows, tile.tokens), *parts, temperature, segments.kind, segments.length, rows, width,
-        vocab, cap, ROWS=segments.rows, TILE=tile.rows, TOKENS=tile.tokens, DEPTH=tile.depth,
-        MAP=max(16, next_power_of_2(row_tiles)), EVEN=vocab % tile.tokens == 0, num_warps=tile.warps,
-        num_stages=tile.stages, **early(hidden),
+        descriptor(hidden, tile.rows, tile.depth), descriptor(table, tile.tokens, tile.depth),
+        descriptor(logits, tile.rows, tile.tokens), row_scale, token_scale, *parts, temperature, segments.kind,
+        segments.length, rows, width, vocab, cap, ROWS=segments.rows, TILE=tile.rows, TOKENS=tile.tokens,
+        DEPTH=tile.depth, MAP=max(16, next_power_of_2(row_tiles)), EVEN=vocab % tile.tokens == 0,
+        num_warps=tile.warps, num_stages=tile.stages, **early(hidden),
     )  # fmt: skip
     return Tiles(peaks=parts[0], masses=parts[1], moments=parts[2], size=tile.tokens)
 
@@ -174,8 +182,8 @@ def bounded(logit, cap, one, two):
 
 @jit
 def _head_kernel(
-    hidden, embedding, logits, peaks, masses, moments, temperature, kind, length, rows, width, vocab, cap,
-    ROWS: tl.constexpr, TILE: tl.constexpr, TOKENS: tl.constexpr, DEPTH: tl.constexpr, MAP: tl.constexpr,
+    hidden, embedding, logits, row_scale, token_scale, peaks, masses, moments, temperature, kind, length, rows, width,
+    vocab, cap, ROWS: tl.constexpr, TILE: tl.constexpr, TOKENS: tl.constexpr, DEPTH: tl.constexpr, MAP: tl.constexpr,
     EVEN: tl.constexpr,
 ):  # fmt: skip
     """Tiles of logits and their statistics; each program walks over its share, so that copies never pause.
@@ -202,13 +210,16 @@ def _head_kernel(
             e = embedding.load([token_tile * TOKENS, at])
             total = tl.dot(x, tl.trans(e), total, input_precision="ieee")
 
+        token = token_tile * TOKENS + tl.arange(0, TOKENS)[None]
+        row = first_row + tl.arange(0, TILE)
+        if token_scale is not None:
+            total *= tl.load(token_scale + token, token < vocab, other=0.0)
+            total *= tl.load(row_scale + row, row < rows, other=0.0)[:, None]
         stored = total.to(logits.dtype)
         logits.store([first_row, token_tile * TOKENS], stored)
         logit = stored.to(tl.float32)
-        token = token_tile * TOKENS + tl.arange(0, TOKENS)[None]
         if not EVEN:
             logit = tl.where(token < vocab, logit, float("-inf"))
-        row = first_row + tl.arange(0, TILE)
         heat = tl.load(temperature + row // ROWS, row < rows, other=1.0)
         peak = tl.max(logit, 1)
         unit = cap * 1.4426950408889634 / heat
