@@ -35,11 +35,13 @@ def task(llm: LLM) -> EvalResult:
 def test_formats_differ_from_the_full_model_in_order_of_their_bits(llm: LLM) -> None:
     before = {name: tensor.clone() for name, tensor in llm.model.state_dict().items()}
     heard: list[str] = []
-    full, fp8, int4 = compare(llm, [[2, 5, 9], [2, 7]], {"sum": task}, group=16, progress=heard.append)
-    assert heard == ["full", "fp8", "int4"]
+    full, fp8, int4, head = compare(llm, [[2, 5, 9], [2, 7]], {"sum": task}, group=16, progress=heard.append)
+    assert heard == ["full", "fp8", "int4", "fp8 head"]
     assert full.divergence == 0
     assert full.agreement == 1
     assert 0 < fp8.divergence < int4.divergence
+    assert 0 < head.divergence < int4.divergence
+    assert not head.tasks
     assert fp8.tasks["sum"].seconds != full.tasks["sum"].seconds  # the tasks ran with the rounded weights
     assert fp8.to_dict()["positions"] == full.positions > 0
     for name, tensor in llm.model.state_dict().items():

@@ -5,7 +5,8 @@ its distributions are compared position by position, so that no early difference
 every format answers the tasks by itself, and steps and scores are counted.
 
 The formats are those of `redraft quantize`; weights are rounded to them and computed with in the model's own dtype, so
-what is measured is the rounding of the weights, not that of a kernel's activations.
+what is measured is the rounding of the weights, not that of a kernel's activations. The vocabulary head in FP8
+(`head_dtype`) is compared by itself and teacher-forced only, with its table and the rows that it multiplies rounded.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from redraft.model.quantize import FORMATS, format_of
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import quantize_int4
 
-FULL = "full"
+FULL, FP8_HEAD = "full", "fp8 head"
 Task = Callable[[LLM], EvalResult]
 
 
@@ -72,7 +73,7 @@ def compare(
     seed: int = 0,
     progress: Callable[[str], None] = lambda format: None,
 ) -> list[FormatResult]:
-    """Results of the full model and of every format. The model is the same afterwards.
+    """Results of the full model, of every format and of the full model with its head in FP8. The model stays the same.
 
     `prompts` (token ids) are answered with one canvas each for the teacher-forced part. Raises `SettingError` for an
     unknown format and a group that does not divide.
@@ -89,7 +90,8 @@ def compare(
             results.append(_measure(llm, format, passes, tasks))
     finally:
         llm.model.load_state_dict(original)
-    return results
+    progress(FP8_HEAD)
+    return [*results, _measure(llm, FP8_HEAD, passes, {})]
 
 
 def _check(formats: Sequence[str], group: int, weights: Mapping[str, Tensor]) -> None:
@@ -118,23 +120,32 @@ def _record(llm: LLM, prompt: list[int], seed: int) -> list[_Pass]:
         if not isinstance(step, DenoiseStep):
             break
         canvas = torch.tensor([step.canvas], device=model.device)
-        logits = _logits(model, prompt, canvas, soft)
+        logits = model.logits(_hidden(model, prompt, canvas, soft))
         passes.append(_Pass(prompt, canvas, soft, logits.log_softmax(-1)))
         soft = model.soft_embeddings(logits / step.temperature)
     return passes
 
 
-def _logits(model: Transformer, prompt: list[int], canvas: Tensor, soft: Tensor | None) -> Tensor:
+def _hidden(model: Transformer, prompt: list[int], canvas: Tensor, soft: Tensor | None) -> Tensor:
     cache = model.new_cache(1, len(prompt))
     model.encode(torch.tensor([prompt], device=model.device), cache)
-    return model.logits(model.denoise(canvas, cache, soft))
+    return model.denoise(canvas, cache, soft)
+
+
+def _logits_of_fp8_head(model: Transformer, hidden: Tensor) -> Tensor:
+    """`Transformer.logits` of rows and a table rounded to FP8."""
+    rows, table = (quantize_fp8(x).dequantize(x.dtype) for x in (hidden, model.embedding.weight))
+    cap = model.config.final_logit_softcapping
+    return (rows @ table.T).float().div(cap).tanh() * cap
 
 
 @torch.inference_mode()
 def _measure(llm: LLM, format: str, passes: Sequence[_Pass], tasks: Mapping[str, Task]) -> FormatResult:
     divergence, same, positions = 0.0, 0, 0
     for taken in passes:
-        log_probs = _logits(llm.model, taken.prompt, taken.canvas, taken.soft).log_softmax(-1)
+        hidden = _hidden(llm.model, taken.prompt, taken.canvas, taken.soft)
+        logits = _logits_of_fp8_head(llm.model, hidden) if format == FP8_HEAD else llm.model.logits(hidden)
+        log_probs = logits.log_softmax(-1)
         divergence += float((taken.log_probs.exp() * (taken.log_probs - log_probs)).sum())
         same += int((taken.log_probs.argmax(-1) == log_probs.argmax(-1)).sum())
         positions += taken.canvas.numel()

@@ -106,9 +106,10 @@ def choose(logits: Tensor, tiles: Tiles, cap: float, temperature: Tensor, want: 
     total = torch.empty(rows, dtype=torch.float32, device=logits.device)
     token = torch.empty(rows, KEPT_TOKENS, dtype=torch.int32, device=logits.device)
     weight = torch.empty(rows, KEPT_TOKENS, dtype=torch.float32, device=logits.device)
+    listed = torch.empty(rows, KEPT_TILES, dtype=torch.int32, device=logits.device)
     _choose_kernel[(rows,)](
         logits, tiles.peaks, tiles.masses, temperature, want, segments.kind, segments.length, way, kept, total, token,
-        weight, vocab, cap, ROWS=segments.rows, TOKENS=tiles.size, COUNT=count, BLOCK=next_power_of_2(count),
+        weight, listed, vocab, cap, ROWS=segments.rows, TOKENS=tiles.size, COUNT=count, BLOCK=next_power_of_2(count),
         DROPPED=DROPPED / 2, KEPT_TOKENS=KEPT_TOKENS, KEPT_TILES=KEPT_TILES, AT_ONCE=4, num_warps=4,
         **early(logits),
     )  # fmt: skip
@@ -160,7 +161,7 @@ def _rounded_weight(x, peak, logits):
 
 @jit
 def _choose_kernel(
-    logits, peaks, masses, temperature, want, kind, length, way, kept, totals, tokens, weights, vocab, cap,
+    logits, peaks, masses, temperature, want, kind, length, way, kept, totals, tokens, weights, listed, vocab, cap,
     ROWS: tl.constexpr, TOKENS: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr, DROPPED: tl.constexpr,
     KEPT_TOKENS: tl.constexpr, KEPT_TILES: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
@@ -186,19 +187,20 @@ def _choose_kernel(
         missed = tl.sum(tl.where(top < -20.0 + 2 * level, mass, 0.0), 0)
         bound = tl.where(missed <= 0.5 * DROPPED * whole, -20.0 + 2 * level, bound)
     likely = (top >= bound).to(tl.int32)
-    rank = tl.cumsum(likely, 0) - 1
     found = tl.sum(likely, 0)
     if found > KEPT_TILES:
         tl.store(way + row, 2)
         return
+    listed += row * KEPT_TILES
+    tl.store(listed + tl.cumsum(likely, 0) - 1, tile, likely != 0)
+    tl.debug_barrier()  # every thread reads what others listed
 
     count = 0
     seen = 0.0
     total = 0.0
     for first in tl.range(0, found, AT_ONCE):
         turn = first + tl.arange(0, AT_ONCE)
-        matches = (rank[None] == turn[:, None]) & (likely[None] != 0)
-        which = tl.sum(tl.where(matches, tile[None], 0), 1)
+        which = tl.load(listed + turn, turn < found, other=0)
         token = which[:, None] * TOKENS + tl.arange(0, TOKENS)[None]
         real = (turn < found)[:, None] & (token < vocab)
         logit = tl.load(logits + row.to(tl.int64) * vocab + token, real, other=0.0).to(tl.float32)
