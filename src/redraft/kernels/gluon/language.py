@@ -1,15 +1,16 @@
 """Gluon itself, where it is installed, and when to use it.
 
 Kernels here are for one architecture, whose matrix instructions and copies they name. Everything they compute has a
-kernel in `kernels.triton` for other cards, with the same bits. Gluon is experimental and changes its names: with a
-version of Triton that is not known to compile these kernels the others run, too.
+kernel in `kernels.triton` for other cards, with the same bits. Gluon is experimental and changes from one version of
+Triton to the next: with another than these kernels ran with, the others run, unless REDRAFT_GLUON=1 says otherwise.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -52,22 +53,22 @@ else:
         constant = gluon
 
 
-VERSIONS = ("3.6.", "3.7.", "3.8.")
-"""Versions of Triton that compile these kernels; they ran with the first."""
+VERSION = "3.6."
+"""Of Triton: the kernels ran with it. Later ones compile them up to 3.8 and then have other names."""
 
 
 def use_gluon(x: Tensor) -> bool:
     """Whether `x` may go to a kernel in Gluon: it lies on a Hopper GPU and eager is not forced."""
-    return _known() and not INTERPRETED and x.is_cuda and _hopper(x.device) and kernels.forced() != "eager"
+    return _wanted() and not INTERPRETED and x.is_cuda and _hopper(x.device) and kernels.forced() != "eager"
 
 
 @cache
-def _known() -> bool:
-    """Whether Gluon is there in a version that these kernels are written for."""
-    try:
-        return gl is not None and version("triton").startswith(VERSIONS)
-    except PackageNotFoundError:
+def _wanted() -> bool:
+    """Whether Gluon is there, in the version that these kernels ran with or by REDRAFT_GLUON=1; never by =0."""
+    asked = os.environ.get("REDRAFT_GLUON")
+    if gl is None or asked == "0":
         return False
+    return asked == "1" or version("triton").startswith(VERSION)
 
 
 @cache
