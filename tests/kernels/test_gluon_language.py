@@ -23,7 +23,7 @@ def _asked_anew() -> Iterator[None]:
 def test_the_version_that_they_ran_with_or_the_word_of_the_user(
     version: str, asked: str | None, wanted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(language, "version", lambda name: version)
+    monkeypatch.setattr(language.triton, "__version__", version)
     monkeypatch.delenv("REDRAFT_GLUON", raising=False)
     if asked is not None:
         monkeypatch.setenv("REDRAFT_GLUON", asked)

@@ -10,14 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import cache
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from redraft import kernels
-from redraft.kernels.triton.language import INTERPRETED
+from redraft.kernels.triton.language import INTERPRETED, triton
 
 if TYPE_CHECKING:  # kernels are another language
     from redraft.kernels.triton.language import tl as gl
@@ -68,7 +67,7 @@ def _wanted() -> bool:
     asked = os.environ.get("REDRAFT_GLUON")
     if gl is None or asked == "0":
         return False
-    return asked == "1" or version("triton").startswith(VERSION)
+    return asked == "1" or triton.__version__.startswith(VERSION)
 
 
 @cache
