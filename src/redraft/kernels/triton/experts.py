@@ -21,7 +21,7 @@ from redraft.kernels.triton import tables
 from redraft.kernels.triton.descriptors import descriptor
 from redraft.kernels.triton.expert_kernels import down_kernel, gate_kernel
 from redraft.kernels.triton.language import INTERPRETED, await_inputs, cdiv, jit, tl, use_triton
-from redraft.kernels.triton.launch import chained
+from redraft.kernels.triton.launch import FEW_ROWS_OF_PRODUCTS, chained
 from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
 from redraft.kernels.triton.routing import Routing
 from redraft.kernels.triton.tables import Plan, Tile
@@ -173,7 +173,7 @@ def _settings(weight: Packed, routing: Routing, tile: Tile) -> dict[str, Any]:
         "FORMAT": format_of(weight), "GROUP": weight.group if isinstance(weight, PackedInt4) else 0,
         "BM": routing.block_rows, "SMALL": min(tile.small, routing.block_rows), "BN": tile.columns, "BK": tile.depth,
         "STAGES": tile.stages, "TMA": tile.tma, "ASM": not INTERPRETED, "num_warps": tile.warps,
-        "num_stages": tile.stages, **chained(routing.order, len(routing.index)),
+        "num_stages": tile.stages, **chained(routing.order, len(routing.index), FEW_ROWS_OF_PRODUCTS),
     }  # fmt: skip
 
 

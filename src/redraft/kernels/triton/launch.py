@@ -8,15 +8,18 @@ from torch import Tensor
 
 from redraft.kernels.triton.language import early
 
-FEW_ROWS = 512
+FEW_ROWS = 1024
 """With more rows than this in a forward, launches are too few per unit of work for overlapping them to pay."""
 
+FEW_ROWS_OF_PRODUCTS = 256
+"""The same for products over experts, whose programs are many and large."""
 
-def chained(x: Tensor, rows: int) -> dict[str, Any]:
+
+def chained(x: Tensor, rows: int, most: int = FEW_ROWS) -> dict[str, Any]:
     """Launch options of a kernel whose argument PDL says whether it has to wait for its inputs.
 
-    With few rows the kernel is put in place while the last programs of the one before still run, which saves half a
-    microsecond a launch. With many, waiting programs would take room from working ones.
+    With up to `most` rows the kernel is put in place while the last programs of the one before still run, which saves
+    half a microsecond a launch. With more, waiting programs would take room from working ones.
     """
-    overlapped = rows <= FEW_ROWS and early(x)["launch_pdl"]
+    overlapped = rows <= most and early(x)["launch_pdl"]
     return {"PDL": overlapped, "launch_pdl": overlapped}
