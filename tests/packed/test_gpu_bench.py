@@ -14,7 +14,7 @@ from redraft.bench.gpu import require_gpu
 from redraft.bench.random_weights import STD, random_source
 from redraft.bench.results import write_results
 from redraft.bench.roofline import Ceilings, floor_ms, step_components
-from redraft.bench.step import PARTS, Board, PartTime, StepCase, StepResult, cases
+from redraft.bench.step import PARTS, Board, PartTime, StepCase, StepResult, cases, sharpened
 from redraft.cli import bench_gpu
 from redraft.cli.main import app, main
 from redraft.errors import SettingError
@@ -77,6 +77,22 @@ def test_the_board_runs_prompts_longer_than_the_window_and_steps(monkeypatch: py
     drafted = board.runner.run(board.steps_at(1))
     assert [one.slot for one in drafted] == [0, 1]
     assert not any(one.converged for one in drafted)
+
+
+def test_sharp_distributions_are_those_of_a_few_tokens_and_only_for_a_while() -> None:
+    source = random_source(preset("nano"), torch.device("cpu"), torch.float32)
+    model = PackedTransformer(pack(preset("nano"), source, device=torch.device("cpu"), dtype=torch.float32))
+    before = model.packed.embedding.clone()
+
+    def entropy() -> float:
+        board = Board(model, StepCase(batch=1, context=0))
+        (drafted,) = board.runner.run(board.steps_at(0))
+        return sum(drafted.entropy) / len(drafted.entropy)
+
+    flat = entropy()
+    with sharpened(model):
+        assert entropy() < 0.9 * flat
+    assert torch.equal(model.packed.embedding, before)
 
 
 @pytest.mark.parametrize("quantization", [None, "fp8", "int4"])

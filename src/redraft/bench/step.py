@@ -141,12 +141,12 @@ class StepResult:
 
 def measure_step(model: PackedTransformer, case: StepCase, ceilings: Ceilings) -> StepResult:
     """Measure one case. The model's pages and graphs are made anew, so cases do not disturb each other."""
-    with _sharpened(model) if case.certain else nullcontext():
+    with sharpened(model) if case.certain else nullcontext():
         return _measure(model, case, ceilings)
 
 
 @contextmanager
-def _sharpened(model: PackedTransformer) -> Iterator[None]:
+def sharpened(model: PackedTransformer) -> Iterator[None]:
     """Make a random model's distributions sharp, inside a `with` block."""
     rows = model.packed.embedding[:: model.config.vocab_size // LIKELY_TOKENS]
     kept = rows.clone()
