@@ -19,6 +19,7 @@ from redraft.engine.runner import EagerRunner
 from redraft.engine.settings import EngineSettings
 from redraft.engine.work import Limits, Runner
 from redraft.errors import SettingError
+from redraft.model.packed.load import OLDEST_FP8
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.transformer import Transformer
 
@@ -53,11 +54,7 @@ def new_runner(
 
 def kv_dtype(model: Transformer, name: str) -> torch.dtype:
     """What pages hold, by the name that settings give it. Raises `SettingError` for FP8 on a GPU that lacks it."""
-    if name == "auto":
-        return model.dtype
-    if model.device.type == "cuda" and torch.cuda.get_device_capability(model.device) < (8, 9):
-        raise SettingError("kv_cache_dtype is 'fp8'; that needs a GPU of compute capability 8.9 or more, or a CPU.")
-    return FP8
+    return model.dtype if name == "auto" else _fp8(model, "kv_cache_dtype")
 
 
 def head_dtype(model: Transformer, name: str) -> torch.dtype:
@@ -69,8 +66,12 @@ def head_dtype(model: Transformer, name: str) -> torch.dtype:
         return model.dtype
     if not isinstance(model, PackedTransformer):
         raise SettingError("head_dtype is 'fp8'; that needs a GPU and bfloat16, or quantized weights.")
-    if model.device.type == "cuda" and torch.cuda.get_device_capability(model.device) < (8, 9):
-        raise SettingError("head_dtype is 'fp8'; that needs a GPU of compute capability 8.9 or more.")
+    return _fp8(model, "head_dtype")
+
+
+def _fp8(model: Transformer, setting: str) -> torch.dtype:
+    if model.device.type == "cuda" and torch.cuda.get_device_capability(model.device) < OLDEST_FP8:
+        raise SettingError(f"{setting} is 'fp8'; that needs a GPU of compute capability 8.9 or more, or a CPU.")
     return FP8
 
 

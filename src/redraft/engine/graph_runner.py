@@ -28,13 +28,12 @@ from redraft.engine.graph_step import new_slots, run_step
 from redraft.engine.runner import drafted_by
 from redraft.engine.work import PAGE, Denoise, Drafted, Encode, Limits, Segment
 from redraft.errors import SettingError
-from redraft.kernels.packed import PackedFp8
 from redraft.kernels.switches import graphable
 from redraft.kernels.triton.segments import CONSTRAINED, DENOISE, ENCODE, UNUSED
 from redraft.kernels.triton.step import EOS_IDS
+from redraft.model.packed.build import in_fp8
 from redraft.model.packed.forward import new_pages
 from redraft.model.packed.transformer import PackedTransformer
-from redraft.quant.fp8 import quantize_fp8
 
 BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
@@ -57,7 +56,7 @@ class GraphRunner:
         head_dtype: torch.dtype | None = None,
     ) -> None:
         packed = model.packed
-        self._head = packed.embedding if head_dtype in (None, packed.dtype) else _in_fp8(packed.embedding)
+        self._head = packed.embedding if head_dtype in (None, packed.dtype) else in_fp8(packed.embedding)
         self.model, self._limits, self._rows = model, limits, limits.canvas
         self._graphs = packed.device.type == "cuda" and graphable() if graphs is None else graphs
         self._trash = limits.slots
@@ -225,12 +224,6 @@ class GraphRunner:
         seeds = torch.full((1,), part.seed, dtype=torch.long, device=self.model.device)  # a copy would be waited for
         both = draw(seeds, part.canvas_index, part.step, part.length, self.model.config.vocab_size, purpose)
         return Draws(both.uniform[0], both.tokens[0])
-
-
-def _in_fp8(table: Tensor) -> PackedFp8:
-    """A table [V,D] in FP8, some rows at a time."""
-    parts = [quantize_fp8(rows) for rows in table.split(1 << 14)]
-    return PackedFp8(torch.cat([part.values for part in parts]), torch.cat([part.scale[:, 0] for part in parts]))
 
 
 def _bucket(segments: int) -> int:

@@ -132,20 +132,23 @@ def _hidden(model: Transformer, prompt: list[int], canvas: Tensor, soft: Tensor 
     return model.denoise(canvas, cache, soft)
 
 
-def _logits_of_fp8_head(model: Transformer, hidden: Tensor) -> Tensor:
-    """`Transformer.logits` of rows and a table rounded to FP8."""
-    rows, table = (quantize_fp8(x).dequantize(x.dtype) for x in (hidden, model.embedding.weight))
-    cap = model.config.final_logit_softcapping
-    return (rows @ table.T).float().div(cap).tanh() * cap
+def _fp8_head(model: Transformer) -> Callable[[Tensor], Tensor]:
+    """`Transformer.logits` with its rows and its table rounded to FP8."""
+    cap, table = model.config.final_logit_softcapping, _in_fp8(model.embedding.weight)
+    return lambda hidden: (_in_fp8(hidden) @ table.T).float().div(cap).tanh() * cap
+
+
+def _in_fp8(x: Tensor) -> Tensor:
+    return quantize_fp8(x).dequantize(x.dtype)
 
 
 @torch.inference_mode()
 def _measure(llm: LLM, format: str, passes: Sequence[_Pass], tasks: Mapping[str, Task]) -> FormatResult:
     divergence, same, positions = 0.0, 0, 0
+    head = _fp8_head(llm.model) if format == FP8_HEAD else llm.model.logits
     for taken in passes:
         hidden = _hidden(llm.model, taken.prompt, taken.canvas, taken.soft)
-        logits = _logits_of_fp8_head(llm.model, hidden) if format == FP8_HEAD else llm.model.logits(hidden)
-        log_probs = logits.log_softmax(-1)
+        log_probs = head(hidden).log_softmax(-1)
         divergence += float((taken.log_probs.exp() * (taken.log_probs - log_probs)).sum())
         same += int((taken.log_probs.argmax(-1) == log_probs.argmax(-1)).sum())
         positions += taken.canvas.numel()

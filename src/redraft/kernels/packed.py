@@ -108,6 +108,11 @@ class PackedExperts:
         return self.gate_up.nbytes + self.down.nbytes
 
 
+def values_and_scale(x: Tensor | Rows8 | PackedFp8) -> tuple[Tensor, Tensor | None]:
+    """What rows or a weight consist of; plain ones have no scale."""
+    return (x, None) if isinstance(x, Tensor) else (x.values, x.scale)
+
+
 def dequantized(weight: Packed, dtype: torch.dtype) -> Tensor:
     """A weight in any format as plain numbers [...,N,K]."""
     return weight.to(dtype) if isinstance(weight, Tensor) else weight.dequantize(dtype)

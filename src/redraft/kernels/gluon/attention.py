@@ -12,16 +12,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from redraft.kernels.gluon.language import (
-    descriptor,
-    gl,
-    gluon,
-    mbarrier,
-    tma,
-    use_gluon,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from redraft.kernels.gluon.language import descriptor, gl, gluon, hopper, use_gluon
 from redraft.kernels.triton.language import await_inputs, early
 from redraft.kernels.triton.segments import Segments
 
@@ -91,18 +82,18 @@ def _attend_kernel(
     queries = gl.allocate_shared_memory(q.dtype, [2, 64 // SHARE, SHARE, DIM], q.layout)
     key_ring = gl.allocate_shared_memory(keys.dtype, [STAGES, KEYS, DIM], keys.layout)
     value_ring = gl.allocate_shared_memory(values.dtype, [STAGES, KEYS, COLUMNS], values.layout)
-    queries_ready = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    keys_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    values_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    keys_free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    values_free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    queries_ready = gl.allocate_shared_memory(gl.int64, [2, 1], hopper.mbarrier.MBarrierLayout())
+    keys_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
+    values_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
+    keys_free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
+    values_free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
     for i in gl.static_range(2):
-        mbarrier.init(queries_ready.index(i), count=1)
+        hopper.mbarrier.init(queries_ready.index(i), count=1)
     for i in gl.static_range(STAGES):
-        mbarrier.init(keys_ready.index(i), count=1)
-        mbarrier.init(values_ready.index(i), count=1)
-        mbarrier.init(keys_free.index(i), count=2)
-        mbarrier.init(values_free.index(i), count=2)
+        hopper.mbarrier.init(keys_ready.index(i), count=1)
+        hopper.mbarrier.init(values_ready.index(i), count=1)
+        hopper.mbarrier.init(keys_free.index(i), count=2)
+        hopper.mbarrier.init(values_free.index(i), count=2)
 
     place = (segment, group, part, first_row)
     walk = (base, turns)
@@ -130,19 +121,23 @@ def _copy(
     COLUMNS: gl.constexpr = DIM // PARTS
     for i in gl.static_range(2):
         token = segment * ROWS + (first_row + i * 64) // SHARE
-        mbarrier.expect(queries_ready.index(i), 64 * DIM * 2)
-        tma.async_copy_global_to_shared(q, [token, group * SHARE, 0], queries_ready.index(i), queries.index(i))
+        hopper.mbarrier.expect(queries_ready.index(i), 64 * DIM * 2)
+        hopper.tma.async_copy_global_to_shared(q, [token, group * SHARE, 0], queries_ready.index(i), queries.index(i))
     for turn in range(turns):
         at = base + turn * KEYS
         line = gl.load(pages + at // 256) * 256 + at % 256
         stage, phase = turn % STAGES, turn // STAGES & 1
-        mbarrier.wait(keys_free.index(stage), phase ^ 1)
-        mbarrier.expect(keys_ready.index(stage), KEYS * DIM * 2)
-        tma.async_copy_global_to_shared(keys, [line, group * DIM], keys_ready.index(stage), key_ring.index(stage))
-        mbarrier.wait(values_free.index(stage), phase ^ 1)
-        mbarrier.expect(values_ready.index(stage), KEYS * COLUMNS * 2)
+        hopper.mbarrier.wait(keys_free.index(stage), phase ^ 1)
+        hopper.mbarrier.expect(keys_ready.index(stage), KEYS * DIM * 2)
+        hopper.tma.async_copy_global_to_shared(
+            keys, [line, group * DIM], keys_ready.index(stage), key_ring.index(stage)
+        )
+        hopper.mbarrier.wait(values_free.index(stage), phase ^ 1)
+        hopper.mbarrier.expect(values_ready.index(stage), KEYS * COLUMNS * 2)
         column = group * DIM + part * COLUMNS
-        tma.async_copy_global_to_shared(values, [line, column], values_ready.index(stage), value_ring.index(stage))
+        hopper.tma.async_copy_global_to_shared(
+            values, [line, column], values_ready.index(stage), value_ring.index(stage)
+        )
 
 
 @gluon
@@ -176,29 +171,33 @@ def _attend_rows(
     mass = gl.zeros([64], gl.float32, gl.SliceLayout(1, SCORES))
     mean = gl.zeros([64, COLUMNS], gl.float32, MEAN)
     nothing = gl.zeros([64, KEYS], gl.float32, SCORES)
-    mbarrier.wait(queries_ready.index(INDEX), 0)
-    mbarrier.wait(keys_ready.index(0), 0)
-    scores = warpgroup_mma(mine, key_ring.index(0).permute((1, 0)), nothing, use_acc=False, is_async=True)
-    scores = warpgroup_mma_wait(0, deps=[scores])
-    mbarrier.arrive(keys_free.index(0), count=1)
+    hopper.mbarrier.wait(queries_ready.index(INDEX), 0)
+    hopper.mbarrier.wait(keys_ready.index(0), 0)
+    scores = hopper.warpgroup_mma(mine, key_ring.index(0).permute((1, 0)), nothing, use_acc=False, is_async=True)
+    scores = hopper.warpgroup_mma_wait(0, deps=[scores])
+    hopper.mbarrier.arrive(keys_free.index(0), count=1)
     weights, decay, peak, mass = _weigh(scores, peak, mass, base, edges, KEYS, SCORES)
     weights = gl.convert_layout(weights.to(queries.dtype), WEIGHTS)
     for turn in range(1, turns):
         stage, before = turn % STAGES, (turn - 1) % STAGES
-        mbarrier.wait(keys_ready.index(stage), turn // STAGES & 1)
-        scores = warpgroup_mma(mine, key_ring.index(stage).permute((1, 0)), nothing, use_acc=False, is_async=True)
-        mbarrier.wait(values_ready.index(before), (turn - 1) // STAGES & 1)
-        mean = warpgroup_mma(weights, value_ring.index(before), mean, is_async=True)
-        scores = warpgroup_mma_wait(1, deps=[scores])
-        mbarrier.arrive(keys_free.index(stage), count=1)
+        hopper.mbarrier.wait(keys_ready.index(stage), turn // STAGES & 1)
+        scores = hopper.warpgroup_mma(
+            mine, key_ring.index(stage).permute((1, 0)), nothing, use_acc=False, is_async=True
+        )
+        hopper.mbarrier.wait(values_ready.index(before), (turn - 1) // STAGES & 1)
+        mean = hopper.warpgroup_mma(weights, value_ring.index(before), mean, is_async=True)
+        scores = hopper.warpgroup_mma_wait(1, deps=[scores])
+        hopper.mbarrier.arrive(keys_free.index(stage), count=1)
         following, decay, peak, mass = _weigh(scores, peak, mass, base + turn * KEYS, edges, KEYS, SCORES)
-        mean = warpgroup_mma_wait(0, deps=[mean])
-        mbarrier.arrive(values_free.index(before), count=1)
+        mean = hopper.warpgroup_mma_wait(0, deps=[mean])
+        hopper.mbarrier.arrive(values_free.index(before), count=1)
         mean = mean * gl.convert_layout(decay, gl.SliceLayout(1, MEAN))[:, None]
         weights = gl.convert_layout(following.to(queries.dtype), WEIGHTS)
     last = (turns - 1) % STAGES
-    mbarrier.wait(values_ready.index(last), (turns - 1) // STAGES & 1)
-    mean = warpgroup_mma_wait(0, deps=[warpgroup_mma(weights, value_ring.index(last), mean, is_async=True)])
+    hopper.mbarrier.wait(values_ready.index(last), (turns - 1) // STAGES & 1)
+    mean = hopper.warpgroup_mma_wait(
+        0, deps=[hopper.warpgroup_mma(weights, value_ring.index(last), mean, is_async=True)]
+    )
 
     packed = first_row + gl.arange(0, 64, gl.SliceLayout(1, MEAN))
     token = packed // SHARE

@@ -12,19 +12,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from redraft.kernels.gluon.language import (
-    async_copy,
-    constant,
-    descriptor,
-    fence_async_shared,
-    gl,
-    gluon,
-    mbarrier,
-    tma,
-    use_gluon,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from redraft.kernels.gluon.language import constant, descriptor, gl, gluon, hopper, use_gluon
 from redraft.kernels.triton.expert_kernels import gelu_gate
 from redraft.kernels.triton.language import processors
 from redraft.kernels.triton.routing import Routing
@@ -79,11 +67,11 @@ def _new_ring(weight, DEPTH: gl.constexpr, STAGES: gl.constexpr, ARRIVALS: gl.co
     """Places for rows and for each warp group's weights, and barriers: full after ARRIVALS, free after both groups."""
     rows = gl.allocate_shared_memory(weight.dtype, [STAGES, 128, DEPTH], weight.layout)
     weights = gl.allocate_shared_memory(weight.dtype, [2 * STAGES, 128, DEPTH], weight.layout)
-    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
+    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
-        mbarrier.init(ready.index(i), count=ARRIVALS)
-        mbarrier.init(free.index(i), count=2)
+        hopper.mbarrier.init(ready.index(i), count=ARRIVALS)
+        hopper.mbarrier.init(free.index(i), count=2)
     return rows, weights, ready, free
 
 
@@ -106,15 +94,15 @@ def _multiply(
     sums = gl.zeros([ROWS, 128], gl.float32, _sums(rows.dtype))
     for number in range(at, at + steps):
         stage = number % STAGES
-        mbarrier.wait(ready.index(stage), number // STAGES & 1)
+        hopper.mbarrier.wait(ready.index(stage), number // STAGES & 1)
         if ORDINARY:
-            fence_async_shared()
+            hopper.fence_async_shared()
         right = weights.index(stage * 2 + HALF).permute((1, 0))
-        sums = warpgroup_mma(rows.index(stage).slice(0, ROWS, dim=0), right, sums, is_async=True)
-        sums = warpgroup_mma_wait(1, deps=[sums])
-        mbarrier.arrive(free.index((number - 1) % STAGES), count=1, pred=number > at)
-    sums = warpgroup_mma_wait(0, deps=[sums])
-    mbarrier.arrive(free.index((at + steps - 1) % STAGES), count=1, pred=steps > 0)
+        sums = hopper.warpgroup_mma(rows.index(stage).slice(0, ROWS, dim=0), right, sums, is_async=True)
+        sums = hopper.warpgroup_mma_wait(1, deps=[sums])
+        hopper.mbarrier.arrive(free.index((number - 1) % STAGES), count=1, pred=number > at)
+    sums = hopper.warpgroup_mma_wait(0, deps=[sums])
+    hopper.mbarrier.arrive(free.index((at + steps - 1) % STAGES), count=1, pred=steps > 0)
     return sums
 
 
@@ -123,8 +111,8 @@ def _pass_over(ring, at, steps, STAGES: gl.constexpr):
     """Give places of the ring back without a look."""
     _rows, _weights, ready, free = ring
     for number in range(at, at + steps):
-        mbarrier.wait(ready.index(number % STAGES), number // STAGES & 1)
-        mbarrier.arrive(free.index(number % STAGES), count=1)
+        hopper.mbarrier.wait(ready.index(number % STAGES), number // STAGES & 1)
+        hopper.mbarrier.arrive(free.index(number % STAGES), count=1)
 
 
 @gluon
@@ -166,16 +154,16 @@ def _gate_copy(
         for k in range(0, D, DEPTH):
             stage = number % STAGES
             full = ready.index(stage)
-            mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
-            mbarrier.expect(full, 256 * 128, pred=both)
-            mbarrier.expect(full, 128 * 128, pred=first + 64 >= INNER)
+            hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
+            hopper.mbarrier.expect(full, 256 * 128, pred=both)
+            hopper.mbarrier.expect(full, 128 * 128, pred=first + 64 >= INNER)
             one, other = weights.index(stage * 2), weights.index(stage * 2 + 1)
-            tma.async_copy_global_to_shared(weight, [gates, k], full, one.slice(0, 64, dim=0))
-            tma.async_copy_global_to_shared(weight, [ups, k], full, one.slice(64, 64, dim=0))
-            tma.async_copy_global_to_shared(weight, [gates + 64, k], full, other.slice(0, 64, dim=0), pred=both)
-            tma.async_copy_global_to_shared(weight, [ups + 64, k], full, other.slice(64, 64, dim=0), pred=both)
-            async_copy.async_copy_global_to_shared(rows.index(stage), source + k, mask=live)
-            async_copy.mbarrier_arrive(full, increment_count=False)
+            hopper.tma.async_copy_global_to_shared(weight, [gates, k], full, one.slice(0, 64, dim=0))
+            hopper.tma.async_copy_global_to_shared(weight, [ups, k], full, one.slice(64, 64, dim=0))
+            hopper.tma.async_copy_global_to_shared(weight, [gates + 64, k], full, other.slice(0, 64, dim=0), pred=both)
+            hopper.tma.async_copy_global_to_shared(weight, [ups + 64, k], full, other.slice(64, 64, dim=0), pred=both)
+            hopper.async_copy.async_copy_global_to_shared(rows.index(stage), source + k, mask=live)
+            hopper.async_copy.mbarrier_arrive(full, increment_count=False)
             number += 1
 
 
@@ -266,16 +254,16 @@ def _down_copy(
         for step in range(_down_steps(expert, INNER, DEPTH)):
             stage, k = number % STAGES, step * DEPTH
             full, lines = ready.index(stage), rows.index(stage)
-            mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
-            mbarrier.expect(full, 384 * 128, pred=tall)
-            mbarrier.expect(full, 320 * 128, pred=end - start <= 64)
+            hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
+            hopper.mbarrier.expect(full, 384 * 128, pred=tall)
+            hopper.mbarrier.expect(full, 320 * 128, pred=end - start <= 64)
             one, other = weights.index(stage * 2), weights.index(stage * 2 + 1)
-            tma.async_copy_global_to_shared(hidden, [start, k], full, lines.slice(0, 64, dim=0))
-            tma.async_copy_global_to_shared(hidden, [start + 64, k], full, lines.slice(64, 64, dim=0), pred=tall)
-            tma.async_copy_global_to_shared(weight, [row, k], full, one.slice(0, 64, dim=0))
-            tma.async_copy_global_to_shared(weight, [row + 64, k], full, one.slice(64, 64, dim=0))
-            tma.async_copy_global_to_shared(weight, [row + 128, k], full, other.slice(0, 64, dim=0))
-            tma.async_copy_global_to_shared(weight, [row + 192, k], full, other.slice(64, 64, dim=0))
+            hopper.tma.async_copy_global_to_shared(hidden, [start, k], full, lines.slice(0, 64, dim=0))
+            hopper.tma.async_copy_global_to_shared(hidden, [start + 64, k], full, lines.slice(64, 64, dim=0), pred=tall)
+            hopper.tma.async_copy_global_to_shared(weight, [row, k], full, one.slice(0, 64, dim=0))
+            hopper.tma.async_copy_global_to_shared(weight, [row + 64, k], full, one.slice(64, 64, dim=0))
+            hopper.tma.async_copy_global_to_shared(weight, [row + 128, k], full, other.slice(0, 64, dim=0))
+            hopper.tma.async_copy_global_to_shared(weight, [row + 192, k], full, other.slice(64, 64, dim=0))
             number += 1
 
 

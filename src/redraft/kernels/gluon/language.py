@@ -12,21 +12,15 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from redraft import kernels
-from redraft.kernels.triton.language import INTERPRETED, triton
+from redraft.kernels.triton.language import INTERPRETED, capability, triton
 
 if TYPE_CHECKING:  # kernels are another language
     from redraft.kernels.triton.language import tl as gl
 
-    async_copy: Any = None
-    fence_async_shared: Any = None
-    mbarrier: Any = None
-    tma: Any = None
-    warpgroup_mma: Any = None
-    warpgroup_mma_wait: Any = None
+    hopper: Any = None
 
     def constant(function: Callable[..., Any]) -> Any: ...
     def gluon(function: Callable[..., Any]) -> Any: ...
@@ -35,16 +29,9 @@ else:
         from triton.experimental.gluon import constexpr_function as constant
         from triton.experimental.gluon import jit as gluon
         from triton.experimental.gluon import language as gl
-        from triton.experimental.gluon.language.nvidia.ampere import async_copy
-        from triton.experimental.gluon.language.nvidia.hopper import (
-            fence_async_shared,
-            mbarrier,
-            tma,
-            warpgroup_mma,
-            warpgroup_mma_wait,
-        )
+        from triton.experimental.gluon.language.nvidia import hopper
     except ImportError:  # no Triton, or an older one
-        gl = async_copy = fence_async_shared = mbarrier = tma = warpgroup_mma = warpgroup_mma_wait = None
+        gl = hopper = None
 
         def gluon(function):
             return function
@@ -58,7 +45,7 @@ VERSION = "3.6."
 
 def use_gluon(x: Tensor) -> bool:
     """Whether `x` may go to a kernel in Gluon: it lies on a Hopper GPU and eager is not forced."""
-    return _wanted() and not INTERPRETED and x.is_cuda and _hopper(x.device) and kernels.forced() != "eager"
+    return _wanted() and not INTERPRETED and x.is_cuda and capability(x.device)[0] == 9 and kernels.forced() != "eager"
 
 
 @cache
@@ -68,11 +55,6 @@ def _wanted() -> bool:
     if gl is None or asked == "0":
         return False
     return asked == "1" or triton.__version__.startswith(VERSION)
-
-
-@cache
-def _hopper(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device)[0] == 9
 
 
 def descriptor(tensor: Tensor, block: list[int]) -> Any:

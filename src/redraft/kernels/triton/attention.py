@@ -130,9 +130,8 @@ def _attend(
 ) -> Rows:
     (rows, heads, dim), groups, count = q.shape, keys.shape[2], len(segments.kind)
     if tile.gluon:
-        every = {"window": window, "turn": tile.keys, "parts": tile.parts}
-        out = gluon.attend(q, keys, values, table, segments, **every).view(rows, heads * dim)
-        return quantize_rows(out) if fp8 else out
+        out = gluon.attend(q, keys, values, table, segments, window=window, turn=tile.keys, parts=tile.parts)
+        return quantize_rows(out.flatten(1)) if fp8 else out.flatten(1)
     split = tile.splits > 1
     out = torch.empty_like(q, dtype=torch.float8_e4m3fn if split and fp8 else q.dtype)
     partial, peaks, sums = out, None, None

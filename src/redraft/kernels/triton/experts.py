@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from redraft.errors import SettingError
 from redraft.kernels import eager
 from redraft.kernels.gluon import experts as gluon
-from redraft.kernels.packed import Packed, PackedExperts, PackedFp8, PackedInt4, Rows8, dequantized
+from redraft.kernels.packed import Packed, PackedExperts, PackedFp8, PackedInt4, Rows8, dequantized, values_and_scale
 from redraft.kernels.triton import tables
 from redraft.kernels.triton.descriptors import descriptor
 from redraft.kernels.triton.expert_kernels import down_kernel, gate_kernel
@@ -34,17 +34,17 @@ def block_rows(x: Rows, top_k: int, gate_up: Packed) -> int:
 
     For rows x [T,D], each of which goes to top_k experts of `gate_up` [E,2I,D].
     """
-    values, _ = _parts(x)
+    values, _ = values_and_scale(x)
     experts, both, width = gate_up.shape
     mean = len(values) * top_k / experts
-    if _by_gluon(values, gate_up, mean, width, both // 2):
+    if mean > tables.GLUON_MEAN and _fit_gluon(values, gate_up, width, both // 2):
         return gluon.BLOCK_ROWS
     return tables.plan(format_of(gate_up), mean).block_rows
 
 
-def _by_gluon(x: Tensor, weight: Packed, mean: float, width: int, inner: int) -> bool:
-    """Whether rows x, of which each expert gets `mean`, go to `kernels.gluon`."""
-    return format_of(weight) != "int4" and mean > tables.GLUON_MEAN and gluon.fits(x, width, inner)
+def _fit_gluon(x: Tensor, weight: Packed, width: int, inner: int) -> bool:
+    """Whether rows x can go to `kernels.gluon` with a weight of experts."""
+    return not isinstance(weight, PackedInt4) and gluon.fits(x, width, inner)
 
 
 def experts(x: Rows, routing: Routing, weights: PackedExperts, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -71,10 +71,10 @@ def gate(x: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = torch.b
         return gate_eager(x, routing, weight, dtype)
     top_k, (_, both, width) = routing.index.shape[1], weight.shape
     total, inner = len(routing.order), both // 2
-    values, x_scale = _parts(x)
+    values, x_scale = values_and_scale(x)
     out = values.new_empty(total, inner, dtype=values.dtype if x_scale is None else dtype)
-    if _tiled_for_gluon(routing, values, weight, width, inner):
-        gluon.gate(values, x_scale, *_stored(weight), routing, out)
+    if routing.block_rows == gluon.BLOCK_ROWS and _fit_gluon(values, weight, width, inner):
+        gluon.gate(values, x_scale, *_matrix(weight), routing, out)
         return out if x_scale is None else quantize_rows(out)
     tile = _plan(routing, weight).gate
     gate_kernel[len(routing.tiles) * (inner // tile.columns),](
@@ -92,12 +92,12 @@ def down(hidden: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = to
     if not use_triton(routing.order):
         return down_eager(hidden, routing, weight, dtype)
     _, width, inner = weight.shape
-    values, scale = _parts(hidden)
+    values, scale = values_and_scale(hidden)
     out = torch.empty(
         *routing.index.shape, width, dtype=dtype if scale is not None else values.dtype, device=values.device
     )
-    if _tiled_for_gluon(routing, values, weight, width, inner):
-        gluon.down(values, scale, *_stored(weight), routing, out)
+    if routing.block_rows == gluon.BLOCK_ROWS and _fit_gluon(values, weight, width, inner):
+        gluon.down(values, scale, *_matrix(weight), routing, out)
         return out
     tile = _plan(routing, weight).down
     down_kernel[len(routing.tiles) * (width // tile.columns),](
@@ -131,11 +131,6 @@ def combine_kernel(rows, out, TOP_K: tl.constexpr, WIDTH: tl.constexpr, BLOCK: t
     tl.store(out + token * WIDTH + column, total.to(out.dtype.element_ty), mask=column < WIDTH)
 
 
-def _tiled_for_gluon(routing: Routing, x: Tensor, weight: Packed, width: int, inner: int) -> bool:
-    mean = len(routing.order) / weight.shape[0]
-    return routing.block_rows == gluon.BLOCK_ROWS and _by_gluon(x, weight, mean, width, inner)
-
-
 def _plan(routing: Routing, weight: Packed) -> Plan:
     """How to cut up a product. Raises `SettingError` if the kernels lack the weight's shape."""
     experts, outputs, inputs = weight.shape
@@ -150,22 +145,12 @@ def format_of(weight: Packed) -> str:
     return "plain" if isinstance(weight, Tensor) else "fp8" if isinstance(weight, PackedFp8) else "int4"
 
 
-def _parts(x: Rows) -> tuple[Tensor, Tensor | None]:
-    return (x, None) if isinstance(x, Tensor) else (x.values, x.scale)
-
-
-def _stored(weight: Packed) -> tuple[Tensor, Tensor | None]:
-    """A plain or FP8 weight's values, and its scales."""
-    assert not isinstance(weight, PackedInt4)
-    return (weight, None) if isinstance(weight, Tensor) else (weight.values, weight.scale)
-
-
-def _matrix(weight: Packed, tile: Tile) -> tuple[Any, Tensor | None]:
-    """The weight as a kernel takes it, and its scales."""
+def _matrix(weight: Packed, tile: Tile | None = None) -> tuple[Any, Tensor | None]:
+    """The weight as a kernel takes it, through a descriptor if its `tile` says so, and its scales."""
     if isinstance(weight, PackedInt4):
         return weight.codes, weight.scale.view(torch.int32)
-    values, scale = _stored(weight)
-    return (descriptor(values.flatten(0, 1), tile.columns, tile.depth) if tile.tma else values), scale
+    values, scale = values_and_scale(weight)
+    return (descriptor(values.flatten(0, 1), tile.columns, tile.depth) if tile and tile.tma else values), scale
 
 
 def _settings(weight: Packed, routing: Routing, tile: Tile) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from redraft.kernels.packed import PackedFp8, Rows8
+from redraft.kernels.packed import PackedFp8, Rows8, values_and_scale
 from redraft.kernels.triton import philox
 from redraft.kernels.triton.descriptors import descriptor
 from redraft.kernels.triton.language import (
@@ -30,7 +30,7 @@ from redraft.kernels.triton.language import (
     tl,
     use_triton,
 )
-from redraft.kernels.triton.linear import linear_eager
+from redraft.kernels.triton.linear import linear
 from redraft.kernels.triton.philox import Counters, uniform_of
 from redraft.kernels.triton.quantize import quantize_rows
 from redraft.kernels.triton.segments import Segments
@@ -97,7 +97,7 @@ def predict(
     if use_triton(hidden):
         tiles = _multiply(rows, embedding, cap, temperature, segments, logits, tile)
         return _finish(logits, tiles, cap, temperature, counters, segments)
-    linear_eager(rows, embedding, logits, logits.dtype)
+    linear(rows, embedding, logits, logits.dtype)
     x = tempered(logits, cap, temperature)
     peak, argmax = x.max(-1)
     weights = (x - peak[:, None]).exp()  # [R,V]
@@ -137,18 +137,17 @@ def _multiply(
     hidden: Tensor | Rows8, embedding: Tensor | PackedFp8, cap: float, temperature: Tensor, segments: Segments,
     logits: Tensor, tile: HeadTile | None,
 ) -> Tiles:  # fmt: skip
-    hidden, row_scale = (hidden, None) if isinstance(hidden, Tensor) else (hidden.values, hidden.scale)
-    table, token_scale = (embedding, None) if isinstance(embedding, Tensor) else (embedding.values, embedding.scale)
-    tile = tile or tuned(hidden)
-    (rows, width), vocab = hidden.shape, len(table)
+    (x, row_scale), (table, token_scale) = values_and_scale(hidden), values_and_scale(embedding)
+    tile = tile or tuned(x)
+    (rows, width), vocab = x.shape, len(table)
     row_tiles, token_tiles = cdiv(rows, tile.rows), cdiv(vocab, tile.tokens)
-    parts = [torch.empty(rows, token_tiles, dtype=torch.float32, device=hidden.device) for _ in range(3)]
-    _head_kernel[(min(row_tiles * token_tiles, processors(hidden.device)),)](
-        descriptor(hidden, tile.rows, tile.depth), descriptor(table, tile.tokens, tile.depth),
+    parts = [torch.empty(rows, token_tiles, dtype=torch.float32, device=x.device) for _ in range(3)]
+    _head_kernel[(min(row_tiles * token_tiles, processors(x.device)),)](
+        descriptor(x, tile.rows, tile.depth), descriptor(table, tile.tokens, tile.depth),
         descriptor(logits, tile.rows, tile.tokens), row_scale, token_scale, *parts, temperature, segments.kind,
         segments.length, rows, width, vocab, cap, ROWS=segments.rows, TILE=tile.rows, TOKENS=tile.tokens,
         DEPTH=tile.depth, MAP=max(16, next_power_of_2(row_tiles)), EVEN=vocab % tile.tokens == 0,
-        num_warps=tile.warps, num_stages=tile.stages, **early(hidden),
+        num_warps=tile.warps, num_stages=tile.stages, **early(x),
     )  # fmt: skip
     return Tiles(peaks=parts[0], masses=parts[1], moments=parts[2], size=tile.tokens)
 

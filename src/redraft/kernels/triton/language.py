@@ -70,12 +70,13 @@ def reciprocal(x):
 
 def early(x: Tensor) -> dict[str, Any]:
     """Launch options with which a kernel that calls `await_inputs` starts before its predecessor has ended (Hopper)."""
-    return {"launch_pdl": x.is_cuda and _hopper(x.device)}
+    return {"launch_pdl": x.is_cuda and capability(x.device) >= (9, 0)}
 
 
 @cache
-def _hopper(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= (9, 0)
+def capability(device: torch.device) -> tuple[int, int]:
+    """A CUDA device's compute capability; (9, 0) is Hopper."""
+    return torch.cuda.get_device_capability(device)
 
 
 @cache

@@ -7,6 +7,8 @@ from math import inf
 
 import torch
 
+from redraft.kernels.triton.language import capability
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tile:
@@ -125,7 +127,7 @@ def plan(weights: str, mean: float) -> Plan:
 
 def linear_tile(device: torch.device, rows: int, outputs: int, inputs: int) -> LinearTile | None:
     """The tile of a dense FP8 product, or None where the library is faster; a row gets the same bits from both."""
-    library = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    library = device.type == "cuda" and capability(device) >= (9, 0)
     if not library:
         return LinearTile(rows=64, columns=64, depth=64, stages=3, warps=4)
     if outputs % 16 == inputs % 16 == 0 and (rows > 256 or outputs >= 8192):

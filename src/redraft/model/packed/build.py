@@ -30,7 +30,7 @@ from redraft.quant.prepare import prepare
 Source = Callable[[str], Weight]
 """One of the model's weights by our name (`Transformer.state_dict`), on any device, in any format."""
 
-EXPERTS_AT_A_TIME = 16
+EXPERTS_AT_A_TIME, ROWS_AT_A_TIME = 16, 1 << 14
 
 
 def pack(
@@ -80,6 +80,13 @@ def check_format(quantization: str | None) -> None:
     """Raise `SettingError` for anything but a format's name and None."""
     if quantization is not None and quantization not in FORMATS:
         raise SettingError(f"quantization is {quantization!r}; it must be {' or '.join(map(repr, FORMATS))}, or None.")
+
+
+def in_fp8(matrix: Tensor) -> PackedFp8:
+    """A plain matrix [N,K], however large, in FP8: some rows at a time."""
+    packed = _joined([prepare(quantize_fp8(rows)) for rows in matrix.split(ROWS_AT_A_TIME)])
+    assert isinstance(packed, PackedFp8)
+    return packed
 
 
 class _Packer:
