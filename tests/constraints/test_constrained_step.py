@@ -46,7 +46,8 @@ def test_few_tokens_are_as_good_as_all(model: Transformer, tokenizer: Tokenizer,
     assert torch.equal(few.argmax, all_.argmax)
     assert torch.equal(few.candidate, all_.candidate)
     torch.testing.assert_close(few.entropy, all_.entropy, atol=1e-5, rtol=0)
-    torch.testing.assert_close(few.soft, all_.soft, atol=1e-5, rtol=1e-4)
+    # A product's rounding follows the number of its columns: 2e-5 of a logit here.
+    torch.testing.assert_close(few.soft, all_.soft, atol=5e-5, rtol=1e-4)
     assert all_.top is not None
     assert all_.top.token_ids.shape == (LENGTH, 2)
     assert torch.isfinite(all_.top.chosen).all()

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from redraft import kernels
 from redraft.errors import SettingError
-from redraft.kernels import TABLE, cpu, cuda, eager
+from redraft.kernels import TABLE, cpu, cuda, eager, native
 
 DTYPES = [torch.float32, torch.bfloat16]
+NATIVE = pytest.param("native", marks=pytest.mark.skipif(not native.available(), reason="needs a C compiler"))
+BACKENDS = ["cpu", NATIVE]
 
 
 @pytest.fixture(autouse=True)
@@ -51,66 +53,74 @@ def assert_as_exact_as_eager(operation: str, backend: str, dtype: torch.dtype, *
     assert (ours.double() - exact).abs().max() <= 2 * (theirs.double() - exact).abs().max() + slack
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 7, 64), (2, 5, 3, 16), (130, 384)])
 @pytest.mark.parametrize("weighted", [True, False])
-def test_rms_norm(dtype: torch.dtype, shape: tuple[int, ...], weighted: bool) -> None:
+def test_rms_norm(backend: str, dtype: torch.dtype, shape: tuple[int, ...], weighted: bool) -> None:
     weight = 1 + normal(shape[-1], seed=1) if weighted else None
-    assert_as_exact_as_eager("rms_norm", "cpu", dtype, 3 * normal(*shape), weight, 1e-6)
+    assert_as_exact_as_eager("rms_norm", backend, dtype, 3 * normal(*shape), weight, 1e-6)
 
 
-def test_rms_norm_of_zeros_and_of_tiny_values() -> None:
-    assert torch.equal(kernels.rms_norm(torch.zeros(2, 8), None, 1e-6), torch.zeros(2, 8))
-    assert_as_exact_as_eager("rms_norm", "cpu", torch.float32, 1e-4 * normal(3, 64), None, 1e-6)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rms_norm_of_zeros_and_of_tiny_values(backend: str) -> None:
+    assert torch.equal(TABLE["rms_norm"][backend](torch.zeros(2, 8), None, 1e-6), torch.zeros(2, 8))
+    assert_as_exact_as_eager("rms_norm", backend, torch.float32, 1e-4 * normal(3, 64), None, 1e-6)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_several_norms_of_the_same_rows_equal_each_alone(dtype: torch.dtype) -> None:
+def test_several_norms_of_the_same_rows_equal_each_alone(backend: str, dtype: torch.dtype) -> None:
     x = 3 * normal(2, 9, 64).to(dtype)
     before, weights = x.clone(), (None, (1 + normal(64, seed=1)).to(dtype), normal(64, seed=2).to(dtype))
-    for ours, weight in zip(kernels.rms_norms(x, weights, 1e-6), weights, strict=True):
-        assert torch.equal(ours, kernels.rms_norm(x, weight, 1e-6))
+    for ours, weight in zip(TABLE["rms_norms"][backend](x, weights, 1e-6), weights, strict=True):
+        assert torch.equal(ours, TABLE["rms_norm"][backend](x, weight, 1e-6))
     assert torch.equal(x, before)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_add_norm(dtype: torch.dtype) -> None:
+def test_add_norm(backend: str, dtype: torch.dtype) -> None:
     x, y, weight = normal(2, 9, 64), 3 * normal(2, 9, 64, seed=1), 1 + normal(64, seed=2)
-    assert_as_exact_as_eager("add_norm", "cpu", dtype, x, y, weight, 1e-6)
+    assert_as_exact_as_eager("add_norm", backend, dtype, x, y, weight, 1e-6)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_gelu_gate_of_strided_halves_and_extremes(dtype: torch.dtype) -> None:
+def test_gelu_gate_of_strided_halves_and_extremes(backend: str, dtype: torch.dtype) -> None:
     both = 4 * normal(33, 128)
     both[0, :8] = torch.tensor([0.0, -0.0, 60.0, -60.0, 1e-6, -1e-6, 5.0, -5.0])
-    assert_as_exact_as_eager("gelu_gate", "cpu", dtype, *both.chunk(2, -1))
+    assert_as_exact_as_eager("gelu_gate", backend, dtype, *both.chunk(2, -1))
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vocab", [99, 250, 1024])
-def test_head(dtype: torch.dtype, vocab: int) -> None:
+def test_head(backend: str, dtype: torch.dtype, vocab: int) -> None:
     hidden, weight = normal(2, 17, 64), normal(vocab, 64, seed=1)
-    assert_as_exact_as_eager("head", "cpu", dtype, hidden, weight, 30.0, 1.0)
-    assert_as_exact_as_eager("head", "cpu", dtype, hidden, weight, 5.0, 0.4)  # most logits near the cap
-    assert_as_exact_as_eager("head", "cpu", dtype, hidden[0, 0], weight, 30.0, 0.8)
+    assert_as_exact_as_eager("head", backend, dtype, hidden, weight, 30.0, 1.0)
+    assert_as_exact_as_eager("head", backend, dtype, hidden, weight, 5.0, 0.4)  # most logits near the cap
+    assert_as_exact_as_eager("head", backend, dtype, hidden[0, 0], weight, 30.0, 0.8)
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("vocab", [99, 250, 1024])
-def test_expectation(dtype: torch.dtype, vocab: int) -> None:
+def test_expectation(backend: str, dtype: torch.dtype, vocab: int) -> None:
     probabilities = (3 * normal(2, 17, vocab)).softmax(-1)
-    assert_as_exact_as_eager("expectation", "cpu", dtype, probabilities, normal(vocab, 64, seed=1))
+    assert_as_exact_as_eager("expectation", backend, dtype, probabilities, normal(vocab, 64, seed=1))
 
 
 SHARPNESS = {"all settled": 60.0, "none settled": 3.0, "some settled": 14.0}
 
 
-def test_expectation_of_settled_rows_in_bf16() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_expectation_of_settled_rows_in_bf16(backend: str) -> None:
     """What settled rows leave out is less than what rounding them does."""
     probabilities = (normal(48, 4096) * SHARPNESS["some settled"]).softmax(-1)
     settled, _ = cpu._settled_means(probabilities.bfloat16(), normal(4096, 64, seed=1).bfloat16())
     assert 0 < len(settled) < 48
-    assert_as_exact_as_eager("expectation", "cpu", torch.bfloat16, probabilities, normal(4096, 64, seed=1))
+    assert_as_exact_as_eager("expectation", backend, torch.bfloat16, probabilities, normal(4096, 64, seed=1))
 
 
 @pytest.mark.parametrize("vocab", [99, 4096])
@@ -120,18 +130,33 @@ def test_soft_probabilities_are_those_of_rounded_logits(dtype: torch.dtype, voca
     assert torch.equal(cpu.soft_probabilities(logits, dtype), eager.soft_probabilities(logits, dtype))
 
 
+@pytest.mark.parametrize("backend", ["cpu", NATIVE])
+@pytest.mark.parametrize("vocab", [1, 5, 99, 4096])
+def test_distribution(backend: str, vocab: int) -> None:
+    """Near certainty, too, and with tokens that are impossible."""
+    logits = 8 * normal(9, vocab)
+    logits[1, : vocab // 2], logits[2, vocab - 1] = -1e4, 40.0
+    expected, argmax, entropy = eager.distribution(logits.clone())
+    ours = TABLE["distribution"][backend](logits.float())
+    torch.testing.assert_close(ours[0].double(), expected, rtol=2e-5, atol=1e-9)
+    assert torch.equal(ours[1], argmax)
+    torch.testing.assert_close(ours[2].double(), entropy, rtol=1e-5, atol=2e-6)
+    assert ours[2].min() >= 0
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("sharpness", SHARPNESS)
-def test_expectation_of_settled_rows(threads: int, sharpness: str) -> None:
+def test_expectation_of_settled_rows(backend: str, threads: int, sharpness: str) -> None:
     """Settled rows take a way of their own: it drops next to nothing, and no row's result depends on the others."""
     weight = normal(4096, 64, seed=1)
     probabilities = (normal(48, 4096) * SHARPNESS[sharpness]).softmax(-1).float()
     few = probabilities.topk(32).values.double().sum(-1) > 1 - 0.9 * cpu.DROPPED[torch.float32]
     assert {"all settled": few.all(), "none settled": not few.any(), "some settled": 0 < few.sum() < 48}[sharpness]
-    ours = cpu.expectation(probabilities, weight.float())
+    ours = TABLE["expectation"][backend](probabilities, weight.float())
     largest = weight.norm(dim=-1).max()
     assert (ours - probabilities.double() @ weight).norm(dim=-1).max() <= 2 * cpu.DROPPED[torch.float32] * largest
     for rows in ([5], list(range(7, 30)), list(range(47, -1, -1))):
-        assert torch.equal(cpu.expectation(probabilities[rows], weight.float()), ours[rows])
+        assert torch.equal(TABLE["expectation"][backend](probabilities[rows], weight.float()), ours[rows])
 
 
 def masks(count: int, keys: int) -> dict[str, Tensor | None]:
@@ -165,14 +190,89 @@ CHOICES: dict[str, Callable[[int], Tensor]] = {
 }
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("count", [1, 16, 150])
 @pytest.mark.parametrize("choice", CHOICES)
-def test_experts(threads: int, dtype: torch.dtype, count: int, choice: str) -> None:
+def test_experts(backend: str, threads: int, dtype: torch.dtype, count: int, choice: str) -> None:
     index = CHOICES[choice](count)
     x, weight = normal(count, 64), normal(count, 2, seed=1).abs()
     gate_up, down = 0.2 * normal(8, 96, 64, seed=2), 0.2 * normal(8, 64, 48, seed=3)
-    assert_as_exact_as_eager("experts", "cpu", dtype, x, index, weight, gate_up, down)
+    assert_as_exact_as_eager("experts", backend, dtype, x, index, weight, gate_up, down)
+
+
+# --- in C --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_c(monkeypatch: pytest.MonkeyPatch) -> None:
+    """C has to take what a test hands it: the versions that it leaves things to are gone."""
+    if not native.available():
+        pytest.skip("needs a C compiler")
+    for name in native.__all__:
+        if hasattr(cpu, name):
+            monkeypatch.setattr(cpu, name, None)
+
+
+@pytest.mark.usefixtures("in_c")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("count", [1, 16, 150])
+@pytest.mark.parametrize("choice", CHOICES)
+def test_experts_in_c(threads: int, dtype: torch.dtype, count: int, choice: str) -> None:
+    index, x, weight = CHOICES[choice](count), normal(count, 64), normal(count, 2, seed=1).abs()
+    shapes = (8, 192, 64), (8, 64, 96)
+    gate_up, down = (cpu.input_major(torch.empty(shape, dtype=dtype)).copy_(0.2 * normal(*shape)) for shape in shapes)
+    ours = native.experts(x.to(dtype), index, weight.float(), gate_up, down)
+    exact, theirs = (
+        eager.experts(*(cast(cast(value, dtype), wide) for value in (x, index, weight, gate_up, down))).double()
+        for wide in (torch.float64, dtype)
+    )
+    assert (ours.double() - exact).abs().max() <= 2 * (theirs - exact).abs().max() + 1e-6 * exact.abs().max()
+    for rows in ([count - 1], list(range(count // 2, count))):
+        alone = native.experts(x[rows].to(dtype), index[rows], weight[rows].float(), gate_up, down)
+        assert torch.equal(alone, ours[rows])
+
+
+@pytest.mark.usefixtures("in_c")
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_in_c_are_rows_alone(threads: int, dtype: torch.dtype) -> None:
+    x, y, weight = (normal(300, 384, seed=seed).to(dtype) for seed in (0, 1, 2))
+    logits = 9 * normal(300, 1000).float()
+    for run in (
+        lambda rows: native.add_norm(x[rows], y[rows], weight[0], 1e-6),
+        lambda rows: native.gelu_gate(x[rows], y[rows]),
+        lambda rows: native.distribution(logits[rows])[0],
+        lambda rows: native.distribution(logits[rows])[2],
+        lambda rows: native.soft_probabilities(logits[rows], torch.bfloat16),
+    ):
+        assert torch.equal(run(slice(None))[7:20], run(slice(7, 20)))
+
+
+@pytest.mark.usefixtures("in_c")
+def test_strided_inputs_in_c() -> None:
+    x, y, weight = (normal(20, 128, seed=seed).float() for seed in (0, 1, 2))
+    half = slice(0, 64)
+    for run in (
+        lambda x, y, w: native.add_norm(x, y, w, 1e-6),
+        lambda x, y, w: native.rms_norms(x, [w, None], 1e-6)[0],
+        lambda x, y, w: native.gelu_gate(x, y),
+        lambda x, y, w: native.distribution(x)[0],
+        lambda x, y, w: native.soft_probabilities(x, torch.bfloat16),
+    ):
+        apart = x[:, half], y[:, half], weight.T[half, 0]
+        assert torch.equal(run(*apart), run(*(part.contiguous() for part in apart)))
+    probabilities, embedding = (60 * normal(20, 4096)).softmax(-1).float(), normal(64, 2048).float().T
+    expected = native.expectation(probabilities[:, :2048].contiguous(), embedding.contiguous())
+    assert torch.equal(native.expectation(probabilities[:, :2048], embedding), expected)
+
+
+@pytest.mark.usefixtures("in_c")
+def test_soft_probabilities_in_c_differ_by_rounding_alone() -> None:
+    logits = 8 * normal(2, 70, 4096).float()
+    ours = native.soft_probabilities(logits, torch.bfloat16)
+    expected = eager.soft_probabilities(logits, torch.bfloat16)
+    torch.testing.assert_close(ours, expected, rtol=2**-7, atol=1e-30)
+    assert (ours != expected).float().mean() < 0.001
 
 
 @pytest.mark.parametrize("choice", CHOICES)
@@ -204,6 +304,7 @@ def test_input_major_weights_change_nothing_but_the_memory() -> None:
 
 def test_force_takes_the_named_backend_and_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
+    monkeypatch.setattr(native, "available", lambda: False)
     monkeypatch.setitem(TABLE["rms_norm"], "cpu", lambda *_: calls.append("cpu"))
     monkeypatch.setitem(TABLE["rms_norm"], "eager", lambda *_: calls.append("eager"))
     x = torch.zeros(1, 4)

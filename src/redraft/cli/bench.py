@@ -42,7 +42,7 @@ def cpu(
     steps: Annotated[int, option("--steps", "Denoising steps of the canvas.", "N")] = 16,
     repetitions: Annotated[int, option("--repetitions", "Turns that each engine takes.", "N")] = 5,
     threads: Annotated[int | None, option("--threads", "Threads to use.", "N", default="torch's choice")] = None,
-    dtype: Annotated[str, option("--dtype", "auto, bfloat16 or float32.", "DTYPE")] = "float32",
+    dtype: Annotated[str, option("--dtype", "auto, bfloat16 or float32.", "DTYPE")] = "auto",
     alone: Annotated[bool, option("--alone", "Measure Redraft only.")] = False,
     json: JsonAlone = False,
 ) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from redraft import kernels
 from redraft.diffusion.constraint import CanvasConstraint
-from redraft.kernels.cpu import blocks
+from redraft.kernels.cpu import chunks, one_each
 from redraft.model import Transformer
 
 MASKED = -1e4
@@ -46,17 +46,7 @@ class Distribution:
     @classmethod
     def of(cls, logits: Tensor) -> Distribution:
         """The softmax of fp32 logits [R,V], which are overwritten."""
-        probabilities, entropy = torch.empty_like(logits), torch.empty_like(logits[:, 0])
-        argmax = torch.empty_like(entropy, dtype=torch.long)
-        for rows in blocks(logits):
-            argmax[rows], peak = _largest(logits[rows])
-            shifted = logits[rows].sub_(peak[:, None])
-            torch.softmax(shifted, -1, out=probabilities[rows])
-            entropy[rows] = -torch.linalg.vecdot(probabilities[rows], shifted)
-        # The argmax has a shifted logit of 0: minus its logarithm is that of the sum of all exponentials.
-        # Rounding can make it more than 1; only a certainty has no entropy at all.
-        entropy -= probabilities.gather(1, argmax[:, None])[:, 0].log().clamp_(max=0)
-        return cls(probabilities, argmax, entropy)
+        return cls(*kernels.distribution(logits))
 
     def pick(self, uniform: Tensor) -> Tensor:
         """One exact categorical sample [R]: the cumulative distribution inverted at `uniform` fp64 [R] in [0,1).
@@ -64,12 +54,12 @@ class Distribution:
         In two stages, first a chunk of the vocabulary, then a token in it; this needs no noise and no cumulative sum
         over the whole vocabulary. Where rounding hides the token, it is the argmax.
         """
-        parts = _chunks(self.probabilities)
+        parts = chunks(self.probabilities)
         edges = parts.sum(-1).double().cumsum(-1)  # [R,V/chunk]
         target = uniform[:, None] * edges[:, -1:]
         which = torch.searchsorted(edges, target, right=True).clamp_(max=edges.shape[1] - 1)  # [R,1]
         before = torch.where(which > 0, edges.gather(1, (which - 1).clamp(min=0)), 0.0)
-        inner = _one_each(parts, which[:, 0])  # [R,chunk]
+        inner = one_each(parts, which[:, 0])  # [R,chunk]
         inside = torch.searchsorted(inner.double().cumsum(-1), target - before, right=True)
         found = inner.gather(1, inside.clamp(max=parts.shape[2] - 1)) > 0
         return torch.where(found & (inside < parts.shape[2]), which * parts.shape[2] + inside, self.argmax[:, None])[
@@ -87,26 +77,6 @@ def joined(*parts: Distribution) -> Distribution:
     """The distributions of several runs of positions, one behind the other."""
     columns = zip(*((part.probabilities, part.argmax, part.entropy) for part in parts), strict=True)
     return Distribution(*map(torch.cat, columns))
-
-
-def _largest(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the first largest value of each row [R,V] stands, and the value; by chunks, which is faster."""
-    parts = _chunks(values)
-    peaks = parts.amax(-1)  # [R,V/chunk]
-    which = peaks.argmax(-1)
-    return which * parts.shape[2] + _one_each(parts, which).argmax(-1), peaks.amax(-1)
-
-
-def _chunks(values: Tensor) -> Tensor:
-    """Rows [R,V] as [R,V/chunk,chunk]; the chunk is the largest power of two up to 128 that divides V."""
-    vocab = values.shape[1]
-    chunk = min(vocab & -vocab, 128)
-    return values.view(len(values), vocab // chunk, chunk)
-
-
-def _one_each(parts: Tensor, which: Tensor) -> Tensor:
-    """One chunk of each row [R,chunk]."""
-    return parts[torch.arange(len(parts), device=parts.device), which]
 
 
 @dataclass(frozen=True, slots=True)

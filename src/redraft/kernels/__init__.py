@@ -1,6 +1,7 @@
 """One dispatch table: operation -> backend -> function. Every backend has the signature of its `eager` twin.
 
-The backend follows from the tensors' device and dtype. `force("eager")` (or REDRAFT_KERNELS=eager) overrides it
+The backend follows from the tensors' device and dtype: on a CPU that is `native`, C compiled for this processor, and
+`cpu`, PyTorch's operations, where there is no compiler. `force("eager")` (or REDRAFT_KERNELS=eager) overrides it
 everywhere, for tests and for measuring what a kernel brings.
 """
 
@@ -15,20 +16,31 @@ import torch
 from torch import Tensor
 
 from redraft.errors import SettingError
-from redraft.kernels import cpu, cuda, eager
+from redraft.kernels import cpu, cuda, eager, native
 
 TABLE: dict[str, dict[str, Callable[..., Any]]] = {
-    "rms_norm": {"eager": eager.rms_norm, "cpu": cpu.rms_norm},
-    "rms_norms": {"eager": eager.rms_norms, "cpu": cpu.rms_norms},
-    "add_norm": {"eager": eager.add_norm, "cpu": cpu.add_norm},
-    "gelu_gate": {"eager": eager.gelu_gate, "cpu": cpu.gelu_gate},
-    "head": {"eager": eager.head, "cpu": cpu.head},
-    "soft_probabilities": {"eager": eager.soft_probabilities, "cpu": cpu.soft_probabilities},
-    "expectation": {"eager": eager.expectation, "cpu": cpu.expectation},
+    "rms_norm": {"eager": eager.rms_norm, "cpu": cpu.rms_norm, "native": native.rms_norm},
+    "rms_norms": {"eager": eager.rms_norms, "cpu": cpu.rms_norms, "native": native.rms_norms},
+    "add_norm": {"eager": eager.add_norm, "cpu": cpu.add_norm, "native": native.add_norm},
+    "gelu_gate": {"eager": eager.gelu_gate, "cpu": cpu.gelu_gate, "native": native.gelu_gate},
+    "head": {"eager": eager.head, "cpu": cpu.head, "native": native.head},
+    "distribution": {
+        "eager": eager.distribution,
+        "cpu": cpu.distribution,
+        "native": native.distribution,
+        "cuda": cpu.distribution,
+    },
+    "soft_probabilities": {
+        "eager": eager.soft_probabilities,
+        "cpu": cpu.soft_probabilities,
+        "native": native.soft_probabilities,
+    },
+    "expectation": {"eager": eager.expectation, "cpu": cpu.expectation, "native": native.expectation},
     "attention": {"eager": eager.attention, "cpu": cpu.attention, "cuda": cuda.attention},
-    "experts": {"eager": eager.experts, "cpu": cpu.experts, "cuda": cuda.experts},
+    "experts": {"eager": eager.experts, "cpu": cpu.experts, "native": native.experts, "cuda": cuda.experts},
 }
 BACKENDS = ("eager", "cpu", "cuda")
+"""What may be forced."""
 MIN_ROWS = cpu.MIN_ROWS
 
 
@@ -60,13 +72,17 @@ def forced() -> str | None:
 def _backend(x: Tensor) -> str:
     if _forced is not None:
         return _forced
-    if x.device.type == "cpu" and torch.is_grad_enabled():
+    if x.device.type != "cpu":
+        return x.device.type
+    if torch.is_grad_enabled():
         return "eager"  # the CPU versions cannot be differentiated
-    return x.device.type
+    return "native" if native.available() else "cpu"
 
 
 def _call(operation: str, backend: str, *arguments: Any) -> Any:
     options = TABLE[operation]
+    if backend == "native" and backend not in options:
+        backend = "cpu"
     return options.get(backend, options["eager"])(*arguments)
 
 
@@ -93,6 +109,11 @@ def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
 def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tensor:
     """See `eager.head`."""
     return _call("head", _backend(hidden), hidden, weight, cap, temperature)
+
+
+def distribution(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """See `eager.distribution`."""
+    return _call("distribution", _backend(logits), logits)
 
 
 def soft_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:

@@ -28,6 +28,8 @@ DROPPED = {torch.float32: 2.0**-20, torch.bfloat16: 2.0**-12}
 
 _SURE, _KEPT = 0.9, 32  # a row is looked at if a token has this probability, and may keep so many
 _CHUNK, _LOOKED_AT = 128, 8  # tokens of a chunk of the vocabulary, and chunks in which a row's tokens are looked for
+WHOLE_VOCAB = _CHUNK * _LOOKED_AT
+"""The means over fewer tokens than these are sums over all of them."""
 _DTYPES = torch.float32, torch.bfloat16  # computed in fp32; others, such as fp64 in tests, are left to `eager`
 _GELU = 2 * math.sqrt(2 / math.pi)
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
@@ -84,15 +86,56 @@ def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tens
 
     cap tanh(x / cap) is 2 cap sigmoid(2 x / cap) - cap, which is 3x faster to compute.
     """
-    rows, parts = hidden.reshape(-1, hidden.shape[-1]), _parts(weight)  # [R,D]
-    left, right = rows.expand(parts, -1, -1), weight.unflatten(0, (parts, -1)).mT
-    products = torch.baddbmm(rows.new_empty(()), left, right, beta=0, alpha=2 / cap)  # [P,R,V/P]
-    logits = products.new_empty(len(rows), parts, products.shape[2], dtype=torch.float32)
+    products = products_by_parts(hidden.reshape(-1, hidden.shape[-1]), weight, 2 / cap)  # [P,R,V/P]
+    parts, rows, columns = products.shape
+    logits = products.new_empty(rows, parts, columns, dtype=torch.float32)
     least = logits.new_tensor(-cap / temperature)
     for block in blocks(logits.flatten(1)):
         halves = products[:, block].float().sigmoid_()
         torch.add(least, halves.transpose(0, 1), alpha=2 * cap / temperature, out=logits[block])
     return logits.view(*hidden.shape[:-1], -1)
+
+
+def products_by_parts(rows: Tensor, weight: Tensor, factor: float = 1.0) -> Tensor:
+    """`factor` times rows [R,D] times the embedding [V,D], by P parts of the vocabulary: [P,R,V/P]."""
+    parts = _parts(weight)
+    left, right = rows.expand(parts, -1, -1), weight.unflatten(0, (parts, -1)).mT
+    return torch.baddbmm(rows.new_empty(()), left, right, beta=0, alpha=factor)
+
+
+def distribution(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`eager.distribution` in blocks of rows, the largest looked for in chunks first; overwrites the logits."""
+    probabilities, entropy = torch.empty_like(logits), torch.empty_like(logits[:, 0])
+    argmax = torch.empty_like(entropy, dtype=torch.long)
+    for rows in blocks(logits):
+        argmax[rows], peak = _largest(logits[rows])
+        shifted = logits[rows].sub_(peak[:, None])
+        torch.softmax(shifted, -1, out=probabilities[rows])
+        entropy[rows] = -torch.linalg.vecdot(probabilities[rows], shifted)
+    # The argmax has a shifted logit of 0: minus its logarithm is that of the sum of all exponentials.
+    # Rounding can make it more than 1; only a certainty has no entropy at all.
+    entropy -= probabilities.gather(1, argmax[:, None])[:, 0].log().clamp_(max=0)
+    return probabilities, argmax, entropy
+
+
+def _largest(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Where the first largest value of each row [R,V] stands, and the value; by chunks, which is faster."""
+    parts = chunks(values)
+    peaks = parts.amax(-1)  # [R,V/chunk]
+    which = peaks.argmax(-1)
+    return which * parts.shape[2] + one_each(parts, which).argmax(-1), peaks.amax(-1)
+
+
+def chunks(values: Tensor) -> Tensor:
+    """Rows [R,V] as [R,V/chunk,chunk]; the chunk is the largest power of two up to 128 that divides V."""
+    vocab = values.shape[1]
+    chunk = min(vocab & -vocab, 128)
+    return values.view(len(values), vocab // chunk, chunk)
+
+
+def one_each(parts: Tensor, which: Tensor) -> Tensor:
+    """One chunk of each row [R,chunk]."""
+    return parts[torch.arange(len(parts), device=parts.device), which]
 
 
 def soft_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:
@@ -118,16 +161,16 @@ def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:
     A row's way and its sum depend on that row alone.
     """
     rows = probabilities.reshape(-1, len(weight))  # [R,V]
-    if rows.dtype not in _DTYPES or len(weight) % _CHUNK or len(weight) < _LOOKED_AT * _CHUNK:
-        return _dense_expectation(rows, weight).view(*probabilities.shape[:-1], -1)
+    if rows.dtype not in _DTYPES or len(weight) % _CHUNK or len(weight) < WHOLE_VOCAB:
+        return dense_expectation(rows, weight).view(*probabilities.shape[:-1], -1)
     settled, means = _settled_means(rows, weight)
     if 4 * len(settled) < len(rows):
-        out = _dense_expectation(rows, weight)
+        out = dense_expectation(rows, weight)
     else:
         others = torch.ones(len(rows), dtype=torch.bool).index_fill_(0, settled, False).nonzero()[:, 0]
         out = rows.new_empty(len(rows), weight.shape[1])
         if len(others):
-            out.index_copy_(0, others, _dense_expectation(rows.index_select(0, others), weight))
+            out.index_copy_(0, others, dense_expectation(rows.index_select(0, others), weight))
     return out.index_copy_(0, settled, means).view(*probabilities.shape[:-1], -1)
 
 
@@ -165,7 +208,7 @@ def _peaks(chunks: Tensor) -> tuple[Tensor, Tensor]:
     return peaks, total
 
 
-def _dense_expectation(rows: Tensor, weight: Tensor) -> Tensor:
+def dense_expectation(rows: Tensor, weight: Tensor) -> Tensor:
     """[R,V] -> [R,D], in fp32 summed over parts of the vocabulary, which threads share better than one product."""
     if rows.dtype != torch.float32:
         return rows @ weight

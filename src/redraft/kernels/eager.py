@@ -42,6 +42,16 @@ def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tens
     return (F.linear(hidden, weight).float() / cap).tanh() * cap / temperature
 
 
+def distribution(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The softmax of fp32 logits [R,V], the first of each row's likeliest tokens [R], and its entropy [R] in nats.
+
+    May overwrite the logits.
+    """
+    logs = logits.log_softmax(-1)
+    probabilities = logs.exp()
+    return probabilities, logits.argmax(-1), -(probabilities * logs).sum(-1)
+
+
 def soft_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:
     """The softmax [...,V] of logits that are rounded to `dtype` first: in fp32, rounded to `dtype`."""
     return logits.to(dtype).softmax(-1, dtype=torch.float32).to(dtype)

@@ -1,0 +1,160 @@
+"""Operations in C for CPUs: each has the signature of its `eager` twin and leaves to `cpu` what it does not take.
+
+One call instead of many small ones, each row computed by itself: what a row comes out as depends on that row alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from redraft.kernels import cpu
+from redraft.kernels.native.build import library
+
+__all__ = [
+    "add_norm", "available", "distribution", "expectation", "experts", "gelu_gate", "head", "rms_norm", "rms_norms",
+    "soft_probabilities",
+]  # fmt: skip
+
+_HALF = {torch.float32: 0, torch.bfloat16: 1}
+_COLUMNS = 32  # widths of experts are multiples of it (experts.c)
+
+
+def available() -> bool:
+    """Whether the C files could be compiled and loaded; the first call compiles them."""
+    return library() is not None
+
+
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """See `eager.rms_norm`."""
+    if not _takes(x, weight):
+        return cpu.rms_norm(x, weight, eps)
+    return _norm(x.contiguous(), weight, None, eps)
+
+
+def rms_norms(x: Tensor, weights: Sequence[Tensor | None], eps: float) -> list[Tensor]:
+    """See `eager.rms_norms`."""
+    if not _takes(x, *weights):
+        return cpu.rms_norms(x, weights, eps)
+    x = x.contiguous()
+    return [_norm(x, weight, None, eps) for weight in weights]
+
+
+def add_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """See `eager.add_norm`; the sum is rounded once."""
+    if not _takes(x, y, weight):
+        return cpu.add_norm(x, y, weight, eps)
+    return _norm(y.contiguous(), weight, x.contiguous(), eps)
+
+
+def _norm(x: Tensor, weight: Tensor | None, residual: Tensor | None, eps: float) -> Tensor:
+    out, width = torch.empty_like(x), x.shape[-1]
+    weight = None if weight is None else weight.contiguous()
+    _call("norm", out, x, weight, residual, x.numel() // width, width, eps, half=x)
+    return out
+
+
+def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
+    """See `eager.gelu_gate`."""
+    if not _takes(gate, up):
+        return cpu.gelu_gate(gate, up)
+    gate, up = gate.contiguous(), up.contiguous()
+    out = torch.empty_like(gate)
+    _call("gelu_gate", out, gate, up, gate.numel(), half=gate)
+    return out
+
+
+def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    """See `eager.experts`; the weights must lie with the inputs outermost (`cpu.input_major`)."""
+    (tokens, top_k), (count, width, inner) = index.shape, down.shape
+    turned = gate_up.mT.is_contiguous() and down.mT.is_contiguous() and index.dtype == torch.long
+    if not (_takes(x, gate_up, down) and turned and width % _COLUMNS == inner % _COLUMNS == 0):
+        return cpu.experts(x, index, weight, gate_up, down)
+    x, index, weight = x.contiguous(), index.contiguous(), weight.float().contiguous()
+    out = torch.empty_like(x)
+    if _call("experts", out, x, index, weight, gate_up, down, tokens, top_k, count, width, inner, half=x):
+        raise MemoryError(f"no memory for the experts of {tokens} tokens")
+    return out
+
+
+def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tensor:
+    """See `eager.head`."""
+    if not _takes(hidden, weight):
+        return cpu.head(hidden, weight, cap, temperature)
+    products = cpu.products_by_parts(hidden.reshape(-1, hidden.shape[-1]), weight)  # [P,R,V/P]
+    parts, rows, columns = products.shape
+    logits = torch.empty(*hidden.shape[:-1], len(weight))
+    _call("cap_logits", logits, products, parts, rows, columns, cap, temperature, half=products)
+    return logits
+
+
+def distribution(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """See `eager.distribution`."""
+    if logits.dtype != torch.float32:
+        return cpu.distribution(logits)
+    logits = logits.contiguous()
+    probabilities, entropy = torch.empty_like(logits), logits.new_empty(len(logits))
+    argmax = torch.empty_like(entropy, dtype=torch.long)
+    _call("distribution", probabilities, argmax, entropy, logits, *logits.shape)
+    return probabilities, argmax, entropy
+
+
+def soft_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:
+    """See `eager.soft_probabilities`."""
+    if (logits.dtype, dtype) != (torch.float32, torch.bfloat16):
+        return cpu.soft_probabilities(logits, dtype)
+    logits = logits.contiguous()
+    out, width = torch.empty_like(logits, dtype=dtype), logits.shape[-1]
+    _call("soft_probabilities", out, logits, logits.numel() // width, width)
+    return out
+
+
+def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:
+    """See `eager.expectation`; rows that a few tokens explain but for `cpu.DROPPED` are sums over these."""
+    if not _takes(probabilities, weight) or len(weight) < cpu.WHOLE_VOCAB:
+        return cpu.expectation(probabilities, weight)
+    rows, weight = probabilities.reshape(-1, len(weight)).contiguous(), weight.contiguous()  # [R,V], [V,D]
+    means, settled = rows.new_empty(len(rows), weight.shape[1]), torch.empty(len(rows), dtype=torch.bool)
+    dropped = cpu.DROPPED[rows.dtype]
+    _call("settled_means", means, settled, rows, weight, *rows.shape, weight.shape[1], dropped, half=rows)
+    others = (~settled).nonzero()[:, 0]
+    if len(others):
+        means.index_copy_(0, others, cpu.dense_expectation(rows.index_select(0, others), weight))
+    return means.view(*probabilities.shape[:-1], -1)
+
+
+def _takes(x: Tensor, *others: Tensor | None) -> bool:
+    """Whether C knows the dtype of x, and all others have it too."""
+    return x.dtype in _HALF and all(other is None or other.dtype == x.dtype for other in others)
+
+
+_ARGUMENTS = {"p": ctypes.c_void_p, "n": ctypes.c_int64, "f": ctypes.c_float, "i": ctypes.c_int}
+_SIGNATURES = {  # of the C functions, but for the number of threads and, where `half` is given, the dtype behind it
+    "norm": "ppppnnf",
+    "gelu_gate": "pppn",
+    "experts": "ppppppnnnnn",
+    "cap_logits": "ppnnnff",
+    "distribution": "ppppnn",
+    "soft_probabilities": "ppnn",
+    "settled_means": "ppppnnnf",
+}
+
+
+def _call(name: str, *arguments: Tensor | float | None, half: Tensor | None = None) -> int:
+    """Call a C function; tensors go as the addresses of their first elements."""
+    plain = [argument.data_ptr() if isinstance(argument, Tensor) else argument for argument in arguments]
+    last = () if half is None else (_HALF[half.dtype],)
+    return _function(name, len(last))(*plain, torch.get_num_threads(), *last)
+
+
+@cache
+def _function(name: str, dtypes: int) -> Callable[..., int]:
+    loaded = library()
+    assert loaded is not None, "the caller asks `available` first"
+    function = loaded[f"redraft_{name}"]
+    function.argtypes = [_ARGUMENTS[letter] for letter in _SIGNATURES[name] + "i" + "i" * dtypes]
+    return function

@@ -1,0 +1,135 @@
+/* Operations on rows as long as the vocabulary, each row by one thread and while its processor's cache holds it. */
+
+#include "elements.h"
+
+#define CHUNK 128
+
+/* logits [rows, parts * columns] = cap tanh(products / cap) / temperature, where products are [parts, rows, columns]. */
+INLINE void cap_logits(float *logits, const void *products, integer parts, integer rows, integer columns, float cap,
+                       float temperature, int threads, const int half) {
+    float scale = 2.0f * cap / temperature, least = -cap / temperature;
+#pragma omp parallel for num_threads(threads)
+    for (integer row = 0; row < rows; row++)
+        for (integer part = 0; part < parts; part++) {
+            const void *line = at(products, (part * rows + row) * columns, half);
+            float *to = logits + (row * parts + part) * columns;
+            for (integer i = 0; i < columns; i++) to[i] = least + scale * sigmoid(2.0f / cap * get(line, i, half));
+        }
+}
+
+EXPORT void redraft_cap_logits(float *logits, const void *products, integer parts, integer rows, integer columns,
+                               float cap, float temperature, int threads, int half) {
+    if (half)
+        cap_logits(logits, products, parts, rows, columns, cap, temperature, threads, 1);
+    else
+        cap_logits(logits, products, parts, rows, columns, cap, temperature, threads, 0);
+}
+
+/* The largest of x[0..count], and where the first such number stands. */
+INLINE float largest(const float *x, integer count, integer *where) {
+    float peak = -INFINITY;
+    integer chunk = 0;
+    for (integer first = 0; first < count; first += CHUNK) {
+        integer end = first + CHUNK < count ? first + CHUNK : count;
+        float most = x[first];
+#pragma omp simd reduction(max : most)
+        for (integer i = first; i < end; i++) most = x[i] > most ? x[i] : most;
+        if (most > peak) peak = most, chunk = first;
+    }
+    while (chunk < count - 1 && x[chunk] != peak) chunk++;
+    *where = chunk;
+    return peak;
+}
+
+/* The softmax of every row of logits [rows, columns] in fp32, its argmax (the first), and its entropy in nats. */
+EXPORT void redraft_distribution(float *probabilities, integer *argmax, float *entropy, const float *logits,
+                                 integer rows, integer columns, int threads) {
+#pragma omp parallel for num_threads(threads)
+    for (integer row = 0; row < rows; row++) {
+        const float *line = logits + row * columns;
+        float *to = probabilities + row * columns;
+        float peak = largest(line, columns, argmax + row), sum = 0.0f, energy = 0.0f;
+#pragma omp simd reduction(+ : sum, energy)
+        for (integer i = 0; i < columns; i++) {
+            float x = line[i] - peak, y = exponential(x);
+            to[i] = y;
+            sum += y;
+            energy += x * y;
+        }
+        float scale = 1.0f / sum;
+        for (integer i = 0; i < columns; i++) to[i] *= scale;
+        entropy[row] = logf(sum) - energy * scale;
+    }
+}
+
+/* The softmax of every row of logits [rows, columns] that are rounded to bf16 first, in bf16. */
+EXPORT void redraft_soft_probabilities(uint16_t *probabilities, const float *logits, integer rows, integer columns,
+                                       int threads) {
+#pragma omp parallel for num_threads(threads)
+    for (integer row = 0; row < rows; row++) {
+        const float *line = logits + row * columns;
+        uint16_t *to = probabilities + row * columns;
+        float peak = line[0], sum = 0.0f;
+#pragma omp simd reduction(max : peak)
+        for (integer i = 0; i < columns; i++) peak = line[i] > peak ? line[i] : peak;
+        float shift = as_float((uint32_t)rounded(peak) << 16);
+#pragma omp simd reduction(+ : sum)
+        for (integer i = 0; i < columns; i++) sum += exponential(as_float((uint32_t)rounded(line[i]) << 16) - shift);
+        float scale = 1.0f / sum;
+        for (integer i = 0; i < columns; i++)
+            to[i] = rounded(exponential(as_float((uint32_t)rounded(line[i]) << 16) - shift) * scale);
+    }
+}
+
+/* How many of a row's probabilities [columns] are above `least`: their places go to `places`, the rest's sum to `rest`.
+ * Stops at `most`. */
+INLINE int likely(const void *row, integer columns, float least, int most, integer *places, float *rest,
+                  const int half) {
+    int count = 0;
+    float sum = 0.0f;
+    for (integer first = 0; first < columns && count < most; first += CHUNK) {
+        integer end = first + CHUNK < columns ? first + CHUNK : columns;
+        float peak = 0.0f;
+#pragma omp simd reduction(+ : sum) reduction(max : peak)
+        for (integer i = first; i < end; i++) {
+            float p = get(row, i, half);
+            peak = p > peak ? p : peak;
+            sum += p > least ? 0.0f : p;
+        }
+        if (peak > least)
+            for (integer i = first; i < end && count < most; i++)
+                if (get(row, i, half) > least) places[count++] = i;
+    }
+    *rest = sum;
+    return count;
+}
+
+#define MOST 128
+
+INLINE void settled_means(void *means, uint8_t *settled, const void *probabilities, const void *weight, integer rows,
+                          integer columns, integer width, float dropped, int threads, const int half) {
+#pragma omp parallel for num_threads(threads)
+    for (integer row = 0; row < rows; row++) {
+        const void *line = at(probabilities, row * columns, half);
+        integer places[MOST + 1];
+        float rest;
+        int count = likely(line, columns, dropped / (4 * MOST), MOST + 1, places, &rest, half);
+        settled[row] = count <= MOST && rest <= dropped;
+        if (!settled[row]) continue;
+        for (integer i = 0; i < width; i++) {
+            float sum = 0.0f;
+            for (int n = 0; n < count; n++) sum += get(line, places[n], half) * get(weight, places[n] * width + i, half);
+            put(means, row * width + i, sum, half);
+        }
+    }
+}
+
+/* The means [rows, width] of the lines of `weight` [columns, width] by `probabilities` [rows, columns], of those rows
+ * that at most MOST tokens explain but for a mass of `dropped`; `settled` says which these are. */
+EXPORT void redraft_settled_means(void *means, uint8_t *settled, const void *probabilities, const void *weight,
+                                  integer rows, integer columns, integer width, float dropped, int threads, int half) {
+    if (half)
+        settled_means(means, settled, probabilities, weight, rows, columns, width, dropped, threads, 1);
+    else
+        settled_means(means, settled, probabilities, weight, rows, columns, width, dropped, threads, 0);
+}

@@ -1,0 +1,96 @@
+"""How the C kernels are compiled and kept, and that nothing depends on them."""
+
+import logging
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from redraft import kernels
+from redraft.kernels import native
+from redraft.kernels.native import build
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="C kernels are compiled on Linux alone")
+needs_compiler = pytest.mark.skipif(not native.available(), reason="needs a C compiler")
+
+
+@pytest.fixture(autouse=True)
+def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An empty cache, and nothing loaded; `library` itself remembers what it was asked."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("REDRAFT_NATIVE", raising=False)
+
+
+def fake_compiler(folder: Path, script: str) -> Path:
+    file = folder / "cc"
+    file.write_text(f"#!/bin/sh\n{script}\n")
+    file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    return file
+
+
+@needs_compiler
+def test_compiled_once_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert build.library.__wrapped__() is not None
+    (file,) = build.cache_folder().iterdir()
+    monkeypatch.setattr(build, "_compile", None)
+    assert build.library.__wrapped__() is not None
+    assert [file] == list(build.cache_folder().iterdir())
+
+
+@needs_compiler
+def test_another_processor_gets_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    build.library.__wrapped__()
+    monkeypatch.setattr(build, "_processor", lambda: "flags: none")
+    build.library.__wrapped__()
+    assert len(list(build.cache_folder().iterdir())) == 2
+
+
+@pytest.mark.parametrize("setting", [("REDRAFT_NATIVE", "0"), ("CC", "no-such-compiler")])
+def test_left_out_without_a_word(
+    setting: tuple[str, str], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(*setting)
+    assert build.library.__wrapped__() is None
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert not build.cache_folder().exists()
+
+
+@pytest.mark.parametrize("script", ["echo 'error: unknown option' >&2; exit 1", "exit 0"])
+def test_a_compiler_that_fails_is_reported_and_leaves_nothing(
+    script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CC", str(fake_compiler(tmp_path, script)))
+    assert build.library.__wrapped__() is None
+    (record,) = caplog.records
+    assert "C kernels are left out" in record.getMessage()
+    assert "\n" not in record.getMessage()
+    assert not list(build.cache_folder().iterdir())
+
+
+def test_a_cache_that_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("CC", str(fake_compiler(tmp_path, "exit 0")))
+    assert build.library.__wrapped__() is None
+    assert "C kernels are left out" in caplog.text
+
+
+def test_without_them_pytorch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "library", lambda: None)
+    x = torch.randn(20, 64)
+    with torch.no_grad():
+        assert torch.equal(kernels.rms_norm(x, None, 1e-6), kernels.cpu.rms_norm(x, None, 1e-6))
+
+
+@needs_compiler
+def test_importing_compiles_nothing() -> None:
+    script = (
+        "import redraft, sys; from redraft.kernels.native import build; assert not build.library.cache_info().misses"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, env=os.environ)
