@@ -20,7 +20,7 @@ __all__ = [
     "soft_probabilities",
 ]  # fmt: skip
 
-_HALF = {torch.float32: 0, torch.bfloat16: 1}
+_BF16 = {torch.float32: 0, torch.bfloat16: 1}
 _COLUMNS = 32  # widths of experts are multiples of it (experts.c)
 
 
@@ -54,7 +54,7 @@ def add_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> Tensor:
 def _norm(x: Tensor, weight: Tensor | None, residual: Tensor | None, eps: float) -> Tensor:
     out, width = torch.empty_like(x), x.shape[-1]
     weight = None if weight is None else weight.contiguous()
-    _call("norm", out, x, weight, residual, x.numel() // width, width, eps, half=x)
+    _call("norm", out, x, weight, residual, x.numel() // width, width, eps, like=x)
     return out
 
 
@@ -64,7 +64,7 @@ def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
         return cpu.gelu_gate(gate, up)
     gate, up = gate.contiguous(), up.contiguous()
     out = torch.empty_like(gate)
-    _call("gelu_gate", out, gate, up, gate.numel(), half=gate)
+    _call("gelu_gate", out, gate, up, gate.numel(), like=gate)
     return out
 
 
@@ -76,7 +76,7 @@ def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Tensor, down: Ten
         return cpu.experts(x, index, weight, gate_up, down)
     x, index, weight = x.contiguous(), index.contiguous(), weight.float().contiguous()
     out = torch.empty_like(x)
-    if _call("experts", out, x, index, weight, gate_up, down, tokens, top_k, count, width, inner, half=x):
+    if _call("experts", out, x, index, weight, gate_up, down, tokens, top_k, count, width, inner, like=x):
         raise MemoryError(f"no memory for the experts of {tokens} tokens")
     return out
 
@@ -88,7 +88,7 @@ def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tens
     products = cpu.products_by_parts(hidden.reshape(-1, hidden.shape[-1]), weight)  # [P,R,V/P]
     parts, rows, columns = products.shape
     logits = torch.empty(*hidden.shape[:-1], len(weight))
-    _call("cap_logits", logits, products, parts, rows, columns, cap, temperature, half=products)
+    _call("cap_logits", logits, products, parts, rows, columns, cap, temperature, like=products)
     return logits
 
 
@@ -120,7 +120,7 @@ def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:
     rows, weight = probabilities.reshape(-1, len(weight)).contiguous(), weight.contiguous()  # [R,V], [V,D]
     means, settled = rows.new_empty(len(rows), weight.shape[1]), torch.empty(len(rows), dtype=torch.bool)
     dropped = cpu.DROPPED[rows.dtype]
-    _call("settled_means", means, settled, rows, weight, *rows.shape, weight.shape[1], dropped, half=rows)
+    _call("settled_means", means, settled, rows, weight, *rows.shape, weight.shape[1], dropped, like=rows)
     others = (~settled).nonzero()[:, 0]
     if len(others):
         means.index_copy_(0, others, cpu.dense_expectation(rows.index_select(0, others), weight))
@@ -129,11 +129,11 @@ def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:
 
 def _takes(x: Tensor, *others: Tensor | None) -> bool:
     """Whether C knows the dtype of x, and all others have it too."""
-    return x.dtype in _HALF and all(other is None or other.dtype == x.dtype for other in others)
+    return x.dtype in _BF16 and all(other is None or other.dtype == x.dtype for other in others)
 
 
 _ARGUMENTS = {"p": ctypes.c_void_p, "n": ctypes.c_int64, "f": ctypes.c_float, "i": ctypes.c_int}
-_SIGNATURES = {  # of the C functions, but for the number of threads and, where `half` is given, the dtype behind it
+_SIGNATURES = {  # of the C functions, but for the number of threads and, where `like` is given, the dtype behind it
     "norm": "ppppnnf",
     "gelu_gate": "pppn",
     "experts": "ppppppnnnnn",
@@ -144,10 +144,10 @@ _SIGNATURES = {  # of the C functions, but for the number of threads and, where 
 }
 
 
-def _call(name: str, *arguments: Tensor | float | None, half: Tensor | None = None) -> int:
-    """Call a C function; tensors go as the addresses of their first elements."""
+def _call(name: str, *arguments: Tensor | float | None, like: Tensor | None = None) -> int:
+    """Call a C function; tensors go as addresses, whose elements are what `like` has."""
     plain = [argument.data_ptr() if isinstance(argument, Tensor) else argument for argument in arguments]
-    last = () if half is None else (_HALF[half.dtype],)
+    last = () if like is None else (_BF16[like.dtype],)
     return _function(name, len(last))(*plain, torch.get_num_threads(), *last)
 
 

@@ -1,6 +1,6 @@
 /* Numbers of fp32 and bf16 tensors, and the functions that libraries do not vectorise.
  *
- * `half` is a constant wherever it is passed: 0 for float, 1 for bfloat16. All arithmetic is in fp32. */
+ * `bf16` is a constant wherever it is passed: 0 for float, 1 for bfloat16. All arithmetic is in fp32. */
 
 #ifndef REDRAFT_ELEMENTS_H
 #define REDRAFT_ELEMENTS_H
@@ -29,8 +29,8 @@ INLINE uint32_t as_bits(float x) {
     return bits;
 }
 
-INLINE float get(const void *x, integer i, const int half) {
-    return half ? as_float((uint32_t)((const uint16_t *)x)[i] << 16) : ((const float *)x)[i];
+INLINE float get(const void *x, integer i, const int bf16) {
+    return bf16 ? as_float((uint32_t)((const uint16_t *)x)[i] << 16) : ((const float *)x)[i];
 }
 
 /* Rounded to the nearest bfloat16, ties to even. */
@@ -39,15 +39,15 @@ INLINE uint16_t rounded(float x) {
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-INLINE void put(void *x, integer i, float value, const int half) {
-    if (half)
+INLINE void put(void *x, integer i, float value, const int bf16) {
+    if (bf16)
         ((uint16_t *)x)[i] = rounded(value);
     else
         ((float *)x)[i] = value;
 }
 
 /* Element i of a tensor that begins at x. */
-INLINE void *at(const void *x, integer i, const int half) { return (char *)x + i * (half ? 2 : 4); }
+INLINE void *at(const void *x, integer i, const int bf16) { return (char *)x + i * (bf16 ? 2 : 4); }
 
 /* e^x to 2 units in the last place: 2^n e^r with |r| <= ln(2)/2 and a polynomial; 0 below -87, not for x > 88. */
 INLINE float exponential(float x) {

@@ -29,8 +29,8 @@ typedef float vector __attribute__((vector_size(4 * LANES)));
 typedef uint32_t words __attribute__((vector_size(4 * LANES)));
 typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
 
-INLINE vector load(const void *weights, integer i, const int half) {
-    if (half) {
+INLINE vector load(const void *weights, integer i, const int bf16) {
+    if (bf16) {
         halves narrow;
         memcpy(&narrow, at(weights, i, 1), sizeof narrow);
         return (vector)(__builtin_convertvector(narrow, words) << 16);
@@ -41,21 +41,22 @@ INLINE vector load(const void *weights, integer i, const int half) {
 }
 
 /* What rows are kept as for a product: bf16 where it is multiplied as such, fp32 elsewhere. */
-#define PACKED(half) (DOT && (half))
+#define PACKED(bf16) (DOT && (bf16))
 
 /* out [count, COLUMNS] = rows [count, depth] times `weights` [depth, COLUMNS], whose lines are `stride` apart. */
 INLINE void multiply(float *out, const void *rows, const int count, const void *weights, integer stride, integer depth,
-                     const int half) {
+                     const int bf16) {
     vector left[ROWS], right[ROWS];
     for (int r = 0; r < count; r++) left[r] = right[r] = (vector){0};
 #if DOT
-    if (half) {
-        /* Two inputs' weights are interleaved as they come, which leaves columns 0-3, 8-11, 16-19, 24-27 in one vector and
-         * the others in the other. */
+    if (bf16) {
+        /* Two inputs' weights are interleaved as they come: columns 0-3, 8-11, 16-19, 24-27 get into one vector, the
+         * others into the other. */
         for (integer k = 0; k < depth; k += 2) {
             __m512i even = _mm512_loadu_si512(at(weights, k * stride, 1));
             __m512i odd = _mm512_loadu_si512(at(weights, (k + 1) * stride, 1));
-            __m512bh low = (__m512bh)_mm512_unpacklo_epi16(even, odd), high = (__m512bh)_mm512_unpackhi_epi16(even, odd);
+            __m512bh low = (__m512bh)_mm512_unpacklo_epi16(even, odd);
+            __m512bh high = (__m512bh)_mm512_unpackhi_epi16(even, odd);
             for (int r = 0; r < count; r++) {
                 int pair;
                 memcpy(&pair, at(rows, r * depth + k, 1), sizeof pair);
@@ -74,7 +75,7 @@ INLINE void multiply(float *out, const void *rows, const int count, const void *
     } else
 #endif
         for (integer k = 0; k < depth; k++) {
-            vector first = load(weights, k * stride, half), second = load(weights, k * stride + LANES, half);
+            vector first = load(weights, k * stride, bf16), second = load(weights, k * stride + LANES, bf16);
             for (int r = 0; r < count; r++) {
                 float x = ((const float *)rows)[r * depth + k];
                 left[r] += x * first;
@@ -89,9 +90,9 @@ INLINE void multiply(float *out, const void *rows, const int count, const void *
 
 /* `multiply` for a number of rows that is not a constant, 1 to ROWS. */
 INLINE void product(float *out, const void *rows, int count, const void *weights, integer stride, integer depth,
-                    const int half) {
+                    const int bf16) {
     switch (count) {
-#define CASE(n) case n: multiply(out, rows, n, weights, stride, depth, half); break;
+#define CASE(n) case n: multiply(out, rows, n, weights, stride, depth, bf16); break;
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
 #if ROWS == 8
         CASE(7) CASE(8)
@@ -102,75 +103,94 @@ INLINE void product(float *out, const void *rows, int count, const void *weights
 
 int omp_get_thread_num(void); /* declared here, because not every compiler that knows OpenMP brings omp.h */
 
+/* A layer's experts and the tokens that want them. */
 typedef struct {
-    integer expert, start, count; /* its rows are `order[start]` to `order[start + count - 1]` */
+    const void *x, *gate_up, *down;
+    const integer *chosen; /* [tokens, top_k]; an assignment is a place in it */
+    const float *worth;    /* [tokens, top_k] */
+    integer tokens, top_k, experts, width, inner;
+} layer;
+
+/* Some rows of one expert: the assignments order[start] to order[start + count - 1]. */
+typedef struct {
+    integer expert, start, count;
 } task;
 
-/* One task: its rows' products, [width] each, go to their assignments' places in `partial`. */
-INLINE void run(float *partial, const void *x, const void *gate_up, const void *down, const integer *order, task one,
-                integer top_k, integer width, integer inner, char *scratch, const int half) {
-    const int packed = PACKED(half);
-    const integer *places = order + one.start;
-    const void *up = at(gate_up, one.expert * width * 2 * inner, half);
-    void *rows = scratch, *hidden = scratch + TASK_ROWS * width * 4;
-    for (integer r = 0; r < one.count; r++)
-        for (integer i = 0; i < width; i++)
-            put(rows, r * width + i, get(x, places[r] / top_k * width + i, half), packed);
-    for (integer column = 0; column < inner; column += COLUMNS)
-        for (integer r = 0; r < one.count; r += ROWS) {
-            int count = one.count - r < ROWS ? (int)(one.count - r) : ROWS;
-            float gate[ROWS * COLUMNS], other[ROWS * COLUMNS];
-            const void *lines = at(rows, r * width, packed);
-            product(gate, lines, count, at(up, column, half), 2 * inner, width, half);
-            product(other, lines, count, at(up, inner + column, half), 2 * inner, width, half);
-            for (int i = 0; i < count; i++)
-                for (int j = 0; j < COLUMNS; j++)
-                    put(hidden, (r + i) * inner + column + j,
-                        gelu_gate(gate[i * COLUMNS + j], other[i * COLUMNS + j]), packed);
-        }
-    down = at(down, one.expert * inner * width, half);
-    for (integer column = 0; column < width; column += COLUMNS)
-        for (integer r = 0; r < one.count; r += ROWS) {
-            int count = one.count - r < ROWS ? (int)(one.count - r) : ROWS;
-            float sums[ROWS * COLUMNS];
-            product(sums, at(hidden, r * inner, packed), count, at(down, column, half), width, inner, half);
-            for (int i = 0; i < count; i++)
-                memcpy(partial + places[r + i] * width + column, sums + i * COLUMNS, COLUMNS * sizeof(float));
+typedef struct {
+    integer *order, *starts; /* assignments sorted by expert, and where every expert's begin */
+    task *tasks;
+    float *outputs; /* [assignments, width] */
+    char *scratch;  /* of every thread: rows [TASK_ROWS, width] and hidden rows [TASK_ROWS, inner] */
+} space;
+
+INLINE int at_most(integer count, int limit) { return count < limit ? (int)count : limit; }
+
+/* hidden [count, inner] = gelu(gate rows) * up rows of one expert. */
+INLINE void hide(void *hidden, const void *rows, const void *gate_up, int count, const layer *l, const int bf16) {
+    float gate[ROWS * COLUMNS], up[ROWS * COLUMNS];
+    for (integer column = 0; column < l->inner; column += COLUMNS)
+        for (int row = 0; row < count; row += ROWS) {
+            int some = at_most(count - row, ROWS);
+            const void *lines = at(rows, row * l->width, PACKED(bf16));
+            product(gate, lines, some, at(gate_up, column, bf16), 2 * l->inner, l->width, bf16);
+            product(up, lines, some, at(gate_up, l->inner + column, bf16), 2 * l->inner, l->width, bf16);
+            for (int r = 0; r < some; r++)
+                for (int i = 0; i < COLUMNS; i++)
+                    put(hidden, (row + r) * l->inner + column + i,
+                        gelu_gate(gate[r * COLUMNS + i], up[r * COLUMNS + i]), PACKED(bf16));
         }
 }
 
-/* Assignments in the order of their experts, and the tasks that they make; returns how many. */
-static integer plan(const integer *chosen, integer assignments, integer experts, integer *order, integer *starts,
-                    task *tasks) {
-    memset(starts, 0, (experts + 1) * sizeof *starts);
-    for (integer i = 0; i < assignments; i++) starts[chosen[i] + 1]++;
-    for (integer e = 0; e < experts; e++) starts[e + 1] += starts[e];
-    integer count = 0;
-    for (integer e = 0; e < experts; e++)
-        for (integer start = starts[e]; start < starts[e + 1]; start += TASK_ROWS) {
-            integer left = starts[e + 1] - start;
-            tasks[count++] = (task){e, start, left < TASK_ROWS ? left : TASK_ROWS};
+/* Lines `places` of outputs = down hidden of one expert. */
+INLINE void show(float *outputs, const integer *places, const void *hidden, const void *down, int count,
+                 const layer *l, const int bf16) {
+    float sums[ROWS * COLUMNS];
+    for (integer column = 0; column < l->width; column += COLUMNS)
+        for (int row = 0; row < count; row += ROWS) {
+            int some = at_most(count - row, ROWS);
+            const void *lines = at(hidden, row * l->inner, PACKED(bf16));
+            product(sums, lines, some, at(down, column, bf16), l->width, l->inner, bf16);
+            for (int r = 0; r < some; r++)
+                memcpy(outputs + places[row + r] * l->width + column, sums + r * COLUMNS, COLUMNS * sizeof *sums);
         }
-    for (integer i = 0; i < assignments; i++) order[starts[chosen[i]]++] = i;
+}
+
+INLINE void run(const layer *l, const space *s, task one, char *rows, const int bf16) {
+    const integer *places = s->order + one.start, weights = one.expert * l->width * l->inner;
+    void *hidden = rows + TASK_ROWS * l->width * 4;
+    for (integer r = 0; r < one.count; r++)
+        for (integer i = 0; i < l->width; i++)
+            put(rows, r * l->width + i, get(l->x, places[r] / l->top_k * l->width + i, bf16), PACKED(bf16));
+    hide(hidden, rows, at(l->gate_up, 2 * weights, bf16), (int)one.count, l, bf16);
+    show(s->outputs, places, hidden, at(l->down, weights, bf16), (int)one.count, l, bf16);
+}
+
+/* Sort the assignments by expert and cut them into tasks; returns how many. */
+static integer plan(const layer *l, const space *s) {
+    integer assignments = l->tokens * l->top_k, *starts = s->starts, count = 0;
+    memset(starts, 0, (l->experts + 1) * sizeof *starts);
+    for (integer i = 0; i < assignments; i++) starts[l->chosen[i] + 1]++;
+    for (integer e = 0; e < l->experts; e++) {
+        integer stop = starts[e + 1] += starts[e];
+        for (integer start = starts[e]; start < stop; start += TASK_ROWS)
+            s->tasks[count++] = (task){e, start, at_most(stop - start, TASK_ROWS)};
+    }
+    for (integer i = 0; i < assignments; i++) s->order[starts[l->chosen[i]]++] = i;
     return count;
 }
 
-INLINE void compute(void *out, const void *x, const float *worth, const void *gate_up, const void *down,
-                    const integer *order, const task *tasks, integer count, float *partial, char *scratch,
-                    integer tokens, integer top_k, integer width, integer inner, int threads, const int half) {
+INLINE void compute(void *out, const layer *l, const space *s, integer tasks, int threads, const int bf16) {
+    integer width = l->width, top_k = l->top_k, scratch = TASK_ROWS * (width + l->inner) * 4;
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(dynamic, 1)
-        for (integer t = 0; t < count; t++) {
-            char *mine = scratch + omp_get_thread_num() * TASK_ROWS * (width + inner) * 4;
-            run(partial, x, gate_up, down, order, tasks[t], top_k, width, inner, mine, half);
-        }
+        for (integer i = 0; i < tasks; i++) run(l, s, s->tasks[i], s->scratch + omp_get_thread_num() * scratch, bf16);
 #pragma omp for
-        for (integer t = 0; t < tokens; t++)
+        for (integer t = 0; t < l->tokens; t++)
             for (integer i = 0; i < width; i++) {
                 float sum = 0.0f;
-                for (integer k = 0; k < top_k; k++) sum += worth[t * top_k + k] * partial[(t * top_k + k) * width + i];
-                put(out, t * width + i, sum, half);
+                for (integer k = t * top_k; k < (t + 1) * top_k; k++) sum += l->worth[k] * s->outputs[k * width + i];
+                put(out, t * width + i, sum, bf16);
             }
     }
 }
@@ -180,22 +200,21 @@ INLINE void compute(void *out, const void *x, const float *worth, const void *ga
  * Returns 0, or -1 where there is no memory. */
 EXPORT int redraft_experts(void *out, const void *x, const integer *chosen, const float *worth, const void *gate_up,
                            const void *down, integer tokens, integer top_k, integer experts, integer width,
-                           integer inner, int threads, int half) {
+                           integer inner, int threads, int bf16) {
+    layer l = {x, gate_up, down, chosen, worth, tokens, top_k, experts, width, inner};
     integer assignments = tokens * top_k;
-    integer *order = malloc((assignments + experts + 1) * sizeof *order);
-    task *tasks = malloc((assignments / TASK_ROWS + experts) * sizeof *tasks);
-    float *partial = malloc((assignments * width + 1) * sizeof *partial);
-    char *scratch = malloc(threads * TASK_ROWS * (width + inner) * 4);
-    int failed = !order || !tasks || !partial || !scratch;
-    if (!failed) {
-        integer count = plan(chosen, assignments, experts, order, order + assignments, tasks);
-        if (half)
-            compute(out, x, worth, gate_up, down, order, tasks, count, partial, scratch, tokens, top_k, width, inner,
-                    threads, 1);
-        else
-            compute(out, x, worth, gate_up, down, order, tasks, count, partial, scratch, tokens, top_k, width, inner,
-                    threads, 0);
-    }
-    free(order), free(tasks), free(partial), free(scratch);
+    space s = {
+        .order = malloc((assignments + 1) * sizeof(integer)),
+        .starts = malloc((experts + 1) * sizeof(integer)),
+        .tasks = malloc((assignments / TASK_ROWS + experts) * sizeof(task)),
+        .outputs = malloc((assignments * width + 1) * sizeof(float)),
+        .scratch = malloc(threads * TASK_ROWS * (width + inner) * 4),
+    };
+    int failed = !s.order || !s.starts || !s.tasks || !s.outputs || !s.scratch;
+    if (!failed && bf16)
+        compute(out, &l, &s, plan(&l, &s), threads, 1);
+    else if (!failed)
+        compute(out, &l, &s, plan(&l, &s), threads, 0);
+    free(s.order), free(s.starts), free(s.tasks), free(s.outputs), free(s.scratch);
     return -failed;
 }

@@ -4,22 +4,22 @@
 
 #define CHUNK 128
 
-/* logits [rows, parts * columns] = cap tanh(products / cap) / temperature, where products are [parts, rows, columns]. */
 INLINE void cap_logits(float *logits, const void *products, integer parts, integer rows, integer columns, float cap,
-                       float temperature, int threads, const int half) {
+                       float temperature, int threads, const int bf16) {
     float scale = 2.0f * cap / temperature, least = -cap / temperature;
 #pragma omp parallel for num_threads(threads)
     for (integer row = 0; row < rows; row++)
         for (integer part = 0; part < parts; part++) {
-            const void *line = at(products, (part * rows + row) * columns, half);
+            const void *line = at(products, (part * rows + row) * columns, bf16);
             float *to = logits + (row * parts + part) * columns;
-            for (integer i = 0; i < columns; i++) to[i] = least + scale * sigmoid(2.0f / cap * get(line, i, half));
+            for (integer i = 0; i < columns; i++) to[i] = least + scale * sigmoid(2.0f / cap * get(line, i, bf16));
         }
 }
 
+/* logits [rows, parts * columns] = cap tanh(x / cap) / temperature of products x [parts, rows, columns]. */
 EXPORT void redraft_cap_logits(float *logits, const void *products, integer parts, integer rows, integer columns,
-                               float cap, float temperature, int threads, int half) {
-    if (half)
+                               float cap, float temperature, int threads, int bf16) {
+    if (bf16)
         cap_logits(logits, products, parts, rows, columns, cap, temperature, threads, 1);
     else
         cap_logits(logits, products, parts, rows, columns, cap, temperature, threads, 0);
@@ -81,10 +81,10 @@ EXPORT void redraft_soft_probabilities(uint16_t *probabilities, const float *log
     }
 }
 
-/* How many of a row's probabilities [columns] are above `least`: their places go to `places`, the rest's sum to `rest`.
- * Stops at `most`. */
+/* How many of a row's probabilities [columns] are above `least`: their places go to `places`, the sum of the others to
+ * `rest`. Stops at `most`. */
 INLINE int likely(const void *row, integer columns, float least, int most, integer *places, float *rest,
-                  const int half) {
+                  const int bf16) {
     int count = 0;
     float sum = 0.0f;
     for (integer first = 0; first < columns && count < most; first += CHUNK) {
@@ -92,13 +92,13 @@ INLINE int likely(const void *row, integer columns, float least, int most, integ
         float peak = 0.0f;
 #pragma omp simd reduction(+ : sum) reduction(max : peak)
         for (integer i = first; i < end; i++) {
-            float p = get(row, i, half);
+            float p = get(row, i, bf16);
             peak = p > peak ? p : peak;
             sum += p > least ? 0.0f : p;
         }
         if (peak > least)
             for (integer i = first; i < end && count < most; i++)
-                if (get(row, i, half) > least) places[count++] = i;
+                if (get(row, i, bf16) > least) places[count++] = i;
     }
     *rest = sum;
     return count;
@@ -107,19 +107,20 @@ INLINE int likely(const void *row, integer columns, float least, int most, integ
 #define MOST 128
 
 INLINE void settled_means(void *means, uint8_t *settled, const void *probabilities, const void *weight, integer rows,
-                          integer columns, integer width, float dropped, int threads, const int half) {
+                          integer columns, integer width, float dropped, int threads, const int bf16) {
 #pragma omp parallel for num_threads(threads)
     for (integer row = 0; row < rows; row++) {
-        const void *line = at(probabilities, row * columns, half);
+        const void *line = at(probabilities, row * columns, bf16);
         integer places[MOST + 1];
         float rest;
-        int count = likely(line, columns, dropped / (4 * MOST), MOST + 1, places, &rest, half);
+        int count = likely(line, columns, dropped / (4 * MOST), MOST + 1, places, &rest, bf16);
         settled[row] = count <= MOST && rest <= dropped;
         if (!settled[row]) continue;
         for (integer i = 0; i < width; i++) {
             float sum = 0.0f;
-            for (int n = 0; n < count; n++) sum += get(line, places[n], half) * get(weight, places[n] * width + i, half);
-            put(means, row * width + i, sum, half);
+            for (int n = 0; n < count; n++)
+                sum += get(line, places[n], bf16) * get(weight, places[n] * width + i, bf16);
+            put(means, row * width + i, sum, bf16);
         }
     }
 }
@@ -127,8 +128,8 @@ INLINE void settled_means(void *means, uint8_t *settled, const void *probabiliti
 /* The means [rows, width] of the lines of `weight` [columns, width] by `probabilities` [rows, columns], of those rows
  * that at most MOST tokens explain but for a mass of `dropped`; `settled` says which these are. */
 EXPORT void redraft_settled_means(void *means, uint8_t *settled, const void *probabilities, const void *weight,
-                                  integer rows, integer columns, integer width, float dropped, int threads, int half) {
-    if (half)
+                                  integer rows, integer columns, integer width, float dropped, int threads, int bf16) {
+    if (bf16)
         settled_means(means, settled, probabilities, weight, rows, columns, width, dropped, threads, 1);
     else
         settled_means(means, settled, probabilities, weight, rows, columns, width, dropped, threads, 0);
