@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 import redraft
 from redraft import kernels
 from redraft.bench.floor import run_flops
+from redraft.kernels import native
 
 SOLUTION = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
 FIGURES = {"solved", "total", "mean_steps", "tokens_per_forward"}
@@ -72,6 +73,7 @@ def test_bench_measures_both_on_the_same_weights(cli: Cli, folder: Path) -> None
     )
     assert outcome.json["floor_tokens_per_second"] > ours["tokens_per_second"]["max"]
     assert ours["dtype"] == theirs["dtype"]
+    assert outcome.json["c_kernels"] is native.available()
     other = cli("bench", "cpu", "--model", folder, "--steps", 1, "--repetitions", 1, "--dtype", "float32").json
     assert [record["dtype"] for record in other["results"]] == ["float32"] * 2
 

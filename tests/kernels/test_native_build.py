@@ -81,6 +81,17 @@ def test_a_cache_that_cannot_be_written(
     assert "C kernels are left out" in caplog.text
 
 
+def test_a_user_without_a_home(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("CC", "true")
+    monkeypatch.setattr(Path, "home", home)
+    assert build.library.__wrapped__() is None
+    assert "Could not determine home directory" in caplog.text
+
+
 def test_without_them_pytorch_computes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "library", lambda: None)
     x = torch.randn(20, 64)

@@ -22,6 +22,7 @@ import torch
 import redraft
 from redraft.bench.floor import gemm_flops_per_second, run_flops
 from redraft.errors import PromptError, SettingError
+from redraft.kernels import native
 from redraft.llm import LLM
 
 STEPS, REPETITIONS = 16, 5
@@ -87,6 +88,7 @@ class CpuResult:
             "ratio": self.ratios,
             "floor_tokens_per_second": round(self.canvas_length / self.floor_seconds, 2),
             "gemm_gflops": round(self.gemm_flops_per_second / 1e9, 1),
+            "c_kernels": native.available(),
             "versions": versions(),
         }
 

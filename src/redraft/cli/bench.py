@@ -83,12 +83,13 @@ def _print(model: str, result: CpuResult) -> None:
     from rich.table import Table
 
     from redraft.bench.cpu import processor, versions
+    from redraft.kernels import native
 
     console = Console(highlight=False)
     console.print(f"{model}, one canvas of {result.canvas_length} tokens in {result.steps} steps behind "
                   f"{result.prompt_tokens} prompt tokens, {result.dtype}", markup=False)  # fmt: skip
-    threads = f"{torch.get_num_threads()} threads"
-    console.print(f"{processor()}, {threads}; {', '.join(f'{name} {number}' for name, number in versions().items())}\n")
+    set_up = f"{torch.get_num_threads()} threads, {'with' if native.available() else 'without'} kernels in C"
+    console.print(f"{processor()}, {set_up}; {', '.join(f'{name} {number}' for name, number in versions().items())}\n")
     table = Table("committed tokens/s", box=None, pad_edge=False, padding=(0, 3, 0, 0))
     for name in ("min", "median", "max", "ms/step"):
         table.add_column(name, justify="right")

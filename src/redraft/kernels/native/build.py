@@ -33,7 +33,7 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         return _load()
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:  # RuntimeError: there is no home folder
         _log.warning("C kernels are left out, which makes a CPU slower: %s", _reason(error))
         return None
 
