@@ -66,5 +66,6 @@ def test_speeds_of_the_readme_are_those_of_the_files(row: str, format: str) -> N
     *cells, weights = [cell.strip().replace("*", "") for cell in line.strip(" |").split("|")]
     newest = sorted((ROOT / "benchmarks" / "results").glob(f"step_h200-{format}_*.json"))[-1]
     results = json.loads(newest.read_text(encoding="utf-8"))["results"]
+    results = [record for record in results if record["batch"] in (1, 4, 16)]
     assert [cell for cell in cells if cell] == [f"{r['ms_per_forward']:.1f} ({r['floor_ms']:.1f})" for r in results]
     assert weights == f"{results[0]['memory']['weights']:.1f} GB"

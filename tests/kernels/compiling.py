@@ -53,13 +53,14 @@ def segments_of(count: int, rows: int) -> Segments:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Compiled:
-    """A kernel's name, registers per thread, bytes spilled, bytes of shared memory, and its PTX."""
+    """A kernel's name, registers per thread, bytes spilled, bytes of shared memory, PTX, and Triton's own form."""
 
     name: str
     registers: int
     spilled: int
     shared: int
     ptx: str
+    ir: str
 
 
 @contextmanager
@@ -123,7 +124,7 @@ def _compile(function: Any, arguments: Any, options: dict[str, Any], target: GPU
     kernel = triton.compile(source, target=target, options=rest)
     registers, spilled = _resources(kernel)
     return Compiled(name=function.__name__, registers=registers, spilled=spilled, shared=kernel.metadata.shared,
-                    ptx=kernel.asm["ptx"])  # fmt: skip
+                    ptx=kernel.asm["ptx"], ir=kernel.asm["ttgir"])  # fmt: skip
 
 
 def _type(value: Any) -> str:

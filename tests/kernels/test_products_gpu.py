@@ -8,6 +8,7 @@ from torch import Tensor
 
 from redraft.kernels import eager
 from redraft.kernels.gluon import experts as gluon
+from redraft.kernels.gluon import int4_experts as gluon_int4
 from redraft.kernels.packed import PackedExperts, Rows8
 from redraft.kernels.triton import experts, linear, routing
 from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
@@ -106,6 +107,19 @@ def test_experts_in_gluon_have_the_same_bits(weights: str, monkeypatch: pytest.M
     ours = experts.experts(rows, plan, packed)
     monkeypatch.setattr(gluon, "fits", lambda *shape: False)
     assert torch.equal(ours, experts.experts(rows, plan, packed))
+
+
+@pytest.mark.parametrize(("rows", "favoured"), [(120, 0.0), (300, 0.0), (1600, 0.2)])
+def test_int4_experts_in_gluon_have_the_same_bits(rows: int, favoured: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles of up to 64 rows, of up to 80, and of dead ones; columns and groups that leave half a tile over."""
+    x, router, packed = bf16(rows, WIDTH), bf16(EXPERTS, WIDTH), layer("int4")
+    if experts.block_rows(quantize_rows(x), TOP_K, packed.gate_up) != gluon_int4.BLOCK_ROWS:
+        pytest.skip("needs a Hopper GPU")
+    router[: EXPERTS // 2] += favoured * x[: rows // 2].mean(0)
+    lengths = torch.tensor([rows // 2 - 9, rows // 2], dtype=torch.int32)
+    ours = experts.experts(quantize_rows(x), routed(x, router, "int4", lengths), packed)
+    monkeypatch.setattr(gluon_int4, "fits", lambda *shape: False)
+    assert torch.equal(ours, experts.experts(quantize_rows(x), routed(x, router, "int4", lengths), packed))
 
 
 @pytest.mark.parametrize("weights", FORMATS)

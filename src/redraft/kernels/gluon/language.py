@@ -61,5 +61,6 @@ def descriptor(tensor: Tensor, block: list[int]) -> Any:
     """A descriptor through which kernels copy blocks of a tensor in bulk to where matrix instructions read them."""
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-    layout = gl.NVMMASharedLayout(128, 8 * tensor.element_size(), rank=len(block))
+    size = tensor.element_size()
+    layout = gl.NVMMASharedLayout(min(128, block[-1] * size), 8 * size, rank=len(block))
     return TensorDescriptor.from_tensor(tensor, block, layout)

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from redraft.errors import SettingError
 from redraft.kernels import eager
 from redraft.kernels.gluon import experts as gluon
+from redraft.kernels.gluon import int4_experts as gluon_int4
 from redraft.kernels.packed import Packed, PackedExperts, PackedFp8, PackedInt4, Rows8, dequantized, values_and_scale
 from redraft.kernels.triton import tables
 from redraft.kernels.triton.descriptors import descriptor
@@ -36,15 +37,18 @@ def block_rows(x: Rows, top_k: int, gate_up: Packed) -> int:
     """
     values, _ = values_and_scale(x)
     experts, both, width = gate_up.shape
-    mean = len(values) * top_k / experts
-    if mean > tables.GLUON_MEAN and _fit_gluon(values, gate_up, width, both // 2):
-        return gluon.BLOCK_ROWS
-    return tables.plan(format_of(gate_up), mean).block_rows
+    mean, weights = len(values) * top_k / experts, format_of(gate_up)
+    kernels = _in_gluon(values, gate_up, width, both // 2)
+    if kernels is not None and mean > tables.GLUON_MEAN[weights]:
+        return kernels.BLOCK_ROWS
+    return tables.plan(weights, mean).block_rows
 
 
-def _fit_gluon(x: Tensor, weight: Packed, width: int, inner: int) -> bool:
-    """Whether rows x can go to `kernels.gluon` with a weight of experts."""
-    return not isinstance(weight, PackedInt4) and gluon.fits(x, width, inner)
+def _in_gluon(x: Tensor, weight: Packed, width: int, inner: int) -> Any:
+    """The kernels of `kernels.gluon` to which rows x can go with a weight of experts, or None."""
+    if isinstance(weight, PackedInt4):
+        return gluon_int4 if gluon_int4.fits(x, width, inner, weight.group) else None
+    return gluon if gluon.fits(x, width, inner) else None
 
 
 def experts(x: Rows, routing: Routing, weights: PackedExperts, dtype: torch.dtype = torch.bfloat16) -> Tensor:
@@ -73,8 +77,9 @@ def gate(x: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = torch.b
     total, inner = len(routing.order), both // 2
     values, x_scale = values_and_scale(x)
     out = values.new_empty(total, inner, dtype=values.dtype if x_scale is None else dtype)
-    if routing.block_rows == gluon.BLOCK_ROWS and _fit_gluon(values, weight, width, inner):
-        gluon.gate(values, x_scale, *_matrix(weight), routing, out)
+    kernels = _in_gluon(values, weight, width, inner)
+    if kernels is not None and routing.block_rows == kernels.BLOCK_ROWS:
+        kernels.gate(values, x_scale, *_matrix(weight), routing, out)
         return out if x_scale is None else quantize_rows(out)
     tile = _plan(routing, weight).gate
     gate_kernel[len(routing.tiles) * (inner // tile.columns),](
@@ -96,8 +101,9 @@ def down(hidden: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = to
     out = torch.empty(
         *routing.index.shape, width, dtype=dtype if scale is not None else values.dtype, device=values.device
     )
-    if routing.block_rows == gluon.BLOCK_ROWS and _fit_gluon(values, weight, width, inner):
-        gluon.down(values, scale, *_matrix(weight), routing, out)
+    kernels = _in_gluon(values, weight, width, inner)
+    if kernels is not None and routing.block_rows == kernels.BLOCK_ROWS:
+        kernels.down(values, scale, *_matrix(weight), routing, out)
         return out
     tile = _plan(routing, weight).down
     down_kernel[len(routing.tiles) * (width // tile.columns),](

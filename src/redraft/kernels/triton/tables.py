@@ -116,8 +116,8 @@ PLANS = {
 """By format, in the order of rising means. All fit the 99 KiB of shared memory that a program has on smaller cards."""
 
 
-GLUON_MEAN = 40
-"""Experts that get more rows than this on average go to `kernels.gluon`, where they can (Hopper; not INT4)."""
+GLUON_MEAN = {"plain": 40, "fp8": 40, "int4": 24}
+"""By format: experts that get more rows than this on average go to `kernels.gluon`, where they can (Hopper)."""
 
 
 def plan(weights: str, mean: float) -> Plan:
