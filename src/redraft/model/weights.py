@@ -20,6 +20,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from redraft.errors import SettingError
+from redraft.kernels import native
 from redraft.kernels.cpu import input_major, keep_freed_memory
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE, SINGLE_FILE
@@ -48,6 +49,7 @@ def load_model(
     transformer = transformer.to(resolve_dtype(dtype, target, checkpoint.dtype)).to_empty(device=target)
     if target.type == "cpu":
         keep_freed_memory()
+        native.available()  # compiled now rather than in the first answer
         _arrange_for_cpu(transformer)
     _copy(transformer, checkpoint)
     return transformer
