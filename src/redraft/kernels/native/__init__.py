@@ -87,7 +87,7 @@ def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tens
         return cpu.head(hidden, weight, cap, temperature)
     products = cpu.products_by_parts(hidden.reshape(-1, hidden.shape[-1]), weight)  # [P,R,V/P]
     parts, rows, columns = products.shape
-    logits = torch.empty(*hidden.shape[:-1], len(weight))
+    logits = hidden.new_empty(*hidden.shape[:-1], len(weight), dtype=torch.float32)
     _call("cap_logits", logits, products, parts, rows, columns, cap, temperature, like=products)
     return logits
 
@@ -118,7 +118,7 @@ def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:
     if not _takes(probabilities, weight) or len(weight) < cpu.WHOLE_VOCAB:
         return cpu.expectation(probabilities, weight)
     rows, weight = probabilities.reshape(-1, len(weight)).contiguous(), weight.contiguous()  # [R,V], [V,D]
-    means, settled = rows.new_empty(len(rows), weight.shape[1]), torch.empty(len(rows), dtype=torch.bool)
+    means, settled = rows.new_empty(len(rows), weight.shape[1]), rows.new_empty(len(rows), dtype=torch.bool)
     dropped = cpu.DROPPED[rows.dtype]
     _call("settled_means", means, settled, rows, weight, *rows.shape, weight.shape[1], dropped, like=rows)
     others = (~settled).nonzero()[:, 0]
@@ -145,7 +145,10 @@ _SIGNATURES = {  # of the C functions, but for the number of threads and, where 
 
 
 def _call(name: str, *arguments: Tensor | float | None, like: Tensor | None = None) -> int:
-    """Call a C function; tensors go as addresses, whose elements are what `like` has."""
+    """Call a C function; tensors go as addresses, whose elements are what `like` has.
+
+    Of what it returns only 0 or -1 of those that take memory means something.
+    """
     plain = [argument.data_ptr() if isinstance(argument, Tensor) else argument for argument in arguments]
     last = () if like is None else (_BF16[like.dtype],)
     return _function(name, len(last))(*plain, torch.get_num_threads(), *last)
