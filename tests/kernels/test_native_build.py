@@ -42,6 +42,15 @@ def test_compiled_once_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_compiler
+def test_a_compiler_with_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    command = build._compiler()
+    assert command is not None
+    monkeypatch.setenv("CC", f"{command[0]} -g")
+    assert build._compiler() == [command[0], "-g"]
+    assert build.library.__wrapped__() is not None
+
+
+@needs_compiler
 def test_another_processor_gets_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
     build.library.__wrapped__()
     monkeypatch.setattr(build, "_processor", lambda: "flags: none")

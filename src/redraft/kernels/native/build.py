@@ -12,10 +12,12 @@ import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -39,7 +41,7 @@ def library() -> ctypes.CDLL | None:
 
 
 def _load() -> ctypes.CDLL | None:
-    compiler = shutil.which(os.environ.get("CC", "cc"))
+    compiler = _compiler()
     if compiler is None:
         _log.info("No C compiler: PyTorch's operations are used on the CPU.")
         return None
@@ -49,15 +51,23 @@ def _load() -> ctypes.CDLL | None:
     return ctypes.CDLL(str(file))
 
 
+def _compiler() -> list[str] | None:
+    """The command $CC, else GCC, whose calls of OpenMP PyTorch's runtime answers, else cc; by its full path."""
+    given = os.environ.get("CC")
+    commands = [shlex.split(given)] if given else [["gcc"], ["cc"]]
+    found = ([path, *options] for name, *options in commands if (path := shutil.which(name)))
+    return next(found, None)
+
+
 def cache_folder() -> Path:
     """Where compiled libraries stay: $XDG_CACHE_HOME/redraft/native, or the same under ~/.cache."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(base) / "redraft" / "native"
 
 
-def _key(compiler: str) -> str:
+def _key(compiler: Sequence[str]) -> str:
     """A name for what these sources come out as with this compiler, on this processor."""
-    digest = hashlib.sha256(repr((compiler, os.stat(compiler).st_mtime_ns, _FLAGS, _processor())).encode())
+    digest = hashlib.sha256(repr((compiler, os.stat(compiler[0]).st_mtime_ns, _FLAGS, _processor())).encode())
     for file in sorted(_FOLDER.glob("*.[ch]")):
         digest.update(file.read_bytes())
     return digest.hexdigest()[:24]
@@ -72,26 +82,21 @@ def _processor() -> str:
     return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
 
 
-def _compile(compiler: str, target: Path) -> None:
+def _compile(compiler: Sequence[str], target: Path) -> None:
     """Compile and link in a folder of its own; `target` appears in one step, whoever else does the same."""
     target.parent.mkdir(parents=True, exist_ok=True)
+    sources = sorted(_FOLDER.glob("*.c"))
+    objects = [f"{file.stem}.o" for file in sources]
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        for command in (
-            [compiler, *_FLAGS, "-c", *map(str, sorted(_FOLDER.glob("*.c")))],
-            [
-                compiler,
-                "-shared",
-                "-o",
-                target.name,
-                *(f"{file.stem}.o" for file in sorted(_FOLDER.glob("*.c"))),
-                "-lm",
-            ],
-        ):
-            subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True, timeout=_SECONDS)
+        for arguments in (*_FLAGS, "-c", *map(str, sources)), ("-shared", "-o", target.name, *objects, "-lm"):
+            subprocess.run(
+                [*compiler, *arguments], cwd=folder, check=True, capture_output=True, text=True, timeout=_SECONDS
+            )
         os.replace(Path(folder) / target.name, target)
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, subprocess.CalledProcessError):
-        return (error.stderr or "").strip().splitlines()[0] if error.stderr else f"{error.cmd[0]} failed"
+        lines = (error.stderr or "").strip().splitlines()
+        return lines[0] if lines else f"{error.cmd[0]} failed"
     return str(error)
