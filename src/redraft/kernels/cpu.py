@@ -96,7 +96,7 @@ def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tens
     return logits.view(*hidden.shape[:-1], -1)
 
 
-def products_by_parts(rows: Tensor, weight: Tensor, factor: float = 1.0) -> Tensor:
+def products_by_parts(rows: Tensor, weight: Tensor, factor: float) -> Tensor:
     """`factor` times rows [R,D] times the embedding [V,D], by P parts of the vocabulary: [P,R,V/P]."""
     parts = _parts(weight)
     left, right = rows.expand(parts, -1, -1), weight.unflatten(0, (parts, -1)).mT

@@ -13,6 +13,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from redraft.kernels.gluon.language import constant, descriptor, gl, gluon, hopper, use_gluon
+from redraft.kernels.gluon.ring import new_barriers
 from redraft.kernels.triton.expert_kernels import gelu_gate
 from redraft.kernels.triton.language import processors
 from redraft.kernels.triton.routing import Routing
@@ -67,11 +68,7 @@ def _new_ring(weight, DEPTH: gl.constexpr, STAGES: gl.constexpr, ARRIVALS: gl.co
     """Places for rows and for each warp group's weights, and barriers: full after ARRIVALS, free after both groups."""
     rows = gl.allocate_shared_memory(weight.dtype, [STAGES, 128, DEPTH], weight.layout)
     weights = gl.allocate_shared_memory(weight.dtype, [2 * STAGES, 128, DEPTH], weight.layout)
-    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
-    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
-    for i in gl.static_range(STAGES):
-        hopper.mbarrier.init(ready.index(i), count=ARRIVALS)
-        hopper.mbarrier.init(free.index(i), count=2)
+    ready, free = new_barriers(STAGES, ARRIVALS)
     return rows, weights, ready, free
 
 

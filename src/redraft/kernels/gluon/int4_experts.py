@@ -18,6 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from redraft.kernels.gluon.language import constant, descriptor, gl, gluon, hopper, use_gluon
+from redraft.kernels.gluon.ring import new_barriers
 from redraft.kernels.triton.expert_kernels import codes_to_e4m3, gelu_gate, high_half, low_half
 from redraft.kernels.triton.language import processors
 from redraft.kernels.triton.routing import Routing
@@ -105,11 +106,7 @@ def _new_ring(codes, LINES: gl.constexpr, STAGES: gl.constexpr, ARRIVALS: gl.con
     rows = gl.allocate_shared_memory(gl.float8e4nv, [2 * STAGES, FIRST, 64], ROWS)
     rest = gl.allocate_shared_memory(gl.float8e4nv, [2 * STAGES, LINES - FIRST, 64], ROWS)
     scales = gl.allocate_shared_memory(gl.int32, [STAGES, 256], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
-    free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
-    for i in gl.static_range(STAGES):
-        hopper.mbarrier.init(ready.index(i), count=ARRIVALS)
-        hopper.mbarrier.init(free.index(i), count=2)
+    ready, free = new_barriers(STAGES, ARRIVALS)
     return weights, rows, rest, scales, ready, free
 
 

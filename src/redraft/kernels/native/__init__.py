@@ -85,7 +85,7 @@ def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tens
     """See `eager.head`."""
     if not _takes(hidden, weight):
         return cpu.head(hidden, weight, cap, temperature)
-    products = cpu.products_by_parts(hidden.reshape(-1, hidden.shape[-1]), weight)  # [P,R,V/P]
+    products = cpu.products_by_parts(hidden.reshape(-1, hidden.shape[-1]), weight, 2 / cap)  # [P,R,V/P]
     parts, rows, columns = products.shape
     logits = hidden.new_empty(*hidden.shape[:-1], len(weight), dtype=torch.float32)
     _call("cap_logits", logits, products, parts, rows, columns, cap, temperature, like=products)

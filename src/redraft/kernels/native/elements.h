@@ -15,6 +15,9 @@
 #define INLINE static inline __attribute__((always_inline))
 #define EXPORT __attribute__((visibility("default")))
 
+/* A call of an inline function with a constant for the dtype, which comes last. */
+#define BY_DTYPE(function, ...) (bf16 ? function(__VA_ARGS__, 1) : function(__VA_ARGS__, 0))
+
 typedef int64_t integer;
 
 INLINE float as_float(uint32_t bits) {

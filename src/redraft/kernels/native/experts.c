@@ -211,10 +211,7 @@ EXPORT int redraft_experts(void *out, const void *x, const integer *chosen, cons
         .scratch = malloc(threads * TASK_ROWS * (width + inner) * 4),
     };
     int failed = !s.order || !s.starts || !s.tasks || !s.outputs || !s.scratch;
-    if (!failed && bf16)
-        compute(out, &l, &s, plan(&l, &s), threads, 1);
-    else if (!failed)
-        compute(out, &l, &s, plan(&l, &s), threads, 0);
+    if (!failed) BY_DTYPE(compute, out, &l, &s, plan(&l, &s), threads);
     free(s.order), free(s.starts), free(s.tasks), free(s.outputs), free(s.scratch);
     return -failed;
 }

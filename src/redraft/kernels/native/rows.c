@@ -25,10 +25,7 @@ INLINE void norm(void *out, const void *x, const void *weight, const void *resid
 /* out = residual + x / rms(x) * weight, all [rows, width]; without `weight` and `residual` where they are null. */
 EXPORT void redraft_norm(void *out, const void *x, const void *weight, const void *residual, integer rows,
                          integer width, float eps, int threads, int bf16) {
-    if (bf16)
-        norm(out, x, weight, residual, rows, width, eps, threads, 1);
-    else
-        norm(out, x, weight, residual, rows, width, eps, threads, 0);
+    BY_DTYPE(norm, out, x, weight, residual, rows, width, eps, threads);
 }
 
 INLINE void gates(void *out, const void *gate, const void *up, integer count, int threads, const int bf16) {
@@ -38,8 +35,5 @@ INLINE void gates(void *out, const void *gate, const void *up, integer count, in
 
 /* out = gelu(gate) * up, element by element. */
 EXPORT void redraft_gelu_gate(void *out, const void *gate, const void *up, integer count, int threads, int bf16) {
-    if (bf16)
-        gates(out, gate, up, count, threads, 1);
-    else
-        gates(out, gate, up, count, threads, 0);
+    BY_DTYPE(gates, out, gate, up, count, threads);
 }

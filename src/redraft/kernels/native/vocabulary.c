@@ -12,17 +12,14 @@ INLINE void cap_logits(float *logits, const void *products, integer parts, integ
         for (integer part = 0; part < parts; part++) {
             const void *line = at(products, (part * rows + row) * columns, bf16);
             float *to = logits + (row * parts + part) * columns;
-            for (integer i = 0; i < columns; i++) to[i] = least + scale * sigmoid(2.0f / cap * get(line, i, bf16));
+            for (integer i = 0; i < columns; i++) to[i] = least + scale * sigmoid(get(line, i, bf16));
         }
 }
 
-/* logits [rows, parts * columns] = cap tanh(x / cap) / temperature of products x [parts, rows, columns]. */
+/* logits [rows, parts * columns] = cap tanh(x / 2) / temperature of products x [parts, rows, columns]. */
 EXPORT void redraft_cap_logits(float *logits, const void *products, integer parts, integer rows, integer columns,
                                float cap, float temperature, int threads, int bf16) {
-    if (bf16)
-        cap_logits(logits, products, parts, rows, columns, cap, temperature, threads, 1);
-    else
-        cap_logits(logits, products, parts, rows, columns, cap, temperature, threads, 0);
+    BY_DTYPE(cap_logits, logits, products, parts, rows, columns, cap, temperature, threads);
 }
 
 /* The largest of x[0..count], and where the first such number stands. */
@@ -129,8 +126,5 @@ INLINE void settled_means(void *means, uint8_t *settled, const void *probabiliti
  * that at most MOST tokens explain but for a mass of `dropped`; `settled` says which these are. */
 EXPORT void redraft_settled_means(void *means, uint8_t *settled, const void *probabilities, const void *weight,
                                   integer rows, integer columns, integer width, float dropped, int threads, int bf16) {
-    if (bf16)
-        settled_means(means, settled, probabilities, weight, rows, columns, width, dropped, threads, 1);
-    else
-        settled_means(means, settled, probabilities, weight, rows, columns, width, dropped, threads, 0);
+    BY_DTYPE(settled_means, means, settled, probabilities, weight, rows, columns, width, dropped, threads);
 }
