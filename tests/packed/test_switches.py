@@ -51,5 +51,5 @@ def test_watching_sees_names_and_arguments_and_gives_the_result() -> None:
     assert seen == [("experts", (7, 4), {})]
 
 
-def test_beside_returns_both() -> None:
-    assert beside(torch.device("cpu"), lambda: 1, lambda: "two") == (1, "two")
+def test_beside_returns_all() -> None:
+    assert beside(torch.device("cpu"), lambda: None, lambda: 1, lambda: "two") == (None, 1, "two")

@@ -1,39 +1,40 @@
-"""Work beside work: a second CUDA stream for what does not depend on the main one.
+"""Work beside work: further CUDA streams for what does not depend on the main one.
 
-Inside a graph capture the two become parallel branches. On other devices everything runs in turn.
+Inside a graph capture they become parallel branches. On other devices everything runs in turn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cache
-from typing import TypeVar
+from typing import Any
 
 import torch
 
 from redraft.kernels import switches
 
-T = TypeVar("T")
-U = TypeVar("U")
-
 
 @cache
-def _side_stream(device: torch.device) -> torch.cuda.Stream:
+def _side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def beside(device: torch.device, work: Callable[[], T], other: Callable[[], U]) -> tuple[T, U]:
-    """Results of both functions, computed at the same time on CUDA; `work` runs on the side stream.
+def beside(device: torch.device, *works: Callable[[], Any]) -> tuple[Any, ...]:
+    """The functions' results, computed at the same time on CUDA; the last one runs on the main stream.
 
-    Both may read what was computed before, and what they return may be read by what comes after. A benchmark that
+    All may read what was computed before, and what they return may be read by what comes after. A benchmark that
     watches operations gets them one after the other.
     """
     if device.type != "cuda" or switches.watched():
-        return work(), other()
-    main, side = torch.cuda.current_stream(device), _side_stream(device)
-    side.wait_stream(main)
-    with torch.cuda.stream(side):
-        done = work()
-    also = other()
-    main.wait_stream(side)
-    return done, also
+        return tuple(work() for work in works)
+    main = torch.cuda.current_stream(device)
+    sides = [_side_stream(device, number) for number in range(len(works) - 1)]
+    results = []
+    for side, work in zip(sides, works, strict=False):
+        side.wait_stream(main)
+        with torch.cuda.stream(side):
+            results.append(work())
+    results.append(works[-1]())
+    for side in sides:
+        main.wait_stream(side)
+    return tuple(results)

@@ -6,6 +6,8 @@ row-wise scaled product and `linear_kernel` the tables name.
 
 from __future__ import annotations
 
+import os
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -19,6 +21,10 @@ from redraft.kernels.triton.language import cdiv, jit, next_power_of_2, tl, use_
 from redraft.kernels.triton.quantize import quantize_rows_eager
 
 Rows = Tensor | Rows8
+
+# Read at a process' first product of this library. With a workspace it takes kernels that share out their tiles by a
+# counter, which something has to clear before every launch: 3 to 9 us each, for kernels that are no faster.
+os.environ.setdefault("CUBLASLT_WORKSPACE_SIZE", "0")
 
 
 def linear(x: Rows, weight: Packed, out: Tensor | None = None, dtype: torch.dtype = torch.bfloat16) -> Tensor:

@@ -134,8 +134,9 @@ def finish_layer(
     x, mlp_in, experts_in, router_in = call(
         "after_attention", after_attention, x, out, layer.after_attention, eps, fp8=takes_fp8(layer.gate_up)
     )
-    dense, sparse = beside(
+    _, dense, sparse = beside(
         x.device,
+        partial(prefetch, layer.experts.gate_up, PREFETCH_BYTES),  # for when the router has chosen
         partial(_dense, layer, mlp_in, dtype),
         partial(_experts, model, layer, router_in, experts_in, lengths),
     )
@@ -144,9 +145,7 @@ def finish_layer(
 
 
 def _dense(layer: PackedLayer, mlp_in: Rows, dtype: torch.dtype) -> Tensor:
-    """The dense MLP's output [R,D]; before it, ask for the experts that come first once the router has chosen."""
-    if PREFETCH_BYTES:
-        prefetch(layer.experts.gate_up, PREFETCH_BYTES)
+    """The dense MLP's output [R,D]."""
     return product("mlp_linear", call("gated_linear", gated_linear, mlp_in, layer.gate_up), layer.down, dtype)
 
 
