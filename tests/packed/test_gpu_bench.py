@@ -1,15 +1,18 @@
 """The GPU benchmarks as far as a machine without a GPU goes: floors, files, the board, and what they refuse."""
 
 import json
+import time
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from redraft.bench import kernels
+from redraft.bench.clock import ClockWatch
 from redraft.bench.gpu import require_gpu
 from redraft.bench.random_weights import STD, random_source
 from redraft.bench.results import write_results
@@ -155,9 +158,10 @@ def test_a_step_is_told_in_words_and_json(
 ) -> None:
     parts = (PartTime(name="experts", ms=6.0, floor_ms=5.0, operations={"experts": 6.0}),)
     memory = {"weights": 26.1, "peak": 27.0, "process": 28.0, "sampler": 0.5}
+    clock = {"clock_mhz": 1560.0, "power_watts": 698.4, "power_limit_watts": 700.0} if fused else {}
     result = StepResult(
         case=StepCase(batch=1, context=1024, steps=12), quantization="fp8", dtype="bfloat16",
-        engine_ms=(10.5, 10.0, 11.0), graph_ms=(10.0,), fused_ms=fused, parts=parts, floor_ms=7.0,
+        engine_ms=(10.5, 10.0, 11.0), graph_ms=(10.0,), fused_ms=fused, parts=parts, floor_ms=7.0, clock=clock,
         distinct_experts=128.0, memory=memory, canvas_length=255,
     )  # fmt: skip
     found = json.loads(json.dumps(result.to_dict()))
@@ -168,6 +172,29 @@ def test_a_step_is_told_in_words_and_json(
     shown = capsys.readouterr().out
     assert "10.50 ms per forward" in shown
     assert ("commit fused" in shown) == (fused is not None)
+    assert ("1560 MHz at 698 of 700 W" in shown) == (found.get("clock_mhz") == 1560)
+
+
+NVIDIA_SMI = """#!/bin/sh
+case "$*" in *--id=GPU-7f*--query-gpu=clocks.sm,power.draw,*) ;; *) exit 1;; esac
+echo "1500, 690.5, 700.00"; echo "1400, 710.5, 700.00"; echo "[N/A], 1, 1"; echo "1600, 700.5, 700.00"
+exec sleep 60
+"""
+
+
+def test_the_clock_is_watched_by_the_drivers_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text(NVIDIA_SMI)
+    program.chmod(0o755)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="7f"))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with ClockWatch(torch.device("cuda:0")) as watch:
+        time.sleep(0.5)
+    assert watch.medians == {"clock_mhz": 1500.0, "power_watts": 700.5, "power_limit_watts": 700.0}
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    with ClockWatch(torch.device("cuda:0")) as watch:
+        pass
+    assert watch.medians == {}
 
 
 def test_more_canvases_than_a_graph_holds_are_refused() -> None:

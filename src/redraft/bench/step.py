@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from redraft.bench.clock import ClockWatch
 from redraft.bench.cpu import spread
 from redraft.bench.gpu import device_facts, free_cached_memory, milliseconds, versions
 from redraft.bench.roofline import Ceilings, Component, floor_ms, step_components
@@ -88,6 +89,7 @@ class StepResult:
     """One case's figures, in milliseconds per forward of the whole batch.
 
     engine_ms  with the host, of every repetition; graph_ms without
+    clock      the card's clock and power meanwhile, as `bench.clock` names them
     fused_ms   the graph of all commits with first steps; None where no graph holds so many segments
     """
 
@@ -96,6 +98,7 @@ class StepResult:
     dtype: str
     engine_ms: tuple[float, ...]
     graph_ms: tuple[float, ...]
+    clock: dict[str, float]
     fused_ms: float | None
     parts: tuple[PartTime, ...]
     floor_ms: float
@@ -114,6 +117,7 @@ class StepResult:
             "ms_per_forward": self.ms,
             "ms_per_forward_spread": spread(list(self.engine_ms)),
             "graph_ms": spread(list(self.graph_ms)),
+            **self.clock,
             "fused_commit_ms": fused and round(fused, 3),
             "floor_ms": round(self.floor_ms, 3),
             "percent_of_floor": round(100 * self.floor_ms / self.ms, 1),
@@ -162,7 +166,8 @@ def _measure(model: PackedTransformer, case: StepCase, ceilings: Ceilings) -> St
     torch.cuda.reset_peak_memory_stats(model.device)
     board = Board(model, case)
     board.prefill()
-    engine = [board.engine_ms() for _ in range(case.repeats + 1)][1:]
+    with ClockWatch(model.device) as watch:
+        engine = [board.engine_ms() for _ in range(case.repeats + 1)][1:]
     memory = _memory(model) | {"sampler": sampler}  # before anything runs outside a graph
     graph = [board.graph_ms(board.steps_at(1)) for _ in range(case.repeats)]
     times, routings = operation_times(board)
@@ -179,6 +184,7 @@ def _measure(model: PackedTransformer, case: StepCase, ceilings: Ceilings) -> St
         dtype=str(packed.dtype).removeprefix("torch."),
         engine_ms=tuple(engine),
         graph_ms=tuple(graph),
+        clock=watch.medians,
         fused_ms=board.fused_ms(),
         parts=_parts(times, components, ceilings),
         floor_ms=floor_ms(components, ceilings),

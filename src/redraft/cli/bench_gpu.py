@@ -194,13 +194,17 @@ def _print(model: str, result: StepResult) -> None:
         table.add_row(part.name, f"{part.ms:.3f}", f"{part.floor_ms:.3f}" if part.floor_ms else "", share)
     spread, graph = found["ms_per_forward_spread"], found["graph_ms"]
     fused = found["tokens_per_second_fused_commit"]
+    clock = ""
+    if result.clock:
+        clock = "\n{clock_mhz:.0f} MHz at {power_watts:.0f} of {power_limit_watts:.0f} W".format_map(result.clock)
     console.print(
         f"\n{model} {result.quantization or 'bf16'}, {result.case.batch} canvases behind {result.case.context} tokens: "
         f"{result.ms:.2f} ms per forward ({spread['min']:.2f} to {spread['max']:.2f}; graph {graph['median']:.2f}), "
         f"floor {result.floor_ms:.2f} ms ({found['percent_of_floor']:.0f} %)\n"
         f"{found['distinct_experts']} experts touched per layer; {found['tokens_per_second']:.0f} tokens/s at "
         f"{result.case.steps} steps + commit, {f'{fused:.0f} with the commit fused, ' if fused else ''}"
-        f"{found['tokens_per_second_published']:.0f} at 19.7 tokens per forward; {found['memory_gb']} GB",
+        f"{found['tokens_per_second_published']:.0f} at 19.7 tokens per forward; {found['memory_gb']} GB"
+        f"{clock}",
         markup=False,
     )
     console.print(table)

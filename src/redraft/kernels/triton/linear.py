@@ -104,7 +104,7 @@ def gated_linear(x: Rows, weight: Packed) -> Rows:
         values, scale = both.new_empty(rows, inner), None
     else:
         values, scale = x.values.new_empty(rows, inner), x.scale.new_empty(rows, 1)
-    gate_rows_kernel[rows,](both, values, scale, INNER=inner, PADDED=next_power_of_2(inner), num_warps=4)
+    gate_rows_kernel[rows,](both, values, scale, INNER=inner, PADDED=next_power_of_2(inner), num_warps=2)
     return values if scale is None else Rows8(values, scale)
 
 
