@@ -56,7 +56,7 @@ def test_products_over_experts_use_hopper_s_instructions(weights: str, rows: int
         ["_gate_kernel", "_down_kernel"] if by_gluon else ["gate_kernel", "down_kernel"]
     )
     for kernel in found:  # beside its sums a tile of INT4 weights keeps a few numbers that its loop does not need
-        assert kernel.spilled <= (128 if by_gluon and weights == "int4" else 0), kernel.name
+        assert kernel.spilled <= (64 if by_gluon and weights == "int4" else 0), kernel.name
         assert kernel.shared <= SHARED_MEMORY
     for product in products:
         assert (BF16_PRODUCT if weights == "plain" else FP8_PRODUCT) in product.ptx
@@ -70,15 +70,15 @@ def test_int4_codes_reach_the_product_in_registers() -> None:
     assert not any("st.shared" in part for part in loop[1:-1])
 
 
-@pytest.mark.parametrize("rows", [512, 1024])
-def test_int4_products_in_gluon_run_beside_the_scaling_of_others(rows: int) -> None:
+@pytest.mark.parametrize(("rows", "products"), [(512, 1), (1024, 1 + 2)])  # tiles of 64 rows; of 64, or 64 and 16
+def test_int4_products_in_gluon_run_beside_the_scaling_of_others(rows: int, products: int) -> None:
     layer = PackedExperts(packed("int4", 2 * INNER, WIDTH), packed("int4", WIDTH, INNER))
     with caught_launches(GPUTarget("cuda", 90, 32)) as found:
         experts.experts(rows_for("int4", rows, WIDTH), routed(rows, "int4"), layer)
     for name, blocks in ("_gate_kernel", 2), ("_down_kernel", 3):  # of 64 inputs, in the loop and behind it
         ptx = only(found, name).ptx
         jobs = 2 * 2 * blocks  # of either group of warps
-        assert ptx.count("wgmma.mma_async") == jobs * (1 + 2) * 2  # tiles of 64 rows, of 64 and 16; twice 32 inputs
+        assert ptx.count("wgmma.mma_async") == jobs * products * 2  # twice 32 inputs
         assert ptx.count("wgmma.wait_group.sync.aligned 1") > ptx.count("wgmma.wait_group.sync.aligned 0")
 
 
@@ -91,7 +91,7 @@ def test_every_group_of_warps_remembers_its_place_in_the_ring(weights: str, inne
         experts.experts(rows_for(weights, 1024, WIDTH), routed(1024, weights), layer)
     for name in "_gate_kernel", "_down_kernel":
         walks = re.findall(r"scf\.for %index.*", only(found, name).ir)
-        assert len(walks) == 3
+        assert len(walks) == (4 if weights == "int4" and name == "_gate_kernel" else 3)
         assert all("iter_args(%number" in walk for walk in walks)
 
 

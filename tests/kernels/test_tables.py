@@ -12,3 +12,12 @@ def test_every_mean_has_a_plan_and_tiles_grow_with_it(weights: str) -> None:
     assert heights == sorted(heights)
     assert all(2816 % plan.down.columns == 0 and 704 % plan.gate.columns == 0 for plan in plans)
     assert all(plan.gate.small < plan.block_rows and plan.down.small < plan.block_rows for plan in plans)
+
+
+@pytest.mark.parametrize("weights", ["plain", "fp8", "int4"])
+def test_tiles_of_kernels_for_hopper_grow_with_the_mean(weights: str) -> None:
+    heights = [tables.gluon_rows(weights, mean) for mean in (16, 32, 48, 64, 512)]
+    assert heights[0] is None
+    found = [rows for rows in heights if rows is not None]
+    assert found == sorted(found)
+    assert heights[2:] == found[-3:]

@@ -14,12 +14,10 @@ from torch import Tensor
 
 from redraft.kernels.gluon.language import constant, descriptor, gl, gluon, hopper, use_gluon
 from redraft.kernels.gluon.ring import new_barriers
+from redraft.kernels.gluon.walk import gate_place, gate_tiles
 from redraft.kernels.triton.expert_kernels import gelu_gate
 from redraft.kernels.triton.language import processors
 from redraft.kernels.triton.routing import Routing
-
-BLOCK_ROWS = 128
-"""The most rows of one expert in a tile."""
 
 STAGES = 4
 """Steps along the inputs whose rows and weights lie in shared memory: 128 bytes of 128 rows and of 256 weight rows."""
@@ -119,7 +117,7 @@ def _gate_kernel(
 ):  # fmt: skip
     """hidden = gelu(gate x) * up x. A tile's weights are 128 columns' gates and ups; the last may have 64 only."""
     ring = _new_ring(weight, DEPTH, STAGES, 129)  # 128 threads that copy rows, and the bulk copies
-    walk = (tiles, gl.load(counts) * ((INNER + 127) // 128))
+    walk = (tiles, gl.load(counts))
     given = (order, x_scale, weight_scale, out)
     gl.warp_specialize([
         (_gate_columns, (ring, walk, given, 0, D, INNER, TOP_K, DEPTH, STAGES)),
@@ -135,14 +133,11 @@ def _gate_copy(
 ):  # fmt: skip
     """Gather the tile's tokens, 16 bytes a thread, and copy the weights in bulk."""
     rows, weights, ready, free = ring
-    tiles, total = walk
-    COLUMNS: gl.constexpr = (INNER + 127) // 128
     GATHER: gl.constexpr = gl.BlockedLayout([1, DEPTH // 8], [4, 8], [4, 1], [1, 0])
     depth = gl.arange(0, DEPTH, gl.SliceLayout(0, GATHER))[None]
     number = 0
-    for index in range(gl.program_id(0), total, gl.num_programs(0)):
-        expert, start, end = _tile(tiles, index, COLUMNS)
-        first = index % COLUMNS * 128
+    for index in range(gl.program_id(0), gate_tiles(walk, INNER), gl.num_programs(0)):
+        expert, start, end, first = gate_place(walk, index, INNER)
         line = start + gl.arange(0, 128, gl.SliceLayout(1, GATHER))
         token = gl.load(order + line, mask=line < end, other=0) // TOP_K
         source, live = x + token[:, None].to(gl.int64) * D + depth, (line < end)[:, None]
@@ -170,30 +165,28 @@ def _gate_columns(
     DEPTH: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """One warp group's 64 columns of every tile."""
-    tiles, total = walk
     _order, _x_scale, weight_scale, _out = given
-    COLUMNS: gl.constexpr = (INNER + 127) // 128
     number = 0
-    for index in range(gl.program_id(0), total, gl.num_programs(0)):
-        where = _tile(tiles, index, COLUMNS)
-        first = index % COLUMNS * 128 + HALF * 64
-        if first >= INNER:
+    for index in range(gl.program_id(0), gate_tiles(walk, INNER), gl.num_programs(0)):
+        where = gate_place(walk, index, INNER)
+        if where[3] + HALF * 64 >= INNER:
             _pass_over(ring, number, D // DEPTH, STAGES)
         elif weight_scale is not None and where[2] - where[1] <= 64:  # for bf16 this is slower
-            _gate_tile(ring, number, given, where, first, HALF, 64, D, INNER, TOP_K, DEPTH, STAGES)
+            _gate_tile(ring, number, given, where, HALF, 64, D, INNER, TOP_K, DEPTH, STAGES)
         else:
-            _gate_tile(ring, number, given, where, first, HALF, 128, D, INNER, TOP_K, DEPTH, STAGES)
+            _gate_tile(ring, number, given, where, HALF, 128, D, INNER, TOP_K, DEPTH, STAGES)
         number += D // DEPTH
 
 
 @gluon
 def _gate_tile(
-    ring, number, given, where, first, HALF: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr,
+    ring, number, given, where, HALF: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr,
     TOP_K: gl.constexpr, DEPTH: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """At most ROWS rows of a tile; their scales are on their way during the product."""
     order, x_scale, weight_scale, out = given
-    expert, start, end = where
+    expert, start, end, first = where
+    first += HALF * 64
     SUMS: gl.constexpr = _sums(ring[0].dtype)
     if weight_scale is not None:
         line = start + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))
@@ -209,7 +202,8 @@ def _gate_tile(
     hidden = gl.convert_layout(gelu_gate(gates, ups).to(out.dtype.element_ty), WIDE)
     column = first + gl.arange(0, 64, gl.SliceLayout(0, WIDE))
     line = start + gl.arange(0, ROWS, gl.SliceLayout(1, WIDE))
-    gl.store(out + line[:, None].to(gl.int64) * INNER + column[None], hidden, mask=(line < end)[:, None])
+    place = out + line[:, None].to(gl.int64) * INNER + column[None]
+    gl.store(place, hidden, mask=(line < end)[:, None], eviction_policy="evict_last")  # the next launches read it
 
 
 @gluon

@@ -37,15 +37,21 @@ def block_rows(x: Rows, top_k: int, gate_up: Packed) -> int:
     """
     values, _ = values_and_scale(x)
     experts, both, width = gate_up.shape
-    mean, weights = len(values) * top_k / experts, format_of(gate_up)
-    kernels = _in_gluon(values, gate_up, width, both // 2)
-    if kernels is not None and mean > tables.GLUON_MEAN[weights]:
-        return kernels.BLOCK_ROWS
-    return tables.plan(weights, mean).block_rows
+    mean = len(values) * top_k / experts
+    rows = tables.gluon_rows(format_of(gate_up), mean)
+    if rows is not None and _gluon_kernels(values, gate_up, width, both // 2) is not None:
+        return rows
+    return tables.plan(format_of(gate_up), mean).block_rows
 
 
-def _in_gluon(x: Tensor, weight: Packed, width: int, inner: int) -> Any:
-    """The kernels of `kernels.gluon` to which rows x can go with a weight of experts, or None."""
+def _in_gluon(x: Tensor, weight: Packed, routing: Routing, width: int, inner: int) -> Any:
+    """The kernels of `kernels.gluon` for rows x with a weight of experts if `block_rows` has chosen them, or None."""
+    rows = tables.gluon_rows(format_of(weight), len(routing.order) / weight.shape[0])
+    return _gluon_kernels(x, weight, width, inner) if rows == routing.block_rows else None
+
+
+def _gluon_kernels(x: Tensor, weight: Packed, width: int, inner: int) -> Any:
+    """The kernels of `kernels.gluon` that can take rows x with a weight of experts, or None."""
     if isinstance(weight, PackedInt4):
         return gluon_int4 if gluon_int4.fits(x, width, inner, weight.group) else None
     return gluon if gluon.fits(x, width, inner) else None
@@ -77,8 +83,8 @@ def gate(x: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = torch.b
     total, inner = len(routing.order), both // 2
     values, x_scale = values_and_scale(x)
     out = values.new_empty(total, inner, dtype=values.dtype if x_scale is None else dtype)
-    kernels = _in_gluon(values, weight, width, inner)
-    if kernels is not None and routing.block_rows == kernels.BLOCK_ROWS:
+    kernels = _in_gluon(values, weight, routing, width, inner)
+    if kernels is not None:
         kernels.gate(values, x_scale, *_matrix(weight), routing, out)
         return out if x_scale is None else quantize_rows(out)
     tile = _plan(routing, weight).gate
@@ -101,8 +107,8 @@ def down(hidden: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = to
     out = torch.empty(
         *routing.index.shape, width, dtype=dtype if scale is not None else values.dtype, device=values.device
     )
-    kernels = _in_gluon(values, weight, width, inner)
-    if kernels is not None and routing.block_rows == kernels.BLOCK_ROWS:
+    kernels = _in_gluon(values, weight, routing, width, inner)
+    if kernels is not None:
         kernels.down(values, scale, *_matrix(weight), routing, out)
         return out
     tile = _plan(routing, weight).down

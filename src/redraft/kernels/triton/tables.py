@@ -116,8 +116,16 @@ PLANS = {
 """By format, in the order of rising means. All fit the 99 KiB of shared memory that a program has on smaller cards."""
 
 
-GLUON_MEAN = {"plain": 40, "fp8": 40, "int4": 24}
-"""By format: experts that get more rows than this on average go to `kernels.gluon`, where they can (Hopper)."""
+GLUON_ROWS = {"plain": ((40, 128),), "fp8": ((40, 128),), "int4": ((24, 64), (40, 80))}
+"""By format: a mean, and the most rows of a tile in `kernels.gluon` for experts that get more than that on average.
+
+These are for Hopper. Up to the first mean the plans above are as fast or faster.
+"""
+
+
+def gluon_rows(weights: str, mean: float) -> int | None:
+    """The most rows of a tile in `kernels.gluon` for weights in a format and a mean number of rows, where it pays."""
+    return next((rows for least, rows in reversed(GLUON_ROWS[weights]) if mean > least), None)
 
 
 def plan(weights: str, mean: float) -> Plan:
