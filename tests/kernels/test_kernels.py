@@ -214,6 +214,58 @@ def in_c(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(cpu, name, None)
 
 
+LARGE = 1 << 20
+"""Weights of so many numbers are shared among more rows (linear.c)."""
+
+
+@pytest.mark.usefixtures("in_c")
+@pytest.mark.parametrize(
+    ("columns", "depth"), [(1, 1), (7, 33), (16, 384), (100, 65), (513, 30), (LARGE // 64 + 5, 64)]
+)
+@pytest.mark.parametrize("count", [1, 5, 16, 33, 130, 300])
+def test_linear_in_c(threads: int, count: int, columns: int, depth: int) -> None:
+    x, weight = normal(count, depth).float(), normal(columns, depth, seed=1).float()
+    ours = native.linear(x, weight)
+    assert_as_exact_as_eager("linear", "native", torch.float32, x, weight)
+    for rows in ([count - 1], list(range(count // 3, count))):
+        assert torch.equal(native.linear(x[rows], weight), ours[rows])
+    logits = native.head(x, weight, 5.0, 0.4)
+    assert_as_exact_as_eager("head", "native", torch.float32, x, weight, 5.0, 0.4)
+    for rows in ([count - 1], list(range(count // 3, count))):
+        assert torch.equal(native.head(x[rows], weight, 5.0, 0.4), logits[rows])
+
+
+@pytest.mark.usefixtures("in_c")
+def test_linear_in_c_takes_any_shape_and_stride() -> None:
+    x, weight = normal(40, 3, 64).float(), normal(50, 64, seed=1).float()
+    expected = native.linear(x, weight)
+    assert expected.shape == (40, 3, 50)
+    assert torch.equal(native.linear(x.mT.contiguous().mT, weight.T.contiguous().T), expected)
+    assert torch.equal(native.linear(x[7, 1], weight), expected[7, 1])
+    assert native.linear(x[:0], weight).shape == (0, 3, 50)
+    assert native.linear(x, weight[:0]).shape == (40, 3, 0)
+    assert not native.linear(x[..., :0], weight[:, :0]).any()
+
+
+@pytest.mark.usefixtures("in_c")
+def test_a_row_of_nothing_spoils_no_other() -> None:
+    x, weight = normal(40, 64).float(), normal(50, 64, seed=1).float()
+    expected = native.linear(x, weight)
+    x[3] = torch.nan
+    ours = native.linear(x, weight)
+    assert ours[3].isnan().all()
+    assert torch.equal(ours[4:], expected[4:])
+
+
+def test_linear_in_bf16_and_with_gradients_is_pytorchs() -> None:
+    x, weight = normal(20, 64).bfloat16(), normal(50, 64, seed=1).bfloat16()
+    assert torch.equal(kernels.linear(x, weight), eager.linear(x, weight))
+    with torch.enable_grad():
+        leaf = weight.float().requires_grad_()
+        kernels.linear(x.float(), leaf).sum().backward()
+    assert leaf.grad is not None
+
+
 @pytest.mark.usefixtures("in_c")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("count", [1, 16, 150])

@@ -46,8 +46,14 @@ def test_a_compiler_with_options(monkeypatch: pytest.MonkeyPatch) -> None:
     command = build._compiler()
     assert command is not None
     monkeypatch.setenv("CC", f"{command[0]} -g")
-    assert build._compiler() == [command[0], "-g"]
+    assert build._compiler() == [command[0], "-g", "-march=native"]
     assert build.library.__wrapped__() is not None
+
+
+def test_options_may_name_another_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = fake_compiler(tmp_path, "exit 0")
+    monkeypatch.setenv("CC", f"{compiler} -march=x86-64-v3")
+    assert build._compiler() == [str(compiler), "-march=x86-64-v3"]
 
 
 @needs_compiler

@@ -23,6 +23,7 @@ TABLE: dict[str, dict[str, Callable[..., Any]]] = {
     "rms_norms": {"eager": eager.rms_norms, "cpu": cpu.rms_norms, "native": native.rms_norms},
     "add_norm": {"eager": eager.add_norm, "cpu": cpu.add_norm, "native": native.add_norm},
     "gelu_gate": {"eager": eager.gelu_gate, "cpu": cpu.gelu_gate, "native": native.gelu_gate},
+    "linear": {"eager": eager.linear, "native": native.linear},  # PyTorch's own is the best that `cpu` could do
     "head": {"eager": eager.head, "cpu": cpu.head, "native": native.head},
     "distribution": {
         "eager": eager.distribution,
@@ -107,6 +108,11 @@ def add_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> Tensor:
 def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
     """See `eager.gelu_gate`."""
     return _call("gelu_gate", _backend(gate), gate, up)
+
+
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """See `eager.linear`."""
+    return _call("linear", _backend(x), x, weight)
 
 
 def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tensor:

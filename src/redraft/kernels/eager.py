@@ -37,6 +37,11 @@ def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
     return F.gelu(gate, approximate="tanh") * up
 
 
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """x [...,I] times a weight [O,I]: [...,O]."""
+    return F.linear(x, weight)
+
+
 def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tensor:
     """hidden [...,D] times the tied embedding [V,D], soft-capped to +-cap and over temperature, in fp32: [...,V]."""
     return (F.linear(hidden, weight).float() / cap).tanh() * cap / temperature

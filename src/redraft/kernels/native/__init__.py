@@ -6,18 +6,19 @@ One call instead of many small ones, each row computed by itself: what a row com
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable, Sequence
 from functools import cache
 
 import torch
 from torch import Tensor
 
-from redraft.kernels import cpu
+from redraft.kernels import cpu, eager
 from redraft.kernels.native.build import library
 
 __all__ = [
-    "add_norm", "available", "distribution", "expectation", "experts", "gelu_gate", "head", "rms_norm", "rms_norms",
-    "soft_probabilities",
+    "add_norm", "available", "distribution", "expectation", "experts", "gelu_gate", "head", "linear", "rms_norm",
+    "rms_norms", "soft_probabilities",
 ]  # fmt: skip
 
 _BF16 = {torch.float32: 0, torch.bfloat16: 1}
@@ -81,10 +82,28 @@ def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Tensor, down: Ten
     return out
 
 
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """See `eager.linear`; in bf16 the library's products are as fast."""
+    if x.dtype != torch.float32 or weight.dtype != torch.float32:
+        return eager.linear(x, weight)
+    return _linear("linear", x, weight)
+
+
+def _linear(name: str, x: Tensor, weight: Tensor, *settings: float) -> Tensor:
+    x, weight, (columns, depth) = x.contiguous(), weight.contiguous(), weight.shape
+    out = x.new_empty(*x.shape[:-1], columns)
+    rows = math.prod(x.shape[:-1])
+    if _call(name, out, x, weight, rows, columns, depth, *settings):
+        raise MemoryError(f"no memory for the product of {rows} rows")
+    return out
+
+
 def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tensor:
     """See `eager.head`."""
     if not _takes(hidden, weight):
         return cpu.head(hidden, weight, cap, temperature)
+    if hidden.dtype == torch.float32:
+        return _linear("head", hidden, weight, cap, temperature)
     products = cpu.products_by_parts(hidden.reshape(-1, hidden.shape[-1]), weight, 2 / cap)  # [P,R,V/P]
     parts, rows, columns = products.shape
     logits = hidden.new_empty(*hidden.shape[:-1], len(weight), dtype=torch.float32)
@@ -137,6 +156,8 @@ _SIGNATURES = {  # of the C functions, but for the number of threads and, where 
     "norm": "ppppnnf",
     "gelu_gate": "pppn",
     "experts": "ppppppnnnnn",
+    "linear": "pppnnn",
+    "head": "pppnnnff",
     "cap_logits": "ppnnnff",
     "distribution": "ppppnn",
     "soft_probabilities": "ppnn",

@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 
 _FOLDER = Path(__file__).parent
-_FLAGS = ("-O3", "-march=native", "-std=gnu11", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno",
+_FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno",
           "-fno-trapping-math")  # fmt: skip
 _SECONDS = 120
 _log = logging.getLogger(__name__)
@@ -52,11 +52,17 @@ def _load() -> ctypes.CDLL | None:
 
 
 def _compiler() -> list[str] | None:
-    """The command $CC, else GCC, whose calls of OpenMP PyTorch's runtime answers, else cc; by its full path."""
+    """The command $CC, else GCC, whose calls of OpenMP PyTorch's runtime answers, else cc; by its full path.
+
+    It compiles for this processor unless its options name another.
+    """
     given = os.environ.get("CC")
     commands = [shlex.split(given)] if given else [["gcc"], ["cc"]]
     found = ([path, *options] for name, *options in commands if (path := shutil.which(name)))
-    return next(found, None)
+    command = next(found, None)
+    if command is not None and not any(option.startswith("-march=") for option in command):
+        command.append("-march=native")
+    return command
 
 
 def cache_folder() -> Path:

@@ -13,6 +13,7 @@ from redraft.model.accounting import bytes_in, text_parts
 from redraft.model.adapters import Adapter, merge, with_adapter
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
+from redraft.model.linear import through_kernels
 from redraft.model.packed.build import check_format, pack, repack
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.placement import resolve_device, resolve_dtype
@@ -122,6 +123,8 @@ def _packs_on_gpu(folder: Path, device: torch.device, dtype: str | torch.dtype, 
 
 def _plain(folder: Path, device: torch.device, dtype: str | torch.dtype, adapter: Adapter | None) -> Transformer:
     transformer = load_model(folder, device, dtype)
+    if device.type == "cpu":
+        through_kernels(transformer)
     if adapter is not None:
         merge(transformer, adapter)
     return transformer
