@@ -166,7 +166,7 @@ def masks(count: int, keys: int) -> dict[str, Tensor | None]:
     return {"none": None, "causal": causal[None, None], "sliding": (causal & (key > query - 5))[None, None]}
 
 
-@pytest.mark.parametrize("backend", ["cpu", "cuda"])  # the second also runs on a CPU
+@pytest.mark.parametrize("backend", [*BACKENDS, "cuda"])  # the last also runs on a CPU
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("groups", [1, 2, 6])
 @pytest.mark.parametrize("mask", ["none", "causal", "sliding"])
@@ -176,9 +176,10 @@ def test_attention(backend: str, dtype: torch.dtype, groups: int, mask: str) -> 
     assert_as_exact_as_eager("attention", backend, dtype, 0.4 * q, 0.4 * k, v, masks(19, 40)[mask])
 
 
-def test_attention_of_transposed_views() -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_attention_of_transposed_views(backend: str) -> None:
     q, k, v = (normal(1, 9, heads, 16, seed=heads).transpose(1, 2) for heads in (4, 2, 2))
-    assert_as_exact_as_eager("attention", "cpu", torch.float32, q, k, v, None)
+    assert_as_exact_as_eager("attention", backend, torch.float32, q, k, v, None)
 
 
 CHOICES: dict[str, Callable[[int], Tensor]] = {
@@ -245,6 +246,21 @@ def test_linear_in_c_takes_any_shape_and_stride() -> None:
     assert native.linear(x[:0], weight).shape == (0, 3, 50)
     assert native.linear(x, weight[:0]).shape == (40, 3, 0)
     assert not native.linear(x[..., :0], weight[:, :0]).any()
+
+
+@pytest.mark.usefixtures("in_c")
+@pytest.mark.parametrize(("heads", "groups"), [(1, 1), (6, 2), (3, 1)])
+@pytest.mark.parametrize(("count", "keys", "dim"), [(1, 1, 1), (5, 30, 6), (33, 33, 64), (128, 299, 64), (70, 7, 130)])
+def test_attention_in_c(threads: int, heads: int, groups: int, count: int, keys: int, dim: int) -> None:
+    q, k, v = normal(2, count, heads, dim).transpose(1, 2), *(normal(2, groups, keys, dim, seed=s) for s in (1, 2))
+    assert_as_exact_as_eager("attention", "native", torch.float32, q / dim**0.5, k, v, None)
+    q, k, v = (9 * q).float(), k.float(), v.float()  # and with sharp weights
+    ours = native.attention(q, k, v, None)
+    torch.testing.assert_close(
+        ours, eager.attention(q.double(), k.double(), v.double(), None).float(), rtol=1e-3, atol=1e-3
+    )
+    for rows in ([count - 1], list(range(count // 3, count))):
+        assert torch.equal(native.attention(q[1:, :, rows], k[1:], v[1:], None), ours[1:, rows])
 
 
 @pytest.mark.usefixtures("in_c")

@@ -17,8 +17,8 @@ from redraft.kernels import cpu, eager
 from redraft.kernels.native.build import library
 
 __all__ = [
-    "add_norm", "available", "distribution", "expectation", "experts", "gelu_gate", "head", "linear", "rms_norm",
-    "rms_norms", "soft_probabilities",
+    "add_norm", "attention", "available", "distribution", "expectation", "experts", "gelu_gate", "head", "linear",
+    "rms_norm", "rms_norms", "soft_probabilities",
 ]  # fmt: skip
 
 _BF16 = {torch.float32: 0, torch.bfloat16: 1}
@@ -66,6 +66,20 @@ def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
     gate, up = gate.contiguous(), up.contiguous()
     out = torch.empty_like(gate)
     _call("gelu_gate", out, gate, up, gate.numel(), like=gate)
+    return out
+
+
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+    """See `eager.attention`; in bf16 it is no faster in C, and what has a mask is a prompt's."""
+    if mask is not None or any(x.dtype != torch.float32 for x in (q, k, v)):
+        return cpu.attention(q, k, v, mask)
+    (batch, heads, count, dim), (_, groups, seen, _) = q.shape, k.shape
+    q, k, v = q if q.stride(-1) == 1 else q.contiguous(), k.contiguous(), v.contiguous()
+    out = q.new_empty(batch, count, heads * dim)
+    for b in range(batch):
+        sizes = heads, count, *q.stride()[1:3], groups, seen, dim
+        if _call("attention", out[b], q[b], k[b], v[b], *sizes):
+            raise MemoryError(f"no memory for attention to {seen} keys")
     return out
 
 
@@ -155,6 +169,7 @@ _ARGUMENTS = {"p": ctypes.c_void_p, "n": ctypes.c_int64, "f": ctypes.c_float, "i
 _SIGNATURES = {  # of the C functions, but for the number of threads and, where `like` is given, the dtype behind it
     "norm": "ppppnnf",
     "gelu_gate": "pppn",
+    "attention": "ppppnnnnnnn",
     "experts": "ppppppnnnnn",
     "linear": "pppnnn",
     "head": "pppnnnff",

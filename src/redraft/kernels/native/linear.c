@@ -5,50 +5,11 @@
 
 #include <stdlib.h>
 
-#include "product.h"
+#include "turn.h"
 
 #define BLOCK (4 * ROWS)         /* lines of the weights of a task */
 #define LARGE (1 << 20)          /* so many numbers come from memory every time that they are asked for: they are asked */
 #define TOGETHER (256 / COLUMNS) /* for once for up to so many panels */
-
-typedef float quad __attribute__((vector_size(16)));
-typedef int32_t places __attribute__((vector_size(16)));
-
-/* Four numbers of two quads, which count from 0 to 7; GCC has the name that Clang gave it from version 12 on. */
-#if __has_builtin(__builtin_shufflevector)
-#define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
-#else
-#define PICK(a, b, ...) __builtin_shuffle(a, b, (places){__VA_ARGS__})
-#endif
-
-/* to [4, 4] = from [4, 4] turned; lines lie so far apart. */
-INLINE void turn_square(float *to, integer to_stride, const float *from, integer from_stride) {
-    quad line[4], half[4];
-    for (int i = 0; i < 4; i++) memcpy(&line[i], from + i * from_stride, sizeof(quad));
-    half[0] = PICK(line[0], line[1], 0, 4, 1, 5), half[1] = PICK(line[0], line[1], 2, 6, 3, 7);
-    half[2] = PICK(line[2], line[3], 0, 4, 1, 5), half[3] = PICK(line[2], line[3], 2, 6, 3, 7);
-    line[0] = PICK(half[0], half[2], 0, 1, 4, 5), line[1] = PICK(half[0], half[2], 2, 3, 6, 7);
-    line[2] = PICK(half[1], half[3], 0, 1, 4, 5), line[3] = PICK(half[1], half[3], 2, 3, 6, 7);
-    for (int i = 0; i < 4; i++) memcpy(to + i * to_stride, &line[i], sizeof(quad));
-}
-
-/* to [columns, rows] = from [rows, columns] turned. */
-INLINE void turn(float *to, integer to_stride, const float *from, integer from_stride, integer rows, integer columns) {
-    integer whole_rows = rows & -4, whole_columns = columns & -4;
-    for (integer i = 0; i < whole_rows; i += 4)
-        for (integer j = 0; j < whole_columns; j += 4)
-            turn_square(to + j * to_stride + i, to_stride, from + i * from_stride + j, from_stride);
-    for (integer i = 0; i < rows; i++)
-        for (integer j = i < whole_rows ? whole_columns : 0; j < columns; j++)
-            to[j * to_stride + i] = from[i * from_stride + j];
-}
-
-/* panel [depth, COLUMNS] = rows [count, depth] turned. Columns without a row are 0: a number that is left there by chance
- * could be one so small that a processor takes its time. */
-INLINE void turn_panel(float *panel, const float *rows, int count, integer depth) {
-    if (count < COLUMNS) memset(panel, 0, depth * COLUMNS * sizeof *panel);
-    turn(panel, COLUMNS, rows, depth, count, depth);
-}
 
 /* What is multiplied: x [rows, depth] with weight [columns, depth], to out [rows, columns]. */
 typedef struct {
@@ -90,8 +51,8 @@ INLINE int linear(const job *j, int threads, const int head) {
         for (integer task = 0; task < groups * blocks; task++) {
             integer group = task / blocks * together, end = group + together < panels ? group + together : panels;
             for (integer p = group; p < end && held != group; p++)
-                turn_panel(turned + (p - group) * size, j->x + p * size, at_most(j->rows - p * COLUMNS, COLUMNS),
-                           j->depth);
+                turn_panel(turned + (p - group) * size, j->x + p * size, j->depth,
+                           at_most(j->rows - p * COLUMNS, COLUMNS), j->depth);
             held = group;
             for (integer p = group; p < end; p++)
                 run(j, task % blocks * BLOCK, p * COLUMNS, turned + (p - group) * size, head);
