@@ -29,7 +29,7 @@ from redraft.model import Transformer
 from redraft.model.adapters import Adapter, load_adapter, shapes_of
 from redraft.model.folders import read_config, resolve_folder
 from redraft.model.packed.load import load_for_inference, twin
-from redraft.text.prompt import encode_chat
+from redraft.text.prompt import encode_chat, thought_open
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 from redraft.text.tools import ToolCall, parse_reply
@@ -169,7 +169,7 @@ class LLM:
         """
         ids = self.encode_chat(messages, tools=tools, thinking=thinking)
         result = self.generate(ids, tools=tools, tool_choice=tool_choice, thinking=thinking, **settings)
-        reply = parse_reply(result.text)
+        reply = parse_reply(result.text, reasoning_open=thought_open(ids, self.tokenizer))
         return ChatReply(
             content=reply.content, reasoning=reply.reasoning or "", tool_calls=tuple(reply.tool_calls), result=result
         )
@@ -287,9 +287,9 @@ class LLM:
         """
         wanted = {name: settings.pop(name) for name in NAMES if name in settings}
         resolved = resolve_settings(self.defaults, **settings)
-        if any(value is not None for value in wanted.values()):
-            constraint = self._constraint(wanted, resolved, constraint)
         ids = self.prompt_ids(prompt, raw=raw)
+        if any(value is not None for value in wanted.values()):
+            constraint = self._constraint(wanted, resolved, ids, constraint)
         return Request(
             request_id=request_id,
             prompt=tuple(ids),
@@ -301,11 +301,15 @@ class LLM:
         )
 
     def _constraint(
-        self, wanted: dict[str, Any], settings: GenerationSettings, built: Constraint | None
+        self, wanted: dict[str, Any], settings: GenerationSettings, ids: Sequence[int], built: Constraint | None
     ) -> Constraint | None:
         """What the keywords ask for, unless the caller has built a constraint of their own."""
         given = {name: value for name, value in wanted.items() if value is not None}
-        found = build(self.tokenizer, eos_ids=self.eos_ids, **{"allow_empty": not settings.forbid_empty, **given})
+        known: dict[str, Any] = {
+            "allow_empty": not settings.forbid_empty,
+            "thought_open": thought_open(ids, self.tokenizer),
+        }
+        found = build(self.tokenizer, eos_ids=self.eos_ids, **(known | given))
         if found is not None and built is not None:
             raise SettingError(f"{next(iter(given))} and constraint are both given; use one of them.")
         return found or built

@@ -10,9 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from redraft.constraints import build, read_template
+from redraft.constraints.answer import AutomatonConstraint
 from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.errors import ConstraintError, SettingError
 from redraft.llm import LLM
+from redraft.text.prompt import thought_open
+from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 from redraft.text.tools import parse_reply
 
@@ -109,6 +112,70 @@ def test_a_thought_may_come_first(tokenizer: Tokenizer) -> None:
     state = constraint.begin()
     state.advance(ids)
     assert state.complete
+
+
+THINKS_ON = ChatTemplate(
+    """
+{%- for message in messages -%}
+  {%- if message['role'] == 'tool' -%}
+    {{- '<|tool_response>' ~ message['content'] ~ '<tool_response|>' -}}
+  {%- else -%}
+    {{- '<|turn>' ~ message['role'] ~ '\\n' ~ message['content'] ~ ('' if message['tool_calls'] else '<turn|>\\n') -}}
+  {%- endif -%}
+{%- endfor -%}
+{%- if messages[-1]['role'] == 'tool' and enable_thinking and tools is defined -%}
+  {{- '<|channel>thought\\n' -}}
+{%- endif -%}"""
+)
+"""Like a published template: behind a tool's result the model goes on in a thought that is open already."""
+CALLED = [
+    {"role": "user", "content": "Time?"},
+    {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "clock", "arguments": {}}}]},
+    {"role": "tool", "content": "noon"},
+]
+CALL = "<|tool_call>call:clock{}<tool_call|>"
+
+
+def obeys(constraint: AutomatonConstraint, ids: list[int]) -> bool:
+    state = 0
+    for token in ids:
+        state = constraint.automaton.step(state, token)
+        if state < 0:
+            return False
+    return bool(constraint.automaton.accept[state])
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        ("Noon.", {"tools": [CLOCK]}),
+        (CALL, {"tools": [CLOCK]}),
+        (CALL, {"tools": [CLOCK], "tool_choice": "required"}),
+        ('"a"', {"json_schema": {"const": "a"}}),
+    ],
+)
+def test_a_thought_that_the_prompt_opened_is_closed_before_the_body(
+    random_llm: LLM, tokenizer: Tokenizer, body: str, wanted: dict[str, Any]
+) -> None:
+    llm = LLM(random_llm.model, tokenizer, THINKS_ON, path=random_llm.path, eos_ids=random_llm.eos_ids)
+    ids = llm.encode_chat(CALLED, thinking=True)
+    assert thought_open(ids, tokenizer)
+    constraint = llm.request(ids, thinking=True, **wanted).constraint
+    assert isinstance(constraint, AutomatonConstraint)
+    assert obeys(constraint, tokenizer.encode(f"It is noon.\n<channel|>{body}"))
+    assert not obeys(constraint, tokenizer.encode(body))
+    assert not obeys(constraint, tokenizer.encode(f"<|channel>thought\nwell<channel|>{body}"))
+
+
+def test_what_stands_in_an_open_thought_is_reasoning(random_llm: LLM, tokenizer: Tokenizer) -> None:
+    llm = LLM(random_llm.model, tokenizer, THINKS_ON, path=random_llm.path, eos_ids=random_llm.eos_ids)
+    shape: dict[str, Any] = {"steps": 2, "seed": 3, "canvas_length": 16, "thinking": True}
+    free = llm.chat(CALLED, max_tokens=16, **shape)
+    assert free.content == ""
+    assert free.reasoning
+    called = llm.chat(CALLED, tools=[CLOCK], tool_choice="required", max_tokens=64, **shape)
+    assert {call.name for call in called.tool_calls} == {"clock"}
+    assert called.content == ""
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

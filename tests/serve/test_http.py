@@ -18,6 +18,7 @@ import pytest
 from serving import ScriptedEngine, ServerProcess, scripted_server, server_process
 
 from redraft.cli.main import main
+from redraft.constraints.answer import AutomatonConstraint
 from redraft.engine.runner import EagerRunner
 from redraft.engine.settings import EngineSettings
 from redraft.errors import EngineError, QueueFullError
@@ -353,6 +354,20 @@ def test_a_broken_engine_is_a_500_without_details(llm: LLM) -> None:
     assert answer.status_code == 500
     assert "secret" not in answer.text
     assert (ready.status_code, ready.json()["error"]["code"]) == (503, "engine_stopped")
+
+
+def test_every_prompt_that_ends_inside_a_thought_has_it_closed_first(llm: LLM) -> None:
+    opened = [*llm.tokenizer.encode("<|turn>model\n<|channel>thought\n")]
+    engine = ScriptedEngine(llm, lambda request: ["x"])
+    body = {"model": "other", "prompt": [[5, 6], opened], "regex": "ab"}
+    with scripted_server(llm, engine) as url:
+        assert httpx.post(f"{url}/v1/completions", json=body).status_code == 200
+    plain, thinking = (request.constraint for request in engine.requests)
+    assert isinstance(plain, AutomatonConstraint)
+    assert isinstance(thinking, AutomatonConstraint)
+    close = llm.tokenizer.special_id("<channel|>")
+    assert plain.automaton.step(0, close) < 0
+    assert thinking.automaton.step(0, close) > 0
 
 
 @pytest.mark.parametrize("twice", [False, True])

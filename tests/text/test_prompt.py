@@ -11,7 +11,7 @@ from official import TINY as ASSETS
 from official import VERSIONS, official
 
 from redraft.errors import PromptError
-from redraft.text.prompt import encode_chat
+from redraft.text.prompt import encode_chat, thought_open
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 
@@ -130,3 +130,23 @@ def test_a_template_that_changes_special_strings_is_told_so() -> None:
 def test_wrong_messages_are_refused_as_ever() -> None:
     with pytest.raises(PromptError, match="known roles"):
         encode_chat(TEMPLATE, TINY, [{"role": "robot", "content": "<eos>"}])
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_open"),
+    [
+        ("<|turn>model\n<|channel>thought\nwell", True),
+        ("<|turn>model\n<|channel>thought\nwell<channel|>", False),
+        ("<|turn>model\n<|channel>cut short<turn|>\n<|turn>model\n", False),
+        ("<|turn>model\n", False),
+    ],
+)
+def test_whether_a_prompt_ends_inside_a_thought(prompt: str, is_open: bool) -> None:
+    assert thought_open(TINY.encode(prompt), TINY) == is_open
+
+
+def test_the_current_template_leaves_a_thought_open_behind_a_result(gemma: Tokenizer) -> None:
+    conversation = [user("w"), assistant(tool_calls=[PARIS]), tool("sunny")]
+    for thinking in (False, True):
+        ids = encode_chat(official("current_july"), gemma, conversation, enable_thinking=thinking)
+        assert thought_open(ids, gemma) == thinking

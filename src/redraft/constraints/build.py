@@ -64,6 +64,7 @@ class Wanted:
     tool_choice: Any = None
     strict: bool = True
     thinking: bool = False
+    thought_open: bool = False
     allow_empty: bool = True
 
 
@@ -95,6 +96,7 @@ def build(
 
     strict       False: schema keywords that cannot be enforced are left to the caller's own validation
     thinking     the answer may begin with a thought channel, which nothing else applies to
+    thought_open the prompt ends inside a thought, which the answer closes before anything else applies to it
     allow_empty  False: the empty text is not an answer
     eos_ids      tokens at which an answer ends; the tokenizer's `<eos>` and `<turn|>` by default
     around       bytes that are written before and behind whatever the rest allows
@@ -214,8 +216,8 @@ def compile_wanted(
     dfa = _narrowed(compile_bytes(_answer(asked, marks, budget), budget, marks), asked, BYTES + len(marks), budget)
     if dfa.empty:
         raise ConstraintError(f"{_named(asked)} allows no text at all.")
-    if asked.thinking:
-        dfa = chained([_thought(marks, budget), dfa], budget)
+    if asked.thinking or asked.thought_open:
+        dfa = chained([_thought(marks, budget, is_open=asked.thought_open), dfa], budget)
     dfa = surrounded(dfa, *around, budget)
     return compile_tokens(dfa, Vocabulary.of(tokenizer), ending, marks, budget)
 
@@ -233,12 +235,13 @@ def _narrowed(dfa: Dfa, asked: Wanted, symbols: int, budget: Budget) -> Dfa:
     return dfa
 
 
-def _thought(marks: tuple[str, ...], budget: Budget) -> Dfa:
-    """A thought channel, or nothing."""
+def _thought(marks: tuple[str, ...], budget: Budget, *, is_open: bool) -> Dfa:
+    """A thought channel, or nothing; the rest of a channel that `is_open` already."""
     if CHANNEL_OPEN not in marks or CHANNEL_CLOSE not in marks:
         raise ConstraintError("thinking needs a tokenizer with channel tokens.")
-    thought = seq(Mark(CHANNEL_OPEN), text("thought\n"), repeat(chars(ANY)), Mark(CHANNEL_CLOSE))
-    return compile_bytes(optional(thought), budget, marks)
+    rest = seq(repeat(chars(ANY)), Mark(CHANNEL_CLOSE))
+    thought = rest if is_open else optional(seq(Mark(CHANNEL_OPEN), text("thought\n"), rest))
+    return compile_bytes(thought, budget, marks)
 
 
 def _named(asked: Wanted) -> str:

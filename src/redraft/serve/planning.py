@@ -15,8 +15,7 @@ from redraft.errors import PromptError
 from redraft.llm import LLM
 from redraft.serve.faults import Fault
 from redraft.serve.settings import ServeSettings
-from redraft.text.tokenizer import Tokenizer
-from redraft.text.tools import CHANNEL_CLOSE, CHANNEL_OPEN
+from redraft.text.prompt import thought_open
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,13 +87,12 @@ class Planner:
         settings = {name: value for name, value in given.items() if value is not None}
         common = settings | self._temperatures(settings, temperature) | {
             "seed": _seed(seed, temperature),
-            "constraint": self._constraint(wanted),
             "timeout": min(timeout or self.settings.timeout, self.settings.timeout),
             "drafts": drafts,
         }  # fmt: skip
         requests: list[Request] = []
         for ids in prompts:
-            requests += self._answers(ids, n, common)
+            requests += self._answers(ids, n, common | {"constraint": self._constraint(wanted, ids)})
         return Plan(
             requests=tuple(requests),
             n=n,
@@ -107,12 +105,13 @@ class Planner:
         more = [self.engine.next_id() for _ in range(n - 1)]
         return [first, *first.siblings([first.request_id, *more])[1:]]
 
-    def _constraint(self, wanted: Mapping[str, Any]) -> Constraint | None:
+    def _constraint(self, wanted: Mapping[str, Any], ids: Sequence[int]) -> Constraint | None:
         given = {name: value for name, value in wanted.items() if value is not None}
         if not given:
             return None
         from redraft.constraints.build import build
 
+        given["thought_open"] = thought_open(ids, self.llm.tokenizer)
         return build(self.llm.tokenizer, eos_ids=self.llm.eos_ids, **given)
 
     def _temperatures(self, given: Mapping[str, Any], temperature: float | None) -> dict[str, float]:
@@ -129,9 +128,3 @@ def _seed(asked: int | None, temperature: float | None) -> int:
     if asked is not None:
         return asked
     return 0 if temperature == 0 else secrets.randbelow(2**31)
-
-
-def thought_open(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
-    """Whether a prompt ends inside a thought, as templates leave it behind tool results."""
-    opened, closed = (tokenizer.special_ids.get(mark) for mark in (CHANNEL_OPEN, CHANNEL_CLOSE))
-    return next((token == opened for token in reversed(ids) if token in (opened, closed)), False)

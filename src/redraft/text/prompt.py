@@ -18,7 +18,7 @@ from typing import Any
 from redraft.errors import PromptError
 from redraft.text.messages import plain_data
 from redraft.text.template import ChatTemplate
-from redraft.text.tokenizer import Span, Tokenizer
+from redraft.text.tokenizer import TURN_END, Span, Tokenizer
 from redraft.text.tools import CHANNEL_CLOSE, CHANNEL_OPEN
 
 THINK = "<|think|>"
@@ -62,6 +62,12 @@ def mark_chat(
     if disguise.undone(disguised) != text:
         raise PromptError("This model's chat template changes special strings such as <turn|>; leave them out.")
     return text, tokenizer.special_spans(disguised)
+
+
+def thought_open(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
+    """Whether a prompt ends inside a thought, as templates leave it behind tool results."""
+    opened, *closing = (tokenizer.special_ids.get(mark) for mark in (CHANNEL_OPEN, CHANNEL_CLOSE, TURN_END))
+    return next((token == opened for token in reversed(ids) if token == opened or token in closing), False)
 
 
 class _Disguise:
