@@ -1,7 +1,10 @@
 """The front door, on a random model with the embedded tokenizer: settings, prompts, text and stops."""
 
 import dataclasses
+import json
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -174,6 +177,54 @@ def test_what_cannot_be_loaded(tmp_path: Path) -> None:
         redraft.load("tiny", quantization="int3")
     with pytest.raises(CheckpointError, match=r"config\.json"):
         redraft.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "sentence"),
+    [
+        ("generation_config.json", [], "does not hold a JSON object"),
+        ("generation_config.json", None, "does not hold a JSON object"),
+        ("generation_config.json", {"max_denoising_steps": "4"}, "steps is '4'; it must be of type int"),
+        ("generation_config.json", {"t_max": "a"}, "t_max is 'a'; it must be of type int or float"),
+        ("generation_config.json", {"max_denoising_steps": 0}, "steps is 0; it must be at least 1"),
+        ("generation_config.json", {"sampler_config": "x"}, "sets sampler_config to 'x'; it must be an object"),
+        ("generation_config.json", {"eos_token_id": "x"}, "sets eos_token_id to 'x'"),
+        ("generation_config.json", {"eos_token_id": 999_999}, "one or more token ids below 16384"),
+        ("generation_config.json", {"eos_token_id": 1.5}, "sets eos_token_id to 1.5"),
+        ("generation_config.json", {"eos_token_id": []}, r"sets eos_token_id to \[\]"),
+        ("generation_config.json", {"eos_token_id": [1, True]}, "sets eos_token_id to"),
+        ("config.json", {"eos_token_id": "a"}, "sets eos_token_id to"),
+        ("config.json", {"rms_norm_eps": "a"}, "sets rms_norm_eps to 'a'; it must be a number above 0"),
+        ("config.json", {"final_logit_softcapping": 0}, "sets final_logit_softcapping to 0; it must be a number above"),
+        ("config.json", {"final_logit_softcapping": float("nan")}, "it must be a number above 0"),
+    ],
+)
+def test_values_of_a_folder_that_make_no_sense(
+    folder: Path, tmp_path: Path, file: str, content: Any, sentence: str
+) -> None:
+    broken = Path(shutil.copytree(folder, tmp_path / "broken"))
+    if file == "config.json":
+        config = json.loads((broken / file).read_text())
+        where = config if "eos_token_id" in content else config["text_config"]
+        where |= content
+        content = config
+    (broken / file).write_text(json.dumps(content))
+    with pytest.raises(CheckpointError, match=sentence) as caught:
+        redraft.load(broken, device="cpu", dtype="float32")
+    assert file in str(caught.value)
+
+
+def test_values_of_a_folder_that_others_write(folder: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(folder, tmp_path / "other"))
+    written = {"t_max": 1, "t_min": None, "eos_token_id": 7, "transformers_version": "5", "sampler_config": None}
+    (other / "generation_config.json").write_text(json.dumps(written))
+    config = json.loads((other / "config.json").read_text())
+    config["text_config"] |= {"final_logit_softcapping": 30, "rms_norm_eps": None}
+    (other / "config.json").write_text(json.dumps(config))
+    llm = redraft.load(other, device="cpu", dtype="float32")
+    assert (llm.defaults.t_max, llm.defaults.t_min, llm.eos_ids) == (1, 0.4, (7,))
+    (other / "generation_config.json").write_text('{"eos_token_id": null}')
+    assert redraft.load(other, device="cpu", dtype="float32").eos_ids == (1,)
 
 
 def test_an_unreachable_hub_is_one_sentence() -> None:

@@ -312,8 +312,13 @@ def _check_type(name: str, value: object) -> None:
 
 
 def settings_from_dict(raw: Mapping[str, Any]) -> GenerationSettings:
-    """The defaults of a checkpoint, from its parsed `generation_config.json` (max_new_tokens stays the caller's)."""
+    """The defaults of a checkpoint, from its parsed `generation_config.json` (max_new_tokens stays the caller's).
+
+    Raises `CheckpointError` for another sampler and for values that make no settings.
+    """
     sampler = raw.get("sampler_config") or {}
+    if not isinstance(sampler, Mapping):
+        raise CheckpointError(f"generation_config.json sets sampler_config to {sampler!r}; it must be an object.")
     kind = sampler.get("_cls_name", "EntropyBoundSamplerConfig")
     if kind != "EntropyBoundSamplerConfig":
         raise CheckpointError(f"generation_config.json names sampler {kind!r}; EntropyBoundSamplerConfig is supported.")
@@ -323,4 +328,21 @@ def settings_from_dict(raw: Mapping[str, Any]) -> GenerationSettings:
         "t_min": raw.get("t_min"), "t_max": raw.get("t_max"),
         "stability_threshold": raw.get("stability_threshold"), "confidence_threshold": raw.get("confidence_threshold"),
     }  # fmt: skip
-    return GenerationSettings(**{name: value for name, value in given.items() if value is not None})
+    try:
+        return resolve_settings(GenerationSettings(), **given)
+    except SettingError as error:
+        raise CheckpointError(f"In generation_config.json {error}") from error
+
+
+def end_ids(given: Any, vocab_size: int, where: object) -> tuple[int, ...]:
+    """The token ids of an `eos_token_id`, which is one id or a list of them.
+
+    Raises `CheckpointError`, which names the file `where` it stands, unless they are ids of the vocabulary.
+    """
+    ids = tuple(given) if isinstance(given, list | tuple) else (given,)
+    known = all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocab_size for token in ids)
+    if not ids or not known:
+        raise CheckpointError(
+            f"{where} sets eos_token_id to {given!r}; it must be one or more token ids below {vocab_size}."
+        )
+    return ids

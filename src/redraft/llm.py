@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, Self, overload
 
 import torch
 
-from redraft.config import MAX_CANVAS, MIN_CANVAS, GenerationSettings, resolve_settings, settings_from_dict
+from redraft.config import MAX_CANVAS, MIN_CANVAS, GenerationSettings, end_ids, resolve_settings, settings_from_dict
 from redraft.constraints.build import NAMES, build
 from redraft.deciding import Choices, Decision, decide
 from redraft.diffusion.constraint import Constraint
@@ -27,7 +26,7 @@ from redraft.errors import CheckpointError, PromptError, SettingError
 from redraft.filling import FillResult, fill
 from redraft.model import Transformer
 from redraft.model.adapters import Adapter, load_adapter, shapes_of
-from redraft.model.folders import read_config, resolve_folder
+from redraft.model.folders import read_config, read_json, resolve_folder
 from redraft.model.packed.load import load_for_inference, twin
 from redraft.text.prompt import encode_chat, thought_open
 from redraft.text.template import ChatTemplate
@@ -427,15 +426,15 @@ def load(
     for place in several.values():  # what does not fit fails before a long load
         _adapter(place, folder)
     one = None if adapter is None or isinstance(adapter, Mapping) else _adapter(adapter, folder)
+    defaults, eos_ids = _generation(folder)
     network = load_for_inference(folder, device=device, dtype=dtype, quantization=quantization, adapter=one)
-    generation = _read_json(folder / "generation_config.json")
     llm = LLM(
         network,
         Tokenizer.from_folder(folder),
         _template(folder),
         path=folder,
-        defaults=settings_from_dict(generation),
-        eos_ids=_eos_ids(generation, network.config.eos_token_id),
+        defaults=defaults,
+        eos_ids=eos_ids,
         settings=settings,
     )
     for name, place in several.items():
@@ -458,18 +457,10 @@ def _template(folder: Path) -> ChatTemplate | None:
         return None
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    """A JSON file's content; empty if there is none."""
-    if not file.is_file():
-        return {}
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{file.name} is not valid JSON: {error}.") from error
-
-
-def _eos_ids(generation: Mapping[str, Any], fallback: tuple[int, ...]) -> tuple[int, ...]:
-    eos = generation.get("eos_token_id")
-    if eos is None:
-        return fallback
-    return tuple(eos) if isinstance(eos, list) else (eos,)
+def _generation(folder: Path) -> tuple[GenerationSettings, tuple[int, ...] | None]:
+    """The defaults of a folder's `generation_config.json`, and the ids that end an answer if it says so."""
+    file = folder / "generation_config.json"
+    raw = read_json(file) if file.is_file() else {}
+    eos = raw.get("eos_token_id")
+    ids = None if eos is None else end_ids(eos, read_config(folder).vocab_size, file)
+    return settings_from_dict(raw), ids

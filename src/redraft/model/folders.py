@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from redraft.config import ModelConfig
+from redraft.config import ModelConfig, end_ids
 from redraft.errors import CheckpointError, HubError
 from redraft.model.presets import PRESETS
 
@@ -21,6 +22,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_experts", "top_k_experts",
           "num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "head_dim", "global_head_dim",
           "sliding_window", "max_position_embeddings", "canvas_length")  # fmt: skip
+_FACTORS = ("rms_norm_eps", "final_logit_softcapping")
 _DESCRIPTION_FILES = ["*.json"]
 _FILES = [*_DESCRIPTION_FILES, "*.jinja", "*.safetensors", "*.txt", "*.model"]
 
@@ -70,6 +72,11 @@ def read_config(folder: Path) -> ModelConfig:
         value = getattr(config, name)
         if not isinstance(value, int) or value < 1:
             raise CheckpointError(f"{path} sets {name} to {value!r}; it must be a whole number above 0.")
+    for name in _FACTORS:
+        value = getattr(config, name)
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
+            raise CheckpointError(f"{path} sets {name} to {value!r}; it must be a number above 0.")
+    end_ids(config.eos_token_id, config.vocab_size, path)
     return config
 
 
