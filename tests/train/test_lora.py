@@ -16,7 +16,7 @@ from redraft.model.adapters import Adapter, load_adapter, merge, save_adapter, s
 from redraft.model.initialise import initialise
 from redraft.model.weights import load_model, save_model
 from redraft.train.batch import Batch
-from redraft.train.checkpoint import load_checkpoint
+from redraft.train.checkpoint import load_checkpoint, save_checkpoint
 from redraft.train.lora import adapt, collect
 from redraft.train.recipe import LoraSettings, ObjectiveSettings, Recipe
 from redraft.train.trainer import train
@@ -150,6 +150,21 @@ def test_a_run_trains_factors_alone_and_resumes_exactly(recipe: Recipe, tmp_path
     for name, factors in adapter.factors.items():
         if name.endswith("q_proj.weight"):
             assert torch.equal(factors.a, masters[name.replace(".weight", ".lora_a")])
+
+
+def test_another_alpha_is_another_run(recipe: Recipe, tmp_path: Path) -> None:
+    """It would scale anew what the factors have learned."""
+    recipe = lora_recipe(recipe, tmp_path, alpha=8.0)
+    assert recipe.lora is not None
+    short = dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, max_seconds=1e-3))
+    folder = train(short, device="cpu", quiet=True).folder
+    other = dataclasses.replace(short, lora=dataclasses.replace(recipe.lora, alpha=4.0))
+    with pytest.raises(CheckpointError, match="another model, adapter or seed"):
+        train(other, device="cpu", quiet=True, resume=True)
+    older = load_checkpoint(folder, torch.device("cpu"))
+    del older["model"]["lora_alpha"]
+    save_checkpoint(folder, older)
+    assert len(train(short, device="cpu", quiet=True, resume=True).losses) > 0
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

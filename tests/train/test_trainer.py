@@ -231,7 +231,7 @@ def test_a_finished_folder_is_not_overwritten(recipe: Recipe) -> None:
     with pytest.raises(SettingError, match="holds a run already"):
         run(recipe)
     other = changed(recipe, seed=6)
-    with pytest.raises(CheckpointError, match="another model or seed"):
+    with pytest.raises(CheckpointError, match="another model, adapter or seed"):
         run(other, resume=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,18 @@ class RunCheckpoint:
         Raises `SettingError` if there is no checkpoint, `CheckpointError` if it is damaged or another run's.
         """
         state = load_meta(self._folder) if self._sharded else load_checkpoint(self._folder, torch.device("cpu"))
-        if any(state.get(name) != value for name, value in self._identity.items()):
-            raise CheckpointError(f"The checkpoint in {str(self._folder)!r} is of a run with another model or seed.")
+        if not self._is_of_this_run(state):
+            raise CheckpointError(
+                f"The checkpoint in {str(self._folder)!r} is of a run with another model, adapter or seed."
+            )
         return state
+
+    def _is_of_this_run(self, state: Mapping[str, Any]) -> bool:
+        """Whether seed and model are the same; older checkpoints do not say which `alpha` they have."""
+        saved, model = state.get("model"), dict(self._identity["model"])
+        if isinstance(saved, dict) and "lora_alpha" not in saved:
+            model.pop("lora_alpha", None)
+        return saved == model and state.get("seed") == self._identity["seed"]
 
     def restore(self, state: dict[str, Any], weights: TrainedWeights) -> None:
         """Put the weights of a checkpoint that `load` returned back. Every process has to ask."""
@@ -71,7 +81,7 @@ def _shape(recipe: Recipe) -> dict[str, Any]:
     shape = dataclasses.asdict(recipe.model)
     del shape["extra"]
     if recipe.lora is not None:
-        shape |= {"lora_rank": recipe.lora.rank, "lora_targets": recipe.lora.targets}
+        shape |= {"lora_rank": recipe.lora.rank, "lora_alpha": recipe.lora.alpha, "lora_targets": recipe.lora.targets}
         if recipe.lora.quantization:
             shape["lora_quantization"] = recipe.lora.quantization
     return {name: list(value) if isinstance(value, tuple) else value for name, value in shape.items()}
