@@ -68,6 +68,22 @@ def test_a_prompt_longer_than_the_context(cli: Cli, folder: Path, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("edit", "{file}", "--lines", "9" * 5000),
+        ("edit", "{file}", "--lines", "1:" + "9" * 5000),
+        ("next-edit", "{file}", "--at", "1:" + "9" * 5000),
+        ("generate", "Hello", "--pin", "9" * 5000 + ":a"),
+    ],
+)
+def test_numbers_of_thousands_of_digits(cli: Cli, tmp_path: Path, args: tuple[str, ...]) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("one line\n")
+    words = f"{args[-2]} has a number of 5000 digits, which is too long."
+    refused(cli, words, *(arg.replace("{file}", str(file)) for arg in args), "--model", "/no/such/model")
+
+
 @pytest.mark.parametrize("command", ["generate", "inspect"])
 def test_a_folder_without_config(cli: Cli, copied: Path, command: str) -> None:
     (copied / "config.json").unlink()

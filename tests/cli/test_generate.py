@@ -1,6 +1,8 @@
 """`generate` and `chat`, in a pipe: the library's answer and nothing else, JSON last, traces, Ctrl-C."""
 
+import io
 import json
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ import pytest
 from outcome import Cli
 
 import redraft
+from redraft.cli.main import main
 from redraft.diffusion.records import Record
 from redraft.llm import LLM
 
@@ -47,6 +50,15 @@ def test_json_is_the_result(cli: Cli, folder: Path, llm: LLM) -> None:
     assert outcome.json["stats"].keys() == expected.stats.to_dict().keys()
     for name in ("canvases", "steps", "forwards", "tokens", "tokens_per_forward"):
         assert outcome.json["stats"][name] == expected.stats.to_dict()[name]
+
+
+def test_an_output_without_all_characters_gets_what_it_can_show(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    args = ["generate", "Hello", "--model", str(folder), "--choices", "Größe 🙂", "--max-tokens", "40"]
+    for more, shown in (([], b"Gr??e ?\n"), (["--json"], b'"text": "Gr\\u00f6\\u00dfe \\ud83d\\ude42"')):
+        written = io.BytesIO()
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+        assert main([*args, *more]) == 0
+        assert shown in written.getvalue()
 
 
 def test_the_prompt_may_come_from_standard_input(cli: Cli, folder: Path, llm: LLM) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from redraft.cli.options import read_text
+from redraft.cli.options import number, read_text
 from redraft.errors import InputError
 
 _PANEL = "What the answer must be"
@@ -59,4 +59,4 @@ def _pin(written: str) -> tuple[int, str]:
     offset, colon, text = written.partition(":")
     if not colon or not offset.isdecimal():
         raise InputError(f"--pin {written!r} is not OFFSET:TEXT, such as 0:Dear.")
-    return int(offset), text
+    return number(offset, "--pin"), text

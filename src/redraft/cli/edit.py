@@ -12,7 +12,7 @@ import typer
 
 from redraft.cli.constraints import ConstraintOptions
 from redraft.cli.generate import facts, print_json
-from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups, option, read_text
+from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups, number, option, read_text
 from redraft.cli.replace import replace_file
 from redraft.errors import InputError
 
@@ -71,7 +71,7 @@ def _numbers(lines: str) -> tuple[int, int]:
     match = re.fullmatch(r"(\d+)(?::(\d+))?", lines)
     if match is None:
         raise InputError(f"--lines is {lines!r}; it must be A:B or A, such as 12:20.")
-    return int(match[1]), int(match[2] or match[1])
+    return number(match[1], "--lines"), number(match[2] or match[1], "--lines")
 
 
 def waiting(doing: str) -> AbstractContextManager[object]:

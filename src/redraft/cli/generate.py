@@ -106,6 +106,7 @@ def open_trace(
 
 
 def print_json(content: Mapping[str, Any]) -> None:
-    """One object on one line, for machines."""
-    sys.stdout.write(json.dumps(content, ensure_ascii=False) + "\n")
+    """One object on one line, for machines; with escapes if the output's encoding is not one of all characters."""
+    everything = (sys.stdout.encoding or "").lower().startswith("utf")
+    sys.stdout.write(json.dumps(content, ensure_ascii=not everything) + "\n")
     sys.stdout.flush()

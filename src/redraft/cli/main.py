@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -67,6 +68,7 @@ def options(
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; every expected error becomes one line on standard error."""
+    _write_what_can_be_shown()
     try:
         code = app(args=args, prog_name="redraft", standalone_mode=False)
         sys.stdout.flush()
@@ -89,6 +91,13 @@ def main(args: Sequence[str] | None = None) -> int:
         if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported here
             raise
         return _fail(str(error).splitlines()[0], EXIT_FAILED)
+
+
+def _write_what_can_be_shown() -> None:
+    """Let an output whose encoding lacks a character show a question mark for it, where it would fail."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 def _usage(error: Exception) -> int:

@@ -9,7 +9,7 @@ import typer
 
 from redraft.cli.edit import Write, check_writable, finish, waiting
 from redraft.cli.generate import facts, print_json
-from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups, option, read_text
+from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups, number, option, read_text
 from redraft.errors import InputError
 
 
@@ -60,5 +60,6 @@ def _offset(text: str, at: str) -> int:
     match = re.fullmatch(r"(\d+)(?::(\d+))?", at)
     if match is None or match[2] == "0":
         raise InputError(f"--at is {at!r}; it must be LINE or LINE:COLUMN, both from 1, such as 12:5.")
-    start, end = line_span(text, int(match[1]), int(match[1]))
-    return min(start + int(match[2] or 1) - 1, end)
+    line, column = number(match[1], "--at"), number(match[2] or "1", "--at")
+    start, end = line_span(text, line, line)
+    return min(start + column - 1, end)

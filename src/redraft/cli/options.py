@@ -158,6 +158,14 @@ def at_least(least: int, **values: float | None) -> None:
             raise SettingError(f"--{name.replace('_', '-')} is {value}; it must be at least {least}.")
 
 
+def number(digits: str, option: str) -> int:
+    """The number that the digits of an option write. Raises `InputError`, since Python refuses thousands of them."""
+    try:
+        return int(digits)
+    except ValueError:
+        raise InputError(f"{option} has a number of {len(digits)} digits, which is too long.") from None
+
+
 def whole_numbers(name: str, text: str) -> list[int]:
     """The numbers of an option such as --batch 1,4,16, from 1 up. Raises `SettingError`."""
     try:
