@@ -154,6 +154,7 @@ def test_a_setting_that_cannot_be_honoured_is_named(llm: LLM, settings: dict, se
         ([-1], "-1"),
         (list(range(5, 190)), "must have at most 176"),
         ([{"role": "nobody", "content": "x"}], "role"),
+        ([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], "continuing a given answer"),
     ],
 )
 def test_a_prompt_that_cannot_be_answered_is_named(llm: LLM, prompt: object, sentence: str) -> None:
@@ -170,6 +171,15 @@ def test_a_chat_reply_is_taken_apart(llm: LLM) -> None:
     reply = llm.chat([{"role": "user", "content": "Hi"}], max_tokens=CANVAS, seed=1)
     assert reply.result.stats.canvases == 1
     assert isinstance(reply.content, str)
+
+
+def test_results_inside_the_last_message_are_answered(llm: LLM) -> None:
+    called = {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    answered = called | {"tool_responses": [{"name": "f", "response": "ok"}]}
+    question = {"role": "user", "content": "x"}
+    assert llm.encode_chat([question, answered])
+    with pytest.raises(PromptError, match="continuing a given answer is not supported"):
+        llm.encode_chat([question, called])
 
 
 def test_what_cannot_be_loaded(tmp_path: Path) -> None:

@@ -211,12 +211,15 @@ class LLM:
     ) -> list[int]:
         """Token ids of a conversation up to the point where the model answers.
 
-        Special strings inside a message, such as `<turn|>`, are plain text; see `redraft.text.prompt`.
+        Special strings inside a message, such as `<turn|>`, are plain text; see `redraft.text.prompt`. The last
+        message must not be the assistant's: an answer that is given cannot be continued.
         """
         if self.template is None:
             raise SettingError("This model folder has no chat template; pass raw=True or token ids.")
         if not messages:
             raise PromptError("The list of messages is empty.")
+        if _ends_with_an_answer(messages):
+            raise PromptError("The last message is the assistant's; continuing a given answer is not supported.")
         return encode_chat(
             self.template,
             self.tokenizer,
@@ -388,6 +391,12 @@ class LLM:
                 f"has room for {room}."
             )
         return resolve_settings(settings, max_tokens=room)
+
+
+def _ends_with_an_answer(messages: Sequence[Message]) -> bool:
+    """Whether nobody speaks behind the assistant, neither a person nor a tool, whose results may be its message's."""
+    last = messages[-1]
+    return isinstance(last, Mapping) and last.get("role") == "assistant" and not last.get("tool_responses")
 
 
 def _result(finished: Finished) -> GenerateResult:

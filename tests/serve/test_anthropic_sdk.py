@@ -72,6 +72,7 @@ def test_tokens_are_counted(client: anthropic.Anthropic, llm: LLM) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "this server takes text only"),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.budget_tokens: 1024 is not supported"),
         ({"tool_choice": {"type": "any"}}, "tool_choice needs tools"),
+        ({"messages": [*HELLO, {"role": "assistant", "content": "I"}]}, "continuing a given answer is not supported"),
     ],
 )
 def test_what_cannot_be_honoured_is_a_400_that_says_so(

@@ -230,6 +230,8 @@ def test_models(client: openai.OpenAI) -> None:
         ({"extra_body": {"preset": "quick"}}, "preset is 'quick'; it must be one of", None),
         ({"extra_body": {"canvas_length": 7}}, "canvas_length is 7; it must be between 16 and 512", None),
         ({"messages": []}, "messages", "messages"),
+        ({"messages": [*HELLO, {"role": "assistant", "content": "I am"}]}, "continuing a given answer is not supported",
+         None),
         ({"messages": [{"role": "user"}]}, "The field 'messages[0].content' is required", "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
          "holds image_url; this server takes text only", "messages[0].content[0]"),
