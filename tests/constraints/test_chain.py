@@ -129,6 +129,30 @@ def test_pins_meet_the_automaton() -> None:
         checked += 1
 
 
+@pytest.mark.parametrize("pattern", ["(aaa|bbbbb)*b", "(aab)*", "a{5}(bb)*a", "[ab]*"])
+def test_the_shortest_answer_with_a_pin_is_that_of_every_way(pattern: str) -> None:
+    """Far pins as well as near ones, where the states that can be reached come in rounds."""
+    free, token = compiled(pattern).automaton, SPELLED.index(b"b")
+    here = {0}
+    for position in range(80):
+        after = {free.step(state, token) for state in here} - {-1}
+        shortest = position + 1 + min((int(free.distance[state]) for state in after), default=-1)
+        if after:
+            assert compiled(pattern, {position: token}).min_tokens == shortest
+        else:
+            with pytest.raises(ConstraintError, match=f"position {position} contradicts"):
+                compiled(pattern, {position: token})
+        here = {free.step(state, other) for state in here for other in range(len(SPELLED))} - {-1}
+
+
+def test_a_far_pin_takes_no_longer_than_a_near_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks: list[int] = []
+    constraint = compiled("(aaa|bbbbb)*b")
+    monkeypatch.setattr(Budget, "check", lambda *_: checks.append(1))
+    assert AutomatonConstraint(constraint.automaton, {10**9: SPELLED.index(b"b")}).min_tokens == 10**9 + 1
+    assert len(checks) < 200
+
+
 @pytest.mark.usefixtures("either_way")
 def test_a_canvas_ends_where_the_rest_still_fits() -> None:
     """With canvases of 2 tokens every budget from the shortest answer on gives a whole answer."""

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from redraft.constraints.automaton import Budget
 from redraft.constraints.chain import NEVER, Chain, Ends
 from redraft.constraints.device import DeviceCanvas, DeviceChain
 from redraft.constraints.resident import Resident
@@ -113,18 +114,38 @@ class AutomatonConstraint:
 
     def _shortest(self) -> int:
         """Tokens of the shortest valid answer."""
-        automaton, states = self.automaton, {0}
-        for position in range(self.behind_pins):
-            if position in self.pins:
-                states = {automaton.step(state, self.pins[position]) for state in states} - {-1}
-            else:
-                inside = np.isin(automaton.source, list(states))
-                states = set(automaton.target[inside].tolist())
-            if not states:
+        automaton, budget = self.automaton, Budget()
+        here = np.arange(automaton.states) == 0
+        place = 0
+        for position in sorted(self.pins):
+            here = self._after(here, position - place, budget)
+            reached = {automaton.step(state, self.pins[position]) for state in np.flatnonzero(here).tolist()} - {-1}
+            if not reached:
                 raise ConstraintError(
                     f"The pin at position {position} contradicts what the rest of the constraint says."
                 )
-        return self.behind_pins + min(int(automaton.distance[state]) for state in states)
+            here = np.zeros_like(here)
+            here[list(reached)] = True
+            place = position + 1
+        return place + int(automaton.distance[here].min())
+
+    def _after(self, here: np.ndarray, count: int, budget: Budget) -> np.ndarray:
+        """bool [Q]: states that `count` tokens of any kind lead to from those of `here`.
+
+        The states sooner or later come back to what they were, and whole rounds of that change nothing. To notice it
+        takes one earlier set, which is renewed after 1, 2, 4, … tokens.
+        """
+        earlier, since, until = here, 0, 1
+        while count:
+            budget.check(0, "The pins")
+            before, here = here, np.zeros_like(here)
+            here[self.automaton.target[before[self.automaton.source]]] = True
+            count, since = count - 1, since + 1
+            if np.array_equal(here, earlier):
+                count %= since
+            elif since == until:
+                earlier, since, until = here, 0, 2 * until
+        return here
 
 
 class AnswerState:

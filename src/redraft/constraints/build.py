@@ -39,6 +39,8 @@ from redraft.text.tokenizer import TURN_END, Tokenizer
 from redraft.text.tools import CALL_CLOSE, CALL_OPEN, CHANNEL_CLOSE, CHANNEL_OPEN, QUOTE, RESPONSE_OPEN
 
 MAX_CHOICES = 10_000
+MAX_POSITION = 262_144
+"""Pins stand before it: no answer is longer."""
 CACHED = 64
 """Compiled automata kept for each tokenizer."""
 
@@ -154,6 +156,8 @@ def _check_pins(name: str, pins: Any) -> None:
     for position, pinned in pins.items():
         if isinstance(position, bool) or not isinstance(position, int) or position < 0:
             raise ConstraintError(f"{name} has the position {position!r}; it must be a whole number from 0.")
+        if position >= MAX_POSITION:
+            raise ConstraintError(f"{name} has the position {position}; no answer is longer than {MAX_POSITION}.")
         if not isinstance(pinned, str) or not pinned:
             raise ConstraintError(f"{name} has no text at position {position}.")
 
