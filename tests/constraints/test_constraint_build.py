@@ -41,6 +41,18 @@ WEATHER = {
 CLOCK = {"type": "function", "function": {"name": "clock"}}
 
 
+def tool_with(parameter: Any) -> dict[str, Any]:
+    """A tool with one parameter."""
+    return {"type": "function", "function": {"name": "f", "parameters": {"properties": {"k": parameter}}}}
+
+
+def nested(levels: int) -> Any:
+    schema: Any = True
+    for _ in range(levels):
+        schema = {"not": schema}
+    return schema
+
+
 def ask(llm: LLM, **wanted: Any) -> str:
     given = {"steps": 2, "seed": 3, "max_tokens": 64, "canvas_length": 16} | wanted
     result = llm.generate("Hello", **given)
@@ -225,6 +237,16 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"json_schema": {"contains": {}}}, "'contains' cannot be enforced"),
     ({"json_schema": {"type": "text"}}, "'type' has the value"),
     ({"json_schema": {"$ref": "https://example.org/x"}}, r"'\$ref' names"),
+    ({"json_schema": "[" * 100_000}, "json_schema is nested too deeply"),
+    ({"json_schema": nested(2000)}, "nested too deeply"),
+    ({"json_schema": {"type": "integer", "maximum": 10**400}}, "integer of more than 320 digits"),
+    ({"json_schema": {"type": "integer", "minimum": 10**300}}, "more than 80 digits before or behind"),
+    ({"json_schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 1e-300}}, "more than 80 digits before or"),
+    ({"json_schema": {"type": "number", "minimum": float("nan")}}, "holds nan, which is no JSON number"),
+    ({"json_schema": {"type": "number", "multipleOf": float("nan")}}, "holds nan, which is no JSON number"),
+    ({"json_schema": {"const": float("nan")}}, "holds nan, which is no JSON number"),
+    ({"json_schema": '{"enum": [1e999]}'}, "holds inf, which is no JSON number"),
+    ({"tools": [tool_with({"enum": [1.0, 1e400]})], "tool_choice": "required"}, "tool 'f': The schema holds inf"),
     ({"template": "no hole"}, "no hole"),
     ({"template": "{a} {a}"}, "more than one hole"),
     ({"template": "{a:colour}"}, "unknown type"),

@@ -12,6 +12,7 @@ import pytest
 from redraft.bench.constraints import measure_schemas, read_schemas, validator
 from redraft.constraints import build
 from redraft.constraints.automaton import Budget
+from redraft.constraints.json_schema import compile_schema
 from redraft.constraints.json_schema.formats import PATTERNS
 from redraft.constraints.json_schema.numbers import Bounds, number
 from redraft.constraints.regex import parse_regex
@@ -142,3 +143,16 @@ def test_formats(name: str, good: str, bad: str) -> None:
     dfa = compile_bytes(parse_regex(PATTERNS[name]), Budget())
     assert dfa.matches(good.encode())
     assert not dfa.matches(bad.encode())
+
+
+@pytest.mark.parametrize(("schema", "good", "bad"), [
+    ({"type": "number", "minimum": 5e-324, "maximum": 3}, ["1", "0.1"], ["0", "0.0", "-1"]),
+    ({"type": "number", "minimum": -1.7976931348623157e308, "maximum": 1}, ["1", "-1" + 79 * "0"], ["1.1"]),
+    ({"type": "integer", "minimum": 0, "maximum": 2**256 - 1}, [str(2**256 - 1)], [str(2**256), "-1"]),
+    ({"type": "integer", "minimum": 10**30 - 3, "maximum": 10**30 - 1}, [str(10**30 - 1)], [str(10**30)]),
+    ({"enum": [10**300], "type": "number", "multipleOf": 0.01}, [str(10**300)], ["1"]),
+])  # fmt: skip
+def test_numbers_of_many_digits_are_exact(schema: dict[str, Any], good: list[str], bad: list[str]) -> None:
+    dfa = compile_bytes(compile_schema(schema, Budget(), strict=True), Budget())
+    assert all(dfa.matches(text.encode()) for text in good)
+    assert not any(dfa.matches(text.encode()) for text in bad)

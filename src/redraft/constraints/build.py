@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -26,7 +27,7 @@ from redraft.constraints.expression import (
     seq,
     text,
 )
-from redraft.constraints.json_schema import compile_schema
+from redraft.constraints.json_schema import check_numbers, compile_schema
 from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import BYTES, compile_bytes, compile_codes
 from redraft.constraints.template import parse_template
@@ -105,13 +106,23 @@ def build(
 
     Raises `ConstraintError` with one sentence for anything malformed, contradictory, empty or too large.
     """
-    asked = _checked(wanted)
-    if asked is None:
-        return None
-    ending = _ending(tokenizer, eos_ids, calls=bool(asked.tools))
-    automaton = _cached(tokenizer, ending, asked, around)
+    with _no_deep_nesting("The constraint"):
+        asked = _checked(wanted)
+        if asked is None:
+            return None
+        ending = _ending(tokenizer, eos_ids, calls=bool(asked.tools))
+        automaton = _cached(tokenizer, ending, asked, around)
     pins = _pinned(tokenizer, asked.pins or {})
     return AutomatonConstraint(automaton, pins)
+
+
+@contextmanager
+def _no_deep_nesting(what: str) -> Iterator[None]:
+    """Raise `ConstraintError` where Python cannot follow parts inside parts any further."""
+    try:
+        yield
+    except RecursionError as error:
+        raise ConstraintError(f"{what} is nested too deeply.") from error
 
 
 def _checked(wanted: Mapping[str, Any]) -> Wanted | None:
@@ -197,8 +208,17 @@ def _cached(tokenizer: Tokenizer, ending: Ending, asked: Wanted, around: tuple[b
 
 
 def schema_of(given: Any) -> Any:
-    """A JSON schema as plain data: from a dict, a bool, a JSON string, or a pydantic model."""
-    if given is None or isinstance(given, bool | Mapping):
+    """A JSON schema as plain data: from a dict, a bool, a JSON string, or a pydantic model; None if none is given."""
+    if given is None:
+        return None
+    with _no_deep_nesting("json_schema"):
+        schema = _plain_schema(given)
+        check_numbers(schema)
+    return schema
+
+
+def _plain_schema(given: Any) -> Any:
+    if isinstance(given, bool | Mapping):
         return given
     if isinstance(given, str):
         try:

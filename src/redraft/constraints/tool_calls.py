@@ -5,12 +5,13 @@ The format is that of `text.tools`: `<|tool_call>call:NAME{key:value,…}<tool_c
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from redraft.constraints.automaton import Budget
 from redraft.constraints.expression import Expression, Mark, alt, repeat, seq, text
-from redraft.constraints.json_schema import compile_schema
+from redraft.constraints.json_schema import check_numbers, compile_schema
 from redraft.constraints.json_schema.style import CALL
 from redraft.errors import ConstraintError
 from redraft.text.messages import check_tools
@@ -23,6 +24,9 @@ _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "additionalProperties": Fa
 def check_choice(tools: Sequence[Mapping[str, Any]] | None, choice: Any) -> None:
     """Raise `InputError` unless `tools` are declarations and `choice` is a mode or one of their names."""
     check_tools(tools)
+    for tool in tools or ():
+        with _named(tool["function"]):
+            check_numbers(tool["function"].get("parameters"))
     if choice is None or (choice in ("auto", "none") if isinstance(choice, str) else False):
         return
     if not tools:
@@ -54,11 +58,18 @@ def call_grammar(tools: Sequence[Mapping[str, Any]], choice: Any, budget: Budget
 
 def _call(function: Mapping[str, Any], budget: Budget, strict: bool) -> Expression:
     parameters = function.get("parameters") or _NO_ARGUMENTS
-    try:
+    with _named(function):
         arguments = compile_schema(_as_object(parameters), budget, strict=strict, style=CALL)
+    return seq(Mark(CALL_OPEN), text(f"call:{function['name']}"), arguments, Mark(CALL_CLOSE))
+
+
+@contextmanager
+def _named(function: Mapping[str, Any]) -> Iterator[None]:
+    """What is wrong with the parameters of a tool is said with its name."""
+    try:
+        yield
     except ConstraintError as error:
         raise ConstraintError(f"The parameters of the tool {function['name']!r}: {error}") from error
-    return seq(Mark(CALL_OPEN), text(f"call:{function['name']}"), arguments, Mark(CALL_CLOSE))
 
 
 def _as_object(parameters: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, localcontext
 from typing import Any, TypeAlias
 
 from redraft.constraints.automaton import Budget, Dfa, Nfa, TooManyStatesError, determinise, product
@@ -29,9 +29,9 @@ from redraft.constraints.expression import (
     seq,
     text,
 )
-from redraft.constraints.json_schema.numbers import number
+from redraft.constraints.json_schema.numbers import EXACT, number
 from redraft.constraints.json_schema.reader import Reader
-from redraft.constraints.json_schema.shapes import Array, Node, Number, Object, Shape, String, Values, item_of
+from redraft.constraints.json_schema.shapes import Array, Node, Number, Object, Raw, Shape, String, Values, item_of
 from redraft.constraints.json_schema.strings import Strings
 from redraft.constraints.json_schema.style import EXACT_COUNT, JSON, Style
 from redraft.constraints.spelling import compile_codes
@@ -77,6 +77,12 @@ def compile_schema(schema: Any, budget: Budget, *, strict: bool, style: Style = 
     """
     if not isinstance(schema, Mapping | bool):
         raise ConstraintError(f"A schema must be an object or a bool, not {type(schema).__name__}.")
+    with localcontext(EXACT):
+        return _compiled(schema, budget, strict, style)
+
+
+def _compiled(schema: Raw, budget: Budget, strict: bool, style: Style) -> Expression:
+    """The expression under the first unfolding that is not too large."""
     reader, strings = Reader(schema, strict=strict), Strings(style, budget)
     for unfolding in UNFOLDINGS:
         try:

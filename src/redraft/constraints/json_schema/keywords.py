@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from typing import Any, NoReturn
@@ -9,6 +10,23 @@ from typing import Any, NoReturn
 from redraft.constraints.json_schema.numbers import Bounds
 from redraft.constraints.json_schema.shapes import Raw
 from redraft.errors import ConstraintError
+
+MAX_DIGITS = 320
+"""Digits of an integer in a schema; all that a double can hold has fewer before its point."""
+
+
+def check_numbers(raw: Any) -> None:
+    """Raise `ConstraintError` if a schema holds a number that is not JSON, or one of absurd size."""
+    if isinstance(raw, Mapping):
+        for value in raw.values():
+            check_numbers(value)
+    elif isinstance(raw, list | tuple):
+        for value in raw:
+            check_numbers(value)
+    elif isinstance(raw, float) and not math.isfinite(raw):
+        raise ConstraintError(f"The schema holds {raw}, which is no JSON number.")
+    elif isinstance(raw, int) and abs(raw) >= 10**MAX_DIGITS:
+        raise ConstraintError(f"The schema holds an integer of more than {MAX_DIGITS} digits.")
 
 
 def bound(raw: Mapping[str, Any], name: str, exclusive: str) -> Bounds:
@@ -26,9 +44,9 @@ def bound(raw: Mapping[str, Any], name: str, exclusive: str) -> Bounds:
 
 
 def decimal(raw: Mapping[str, Any], name: str) -> Decimal:
-    """A finite number."""
+    """A number."""
     value = raw[name]
-    if isinstance(value, bool) or not isinstance(value, int | float) or value in (float("inf"), float("-inf")):
+    if isinstance(value, bool) or not isinstance(value, int | float):
         malformed(name, value)
     return Decimal(str(value))
 

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
 from functools import lru_cache
 
 from redraft.constraints.expression import EMPTY, NOTHING, Expression, alt, chars, optional, repeat, seq, text
+from redraft.errors import ConstraintError
 
 INTEGER_DIGITS = 15
 """Digits before the point where no bound asks for more: what a double holds exactly."""
 FRACTION_DIGITS = 9
+MOST_DIGITS = 80
+"""Digits before the point, and behind it, up to which bounds are told apart; enough for 256 bits."""
+EXACT = Context(prec=2000)
+"""Arithmetic that rounds none of the numbers a schema may hold."""
 
 DIGIT = chars([(48, 57)])
 _EXPONENT = optional(seq(chars([(69, 69), (101, 101)]), optional(chars([(43, 43), (45, 45)])), DIGIT, optional(DIGIT)))
@@ -28,6 +33,13 @@ class Bounds:
     @property
     def free(self) -> bool:
         return self.low is None and self.high is None
+
+    @property
+    def empty(self) -> bool:
+        """Whether no number lies between the bounds."""
+        if self.low is None or self.high is None:
+            return False
+        return self.low > self.high or (self.low == self.high and (self.low_open or self.high_open))
 
     def both(self, other: Bounds) -> Bounds:
         """The numbers in both."""
@@ -56,11 +68,35 @@ def _tighter(
 
 @lru_cache(maxsize=256)
 def number(bounds: Bounds, *, integer: bool) -> Expression:
-    """JSON numbers within bounds: integers have no point, and only what is unbounded may have an exponent."""
+    """JSON numbers within bounds: integers have no point, and only what is unbounded may have an exponent.
+
+    Raises `ConstraintError` if all that lies between the bounds has more than `MOST_DIGITS` digits.
+    """
     digits = 0 if integer else FRACTION_DIGITS
-    if bounds.free and not integer:
-        return seq(_free(digits), _EXPONENT)
-    return _free(digits) if bounds.free else _bounded(bounds, digits)
+    if bounds.free:
+        return _free(digits) if integer else seq(_free(digits), _EXPONENT)
+    with localcontext(EXACT):
+        return _bounded(_written(bounds), digits)
+
+
+def _written(bounds: Bounds) -> Bounds:
+    """The bounds, drawn in to what `MOST_DIGITS` digits before the point and behind it can write."""
+    step, most = Decimal(10) ** -MOST_DIGITS, Decimal(10) ** MOST_DIGITS - 1
+    low, high = bounds.low, bounds.high
+    if low is not None:
+        low = max(low.quantize(step, ROUND_CEILING), -most)
+    if high is not None:
+        high = min(high.quantize(step, ROUND_FLOOR), most)
+    found = Bounds(
+        low=low, high=high, low_open=bounds.low_open and low == bounds.low,
+        high_open=bounds.high_open and high == bounds.high,
+    )  # fmt: skip
+    if not bounds.empty and found.both(Bounds(low=-most, high=most)).empty:
+        raise ConstraintError(
+            f"A number with more than {MOST_DIGITS} digits before or behind its point would be needed "
+            "to keep the schema's bounds."
+        )
+    return found
 
 
 def _free(fraction: int) -> Expression:
