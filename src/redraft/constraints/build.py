@@ -138,6 +138,7 @@ def _checked(wanted: Mapping[str, Any]) -> Wanted | None:
     for name in ("regex", "template"):
         if not isinstance(getattr(asked, name), str | None):
             raise ConstraintError(f"{name} must be a string, not {type(getattr(asked, name)).__name__}.")
+    _check_encodable("template", asked.template or "")
     for name in ("pins", "text_pins"):
         _check_pins(name, getattr(asked, name))
     check_choice(asked.tools, asked.tool_choice)
@@ -157,6 +158,8 @@ def _check_texts(name: str, texts: Any) -> None:
         raise ConstraintError(f"{name} is empty." if not texts else f"{name} holds an empty string.")
     if len(texts) > MAX_CHOICES:
         raise ConstraintError(f"{name} has {len(texts)} entries; at most {MAX_CHOICES} are allowed.")
+    for given in texts:
+        _check_encodable(name, given)
 
 
 def _check_pins(name: str, pins: Any) -> None:
@@ -171,6 +174,14 @@ def _check_pins(name: str, pins: Any) -> None:
             raise ConstraintError(f"{name} has the position {position}; no answer is longer than {MAX_POSITION}.")
         if not isinstance(pinned, str) or not pinned:
             raise ConstraintError(f"{name} has no text at position {position}.")
+        _check_encodable(name, pinned)
+
+
+def _check_encodable(name: str, given: str) -> None:
+    try:
+        given.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise ConstraintError(f"{name} holds a character that UTF-8 cannot express at index {error.start}.") from error
 
 
 def _ending(tokenizer: Tokenizer, eos_ids: tuple[int, ...] | None, *, calls: bool) -> Ending:
@@ -213,6 +224,8 @@ def schema_of(given: Any) -> Any:
         return None
     with _no_deep_nesting("json_schema"):
         schema = _plain_schema(given)
+        if not isinstance(schema, Mapping | bool):
+            raise ConstraintError(f"A schema must be an object or a bool, not {type(schema).__name__}.")
         check_numbers(schema)
     return schema
 
