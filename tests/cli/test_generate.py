@@ -12,6 +12,7 @@ from outcome import Cli
 
 import redraft
 from redraft.cli.main import main
+from redraft.cli.trace import read_trace
 from redraft.diffusion.records import Record
 from redraft.llm import LLM
 
@@ -94,6 +95,29 @@ def test_a_trace_holds_every_record(cli: Cli, folder: Path, llm: LLM, tmp_path: 
     expected = [json.loads(json.dumps(record.to_dict())) for record in llm.stream("Hello", **SETTINGS)]
     assert lines == expected
     assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
+
+
+def test_json_and_traces_hold_what_utf8_cannot_express(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "trace.jsonl"
+    outcome = cli("generate", "Hello", "--model", folder, *OPTIONS, "--json", "--trace", file, "--stop", "a\udcff")
+    assert json.loads(outcome.out)["settings"]["stop"] == ["a\udcff"]
+    assert read_trace(file).header["settings"]["stop"] == ["a\udcff"]
+
+
+@pytest.mark.parametrize("schema", ["null", "[]", "3"])
+def test_a_schema_that_is_none_is_refused(cli: Cli, folder: Path, tmp_path: Path, schema: str) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text(schema)
+    outcome = cli("generate", "Hello", "--model", folder, *OPTIONS, "--json-schema", file)
+    assert outcome.code == 2
+    assert "A schema must be an object or a bool" in outcome.err
+
+
+def test_an_empty_constraint_is_one(cli: Cli, folder: Path) -> None:
+    assert cli("generate", "Hello", "--model", folder, *OPTIONS, "--regex", "").out == "\n"
+    outcome = cli("generate", "Hello", "--model", folder, *OPTIONS, "--template", "")
+    assert outcome.code == 2
+    assert "no hole" in outcome.err
 
 
 def interrupt_after(monkeypatch: pytest.MonkeyPatch, count: int) -> None:

@@ -44,7 +44,7 @@ class ConstraintOptions:
 
         Raises `InputError` for a file that is no schema and a pin that cannot be read.
         """
-        given = {name: value for name, value in vars(self).items() if value}
+        given = {name: value for name, value in vars(self).items() if value not in (None, [])}
         if self.json_schema is not None:
             from redraft.constraints import schema_of
 

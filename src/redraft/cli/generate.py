@@ -106,7 +106,8 @@ def open_trace(
 
 
 def print_json(content: Mapping[str, Any]) -> None:
-    """One object on one line, for machines; with escapes if the output's encoding is not one of all characters."""
+    """One object on one line, for machines; escapes stand for what the output's encoding cannot express."""
     everything = (sys.stdout.encoding or "").lower().startswith("utf")
-    sys.stdout.write(json.dumps(content, ensure_ascii=not everything) + "\n")
+    line = json.dumps(content, ensure_ascii=not everything).encode("utf-8", "backslashreplace").decode()
+    sys.stdout.write(line + "\n")
     sys.stdout.flush()

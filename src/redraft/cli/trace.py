@@ -38,7 +38,8 @@ class TraceWriter:
     def __enter__(self) -> Self:
         descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
         self._temporary = Path(name)
-        self._file = os.fdopen(descriptor, "w", encoding="utf-8")
+        # What UTF-8 cannot express is a lone surrogate, and JSON writes it as Python's backslashes do.
+        self._file = os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace")
         self._line(self._header)
         return self
 
