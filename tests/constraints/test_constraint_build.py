@@ -41,9 +41,9 @@ WEATHER = {
 CLOCK = {"type": "function", "function": {"name": "clock"}}
 
 
-def tool_with(parameter: Any) -> dict[str, Any]:
-    """A tool with one parameter."""
-    return {"type": "function", "function": {"name": "f", "parameters": {"properties": {"k": parameter}}}}
+def named(name: str, parameters: Any = None) -> dict[str, Any]:
+    """A declared tool."""
+    return {"type": "function", "function": {"name": name, "parameters": parameters}}
 
 
 def nested(levels: int) -> Any:
@@ -109,6 +109,24 @@ def test_calls_always_parse_with_declared_names_and_types(random_llm: LLM, choic
                 assert call.arguments["days"] <= 9
             else:
                 assert call.arguments == {}
+
+
+@pytest.mark.parametrize("parameters", [
+    {"type": ["object", "null"], "properties": {"a": {"enum": [1, 2]}}, "required": ["a"]},
+    {"enum": [[1], {"a": 1}, "x"]},
+    {"properties": {"": {"const": 1}, " b": {}, "a": {"const": 1}}, "required": ["a"]},
+])  # fmt: skip
+def test_whatever_the_parameters_are_a_call_can_be_read(random_llm: LLM, parameters: dict[str, Any]) -> None:
+    for choice in ("required", {"name": "f"}):
+        reply = parse_reply(ask(random_llm, tools=[named("f", parameters)], tool_choice=choice))
+        assert not reply.malformed
+        assert reply.tool_calls[0].arguments["a"] in (1, 2)
+
+
+@pytest.mark.parametrize("mode", ["none", "auto", "required"])
+def test_a_tool_may_have_the_name_of_a_mode(random_llm: LLM, mode: str) -> None:
+    reply = parse_reply(ask(random_llm, tools=[named(mode), CLOCK], tool_choice={"name": mode}))
+    assert [call.name for call in reply.tool_calls] == [mode]
 
 
 def test_no_call_when_none_is_wanted(random_llm: LLM) -> None:
@@ -246,7 +264,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"json_schema": {"type": "number", "multipleOf": float("nan")}}, "holds nan, which is no JSON number"),
     ({"json_schema": {"const": float("nan")}}, "holds nan, which is no JSON number"),
     ({"json_schema": '{"enum": [1e999]}'}, "holds inf, which is no JSON number"),
-    ({"tools": [tool_with({"enum": [1.0, 1e400]})], "tool_choice": "required"}, "tool 'f': The schema holds inf"),
+    (
+        {"tools": [named("f", {"properties": {"k": {"enum": [1.0, 1e400]}}})], "tool_choice": "required"},
+        "tool 'f': The schema holds inf",
+    ),
     ({"json_schema": "null"}, "must be an object or a bool, not NoneType"),
     ({"json_schema": "[1]"}, "must be an object or a bool, not list"),
     ({"choices": ["a", "b\ud800"]}, "choices holds a character that UTF-8 cannot express at index 1"),
@@ -269,6 +290,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"choices": ["abc"], "forbidden": ["b"]}, "allows no text"),
     ({"choices": ["abc"], "must_include": ["d"]}, "allows no text"),
     ({"tools": [CLOCK], "tool_choice": "dance"}, "must be auto, none, required or one of clock"),
+    ({"tools": [named("f", {"type": "array"})], "tool_choice": "required"}, "arguments are an object"),
+    ({"tools": [named("f", {"required": [""]})], "tool_choice": "required"}, "tool 'f': The schema allows no JSON"),
     ({"tool_choice": "required"}, "no tools are declared"),
     ({"choises": ["a"]}, "Unknown"),
 ]

@@ -8,6 +8,8 @@ import pytest
 from serving import ScriptedEngine, ServerProcess, scripted_server
 
 from redraft.llm import LLM
+from redraft.serve.anthropic_messages import tool_constraint
+from redraft.serve.shapes.messages import MessagesRequest
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]
 WEATHER: Any = {
@@ -21,6 +23,13 @@ ANSWER = [
     'look.<|tool_call>call:get_weather{city:<|"|>Par',
     'is<|"|>}<tool_call|>',
 ]
+
+
+def test_a_tool_may_have_the_name_of_a_mode() -> None:
+    asked = {"tools": [{"name": "none", "input_schema": {}}], "tool_choice": {"type": "tool", "name": "none"}}
+    messages = [{"role": "user", "content": "Hello!"}]
+    body = MessagesRequest.model_validate({"model": "m", "max_tokens": 9, "messages": messages, **asked})
+    assert tool_constraint(body)["tool_choice"] == {"name": "none"}
 
 
 @pytest.fixture

@@ -11,6 +11,8 @@ import pytest
 from serving import ScriptedEngine, ServerProcess, scripted_server
 
 from redraft.llm import LLM
+from redraft.serve.openai_chat import tool_constraint
+from redraft.serve.shapes.chat import ChatRequest
 
 HELLO = [{"role": "user", "content": "Hello!"}]
 WEATHER = {
@@ -25,6 +27,15 @@ WEATHER = {
         },
     },
 }
+
+
+def test_a_function_may_have_the_name_of_a_mode() -> None:
+    tool, choice = (
+        {"type": "function", "function": {"name": "none"}},
+        {"type": "function", "function": {"name": "none"}},
+    )
+    body = ChatRequest.model_validate({"model": "m", "messages": HELLO, "tools": [tool], "tool_choice": choice})
+    assert tool_constraint(body)["tool_choice"] == {"name": "none"}
 
 
 @pytest.fixture

@@ -74,4 +74,7 @@ def _named(function: Mapping[str, Any]) -> Iterator[None]:
 
 def _as_object(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
     """Parameters are an object, whether or not they say so."""
-    return parameters if "type" in parameters else {**parameters, "type": "object"}
+    kinds = parameters.get("type", "object")
+    if kinds != "object" and not (isinstance(kinds, list) and "object" in kinds):
+        raise ConstraintError(f"The schema keyword 'type' has the value {kinds!r}, but arguments are an object.")
+    return {**parameters, "type": "object"}

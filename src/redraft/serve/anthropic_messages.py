@@ -44,8 +44,8 @@ def tool_constraint(body: MessagesRequest) -> dict[str, Any]:
         return {}
     choice = body.tool_choice
     names = {"any": "required", "none": "none", "auto": "auto"}
-    name = "auto" if choice is None else names.get(choice.type, choice.name)
-    return {"tools": body.declared_tools(), "tool_choice": name, "thinking": body.wants_thinking}
+    wanted = "auto" if choice is None else names.get(choice.type, {"name": choice.name})
+    return {"tools": body.declared_tools(), "tool_choice": wanted, "thinking": body.wants_thinking}
 
 
 @dataclass(slots=True)

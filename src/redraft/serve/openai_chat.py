@@ -45,8 +45,8 @@ def tool_constraint(body: ChatRequest) -> dict[str, Any]:
     if not body.tools:
         return {}
     choice = body.tool_choice or "auto"
-    name = choice if isinstance(choice, str) else choice.function.name
-    return {"tools": body.declared_tools(), "tool_choice": name, "thinking": body.wants_thinking}
+    wanted = choice if isinstance(choice, str) else {"name": choice.function.name}
+    return {"tools": body.declared_tools(), "tool_choice": wanted, "thinking": body.wants_thinking}
 
 
 def format_constraint(body: ChatRequest) -> dict[str, Any]:

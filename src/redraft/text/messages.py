@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from redraft.errors import PromptError
+from redraft.text.tools import is_tool_name
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MEDIA_PARTS = ("image", "image_url", "audio", "input_audio", "video")
@@ -155,6 +156,8 @@ def _check_responses(responses: Any, where: str) -> None:
 
 def _check_declaration(function: Mapping[str, Any], where: str) -> None:
     _check_name(function.get("name"), where)
+    if not is_tool_name(function["name"]):
+        _fail(where, f"has the name {function['name']!r}, which a call cannot hold: white space and {{}}<> end it")
     if not isinstance(function.get("description"), str | None):
         _fail(where, "has a description that is not a string")
     parameters = function.get("parameters")

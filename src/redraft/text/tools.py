@@ -27,7 +27,7 @@ CHANNEL_CLOSE = "<channel|>"
 THOUGHT = "thought"
 MAX_DEPTH = 64
 
-_NAME = re.compile(r"[^\s{}<>]+")
+_NAME = re.compile(r"[^\s{}<>\ud800-\udfff]+")
 _BARE_KEY = re.compile(r"[^\s{}\[\]<>,:](?:[^{}\[\]<>,:]*[^\s{}\[\]<>,:])?")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _SPACE = re.compile(r"\s*")
@@ -63,6 +63,16 @@ class Reply:
                 for call in self.tool_calls
             ]
         return message
+
+
+def is_tool_name(name: Any) -> bool:
+    """Whether a call can hold this name and be read back."""
+    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+
+
+def is_bare_key(key: Any) -> bool:
+    """Whether a call can hold an argument of this name and be read back."""
+    return isinstance(key, str) and _BARE_KEY.fullmatch(key) is not None
 
 
 def format_call(name: str, arguments: Mapping[str, Any]) -> str:
@@ -289,7 +299,7 @@ def _format_value(value: Any, depth: int) -> str:
 
 def _format_object(fields: Mapping[str, Any], depth: int) -> str:
     for key in fields:
-        if not isinstance(key, str) or not _BARE_KEY.fullmatch(key):
+        if not is_bare_key(key):
             raise PromptError(f"the argument name {key!r} cannot be written in a tool call")
     ordered = sorted(fields.items(), key=lambda field: field[0].lower())
     return "{" + ",".join(f"{key}:{_format_value(value, depth + 1)}" for key, value in ordered) + "}"
@@ -311,6 +321,6 @@ def _quoted(value: str) -> str:
 
 
 def _checked_name(name: str) -> str:
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
+    if not is_tool_name(name):
         raise PromptError(f"{name!r} is not a possible tool name")
     return name

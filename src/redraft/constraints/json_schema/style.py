@@ -25,7 +25,7 @@ from redraft.constraints.expression import (
     text,
 )
 from redraft.constraints.spelling import compile_codes
-from redraft.text.tools import QUOTE
+from redraft.text.tools import QUOTE, is_bare_key
 
 EXACT_COUNT = 32
 """Limits on length up to here are counted exactly; see `expression.Counted`."""
@@ -112,7 +112,7 @@ def _call_machine(dfa: Dfa, budget: Budget) -> Expression:
 
 
 def _bare_key(name: str) -> Expression:
-    return text(name) if encodable(name) and not set(name) & set("{}[]<>,:") and name == name.strip() else NOTHING
+    return text(name) if encodable(name) and is_bare_key(name) else NOTHING
 
 
 JSON = Style(
