@@ -6,6 +6,7 @@ import gc
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+import torch
 from asking import SETTINGS, Make, ask, end_of, run, untimed
 
 from redraft.diffusion.records import Commit, DenoiseStep
@@ -14,6 +15,7 @@ from redraft.engine.engine import Engine
 from redraft.engine.request import Event, Finished
 from redraft.engine.stats import EngineStats
 from redraft.errors import EngineError, PromptError, QueueFullError
+from redraft.model import Transformer
 
 LONG = dataclasses.replace(SETTINGS, steps=40, max_tokens=400)
 
@@ -191,6 +193,29 @@ class TestRun:
 
         driven(make(), body)
 
+    def test_forwards_that_nobody_waits_for_are_not_made(self, make: Make, model: Transformer) -> None:
+        made = list[int]()
+
+        async def body(front: AsyncEngine) -> None:
+            task = asyncio.create_task(front.run(lambda: encode_for_ever(model, made)))
+            while not made:
+                await asyncio.sleep(0.005)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            count = len(made)
+            assert await front.run(lambda: "free") == "free"
+            assert len(made) <= count + 1
+
+        driven(make(), body)
+
+
+def encode_for_ever(model: Transformer, made: list[int]) -> None:
+    """Forwards without an end, each of which is noted."""
+    while True:
+        model.encode(torch.tensor([[1, 2]]), model.new_cache(1, 2))
+        made.append(1)
+
 
 class Broken:
     """A runner whose next forwards fail."""
@@ -261,5 +286,18 @@ class TestClosing:
             events = await collect(stream)
             assert end_of(events).finish_reason == "cancelled"
             assert all(isinstance(event, DenoiseStep | Commit | Finished) for event in events)
+
+        driven(make(), body)
+
+    def test_a_function_that_makes_forwards_does_not_keep_it_from_closing(self, make: Make, model: Transformer) -> None:
+        made = list[int]()
+
+        async def body(front: AsyncEngine) -> None:
+            task = asyncio.create_task(front.run(lambda: encode_for_ever(model, made)))
+            while not made:
+                await asyncio.sleep(0.005)
+            await front.close(drain=True, timeout=0.1)
+            with pytest.raises(EngineError, match="has stopped"):
+                await task
 
         driven(make(), body)

@@ -1,10 +1,13 @@
 """`/v1/fill`, `/v1/edits` and `/v1/decisions` on a real server; what is given comes back byte for byte."""
 
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import httpx
 import pytest
-from serving import ServerProcess
+from serving import ServerProcess, server_process
 
 
 @pytest.fixture
@@ -67,6 +70,36 @@ def test_decide_one_and_several(http: httpx.Client) -> None:
     assert sum(answer["readings"][0]["probabilities"].values()) == pytest.approx(1, abs=1e-4)
     several = http.post("/v1/decisions", json=body | {"question": ["Is it?", "Was it?"]}).json()
     assert len(several["decisions"]) == 2
+
+
+# Eleven holes, whose every step is taken: minutes of work.
+SLOW = {"text": "a<|fill|>" * 11 + "b", "steps": 10_000, "max_tokens": 12, "entropy_bound": 1e-9,
+        "confidence_threshold": 1e-9, "stability_threshold": 10_000, "model": "random"}  # fmt: skip
+SLOW_COMPLETION = {name: SLOW[name] for name in SLOW if name != "text"} | {"prompt": "a", "suffix": "b"}
+
+
+def test_a_filling_whose_client_leaves_makes_room_for_others(http: httpx.Client) -> None:
+    with pytest.raises(httpx.ReadTimeout):
+        http.post("/v1/fill", json=SLOW, timeout=1)
+    fast = {"model": "random", "prefix": "a", "suffix": "b", "max_tokens": 2, "steps": 1}
+    assert http.post("/v1/fill", json=fast, timeout=20).status_code == 200
+
+
+@pytest.mark.parametrize(("path", "body"), [("/v1/fill", SLOW), ("/v1/completions", SLOW_COMPLETION)])
+def test_a_filling_takes_no_longer_than_a_request_may(folder: Path, path: str, body: dict[str, object]) -> None:
+    with server_process(folder, "--name", "random", "--timeout", "1") as server:
+        answer = httpx.post(server.url + path, json=body, timeout=30)
+    assert answer.status_code == 408, answer.text
+    assert answer.json()["error"]["message"] == "The answer was not finished within 1 seconds."
+
+
+def test_a_filling_that_is_open_when_the_grace_ends_is_told_so(folder: Path) -> None:
+    with server_process(folder, "--name", "random", "--grace", "1") as server, ThreadPoolExecutor(1) as pool:
+        filling = pool.submit(httpx.post, f"{server.url}/v1/fill", json=SLOW, timeout=60)
+        time.sleep(1)
+        assert server.stop(seconds=30) == 0
+    assert filling.result().status_code == 503
+    assert filling.result().json()["error"]["code"] == "shutting_down"
 
 
 @pytest.mark.parametrize(

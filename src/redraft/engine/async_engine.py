@@ -1,7 +1,8 @@
 """The asynchronous front: one thread owns the model, any number of coroutines wait for their events.
 
 Everything that touches the engine is a small function put into the thread's inbox and called between two forwards; so
-nothing in the engine needs a lock, and a cancelled request costs at most the forward that is under way.
+nothing in the engine needs a lock, and a cancelled request costs at most the forward that is under way. What makes
+forwards of its own (fill, edit, decide) is ended between two of them when its caller has gone or the engine stops.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from redraft.engine.engine import Engine
 from redraft.engine.request import Event, Finished, Request
 from redraft.engine.stats import EngineStats
 from redraft.errors import EngineError
+from redraft.model.interruption import interruptible
 
 T = TypeVar("T")
 
@@ -140,11 +142,16 @@ class AsyncEngine:
     async def run(self, function: Callable[[], T]) -> T:
         """Call `function` on the model's thread, between two forwards; returns or raises what it does.
 
-        For work that needs the model but is no request (fill, edit, decide). Nothing else runs meanwhile.
+        For work that needs the model but is no request (fill, edit, decide). Nothing else runs meanwhile. It ends
+        before its next forward when this is cancelled, or with an `EngineError` when the engine is told to stop.
         """
         call = _Call(function)
         self._post(call)
-        return await asyncio.wrap_future(call.future)
+        try:
+            return await asyncio.wrap_future(call.future)
+        except asyncio.CancelledError:
+            call.abandoned = True
+            raise
 
     def cancel(self, request_id: int) -> None:
         """End a request before the next forward. Never waits; unknown and ended ids are ignored."""
@@ -202,11 +209,23 @@ class AsyncEngine:
         """The model's thread: calls from the inbox, then one forward, as long as there is anything to do."""
         while self._wait():
             while self._inbox:
-                self._inbox.popleft().run()
+                self._call(self._inbox.popleft())
             self._stats = self._engine.stats()
             if self._engine.busy:
                 self._step()
         self._stop()
+
+    def _call(self, call: _Call) -> None:
+        """One function from the inbox; its forwards look whether anybody still wants them."""
+
+        def check() -> None:
+            if self._stopping:
+                raise self._error
+            if call.abandoned:
+                raise EngineError("The caller has gone.")
+
+        with interruptible(check):
+            call.run()
 
     def _wait(self) -> bool:
         """Sleep until there is something to do; False when it is time to stop."""
@@ -261,6 +280,8 @@ class _Call:
     def __init__(self, function: Callable[[], Any]) -> None:
         self._function = function
         self.future: Future[Any] = Future()
+        self.abandoned = False
+        """Whether nobody waits for it any more; a future that has begun cannot say so."""
 
     def run(self) -> None:
         """Called on the model's thread."""

@@ -17,6 +17,7 @@ from redraft.cache import KVCache
 from redraft.config import ModelConfig
 from redraft.errors import PromptError
 from redraft.model.attention import Attend, Attention, RMSNorm
+from redraft.model.interruption import before_forward
 from redraft.model.moe import Experts, GatedMLP, Router
 from redraft.model.rope import inverse_frequencies, rope_table
 from redraft.model.self_conditioning import SelfConditioning
@@ -102,6 +103,7 @@ class Transformer(nn.Module):
         mean nothing and which the cache does not keep. Raises `PromptError` for ids outside the vocabulary and for
         more tokens than the cache holds.
         """
+        before_forward()
         self._check_ids(token_ids)
         count, width = token_ids.shape
         counts = [width] * count if counts is None else counts
@@ -128,6 +130,7 @@ class Transformer(nn.Module):
 
         `soft` [B,L,D] is what `soft_embeddings` made of the last step; None on a canvas' first step.
         """
+        before_forward()
         self._check_ids(canvas)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

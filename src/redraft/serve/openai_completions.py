@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redraft.diffusion.records import Commit
-from redraft.engine.async_engine import AsyncEngine
 from redraft.engine.request import Finished
 from redraft.serve.answers import Answers, completed
 from redraft.serve.http import event
 from redraft.serve.logs import stream_fault
 from redraft.serve.openai_common import completion_logprobs, extras, finish_reason, usage
 from redraft.serve.planning import Plan, Planner
+from redraft.serve.service import Service
 from redraft.serve.shapes.completions import CompletionRequest
 from redraft.text.tokenizer import Tokenizer
 
@@ -84,17 +84,17 @@ class CompletionWriter:
         finally:
             await answers.close()
 
-    async def filled(self, planner: Planner, engine: AsyncEngine) -> dict[str, Any]:
+    async def filled(self, service: Service) -> dict[str, Any]:
         """The body of a filled hole. The model's thread fills it between two steps of other answers."""
         body = self.body
-        planner = planner.for_model(body.model)
+        planner = service.planner.for_model(body.model)
         assert isinstance(body.prompt, str)
         assert body.suffix is not None
         settings = body.settings() | body.constraints() | {"max_tokens": body.max_tokens, "seed": body.seed}
         given = {name: value for name, value in settings.items() if value is not None}
         planner.checked(self.tokenizer.encode(body.prompt + body.suffix, special=False))
         fill = functools.partial(planner.llm.fill, body.prompt, body.suffix, **given)
-        result = await engine.run(fill)
+        result = await service.work(fill)
         choice = self._choice(0, result.text) | {"finish_reason": "stop"}
         if body.confidence:
             choice["redraft"] = {"confidence": [token for one in result.fillings for token in one.to_dict()["tokens"]]}

@@ -95,5 +95,5 @@ def _stream(service: Service, answers: Answers, events: AsyncGenerator[str]) -> 
 
 
 async def _fill(request: Request, service: Service, body: CompletionRequest, writer: CompletionWriter) -> Response:
-    whole = await unless_gone(request, writer.filled(service.planner, service.engine))
+    whole = await unless_gone(request, writer.filled(service))
     return EventStream(writer.filled_chunks(whole)) if body.stream else Json(whole)

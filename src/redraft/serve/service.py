@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from fastapi import Request
 
@@ -15,11 +15,12 @@ from redraft.engine.request import Finished
 from redraft.engine.stats import EngineStats
 from redraft.llm import LLM
 from redraft.serve.answers import Answers
-from redraft.serve.faults import Fault, busy, loading, stopping
+from redraft.serve.faults import Fault, busy, loading, stopping, timed_out
 from redraft.serve.metrics import Metrics
 from redraft.serve.planning import Plan, Planner
 from redraft.serve.settings import ServeSettings
 
+T = TypeVar("T")
 Phase = Literal["loading", "ready", "stopping"]
 LINGER_SECONDS = 0.5
 """How long a server that was told to stop goes on answering at least."""
@@ -111,6 +112,18 @@ class Service:
                 facts.setdefault("texts", []).append(finished.text)
 
         return Answers(plan, await self.engine.submit(plan.requests), observe=observe)
+
+    async def work(self, function: Callable[[], T]) -> T:
+        """Have the model's thread call `function`, which makes forwards of its own, for as long as a request may take.
+
+        Raises a `Fault` if that is too short; the thread then ends the work before its next forward.
+        """
+        seconds = self.settings.timeout
+        try:
+            async with asyncio.timeout(seconds):
+                return await self.engine.run(function)
+        except TimeoutError:
+            raise timed_out(seconds) from None
 
     def count_refusal(self, fault: Fault) -> None:
         """Count a request that was turned away."""

@@ -64,7 +64,7 @@ class _Proposal:
 
 
 async def _run(request: Request, model: str, work: Callable[[], Any]) -> Response:
-    result = await unless_gone(request, service_of(request).engine.run(work))
+    result = await unless_gone(request, service_of(request).work(work))
     several = isinstance(result, list)
     content = {"decisions": [one.to_dict() for one in result]} if several else result.to_dict()
     return Json({"model": model} | content)
