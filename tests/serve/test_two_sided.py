@@ -7,7 +7,9 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import ServerProcess, server_process
+from serving import ScriptedEngine, ServerProcess, scripted_server, server_process
+
+from redraft.llm import LLM
 
 
 @pytest.fixture
@@ -100,6 +102,32 @@ def test_a_filling_that_is_open_when_the_grace_ends_is_told_so(folder: Path) -> 
         assert server.stop(seconds=30) == 0
     assert filling.result().status_code == 503
     assert filling.result().json()["error"]["code"] == "shutting_down"
+
+
+WORDS = "word " * 300
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/fill", {"prefix": WORDS, "suffix": "b"}),
+        ("/v1/fill", {"text": f"a<|fill|>{WORDS}"}),
+        ("/v1/edits", {"text": WORDS, "span": [0, 4]}),
+        ("/v1/edits", {"text": "a b", "span": [0, 1], "instruction": WORDS}),
+        ("/v1/edits/next", {"text": WORDS, "cursor": 0}),
+        ("/v1/edits/next", {"text": "a b", "cursor": 0, "recent": [{"old": "a", "new": WORDS}]}),
+        ("/v1/decisions", {"question": WORDS, "choices": ["a", "b"]}),
+        ("/v1/decisions", {"question": ["Is it?", WORDS], "choices": ["a", "b"]}),
+        ("/v1/decisions", {"question": "Is it?", "choices": ["a", WORDS]}),
+        ("/v1/decisions", {"messages": [{"role": "user", "content": WORDS}], "choices": ["a", "b"]}),
+        ("/v1/completions", {"prompt": WORDS, "suffix": "b"}),
+    ],
+)
+def test_texts_and_questions_are_no_longer_than_a_prompt_may_be(llm: LLM, path: str, body: dict[str, object]) -> None:
+    with scripted_server(llm, ScriptedEngine(llm, lambda request: []), max_prompt=40) as url:
+        answer = httpx.post(url + path, json={"model": "other"} | body, timeout=60)
+    assert answer.status_code == 400, answer.text
+    assert "this server takes at most 40." in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize(

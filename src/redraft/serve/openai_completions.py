@@ -92,7 +92,7 @@ class CompletionWriter:
         assert body.suffix is not None
         settings = body.settings() | body.constraints() | {"max_tokens": body.max_tokens, "seed": body.seed}
         given = {name: value for name, value in settings.items() if value is not None}
-        planner.checked(self.tokenizer.encode(body.prompt + body.suffix, special=False))
+        planner.check_text(body.prompt + body.suffix)
         fill = functools.partial(planner.llm.fill, body.prompt, body.suffix, **given)
         result = await service.work(fill)
         choice = self._choice(0, result.text) | {"finish_reason": "stop"}

@@ -68,6 +68,10 @@ class Planner:
             raise PromptError(f"The prompt has {len(ids)} tokens; this server takes at most {most}.")
         return ids
 
+    def check_text(self, text: str) -> None:
+        """Refuse a text that has more tokens than a prompt may."""
+        self.checked(self.llm.tokenizer.encode(text, special=False))
+
     def plan(
         self,
         prompts: Sequence[list[int]],

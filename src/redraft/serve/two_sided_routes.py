@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,11 +10,14 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from redraft.deciding.asking import question_ids, split_questions
+from redraft.deciding.form import Form
 from redraft.editing.following import NextEdit
-from redraft.llm import LLM
 from redraft.serve.http import Json, unless_gone
+from redraft.serve.planning import Planner
 from redraft.serve.service import service_of
 from redraft.serve.shapes.two_sided import DecisionRequest, EditRequest, FillRequest, NextEditRequest
+from redraft.text.pieces import split_pieces
 
 router = APIRouter()
 
@@ -21,37 +25,42 @@ router = APIRouter()
 @router.post("/v1/fill")
 async def fill(request: Request, body: FillRequest) -> Response:
     """Fill the holes of a text; what is given comes back byte for byte."""
-    llm = _llm(request, body.model)
+    planner = _planner(request, body.model)
     given = {"max_tokens": body.max_tokens, "length": body.length, "seed": body.seed}
     text = (body.text,) if body.text is not None else (body.prefix, body.suffix)
-    work = functools.partial(llm.fill, *text, **body.wanted(), **_given(given))  # type: ignore[arg-type]
+    work = functools.partial(planner.llm.fill, *text, **body.wanted(), **_given(given))  # type: ignore[arg-type]
+    await asyncio.to_thread(planner.check_text, "".join(split_pieces(*text)))  # type: ignore[arg-type]
     return await _run(request, body.model, work)
 
 
 @router.post("/v1/edits")
 async def edits(request: Request, body: EditRequest) -> Response:
     """Change a span of a text as an instruction says, or repair it; everything else comes back byte for byte."""
-    llm = _llm(request, body.model)
-    given = {"max_tokens": body.max_tokens, "seed": body.seed, "strength": body.strength}
+    planner = _planner(request, body.model)
+    given = {"max_tokens": body.max_tokens, "seed": body.seed, "strength": body.strength} | body.wanted()
     start, end = body.span
-    work = functools.partial(llm.edit, body.text, (start, end), body.instruction, **body.wanted(), **_given(given))
+    work = functools.partial(planner.llm.edit, body.text, (start, end), body.instruction, **_given(given))
+    await asyncio.to_thread(planner.check_text, body.text + (body.instruction or ""))
     return await _run(request, body.model, work)
 
 
 @router.post("/v1/edits/next")
 async def next_edit(request: Request, body: NextEditRequest) -> Response:
     """Propose the next edit, or none (`edit` is null)."""
-    llm = _llm(request, body.model)
+    planner = _planner(request, body.model)
     recent = [(edit.old, edit.new) for edit in body.recent]
     given = _given({"max_tokens": body.max_tokens, "seed": body.seed})
-    work = functools.partial(llm.next_edit, body.text, body.cursor, recent, **body.settings(), **given)
+    work = functools.partial(planner.llm.next_edit, body.text, body.cursor, recent, **body.settings(), **given)
+    await asyncio.to_thread(planner.check_text, body.text + "".join(old + new for old, new in recent))
     return await _run(request, body.model, lambda: _Proposal(work()))
 
 
 @router.post("/v1/decisions")
 async def decisions(request: Request, body: DecisionRequest) -> Response:
     """Choose for every question and slot, with probabilities, without writing text."""
-    work = functools.partial(_llm(request, body.model).decide, body.asked(), body.choices, **body.options())
+    planner = _planner(request, body.model)
+    work = functools.partial(planner.llm.decide, body.asked(), body.choices, **body.options())
+    await asyncio.to_thread(_check_questions, planner, body)
     return await _run(request, body.model, work)
 
 
@@ -70,9 +79,17 @@ async def _run(request: Request, model: str, work: Callable[[], Any]) -> Respons
     return Json({"model": model} | content)
 
 
-def _llm(request: Request, model: str) -> LLM:
-    """The model, or the one of its adapters, that a request names."""
-    return service_of(request).planner.for_model(model).llm
+def _check_questions(planner: Planner, body: DecisionRequest) -> None:
+    """Refuse questions that, with the choices they are told, have more tokens than a prompt may."""
+    options = body.options()
+    form = Form.of(body.choices, body.template, ends=body.ends)
+    for question in split_questions(body.asked())[0]:
+        planner.checked(question_ids(planner.llm, question, form, options.get("tools")))
+
+
+def _planner(request: Request, model: str) -> Planner:
+    """The planner of the model, or of the one of its adapters, that a request names."""
+    return service_of(request).planner.for_model(model)
 
 
 def _given(settings: dict[str, Any]) -> dict[str, Any]:
