@@ -140,6 +140,7 @@ def test_texts_and_questions_are_no_longer_than_a_prompt_may_be(llm: LLM, path: 
         ("/v1/fill", {"prefix": "a", "suffix": "b", "regex": "("}, "unbalanced parenthesis"),
         ("/v1/fill", {"prefix": "a", "suffix": "b", "regex": "a{99}", "max_tokens": 2}, "shortest text"),
         ("/v1/fill", {"prefix": "a", "suffix": "b", "max_tokens": 400}, "may have 1 to 256 tokens"),
+        ("/v1/completions", {"prompt": "a", "suffix": "b", "logprobs": 0}, "suffix and logprobs do not go together"),
         ("/v1/edits/next", {"text": "abc", "cursor": 9}, "has 3 characters"),
         ("/v1/edits", {"text": "abc", "span": [2, 9], "instruction": "x"}, "span"),
         ("/v1/edits", {"text": "abc", "span": [0, 1], "instruction": " "}, "The instruction is empty"),

@@ -55,7 +55,8 @@ class CompletionRequest(Settings, Constraints):
         if not isinstance(self.prompt, str):
             raise PydanticCustomError("contradiction", "suffix needs prompt to be one string")
         for name in ("n", "logprobs", "echo", "stop", "temperature", "timeout", "latency_budget_ms", "pins"):
-            if getattr(self, name) not in (None, False) and not (name == "n" and self.n == 1):
+            value = getattr(self, name)
+            if value is not None and value is not False and (name, value) != ("n", 1):
                 raise PydanticCustomError("contradiction", "suffix and {name} do not go together", {"name": name})
 
     def prompts(self) -> list[str] | list[list[int]]:
