@@ -71,9 +71,7 @@ class Gate:
         """Without keys, a web page elsewhere could reach a local server under a name of its own (DNS rebinding)."""
         if self._keys.required or not self._service.settings.is_local:
             return
-        host = headers.get(b"host", b"localhost").decode("latin-1").rsplit(":", 1)
-        name = ":".join(host) if host[0].count(":") else host[0]
-        if name.strip("[]") not in LOCAL_HOSTS:
+        if host_name(headers.get(b"host", b"localhost").decode("latin-1")) not in LOCAL_HOSTS:
             raise Fault(403, f"This server answers to {', '.join(LOCAL_HOSTS)} only.", code="wrong_host")
 
     def _tell(self, visit: _Visit, scope: Scope) -> None:
@@ -163,6 +161,17 @@ def fault_response(fault: Fault, path: str, request_id: str) -> Json:
     """An error in the body that the endpoint's clients read."""
     body = fault.anthropic(request_id) if path.startswith("/v1/messages") else fault.openai()
     return Json(body, fault.status, dict(fault.headers))
+
+
+def host_name(host: str) -> str:
+    """The name in a Host header, in small letters, without brackets, port and a dot at its end."""
+    if host.startswith("["):
+        name = host[1:].partition("]")[0]
+    elif host.count(":") > 1:  # an address of IPv6 without brackets
+        name = host
+    else:
+        name = host.partition(":")[0]
+    return name.lower().removesuffix(".")
 
 
 def _request_id(given: bytes) -> str:
