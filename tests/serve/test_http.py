@@ -134,6 +134,14 @@ def test_other_host_names_are_refused(http: httpx.Client) -> None:
         assert http.get("/v1/models", headers={"host": host}).status_code == 200, host
 
 
+def test_an_answer_that_may_not_be_empty_is_not_beside_a_constraint_either(http: httpx.Client) -> None:
+    for settings in ({"forbid_empty": True}, {"preset": "fast"}):
+        answer = http.post("/v1/chat/completions", json=CHAT | settings | {"choices": [""]})
+        assert answer.status_code == 400, answer.text
+        assert "allows no text" in answer.json()["error"]["message"]
+    assert http.post("/v1/chat/completions", json=CHAT | {"choices": [""]}).status_code == 200
+
+
 def test_no_cors_by_default(http: httpx.Client) -> None:
     headers = {"origin": "https://app.example", "access-control-request-method": "POST"}
     assert "access-control-allow-origin" not in http.options("/v1/chat/completions", headers=headers).headers

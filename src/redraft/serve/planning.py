@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from redraft.config import resolve_settings
-from redraft.diffusion.constraint import Constraint
 from redraft.engine.async_engine import AsyncEngine
 from redraft.engine.request import Request
 from redraft.errors import PromptError
@@ -89,14 +88,15 @@ class Planner:
         `given` are fields of `GenerationSettings` and `preset`, `wanted` those of `redraft.constraints.build`.
         """
         settings = {name: value for name, value in given.items() if value is not None}
-        common = settings | self._temperatures(settings, temperature) | {
+        asked = {name: value for name, value in wanted.items() if value is not None}
+        common = settings | asked | self._temperatures(settings, temperature) | {
             "seed": _seed(seed, temperature),
             "timeout": min(timeout or self.settings.timeout, self.settings.timeout),
             "drafts": drafts,
         }  # fmt: skip
         requests: list[Request] = []
         for ids in prompts:
-            requests += self._answers(ids, n, common | {"constraint": self._constraint(wanted, ids)})
+            requests += self._answers(ids, n, common)
         return Plan(
             requests=tuple(requests),
             n=n,
@@ -108,15 +108,6 @@ class Planner:
         first = self.llm.request(ids, request_id=self.engine.next_id(), **common)
         more = [self.engine.next_id() for _ in range(n - 1)]
         return [first, *first.siblings([first.request_id, *more])[1:]]
-
-    def _constraint(self, wanted: Mapping[str, Any], ids: Sequence[int]) -> Constraint | None:
-        given = {name: value for name, value in wanted.items() if value is not None}
-        if not given:
-            return None
-        from redraft.constraints.build import build
-
-        given["thought_open"] = thought_open(ids, self.llm.tokenizer)
-        return build(self.llm.tokenizer, eos_ids=self.llm.eos_ids, **given)
 
     def _temperatures(self, given: Mapping[str, Any], temperature: float | None) -> dict[str, float]:
         """OpenAI's one temperature: a factor on the whole schedule. 0 leaves the schedule and fixes the seed."""
