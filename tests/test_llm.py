@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -137,12 +138,30 @@ def test_every_preset_runs(llm: LLM, name: str) -> None:
         ({"stop": [""]}, "stop holds an empty string"),
         ({"stop": 3}, "stop must be a string or a list of strings"),
         ({"seed": -1}, "seed is -1"),
+        ({"t_max": math.inf}, "t_max is too large or not a number; it may be at most 1,000,000"),
+        ({"t_max": 1e39}, "t_max is too large"),
+        ({"t_max": 10**400}, "t_max is too large"),
+        ({"t_max": 1e-300, "t_min": 0}, "t_max is 1e-300; it must be at least 1e-06"),
+        ({"t_min": math.nan}, "t_min is nan"),
+        ({"entropy_bound": 10**400}, "entropy_bound is too large"),
+        ({"confidence_threshold": math.inf}, "confidence_threshold is too large"),
+        ({"latency_budget_ms": math.inf}, "latency_budget_ms is too large or not a number"),
+        ({"latency_budget_ms": math.nan}, "latency_budget_ms is nan"),
+        ({"latency_budget_ms": 10**400}, "latency_budget_ms is too large"),
+        ({"schedule_steps": 10**400}, "schedule_steps is too large or not a number; it may be at most 2,147,483,647"),
+        ({"stability_threshold": 10**400}, "stability_threshold is too large"),
     ],
 )
 def test_a_setting_that_cannot_be_honoured_is_named(llm: LLM, settings: dict, sentence: str) -> None:
     with pytest.raises(SettingError, match=sentence) as caught:
         llm.generate("Hello", **settings)
     assert isinstance(caught.value, ValueError)
+
+
+def test_the_lowest_and_the_highest_temperature_can_be_honoured(llm: LLM) -> None:
+    for t_max in (1e-6, 1e6):
+        result = llm.generate("Hello", t_max=t_max, t_min=0, max_tokens=8)
+        assert all(math.isfinite(token.entropy) for token in result.tokens)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,10 @@ FULL: LayerType = "full_attention"
 
 MIN_CANVAS, MAX_CANVAS = 16, 512
 MAX_LOGPROBS = 20
+LOWEST_T_MAX, HIGHEST_T_MAX = 1e-6, 1e6
+"""Between these, logits divided by any temperature of the schedule are finite in 32 bits."""
+MAX_NUMBER = 2**31 - 1
+"""The largest value of every other setting: GPU buffers hold 32 bits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -246,11 +250,34 @@ class GenerationSettings:
             _require(0 <= self.logprobs <= MAX_LOGPROBS, "logprobs", self.logprobs, f"between 0 and {MAX_LOGPROBS}")
         if any(not text for text in self.stop):
             raise SettingError("stop holds an empty string.")
+        self._check_extremes()
+
+    def _check_extremes(self) -> None:
+        """What no arithmetic on the way can hold is refused here."""
+        _require(self.t_max >= LOWEST_T_MAX, "t_max", self.t_max, f"at least {LOWEST_T_MAX:g}")
+        require_at_most(HIGHEST_T_MAX, t_max=self.t_max)
+        require_at_most(
+            MAX_NUMBER,
+            entropy_bound=self.entropy_bound,
+            confidence_threshold=self.confidence_threshold,
+            latency_budget_ms=self.latency_budget_ms,
+            max_tokens=self.max_tokens,
+            steps=self.steps,
+            schedule_steps=self.schedule_steps,
+            stability_threshold=self.stability_threshold,
+        )
 
     @property
     def temperature_steps(self) -> int:
         """The number of steps over which the temperature schedule runs."""
         return self.steps if self.stretch_schedule else self.schedule_steps
+
+
+def require_at_most(most: float, **given: float | None) -> None:
+    """Raise `SettingError` naming the first of the `given` settings that is above `most`, infinite, or not a number."""
+    for name, value in given.items():
+        if value is not None and not value <= most:  # NaN is not at most anything
+            raise SettingError(f"{name} is too large or not a number; it may be at most {most:,.0f}.")
 
 
 def _require(ok: bool, name: str, value: object, allowed: str) -> None:

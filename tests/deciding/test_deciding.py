@@ -148,6 +148,7 @@ def test_a_fitted_temperature_undoes_overconfidence() -> None:
         ("x", {"reads": 0}, SettingError, "reads is 0"),
         ("x", {"reads": True}, SettingError, "reads is True"),
         ("x", {"temperature": 0}, SettingError, "temperature is 0"),
+        ("x", {"temperature": 10**400}, SettingError, "it must be above 0 and at most 2,147,483,647"),
         ("x", {"sure": "much"}, SettingError, "sure is 'much'"),
         ("x", {"calibrate": 1}, SettingError, "calibrate is 1"),
         ("x", {"seed": -1}, SettingError, "seed is -1"),

@@ -1,6 +1,7 @@
 """What `LLM` makes of its engine: streams side by side, confidence in results, changed weights noticed."""
 
 import dataclasses
+import math
 from importlib.resources import files
 from pathlib import Path
 
@@ -128,6 +129,11 @@ def test_settings_of_an_engine_are_checked() -> None:
         EngineSettings(slots=0)
     with pytest.raises(SettingError, match="memory_gb is -1"):
         EngineSettings(memory_gb=-1)
+    for memory_gb in (math.inf, math.nan, 10**400):
+        with pytest.raises(SettingError, match="memory_gb is too large or not a number"):
+            EngineSettings(memory_gb=memory_gb)
+    with pytest.raises(SettingError, match="slots is too large"):
+        EngineSettings(slots=10**400)
     with pytest.raises(SettingError, match="kv_cache_dtype is 'int8'; it must be auto or fp8"):
         redraft.load(kv_cache_dtype="int8")
     with pytest.raises(SettingError, match="head_dtype is 'int4'; it must be auto or fp8"):

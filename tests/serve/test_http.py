@@ -142,6 +142,20 @@ def test_an_answer_that_may_not_be_empty_is_not_beside_a_constraint_either(http:
     assert http.post("/v1/chat/completions", json=CHAT | {"choices": [""]}).status_code == 200
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"temperature": 1e-45}, "temperature is 1e-45; it must be 0 or at least 1.25e-06."),
+        ({"t_max": 1e39}, "t_max is too large"),
+        ({"t_min": 0, "t_max": 1e-300}, "t_max is 1e-300; it must be at least 1e-06."),
+    ],
+)
+def test_extreme_temperatures_are_refused(http: httpx.Client, settings: dict[str, float], said: str) -> None:
+    answer = http.post("/v1/chat/completions", json=CHAT | settings)
+    assert answer.status_code == 400, answer.text
+    assert said in answer.json()["error"]["message"]
+
+
 def test_no_cors_by_default(http: httpx.Client) -> None:
     headers = {"origin": "https://app.example", "access-control-request-method": "POST"}
     assert "access-control-allow-origin" not in http.options("/v1/chat/completions", headers=headers).headers
@@ -413,6 +427,10 @@ def test_the_command_says_what_is_wrong_before_it_loads(
         (("--port", "70000"), 2, "port is 70000"),
         (("--api-keys", str(tmp_path / "none")), 2, "cannot be read"),
         (("--policy", "best"), 2, "policy is 'best'"),
+        (("--grace", "inf"), 2, "grace is too large or not a number"),
+        (("--grace", "nan"), 2, "grace is too large or not a number"),
+        (("--timeout", "nan"), 2, "timeout is too large or not a number"),
+        (("--memory-gb", "inf"), 2, "memory_gb is too large or not a number"),
         (("--kv-cache-dtype", "fp4"), 2, "kv_cache_dtype is 'fp4'"),
         (("--head-dtype", "fp8"), 2, "head_dtype is 'fp8'; that needs a GPU"),
         (("--model", str(tmp_path)), 2, "config.json"),

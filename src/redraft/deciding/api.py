@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from redraft.config import MAX_NUMBER
 from redraft.deciding.asking import Front, Question, Tools, content_free, question_ids, split_questions
 from redraft.deciding.calibration import calibrated
 from redraft.deciding.form import Form
@@ -39,7 +40,8 @@ class Rule:
 
     def __post_init__(self) -> None:
         _require(isinstance(self.calibrate, bool), "calibrate", self.calibrate, "True or False")
-        _require(_number(self.temperature) and self.temperature > 0, "temperature", self.temperature, "above 0")
+        _require(_number(self.temperature) and 0 < self.temperature <= MAX_NUMBER, "temperature", self.temperature,
+                 f"above 0 and at most {MAX_NUMBER:,}")  # fmt: skip
         _require(_number(self.sure) and 0 <= self.sure <= 1, "sure", self.sure, "between 0 and 1")
         _require(type(self.reads) is int and 1 <= self.reads <= 64, "reads", self.reads, "between 1 and 64")
         _require(type(self.seed) is int and 0 <= self.seed < 2**62, "seed", self.seed, "between 0 and 2^62 - 1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from redraft.config import MAX_NUMBER, require_at_most
 from redraft.errors import SettingError
 
 POLICIES = ("mixed", "step-homogeneous", "run-to-completion")
@@ -44,3 +45,10 @@ class EngineSettings:
                 raise SettingError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         if self.memory_gb is not None and self.memory_gb <= 0:
             raise SettingError(f"memory_gb is {self.memory_gb}; it must be above 0.")
+        require_at_most(
+            MAX_NUMBER,
+            slots=self.slots,
+            max_waiting=self.max_waiting,
+            prompt_tokens=self.prompt_tokens,
+            memory_gb=self.memory_gb,
+        )

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from redraft.config import resolve_settings
+from redraft.config import LOWEST_T_MAX, resolve_settings
 from redraft.engine.async_engine import AsyncEngine
 from redraft.engine.request import Request
 from redraft.errors import PromptError
@@ -116,6 +116,10 @@ class Planner:
         if given.keys() & {"t_max", "t_min"}:
             raise Fault(400, "Give temperature, or t_max and t_min, but not both.", "temperature", "contradiction")
         base = resolve_settings(self.llm.defaults, preset=given.get("preset"))
+        if base.t_max * temperature < LOWEST_T_MAX:
+            least = LOWEST_T_MAX / base.t_max
+            sentence = f"temperature is {temperature:g}; it must be 0 or at least {least:.3g}."
+            raise Fault(400, sentence, "temperature", "invalid_value")
         return {"t_max": base.t_max * temperature, "t_min": base.t_min * temperature}
 
 

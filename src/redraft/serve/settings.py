@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from redraft.config import MAX_NUMBER, require_at_most
 from redraft.engine.settings import EngineSettings
 from redraft.errors import SettingError
 
@@ -50,6 +51,14 @@ class ServeSettings:
             raise SettingError(f"max_prompt is {self.max_prompt}; it must be at least 1.")
         if self.grace < 0:
             raise SettingError(f"grace is {self.grace}; it must be at least 0.")
+        require_at_most(
+            MAX_NUMBER,
+            max_body=self.max_body,
+            max_prompt=self.max_prompt,
+            max_open=self.max_open,
+            timeout=self.timeout,
+            grace=self.grace,
+        )
         if any(not origin.startswith(("http://", "https://")) and origin != "*" for origin in self.origins):
             raise SettingError("An origin is '*' or begins with http:// or https://.")
 
