@@ -92,6 +92,7 @@ def test_content_and_reasoning(text: str, content: str, reasoning: str) -> None:
 
 def test_reasoning_that_the_prompt_opened() -> None:
     assert parse_reply("hm\n<channel|>Hi<turn|>", reasoning_open=True) == Reply(content="Hi", reasoning="hm")
+    assert parse_reply("thoughtful<channel|>Hi", reasoning_open=True) == Reply(content="Hi", reasoning="thoughtful")
 
 
 def test_calls_among_words() -> None:

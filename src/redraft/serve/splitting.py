@@ -42,13 +42,11 @@ class Splitter:
     """Push text as it arrives; every call yields the parts that have become certain."""
 
     def __init__(self, *, reasoning_open: bool = False) -> None:
-        """`reasoning_open` says that the prompt itself ended inside a thought."""
+        """`reasoning_open` says that the prompt itself ended inside a thought, behind the channel's name."""
         self._text = ""
         self._content = _Trimmed(Content)
         self._reasoning = _Trimmed(Reasoning)
-        self._state: Callable[[bool], Iterator[Part] | None] = self._in_content
-        if reasoning_open:
-            self._begin_thought()
+        self._state: Callable[[bool], Iterator[Part] | None] = self._in_thought if reasoning_open else self._in_content
 
     def push(self, text: str) -> list[Part]:
         """The parts that `text` adds."""

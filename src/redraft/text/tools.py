@@ -91,10 +91,10 @@ def parse_reply(text: str, *, reasoning_open: bool = False) -> Reply:
 
     Everything from the first end marker on (`<turn|>`, `<eos>`, `<pad>`, or the `<|tool_response>` after calls) is
     dropped, and so is an empty thought channel. A channel that is never closed, as in a reply cut short, is reasoning
-    up to its end. `reasoning_open` says that the prompt itself ended inside a thought.
+    up to its end. `reasoning_open` says that the prompt itself ended inside a thought, behind the channel's name.
     """
     parts = _Parts()
-    position = _read_channel(text, 0, parts) if reasoning_open else 0
+    position = _read_channel(text, 0, parts, name="") if reasoning_open else 0
     while landmark := _LANDMARK.search(text, position):
         parts.content.append(text[position : landmark.start()])
         if landmark[0] == CHANNEL_OPEN:
@@ -124,14 +124,14 @@ class _Parts:
         )
 
 
-def _read_channel(text: str, start: int, parts: _Parts) -> int:
-    """Read a thought that begins behind its opening marker; returns where the text goes on."""
+def _read_channel(text: str, start: int, parts: _Parts, name: str = THOUGHT) -> int:
+    """Read a thought that begins behind its opening marker, or also its `name`; returns where the text goes on."""
     found = text.find(CHANNEL_CLOSE, start)
     end = len(text) if found < 0 else found
     thought = text[start:end]
     if found < 0 and (cut := re.search(r"<turn\|>|<eos>|<pad>", thought)):
         thought = thought[: cut.start()]
-    parts.reasoning.append(thought.removeprefix(THOUGHT).strip())
+    parts.reasoning.append(thought.removeprefix(name).strip())
     return end if found < 0 else found + len(CHANNEL_CLOSE)
 
 

@@ -1,15 +1,16 @@
 /* Products of rows with weights as PyTorch keeps them, [columns, depth], in fp32.
  *
- * The weights stay where they are: `product` takes lines of them for its rows, and for its weights a panel, COLUMNS rows
- * of x that lie turned, [depth, COLUMNS]. So nothing is packed but x, and what comes out is turned back. */
+ * The weights stay where they are: `product` takes lines of them for its rows, and for its weights a panel, COLUMNS
+ * rows of x that lie turned, [depth, COLUMNS]. So nothing is packed but x, and what comes out is turned back. */
 
 #include <stdlib.h>
 
 #include "turn.h"
 
-#define BLOCK (4 * ROWS)         /* lines of the weights of a task */
-#define LARGE (1 << 20)          /* so many numbers come from memory every time that they are asked for: they are asked */
-#define TOGETHER (256 / COLUMNS) /* for once for up to so many panels */
+#define BLOCK (4 * ROWS) /* lines of the weights of a task */
+/* Weights of so many numbers come from memory every time that they are asked for: once for up to so many panels. */
+#define LARGE (1 << 20)
+#define TOGETHER (256 / COLUMNS)
 
 /* What is multiplied: x [rows, depth] with weight [columns, depth], to out [rows, columns]. */
 typedef struct {

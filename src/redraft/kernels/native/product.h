@@ -98,7 +98,7 @@ INLINE void multiply_some(float *out, const void *rows, int count, const void *w
     }
 }
 
-/* Functions of their own, because the loops above need every register: inside another function some would be spilled. */
+/* Functions of their own, because the loops above need every register: inside another one some would be spilled. */
 static __attribute__((noinline)) void product_fp32(float *out, const void *rows, int count, const void *weights,
                                                    integer stride, integer depth) {
     multiply_some(out, rows, count, weights, stride, depth, 0);

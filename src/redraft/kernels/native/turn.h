@@ -37,8 +37,8 @@ INLINE void turn(float *to, integer to_stride, const float *from, integer from_s
             to[j * to_stride + i] = from[i * from_stride + j];
 }
 
-/* panel [depth, COLUMNS] = rows [count, depth] turned, which lie `stride` apart. Columns without a row are 0: a number that is left there by chance
- * could be one so small that a processor takes its time. */
+/* panel [depth, COLUMNS] = rows [count, depth] turned, which lie `stride` apart. Columns without a row are 0: a number
+ * that is left there by chance could be one so small that a processor takes its time. */
 INLINE void turn_panel(float *panel, const float *rows, integer stride, int count, integer depth) {
     if (count < COLUMNS) memset(panel, 0, depth * COLUMNS * sizeof *panel);
     turn(panel, COLUMNS, rows, stride, count, depth);
