@@ -10,7 +10,7 @@ from typing import Self
 import torch
 
 FIELDS = {"clock_mhz": "clocks.sm", "power_watts": "power.draw", "power_limit_watts": "enforced.power.limit"}
-"""What is recorded, and what the driver's program calls it."""
+"""What is recorded, and what the driver's program calls it. The power is its own mean over a second."""
 
 EVERY_MS = 50
 

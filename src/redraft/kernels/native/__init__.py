@@ -121,7 +121,7 @@ def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tens
     products = cpu.products_by_parts(hidden.reshape(-1, hidden.shape[-1]), weight, 2 / cap)  # [P,R,V/P]
     parts, rows, columns = products.shape
     logits = hidden.new_empty(*hidden.shape[:-1], len(weight), dtype=torch.float32)
-    _call("cap_logits", logits, products, parts, rows, columns, cap, temperature, like=products)
+    _call("cap_logits", logits, products, parts, rows, columns, cap, temperature)
     return logits
 
 

@@ -63,6 +63,11 @@ INLINE float exponential(float x) {
 
 INLINE float sigmoid(float x) { return 1.0f / (1.0f + exponential(x < -80.0f ? 80.0f : -x)); }
 
+/* cap tanh(x / 2) / temperature, by a sigmoid. */
+INLINE float capped(float x, float cap, float temperature) {
+    return 2.0f * cap / temperature * sigmoid(x) - cap / temperature;
+}
+
 /* gelu(gate) * up with the tanh form of gelu, which is a sigmoid. */
 INLINE float gelu_gate(float gate, float up) {
     return gate * sigmoid(1.5957691216057308f * gate * (1.0f + 0.044715f * gate * gate)) * up;

@@ -20,10 +20,9 @@ typedef struct {
     float cap, temperature; /* of a head */
 } job;
 
-/* cap tanh(x / cap) / temperature of every x, by a sigmoid. */
-INLINE void soften(float *x, int count, const job *j) {
-    float inside = 2.0f / j->cap, scale = 2.0f * j->cap / j->temperature, least = -j->cap / j->temperature;
-    for (int i = 0; i < count; i++) x[i] = least + scale * sigmoid(inside * x[i]);
+/* cap tanh(x / cap) / temperature of every x. */
+INLINE void soften(float *x, int count, float cap, float temperature) {
+    for (int i = 0; i < count; i++) x[i] = capped(2.0f / cap * x[i], cap, temperature);
 }
 
 /* The numbers of a block's columns for the rows of a panel. */
@@ -33,7 +32,7 @@ INLINE void run(const job *j, integer column, integer row, const float *panel, c
     for (int line = 0; line < lines; line += ROWS)
         product(tile + line * COLUMNS, j->weight + (column + line) * j->depth, at_most(lines - line, ROWS), panel,
                 COLUMNS, j->depth, 0);
-    if (head) soften(tile, lines * COLUMNS, j);
+    if (head) soften(tile, lines * COLUMNS, j->cap, j->temperature);
     turn(j->out + row * j->columns + column, j->columns, tile, COLUMNS, lines, at_most(j->rows - row, COLUMNS));
 }
 

@@ -4,22 +4,17 @@
 
 #define CHUNK 128
 
-INLINE void cap_logits(float *logits, const void *products, integer parts, integer rows, integer columns, float cap,
-                       float temperature, int threads, const int bf16) {
-    float scale = 2.0f * cap / temperature, least = -cap / temperature;
+/* logits [rows, parts * columns] = cap tanh(x / 2) / temperature of products x [parts, rows, columns], in bf16; in fp32
+ * the product does this itself. */
+EXPORT void redraft_cap_logits(float *logits, const uint16_t *products, integer parts, integer rows, integer columns,
+                               float cap, float temperature, int threads) {
 #pragma omp parallel for num_threads(threads)
     for (integer row = 0; row < rows; row++)
         for (integer part = 0; part < parts; part++) {
-            const void *line = at(products, (part * rows + row) * columns, bf16);
+            const uint16_t *line = products + (part * rows + row) * columns;
             float *to = logits + (row * parts + part) * columns;
-            for (integer i = 0; i < columns; i++) to[i] = least + scale * sigmoid(get(line, i, bf16));
+            for (integer i = 0; i < columns; i++) to[i] = capped(get(line, i, 1), cap, temperature);
         }
-}
-
-/* logits [rows, parts * columns] = cap tanh(x / 2) / temperature of products x [parts, rows, columns]. */
-EXPORT void redraft_cap_logits(float *logits, const void *products, integer parts, integer rows, integer columns,
-                               float cap, float temperature, int threads, int bf16) {
-    BY_DTYPE(cap_logits, logits, products, parts, rows, columns, cap, temperature, threads);
 }
 
 /* The largest of x[0..count], and where the first such number stands. */

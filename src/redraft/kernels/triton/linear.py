@@ -22,9 +22,14 @@ from redraft.kernels.triton.quantize import quantize_rows_eager
 
 Rows = Tensor | Rows8
 
-# Read at a process' first product of this library. With a workspace it takes kernels that share out their tiles by a
-# counter, which something has to clear before every launch: 3 to 9 us each, for kernels that are no faster.
-os.environ.setdefault("CUBLASLT_WORKSPACE_SIZE", "0")
+
+def without_workspace() -> None:
+    """Keep the library's scaled products from a workspace; to be called before a process' first one, which looks.
+
+    With one, products of many rows take kernels that share out their tiles by a counter, and clearing it before every
+    launch costs 3 to 9 us, though they are no faster. Who has set the variable keeps the choice.
+    """
+    os.environ.setdefault("CUBLASLT_WORKSPACE_SIZE", "0")
 
 
 def linear(x: Rows, weight: Packed, out: Tensor | None = None, dtype: torch.dtype = torch.bfloat16) -> Tensor:

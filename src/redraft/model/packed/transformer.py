@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from redraft.errors import SettingError
 from redraft.kernels import eager
 from redraft.kernels.switches import call
+from redraft.kernels.triton.linear import without_workspace
 from redraft.kernels.triton.norms import norm
 from redraft.kernels.triton.segments import DENOISE, ENCODE, Segments
 from redraft.model.attention import Attend
@@ -28,6 +29,8 @@ class PackedTransformer(Transformer):
 
     def __init__(self, packed: PackedModel) -> None:
         nn.Module.__init__(self)
+        if packed.quantization is not None:
+            without_workspace()
         self.config, self.packed = packed.config, packed
         self.embedding = nn.Embedding.from_pretrained(packed.embedding)
         self.self_conditioning = _SelfConditioning(packed)  # type: ignore[assignment]
