@@ -81,6 +81,17 @@ def test_a_template_is_written_and_read(random_llm: LLM) -> None:
     assert values["kind"] in ("red", "green")
 
 
+@pytest.mark.parametrize(("template", "text", "value"), [
+    ("{x:/a|/b}", "/b", "/b"), ("{x:int<5|y}", "int<5", "int<5"), (r"{x:/\p{Lu}{2}/}", "ÄB", "ÄB"),
+    ("p={x:json-pointer}", "p=", ""), ("{x:/[0-9]/}", "7", "7"),
+])  # fmt: skip
+def test_what_a_hole_may_hold_can_be_read(tokenizer: Tokenizer, template: str, text: str, value: str) -> None:
+    constraint = build(tokenizer, template=template)
+    assert constraint is not None
+    assert obeys(constraint, tokenizer.encode(text, special=False))
+    assert read_template(template, text) == {"x": value}
+
+
 def test_words_appear_in_order_or_not_at_all(random_llm: LLM, tokenizer: Tokenizer) -> None:
     text = ask(random_llm, must_include=["blue", "sea"], forbidden=["e s", "x"], max_tokens=40)
     assert re.search("blue.*sea", text, re.DOTALL)

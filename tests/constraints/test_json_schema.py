@@ -1,5 +1,6 @@
 """JSON Schema: whatever is written validates; what cannot be enforced is refused by name."""
 
+import json
 import os
 import random
 import re
@@ -15,6 +16,7 @@ from redraft.constraints.automaton import Budget
 from redraft.constraints.json_schema import compile_schema
 from redraft.constraints.json_schema.formats import PATTERNS
 from redraft.constraints.json_schema.numbers import Bounds, number
+from redraft.constraints.json_schema.style import CALL
 from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import compile_bytes
 from redraft.errors import ConstraintError
@@ -38,6 +40,8 @@ SCHEMAS: dict[str, Any] = {
     "free members": {"type": "object", "additionalProperties": {"type": "integer"}, "minProperties": 1},
     "patterns": {"type": "object", "patternProperties": {"^x": {"type": "integer"}, "y$": {"type": "string"}},
                  "additionalProperties": False},
+    "names that Python alone matches": {"type": "object", "patternProperties": {r"^\d$": {"type": "integer"}},
+                                        "additionalProperties": {"type": "null"}, "propertyNames": {"maxLength": 2}},
     "names": {"type": "object", "propertyNames": {"pattern": "^[A-Z]{2}$"}, "additionalProperties": {"const": 1}},
     "least members": {"type": "object", "properties": {k: {"type": "null"} for k in "abcd"}, "minProperties": 3,
                       "maxProperties": 3},
@@ -65,6 +69,87 @@ def test_random_answers_validate(tokenizer: Tokenizer, name: str) -> None:
     assert not figures.invalid
 
 
+@pytest.mark.parametrize(("schema", "good", "bad"), [
+    ({"type": "string", "not": {"pattern": "^a$"}}, ["b", "aa", "ab\n"], ["a", "a\n"]),
+    ({"type": "string", "not": {"pattern": r"^(b$|\d)"}}, ["a", "b\n\n"], ["1", "٣", "b", "b\n"]),
+    ({"type": "string", "pattern": "^a.b$"}, ["a b", "a\tb"], ["a\nb", "a\rb", "a\u2028b"]),
+    ({"type": "string", "not": {"pattern": "^a.b$"}}, ["a\nb"], ["a b", "a\rb", "a\u2028b"]),
+    ({"type": "string", "pattern": r"^[^\W]$"}, ["a"], ["é", "٣", "-"]),
+    ({"type": "string", "not": {"pattern": r"[^\W]"}}, ["-"], ["é", "٣", "a"]),
+    ({"enum": ["a", "é", "-"], "pattern": r"^\p{L}$"}, ["a", "é"], ["-"]),
+    ({"enum": ["1", "٣"], "pattern": r"^\d$"}, ["1"], ["٣"]),
+    ({"enum": ["1", "٣", "x"], "not": {"pattern": r"^\d$"}}, ["x"], ["1", "٣"]),
+])  # fmt: skip
+def test_patterns_hold_in_every_dialect(schema: dict[str, Any], good: list[str], bad: list[str]) -> None:
+    dfa = compile_bytes(compile_schema(schema, Budget(), strict=True), Budget())
+    assert all(dfa.matches(json.dumps(text, ensure_ascii=False).encode()) for text in good)
+    assert not any(dfa.matches(json.dumps(text, ensure_ascii=False).encode()) for text in bad)
+
+
+@pytest.mark.parametrize(("schema", "good", "bad"), [
+    ({"type": "array", "prefixItems": [{"const": i} for i in (1, 2, 3)], "maxItems": 2}, ["[1,2]"], ["[1,2,3]"]),
+    ({"type": ["null", "object"], "required": ["a", "b"], "maxProperties": 1}, ["null"], ['{"a":1,"b":1}']),
+    ({"type": "array", "uniqueItems": True, "items": {"anyOf": [{"enum": [1, 2]}, {"enum": [2.0, 3]}]}},
+     ["[1,2.0]", "[2.0,3]"], ["[2,2]", "[2,2.0]"]),
+    ({"allOf": [{"properties": {"a": {"const": 1}}, "patternProperties": {"^x$": {"const": 1}}}], "required": ["a"],
+      "type": "object", "unevaluatedProperties": False}, ['{"a":1}'], ['{"b":1}', '{"a":2}', "{}"]),
+    ({"oneOf": [{"properties": {"k": {"const": 1}, "a": {"const": 2}}, "required": ["k"]},
+                {"properties": {"k": {"const": 2}}, "required": ["k"]}],
+      "type": "object", "unevaluatedProperties": False, "properties": {"z": {"const": 0}}},
+     ['{"z":0,"k":1,"a":2}', '{"k":2}'], ['{"k":2,"a":2}', '{"k":3}']),
+    ({"type": "object", "not": {"not": {"properties": {"a": {"const": 1}}}}, "unevaluatedProperties": False},
+     ["{}"], ['{"a":1}']),
+    ({"type": "object", "unevaluatedProperties": {"const": 1}, "additionalProperties": True}, ['{"a":2}'], []),
+    ({"type": "object", "unevaluatedProperties": {"const": 1}}, ['{"a":1}'], ['{"a":2}']),
+    ({"type": "object", "oneOf": [{"properties": {n: {"const": 1}}, "additionalProperties": False} for n in "ab"]},
+     ['{"a":1}', '{"b":1}'], ["{}", '{"a":2}', '{"a":1,"b":1}']),
+    ({"type": "array", "unevaluatedItems": {"const": 1}}, ["[]", "[1,1]"], ["[2]", "[1,null]"]),
+    ({"type": "array", "allOf": [{"prefixItems": [{"const": 2}]}], "unevaluatedItems": False}, ["[2]"], ["[2,2]"]),
+    ({"type": "array", "items": [{"const": 2}], "unevaluatedItems": False}, ["[2]"], ["[2,2]"]),
+    ({"type": "array", "items": {"const": 2}, "unevaluatedItems": False}, ["[2,2]"], ["[3]"]),
+])  # fmt: skip
+def test_limits_hold_together(schema: dict[str, Any], good: list[str], bad: list[str]) -> None:
+    dfa = compile_bytes(compile_schema(schema, Budget(), strict=True), Budget())
+    assert all(dfa.matches(text.encode()) for text in good)
+    assert not any(dfa.matches(text.encode()) for text in bad)
+
+
+@pytest.mark.parametrize(("schema", "good", "bad"), [
+    ({"patternProperties": {"^x": {"const": 1}}, "additionalProperties": False}, ["{}", "{xa:1}"], ["{a:1}"]),
+    ({"patternProperties": {"^x": {"const": 1}}, "additionalProperties": {"const": 2}},
+     ["{x:1,a:2}"], ["{x:2}", "{a:1}"]),
+    ({"additionalProperties": {"const": 1}, "propertyNames": {"maxLength": 2}}, ["{ab:1}"], ["{abc:1}"]),
+    ({"properties": {"a": False}, "additionalProperties": {"const": 1}}, ["{b:1}"], ["{a:1}"]),
+])  # fmt: skip
+def test_names_in_the_arguments_of_a_call_obey(schema: dict[str, Any], good: list[str], bad: list[str]) -> None:
+    found = compile_schema({"type": "object", **schema}, Budget(), strict=True, style=CALL)
+    dfa = compile_bytes(found, Budget())
+    assert all(dfa.matches(text.encode()) for text in good)
+    assert not any(dfa.matches(text.encode()) for text in bad)
+
+
+def test_a_schema_with_many_references_to_itself_is_unfolded_as_one_with_a_single_one() -> None:
+    names = [f"k{i}" for i in range(12)]
+    node = {"type": "object", "properties": {name: {"$ref": "#/$defs/node"} for name in names}}
+    budget = Budget()
+    dfa = compile_bytes(compile_schema({"$ref": "#/$defs/node", "$defs": {"node": node}}, budget, strict=True), budget)
+    assert dfa.matches(b'{"k0":{},"k11":{}}')
+    assert len(dfa.table) < 10_000
+
+
+def test_a_limit_is_not_lowered_below_all_that_a_pattern_matches() -> None:
+    found = compile_schema({"type": "string", "pattern": "^a{600}$", "maxLength": 1000}, Budget(), strict=True)
+    assert compile_bytes(found, Budget()).matches(b'"' + 600 * b"a" + b'"')
+
+
+def test_properties_obey_patterns_that_python_cannot_read(tokenizer: Tokenizer) -> None:
+    schema = {"type": "object", "properties": {"Ä": True, "b": {"type": "null"}}, "required": ["Ä", "b"],
+              "patternProperties": {r"^\p{Lu}$": {"const": 1}}}  # fmt: skip
+    dfa = compile_bytes(compile_schema(schema, Budget(), strict=True), Budget())
+    assert dfa.matches('{"Ä":1,"b":null}'.encode())
+    assert not dfa.matches('{"Ä":2,"b":null}'.encode())
+
+
 REFUSED = {
     "contains": {"type": "array", "contains": {"type": "integer"}},
     "uniqueItems": {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
@@ -75,6 +160,12 @@ REFUSED = {
     "oneOf": {"oneOf": [{"type": "object"}, {"type": "object"}]},
     "required": {"type": "object", "required": True},
     "minLength": {"type": "string", "minLength": -1},
+    "dependentRequired": {"dependentRequired": ["a"]},
+    "prefixItems": {"prefixItems": 3},
+    "format": {"format": ["date"]},
+    "$id": {"$ref": "#/$defs/a", "$id": 3, "$defs": {"a": True}},
+    "type": {"not": {"type": 5}},
+    "enum": {"not": {"enum": None}},
 }
 
 
@@ -84,7 +175,7 @@ def test_what_is_not_enforced_is_named(tokenizer: Tokenizer, keyword: str) -> No
         build(tokenizer, json_schema=REFUSED[keyword])
 
 
-@pytest.mark.parametrize("keyword", ["contains", "uniqueItems", "minProperties", "oneOf"])
+@pytest.mark.parametrize("keyword", ["contains", "uniqueItems", "minProperties", "oneOf", "pattern"])
 def test_without_strict_it_is_left_out(tokenizer: Tokenizer, keyword: str) -> None:
     assert build(tokenizer, json_schema=REFUSED[keyword], strict=False) is not None
 
@@ -101,11 +192,34 @@ def test_real_schemas_compile_and_their_answers_validate(tokenizer: Tokenizer) -
 
 @pytest.mark.parametrize("pattern", [
     r"^a|b$", r"(^$)|(^x+$)", r"^[(a-z)|(A-Z)]+$", r"a{2,3}b?", r"[^\d]x", r"\W\S", r"^(?:a|bc)*d$", r"(foo|ba[rz])",
-    r"[\w.-]+@[a-z]+\.(com|org)", r"x*?y", r"[\]a]", r"a.b", r"", r"\x41\u0042", r"a{,2}", r"(?P<n>a)b", "é+",
+    r"[\w.-]+@[a-z]+\.(com|org)", r"x*?y", r"[\]a]", r"a.b", r"", r"\x41\u0042", r"a{}", r"(?P<n>a)b", "é+",
+    r"(^)*x{a}",
 ])  # fmt: skip
 @pytest.mark.parametrize("anchored", [True, False])
 def test_patterns_mean_what_python_means(pattern: str, anchored: bool) -> None:
-    rng, compiled = random.Random(0), re.compile(pattern.replace("{,2}", r"\{,2\}"))
+    _same_as_python(pattern, anchored=anchored)
+
+
+@pytest.mark.parametrize("pattern", [r"a{,2}", r"a{,}x", r"[]a]+", r"[^]a]x", r"[]-a]"])
+def test_what_dialects_read_differently_is_pythons_in_a_regex_and_refused_in_a_pattern(pattern: str) -> None:
+    _same_as_python(pattern, anchored=True)
+    with pytest.raises(ConstraintError, match="dialects read differently"):
+        parse_regex(pattern, anchored=False)
+
+
+@pytest.mark.parametrize(("pattern", "message"), [
+    ("a++a", "possessive"), ("a?+", "possessive"), ("a{2}+", "possessive"), ("a**", "repeats a repetition"),
+    ("a{2}{3}", "repeats a repetition"), ("{2}", "nothing to repeat"), ("(|{2})", "nothing to repeat"),
+    ("^*", "repeats an anchor"), (r"\Z?", "repeats an anchor"), (r"\012", "octal escape"), (r"\x4", "unfinished"),
+    (r"\x+4", "unfinished"), (r"\u{}", "unfinished"), ("a{" + 5000 * "9" + "}", "without measure"),
+])  # fmt: skip
+def test_what_is_no_regex_or_an_unsupported_one_is_said(pattern: str, message: str) -> None:
+    with pytest.raises(ConstraintError, match=message):
+        parse_regex(pattern)
+
+
+def _same_as_python(pattern: str, *, anchored: bool) -> None:
+    rng, compiled = random.Random(0), re.compile(pattern)
     dfa = compile_bytes(parse_regex(pattern, anchored=anchored), Budget())
     for _ in range(150):
         text = "".join(rng.choice("abcxyzdfo 019-@.|{},()AZBé]") for _ in range(rng.randint(0, 7)))
@@ -137,7 +251,9 @@ def test_numbers_stay_within_their_bounds() -> None:
     ("date-time", "2024-12-31T10:00:00.5+01:00", "2024-13-01T10:00:00Z"), ("email", "a.b@c.org", "a@@b"),
     ("ipv4", "10.0.255.1", "10.0.256.1"), ("ipv6", "::1", ":::1"),
     ("uuid", "0" * 8 + "-0000-0000-0000-" + "0" * 12, "0"),
-    ("uri", "https://a.org/b?c=d#e", "//a"), ("hostname", "a-b.org", "-a"), ("json-pointer", "/a/0", "a"),
+    ("uri", "https://a.org/b?c=d#e", "//a"), ("uri", "urn:isbn:0-395/a", "a://:::"), ("uri", "a://b//c", "a:///b:c@:d"),
+    ("uri-reference", "a/b:c?d#/e", "2:b"), ("uri-reference", "/a//b", "//a:b"), ("uri-reference", "#/a", ":"),
+    ("hostname", "a-b.org", "-a"), ("json-pointer", "/a/0", "a"),
 ])  # fmt: skip
 def test_formats(name: str, good: str, bad: str) -> None:
     dfa = compile_bytes(parse_regex(PATTERNS[name]), Budget())

@@ -3,11 +3,14 @@ r"""Regular expressions as people write them, read into `expression` trees.
 The common core of Python's `re` and JSON Schema's ECMA-262: literals, `.`, classes, groups, alternation, greedy and
 lazy repetition, anchors, `\d \w \s \D \W \S`, `\n \t \r \f \v \0 \xHH \uHHHH \u{H…} \cX`, Unicode categories like
 `\p{L}`. `\d`, `\w` and `\s` mean ASCII; their complements leave out what either dialect counts in, so what is written
-obeys both. Look-around, back references and word boundaries are not regular in this form and are refused by name.
+obeys both. What must not match is read the other way round, as all that one of the dialects matches. Look-around, back
+references and word boundaries are not regular in this form and are refused by name, and so is possessive repetition.
+Where the dialects read the same signs differently, a regex is Python's and a pattern of JSON Schema is refused.
 """
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable
 from functools import lru_cache
@@ -26,8 +29,10 @@ from redraft.constraints.expression import (
     alt,
     chars,
     complement,
+    optional,
     repeat,
     seq,
+    text,
     union,
 )
 from redraft.constraints.spelling import compile_anchored
@@ -36,6 +41,11 @@ from redraft.errors import ConstraintError
 MAX_LENGTH = 20_000
 MAX_DEPTH = 100
 
+_BOUNDS = re.compile(r"\{(?!\})([0-9]*)(,?)([0-9]*)\}")
+_HEXADECIMAL = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\}")
+_MOST_DIGITS = 9
+"""Digits of a repetition's bounds; what needs more is too large by far."""
+
 _DIGIT: Ranges = ((48, 57),)
 _WORD: Ranges = ((48, 57), (65, 90), (95, 95), (97, 122))
 _SPACE: Ranges = ((9, 13), (32, 32))
@@ -43,28 +53,38 @@ _WIDE_SPACE = union([
     (9, 13), (28, 32), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029),
     (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF),
 ])  # fmt: skip
+_ONE_LINE = complement([(10, 10), (13, 13), (0x2028, 0x2029)])
+"""What `.` matches in ECMA-262; Python leaves out the line feed alone."""
 _CONTROL = {"n": 10, "t": 9, "r": 13, "f": 12, "v": 11, "a": 7}
 _LETTER_CASES = {"L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "N", "Nd", "P", "S", "Z", "Zs", "Pd", "Sc"}
 _NAMES = {"Letter": "L", "Alphabetic": "L", "Number": "N", "Punctuation": "P", "Uppercase": "Lu", "Lowercase": "Ll"}
 
 
 def parse_regex(
-    pattern: str, *, anchored: bool = True, what: str = "regex", budget: Budget | None = None
+    pattern: str,
+    *,
+    anchored: bool = True,
+    wide: bool = False,
+    what: str = "regex",
+    budget: Budget | None = None,
 ) -> Expression:
     """The expression of `pattern`.
 
     `anchored` (Python's `fullmatch`): the whole text must match. Otherwise, as JSON Schema's `pattern` has it, the text
-    must hold a match, and `^` and `$` tie it to the ends. Raises `ConstraintError` for what is malformed or irregular.
+    must hold a match, and `^` and `$` tie it to the ends. `wide`: what any dialect matches, and not only what all do;
+    Python's `$` also stands before a line feed at the end. Raises `ConstraintError` for what is malformed or irregular.
     """
     if len(pattern) > MAX_LENGTH:
         raise ConstraintError(f"The {what} has {len(pattern)} characters; at most {MAX_LENGTH} are allowed.")
     inner, start, end = (pattern, True, True) if anchored else _without_anchors(pattern)
-    parser = _Parser(inner, what)
+    parser = _Parser(inner, what, ecma=not anchored, wide=wide)
     body = parser.run()
-    if not start or not end:
+    if not anchored:
         free = repeat(chars(ANY))
-        body = seq(EMPTY if start else free, body, EMPTY if end else free)
-    return Machine(compile_anchored(body, budget or Budget()), None) if parser.has_anchors else body
+        body = seq(EMPTY if start else free, body, (optional(text("\n")) if wide else EMPTY) if end else free)
+    if not parser.has_anchors:
+        return body
+    return Machine(compile_anchored(body, budget or Budget(), line_feed=wide), None)
 
 
 def _without_anchors(pattern: str) -> tuple[str, bool, bool]:
@@ -77,11 +97,11 @@ def _without_anchors(pattern: str) -> tuple[str, bool, bool]:
 
 
 class _Parser:
-    def __init__(self, pattern: str, what: str) -> None:
-        self._pattern, self._what = pattern, what
+    def __init__(self, pattern: str, what: str, *, ecma: bool, wide: bool) -> None:
+        """With `ecma` signs that the two dialects read differently are refused, and otherwise read as Python does."""
+        self._pattern, self._what, self._ecma, self._wide = pattern, what, ecma, wide
         self._at = 0
         self._depth = 0
-        self._wider: list[tuple[int, int]] = []
         self.has_anchors = False
 
     def run(self) -> Expression:
@@ -100,7 +120,9 @@ class _Parser:
         """Items up to `|`, `)` or the end."""
         items = []
         while self._at < len(self._pattern) and self._pattern[self._at] not in "|)":
-            items.append(self._quantified(self._atom()))
+            start = self._at
+            item = self._atom()
+            items.append(self._quantified(item, is_anchor=isinstance(item, Mark) and self._pattern[start] != "("))
         return seq(*items)
 
     def _atom(self) -> Expression:
@@ -110,13 +132,13 @@ class _Parser:
         if char == "[":
             return chars(self._class())
         if char == ".":
-            return chars(LINE)
+            return chars(_ONE_LINE if self._ecma and not self._wide else LINE)
         if char == "\\":
             return self._anchor() or chars(self._escape(inside=False))
         if char in "^$":
             self.has_anchors = True
             return Mark(char)
-        if char in "*+?":
+        if char in "*+?" or (char == "{" and _BOUNDS.match(self._pattern, self._at - 1)):
             self._fail(f"has a {char!r} with nothing to repeat")
         return chars([(ord(char), ord(char))])
 
@@ -155,42 +177,53 @@ class _Parser:
             return
         self._fail(f"uses the group (?{self._pattern[self._at : self._at + 1]}, which is not supported")
 
-    def _quantified(self, item: Expression) -> Expression:
-        while self._at < len(self._pattern):
-            bounds = self._bounds()
-            if bounds is None:
-                return item
-            if not self._take("?"):  # lazy and greedy match the same strings
-                self._take("+")
-            item = repeat(item, *bounds)
-        return item
+    def _quantified(self, item: Expression, *, is_anchor: bool) -> Expression:
+        bounds = self._bounds()
+        if bounds is None:
+            return item
+        if is_anchor:
+            self._fail("repeats an anchor")
+        if self._take("+"):
+            self._fail("uses possessive repetition, which is not supported")
+        self._take("?")  # lazy and greedy match the same strings
+        if self._bounds() is not None:
+            self._fail("repeats a repetition; put the inner one into a group")
+        return repeat(item, *bounds)
 
     def _bounds(self) -> tuple[int, int | None] | None:
         for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):
             if self._take(sign):
                 return bounds
-        if self._pattern[self._at] != "{":
-            return None
-        end = self._pattern.find("}", self._at)
-        parts = self._pattern[self._at + 1 : end].split(",") if end > 0 else []
-        if len(parts) not in (1, 2) or not all(p.isdecimal() or (i and not p) for i, p in enumerate(parts)):
+        found = _BOUNDS.match(self._pattern, self._at)
+        if found is None:
             return None  # a brace that is no quantifier stands for itself
-        self._at = end + 1
-        least = int(parts[0])
-        most = least if len(parts) == 1 else int(parts[1]) if parts[1] else None
+        self._at = found.end()
+        low, comma, high = found.groups()
+        if not low and self._ecma:
+            self._fail(f"has the repetition {found[0]}, which dialects read differently; write {{0,{high}}}")
+        if max(len(low), len(high)) > _MOST_DIGITS:
+            self._fail("has a repetition without measure")
+        least = int(low or 0)
+        most = least if not comma else int(high) if high else None
         if most is not None and most < least:
             self._fail(f"has the empty repetition {{{least},{most}}}")
         return least, most
 
     def _class(self) -> Ranges:
         negated = self._take("^")
+        self._wide ^= negated
         found: list[tuple[int, int]] = []
-        self._wider = []
+        if self._take("]"):
+            if self._ecma:
+                self._fail("has a class that begins with ], which dialects read differently; write \\]")
+            self._at -= 1
+            found += self._class_item()
         while not self._take("]"):
             if self._at >= len(self._pattern):
                 self._fail("has an unfinished class [")
             found += self._class_item()
-        return complement(union([*found, *self._wider])) if negated else union(found)
+        self._wide ^= negated
+        return complement(found) if negated else union(found)
 
     def _class_item(self) -> Ranges:
         low = self._class_char()
@@ -213,9 +246,7 @@ class _Parser:
 
     def _escape(self, *, inside: bool) -> Ranges:
         char = self._next()
-        if (known := _shorthand(char)) is not None:
-            if inside and char in "dws":  # a complement leaves out what either dialect counts in
-                self._wider += complement(_shorthand(char.upper()) or ())
+        if (known := _shorthand(char, wide=self._wide)) is not None:
             return known
         if char in _CONTROL:
             return ((_CONTROL[char], _CONTROL[char]),)
@@ -230,6 +261,8 @@ class _Parser:
         if char == "b" and inside:
             return ((8, 8),)
         if char == "0":
+            if self._pattern[self._at : self._at + 1].isdecimal():
+                self._fail("uses an octal escape, which is not supported; write \\xHH")
             return ((0, 0),)
         if char.isascii() and char.isalnum():
             kinds = {"b": "a word boundary", "B": "a word boundary", "k": "a back reference"}
@@ -238,20 +271,15 @@ class _Parser:
         return ((ord(char), ord(char)),)
 
     def _hexadecimal(self, kind: str) -> int:
-        if kind == "u" and self._take("{"):
-            end = self._pattern.find("}", self._at)
-            digits, after = self._pattern[self._at : end], end + 1
-        else:
-            width = 2 if kind == "x" else 4
-            digits, after = self._pattern[self._at : self._at + width], self._at + width
-        try:
-            code = int(digits, 16)
-        except ValueError:
+        """The code point of an escape whose letter has been read."""
+        found = _HEXADECIMAL.match(self._pattern, self._at - 1)
+        if found is None:
             self._fail(f"has an unfinished \\{kind}")
-        if code > MAX_CODE:
+        self._at = found.end()
+        digits = found[1] or found[2] or found[3]
+        if int(digits, 16) > MAX_CODE:
             self._fail(f"names the character {digits}, which does not exist")
-        self._at = after
-        return code
+        return int(digits, 16)
 
     def _category(self, *, negated: bool) -> Ranges:
         end = self._pattern.find("}", self._at)
@@ -281,20 +309,17 @@ class _Parser:
         raise ConstraintError(f"The {self._what} {shown!r} {sentence}.")
 
 
-def _shorthand(char: str) -> Ranges | None:
+def _shorthand(char: str, *, wide: bool) -> Ranges | None:
+    """What `\\d` and its like match in both dialects; or in either, if `wide`."""
+    if char in "DWS":
+        return complement(_shorthand(char.lower(), wide=not wide) or ())
     match char:
         case "d":
-            return _DIGIT
+            return _category_ranges("Nd") if wide else _DIGIT
         case "w":
-            return _WORD
+            return _word_characters() if wide else _WORD
         case "s":
-            return _SPACE
-        case "D":
-            return complement(_category_ranges("Nd"))
-        case "W":
-            return complement(_word_characters())
-        case "S":
-            return complement(_WIDE_SPACE)
+            return _WIDE_SPACE if wide else _SPACE
     return None
 
 

@@ -44,13 +44,16 @@ def compile_codes(expression: Expression, budget: Budget) -> Dfa:
     return _Writer(budget, {}, as_bytes=False).run(expression)
 
 
-def compile_anchored(expression: Expression, budget: Budget) -> Dfa:
-    """The same for an expression in which the marks `^` and `$` stand for the start and the end of the text."""
+def compile_anchored(expression: Expression, budget: Budget, *, line_feed: bool = False) -> Dfa:
+    """The same for an expression in which the marks `^` and `$` stand for the start and the end of the text.
+
+    With `line_feed`, one may follow behind a `$`.
+    """
     writer = _Writer(budget, {"^": _START, "$": _END}, as_bytes=False)
-    return determinise(_layered(writer.nondeterministic(expression)), budget)
+    return determinise(_layered(writer.nondeterministic(expression), line_feed), budget)
 
 
-def _layered(nfa: Nfa) -> Nfa:
+def _layered(nfa: Nfa, line_feed: bool) -> Nfa:
     """`nfa` without its anchors: they become moves that only exist where they hold.
 
     Four layers of the states: 0 nothing read yet, 1 something read, 2 and 3 the same behind a `$`, where nothing more
@@ -63,6 +66,8 @@ def _layered(nfa: Nfa) -> Nfa:
     for layer in range(4):
         base = 2 + layer * count
         found.move(base + 1, 1)
+        if line_feed and layer >= 2:
+            found.edge(base + 1, 10, 10, 1)
         for state in range(count):
             for target in nfa.moves[state]:
                 found.move(base + state, base + target)

@@ -36,6 +36,16 @@ class Hole:
     name: str
     kind: str
 
+    @property
+    def regex(self) -> str | None:
+        """The expression between slashes, if that is what it holds."""
+        return self.kind[1:-1] if self.kind.startswith("/") and self.kind.endswith("/") and len(self.kind) > 2 else None
+
+    @property
+    def words(self) -> list[str]:
+        """The words of which it holds one."""
+        return self.kind.split("|") if "|" in self.kind and self.regex is None else []
+
 
 def parse_template(template: str, budget: Budget) -> Expression:
     """The expression of a template. Raises `ConstraintError` naming the hole that cannot be read."""
@@ -100,10 +110,10 @@ def _closing(template: str, start: int) -> int:
 
 def _hole(hole: Hole, budget: Budget) -> Expression:
     kind = hole.kind
-    if kind.startswith("/") and kind.endswith("/") and len(kind) > 2:
-        return parse_regex(kind[1:-1], what=f"regex of the hole {hole.name!r}", budget=budget)
-    if "|" in kind:
-        return alt(*map(text, kind.split("|")))
+    if hole.regex is not None:
+        return parse_regex(hole.regex, what=f"regex of the hole {hole.name!r}", budget=budget)
+    if hole.words:
+        return alt(*map(text, hole.words))
     match = _KIND.fullmatch(kind)
     name = match[1] if match else ""
     if match and name in ("str", "text"):
@@ -144,15 +154,28 @@ def _number(hole: Hole, sign: str | None, limit: str | None, *, integer: bool) -
 
 
 def _matcher(hole: Hole) -> str:
-    if hole.kind.startswith("/"):
-        return f"(?:{hole.kind[1:-1]})" if "(" not in hole.kind else ".*?"
-    if "|" in hole.kind:
-        return "|".join(map(re.escape, hole.kind.split("|")))
+    if hole.regex is not None:
+        return f"(?:{hole.regex})" if "(" not in hole.regex and _is_pythons(hole.regex) else ".*?"
+    if hole.words:
+        return "|".join(map(re.escape, hole.words))
     name = hole.kind.partition("<")[0]
+    if name in PATTERNS:
+        return r"[^\n]*?"
     return _NUMBER_TEXT.get(name) or {"bool": "true|false", "text": ".+?"}.get(name, r"[^\n]+?")
 
 
+def _is_pythons(pattern: str) -> bool:
+    """Whether Python can read an expression: it has no `\\p{L}`."""
+    try:
+        re.compile(pattern)
+    except re.error:
+        return False
+    return True
+
+
 def _value(hole: Hole, written: str) -> Any:
+    if hole.words or hole.regex is not None:
+        return written
     name = hole.kind.partition("<")[0]
     if name in ("int", "float"):
         return int(written) if name == "int" else float(written)

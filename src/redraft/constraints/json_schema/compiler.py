@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
 from typing import Any, TypeAlias
 
@@ -30,8 +30,20 @@ from redraft.constraints.expression import (
     text,
 )
 from redraft.constraints.json_schema.numbers import EXACT, number
+from redraft.constraints.json_schema.patterns import Patterns
 from redraft.constraints.json_schema.reader import Reader
-from redraft.constraints.json_schema.shapes import Array, Node, Number, Object, Raw, Shape, String, Values, item_of
+from redraft.constraints.json_schema.shapes import (
+    Array,
+    Node,
+    Number,
+    Object,
+    Raw,
+    Shape,
+    String,
+    Values,
+    canonical,
+    item_of,
+)
 from redraft.constraints.json_schema.strings import Strings
 from redraft.constraints.json_schema.style import EXACT_COUNT, JSON, Style
 from redraft.constraints.spelling import compile_codes
@@ -83,7 +95,8 @@ def compile_schema(schema: Any, budget: Budget, *, strict: bool, style: Style = 
 
 def _compiled(schema: Raw, budget: Budget, strict: bool, style: Style) -> Expression:
     """The expression under the first unfolding that is not too large."""
-    reader, strings = Reader(schema, strict=strict), Strings(style, budget)
+    patterns = Patterns(budget, strict=strict)
+    reader, strings = Reader(schema, patterns, strict=strict), Strings(style, patterns, budget)
     for unfolding in UNFOLDINGS:
         try:
             found = _Compiler(reader, strings, budget, unfolding, style).node((schema,))
@@ -134,6 +147,7 @@ class _Compiler:
 
     def node(self, node: Node) -> Expression:
         """Texts that obey all schemas of a node."""
+        node = tuple(map(self._reader.target, node))
         key = tuple(id(raw) for raw in node if raw is not True and raw != {})
         self._met[-1].add(key)
         if self._open[key] > (self._unfolding.recursion if key else self._unfolding.anything):
@@ -222,12 +236,13 @@ class _Compiler:
         if shape.most is None:
             return None
         affordable = self._unfolding.array // seq(self._style.comma, item).size if item is not NOTHING else shape.most
-        return max(shape.least, min(shape.most, max(affordable, 1)), len(shape.prefix) if shape.most else 0)
+        return min(shape.most, max(shape.least, affordable, len(shape.prefix), 1))
 
     def _distinct(self, shape: Array) -> Expression:
         """An array without repetitions: of listed values, in their order."""
         shapes = self._reader.shapes(shape.items) if not shape.prefix else []
         values = [value for found in shapes if isinstance(found, Values) for value in found.values]
+        values = list({canonical(value): value for value in values}.values())
         if not values or not all(isinstance(found, Values) for found in shapes):
             self._reader.refuse("uniqueItems", "can be enforced for items of an enum only")
             return self._array(Array(prefix=shape.prefix, items=shape.items, least=shape.least, most=shape.most))
@@ -307,8 +322,6 @@ class _Compiler:
         return [(name, value) for name, value in found if name is not NOTHING]
 
     def _name(self, shape: Object, like: tuple[str, ...], unlike: tuple[str, ...], taken: list[str]) -> Expression:
-        if self._style.any_key is not None:
-            return self._style.any_key
         patterns = tuple((pattern, True) for pattern in like) + tuple((pattern, False) for pattern in unlike)
         found = []
         for kind in self._reader.shapes(shape.names):
@@ -319,9 +332,8 @@ class _Compiler:
                 found += [self._style.key(name) for name in names]
             elif isinstance(kind, String):
                 excluded = (*kind.excluded, *taken)
-                narrowed = String(least=kind.least, most=kind.most, patterns=kind.patterns + patterns,
-                                  formats=kind.formats, excluded=excluded)  # fmt: skip
-                found.append(self._strings.quoted(narrowed, self._unfolding.string))
+                narrowed = replace(kind, patterns=kind.patterns + patterns, excluded=excluded)
+                found.append(self._strings.name(narrowed, self._unfolding.string))
         return alt(*found)
 
 

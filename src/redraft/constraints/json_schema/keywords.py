@@ -11,6 +11,7 @@ from redraft.constraints.json_schema.numbers import Bounds
 from redraft.constraints.json_schema.shapes import Raw
 from redraft.errors import ConstraintError
 
+TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 MAX_DIGITS = 320
 """Digits of an integer in a schema; all that a double can hold has fewer before its point."""
 
@@ -64,10 +65,28 @@ def count(raw: Mapping[str, Any], name: str) -> int | None:
 
 
 def text_of(raw: Mapping[str, Any], name: str) -> str:
-    """A string."""
-    if not isinstance(raw[name], str):
-        malformed(name, raw[name])
-    return raw[name]
+    """A string, empty if the keyword is not there."""
+    value = raw.get(name, "")
+    if not isinstance(value, str):
+        malformed(name, value)
+    return value
+
+
+def list_of(raw: Mapping[str, Any], name: str) -> list[Any]:
+    """A list, empty if the keyword is not there."""
+    value = raw.get(name, [])
+    if not isinstance(value, list):
+        malformed(name, value)
+    return value
+
+
+def types_of(raw: Mapping[str, Any]) -> list[str]:
+    """The types that `type` names, each once; all if the keyword is not there."""
+    value = raw.get("type", TYPES)
+    names = [value] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple) or any(name not in TYPES for name in names):
+        malformed("type", value)
+    return list(dict.fromkeys(names))
 
 
 def mapping_of(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -80,8 +99,8 @@ def mapping_of(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def schemas_of(raw: Mapping[str, Any], name: str) -> list[Raw]:
     """A list of one schema or more; empty if the keyword is not there."""
-    value = raw.get(name, [])
-    if not isinstance(value, list) or (name in raw and not value):
+    value = list_of(raw, name)
+    if name in raw and not value:
         malformed(name, value)
     return value
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from redraft.constraints.json_schema.keywords import list_of, types_of
 from redraft.constraints.json_schema.shapes import Raw
 
 ABSENT, EXCLUDE, UNLIKE = "\0absent", "\0exclude", "\0unlike"
@@ -32,6 +33,10 @@ def negations(raw: Raw, resolve: Callable[[Any], Raw], depth: int = 0) -> list[R
 
 def _of_keyword(raw: Mapping[str, Any], keyword: str, resolve: Callable[[Any], Raw], depth: int) -> list[Raw]:
     value = raw[keyword]
+    if keyword == "type":
+        return _other_types(set(types_of(raw)))
+    if keyword == "enum":
+        return [{EXCLUDE: list_of(raw, keyword)}]
     if keyword in _SIMPLE:
         return _SIMPLE[keyword](value)
     if keyword in ("anyOf", "oneOf") and isinstance(value, list):
@@ -51,8 +56,7 @@ def _of_keyword(raw: Mapping[str, Any], keyword: str, resolve: Callable[[Any], R
     return []
 
 
-def _other_types(value: Any) -> list[Raw]:
-    names = {value} if isinstance(value, str) else set(value)
+def _other_types(names: set[str]) -> list[Raw]:
     if "integer" in names:
         names.add("number")  # numbers that are no integers are left out
     others = [name for name in _NAMES if name not in names]
@@ -73,8 +77,6 @@ def _side(keyword: str) -> Callable[[Any], list[Raw]]:
 
 
 _SIMPLE: dict[str, Callable[[Any], list[Raw]]] = {
-    "type": _other_types,
-    "enum": lambda values: [{EXCLUDE: values}],
     "const": lambda value: [{EXCLUDE: [value]}],
     "required": lambda names: [{"type": "object", ABSENT: [name]} for name in names] if isinstance(names, list) else [],
     "pattern": lambda pattern: [{"type": "string", UNLIKE: pattern}],

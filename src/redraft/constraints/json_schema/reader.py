@@ -14,13 +14,16 @@ from redraft.constraints.json_schema.keywords import (
     bound,
     count,
     decimal,
+    list_of,
     malformed,
     mapping_of,
     schemas_of,
     text_of,
+    types_of,
 )
 from redraft.constraints.json_schema.negation import ABSENT, EXCLUDE, UNLIKE, negations
 from redraft.constraints.json_schema.numbers import Bounds
+from redraft.constraints.json_schema.patterns import Patterns
 from redraft.constraints.json_schema.shapes import (
     ANYTHING,
     Array,
@@ -29,6 +32,7 @@ from redraft.constraints.json_schema.shapes import (
     Object,
     Raw,
     Rest,
+    Seen,
     Shape,
     String,
     Values,
@@ -38,10 +42,10 @@ from redraft.constraints.json_schema.shapes import (
     meet_arrays,
     meet_numbers,
     meet_strings,
+    unseen,
 )
 from redraft.errors import ConstraintError
 
-TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 ENFORCED = frozenset({
     "type", "enum", "const", "$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
     "minLength", "maxLength", "pattern", "format",
@@ -61,8 +65,8 @@ MAX_DEPTH = 48
 class Reader:
     """Reads the schemas of one document."""
 
-    def __init__(self, root: Raw, *, strict: bool) -> None:
-        self._root, self._strict = root, strict
+    def __init__(self, root: Raw, patterns: Patterns, *, strict: bool) -> None:
+        self._root, self._patterns, self._strict = root, patterns, strict
         self._depth = 0
         self._anchors: dict[str, Raw] | None = None
         self._known: dict[tuple[int, ...], tuple[Node, list[Shape]]] = {}
@@ -84,9 +88,14 @@ class Reader:
                 return node
         found: Node = ()
         for rest in shape.rests:
-            matching = tuple(raw for pattern, raw in rest.patterns if _search(pattern, name))
-            found += matching or (rest.extra,)
+            found += self._matching(rest.patterns, name)
+            if not any(self._patterns.match(pattern, name) for pattern, _ in rest.patterns):
+                found += (rest.extra,)
         return found
+
+    def _matching(self, patterns: Iterable[tuple[str, Raw]], name: str) -> Node:
+        """The schemas of those patterns that a name may match."""
+        return tuple(raw for pattern, raw in patterns if self._patterns.match(pattern, name, wide=True))
 
     def fits(self, value: Any, node: Node) -> bool:
         """Whether a JSON value obeys a node."""
@@ -114,24 +123,20 @@ class Reader:
         """What the keywords of single types, `type` and `enum` allow."""
         for keyword in REFUSED & raw.keys():
             self.refuse(keyword)
-        names = raw.get("type", [name for name in TYPES if name != "integer"])
-        names = [names] if isinstance(names, str) else names
-        if not isinstance(names, Sequence) or any(name not in TYPES for name in names):
-            malformed("type", names)
+        names = types_of(raw)
         makers: dict[str, Callable[[Mapping[str, Any]], list[Shape]]] = {
             "null": lambda raw: [Values((None,))], "boolean": lambda raw: [Values((True, False))],
             "integer": lambda raw: self._number(raw, integer=True),
             "number": lambda raw: self._number(raw, integer=False),
             "string": self._string, "array": self._array, "object": self._object,
         }  # fmt: skip
-        kept = [name for name in dict.fromkeys(names) if name != "integer" or "number" not in names]
+        kept = [name for name in names if name != "integer" or "number" not in names]
         shapes = [shape for name in kept for shape in makers[name](raw)]
         if "const" in raw:
             shapes = self._both(shapes, [Values((raw["const"],))])
         if "enum" in raw:
-            if not isinstance(raw["enum"], list):
-                malformed("enum", raw["enum"])
-            shapes = self._both(shapes, [Values(tuple({canonical(v): v for v in raw["enum"]}.values()))])
+            values = {canonical(value): value for value in list_of(raw, "enum")}
+            shapes = self._both(shapes, [Values(tuple(values.values()))])
         if EXCLUDE in raw:
             shapes = [left for shape in shapes if (left := _without(shape, raw[EXCLUDE])) is not None]
         return shapes
@@ -150,7 +155,26 @@ class Reader:
             shapes = self._checked("not", shapes, self._unlike(shapes, raw["not"]))
         if "if" in raw:
             shapes = self._conditional(raw, shapes)
-        return self._dependent(raw, shapes)
+        shapes = self._dependent(raw, shapes)
+        for keyword, kind in (("unevaluatedProperties", Mapping), ("unevaluatedItems", list)):
+            if keyword in raw and raw[keyword] is not True:
+                left = [left for shape in shapes if (left := self._rest_obeys(shape, kind, raw[keyword])) is not None]
+                shapes = self._checked(keyword, shapes, left)
+        return shapes
+
+    def _rest_obeys(self, shape: Shape, kind: type, schema: Raw) -> Shape | None:
+        """The shape with a schema for all members or items that nothing was said of; None if nothing obeys it."""
+        if isinstance(shape, Values):  # what was said of them is not known
+            values = tuple(value for value in shape.values if not isinstance(value, kind) or not value)
+            return Values(values) if values else None
+        if isinstance(shape, Object) and kind is Mapping and not shape.seen.everything:
+            names = tuple((name, ()) for name in sorted(shape.seen.names))
+            rest = Rest(patterns=tuple((pattern, True) for pattern in sorted(shape.seen.patterns)), extra=schema)
+            return self._meet_objects(shape, Object(properties=names, rests=(rest,), seen=Seen(everything=True)))
+        if isinstance(shape, Array) and kind is list and not shape.seen.everything:
+            prefix: tuple[Node, ...] = ((),) * shape.seen.items
+            return meet_arrays(shape, Array(prefix=prefix, items=(schema,), seen=Seen(everything=True)))
+        return shape
 
     def _checked(self, keyword: str, before: list[Shape], after: list[Shape]) -> list[Shape]:
         """`after`, unless nothing of it is left because its negation cannot be expressed."""
@@ -176,8 +200,19 @@ class Reader:
 
     def _unlike(self, shapes: list[Shape], raw: Raw) -> list[Shape]:
         """What `shapes` allow and `raw` does not (or a part of it)."""
-        others = [self._read(other) for other in negations(raw, self.resolve)]
-        return [left for shape in shapes for left in self._one_unlike(shape, others)]
+        others = [list(map(unseen, self._read(other))) for other in negations(raw, self.resolve)]
+        return [left for shape in shapes for left in self._one_unlike(shape, others + self._beyond(shape, raw))]
+
+    def _beyond(self, shape: Shape, raw: Raw) -> list[list[Shape]]:
+        """Objects with one of the members that a shape declares and a closed schema does not allow."""
+        raw = self.target(raw)
+        if not isinstance(shape, Object) or not isinstance(raw, Mapping):
+            return []
+        if raw.get("additionalProperties") is not False:
+            return []
+        patterns = mapping_of(raw, "patternProperties")
+        names = [name for name, _ in shape.properties if name not in mapping_of(raw, "properties")]
+        return [[Object(required=(name,))] for name in names if not self._matching(patterns.items(), name)]
 
     def _one_unlike(self, shape: Shape, others: list[list[Shape]]) -> list[Shape]:
         found: list[Shape] = []
@@ -210,7 +245,7 @@ class Reader:
         """`dependencies`: a member is absent, or what it needs holds."""
         needs: dict[str, list[Raw]] = {}
         for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
-            for name, need in raw.get(keyword, {}).items():
+            for name, need in mapping_of(raw, keyword).items():
                 needs.setdefault(name, []).append({"required": need} if isinstance(need, list) else need)
         for name, schemas in needs.items():
             without: list[Shape] = self._both(shapes, self._read({ABSENT: [name]}))
@@ -220,12 +255,20 @@ class Reader:
             shapes = without + [shape for shape in present if isinstance(shape, Object)]
         return shapes
 
+    def target(self, raw: Raw) -> Raw:
+        """What a schema that is a reference and nothing else refers to; any other schema itself."""
+        for _ in range(MAX_DEPTH):
+            if not isinstance(raw, Mapping) or "$ref" not in raw or len((ENFORCED | REFUSED) & raw.keys()) > 1:
+                break
+            raw = self.resolve(raw["$ref"])
+        return raw
+
     def resolve(self, reference: Any) -> Raw:
         """The schema that a reference names. Raises `ConstraintError` if it lies outside the document."""
         if not isinstance(reference, str):
             malformed("$ref", reference)
-        root_id = (self._root.get("$id") or self._root.get("id") or "") if isinstance(self._root, Mapping) else ""
-        base = root_id.rstrip("#")
+        root = self._root if isinstance(self._root, Mapping) else {}
+        base = (text_of(root, "$id") or text_of(root, "id")).rstrip("#")
         local = reference[len(base) :] if base and reference.startswith(base) else reference
         if local in ("", "#"):
             return self._root
@@ -253,8 +296,8 @@ class Reader:
         bounds = Bounds()
         for name, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
             bounds = bounds.both(bound(raw, name, exclusive))
-        if raw.get("format") in INTEGER_FORMATS:
-            low, high = INTEGER_FORMATS[raw["format"]]
+        if (known := text_of(raw, "format")) in INTEGER_FORMATS:
+            low, high = INTEGER_FORMATS[known]
             bounds = bounds.both(Bounds(low=Decimal(low), high=Decimal(high)))
         multiples = (decimal(raw, "multipleOf"),) if "multipleOf" in raw else ()
         if any(multiple <= 0 for multiple in multiples):
@@ -265,8 +308,8 @@ class Reader:
     def _string(self, raw: Mapping[str, Any]) -> list[Shape]:
         least, most = count(raw, "minLength") or 0, count(raw, "maxLength")
         patterns = tuple((text_of(raw, name), name == "pattern") for name in ("pattern", UNLIKE) if name in raw)
-        known = raw.get("format") in PATTERNS
-        formats = (raw["format"],) if known else ()
+        known = text_of(raw, "format")
+        formats = (known,) if known in PATTERNS else ()
         return (
             [String(least=least, most=most, patterns=patterns, formats=formats)]
             if most is None or least <= most
@@ -274,37 +317,38 @@ class Reader:
         )
 
     def _array(self, raw: Mapping[str, Any]) -> list[Shape]:
-        items, prefix = raw.get("items", True), raw.get("prefixItems", [])
+        items, prefix = raw.get("items", True), list_of(raw, "prefixItems")
+        everything = "items" in raw
         if isinstance(items, list):
-            prefix, items = items, raw.get("additionalItems", True)
-        if raw.get("unevaluatedItems") is False and "items" not in raw:
-            items = False
+            prefix, items, everything = items, raw.get("additionalItems", True), "additionalItems" in raw
         least, most = count(raw, "minItems") or 0, count(raw, "maxItems")
         if most is not None and most < least:
             return []
         rest = () if items is True else (items,)
         return [Array(prefix=tuple((schema,) for schema in prefix), items=rest, least=least, most=most,
-                      unique=raw.get("uniqueItems") is True)]  # fmt: skip
+                      unique=raw.get("uniqueItems") is True,
+                      seen=Seen(items=len(prefix), everything=everything))]  # fmt: skip
 
     def _object(self, raw: Mapping[str, Any]) -> list[Shape]:
         properties, patterns = mapping_of(raw, "properties"), mapping_of(raw, "patternProperties")
-        required = raw.get("required", [])
-        if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        required = list_of(raw, "required")
+        if not all(isinstance(name, str) for name in required):
             malformed("required", required)
-        extra = raw.get("additionalProperties", raw.get("unevaluatedProperties", True))
+        extra = raw.get("additionalProperties", True)
         declared = tuple(
-            (name, (schema, *(other for pattern, other in patterns.items() if _search(pattern, name))))
-            for name, schema in properties.items()
+            (name, (schema, *self._matching(patterns.items(), name))) for name, schema in properties.items()
         )
-        rest = Rest(declared=frozenset(properties), patterns=tuple(patterns.items()), extra=extra)
+        rest = Rest(patterns=tuple(patterns.items()), extra=extra)
+        everything = "additionalProperties" in raw
         names = (raw["propertyNames"],) if "propertyNames" in raw else ()
         shape = Object(
             properties=declared, required=tuple(dict.fromkeys(required)),
             rests=() if extra is True and not patterns else (rest,), names=names,
             absent=frozenset(raw.get(ABSENT, ())), least=count(raw, "minProperties") or 0,
             most=count(raw, "maxProperties"),
+            seen=Seen(names=frozenset(properties), patterns=frozenset(patterns), everything=everything),
         )  # fmt: skip
-        return [] if shape.absent & set(shape.required) else [shape]
+        return [shape] if _possible(shape) else []
 
     def _both(self, left: Iterable[Shape], right: Iterable[Shape]) -> list[Shape]:
         """What both lists allow."""
@@ -341,14 +385,13 @@ class Reader:
 
     def _meet_objects(self, a: Object, b: Object) -> Object | None:
         names = dict.fromkeys([*(name for name, _ in a.properties), *(name for name, _ in b.properties)])
-        required = tuple(dict.fromkeys(a.required + b.required))
-        absent = a.absent | b.absent
-        most, least = lowest(a.most, b.most), max(a.least, b.least)
-        if absent & set(required) or (most is not None and most < max(least, len(required))):
-            return None
-        properties = tuple((name, _distinct(self.node_of(a, name) + self.node_of(b, name))) for name in names)
-        return Object(properties=properties, required=required, rests=_distinct_rests(a.rests + b.rests),
-                      names=a.names + b.names, absent=absent, least=least, most=most)  # fmt: skip
+        shape = Object(
+            properties=tuple((name, _distinct(self.node_of(a, name) + self.node_of(b, name))) for name in names),
+            required=tuple(dict.fromkeys(a.required + b.required)), rests=_distinct_rests(a.rests + b.rests),
+            names=a.names + b.names, absent=a.absent | b.absent, least=max(a.least, b.least),
+            most=lowest(a.most, b.most), seen=a.seen | b.seen,
+        )  # fmt: skip
+        return shape if _possible(shape) else None
 
     def _fits(self, value: Any, shape: Shape) -> bool:
         match shape:
@@ -357,7 +400,7 @@ class Reader:
             case Number():
                 return _fits_number(value, shape)
             case String():
-                return isinstance(value, str) and _fits_string(value, shape)
+                return isinstance(value, str) and self._fits_string(value, shape)
             case Array():
                 if not isinstance(value, list) or not _within(len(value), shape.least, shape.most):
                     return False
@@ -365,6 +408,14 @@ class Reader:
                 return distinct and all(self.fits(item, item_of(shape, i)) for i, item in enumerate(value))
             case Object():
                 return self._fits_object(value, shape)
+
+    def _fits_string(self, value: str, shape: String) -> bool:
+        if not _within(len(value), shape.least, shape.most) or value in shape.excluded:
+            return False
+        for pattern, wanted in shape.patterns:
+            if self._patterns.match(pattern, value, wide=not wanted) is (not wanted):
+                return False
+        return all(re.fullmatch(PATTERNS[name], value) for name in shape.formats)
 
     def _fits_object(self, value: Any, shape: Object) -> bool:
         if not isinstance(value, Mapping) or not _within(len(value), shape.least, shape.most):
@@ -393,6 +444,13 @@ def _distinct_rests(rests: tuple[Rest, ...]) -> tuple[Rest, ...]:
     return tuple(found)
 
 
+def _possible(shape: Object) -> bool:
+    """Whether its limits and its required members leave room for any object."""
+    if shape.absent & set(shape.required):
+        return False
+    return shape.most is None or shape.most >= max(shape.least, len(shape.required))
+
+
 def _within(count: int, least: int, most: int | None) -> bool:
     return count >= least and (most is None or count <= most)
 
@@ -404,23 +462,6 @@ def _fits_number(value: Any, shape: Number) -> bool:
     if shape.integer and exact != exact.to_integral_value():
         return False
     return shape.bounds.hold(exact) and exact not in shape.excluded and all(exact % m == 0 for m in shape.multiples)
-
-
-def _fits_string(value: str, shape: String) -> bool:
-    if not _within(len(value), shape.least, shape.most) or value in shape.excluded:
-        return False
-    if any(bool(_search(pattern, value)) != wanted for pattern, wanted in shape.patterns):
-        return False
-    return all(re.fullmatch(PATTERNS[name], value) for name in shape.formats)
-
-
-def _search(pattern: str, value: str) -> bool:
-    try:
-        return re.search(pattern, value) is not None
-    except re.error as error:
-        raise ConstraintError(
-            f"The schema keyword 'pattern' holds {pattern!r}, which cannot be read: {error}."
-        ) from error
 
 
 def _without(shape: Shape, values: Sequence[Any]) -> Shape | None:

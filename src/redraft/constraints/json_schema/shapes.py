@@ -46,6 +46,20 @@ class String:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Seen:
+    """Which members or items some schema has spoken of ("evaluated"): `unevaluated…` is about the others."""
+
+    names: frozenset[str] = frozenset()
+    patterns: frozenset[str] = frozenset()
+    items: int = 0
+    everything: bool = False
+
+    def __or__(self, other: Seen) -> Seen:
+        return Seen(names=self.names | other.names, patterns=self.patterns | other.patterns,
+                    items=max(self.items, other.items), everything=self.everything or other.everything)  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Array:
     """`prefix` are the schemas of the first items, `items` that of the others."""
 
@@ -54,13 +68,13 @@ class Array:
     least: int = 0
     most: int | None = None
     unique: bool = False
+    seen: Seen = Seen()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rest:
     """What one schema says of members that it does not declare by name."""
 
-    declared: frozenset[str]
     patterns: tuple[tuple[str, Raw], ...]
     extra: Raw
 
@@ -76,6 +90,7 @@ class Object:
     absent: frozenset[str] = frozenset()
     least: int = 0
     most: int | None = None
+    seen: Seen = Seen()
 
 
 Shape: TypeAlias = Values | Number | String | Array | Object
@@ -125,7 +140,8 @@ def meet_arrays(a: Array, b: Array) -> Array | None:
         return None
     length = max(len(a.prefix), len(b.prefix))
     prefix = tuple(item_of(a, i) + item_of(b, i) for i in range(length))
-    return Array(prefix=prefix, items=a.items + b.items, least=least, most=most, unique=a.unique or b.unique)
+    return Array(prefix=prefix, items=a.items + b.items, least=least, most=most, unique=a.unique or b.unique,
+                 seen=a.seen | b.seen)  # fmt: skip
 
 
 def item_of(array: Array, index: int) -> Node:
@@ -138,6 +154,6 @@ def lowest(a: int | None, b: int | None) -> int | None:
     return b if a is None else a if b is None else min(a, b)
 
 
-def with_values(shape: Values, values: tuple[Any, ...]) -> Values:
-    """The shape with other values."""
-    return replace(shape, values=values)
+def unseen(shape: Shape) -> Shape:
+    """The shape as a schema gives it that says nothing of members and items, as `not` does."""
+    return replace(shape, seen=Seen()) if isinstance(shape, Array | Object) else shape

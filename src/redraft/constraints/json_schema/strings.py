@@ -7,6 +7,7 @@ from dataclasses import replace
 from redraft.constraints.automaton import Budget, Dfa, product
 from redraft.constraints.expression import ANY, NOTHING, Expression, alt, chars, repeat, text
 from redraft.constraints.json_schema.formats import PATTERNS
+from redraft.constraints.json_schema.patterns import Patterns
 from redraft.constraints.json_schema.shapes import String
 from redraft.constraints.json_schema.style import Style
 from redraft.constraints.regex import parse_regex
@@ -20,18 +21,24 @@ as much: every character and every state of the pattern together are a state."""
 class Strings:
     """Writes strings in a style; what took an automaton is kept."""
 
-    def __init__(self, style: Style, budget: Budget) -> None:
-        self._style, self._budget = style, budget
+    def __init__(self, style: Style, patterns: Patterns, budget: Budget) -> None:
+        self._style, self._patterns, self._budget = style, patterns, budget
         self._known: dict[String, Expression] = {}
 
     def content(self, shape: String, longest: int) -> Expression:
         """A string without its quotes. Limits on length beyond `longest` are lowered to it."""
         free = not shape.patterns and not shape.formats and not shape.excluded
+        lowered = shape
         if shape.most is not None:
             high = longest if free else max(longest // 4, _EXACT_PATTERN)
-            shape = replace(shape, most=max(min(shape.most, high), shape.least))
+            lowered = replace(shape, most=max(min(shape.most, high), shape.least))
         if free:
-            return self._style.free(shape.least, shape.most, self._budget)
+            return self._style.free(lowered.least, lowered.most, self._budget)
+        found = self._matched(lowered)
+        return self._matched(shape) if found is NOTHING else found  # what it allows may be long
+
+    def _matched(self, shape: String) -> Expression:
+        """A string without its quotes, given by its automaton."""
         if shape not in self._known:
             found = self._machine(shape)
             self._known[shape] = NOTHING if found.empty else self._style.machine(found, self._budget)
@@ -41,20 +48,29 @@ class Strings:
         """A string with its quotes."""
         return self._style.quoted(self.content(shape, longest))
 
+    def name(self, shape: String, longest: int) -> Expression:
+        """A member's name."""
+        if self._style.bare_key is None:
+            return self.quoted(shape, longest)
+        return self.content(replace(shape, patterns=(*shape.patterns, (self._style.bare_key, True))), longest)
+
     def _machine(self, shape: String) -> Dfa:
         """The automaton of the characters."""
-        wanted = [parse_regex(PATTERNS[name], budget=self._budget) for name in shape.formats]
-        wanted += [self._pattern(pattern) for pattern, positive in shape.patterns if positive]
+        wanted = [compile_codes(parse_regex(PATTERNS[name]), self._budget) for name in shape.formats]
+        wanted += self._matching(shape, positive=True)
         if not wanted or shape.least or shape.most is not None:
-            wanted.append(repeat(chars(ANY), shape.least, shape.most))
-        unwanted = [self._pattern(pattern) for pattern, positive in shape.patterns if not positive]
-        unwanted += [alt(*map(text, shape.excluded))] if shape.excluded else []
-        found = compile_codes(wanted[0], self._budget)
-        for expression in wanted[1:]:
-            found = product(found, compile_codes(expression, self._budget), self._budget)
-        for expression in unwanted:
-            found = product(found, compile_codes(expression, self._budget), self._budget, subtract=True)
+            wanted.append(compile_codes(repeat(chars(ANY), shape.least, shape.most), self._budget))
+        unwanted = self._matching(shape, positive=False)
+        if shape.excluded:
+            unwanted.append(compile_codes(alt(*map(text, shape.excluded)), self._budget))
+        found = wanted[0]
+        for dfa in wanted[1:]:
+            found = product(found, dfa, self._budget)
+        for dfa in unwanted:
+            found = product(found, dfa, self._budget, subtract=True)
         return found
 
-    def _pattern(self, pattern: str) -> Expression:
-        return parse_regex(pattern, anchored=False, what="schema keyword 'pattern' with the value", budget=self._budget)
+    def _matching(self, shape: String, *, positive: bool) -> list[Dfa]:
+        """What the patterns match that must, or must not."""
+        found = [self._patterns.automaton(p, wide=not positive) for p, wanted in shape.patterns if wanted == positive]
+        return [dfa for dfa in found if dfa is not None]

@@ -43,7 +43,7 @@ class Style:
 
     quote    around strings                      machine  a string's content, given the automaton of its characters
     free     a string's content of least .. most characters
-    key      a member's name                     name     any name, given what a string of names would be
+    key      a member's name                     bare_key  a pattern for names that are not declared; None: any string
     ordered  the order of an object's members
     """
 
@@ -53,7 +53,7 @@ class Style:
     free: Callable[[int, int | None, Budget], Expression]
     machine: Callable[[Dfa, Budget], Expression]
     key: Callable[[str], Expression]
-    any_key: Expression | None
+    bare_key: str | None
     ordered: Callable[[Sequence[str]], list[str]]
 
     def value(self, value: Any) -> Expression:
@@ -75,7 +75,7 @@ class Style:
         """A string with its quotes; nothing if it cannot be written."""
         if not encodable(value):
             return NOTHING
-        if self.any_key is None:
+        if self.bare_key is None:
             return text(json.dumps(value, ensure_ascii=False))
         return NOTHING if QUOTE in value else self.quoted(text(value))
 
@@ -122,7 +122,7 @@ JSON = Style(
     free=_json_string,
     machine=_json_machine,
     key=lambda name: text(json.dumps(name, ensure_ascii=False)) if encodable(name) else NOTHING,
-    any_key=None,
+    bare_key=None,
     ordered=list,
 )
 """JSON text: compact, with at most one space behind a comma or colon."""
@@ -134,7 +134,7 @@ CALL = Style(
     free=_call_string,
     machine=_call_machine,
     key=_bare_key,
-    any_key=repeat(chars([(48, 57), (65, 90), (95, 95), (97, 122)]), 1, 32),
+    bare_key="^[0-9A-Za-z_]{1,32}$",
     ordered=lambda names: sorted(names, key=str.lower),
 )
 """The arguments of a tool call (see `text.tools`): strings between quote tokens, bare keys in alphabetical order."""

@@ -1,0 +1,43 @@
+"""The patterns of a schema as automata over characters; each is compiled once."""
+
+from __future__ import annotations
+
+from redraft.constraints.automaton import Budget, Dfa, TooManyStatesError
+from redraft.constraints.regex import parse_regex
+from redraft.constraints.spelling import compile_codes
+from redraft.errors import ConstraintError
+
+
+class Patterns:
+    """Reads patterns, those of `pattern` and the names of `patternProperties`.
+
+    The dialects of JSON Schema's validators differ in a few characters. So every pattern has a narrow reading, what all
+    of them match, and a `wide` one, what any of them matches: what must not match has to fail the wide one.
+    """
+
+    def __init__(self, budget: Budget, *, strict: bool) -> None:
+        self._budget, self._strict = budget, strict
+        self._known: dict[tuple[str, bool], Dfa | None] = {}
+
+    def automaton(self, pattern: str, *, wide: bool = False) -> Dfa | None:
+        """The texts that hold a match. Raises `ConstraintError` if that cannot be said; None without `strict`."""
+        if (pattern, wide) not in self._known:
+            self._known[pattern, wide] = self._compiled(pattern, wide)
+        return self._known[pattern, wide]
+
+    def match(self, pattern: str, value: str, *, wide: bool = False) -> bool | None:
+        """Whether a text holds a match; None where `automaton` is."""
+        dfa = self.automaton(pattern, wide=wide)
+        return None if dfa is None else dfa.matches(map(ord, value))
+
+    def _compiled(self, pattern: str, wide: bool) -> Dfa | None:
+        what = "schema keyword 'pattern' with the value"
+        try:
+            expression = parse_regex(pattern, anchored=False, wide=wide, what=what, budget=self._budget)
+        except TooManyStatesError:
+            raise
+        except ConstraintError:
+            if self._strict:
+                raise
+            return None
+        return compile_codes(expression, self._budget)
