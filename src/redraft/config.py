@@ -102,7 +102,11 @@ class ModelConfig:
         return cls(**_text_fields(text), **_top_fields(raw, text), extra=dict(raw))
 
     def to_dict(self) -> dict[str, Any]:
-        """The `config.json` content of this shape, readable by Transformers."""
+        """The `config.json` content of this shape with weights in full, readable by Transformers.
+
+        How the weights that it was read with were quantized is left out.
+        """
+        extra = {name: value for name, value in self.extra.items() if name != "quantization_config"}
         text = dict(self.extra.get("text_config", {}))
         text.pop("per_layer_config", None)
         same = ("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_experts",
@@ -125,7 +129,7 @@ class ModelConfig:
                 },
             },
         }
-        return dict(self.extra) | {
+        return extra | {
             "architectures": ["DiffusionGemmaForBlockDiffusion"],
             "model_type": "diffusion_gemma",
             "canvas_length": self.canvas_length,
@@ -150,6 +154,8 @@ def _reject_unsupported(text: Mapping[str, Any]) -> None:
         raise CheckpointError("attention_bias is not supported.")
     if text.get("use_bidirectional_attention") == "all":
         raise CheckpointError("use_bidirectional_attention 'all' is not supported; DiffusionGemma uses 'vision'.")
+    if text.get("final_logit_softcapping", 30.0) is None:
+        raise CheckpointError("final_logit_softcapping null is not supported; logits are capped.")
 
 
 def _text_fields(text: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,15 +165,30 @@ def _text_fields(text: Mapping[str, Any]) -> dict[str, Any]:
     fields = {name: text[name] for name in _REQUIRED}
     fields |= {name: text[name] for name in _OPTIONAL if text.get(name) is not None}
     layer_types = text.get("layer_types") or _default_layer_types(text.get("num_hidden_layers", 30))
-    rope = text.get("rope_parameters") or {}
-    sliding, full = rope.get(SLIDING) or {}, rope.get(FULL) or {}
-    fields |= {
-        "layer_types": tuple(layer_types),
-        "rope_theta": float(sliding.get("rope_theta", 10_000.0)),
-        "global_rope_theta": float(full.get("rope_theta", 1_000_000.0)),
-        "partial_rotary_factor": float(full.get("partial_rotary_factor", 0.25)),
-    }
+    fields |= {"layer_types": tuple(layer_types)} | _rope_fields(text.get("rope_parameters") or {})
     return fields | _global_heads(text, tuple(layer_types))
+
+
+def _rope_fields(rope: Mapping[str, Any]) -> dict[str, float]:
+    """Rotary positions as Transformers reads them: what one kind of layers says stands for all that it leaves out."""
+    fields: dict[str, float] = {}
+    if sliding := rope.get(SLIDING):
+        _reject_scaled_rope(sliding, SLIDING, "default")
+        fields["rope_theta"] = float(sliding.get("rope_theta", 10_000.0))
+        if sliding.get("partial_rotary_factor", 1.0) != 1.0:
+            raise CheckpointError(f"partial_rotary_factor of {SLIDING!r} layers is not supported.")
+    if full := rope.get(FULL):
+        _reject_scaled_rope(full, FULL, "proportional")
+        fields["global_rope_theta"] = float(full.get("rope_theta", 1_000_000.0))
+        fields["partial_rotary_factor"] = float(full.get("partial_rotary_factor", 1.0))
+    return fields
+
+
+def _reject_scaled_rope(rope: Mapping[str, Any], kind: str, supported: str) -> None:
+    if rope.get("rope_type", supported) != supported:
+        raise CheckpointError(f"rope_type {rope['rope_type']!r} of {kind!r} layers is not supported; {supported!r} is.")
+    if rope.get("factor", 1.0) != 1.0:
+        raise CheckpointError(f"rope_parameters of {kind!r} layers with factor {rope['factor']!r} are not supported.")
 
 
 def _default_layer_types(count: int) -> list[str]:

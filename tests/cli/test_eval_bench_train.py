@@ -1,5 +1,6 @@
 """`eval`, `bench cpu` and `train`: what they print, and that the floor counts every product."""
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -116,3 +117,13 @@ def test_a_recipe_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
     outcome = cli("train", tmp_path / "none.toml")
     assert outcome.code == 2
     assert outcome.err.startswith("error: There is no recipe")
+
+
+def test_training_as_a_module_is_the_command(tmp_path):
+    """As torchrun starts it: a folder that cannot be made is one sentence here too."""
+    (tmp_path / "file").write_text("")
+    recipe = Path(__file__).parents[2] / "recipes" / "nano.toml"
+    command = [sys.executable, "-m", "redraft.train", str(recipe), "--out", str(tmp_path / "file" / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr == f"error: {tmp_path / 'file' / 'run'}: Not a directory.\n"

@@ -64,6 +64,7 @@ def write(tmp_path, text):
         (f"puzzle,solution\n{PUZZLE[:80]}x,{SOLUTION}\n", "line 2: a puzzle needs 81 digits"),
         (f"puzzle,solution\n{PUZZLE},{SOLUTION[:80]}0\n", "line 2: a solution needs 81 digits from 1 to 9"),
         (f"puzzle,solution\n{PUZZLE},5{SOLUTION[1:80]}5\n", "line 2: the solution repeats a digit in row 9"),
+        (f"puzzle,solution\n{PUZZLE},{SOLUTION}\n{'1' * 200_000},\n", "line 3: not valid CSV (field larger"),
         (f"puzzle,solution\n4{PUZZLE[1:]},{SOLUTION}\n", "line 2: puzzle and solution differ in row 1, column 1"),
     ],
 )
@@ -81,10 +82,18 @@ def test_sudoku_columns_may_come_in_any_order_beside_others(tmp_path):
     assert (item.puzzle, item.solution, item.clues) == (PUZZLE, SOLUTION, 30)
 
 
+def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path):
+    path = write(tmp_path, f"\ufeffpuzzle,solution\r\n{PUZZLE},{SOLUTION}\r\n")  # as spreadsheets export it
+    assert [item.puzzle for item in read_sudoku_csv(path)] == [PUZZLE]
+    assert [item.id for item in read_tools_jsonl(write(tmp_path, "\ufeff" + json.dumps(RECORD)))] == [RECORD["id"]]
+
+
 @pytest.mark.parametrize(
     ("line", "message"),
     [
         ("{", "line 2: not valid JSON"),
+        ('{"id": 1' + "0" * 5000 + "}", "line 2: not valid JSON (Exceeds the limit"),
+        ("[" * 100_000, "line 2: not valid JSON (maximum recursion depth"),
         ("[1]", "line 2: not a JSON object"),
         (json.dumps({**RECORD, "calls": "f"}), "line 2: the field 'calls' must be a list"),
         (json.dumps({key: RECORD[key] for key in ("id", "tools", "messages")}), "line 2: the field 'calls' is missing"),

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from redraft.config import FULL, SLIDING
 from redraft.errors import CheckpointError, HubError, SettingError
 from redraft.model import weights
 from redraft.model.folders import resolve_folder
@@ -60,6 +61,11 @@ def change_config(folder: Path, **changes: Any) -> None:
     config |= changes
     config["text_config"] |= text
     path.write_text(json.dumps(config))
+
+
+def rope(kind: str, **settings: Any) -> dict[str, Any]:
+    """A change of a config: the rotary positions of one kind of layers."""
+    return {"text_config": {"rope_parameters": {kind: settings}}}
 
 
 def load(folder: Path | str) -> Transformer:
@@ -257,6 +263,7 @@ def test_a_config_that_is_no_json_object(folder: Path, content: bytes) -> None:
     [
         ({"model_type": "gemma4"}, "'gemma4'"),
         ({"quantization_config": {"quant_method": "gptq"}}, "quantized by 'gptq'"),
+        ({"quantization_config": "fp8"}, "sets quantization_config to 'fp8'; it must be an object"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),
         ({"text_config": {"hidden_size": "wide"}}, "hidden_size to 'wide'"),
         ({"text_config": {"num_experts": 4.0}}, "num_experts to 4.0"),
@@ -264,6 +271,13 @@ def test_a_config_that_is_no_json_object(folder: Path, content: bytes) -> None:
         ({"text_config": {"hidden_size": None}}, "hidden_size"),
         ({"text_config": {"top_k_experts": 9}}, "top_k_experts"),
         ({"text_config": {"rope_parameters": 3}}, "config.json"),
+        (rope(SLIDING, rope_type="yarn"), "rope_type 'yarn' of 'sliding_attention' layers is not supported"),
+        (rope(FULL, rope_type="default"), "rope_type 'default' of 'full_attention' layers is not supported"),
+        (rope(FULL, rope_type="proportional", factor=8.0), "with factor 8.0 are not supported"),
+        (rope(SLIDING, partial_rotary_factor=0.5), "partial_rotary_factor of 'sliding_attention' layers"),
+        (rope(FULL, partial_rotary_factor=1.5), "partial_rotary_factor to 1.5; it must be between 0 and 1"),
+        (rope(FULL, rope_theta=0), "global_rope_theta to 0.0; it must be a number above 0"),
+        ({"text_config": {"final_logit_softcapping": None}}, "final_logit_softcapping null is not supported"),
     ],
 )
 def test_a_config_of_something_else(folder: Path, changes: dict[str, Any], words: str) -> None:
@@ -271,6 +285,15 @@ def test_a_config_of_something_else(folder: Path, changes: dict[str, Any], words
     with pytest.raises(CheckpointError, match=re.escape(words)) as caught:
         load(folder)
     one_sentence(caught.value)
+
+
+def test_rotary_positions_are_read_as_transformers_reads_them(folder: Path) -> None:
+    """Its default for layers that are described is the whole head; for those that are not, the model's own."""
+    change_config(folder, **rope(FULL, rope_type="proportional", rope_theta=5000.0))
+    config = load(folder).config
+    assert (config.partial_rotary_factor, config.global_rope_theta, config.rope_theta) == (1.0, 5000.0, 10_000.0)
+    change_config(folder, text_config={"rope_parameters": None})
+    assert load(folder).config.partial_rotary_factor == 0.25
 
 
 # --- what cannot be resolved -------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ def test_prompts_are_those_of_the_file_without_their_answers(llm: redraft.LLM, t
 
 
 def test_the_command_writes_answers_of_the_model(tmp_path: Path, capsys) -> None:
-    file, out = tmp_path / "p.jsonl", tmp_path / "own.jsonl"
+    file, out = tmp_path / "p.jsonl", tmp_path / "data" / "own.jsonl"  # a folder that is not there yet
     messages = [{"role": "user", "content": "What is the capital of France?"}, {"role": "assistant", "content": "?"}]
     file.write_text(json.dumps({"messages": messages}) + "\n")
     arguments = [

@@ -165,3 +165,20 @@ def test_sharded_processes_equal_one_and_resume_in_another_number(tmp_path: Path
     ours, theirs = (load_model(r.model_folder, "cpu", "float32") for r in (result, whole))
     for (name, a), b in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(a, b, rtol=0.02, atol=1e-3, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def test_sharded_processes_may_differ_in_conditioned_rows_and_heldout_batches(tmp_path: Path) -> None:
+    """One row each, which one process conditions on a first pass and the other does not; one held-out batch for two."""
+    one = write_recipe(tmp_path, "one", 2)
+    two = sharded(tmp_path, "two", 1)
+    for path in (one, two):
+        text = path.read_text().replace("rows = 2", "rows = 1")
+        path.write_text(text.replace("evaluate_batches = 2", "evaluate_batches = 1"))
+    stream = Trainer(read_recipe(one), device="cpu", quiet=True)
+    stream.build()
+    conditioned = [stream.stream.conditioned_rows(1, 5, index) for index in range(32)]
+    assert any(conditioned[i] != conditioned[i + 1] for i in range(0, 32, 2))
+    train(read_recipe(one), device="cpu", quiet=True)
+    launch(two)
+    for name in ("loss", "norm", "heldout_decoder"):
+        assert column(tmp_path / "two", name) == pytest.approx(column(tmp_path / "one", name), rel=1e-4), name

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from redraft.cli.main import main
 from redraft.errors import InputError
@@ -13,9 +14,12 @@ from redraft.model.folders import resolve_folder
 from redraft.text.prompt import encode_chat
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
+from redraft.train.batch import Batch
+from redraft.train.check import samples
 from redraft.train.jsonl import Limits, read_jsonl
 from redraft.train.packing import Packer
-from redraft.train.recipe import DataSettings, Recipe, SourceSettings
+from redraft.train.recipe import DataSettings, ObjectiveSettings, Recipe, SourceSettings
+from redraft.train.trainer import Trainer
 
 TINY = resolve_folder("tiny")
 TOKENIZER, TEMPLATE = Tokenizer.from_folder(TINY), ChatTemplate.from_folder(TINY)
@@ -91,6 +95,22 @@ def test_calls_results_and_thoughts_are_written_as_the_template_has_them(tmp_pat
     assert thought == "<|channel>thought\n2+2\n<channel|>4<turn|>"
 
 
+def test_arguments_may_be_strings_of_json_as_the_openai_api_writes_them(tmp_path: Path) -> None:
+    def history(arguments: object) -> dict[str, object]:
+        call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": arguments}}
+        return {"messages": [user("1?"), {"role": "assistant", "content": None, "tool_calls": [call]}], "tools": TOOLS}
+
+    for number, (string, mapping) in enumerate((('{"a": 1}', {"a": 1}), ("{}", {}), ("", {}))):
+        first, second = write(tmp_path / f"s{number}.jsonl", history(string)), tmp_path / f"m{number}.jsonl"
+        assert documents(first) == documents(write(second, history(mapping)))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    line = json.dumps({"prompt": "a", "completion": "b"})
+    (tmp_path / "a.jsonl").write_text(f"{line}\r\n{line}\r\n", encoding="utf-8-sig", newline="")
+    assert documents(tmp_path / "a.jsonl") == [("<bos>a", "b", "")] * 2
+
+
 def test_plain_kinds(tmp_path: Path) -> None:
     pair, hole = {"prompt": "Q: 1+1\nA:", "completion": " 2"}, {"prefix": "a = ", "middle": "1", "suffix": "\nb = 2\n"}
     assert documents(write(tmp_path / "a.jsonl", pair, hole)) == [
@@ -103,7 +123,15 @@ def test_plain_kinds(tmp_path: Path) -> None:
     assert (tokens == TOKENIZER.bos_id).sum() == 1
 
 
+def calling(arguments: str) -> str:
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": arguments}}
+    return json.dumps({"messages": [user("1?"), {"role": "assistant", "tool_calls": [call]}], "tools": TOOLS})
+
+
 BAD = [
+    ('{"prompt_ids": [1' + "0" * 5000 + '], "answer_ids": [1]}', r"not valid JSON \(a number of thousands of digits"),
+    (calling('{"a": '), r"messages\[1\] has a call whose arguments are no JSON \(Expecting value at column 7"),
+    (calling("[1]"), r"messages\[1\] has a call whose arguments are no JSON object"),
     ('{"prompt": "a", "completion"', "not valid JSON"),
     ("[1]", "not a JSON object"),
     ('{"prompt": "a"}', "the keys are prompt; they must be messages; prompt and completion"),
@@ -184,6 +212,26 @@ def test_holes_of_json_lines_may_have_spare_room(jsonl_recipe: Recipe) -> None:
     for row, slot in np.argwhere(padded.any(-1)):
         last = int(np.flatnonzero(padded[row, slot])[-1])
         assert (target[row, slot, last + 1 : last + 4] == suffix).all()
+
+
+@pytest.mark.parametrize("objective", [{"levels": "high"}, {"corruption": "absorbing"}])
+def test_the_check_shows_the_noise_of_the_first_batch(jsonl_recipe: Recipe, objective: dict[str, str]) -> None:
+    """On a CPU, where the noise of training is drawn there too."""
+    recipe = dataclasses.replace(jsonl_recipe, objective=ObjectiveSettings(**objective))
+    seen = []
+    trainer = Trainer(recipe, device="cpu", quiet=True)
+    trainer.build()
+    trainer.stream.losses = lambda batch, noise, *_: seen.append(noise)  # type: ignore[method-assign]
+    batch = Batch.from_arrays(trainer.packer.batch(0)).to(torch.device("cpu"))
+    trainer.stream(batch, recipe.run.seed, 0)
+    shown = list(samples(recipe, trainer.packer, None, 2))
+    levels = {
+        float(level): canvas
+        for level, canvas in zip(seen[0].level.flatten(), seen[0].tokens.flatten(0, 1), strict=True)
+    }
+    assert len(shown) == 4
+    for sample in shown:
+        assert sample.noisy == " ".join(map(str, levels[sample.level].tolist()))
 
 
 RECIPE = """

@@ -228,6 +228,9 @@ def test_unequal_twins_and_half_adapters_are_refused(config, tmp_path: Path) -> 
     ({"peft_type": "IA3"}, "kind 'IA3'"),
     ({"use_dora": True}, "uses use_dora"),
     ({"r": 0}, "numbers above 0"),
+    ({"r": 8}, r"layers\.0\.\S+ in \S+ have rank \d; its r is 8"),
+    ({"init_lora_weights": "pissa_niter_4"}, "begun with 'pissa_niter_4', which changes the weights under it"),
+    ({"init_lora_weights": "olora"}, "begun with 'olora'"),
 ])  # fmt: skip
 def test_other_kinds_of_adapters_are_named(config, tmp_path: Path, change: dict, message: str) -> None:
     saved(config, tmp_path)
@@ -238,7 +241,8 @@ def test_other_kinds_of_adapters_are_named(config, tmp_path: Path, change: dict,
     with pytest.raises(CheckpointError, match=r"has no adapter_config\.json"):
         load_adapter(tmp_path / "nothing")
     (tmp_path / "adapter_model.safetensors").unlink()
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"peft_type": "LORA", "use_dora": False, "r": 2}))
+    plain = {"peft_type": "LORA", "use_dora": False, "r": 2, "init_lora_weights": True}
+    file.write_text(json.dumps(json.loads(file.read_text()) | plain))
     with pytest.raises(CheckpointError, match=r"has no adapter_model\.safetensors"):
         load_adapter(tmp_path)
 
@@ -251,12 +255,14 @@ def test_lora_needs_a_model_to_begin_with(recipe: Recipe) -> None:
 def test_merging_by_command_keeps_the_folder_and_the_logits(config, tmp_path: Path, capsys) -> None:
     save_model(plain(config).bfloat16(), tmp_path / "base")
     (tmp_path / "base" / "tokenizer_config.json").write_text("{}")
+    (tmp_path / "base" / "hf_quant_config.json").write_text('{"quantization": "of weights that are merged now"}')
     saved(config, tmp_path / "adapter")
     out = tmp_path / "merged"
     arguments = ["merge", str(tmp_path / "base"), str(tmp_path / "adapter"), str(out), "--json"]
     assert main(arguments) == 0
     assert json.loads(capsys.readouterr().out)["weights_changed"] == len(load_adapter(tmp_path / "adapter").factors)
     assert (out / "tokenizer_config.json").read_text() == "{}"
+    assert not (out / "hf_quant_config.json").exists()
     expected = load_model(tmp_path / "base", "cpu", "bfloat16")
     merge(expected, load_adapter(tmp_path / "adapter"))
     merged = load_model(out, "cpu", "bfloat16")

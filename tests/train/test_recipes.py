@@ -1,6 +1,7 @@
 """Recipes: those of the repository can be read, and whatever is wrong in one is named."""
 
 import dataclasses
+import math
 import tomllib
 from pathlib import Path
 
@@ -45,6 +46,8 @@ WRONG = [
     ("optimizer", "learning_rate", -1.0, "optimizer.learning_rate is -1.0; it must be above 0"),
     ("optimizer", "schedule", "linear", "optimizer.schedule is 'linear'; it must be one of cosine, wsd"),
     ("objective", "self_conditioning", 1.5, "objective.self_conditioning is 1.5; it must be between 0 and 1"),
+    ("optimizer", "weight_decay", math.inf, "optimizer.weight_decay is inf; it must be finite"),
+    ("objective", "rollout_bound", [0.1, math.inf], "objective.rollout_bound is (0.1, inf); it must be finite"),
     ("objective", "rollout", 0.5, "recipe.objective: unknown setting 'rollout'"),
     ("objective", "rollout_bound", [0.1, 1.0], "objective.rollout_bound has no effect without rollout in a source"),
     ("objective", "rollout_bound", [2.0, 0.1], "objective.rollout_bound is (2.0, 0.1); it must be two rising numbers"),
@@ -82,6 +85,7 @@ def test_wrong_settings_are_named(table: str, key: str, value: object, message: 
     ({"kind": "poem"}, "kind is 'poem'"),
     ({"kind": "text", "path": "x"}, "data.tokenizer is missing"),
     ({"share": 0.0}, "share is 0.0"),
+    ({"share": math.inf}, "source reverse: share is inf; it must be finite"),
     ({"max_canvases": 2}, "max_canvases has no effect without JSON lines"),
     ({"kind": "text", "path": "x", "line_holes": 0.5}, "line_holes has no effect without infill"),
     ({"kind": "text", "path": "x", "spare_holes": 0.5}, "spare_holes has no effect without infill"),

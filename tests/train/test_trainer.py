@@ -27,7 +27,7 @@ from redraft.train.distributed import World
 from redraft.train.export import export_model
 from redraft.train.initial import initial_model
 from redraft.train.optimizer import Masters, learning_rate
-from redraft.train.progress import CsvLog, RunLog, draw_losses, read_log
+from redraft.train.progress import CsvLog, Reporter, RunLog, draw_losses, read_log
 from redraft.train.recipe import OptimizerSettings, Recipe
 from redraft.train.trainer import Trainer, train
 
@@ -189,6 +189,17 @@ def test_a_log_has_a_row_a_report_and_one_process_writes_it(recipe: Recipe, tmp_
     assert read_log(tmp_path / "log.csv") == [first]
 
 
+def test_what_a_run_says_keeps_its_brackets_and_its_lines(recipe: Recipe, capsys) -> None:
+    with patch.dict(sys.modules, {"matplotlib.figure": None}):
+        train(changed(recipe, log_every=10), device="cpu")
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0] == "20 steps of 192 clean tokens on cpu; a report every 10."
+    assert shown[1].startswith("step 10/20 loss ")
+    assert shown[-1] == "The loss picture needs matplotlib: pip install 'redraft[train]'."
+    Reporter(1, 0).say("word " * 100)
+    assert len(capsys.readouterr().err.splitlines()) == 1
+
+
 def test_the_time_limit_stops_with_a_checkpoint(recipe: Recipe) -> None:
     result = train(changed(recipe, max_seconds=1e-3), device="cpu", quiet=True)
     assert (result.step, result.finished) == (1, False)
@@ -210,7 +221,7 @@ def test_an_interrupt_ends_behind_the_current_step(recipe: Recipe) -> None:
     assert load_checkpoint(trainer.folder, torch.device("cpu"))["step"] == 4
 
 
-def test_a_nan_loss_names_its_batch_and_keeps_the_last_checkpoint(recipe: Recipe) -> None:
+def test_a_nan_loss_names_its_step_and_keeps_the_last_checkpoint(recipe: Recipe) -> None:
     trainer = Trainer(changed(recipe, checkpoint_every=5), device="cpu", quiet=True)
     step = trainer.train_step
 
@@ -220,7 +231,7 @@ def test_a_nan_loss_names_its_batch_and_keeps_the_last_checkpoint(recipe: Recipe
         return step(batch)
 
     trainer.train_step = poisoned  # type: ignore[method-assign]
-    with pytest.raises(TrainingError, match="loss of batch 7 is nan"):
+    with pytest.raises(TrainingError, match=r"loss of step 7 \(from 0\) is nan"):
         trainer.run()
     assert load_checkpoint(trainer.folder, torch.device("cpu"))["step"] == 5
 

@@ -36,6 +36,7 @@ def distill(
         raise InputError(f"--batch-size is {batch_size}; it must be at least 1.")
     if out.exists():
         raise InputError(f"{out} is there already; name a new file.")
+    out.parent.mkdir(parents=True, exist_ok=True)
     llm = model.load()
     steps = given.pop("steps", llm.defaults.steps)
     asked = list(prompts_of(prompts, llm, tokens=llm.model.config.max_position_embeddings))

@@ -176,7 +176,7 @@ def formats(
     sampling: SamplingOptions,
     json: JsonAlone = False,
 ) -> None:
-    """What fp8 and int4 weights and an fp8 head cost: divergence from the full model, and scores with the weights."""
+    """What fp8 and int4 weights and an fp8 vocabulary cost: divergence from the full model, and the weights' scores."""
     from redraft.eval.curve import TASKS
     from redraft.eval.formats import compare
     from redraft.eval.task import spread

@@ -13,6 +13,8 @@ from redraft.errors import InputError
 
 _BESIDE = ("*.json", "*.jinja", "*.txt", "*.model")
 """Files of a model folder that stand beside its weights and are copied as they are."""
+_OF_WEIGHTS = (".index.json", "hf_quant_config.json")
+"""Those among them that say where its weights are, and how they were quantized."""
 
 
 def merge(
@@ -51,5 +53,5 @@ def _copy_beside(folder: Path, out: Path) -> None:
 
     for pattern in _BESIDE:
         for file in folder.glob(pattern):
-            if not (out / file.name).exists() and not file.name.endswith(".index.json"):
+            if not (out / file.name).exists() and not file.name.endswith(_OF_WEIGHTS):
                 shutil.copyfile(file, out / file.name)

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.errors import InputError, RedraftError, SettingError
+from redraft.errors import SettingError
 
 if TYPE_CHECKING:
     from redraft.train.check import Sample
@@ -36,7 +33,7 @@ def run(
     if as_json:
         print(json.dumps(summary))
     else:
-        print(f"Step {result.step}; the model is in {result.model_folder}.")
+        print(f"Step {result.step}; the {'model' if settings.lora is None else 'adapter'} is in {result.model_folder}.")
 
 
 SAMPLES = 2
@@ -87,23 +84,3 @@ def _print_sample(sample: Sample) -> None:
     print(f"context  ...{printable(sample.context[-300:])}")
     print(f"target   {printable(learned)}")
     print(f"shown    {printable(sample.noisy)}")
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The same as a program of its own, for `python -m redraft.train`; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m redraft.train", description="Train a model from a TOML recipe.")
-    parser.add_argument("recipe")
-    parser.add_argument("--resume", action="store_true", help="go on from the checkpoint in the output folder")
-    parser.add_argument("--out", help="output folder, instead of the recipe's")
-    parser.add_argument("--max-seconds", type=float, help="stop cleanly after this time")
-    parser.add_argument("--device", default="auto", help="auto, cpu or cuda")
-    parser.add_argument("--check", action="store_true", help="show decoded samples of the data instead of training")
-    parser.add_argument("--json", action="store_true", dest="as_json", help="print one JSON object last")
-    options = vars(parser.parse_args(arguments))
-    try:
-        show_data = options.pop("check")
-        (check_alone if show_data else run)(options.pop("recipe"), **options)
-    except RedraftError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2 if isinstance(error, InputError) else 1
-    return 0

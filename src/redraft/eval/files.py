@@ -23,7 +23,7 @@ def fail(path: Path, line: int, reason: str) -> NoReturn:
 def read_text(path: str | Path) -> str:
     """The text of an evaluation file; :class:`InputError` when it cannot be read."""
     try:
-        return Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{path} does not exist.") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -54,6 +54,8 @@ def _checked_object(path: Path, number: int, line: str, fields: Mapping[str, typ
         record = json.loads(line)
     except json.JSONDecodeError as error:
         fail(path, number, f"not valid JSON ({error.msg} at column {error.colno})")
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; brackets in brackets
+        fail(path, number, f"not valid JSON ({str(error).rstrip('.')})")
     if not isinstance(record, dict):
         fail(path, number, "not a JSON object")
     for name, kind in fields.items():

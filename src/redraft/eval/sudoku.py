@@ -49,11 +49,14 @@ def read_sudoku_csv(path: str | Path) -> list[SudokuItem]:
     """
     path = Path(path)
     rows = csv.reader(read_text(path).splitlines())
-    header = [name.strip() for name in next(rows, [])]
-    for column in ("puzzle", "solution"):
-        if column not in header:
-            fail(path, 1, f"the column {column!r} is missing")
-    items = [_item(path, rows.line_num, header, row) for row in rows if row]
+    try:
+        header = [name.strip() for name in next(rows, [])]
+        for column in ("puzzle", "solution"):
+            if column not in header:
+                fail(path, 1, f"the column {column!r} is missing")
+        items = [_item(path, rows.line_num, header, row) for row in rows if row]
+    except csv.Error as error:
+        fail(path, rows.line_num, f"not valid CSV ({error})")
     if not items:
         raise InputError(f"{path} holds no items.")
     return items

@@ -41,6 +41,10 @@ _PLAIN = {"use_dora": False, "bias": "none", "modules_to_save": None, "fan_in_fa
           "lora_bias": False, "trainable_token_indices": None}  # fmt: skip
 
 
+_BESIDE_THE_BASE = ("true", "false", "none", "gaussian", "orthogonal", "eva", "mica")
+"""Beginnings that leave the weights under an adapter as they are; from others PEFT takes the beginning away again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Factors:
     """The two factors of one weight's change; see the module's shapes."""
@@ -198,6 +202,11 @@ def _check_kind(config: Mapping[str, Any], folder: Path) -> None:
     for name, plain in _PLAIN.items():
         if (config.get(name) or plain) != plain:
             raise CheckpointError(f"The adapter in {folder} uses {name}, which cannot be read.")
+    if str(config.get("init_lora_weights", True)).lower() not in _BESIDE_THE_BASE:
+        raise CheckpointError(
+            f"The adapter in {folder} was begun with {config['init_lora_weights']!r}, which changes the weights under "
+            "it; convert it to plain LoRA with PEFT."
+        )
     if not all(isinstance(config.get(name), int | float) and config[name] > 0 for name in ("r", "lora_alpha")):
         raise CheckpointError(f"{folder / CONFIG} must hold numbers above 0 for r and lora_alpha.")
 
@@ -230,6 +239,8 @@ def _factors(name: str, a: Tensor, b: Tensor, config: Mapping[str, Any], folder:
         factors = Factors(a.unflatten(0, (-1, rank)), b.unflatten(1, (rank, -1)).permute(2, 0, 1)) if ok else None
     if not ok or factors is None:
         raise CheckpointError(f"The factors of {name} in {folder} do not fit each other: {a.shape} and {b.shape}.")
+    if factors.rank != config["r"] and not config.get("rank_pattern"):
+        raise CheckpointError(f"The factors of {name} in {folder} have rank {factors.rank}; its r is {config['r']}.")
     return factors
 
 

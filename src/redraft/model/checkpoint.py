@@ -7,8 +7,9 @@ allocated; each tensor is read from its memory-mapped file when it is asked for,
 from __future__ import annotations
 
 import logging
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -107,8 +108,9 @@ class Checkpoint:
         _raise_if_any(self.folder, {
             "missing": [name for name in wanted if name not in self._stored],
             "unexpected": [name for name in self._stored if name not in wanted and not _may_be_left_out(name)],
-            "misshapen": [f"{name} {list(entry.shape)} instead of {list(shape)}" for name, entry in found.items()
-                          if (shape := wanted[name]) is not None and entry.shape != shape],
+            "misshapen": [f"{name} {list(entry.shape)} instead of {list(wanted[name] or [1])}"
+                          for name, entry in found.items() if not _fits(entry.shape, wanted[name])],
+            "in several formats": [name for name in self.shapes if len(self._layouts(name)) > 1],
             "of an unsupported dtype": [f"{name} {entry.dtype}" for name, entry in found.items()
                                         if not self._readable(name, entry)],
         })  # fmt: skip
@@ -116,20 +118,39 @@ class Checkpoint:
             _logger.warning("%s: %d vision tensors are left out; Redraft reads text only.", self.folder, len(vision))
 
     def _wanted(self, name: str) -> dict[str, tuple[int, ...] | None]:
-        """The stored tensors that make up one of our weights, with their shapes; None where any will do."""
+        """The stored tensors that make up one of our weights, with their shapes; None for one number in any."""
         matrices, shape = self._matrices(name), self.shapes[name]
         if matrices == [(self._bases[name],)] and layout_of(self._bases[name], self._stored) is None:
             return {self._tensors_of(self._bases[name])[0]: shape}
         wanted: dict[str, tuple[int, ...] | None] = {}
-        for base in (base for bases in matrices for base in bases):
+        flat = [base for bases in matrices for base in bases]
+        scales = self._scales(flat, shape[-1])
+        for base in flat:
             layout, rows = layout_of(base, self._stored), shape[-2] // len(matrices[0])
-            shapes = [(rows, shape[-1])] if layout is None else layout.shapes(rows, shape[-1])
+            shapes = [(rows, shape[-1])] if layout is None else layout.shapes(rows, shape[-1], scales)
             wanted |= dict(zip(self._tensors_of(base), shapes, strict=True))
         return wanted
 
+    def _scales(self, bases: Sequence[str], inputs: int) -> int:
+        """Scales of a row, as the first matrix of a weight has them whose scales share the inputs evenly; else 1."""
+        shapes = [self._stored[name].shape for base in bases if (name := base + ".weight_scale") in self._stored]
+        counts = (shape[-1] for shape in shapes if len(shape) == 2)
+        return next((count for count in counts if count and inputs % count == 0), 1)
+
+    def _layouts(self, name: str) -> set[str | None]:
+        """The number formats of a weight's matrices, of which there must be one; None for plain ones."""
+        found = {layout_of(base, self._stored) for bases in self._matrices(name) for base in bases}
+        return {None if layout is None else layout.name for layout in found}
+
     def _readable(self, name: str, entry: Stored) -> bool:
-        base = name.rpartition(".")[0]
-        return layout_of(base, self._stored) is not None or entry.dtype in PLAIN_DTYPES
+        base, _, last = name.rpartition(".")
+        layout = layout_of(base, self._stored)
+        allowed = {} if layout is None else dict(zip(layout.suffixes, layout.dtypes, strict=True))
+        return entry.dtype in allowed.get(f".{last}", PLAIN_DTYPES)
+
+
+def _fits(shape: tuple[int, ...], wanted: tuple[int, ...] | None) -> bool:
+    return math.prod(shape) == 1 if wanted is None else shape == wanted
 
 
 def _may_be_left_out(name: str) -> bool:

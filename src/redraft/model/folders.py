@@ -22,7 +22,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_experts", "top_k_experts",
           "num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "head_dim", "global_head_dim",
           "sliding_window", "max_position_embeddings", "canvas_length")  # fmt: skip
-_FACTORS = ("rms_norm_eps", "final_logit_softcapping")
+_FACTORS = ("rms_norm_eps", "final_logit_softcapping", "rope_theta", "global_rope_theta")
 _DESCRIPTION_FILES = ["*.json"]
 _FILES = [*_DESCRIPTION_FILES, "*.jinja", "*.safetensors", "*.txt", "*.model"]
 
@@ -55,7 +55,10 @@ def read_config(folder: Path) -> ModelConfig:
     """The shape that a folder's config.json describes. Raises `CheckpointError` with what is wrong with it."""
     path = folder / CONFIG_FILE
     raw = read_json(path)
-    method = (raw.get("quantization_config") or {}).get("quant_method", QUANTIZERS[0])
+    quantization = raw.get("quantization_config") or {}
+    if not isinstance(quantization, dict):
+        raise CheckpointError(f"{path} sets quantization_config to {quantization!r}; it must be an object.")
+    method = quantization.get("quant_method", QUANTIZERS[0])
     if method not in QUANTIZERS:
         raise CheckpointError(
             f"{path} says quantized by {method!r}; weights of {' and '.join(QUANTIZERS)} can be read."
@@ -76,6 +79,10 @@ def read_config(folder: Path) -> ModelConfig:
         value = getattr(config, name)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
             raise CheckpointError(f"{path} sets {name} to {value!r}; it must be a number above 0.")
+    if not 0 <= config.partial_rotary_factor <= 1:
+        raise CheckpointError(
+            f"{path} sets partial_rotary_factor to {config.partial_rotary_factor!r}; it must be between 0 and 1."
+        )
     end_ids(config.eos_token_id, config.vocab_size, path)
     return config
 

@@ -36,15 +36,17 @@ IGNORED = (".weight_shape", ".input_scale", ".input_global_scale", ".k_scale", "
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """One way to store a matrix: the suffixes of its tensors, their shapes for [N,K], and how they make a weight.
+    """One way to store a matrix: the suffixes of its tensors, what dtypes they may have, their shapes, and how they
+    make a weight.
 
-    A shape of None means that the header's own is taken.
+    Shapes are those for [N,K] with a number of scales a row, where that is free; None stands for one number in
+    any shape.
     """
 
     name: str
-    dtype: str
     suffixes: tuple[str, ...]
-    shapes: Callable[[int, int], tuple[tuple[int, ...] | None, ...]]
+    dtypes: tuple[tuple[str, ...], ...]
+    shapes: Callable[[int, int, int], tuple[tuple[int, ...] | None, ...]]
     read: Callable[..., Weight]
 
 
@@ -58,33 +60,34 @@ def _nvfp4(codes: Tensor, scale: Tensor, factor: Tensor) -> Nvfp4Weight:
     return Nvfp4Weight(codes, scale, factor.float().reshape(1, 1))
 
 
+_PLAIN = tuple(PLAIN_DTYPES)
 LAYOUTS = (
     Layout(
         name="int4",
-        dtype="I32",
         suffixes=(".weight_packed", ".weight_scale"),
-        shapes=lambda n, k: ((n, k // 8), None),
+        dtypes=(("I32",), _PLAIN),
+        shapes=lambda n, k, scales: ((n, k // 8), (n, scales)),
         read=_int4,
     ),
     Layout(
         name="nvfp4",
-        dtype="U8",
         suffixes=(".weight_packed", ".weight_scale", ".weight_global_scale"),
-        shapes=lambda n, k: ((n, k // 2), (n, k // GROUP), None),
+        dtypes=(("U8",), ("F8_E4M3",), _PLAIN),
+        shapes=lambda n, k, _: ((n, k // 2), (n, k // GROUP), None),
         read=lambda codes, scale, divisor: _nvfp4(codes, scale, 1 / divisor.float()),
     ),
     Layout(
         name="nvfp4",
-        dtype="U8",
         suffixes=(".weight", ".weight_scale", ".weight_scale_2"),
-        shapes=lambda n, k: ((n, k // 2), (n, k // GROUP), None),
+        dtypes=(("U8",), ("F8_E4M3",), _PLAIN),
+        shapes=lambda n, k, _: ((n, k // 2), (n, k // GROUP), None),
         read=_nvfp4,
     ),
     Layout(
         name="fp8",
-        dtype="F8_E4M3",
         suffixes=(".weight", ".weight_scale"),
-        shapes=lambda n, k: ((n, k), (n, 1)),
+        dtypes=(("F8_E4M3",), _PLAIN),
+        shapes=lambda n, k, _: ((n, k), (n, 1)),
         read=lambda values, scale: Fp8Weight(values, scale.float()),
     ),
 )
@@ -94,7 +97,7 @@ def layout_of(base: str, stored: Mapping[str, Stored]) -> Layout | None:
     """How the matrix `base` (a name without ".weight") is stored; None if it is plain or absent."""
     for layout in LAYOUTS:
         first = stored.get(base + layout.suffixes[0])
-        if first is not None and first.dtype == layout.dtype:
+        if first is not None and first.dtype in layout.dtypes[0]:
             return layout
     return None
 

@@ -44,10 +44,13 @@ class Int4Weight:
 def quantize_int4(weight: Tensor, group: int = 64) -> Int4Weight:
     """Round each group of inputs of a weight [...,N,K] to multiples of its largest magnitude over 7.5, scale in bf16.
 
-    Raises `SettingError` if the group does not divide K.
+    Raises `SettingError` if the group does not divide K, or K has no whole words of 8 codes.
     """
-    if weight.shape[-1] % group:
-        raise SettingError(f"group is {group}; it must divide the {weight.shape[-1]} inputs of the weight.")
+    inputs = weight.shape[-1]
+    if group < 1 or inputs % group:
+        raise SettingError(f"group is {group}; it must divide the {inputs} inputs of the weight.")
+    if inputs % 8:
+        raise SettingError(f"int4 packs 8 inputs a word; the weight has {inputs}.")
     grouped = weight.float().unflatten(-1, (-1, group))  # [...,N,K/group,group]
     scale = (grouped.abs().amax(-1).clamp(min=1e-12) / 7.5).to(torch.bfloat16)
     codes = ((grouped / scale.float()[..., None]).round().clamp(-8, 7) + 8).flatten(-2).to(torch.uint8)

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from redraft.diffusion.corruption import corrupt, generator_for, noise_levels
+from redraft.diffusion.corruption import generator_for
 from redraft.text.tokenizer import Tokenizer
 from redraft.train.batch import Batch
 from redraft.train.packing import Packer
 from redraft.train.recipe import Recipe
+from redraft.train.two_stream import noise_of
 
 BATCHES = 4
 """Batches that the figures are taken from."""
@@ -70,9 +71,7 @@ def figures(recipe: Recipe, packer: Packer) -> list[SourceFigures]:
 def samples(recipe: Recipe, packer: Packer, tokenizer: Tokenizer | None, count: int) -> Iterator[Sample]:
     """Canvases of the first batch, sources in turn; without a tokenizer, numbers stand for tokens."""
     batch = Batch.from_arrays(packer.batch(0)).to(torch.device("cpu"))
-    generator = generator_for("cpu", recipe.run.seed, 0)
-    level = noise_levels(batch.full_noise, recipe.objective.noise_eps, generator)
-    noise = corrupt(batch.canvas_target, batch.noise_region, level, recipe.model.vocab_size, generator)
+    noise = noise_of(batch, recipe.objective, recipe.model.vocab_size, generator_for("cpu", recipe.run.seed, 0))
     taken: Counter[int] = Counter()
     rows = [(row, slot) for slot in range(recipe.data.canvases) for row in range(recipe.data.rows)]
     for row, slot in rows:
@@ -88,7 +87,7 @@ def samples(recipe: Recipe, packer: Packer, tokenizer: Tokenizer | None, count: 
             start=start,
             spans=tuple(_spans(batch.canvas_target[row, slot].tolist(), batch.canvas_weight[row, slot] > 0, tokenizer)),
             noisy=_text(noise.tokens[row, slot].tolist(), tokenizer),
-            level=float(level[row, slot]),
+            level=float(noise.level[row, slot]),
         )
 
 

@@ -37,8 +37,8 @@ class StepLosses:
         self._waiting.clear()
         for value in values:
             if not math.isfinite(value):
-                batch = self._first + len(self.values)
-                raise TrainingError(f"The loss of batch {batch} is {value}; the last checkpoint was kept.")
+                step = self._first + len(self.values)
+                raise TrainingError(f"The loss of step {step} (from 0) is {value}; the last checkpoint was kept.")
             self.values.append(value)
 
 

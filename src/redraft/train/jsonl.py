@@ -97,7 +97,7 @@ class _LineError(Exception):
 def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, object) of every line that is not blank, one line in memory at a time."""
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             for number, line in enumerate(file, start=1):
                 if line.strip():
                     yield number, _object(path, number, line)
@@ -108,14 +108,17 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def _object(path: Path, number: int, line: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except (json.JSONDecodeError, RecursionError) as error:
-        reason = (
-            f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else "nested too deep"
-        )
-        raise InputError(f"{path}, line {number}: not valid JSON ({reason}).") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}, line {number}: not valid JSON ({_reason(error)}).") from error
     if not isinstance(record, dict):
         raise InputError(f"{path}, line {number}: not a JSON object.")
     return record
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at column {error.colno}"
+    return "nested too deep" if isinstance(error, RecursionError) else "a number of thousands of digits"
 
 
 def _pieces(
@@ -151,6 +154,8 @@ def _turns(record: Mapping[str, Any], tokenizer: Tokenizer, template: ChatTempla
         raise _LineError("thinking must be true or false")
     if not isinstance(messages, list) or not messages:
         raise _LineError("messages must be a list with at least one message")
+    for index, message in enumerate(messages):
+        _read_arguments(message, index)
     asked = [
         i for i, message in enumerate(messages) if isinstance(message, dict) and message.get("role") == "assistant"
     ]
@@ -164,6 +169,24 @@ def _turns(record: Mapping[str, Any], tokenizer: Tokenizer, template: ChatTempla
         inside = [(low - start, high - start) for low, high in spans if start <= low and high <= stop]
         answer = tokenizer.encode_marked(whole[start:stop], inside)
         yield _Piece(tokenizer.encode_marked(prompt, marks), answer, [])
+
+
+def _read_arguments(message: Any, index: int) -> None:
+    """Put objects in the place of arguments that are JSON strings, as the OpenAI API writes them and no template reads.
+
+    What else is wrong with a message or a call is for the template to say.
+    """
+    calls = message.get("tool_calls") if isinstance(message, dict) else None
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
+            continue
+        try:
+            function["arguments"] = json.loads(function["arguments"] or "{}")
+        except (ValueError, RecursionError) as error:
+            raise _LineError(f"messages[{index}] has a call whose arguments are no JSON ({_reason(error)})") from error
+        if not isinstance(function["arguments"], dict):
+            raise _LineError(f"messages[{index}] has a call whose arguments are no JSON object")
 
 
 def _answer(prompt: str, whole: str, index: int) -> tuple[int, int]:

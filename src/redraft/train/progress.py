@@ -45,8 +45,8 @@ class Reporter:
             self._progress.stop()
 
     def say(self, text: str) -> None:
-        """One line of notice."""
-        self._console.print(text, highlight=False)
+        """One line of notice, as it is: brackets are no markup, and a long line stays one."""
+        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def update(
         self, step: int, values: Mapping[str, float], tokens_per_second: float, *, steps: int, peak: float | None

@@ -38,6 +38,7 @@ class ShardedWeights:
     def __init__(self, stream: TwoStream, dtype: torch.dtype, settings: OptimizerSettings, world: World) -> None:
         """Shards the model of `stream`, whose trained weights are fp32 and on the training device."""
         self.settings, self.world, self.stream = settings, world, stream
+        stream.touches_all = True
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
         # Keys and values are views of what a layer computes; nothing here changes them in place.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)

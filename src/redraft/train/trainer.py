@@ -113,10 +113,13 @@ class Trainer:
         self.masters.refresh(averaged=True)
         self._set_dropout(False)
         meters = Meters(self.meters.sources, self.device)
-        for index in range(self.world.rank, self.run_settings.evaluate_batches, self.world.size):
+        count = self.run_settings.evaluate_batches
+        for first in range(0, count, self.world.size):
+            index = first + self.world.rank  # behind the last one too: processes gather sharded weights together
             batch = Batch.from_arrays(self.packer.batch(index, "heldout")).to(self.device)
             outcome = self.batch_pass.losses(batch, self.run_settings.seed, _HELDOUT_STEP + index)
-            meters.add(outcome, batch)
+            if index < count:
+                meters.add(outcome, batch)
         self._set_dropout(True)
         return meters.report(self.world)
 
@@ -140,9 +143,15 @@ class Trainer:
                     self._restore(state)
                 self.log = RunLog(self.run_settings, self.meters.names(), self.step, self.world)
                 with Reporter(self.total_steps, self.step, quiet=self.quiet) as self.reporter:
+                    self._announce()
                     with self.limits.interruptible():
                         self._loop(batches)
                     return self._end()
+
+    def _announce(self) -> None:
+        """Say what is ahead: the first step, and the first report, may take long."""
+        ahead = f"{max(0, self.total_steps - self.step)} steps of {self._tokens_per_step} clean tokens on {self.device}"
+        self.reporter.say(f"{ahead}; a report every {self.run_settings.log_every}.")
 
     def _begin(self, resume: bool) -> dict[str, Any]:
         """Find out where the run stands; returns what its checkpoint says, nothing for a new run."""

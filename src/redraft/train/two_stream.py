@@ -63,6 +63,12 @@ def final_norm(norm: RMSNorm, x: Tensor) -> Tensor:
     return norm(x)
 
 
+def noise_of(batch: Batch, settings: ObjectiveSettings, vocab: int, generator: torch.Generator) -> Corruption:
+    """The canvases of `batch` with the noise that `settings` ask for."""
+    level = noise_levels(batch.full_noise, settings.noise_eps, generator, settings.levels)
+    return corrupt(batch.canvas_target, batch.noise_region, level, vocab, generator, settings.absorbing_token)
+
+
 def _no_mark(_: str) -> None:
     return None
 
@@ -89,6 +95,11 @@ class TwoStream(nn.Module):
         self.passes = nn.ModuleList(LayerPass(cast(Layer, layer), compiled=compiled) for layer in model.layers)
         self.condition, self.final_norm = compiled_if(condition, compiled), compiled_if(final_norm, compiled)
         self.has_dropout = any(getattr(module, "dropout", 0.0) > 0 for module in model.modules())
+        self.touches_all = False
+        """Whether every weight gets a gradient in every pass, as sharded ones must, which all processes sum up at once.
+
+        Else those of self-conditioning get none from a batch without a conditioned row.
+        """
         self.mark: Callable[[str], None] = _no_mark
         """Called with a part's name when its work has been queued; the speed probe records events here."""
 
@@ -105,10 +116,7 @@ class TwoStream(nn.Module):
 
     def noised(self, batch: Batch, generator: torch.Generator, conditioned: int) -> Outcome:
         """The losses of `batch`; `generator` draws what is random on the device."""
-        settings, vocab = self.objective, self.model.config.vocab_size
-        level = noise_levels(batch.full_noise, settings.noise_eps, generator, settings.levels)
-        mask = settings.absorbing_token
-        noise = corrupt(batch.canvas_target, batch.noise_region, level, vocab, generator, mask)
+        noise = noise_of(batch, self.objective, self.model.config.vocab_size, generator)
         return self.losses(batch, noise, generator, conditioned)
 
     def losses(self, batch: Batch, noise: Corruption, generator: torch.Generator, conditioned: int) -> Outcome:
@@ -119,6 +127,8 @@ class TwoStream(nn.Module):
         soft, noise = self.first_pass(batch, noise, kv, masks, rope, generator, conditioned)
         self.mark("first pass")
         x = self._canvas_input(noise.tokens, soft)
+        if soft is None and self.touches_all:
+            x = x + 0.0 * sum(weight.sum() for weight in self.model.self_conditioning.parameters())
         denoised, _, balance_denoise = self._run(x, rope, masks, "denoise", kv)
         self.mark("second pass")
         return self._outcome(batch, noise, encoded, denoised, (balance_encode + balance_denoise) / 2, generator)

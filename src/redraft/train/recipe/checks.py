@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from redraft.errors import SettingError
@@ -17,7 +18,11 @@ class Checks:
     """Checks of one table's settings by their names; `prefix` stands before a name. Each raises `SettingError`."""
 
     def __init__(self, table: object, prefix: str) -> None:
+        """Infinite settings, which TOML can write, are refused at once."""
         self._table, self._prefix = table, prefix
+        for name, value in vars(table).items():
+            numbers = [n for n in (value if isinstance(value, tuple) else (value,)) if isinstance(n, float)]
+            check(all(map(math.isfinite, numbers)), prefix + name, value, "finite")
 
     def that(self, ok: bool, name: str, allowed: str) -> None:
         """The caller says whether the setting `name` is `ok`."""
