@@ -138,6 +138,8 @@ def test_every_preset_runs(llm: LLM, name: str) -> None:
         ({"stop": [""]}, "stop holds an empty string"),
         ({"stop": 3}, "stop must be a string or a list of strings"),
         ({"seed": -1}, "seed is -1"),
+        ({"timeout": 1.0}, "timeout is no setting of an answer"),
+        ({"request_id": 1, "drafts": True}, "drafts is no setting of an answer"),
         ({"t_max": math.inf}, "t_max is too large or not a number; it may be at most 1,000,000"),
         ({"t_max": 1e39}, "t_max is too large"),
         ({"t_max": 10**400}, "t_max is too large"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -93,10 +94,15 @@ class _Engines:
     ids: Iterator[int] = field(default_factory=itertools.count)
     engine: Engine | None = None
     place: tuple[object, object] | None = None
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """While the engine is made."""
 
 
 class LLM:
-    """A model with its tokenizer, chat template and generation defaults. Made by `redraft.load`."""
+    """A model with its tokenizer, chat template and generation defaults. Made by `redraft.load`.
+
+    `generate`, `generate_batch`, `stream` and `chat` may be called from several threads; their answers share forwards.
+    """
 
     def __init__(
         self,
@@ -320,9 +326,10 @@ class LLM:
     def engine(self) -> Engine:
         """The engine behind `generate` and `stream`, made when it is first needed and anew when the model has moved."""
         shared, place = self._shared, (self.model.device, self.model.dtype)
-        if shared.engine is None or place != shared.place:
-            shared.engine, shared.place = self.new_engine(), place
-        return shared.engine
+        with shared.lock:
+            if shared.engine is None or place != shared.place:
+                shared.engine, shared.place = self.new_engine(), place
+            return shared.engine
 
     def new_engine(self, settings: EngineSettings | None = None) -> Engine:
         """An engine of its own on this model and its adapters, with its own pages; servers drive one in a thread.
@@ -352,6 +359,8 @@ class LLM:
         drafts: bool,
     ) -> Iterator[Event]:
         """Validate at once, then return the lazy stream of events, whose `request_id` is the prompt's place."""
+        if own := sorted(given.keys() & {"request_id", "timeout", "drafts"}):
+            raise SettingError(f"{own[0]} is no setting of an answer; requests to an engine have it.")
         if seeds is not None and len(seeds) != len(prompts):
             raise SettingError(f"There are {len(seeds)} seeds for {len(prompts)} prompts.")
         requests = []
@@ -425,7 +434,7 @@ def load(
     device          "auto", "cpu", "cuda", "cuda:1" ...      dtype  "auto", "bfloat16", "float32"
     quantization    None (the weights as they are stored), "fp8", or "int4": int4 experts, the rest in FP8
     kv_cache_dtype  of the engine's keys and values: "auto", the model's own, or "fp8", half of bfloat16's bytes
-    head_dtype      of the vocabulary head's product on a GPU: "auto", the model's own, or "fp8", which is faster
+    head_dtype      of the products over the vocabulary on a GPU: "auto", the model's own, or "fp8", which is faster
     adapter         a LoRA folder in PEFT's format, folded into the weights; or several by name, for `llm.with_adapter`
     Raises `CheckpointError`, `HubError` or `SettingError` with one sentence each.
     """

@@ -22,6 +22,11 @@ def test_questions_from_standard_input(cli: Cli, folder: Path) -> None:
     assert piped.out == cli("decide", "Is it?", "Was it?", *CHOICES, "--model", folder).out
 
 
+def test_only_line_ends_part_questions(cli: Cli, folder: Path) -> None:
+    piped = cli("decide", "-", *CHOICES, "--model", folder, stdin="Is it\u2028so?\r\nWas it\fso?".encode())
+    assert piped.out == cli("decide", "Is it\u2028so?", "Was it\fso?", *CHOICES, "--model", folder).out
+
+
 def test_json_has_every_probability(cli: Cli, folder: Path) -> None:
     outcome = cli("decide", "Is it?", *CHOICES, "--model", folder, "--reads", 2, "--sure", 1, "--json")
     (decision,) = outcome.json["decisions"]

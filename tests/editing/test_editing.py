@@ -1,6 +1,7 @@
 """`llm.edit` and `llm.next_edit` with random weights: nothing outside the span changes, whatever is written."""
 
 import random
+import re
 from itertools import pairwise
 from typing import Any
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 import redraft
 from redraft.editing.drafts import DOUBT, drafts_of, keeping, mending
-from redraft.editing.following import core, edits_between, line_doubts
+from redraft.editing.following import core, edits_between, line_doubts, occurrences
 from redraft.editing.spans import line_span
 from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.llm import LLM
@@ -276,6 +277,33 @@ class TestNextEdit:
     def test_bad_input(self, llm: LLM, text: str, cursor: int, recent: list, sentence: str) -> None:
         with pytest.raises(PromptError, match=sentence):
             llm.next_edit(text, cursor, recent)
+
+
+@given(
+    st.text("ab ", max_size=40), st.sampled_from(["a", "ab", "b a", "a "]), st.sampled_from(["", "aab", "a b a", "b"])
+)
+def test_occurrences_are_whole_words_outside_of_what_was_done(text: str, before: str, after: str) -> None:
+    def whole(start: int, end: int) -> bool:
+        return not (text[start - 1 : start].isalpha() and before[0].isalpha()) and not (
+            text[end : end + 1].isalpha() and before[-1].isalpha()
+        )
+
+    spans, at = [], 0
+    while (at := text.find(before, at)) >= 0:
+        if whole(at, at + len(before)):
+            spans.append((at, at + len(before)))
+            at += len(before)
+        else:
+            at += 1
+    done = [(m.start(), m.end()) for m in re.finditer(re.escape(after), text)] if after else []
+    due = [(a, b) for a, b in spans if not any(start <= a and b <= end for start, end in done)]
+    assert occurrences(text, before, after, 0) == due[:8]
+
+
+def test_a_replaced_word_is_found_at_once_in_a_long_text() -> None:
+    text = "name other " * 200_000  # comparing all pairs would take hours
+    found = occurrences(text, "name", "other", 1_100_000)
+    assert sorted(found) == [(at, at + 4) for at in range(1_099_956, 1_100_044, 11)]
 
 
 def test_the_smallest_canvas_has_room_for_everything(llm: LLM) -> None:

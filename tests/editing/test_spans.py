@@ -31,6 +31,10 @@ def test_lines_end_as_in_editors() -> None:
     assert text[slice(*line_span(text, 2, 4))] == "two\rthree\nfour \x0c\u2028 still four"
 
 
+def test_a_long_text_is_cut_into_lines_in_one_pass() -> None:
+    assert count_lines("x\n" * 4_000_000) == 4_000_000  # a search to the text's end for every line would take minutes
+
+
 @given(st.text(alphabet="ab\r\n\x0c ", max_size=30))
 @settings(deadline=None)
 def test_every_character_is_in_one_line(text: str) -> None:

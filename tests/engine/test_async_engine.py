@@ -3,7 +3,8 @@
 import asyncio
 import dataclasses
 import gc
-from collections.abc import AsyncIterator, Awaitable, Callable
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from redraft.engine.async_engine import MOST_FAILURES, AsyncEngine
 from redraft.engine.engine import Engine
 from redraft.engine.request import Event, Finished
 from redraft.engine.stats import EngineStats
+from redraft.engine.work import Drafted, Segment
 from redraft.errors import EngineError, PromptError, QueueFullError
 from redraft.model import Transformer
 
@@ -175,8 +177,6 @@ class TestRefusal:
 class TestRun:
     def test_a_function_runs_between_forwards_on_the_model_thread(self, make: Make) -> None:
         async def body(front: AsyncEngine) -> None:
-            import threading
-
             task = asyncio.create_task(collect(front.stream(ask(1))))
             assert await front.run(lambda: threading.current_thread().name) == "redraft-engine"
             assert end_of(await task).finish_reason == "length"
@@ -301,3 +301,31 @@ class TestClosing:
                 await task
 
         driven(make(), body)
+
+    def test_one_who_left_while_it_stopped_does_not_leave_others_waiting(self, make: Make) -> None:
+        engine = make()
+        held, running = threading.Event(), threading.Event()
+        run_forward = engine.runner.run
+
+        def held_forward(work: Sequence[Segment]) -> list[Drafted]:
+            running.set()
+            held.wait(10)
+            return run_forward(work)
+
+        engine.runner.run = held_forward  # type: ignore[method-assign]
+
+        async def body(front: AsyncEngine) -> None:
+            kept = await front.submit([ask(1)])  # dropping it would cancel the request, perhaps before its forward
+            assert await asyncio.to_thread(running.wait, 30)
+            left, waiting = (asyncio.create_task(front.run(lambda: 1)) for _ in range(2))
+            await asyncio.sleep(0.05)
+            left.cancel()
+            closing = asyncio.create_task(front.close(drain=False))
+            await asyncio.sleep(0.05)
+            held.set()
+            await closing
+            with pytest.raises(EngineError, match="has stopped"):
+                await asyncio.wait_for(waiting, 5)
+            del kept
+
+        driven(engine, body)

@@ -181,6 +181,17 @@ class TestEnds:
         assert nothing_held(engine)
         assert engine.step() == []
 
+    def test_the_prompt_of_one_that_left_the_queue_was_not_read(self, make: Make) -> None:
+        engine = make(slots=1)
+        engine.add(ask(1, 20))
+        engine.add(ask(2, 3000))
+        engine.step()
+        engine.cancel(2)
+        while engine.busy:
+            engine.step()
+        assert engine.stats().prompt_tokens == 20
+        assert engine.stats().ended == {"cancelled": 1, "length": 1}
+
     def test_a_cancelled_neighbour_is_not_missed(self, make: Make) -> None:
         expected = run(make(), [ask(1)])[1]
         engine = make()

@@ -1,7 +1,10 @@
 """What `LLM` makes of its engine: streams side by side, confidence in results, changed weights noticed."""
 
 import dataclasses
+import gc
 import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import redraft
 from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.engine.build import new_runner
 from redraft.engine.settings import EngineSettings
+from redraft.engine.work import Drafted, Segment
 from redraft.errors import SettingError
 from redraft.eval.files import DATA
 from redraft.eval.sudoku import TASK
@@ -43,10 +47,49 @@ def test_streams_side_by_side_do_not_mix(llm: LLM) -> None:
     assert [list(side) for side in zip(*pairs, strict=True)] == alone
 
 
+def test_threads_get_their_own_answers(llm: LLM) -> None:
+    prompts = [[2, 40 + i] for i in range(12)]
+    alone = [llm.generate(prompt, **SHORT).token_ids for prompt in prompts]
+    with ThreadPoolExecutor(6) as pool:
+        together = list(pool.map(lambda prompt: llm.generate(prompt, **SHORT).token_ids, prompts))
+    assert together == alone
+    assert not llm.engine.busy
+
+
+def test_threads_share_one_engine(llm: LLM) -> None:
+    with ThreadPoolExecutor(6) as pool:
+        engines = list(pool.map(lambda _: llm.engine, range(6)))
+    assert len(set(map(id, engines))) == 1
+
+
 def test_a_stream_that_is_left_costs_nothing_more(llm: LLM) -> None:
     next(llm.stream([2, 50], **SHORT))
     assert not llm.engine.stats().running
     assert not llm.engine.busy
+
+
+def test_a_stream_that_is_collected_during_a_forward_disturbs_no_other(llm: LLM) -> None:
+    expected = llm.generate([2, 51], **SHORT).token_ids
+    run_forward = llm.engine.runner.run
+
+    def collecting(work: Sequence[Segment]) -> list[Drafted]:
+        drafted = run_forward(work)
+        gc.collect()
+        return drafted
+
+    llm.engine.runner.run = collecting  # type: ignore[method-assign]
+    gc.disable()
+    try:
+        stream = llm.stream([2, 50], **SHORT)
+        next(stream)
+        cycle: list[object] = [stream]
+        cycle.append(cycle)
+        del stream, cycle
+        assert llm.generate([2, 51], **SHORT).token_ids == expected
+    finally:
+        gc.enable()
+    assert not llm.engine.busy
+    assert not llm.engine.stats().running
 
 
 def test_a_stream_that_was_read_to_its_end_has_the_result(llm: LLM) -> None:

@@ -5,6 +5,8 @@ import functools
 import json
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -68,6 +70,35 @@ def test_it_answers_503_while_it_loads(folder: Path) -> None:
         slow.close()
 
 
+LOADS_FOR_EVER = """
+import sys, torch
+import redraft.llm
+
+def load(*place, **how):
+    print("loading", flush=True)
+    while True:
+        torch.ones(300, 300) @ torch.ones(300, 300)
+
+redraft.llm.load = load
+from redraft.cli.main import main
+sys.exit(main(["serve", "--port", "0"]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_server_can_be_stopped_while_it_loads(number: int) -> None:
+    command = [sys.executable, "-c", LOADS_FOR_EVER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == "loading\n"
+            server.send_signal(number)
+            _, said = server.communicate(timeout=30)
+            assert (server.returncode, said) == (0, "")
+        finally:
+            server.kill()
+
+
 def _poll(server: ServerProcess) -> list[int]:
     """Statuses of /ready from the moment the server listens, which is before it says where."""
     statuses: list[int] = []
@@ -123,6 +154,16 @@ def test_a_chunked_body_is_limited_too(http: httpx.Client) -> None:
 def test_unknown_paths_and_methods(http: httpx.Client) -> None:
     assert http.get("/v2/chat").json()["error"]["message"] == "There is no /v2/chat here."
     assert http.get("/v1/chat/completions").json()["error"]["message"] == "/v1/chat/completions does not take GET."
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/ready", "/v1/models", "/metrics", "/nothing"])
+def test_head_is_get_without_the_body(http: httpx.Client, path: str) -> None:
+    """What `curl -I`, monitors and proxies ask."""
+    whole, head = http.get(path), http.head(path)
+    assert head.status_code == whole.status_code
+    assert head.headers["content-type"] == whole.headers["content-type"]
+    assert head.content == b""
+    assert http.get(path).status_code == whole.status_code  # on the same connection
 
 
 def test_other_host_names_are_refused(http: httpx.Client) -> None:
@@ -344,6 +385,24 @@ def _line(server: ServerProcess, request_id: str) -> dict[str, Any]:
 
 
 # ---- A full queue and a broken engine. ----
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages", "/v1/drafts"])
+def test_every_event_is_one_line_for_every_client(llm: LLM, path: str) -> None:
+    said = "one\u2028two\u2029three\x85four\r\nfive\x0csix"
+    with scripted_server(llm, ScriptedEngine(llm, lambda request: [said])) as url:
+        body = CHAT | {"model": "scripted", "stream": True}
+        with httpx.stream("POST", url + path, json={name: body[name] for name in body if name != "seed"}) as answer:
+            lines = list(answer.iter_lines())  # which splits as str.splitlines does
+    data = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    assert {line.partition(":")[0] for line in lines} <= {"", "data", "event"}
+    assert said in [_said(one) for one in data]
+
+
+def _said(event: dict[str, Any]) -> str | None:
+    """The text of an event of any of the streams."""
+    delta = event["choices"][0]["delta"] if "choices" in event else event.get("delta", {})
+    return event.get("text") or delta.get("content") or delta.get("text")
 
 
 def test_a_full_queue_is_a_429_with_a_time_to_come_back(llm: LLM) -> None:

@@ -197,8 +197,10 @@ def test_a_suffix_makes_a_completion_a_filling(client: openai.OpenAI) -> None:
     answer = client.completions.create(model="random", prompt="def add(a, b):\n    ", suffix="\n\nprint(add(1, 2))\n",
                                        max_tokens=8, seed=1)  # fmt: skip
     chunks = list(client.completions.create(model="random", prompt="def add(a, b):\n    ", max_tokens=8, seed=1,
-                                            suffix="\n\nprint(add(1, 2))\n", stream=True))  # fmt: skip
-    assert "".join(chunk.choices[0].text for chunk in chunks) == answer.choices[0].text
+                                            suffix="\n\nprint(add(1, 2))\n", stream=True,
+                                            stream_options={"include_usage": True}))  # fmt: skip
+    assert [[choice.text for choice in chunk.choices] for chunk in chunks] == [[answer.choices[0].text], []]
+    assert [chunk.usage for chunk in chunks] == [None, answer.usage]
     assert answer.choices[0].finish_reason == "stop"
     with pytest.raises(openai.BadRequestError, match="suffix and n do not go together"):
         client.completions.create(model="random", prompt="a", suffix="b", n=2)
@@ -314,6 +316,32 @@ def test_a_tool_result_goes_back_in(llm: LLM) -> None:
     prompt = llm.tokenizer.decode(engine.requests[0].prompt)
     assert '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>' in prompt
     assert '<|tool_response>response:get_weather{value:<|"|>sun<|"|>}<tool_response|>' in prompt
+
+
+def test_an_answer_that_took_too_long_is_not_asked_for_again(llm: LLM) -> None:
+    engine = ScriptedEngine(llm, lambda request: [""])
+    engine.finish_reason = "timeout"
+    with scripted_server(llm, engine) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any")
+        with pytest.raises(openai.APIStatusError, match="not finished within"):
+            client.chat.completions.create(model="scripted", messages=HELLO)
+    assert len(engine.requests) == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_choice_that_had_no_time_is_empty_beside_others(llm: LLM, stream: bool) -> None:
+    engine = ScriptedEngine(llm, lambda request: ["Some text."] if request.settings.seed == 6 else [])
+    engine.finish_reason = "timeout"
+    with scripted_server(llm, engine) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any")
+        told = {"model": "scripted", "messages": HELLO, "n": 3, "seed": 5, "stream": stream}
+        answer = client.chat.completions.create(**told)  # type: ignore[call-overload]
+        choices = [one for chunk in answer for one in chunk.choices] if stream else answer.choices
+    texts = ["", "", ""]
+    for choice in choices:
+        texts[choice.index] += (choice.delta if stream else choice.message).content or ""
+    assert texts == ["", "Some text.", ""]
+    assert {choice.index for choice in choices if choice.finish_reason == "length"} == {0, 1, 2}
 
 
 def test_a_broken_answer_ends_a_stream_with_an_error(llm: LLM) -> None:

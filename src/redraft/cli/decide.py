@@ -72,7 +72,10 @@ def decide(
 def _questions(question: str) -> list[str]:
     if question != "-":
         return [question]
-    return [line for line in read_text("-", "The questions from").splitlines() if line.strip()]
+    from redraft.editing.spans import split_lines
+
+    lines = split_lines(read_text("-", "The questions from"))
+    return [line.rstrip("\r\n") for line in lines if line.strip()]
 
 
 def _choices(choice: list[str] | None, slot: list[str] | None) -> list[str] | dict[str, list[str]]:

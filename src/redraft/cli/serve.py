@@ -54,7 +54,7 @@ def serve(
         str, _engine("--kv-cache-dtype", "auto, or fp8: half the memory for keys and values.", "DTYPE")
     ] = "auto",
     head_dtype: Annotated[
-        str, _engine("--head-dtype", "auto, or fp8: a faster vocabulary head on a GPU.", "DTYPE")
+        str, _engine("--head-dtype", "auto, or fp8: faster products over the vocabulary on a GPU.", "DTYPE")
     ] = "auto",
     policy: Annotated[str, _engine("--policy", "How forwards are formed, see docs/scheduling.md.", "NAME")] = "mixed",
     *,
@@ -103,7 +103,9 @@ def serve(
         if json:
             print_json({"models": [*names, *adapters], "device": device, "url": url})
 
-    serve(settings, lambda: model.load(adapters), listener, ready=ready)
+    if not serve(settings, lambda: model.load(adapters), listener, ready=ready):
+        sys.stderr.flush()
+        os._exit(0)  # Python's own way out would abort in the middle of the thread that loads
 
 
 def _adapters(given: list[str], taken: tuple[str, ...]) -> dict[str, str]:

@@ -12,9 +12,11 @@ import difflib
 import math
 import re
 import time
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
 from redraft.diffusion.prefill import prefill
@@ -120,7 +122,7 @@ def _repeat(front: Front, text: str, cursor: int, pairs: Sequence[tuple[str, str
         before, after = core(old, new)
         if not before.strip():
             continue
-        places = _occurrences(text, before, after, cursor)
+        places = occurrences(text, before, after, cursor)
         scored = [(_gain(front, text, span, after), span) for span in places]
         gain, span = max(scored, default=(0.0, (0, 0)))
         if gain > 0:
@@ -132,13 +134,19 @@ def _repeat(front: Front, text: str, cursor: int, pairs: Sequence[tuple[str, str
     return None
 
 
-def _occurrences(text: str, before: str, after: str, cursor: int) -> list[Span]:
+def occurrences(text: str, before: str, after: str, cursor: int) -> list[Span]:
     """Places where `before` stands as a whole word, not as part of an `after`; those nearest to the cursor first."""
     left, right = (r"(?<!\w)" if re.match(r"\w", before) else ""), (r"(?!\w)" if re.search(r"\w$", before) else "")
     done = [match.span() for match in re.finditer(re.escape(after), text)] if after else []
     found = [match.span() for match in re.finditer(left + re.escape(before) + right, text)]
-    due = [span for span in found if not any(start <= span[0] and span[1] <= end for start, end in done)]
+    due = [span for span in found if not _inside(span, done)]
     return sorted(due, key=lambda span: abs(span[0] - cursor))[:PLACES]
+
+
+def _inside(span: Span, others: list[Span]) -> bool:
+    """Whether a span lies within one of others, which are sorted and do not overlap."""
+    before = bisect_right(others, span[0], key=itemgetter(0))
+    return before > 0 and span[1] <= others[before - 1][1]
 
 
 def _gain(front: Front, text: str, span: Span, after: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -13,6 +14,8 @@ from redraft.text.tokenizer import Tokenizer
 
 Span = tuple[int, int]
 """(start, end) in characters; the end is not part of it."""
+
+_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
 def check_span(text: str, span: Span) -> Span:
@@ -69,13 +72,7 @@ def unified_diff(old: str, new: str, name: str) -> str:
 
 def split_lines(text: str) -> list[str]:
     """Lines with their ends. `str.splitlines` would also cut at form feeds and other rare characters."""
-    lines, at = list[str](), 0
-    while at < len(text):
-        end = min((where + 1 for mark in "\r\n" if (where := text.find(mark, at)) >= 0), default=len(text))
-        end += text[end - 1 : end + 1] == "\r\n"
-        lines.append(text[at:end])
-        at = end
-    return lines
+    return _LINE.findall(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -196,7 +196,7 @@ class AsyncEngine:
         """Have the model's thread call something."""
         with self._wake:
             if self._stopped:
-                call.future.set_exception(self._error)
+                call.refuse(self._error)
                 return
             self._inbox.append(call)
             self._wake.notify()
@@ -270,7 +270,7 @@ class AsyncEngine:
         with self._wake:
             self._stopped = True
             for call in self._inbox:
-                call.future.set_exception(self._error)
+                call.refuse(self._error)
             self._inbox.clear()
 
 
@@ -290,4 +290,9 @@ class _Call:
         try:
             self.future.set_result(self._function())
         except BaseException as error:
+            self.future.set_exception(error)
+
+    def refuse(self, error: EngineError) -> None:
+        """End without a call. One that was cancelled has ended already, and nobody hears of it."""
+        if self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -19,7 +20,7 @@ from redraft.errors import PromptError, QueueFullError, SettingError
 
 
 class Engine:
-    """Writes many answers at once. Not thread-safe: one thread calls it (see `AsyncEngine`).
+    """Writes many answers at once. Not thread-safe but for `answer`: one thread calls it (see `AsyncEngine`).
 
     canvas_length  the model's, for requests that name none
     adapters       names that requests may ask for
@@ -51,6 +52,9 @@ class Engine:
         self._open: dict[int, Answer] = {}
         self._untold: list[Event] = []
         self._inboxes: dict[int, deque[Event]] = {}
+        self._left: list[int] = []
+        self._working = False
+        self._lock = threading.RLock()
 
     def add(self, request: Request) -> None:
         """Queue a request.
@@ -106,10 +110,11 @@ class Engine:
     def answer(self, requests: Sequence[Request]) -> Iterator[Event]:
         """Check all requests at once, then answer them; closing the iterator cancels what is left.
 
-        Several such iterators may be open on one engine: each is told its own events. More requests than may wait are
-        fed in as others end.
+        Several such iterators may be open on one engine, in several threads too: each is told its own events. More
+        requests than may wait are fed in as others end.
         """
-        answers = [self._prepared(request) for request in requests]
+        with self._lock:
+            answers = [self._prepared(request) for request in requests]
         if len({request.request_id for request in requests}) < len(requests):
             raise SettingError("Two requests have the same request_id.")
         return self._answer(answers)
@@ -121,23 +126,45 @@ class Engine:
     def _answer(self, answers: list[Answer]) -> Iterator[Event]:
         inbox: deque[Event] = deque()
         mine = {answer.request.request_id for answer in answers}
-        self._inboxes |= dict.fromkeys(mine, inbox)
         rest, left = deque(answers), len(answers)
+        with self._lock:
+            self._inboxes |= dict.fromkeys(mine, inbox)
         try:
             while left:
-                while rest and len(self.scheduler.waiting) < self.settings.max_waiting:
-                    self._queue(rest.popleft())
-                if not inbox:
-                    self._deliver(self.step())
-                    continue
-                event = inbox.popleft()
-                left -= isinstance(event, Finished)
-                yield event
+                with self._lock:
+                    self._feed(rest, inbox)
+                while inbox:
+                    event = inbox.popleft()
+                    left -= isinstance(event, Finished)
+                    yield event
         finally:
-            for request_id in mine:
-                self.cancel(request_id)
-                del self._inboxes[request_id]
-            self._untold = [event for event in self._untold if event.request_id not in mine]
+            with self._lock:
+                self._left += mine
+                self._drop_left()
+
+    def _feed(self, rest: deque[Answer], inbox: deque[Event]) -> None:
+        """Queue what there is room for, and run a forward unless those of other iterators have filled the inbox."""
+        self._working = True
+        try:
+            while rest and len(self.scheduler.waiting) < self.settings.max_waiting:
+                self._queue(rest.popleft())
+            if not inbox:
+                self._deliver(self.step())
+        finally:
+            self._working = False
+            self._drop_left()
+
+    def _drop_left(self) -> None:
+        """Cancel what iterators have left open; later, if it was a garbage collection during a step that ended one."""
+        if self._working:
+            return
+        self._working = True
+        while self._left:
+            request_id = self._left.pop()
+            self.cancel(request_id)
+            del self._inboxes[request_id]
+            self._untold = [event for event in self._untold if event.request_id != request_id]
+        self._working = False
 
     def _deliver(self, events: list[Event]) -> None:
         """Put events where the iterators of `answer` find them; those of other requests wait for the next `step`."""
@@ -251,6 +278,7 @@ class Engine:
         if job.slot >= 0:
             assert job.table is not None
             answer.cached_tokens = job.table.reused * PAGE
+            self.counters.started_one(len(answer.request.prompt), answer.cached_tokens)
             self.runner.release(job.slot)
         self.scheduler.remove(job)
         del self._open[job.request_id]

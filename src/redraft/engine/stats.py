@@ -18,7 +18,7 @@ class EngineStats:
     waiting, running        requests in the queue; requests that hold a slot
     canvases_in_forward     canvases that the last forward denoised
     full_pages_used ...     pages held by requests; `*_cached` pages kept for reuse, which any request may take
-    prompt_tokens           of all started requests, of which cached_tokens were not encoded again
+    prompt_tokens           of started requests that have ended, of which cached_tokens were not encoded again
     encoded_tokens          prompt and commit tokens that were run
     ended                   requests by how they ended
     schedule_seconds        time in the scheduler and in making events; forward_seconds in the runner
@@ -80,12 +80,15 @@ class Counters:
         self.encoded_tokens += encoded
         self.forward_seconds += seconds
 
+    def started_one(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """A request that has ended had been given a slot; of its prompt, `cached_tokens` were not encoded again."""
+        self.prompt_tokens += prompt_tokens
+        self.cached_tokens += cached_tokens
+
     def ended_one(self, finished: Finished) -> None:
         """A request has ended."""
         stats = finished.stats
         self.tokens += stats.tokens
-        self.prompt_tokens += stats.prompt_tokens
-        self.cached_tokens += stats.cached_tokens
         self.answer_seconds += stats.seconds
         self.ended[finished.finish_reason] = self.ended.get(finished.finish_reason, 0) + 1
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -41,31 +42,31 @@ class Transcript:
     def add(self, tokens: Sequence[int], finish_reason: FinishReason | None) -> Told:
         """Append a canvas' tokens. A stop string ends the answer before itself, whatever `finish_reason` says."""
         self.tokens += tokens
-        text = whole = self._decode(self.tokens, final=finish_reason is not None)
+        decoded = self._decode(len(self.tokens), final=finish_reason is not None)
+        text = whole = decoded.removeprefix(EMPTY_THOUGHT)
         if (found := _first_stop(whole, self.stop)) is not None:
             at, self.stop_text = found
             text, finish_reason = whole[:at], "stop"
         elif finish_reason is None:
             text = _without_partial_stop(whole, self.stop)
         # Tokens are told with their text: those that may begin a stop string wait for the next canvas as well.
-        told = len(self.tokens) if text == whole else max(self._covering(text), self.told)
+        told = len(self.tokens) if text == whole else self._covering(len(decoded) - len(whole) + len(text))
         if finish_reason is not None:
             del self.tokens[told:]
         news = Told(text[len(self.text) :], tuple(self.tokens[self.told : told]), finish_reason)
         self.text, self.told = text, told
         return news
 
-    def _decode(self, tokens: list[int], *, final: bool) -> str:
-        """The answer's text; a character that is not complete yet waits for the next canvas."""
-        text = self.decoder.decode(tokens)
-        if not final:
-            text = text.rstrip("\ufffd")
-        return text.removeprefix(EMPTY_THOUGHT)
+    def _decode(self, count: int, *, final: bool = False) -> str:
+        """The text of the first `count` tokens; a character that is not complete yet waits for the next canvas."""
+        text = self.decoder.decode(self.tokens[:count])
+        return text if final else text.rstrip("\ufffd")
 
-    def _covering(self, text: str) -> int:
-        """How many of the first tokens it takes to spell all of `text`."""
-        counts = range(len(self.tokens) + 1)
-        return next(n for n in counts if len(self._decode(self.tokens[:n], final=False)) >= len(text))
+    def _covering(self, length: int) -> int:
+        """How many of the first tokens, none of the told ones taken back, spell `length` characters of the text."""
+        # Every trial decodes them all, so that they must be few.
+        counts = range(self.told, len(self.tokens))
+        return self.told + bisect_left(counts, length, key=lambda count: len(self._decode(count)))
 
 
 def _first_stop(text: str, stop: tuple[str, ...]) -> tuple[int, str] | None:

@@ -32,10 +32,20 @@ class Answers:
         self._pumps: list[asyncio.Task[None]] = []
 
     async def events(self) -> AsyncIterator[tuple[int, Event]]:
-        """Events of all answers as they come, each with its answer's index."""
+        """Events of all answers as they come, each with its answer's index.
+
+        Raises `Fault` for an answer that the server's end broke off, and where the time was over for all of them before
+        any had text; one without text beside others with some is empty.
+        """
+        empty = 0
         async for index, event in self._merged():
             if isinstance(event, Finished):
                 self._observe(event)
+                if event.finish_reason == "cancelled":
+                    raise stopping()
+                empty += event.finish_reason == "timeout" and not event.token_ids
+                if empty == len(self._streams):
+                    raise timed_out(event.stats.seconds)
             yield index, event
 
     async def _merged(self) -> AsyncIterator[tuple[int, Event]]:
@@ -105,7 +115,7 @@ class Reply:
             return []
         if isinstance(event, Commit):
             return self._add(self.splitter.push(event.text))
-        self.finished = completed(event)
+        self.finished = event
         return self._add(self.splitter.finish())
 
     def _add(self, parts: list[Part]) -> list[Piece]:
@@ -119,15 +129,6 @@ class Reply:
                 self.reasoning += part.text if isinstance(part, Reasoning) else ""
             pieces.append(piece)
         return pieces
-
-
-def completed(finished: Finished) -> Finished:
-    """The same, unless the answer ended in a way that leaves nothing to show."""
-    if finished.finish_reason == "cancelled":
-        raise stopping()
-    if finished.finish_reason == "timeout" and not finished.token_ids:
-        raise timed_out(finished.stats.seconds)
-    return finished
 
 
 async def read_all(answers: Answers) -> list[Reply]:

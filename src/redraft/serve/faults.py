@@ -62,7 +62,9 @@ def busy(message: str, retry_after: float = RETRY_SECONDS) -> Fault:
 
 def timed_out(seconds: float) -> Fault:
     """The request's own time limit, or the server's, has passed."""
-    return Fault(408, f"The answer was not finished within {seconds:g} seconds.", code="timeout")
+    # Clients ask again after a 408, unless they are told that it would take as long once more.
+    headers = {"x-should-retry": "false"}
+    return Fault(408, f"The answer was not finished within {seconds:g} seconds.", code="timeout", headers=headers)
 
 
 def fault_of(error: Exception) -> Fault:

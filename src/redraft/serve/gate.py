@@ -37,6 +37,9 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        method = scope["method"]
+        if method == "HEAD":  # as GET; whoever writes to the socket leaves the body out
+            scope = {**scope, "method": "GET"}
         visit = _Visit(scope, receive, send)
         scope.setdefault("state", {})["visit"] = visit
         try:
@@ -50,7 +53,7 @@ class Gate:
             log_failure(visit.id, error)
             await visit.answer(fault_of(error))
         finally:
-            self._tell(visit, scope)
+            self._tell(visit, scope, method)
 
     async def _enter(self, visit: _Visit, scope: Scope) -> None:
         path = scope["path"]
@@ -74,14 +77,14 @@ class Gate:
         if host_name(headers.get(b"host", b"localhost").decode("latin-1")) not in LOCAL_HOSTS:
             raise Fault(403, f"This server answers to {', '.join(LOCAL_HOSTS)} only.", code="wrong_host")
 
-    def _tell(self, visit: _Visit, scope: Scope) -> None:
+    def _tell(self, visit: _Visit, scope: Scope, method: str) -> None:
         if visit.gone:
             self._service.metrics.cancelled.inc()
         # Only paths that exist become labels: anybody can make up others.
         known = scope["path"] if scope["path"] in (*OPEN_PATHS, *ANSWERING) else "other"
         endpoint = getattr(scope.get("route"), "path", known)
         self._service.metrics.requests.labels(endpoint, str(visit.status)).inc()
-        log_request(visit.id, scope["method"], scope["path"], visit.status, visit.seconds, visit.facts)
+        log_request(visit.id, method, scope["path"], visit.status, visit.seconds, visit.facts)
 
 
 class _Visit:

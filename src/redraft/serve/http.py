@@ -38,10 +38,14 @@ class Json(Response):
         return dumps(content).encode("utf-8", "replace")
 
 
+_LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
+"""What JSON writes as it is and many clients, Python's `splitlines` among them, take for the end of a line."""
+
+
 def event(data: Any, name: str | None = None) -> str:
-    """One server-sent event."""
+    """One server-sent event, on one line for every client."""
     head = f"event: {name}\n" if name else ""
-    return f"{head}data: {data if isinstance(data, str) else dumps(data)}\n\n"
+    return f"{head}data: {data if isinstance(data, str) else dumps(data).translate(_LINE_ENDS)}\n\n"
 
 
 class EventStream(Response):

@@ -11,7 +11,7 @@ from typing import Any
 
 from redraft.diffusion.records import Commit
 from redraft.engine.request import Finished
-from redraft.serve.answers import Answers, completed
+from redraft.serve.answers import Answers
 from redraft.serve.http import event
 from redraft.serve.logs import stream_fault
 from redraft.serve.openai_common import completion_logprobs, extras, finish_reason, usage
@@ -54,7 +54,7 @@ class CompletionWriter:
         try:
             async for index, happened in answers.events():
                 if isinstance(happened, Finished):
-                    ended[index] = completed(happened)
+                    ended[index] = happened
         finally:
             await answers.close()
         in_order = [ended[index] for index in range(len(ended))]
@@ -73,7 +73,7 @@ class CompletionWriter:
                 if isinstance(happened, Commit) and happened.text:
                     yield self._chunk(self._choice(index, happened.text))
                 elif isinstance(happened, Finished):
-                    ended[index] = completed(happened)
+                    ended[index] = happened
                     yield self._chunk(self._choice(index, "", happened, answers.plan))
             if self._wants_usage:
                 last = {"choices": [], "usage": usage(answers.plan, [ended[i] for i in range(len(ended))])}
@@ -110,7 +110,10 @@ class CompletionWriter:
 
     async def filled_chunks(self, whole: dict[str, Any]) -> AsyncGenerator[str]:
         """A filled hole for a client that streams: it settles as one, so it comes as one."""
-        yield event(whole if self._wants_usage else {name: value for name, value in whole.items() if name != "usage"})
+        (choice,) = whole["choices"]
+        yield self._chunk(choice)
+        if self._wants_usage:
+            yield event(self._envelope() | {"choices": [], "usage": whole["usage"]})
         yield event("[DONE]")
 
     def _echo(self, index: int, plan: Plan) -> str:

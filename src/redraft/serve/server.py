@@ -47,14 +47,18 @@ def serve(
     listener: socket.socket,
     *,
     ready: Callable[[LLM], None] = lambda llm: None,
-) -> None:
-    """Serve until SIGINT or SIGTERM. Calls `ready` once requests are taken; raises what `load` raised."""
+) -> bool:
+    """Serve until SIGINT or SIGTERM. Calls `ready` once requests are taken; raises what `load` raised.
+
+    Returns whether the model was loaded: if not, a daemon thread still loads it.
+    """
     logs.configure()
     service = Service(settings)
     server = _Server(service, load, ready)
     server.run(sockets=[listener])
     if server.failure is not None:
         raise server.failure
+    return server.loaded
 
 
 class _Server(uvicorn.Server):
@@ -73,6 +77,7 @@ class _Server(uvicorn.Server):
         )
         self._service, self._load, self._ready = service, load, ready
         self.failure: BaseException | None = None
+        self.loaded = False
         self._loading: asyncio.Task[None] | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -88,6 +93,7 @@ class _Server(uvicorn.Server):
     async def _load_model(self) -> None:
         try:
             await self._service.load(self._load)
+            self.loaded = True
             self._ready(self._service.llm)
         except Exception as error:
             self.failure = error

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import threading
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from concurrent.futures import Future, InvalidStateError
+from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal, TypeVar
 
 from fastapi import Request
@@ -45,8 +48,8 @@ class Service:
 
     async def load(self, load: Callable[[], LLM]) -> None:
         """Load the model in a thread and warm its engine up, so that health checks are answered meanwhile."""
-        llm = await asyncio.to_thread(load)
-        inner = await asyncio.to_thread(llm.new_engine, self.settings.engine)
+        llm = await _in_thread(load)
+        inner = await _in_thread(functools.partial(llm.new_engine, self.settings.engine))
         engine = AsyncEngine(inner)
         await engine.run(inner.runner.warm_up)
         self.start(llm, engine)
@@ -131,6 +134,21 @@ class Service:
 
     def _engine_stats(self) -> EngineStats | None:
         return None if self._engine is None else self._engine.stats()
+
+
+async def _in_thread(function: Callable[[], T]) -> T:
+    """Call `function` in a thread that nobody waits for at the end, so that a server can be stopped while it loads."""
+    future: Future[T] = Future()
+
+    def call() -> None:
+        with suppress(InvalidStateError):  # nobody waits any more
+            try:
+                future.set_result(function())
+            except BaseException as error:
+                future.set_exception(error)
+
+    threading.Thread(target=call, name="redraft-load", daemon=True).start()
+    return await asyncio.wrap_future(future)
 
 
 def service_of(request: Request) -> Service:

@@ -1,0 +1,65 @@
+"""The text of an answer as it grows: however the canvases cut it, text and tokens add up, and telling them is cheap."""
+
+import random
+from collections.abc import Sequence
+from importlib.resources import files
+
+import pytest
+
+from redraft.engine.transcript import EMPTY_THOUGHT, Transcript
+from redraft.text.tokenizer import Tokenizer
+
+
+class Counting:
+    """A decoder of one letter per token that counts the tokens that it was given."""
+
+    def __init__(self) -> None:
+        self.decoded = 0
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        self.decoded += len(token_ids)
+        return "".join(map(chr, token_ids))
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.from_folder(str(files("redraft") / "assets" / "tiny"))
+
+
+@pytest.mark.parametrize("letter", ["x", "s"])  # without and with an ending that is held back at every canvas
+def test_a_stop_string_costs_a_long_answer_little(letter: str) -> None:
+    decoder = Counting()
+    transcript = Transcript(decoder, ("stop",))
+    canvases = 32
+    for _ in range(canvases):
+        transcript.add([ord(letter)] * 128, None)
+    transcript.add([ord(char) for char in "stop"], None)
+    assert transcript.text == letter * 128 * canvases
+    assert decoder.decoded < 20 * 128 * canvases * canvases / 2
+
+
+def test_a_thought_that_is_left_out_counts_with_the_text_behind_it(tokenizer: Tokenizer) -> None:
+    transcript = Transcript(tokenizer, (" STOP",))
+    ids = tokenizer.encode(EMPTY_THOUGHT + "Hi there STOP now")
+    told = transcript.add(ids, None)
+    assert told.text == "Hi there"
+    assert tokenizer.decode(told.token_ids).startswith(EMPTY_THOUGHT + "Hi there")
+
+
+def test_what_is_told_adds_up_however_the_canvases_cut(tokenizer: Tokenizer) -> None:
+    dice = random.Random(0)
+    alphabet = ["a", " b", "\n", "ab", "é", "語", "🙂", "👩‍👩‍👧", "\ufffd", "aab"]
+    for _ in range(300):
+        text = "".join(dice.choices(alphabet, k=dice.randrange(1, 30)))
+        stop = tuple("".join(dice.choices(alphabet, k=dice.randrange(1, 4))) for _ in range(dice.randrange(3)))
+        ids = [token for char in text for token in tokenizer.encode(char, special=False)]
+        cuts = sorted(dice.choices(range(len(ids) + 1), k=dice.randrange(4)))
+        transcript, told = Transcript(tokenizer, stop), []
+        for start, end in zip([0, *cuts], [*cuts, len(ids)], strict=True):
+            told.append(transcript.add(ids[start:end], "length" if end == len(ids) else None))
+            if told[-1].finish_reason is not None:
+                break
+        places = [text.find(word) for word in stop if word in text]
+        assert "".join(one.text for one in told) == transcript.text == (text[: min(places)] if places else text)
+        assert [token for one in told for token in one.token_ids] == transcript.tokens == ids[: transcript.told]
+        assert tokenizer.decode(transcript.tokens).startswith(transcript.text)
