@@ -36,7 +36,7 @@ def test_formats_differ_from_the_full_model_in_order_of_their_bits(llm: LLM) -> 
     before = {name: tensor.clone() for name, tensor in llm.model.state_dict().items()}
     heard: list[str] = []
     full, fp8, int4, head = compare(llm, [[2, 5, 9], [2, 7]], {"sum": task}, group=16, progress=heard.append)
-    assert heard == ["full", "fp8", "int4", "fp8 head"]
+    assert heard == ["full", "fp8", "int4", "fp8 vocabulary"]
     assert full.divergence == 0
     assert full.agreement == 1
     assert 0 < fp8.divergence < int4.divergence

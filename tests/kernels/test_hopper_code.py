@@ -66,17 +66,20 @@ def test_head() -> None:
     assert "wgmma.mma_async" in found[0].ptx
 
 
-def test_soft_embeddings() -> None:
+@pytest.mark.parametrize("fp8", [False, True])
+def test_soft_embeddings(fp8: bool) -> None:
+    turned = PackedFp8(meta(WIDTH, VOCAB, dtype=torch.float8_e4m3fn), fp32(WIDTH)) if fp8 else None
     tiles = head.Tiles(peaks=fp32(ROWS, 1024), masses=fp32(ROWS, 1024), moments=fp32(ROWS, 1024), size=256)
     rows: dict[str, Any] = {name: fp32(ROWS) for name in ("argmax", "candidate", "entropy", "peak", "certainty")}
     prediction = head.Prediction(**rows, tiles=tiles)
     found = compiled(
         self_conditioning.soft_embeddings, bf16(ROWS, VOCAB), prediction, bf16(VOCAB, WIDTH), bf16(1), 30.0,
-        fp32(SEGMENTS), int32(SEGMENTS), SEGMENT,
+        fp32(SEGMENTS), int32(SEGMENTS), SEGMENT, turned=turned,
     )  # fmt: skip
     assert_fits(found)
     product = next(kernel for kernel in found if kernel.name == "_product_kernel")
     assert "wgmma.mma_async" in product.ptx
+    assert ("f32.e4m3.e4m3" in product.ptx) == fp8
 
 
 @pytest.mark.parametrize("capability", [89, 120])

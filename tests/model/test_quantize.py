@@ -1,6 +1,9 @@
 """Quantized folders: written, read back, and read in the conventions of other writers."""
 
+import dataclasses
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,6 +23,7 @@ from redraft.quant.int4 import Int4Weight, quantize_int4
 from redraft.quant.nvfp4 import Nvfp4Weight, quantize_nvfp4
 
 EXPERTS = "layers.0.experts.gate_up_proj"
+Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 GROUP = 16  # the test model's experts are narrow
 
 
@@ -129,6 +133,66 @@ def test_a_quantized_tensor_that_lacks_its_scale_is_named(folder: Path, tmp_path
         load_model(tmp_path / "out")
 
 
+EXPERT = "model.decoder.layers.0.experts.0"
+
+
+def scaled(name: str, scale: Tensor) -> Change:
+    return lambda tensors: tensors | {f"{EXPERT}.{name}.weight_scale": scale.to(torch.bfloat16)}
+
+
+def plain(name: str) -> Change:
+    """One matrix of a weight in full, the others of it as they were."""
+    base, shape = f"{EXPERT}.{name}", preset("nano")
+    whole = torch.zeros(shape.moe_intermediate_size, shape.hidden_size)
+    return lambda tensors: {key: t for key, t in tensors.items() if base not in key} | {f"{base}.weight": whole}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            scaled("down_proj", torch.ones(64, 3)),
+            "1 misshapen: EXPERT.down_proj.weight_scale [64, 3] instead of [64, 2]",
+        ),
+        (
+            scaled("down_proj", torch.ones(63, 2)),
+            "1 misshapen: EXPERT.down_proj.weight_scale [63, 2] instead of [64, 2]",
+        ),
+        (scaled("down_proj", torch.ones(64)), "1 misshapen: EXPERT.down_proj.weight_scale [64] instead of [64, 2]"),
+        (scaled("down_proj", torch.ones(64, 0)), "1 misshapen: EXPERT.down_proj.weight_scale [64, 0]"),
+        (scaled("gate_proj", torch.ones(32, 8)), "EXPERT.up_proj.weight_scale [32, 4] instead of [32, 8]"),
+        (lambda t: t | {f"{EXPERT}.up_proj.weight_scale": torch.ones(32, 4, dtype=torch.int32)}, "scale I32"),
+        (plain("up_proj"), f"1 in several formats: {EXPERTS}"),
+    ],
+)
+def test_scales_that_do_not_fit_and_mixed_formats_are_named(
+    folder: Path, tmp_path: Path, change: Change, words: str
+) -> None:
+    quantize_folder(folder, tmp_path / "out", "int4", group=GROUP, max_shard_size=10**9)
+    file = tmp_path / "out" / "model-00001.safetensors"
+    save_file(change(load_file(file)), file)
+    with pytest.raises(CheckpointError, match=re.escape(words.replace("EXPERT.", f"{EXPERT}."))):
+        load_model(tmp_path / "out")
+
+
+def test_a_factor_of_nvfp4_is_one_number(folder: Path) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    name = "model.decoder.layers.0.mlp.up_proj"
+    tensors |= nvfp4_tensors(name, quantize_nvfp4(tensors.pop(f"{name}.weight")), "modelopt")
+    save_file(tensors | {f"{name}.weight_scale_2": torch.ones(2)}, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"1 misshapen: .*up_proj\.weight_scale_2 \[2\] instead of \[1\]"):
+        load_model(folder)
+
+
+def test_weights_saved_in_full_do_not_claim_to_be_quantized(folder: Path, tmp_path: Path) -> None:
+    quantize_folder(folder, tmp_path / "fp8", "fp8")
+    save_model(load_model(tmp_path / "fp8", "cpu", "bfloat16"), tmp_path / "full")
+    before, after = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("fp8", "full"))
+    assert "quantization_config" in before
+    assert "quantization_config" not in after
+    quantize_folder(tmp_path / "full", tmp_path / "again", "fp8")
+
+
 def test_an_unknown_quantizer_is_named(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
@@ -141,9 +205,13 @@ def test_what_cannot_be_quantized_is_refused_and_leaves_nothing(folder: Path, tm
         quantize_folder(folder, tmp_path / "out", "int3")
     with pytest.raises(SettingError, match="exists already"):
         quantize_folder(folder, folder, "fp8")
-    with pytest.raises(SettingError, match=r"group is 7; it must divide"):
-        quantize_folder(folder, tmp_path / "out", "int4", group=7)
+    for group in (7, 0, -4):
+        with pytest.raises(SettingError, match=rf"group is {group}; it must divide"):
+            quantize_folder(folder, tmp_path / "out", "int4", group=group)
+    save_model(Transformer(dataclasses.replace(preset("nano"), moe_intermediate_size=20)), tmp_path / "odd")
+    with pytest.raises(SettingError, match="int4 packs 8 inputs a word; the weight has 20"):
+        quantize_folder(tmp_path / "odd", tmp_path / "out", "int4", group=4)
     quantize_folder(folder, tmp_path / "out", "fp8")
     with pytest.raises(CheckpointError, match="quantized already"):
         quantize_folder(tmp_path / "out", tmp_path / "again", "fp8")
-    assert {path.name for path in tmp_path.iterdir()} == {"model", "out"}
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "odd", "out"}

@@ -11,13 +11,15 @@ from redraft.config import GenerationSettings, ModelConfig
 from redraft.constraints.pins import Allowed
 from redraft.diffusion.schedule import temperature
 from redraft.engine.adapters import RunnerByAdapter
+from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_runner import BUCKETS, GraphRunner
 from redraft.engine.graph_step import working_bytes
 from redraft.engine.work import Denoise, Drafted, Encode, Limits
 from redraft.errors import SettingError
+from redraft.kernels.switches import Operation, watching
 from redraft.model import Transformer
 from redraft.model.initialise import initialise
-from redraft.model.packed.build import pack, repack
+from redraft.model.packed.build import pack, repack, vocabulary
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
 from steps import take_steps
@@ -115,6 +117,11 @@ def test_fp8_pages_and_head_move_answers_no_farther_than_rounding(packed: Packed
     assert sum(a == b for a, b in zip(found.argmax_canvas, near.argmax_canvas, strict=True)) >= 14
 
 
+def test_a_vocabulary_that_no_copy_in_bulk_can_take_is_refused(packed: PackedTransformer) -> None:
+    with pytest.raises(SettingError, match="a multiple of 16 tokens"):
+        vocabulary(packed.packed.embedding[:-1], FP8)
+
+
 def test_a_commit_may_stand_beside_the_next_canvas_first_step(packed: PackedTransformer) -> None:
     prompt, canvas = ids(4, 250), ids(5, 16)
     fused, apart = new_runner(packed), new_runner(packed)
@@ -141,6 +148,35 @@ def test_constraints_and_log_probabilities_are_sampled_outside(plain: Transforme
         assert held.top is not None
         assert len(held.top.token_ids[0]) == 2
         assert free.top is None
+
+
+def test_rows_sampled_part_by_part_are_the_same(packed: PackedTransformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = [ids(slot, 20) for slot in range(3)]
+    whole, parts = new_runner(packed), new_runner(packed)
+    for runner in (whole, parts):
+        runner.run([Encode(slot=slot, start=0, token_ids=prompt) for slot, prompt in enumerate(prompts)])
+    for step in range(3):  # from the second one on with the soft embeddings of the one before
+        work = [step_of(slot, 20, step) for slot in range(3)]
+        expected = whole.run(work)
+        with monkeypatch.context() as patch:
+            patch.setattr("redraft.engine.graph_step.HEAD_ROWS", 16)
+            assert all(map(same, expected, parts.run(work)))
+
+
+def test_the_report_leaves_before_soft_embeddings_are_made(
+    packed: PackedTransformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, order = new_runner(packed), []
+    download = StepBuffers.download
+    monkeypatch.setattr(StepBuffers, "download", lambda self, block: (order.append("report"), download(self, block)))
+
+    def watch(operation: Operation) -> object:
+        order.append(operation.name)
+        return operation.run()
+
+    with watching(watch):
+        runner.run([step_of(0, 0, 0)])
+    assert order[-3:] == ["finish_step", "report", "soft_embeddings"]
 
 
 def test_more_segments_than_the_largest_graph_run_in_turns(packed: PackedTransformer) -> None:
@@ -194,6 +230,7 @@ def test_working_memory_of_the_26b_model_is_bounded() -> None:
     one, sixteen, most = (working_bytes(config, segments, 2) / 1e9 for segments in (1, 16, 32))
     assert one < 0.6
     assert 1.5 < sixteen < most < 3.5
+    assert working_bytes(config, 16, 2, fp8_vocabulary=True) / 1e9 - sixteen == pytest.approx(2**29 / 1e9)
 
 
 @pytest.mark.parametrize(("slots", "most"), [(3, 6), (5, 12), (40, 32)])

@@ -73,10 +73,10 @@ def step_components(
 ) -> tuple[Component, ...]:
     """The components of one step over `batch` canvases behind `context` tokens each.
 
-    `quantization` None is bf16; "int4" means int4 experts with everything else that "fp8" quantizes in FP8. The head
-    and self-conditioning stay in bf16. `distinct_experts` is the mean number touched per layer, by default all;
-    `kv_bytes` is what a number in the cache takes, `head_bytes` one of the head's table. Where soft embeddings gather,
-    they read and write a row each.
+    `quantization` None is bf16; "int4" means int4 experts with everything else that "fp8" quantizes in FP8. Products
+    over the vocabulary and self-conditioning stay in bf16. `distinct_experts` is the mean number touched per layer, by
+    default all; `kv_bytes` is what a number in the cache takes, `head_bytes` one of the table that the head and dense
+    soft embeddings multiply. Where soft embeddings gather, they read and write a row each.
     """
     if quantization not in (None, "fp8", "int4"):
         raise SettingError(f"quantization is {quantization!r}; it must be fp8, int4 or nothing.")
@@ -101,8 +101,8 @@ def step_components(
                   flops=2 * rows * layers * config.num_experts * width),
         Component(name="head", bytes=head_bytes * vocabulary + logits, flops=2 * rows * vocabulary,
                   fp8=head_bytes == 1),
-        Component(name="soft embeddings", bytes=4.0 * rows * width if gathers else 2.0 * vocabulary + logits,
-                  flops=0 if gathers else 2 * rows * vocabulary),
+        Component(name="soft embeddings", bytes=4.0 * rows * width if gathers else head_bytes * vocabulary + logits,
+                  flops=0 if gathers else 2 * rows * vocabulary, fp8=head_bytes == 1),
         Component(name="self-conditioning MLP", bytes=2.0 * parts["self-conditioning"],
                   flops=2 * rows * parts["self-conditioning"]),
     )  # fmt: skip

@@ -30,6 +30,7 @@ from redraft.errors import SettingError
 from redraft.kernels.switches import Operation, watching
 from redraft.kernels.triton.routing import Routing
 from redraft.kernels.triton.segments import DENOISE
+from redraft.model.packed.build import vocabulary
 from redraft.model.packed.transformer import PackedTransformer
 
 NEVER = 1_000_000
@@ -162,7 +163,7 @@ def sharpened(model: PackedTransformer) -> Iterator[None]:
 
 
 def _measure(model: PackedTransformer, case: StepCase, ceilings: Ceilings) -> StepResult:
-    sampler = sampler_gb(model, case.batch)
+    sampler = sampler_gb(model, case.batch, head_dtype(model, case.head_dtype))
     torch.cuda.reset_peak_memory_stats(model.device)
     board = Board(model, case)
     board.prefill()
@@ -356,8 +357,11 @@ def _memory(model: PackedTransformer) -> dict[str, float]:
     }
 
 
-def sampler_gb(model: PackedTransformer, batch: int) -> float:
-    """Gigabytes that head, sampler and soft embeddings of so many canvases take at their peak, beside what is kept."""
+def sampler_gb(model: PackedTransformer, batch: int, dtype: torch.dtype | None = None) -> float:
+    """Gigabytes that head, sampler and soft embeddings of so many canvases take at their peak, beside what is kept.
+
+    Products over the vocabulary are made in `dtype`, the model's own by default.
+    """
     packed, rows = model.packed, model.config.canvas_length
     fields, state = StepBuffers(batch, rows, 1, packed.device).fields, new_slots(packed, batch, rows)
     for name, value in {"kind": DENOISE, "length": rows, "want_soft": 1, "temperature": 0.8}.items():
@@ -366,10 +370,11 @@ def sampler_gb(model: PackedTransformer, batch: int) -> float:
         fields.views[name].copy_(torch.arange(batch))
     with torch.inference_mode():
         hidden = torch.randn(batch * rows, model.config.hidden_size, dtype=packed.dtype, device=packed.device)
+        table = vocabulary(packed.embedding, dtype)
         free_cached_memory()
         torch.cuda.reset_peak_memory_stats(packed.device)
         before = torch.cuda.memory_allocated(packed.device)
-        sample(packed, packed.embedding, fields, state, hidden)
+        sample(packed, table, fields, state, hidden, lambda block: None)
     return round((torch.cuda.max_memory_allocated(packed.device) - before) / 1e9, 2)
 
 

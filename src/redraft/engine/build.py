@@ -82,9 +82,9 @@ def memory_bytes(model: Transformer, settings: EngineSettings) -> int:
     if model.device.type == "cuda":
         free = torch.cuda.mem_get_info(model.device)[0]
         if isinstance(model, PackedTransformer):
-            segments = min(2 * settings.slots, BUCKETS[-1])
-            free -= working_bytes(model.config, segments, model.dtype.itemsize)
-            free -= model.packed.embedding.numel() if settings.head_dtype == "fp8" else 0
+            segments, fp8 = min(2 * settings.slots, BUCKETS[-1]), settings.head_dtype == "fp8"
+            free -= working_bytes(model.config, segments, model.dtype.itemsize, fp8_vocabulary=fp8)
+            free -= 2 * model.packed.embedding.numel() if fp8 else 0
         return int(CUDA_SHARE * max(free, 0))
     return CPU_BYTES
 

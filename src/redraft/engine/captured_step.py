@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from redraft.engine.graph_buffers import StepBuffers
+from redraft.engine.graph_step import Deliver
 
-WholeStep = Callable[[], tuple[Tensor, Tensor]]
-"""Runs a step over the fields of a bucket's buffers; returns hidden states [R,D] and the report [S,2+4L]."""
+WholeStep = Callable[[Deliver], Tensor]
+"""Runs a step over the fields of a bucket's buffers; delivers the report and returns hidden states [R,D]."""
 
 
 class CapturedStep:
@@ -21,6 +22,7 @@ class CapturedStep:
         self.buffers, self._step = buffers, step
         self._graph: torch.cuda.CUDAGraph | None = None
         self._hidden: Tensor | None = None
+        self._delivered = torch.cuda.Event(external=True) if buffers.device.type == "cuda" else None
         if pool is not None:
             self._capture(pool)
 
@@ -33,16 +35,20 @@ class CapturedStep:
         return self._hidden
 
     def wait(self) -> None:
-        """Until the report has arrived; then the host may write again."""
-        if self.buffers.device.type == "cuda":
-            torch.cuda.current_stream(self.buffers.device).synchronize()
+        """Until the report has arrived; then the host may write again. The device may still be at work."""
+        if self._delivered is not None:
+            self._delivered.synchronize()
 
     def run_eagerly(self) -> Tensor:
         """The same operation by operation, without waiting; for comparisons and for timing them."""
         self.buffers.upload()
-        hidden, block = self._step()
+        return self._step(self._deliver)
+
+    def _deliver(self, block: Tensor) -> None:
+        """The report is on its way to the host, and known to have arrived by an event, a node of its own in a graph."""
         self.buffers.download(block)
-        return hidden
+        if self._delivered is not None:
+            self._delivered.record()
 
     def _capture(self, pool: Any) -> None:
         """Run once, so that kernels are compiled and libraries set up, then record; all segments are unused."""

@@ -6,6 +6,7 @@ to keep. Shapes: C slots, S segments of L rows, R = S*L, D width, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,15 +15,18 @@ from torch import Tensor
 from redraft.config import ModelConfig
 from redraft.engine.graph_buffers import StepFields
 from redraft.kernels.switches import call
-from redraft.kernels.triton.head import predict
+from redraft.kernels.triton.head import Prediction, predict
 from redraft.kernels.triton.segments import DENOISE
 from redraft.kernels.triton.self_conditioning import soft_embeddings
 from redraft.kernels.triton.step import CanvasState, enter_tokens, finish_step
 from redraft.model.packed.forward import Inputs, Pages, forward
-from redraft.model.packed.weights import Matrix, PackedModel
+from redraft.model.packed.weights import PackedModel, Vocabulary
 
 HEAD_ROWS = 2048
 """Rows whose logits exist at a time: 1 GiB at a vocabulary of 262,144 in bf16."""
+
+Deliver = Callable[[Tensor], None]
+"""Takes the report [S,2+4L] of a step, see `kernels.triton.step.Report`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,26 +47,26 @@ def new_slots(model: PackedModel, slots: int, rows: int) -> SlotState:
     return SlotState(canvas=CanvasState(canvas=numbers(rows), argmax=numbers(rows), stable=numbers()), soft=soft)
 
 
-def working_bytes(config: ModelConfig, segments: int, item: int) -> int:
+def working_bytes(config: ModelConfig, segments: int, item: int, *, fp8_vocabulary: bool = False) -> int:
     """About what a step of so many canvases takes beside weights and pages; numbers take `item` bytes each.
 
     The logits of one part of the rows and the sums over the vocabulary, then a layer's expert rows, attention's partial
-    sums and a dozen row buffers, which all graphs share.
+    sums and a dozen row buffers, which all graphs share. `fp8_vocabulary` adds weights in FP8.
     """
     rows, width = segments * config.canvas_length, config.hidden_size
     head = min(rows, max(HEAD_ROWS, config.canvas_length))
     heads = config.num_attention_heads * max(config.head_dim, config.global_head_dim)
     experts = config.top_k_experts * (width + 2 * config.moe_intermediate_size)
-    vocabulary = head * (config.vocab_size * item + 8 * width * 4)
+    vocabulary = head * (config.vocab_size * (item + fp8_vocabulary) + 8 * width * 4)
     return vocabulary + rows * ((experts + 12 * width) * item + 2 * heads * 4) + (256 << 20)
 
 
 def run_step(
-    model: PackedModel, head: Matrix, fields: StepFields, state: SlotState, pages: Pages
-) -> tuple[Tensor, Tensor]:
-    """Run the forward and every unconstrained canvas' sampler; returns hidden states [R,D] and the report [S,2+4L].
+    model: PackedModel, vocabulary: Vocabulary, fields: StepFields, state: SlotState, pages: Pages, deliver: Deliver
+) -> Tensor:
+    """Run the forward and every unconstrained canvas' sampler; returns hidden states [R,D].
 
-    Constrained canvases get their hidden states only. `head` [V,D] is the model's embedding, or the same in FP8.
+    Constrained canvases get their hidden states only.
     """
     config, segments, slot = model.config, fields.segments, fields.views["slot"]
     given = fields.views["tokens"].flatten()
@@ -71,18 +75,28 @@ def run_step(
     )
     inputs = Inputs(token_ids=token_ids, soft=_soft(fields, state), segments=segments, tables=fields.tables)
     hidden = forward(model, inputs, pages)
-    return hidden, sample(model, head, fields, state, hidden)
+    sample(model, vocabulary, fields, state, hidden, deliver)
+    return hidden
 
 
-def sample(model: PackedModel, head: Matrix, fields: StepFields, state: SlotState, hidden: Tensor) -> Tensor:
-    """From hidden states [R,D] to every unconstrained canvas' next state, HEAD_ROWS rows at a time; the report."""
+def sample(
+    model: PackedModel, vocabulary: Vocabulary, fields: StepFields, state: SlotState, hidden: Tensor, deliver: Deliver
+) -> None:
+    """From hidden states [R,D] to every unconstrained canvas' next state, HEAD_ROWS rows at a time.
+
+    The report is delivered before the soft embeddings of the last rows: the host reads it and prepares the next step,
+    which alone needs them, while the device makes them.
+    """
     size = min(fields.count, max(1, HEAD_ROWS // fields.rows))
     logits = torch.empty(size * fields.rows, model.config.vocab_size, dtype=model.dtype, device=model.device)
-    blocks = [
-        _sample(model, head, fields.part(first, first + size), state, hidden[first * fields.rows :], logits)
-        for first in range(0, fields.count, size)
-    ]
-    return blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+    blocks: list[Tensor] = []
+    for first in range(0, fields.count, size):
+        part, rows = fields.part(first, first + size), hidden[first * fields.rows :]
+        seen, block = _decide(model, vocabulary, part, state, rows, logits)
+        blocks.append(block)
+        if first + size >= fields.count:
+            deliver(blocks[0] if len(blocks) == 1 else torch.cat(blocks))
+        _keep_soft(model, vocabulary, part, state, logits, seen)
 
 
 def _soft(fields: StepFields, state: SlotState) -> Tensor:
@@ -92,17 +106,25 @@ def _soft(fields: StepFields, state: SlotState) -> Tensor:
     return (soft * goes_on[:, None, None]).flatten(0, 1)
 
 
-def _sample(
-    model: PackedModel, head: Matrix, fields: StepFields, state: SlotState, hidden: Tensor, logits: Tensor
-) -> Tensor:
-    """Head, statistics, soft embeddings and the step's decision for some segments; returns their report."""
-    config, segments, counters = model.config, fields.segments, fields.counters
-    rows, heat = fields.count * fields.rows, fields.views["temperature"]
-    cap, logits = config.final_logit_softcapping, logits[:rows]
-    seen = call("predict", predict, hidden[:rows], head, cap, heat, counters, segments, logits)
-    weights, want = (model.embedding, model.embedding_scale, cap), fields.views["want_soft"]
-    soft = call("soft_embeddings", soft_embeddings, logits, seen, *weights, heat, want, segments)
+def _decide(
+    model: PackedModel, vocabulary: Vocabulary, fields: StepFields, state: SlotState, hidden: Tensor, logits: Tensor
+) -> tuple[Prediction, Tensor]:
+    """Head, statistics and the step's decision for some segments: their prediction and report; fills the logits."""
+    segments, counters, count = fields.segments, fields.counters, fields.count * fields.rows
+    heat, cap = fields.views["temperature"], model.config.final_logit_softcapping
+    rows = hidden[:count], vocabulary.head, cap, heat, counters, segments, logits[:count]
+    seen = call("predict", predict, *rows)
+    slot, size = fields.views["slot"], model.config.vocab_size
+    report = call("finish_step", finish_step, seen, fields.rules, state.canvas, slot, counters, segments, size)
+    return seen, report.block
+
+
+def _keep_soft(
+    model: PackedModel, vocabulary: Vocabulary, fields: StepFields, state: SlotState, logits: Tensor, seen: Prediction
+) -> None:
+    """Make the soft embeddings of some segments and keep them for their next step."""
+    table = model.embedding, model.embedding_scale, model.config.final_logit_softcapping
+    heat, want = fields.views["temperature"], fields.views["want_soft"]
+    rows = logits[: fields.count * fields.rows], seen, *table, heat, want, fields.segments
+    soft = call("soft_embeddings", soft_embeddings, *rows, turned=vocabulary.turned)
     state.soft.index_copy_(0, fields.views["keep"], soft.unflatten(0, (fields.count, fields.rows)))
-    slot, vocabulary = fields.views["slot"], config.vocab_size
-    report = call("finish_step", finish_step, seen, fields.rules, state.canvas, slot, counters, segments, vocabulary)
-    return report.block

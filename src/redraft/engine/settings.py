@@ -18,7 +18,7 @@ class EngineSettings:
     slots           requests that are worked on at a time
     memory_gb       for pages of keys and values; None for what the device can spare
     kv_cache_dtype  of keys and values in pages: "auto", the model's own, or "fp8", half of bfloat16's bytes
-    head_dtype      of the vocabulary head's product: "auto", the model's own, or "fp8"; see docs/performance.md
+    head_dtype      of the products over the vocabulary: "auto", the model's own, or "fp8"; see docs/performance.md
     policy          what goes into the next forward; see docs/scheduling.md
     prefix_cache    whether prompts share the pages they have in common
     max_waiting     requests that may queue for room; one more is refused

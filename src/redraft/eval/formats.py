@@ -5,8 +5,9 @@ its distributions are compared position by position, so that no early difference
 every format answers the tasks by itself, and steps and scores are counted.
 
 The formats are those of `redraft quantize`; weights are rounded to them and computed with in the model's own dtype, so
-what is measured is the rounding of the weights, not that of a kernel's activations. The vocabulary head in FP8
-(`head_dtype`) is compared by itself and teacher-forced only, with its table and the rows that it multiplies rounded.
+what is measured is the rounding of the weights, not that of a kernel's activations. The products over the vocabulary in
+FP8 (`head_dtype`) are compared by themselves and teacher-forced only: the table, the rows that the head multiplies and
+the weights of soft embeddings are rounded, of all positions, where a GPU gathers those that few tokens explain.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ from redraft.eval.result import EvalResult
 from redraft.llm import LLM
 from redraft.model import Transformer
 from redraft.model.quantize import FORMATS, format_of
-from redraft.quant.fp8 import quantize_fp8
+from redraft.quant.fp8 import LARGEST, quantize_fp8
 from redraft.quant.int4 import quantize_int4
 
-FULL, FP8_HEAD = "full", "fp8 head"
+FULL, FP8_VOCABULARY = "full", "fp8 vocabulary"
 Task = Callable[[LLM], EvalResult]
 
 
@@ -60,6 +61,7 @@ class _Pass:
     prompt: list[int]
     canvas: Tensor  # [1,L]
     soft: Tensor | None  # [1,L,D]
+    soft_fp8: Tensor | None  # [1,L,D], the same by a product in FP8
     log_probs: Tensor  # [1,L,V]
 
 
@@ -73,7 +75,7 @@ def compare(
     seed: int = 0,
     progress: Callable[[str], None] = lambda format: None,
 ) -> list[FormatResult]:
-    """Results of the full model, of every format and of the full model with its head in FP8. The model stays the same.
+    """Results of the full model, of every format and of the full model with an FP8 vocabulary. The model is unchanged.
 
     `prompts` (token ids) are answered with one canvas each for the teacher-forced part. Raises `SettingError` for an
     unknown format and a group that does not divide.
@@ -90,8 +92,8 @@ def compare(
             results.append(_measure(llm, format, passes, tasks))
     finally:
         llm.model.load_state_dict(original)
-    progress(FP8_HEAD)
-    return [*results, _measure(llm, FP8_HEAD, passes, {})]
+    progress(FP8_VOCABULARY)
+    return [*results, _measure(llm, FP8_VOCABULARY, passes, {})]
 
 
 def _check(formats: Sequence[str], group: int, weights: Mapping[str, Tensor]) -> None:
@@ -114,15 +116,17 @@ def _rounded(name: str, weight: Tensor, format: str, group: int) -> Tensor:
 @torch.inference_mode()
 def _record(llm: LLM, prompt: list[int], seed: int) -> list[_Pass]:
     """The passes of one canvas of the full model's answer."""
-    model, soft, passes = llm.model, None, []
-    length = model.config.canvas_length
+    model, passes = llm.model, []
+    soft: Tensor | None = None
+    soft_fp8: Tensor | None = None
+    length, in_fp8 = model.config.canvas_length, _fp8_soft_embeddings(model)
     for step in llm.stream(prompt, seed=seed, max_tokens=length, canvas_length=length):
         if not isinstance(step, DenoiseStep):
             break
         canvas = torch.tensor([step.canvas], device=model.device)
         logits = model.logits(_hidden(model, prompt, canvas, soft))
-        passes.append(_Pass(prompt, canvas, soft, logits.log_softmax(-1)))
-        soft = model.soft_embeddings(logits / step.temperature)
+        passes.append(_Pass(prompt, canvas, soft, soft_fp8, logits.log_softmax(-1)))
+        soft, soft_fp8 = (mean(logits / step.temperature) for mean in (model.soft_embeddings, in_fp8))
     return passes
 
 
@@ -138,6 +142,18 @@ def _fp8_head(model: Transformer) -> Callable[[Tensor], Tensor]:
     return lambda hidden: (_in_fp8(hidden) @ table.T).float().div(cap).tanh() * cap
 
 
+def _fp8_soft_embeddings(model: Transformer) -> Callable[[Tensor], Tensor]:
+    """`Transformer.soft_embeddings` with weights and table in FP8, rounded as by `kernels.triton.self_conditioning`."""
+    table = _in_fp8(model.embedding.weight.T)  # [D,V]
+
+    def mean(logits: Tensor) -> Tensor:
+        weights = (logits - logits.amax(-1, keepdim=True)).float().exp() * LARGEST
+        weights = weights.to(torch.float8_e4m3fn).to(table.dtype)
+        return (weights @ table.T) / weights.sum(-1, keepdim=True) * model.embedding_scale
+
+    return mean
+
+
 def _in_fp8(x: Tensor) -> Tensor:
     return quantize_fp8(x).dequantize(x.dtype)
 
@@ -145,9 +161,10 @@ def _in_fp8(x: Tensor) -> Tensor:
 @torch.inference_mode()
 def _measure(llm: LLM, format: str, passes: Sequence[_Pass], tasks: Mapping[str, Task]) -> FormatResult:
     divergence, same, positions = 0.0, 0, 0
-    head = _fp8_head(llm.model) if format == FP8_HEAD else llm.model.logits
+    rounded = format == FP8_VOCABULARY
+    head = _fp8_head(llm.model) if rounded else llm.model.logits
     for taken in passes:
-        hidden = _hidden(llm.model, taken.prompt, taken.canvas, taken.soft)
+        hidden = _hidden(llm.model, taken.prompt, taken.canvas, taken.soft_fp8 if rounded else taken.soft)
         log_probs = head(hidden).log_softmax(-1)
         divergence += float((taken.log_probs.exp() * (taken.log_probs - log_probs)).sum())
         same += int((taken.log_probs.argmax(-1) == log_probs.argmax(-1)).sum())

@@ -6,6 +6,10 @@ largest distance between a dropped embedding and the mean. The other rows are pa
 product over the whole vocabulary, which returns at once when there are none. A row's way and its order of summation
 depend on that row alone.
 
+With the table in FP8 the dense product is a linear layer over the vocabulary as any other in FP8: weights and table in
+e4m3, a scale per row and per column of the result. A row's likeliest token weighs 448, and the rounded weights are
+divided by their own sum. A weight is off by at most 2^-4 of itself, those below 2^-15 of the largest by 2^-19 of it.
+
 Shapes: S segments of L rows, R = S*L rows, V vocabulary, D width.
 """
 
@@ -16,9 +20,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from redraft.kernels.packed import PackedFp8
 from redraft.kernels.triton.descriptors import descriptor
 from redraft.kernels.triton.head import Prediction, Tiles, capped, tempered
 from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, roomy, tl, use_triton
+from redraft.kernels.triton.quantize import LARGEST
 from redraft.kernels.triton.segments import DENOISE, Segments
 
 DROPPED = 2.0**-9
@@ -71,32 +77,39 @@ def soft_embeddings(
     want: Tensor,
     segments: Segments,
     *,
+    turned: PackedFp8 | None = None,
     tile: SoftTile | None = None,
 ) -> Tensor:
     """Probability-weighted embeddings times `scale` [1], [R,D] in the embedding's dtype; 0 where not wanted.
 
     logits [R,V] as `head.predict` stored them (the kernels overwrite them), temperature fp32 [S], want int32 [S]: 0 for
     segments whose next step needs none. Tempered logits are rounded to the working dtype first, as the reference keeps
-    them between steps. `tile` overrides the tuned shape of the dense product.
+    them between steps. `turned` [D,V], the embedding transposed, makes the dense product one in FP8; `tile` overrides
+    its tuned shape.
     """
     if use_triton(logits):
         assert prediction.tiles is not None
         choice = choose(logits, prediction.tiles, cap, temperature, want, segments)
-        return mean_embeddings(logits, prediction.peak, choice, embedding, scale, cap, temperature,
-                               tile or tuned(embedding))  # fmt: skip
-    dtype = embedding.dtype
-    probabilities = tempered(logits, cap, temperature).to(dtype).softmax(-1, dtype=torch.float32).to(dtype)
+        return mean_embeddings(logits, prediction.peak, choice, embedding, turned, scale, cap, temperature,
+                               tile or tuned(embedding if turned is None else turned.values))  # fmt: skip
+    dtype, x = embedding.dtype, tempered(logits, cap, temperature).to(embedding.dtype)
+    if turned is None:
+        mean = x.softmax(-1, dtype=torch.float32).to(dtype) @ embedding
+    else:
+        weights = ((x.float() - x.float().amax(-1, keepdim=True)).exp() * LARGEST).to(torch.float8_e4m3fn).float()
+        mean = (weights @ turned.dequantize(torch.float32).T / weights.sum(-1, keepdim=True)).to(dtype)
     wanted = segments.live() & ((segments.kind == DENOISE) & (want != 0)).repeat_interleave(segments.rows)
-    return torch.where(wanted[:, None], probabilities @ embedding * scale, 0.0)
+    return torch.where(wanted[:, None], mean * scale, 0.0)
 
 
-def tuned(embedding: Tensor) -> SoftTile:
+def tuned(table: Tensor) -> SoftTile:
     """The shape measured fastest on one H200, one that fits elsewhere, and one for fp32, which has no fast product."""
-    if embedding.element_size() == 4:
+    if table.element_size() == 4:
         return SoftTile(rows=16, columns=32, depth=32, splits=2, warps=4, stages=2)
-    if not roomy(embedding.device):
-        return SoftTile(rows=64, columns=128, depth=64, splits=6, warps=4, stages=2)
-    return SoftTile(rows=128, columns=256, depth=64, splits=6, warps=8, stages=3)
+    size = table.element_size()
+    if not roomy(table.device):
+        return SoftTile(rows=64, columns=128, depth=128 // size, splits=6, warps=4, stages=2)
+    return SoftTile(rows=128, columns=256, depth=128 // size, splits=6, warps=8, stages=4 if size == 1 else 3)
 
 
 def choose(logits: Tensor, tiles: Tiles, cap: float, temperature: Tensor, want: Tensor, segments: Segments) -> Choice:
@@ -117,10 +130,10 @@ def choose(logits: Tensor, tiles: Tiles, cap: float, temperature: Tensor, want: 
 
 
 def mean_embeddings(
-    logits: Tensor, peak: Tensor, choice: Choice, embedding: Tensor, scale: Tensor, cap: float, temperature: Tensor,
-    tile: SoftTile,
+    logits: Tensor, peak: Tensor, choice: Choice, embedding: Tensor, turned: PackedFp8 | None, scale: Tensor,
+    cap: float, temperature: Tensor, tile: SoftTile,
 ) -> Tensor:  # fmt: skip
-    """Soft embeddings [R,D] of rows whose ways are chosen; overwrites the logits of dense rows with weights."""
+    """Soft embeddings [R,D] of rows whose ways are chosen; without `turned`, weights take the place of logits."""
     (rows, vocab), width, device = logits.shape, embedding.shape[1], logits.device
     packed, place = (torch.empty(rows, dtype=torch.int32, device=device) for _ in range(2))
     dense = torch.empty(1, dtype=torch.int32, device=device)
@@ -128,23 +141,29 @@ def mean_embeddings(
         choice.way, packed, place, dense, rows, BLOCK=next_power_of_2(rows), num_warps=8, **early(logits)
     )
     sums = torch.empty(rows, cdiv(vocab, CHUNK), dtype=torch.float32, device=device)
+    weights = logits if turned is None else torch.empty(rows, vocab, dtype=turned.values.dtype, device=device)
     _weigh_kernel[(rows, sums.shape[1])](
-        logits, peak, temperature, choice.way, sums, vocab, cap, ROWS=rows // len(temperature), CHUNK=CHUNK,
-        num_warps=8, **early(logits),
+        logits, peak, temperature, choice.way, place, weights, sums, vocab, cap, ROWS=rows // len(temperature),
+        CHUNK=CHUNK, FP8=turned is not None, num_warps=8, **early(logits),
     )  # fmt: skip
     partial = torch.empty(tile.splits, rows, width, dtype=torch.float32, device=device)
+    if turned is None:
+        factors, column_scale = (weights, descriptor(embedding, tile.depth, tile.columns)), None
+    else:
+        of_weights = descriptor(weights, tile.rows, tile.depth)
+        factors, column_scale = (of_weights, descriptor(turned.values, tile.columns, tile.depth)), turned.scale
     row_tiles = cdiv(rows, tile.rows)
     _product_kernel[(row_tiles * cdiv(width, tile.columns), tile.splits)](
-        logits, descriptor(embedding, tile.depth, tile.columns), packed, dense, partial, rows, width, vocab,
-        TILE=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth, SPLITS=tile.splits,
+        *factors, packed, dense, partial, rows, width, vocab,
+        TILE=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth, SPLITS=tile.splits, FP8=turned is not None,
         EVEN=vocab % tile.depth == 0, num_warps=tile.warps, num_stages=tile.stages,
         **early(logits),
     )  # fmt: skip
     out = torch.empty(rows, width, dtype=embedding.dtype, device=device)
     block = min(512, next_power_of_2(width))
     _mean_kernel[(rows, cdiv(width, block))](
-        choice.way, choice.count, choice.total, choice.token, choice.weight, embedding, place, partial, sums, scale,
-        out, rows, width, SPLITS=tile.splits, KEPT_TOKENS=KEPT_TOKENS, CHUNKS=sums.shape[1],
+        choice.way, choice.count, choice.total, choice.token, choice.weight, embedding, place, partial, sums,
+        column_scale, scale, out, rows, width, SPLITS=tile.splits, KEPT_TOKENS=KEPT_TOKENS, CHUNKS=sums.shape[1],
         CHUNK_BLOCK=next_power_of_2(sums.shape[1]), BLOCK=block, AT_ONCE=8, num_warps=4,
         **early(logits),
     )  # fmt: skip
@@ -235,9 +254,10 @@ def _pack_kernel(way, packed, place, dense, rows, BLOCK: tl.constexpr):
 
 @jit
 def _weigh_kernel(
-    logits, peaks, temperature, way, sums, vocab, cap, ROWS: tl.constexpr, CHUNK: tl.constexpr
+    logits, peaks, temperature, way, place, weights, sums, vocab, cap, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+    FP8: tl.constexpr,
 ):  # fmt: skip
-    """Turn a chunk of a dense row's logits into weights, in place, and sum them."""
+    """Turn a chunk of a dense row's logits into weights, and sum them; those in FP8 stand packed, others in place."""
     await_inputs()
     row = tl.program_id(0)
     if tl.load(way + row) != 2:
@@ -246,16 +266,24 @@ def _weigh_kernel(
     here = logits + row.to(tl.int64) * vocab + token
     x = capped(tl.load(here, token < vocab, other=0.0).to(tl.float32), cap, tl.load(temperature + row // ROWS))
     weight = tl.where(token < vocab, _rounded_weight(x, tl.load(peaks + row) * 1.4426950408889634, logits), 0.0)
-    tl.store(here, weight.to(logits.dtype.element_ty), token < vocab)
+    if FP8:
+        rounded = (weight * 448.0).to(tl.float8e4nv)
+        tl.store(weights + tl.load(place + row).to(tl.int64) * vocab + token, rounded, token < vocab)
+        weight = rounded.to(tl.float32)
+    else:
+        tl.store(here, weight.to(logits.dtype.element_ty), token < vocab)
     tl.store(sums + row * tl.num_programs(1) + tl.program_id(1), tl.sum(weight, 0))
 
 
 @jit
 def _product_kernel(
-    weights, embedding, packed, dense, partial, rows, width, vocab, TILE: tl.constexpr,
-    COLUMNS: tl.constexpr, DEPTH: tl.constexpr, SPLITS: tl.constexpr, EVEN: tl.constexpr,
+    weights, table, packed, dense, partial, rows, width, vocab, TILE: tl.constexpr, COLUMNS: tl.constexpr,
+    DEPTH: tl.constexpr, SPLITS: tl.constexpr, FP8: tl.constexpr, EVEN: tl.constexpr,
 ):  # fmt: skip
-    """One tile of the packed rows' weights times the embedding, over one split of the vocabulary."""
+    """One tile of the packed rows' weights times the table, over one split of the vocabulary.
+
+    In FP8 both are descriptors, of the packed weights [R,V] and of the turned table [D,V].
+    """
     await_inputs()
     row_tiles = tl.cdiv(rows, TILE)
     first = tl.program_id(0) % row_tiles * TILE
@@ -263,28 +291,33 @@ def _product_kernel(
     if first >= count:
         return
     number = first + tl.arange(0, TILE)
-    row = tl.load(packed + number, number < count, other=0).to(tl.int64)
     first_column = tl.program_id(0) // row_tiles * COLUMNS
     split = tl.program_id(1)
     share = tl.cdiv(tl.cdiv(vocab, DEPTH), SPLITS) * DEPTH
     begin = split * share
-    depth = tl.arange(0, DEPTH)
-    left = weights + row[:, None] * vocab + begin + depth[None]
+    end = tl.minimum(begin + share, vocab)
     total = tl.zeros([TILE, COLUMNS], tl.float32)
-    for at in tl.range(begin, tl.minimum(begin + share, vocab), DEPTH):
-        w = tl.load(left) if EVEN else tl.load(left, (depth < vocab - at)[None], other=0.0)
-        total = tl.dot(w, embedding.load([at, first_column]), total, input_precision="ieee")
-        left += DEPTH
+    if FP8:
+        for at in tl.range(begin, end, DEPTH):
+            total = tl.dot(weights.load([first, at]), tl.trans(table.load([first_column, at])), total)
+    else:
+        row = tl.load(packed + number, number < count, other=0).to(tl.int64)
+        depth = tl.arange(0, DEPTH)
+        left = weights + row[:, None] * vocab + begin + depth[None]
+        for at in tl.range(begin, end, DEPTH):
+            w = tl.load(left) if EVEN else tl.load(left, (depth < vocab - at)[None], other=0.0)
+            total = tl.dot(w, table.load([at, first_column]), total, input_precision="ieee")
+            left += DEPTH
     column = first_column + tl.arange(0, COLUMNS)
-    place = (split * rows + number).to(tl.int64)[:, None] * width + column[None]
-    tl.store(partial + place, total, (number < count)[:, None] & (column < width)[None])
+    here = (split * rows + number).to(tl.int64)[:, None] * width + column[None]
+    tl.store(partial + here, total, (number < count)[:, None] & (column < width)[None])
 
 
 @jit
 def _mean_kernel(
-    way, count, total, tokens, weights, embedding, place, partial, sums, scale, out, rows, width, SPLITS: tl.constexpr,
-    KEPT_TOKENS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK_BLOCK: tl.constexpr, BLOCK: tl.constexpr,
-    AT_ONCE: tl.constexpr,
+    way, count, total, tokens, weights, embedding, place, partial, sums, column_scale, scale, out, rows, width,
+    SPLITS: tl.constexpr, KEPT_TOKENS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK_BLOCK: tl.constexpr,
+    BLOCK: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """Columns of one row's soft embedding: gathered, or the sum of the dense product's splits."""
     await_inputs()
@@ -311,6 +344,8 @@ def _mean_kernel(
         for split in tl.static_range(SPLITS):
             mean += tl.load(partial + (split * rows + number).to(tl.int64) * width + column, inside, other=0.0)
         mean = mean / mass
+        if column_scale is not None:
+            mean *= tl.load(column_scale + column, inside, other=0.0)
     dtype = out.dtype.element_ty
     mean = mean.to(dtype).to(tl.float32) * tl.load(scale).to(tl.float32)
     tl.store(out + row.to(tl.int64) * width + column, mean.to(dtype), inside)

@@ -20,7 +20,7 @@ from redraft.errors import SettingError
 from redraft.kernels.packed import Packed, PackedExperts, PackedFp8, PackedInt4
 from redraft.kernels.triton.norms import AfterAttention, AfterExperts
 from redraft.model.layouts import Weight, chunks
-from redraft.model.packed.weights import Matrix, PackedLayer, PackedModel
+from redraft.model.packed.weights import Matrix, PackedLayer, PackedModel, Vocabulary
 from redraft.model.quantize import FORMATS
 from redraft.model.rope import inverse_frequencies
 from redraft.quant.fp8 import Fp8Weight, quantize_fp8
@@ -30,7 +30,7 @@ from redraft.quant.prepare import prepare
 Source = Callable[[str], Weight]
 """One of the model's weights by our name (`Transformer.state_dict`), on any device, in any format."""
 
-EXPERTS_AT_A_TIME, ROWS_AT_A_TIME = 16, 1 << 14
+EXPERTS_AT_A_TIME, NUMBERS_AT_A_TIME = 16, 1 << 25
 
 
 def pack(
@@ -84,9 +84,22 @@ def check_format(quantization: str | None) -> None:
 
 def in_fp8(matrix: Tensor) -> PackedFp8:
     """A plain matrix [N,K], however large, in FP8: some rows at a time."""
-    packed = _joined([prepare(quantize_fp8(rows)) for rows in matrix.split(ROWS_AT_A_TIME)])
+    parts = matrix.split(max(1, NUMBERS_AT_A_TIME // matrix.shape[1]))
+    packed = _joined([prepare(quantize_fp8(rows)) for rows in parts])
     assert isinstance(packed, PackedFp8)
     return packed
+
+
+def vocabulary(embedding: Tensor, dtype: torch.dtype | None = None) -> Vocabulary:
+    """The embedding [V,D] as a step's products take it: as it is, or in FP8, which is two copies of half the size.
+
+    Raises `SettingError` for a vocabulary in FP8 that no copy in bulk can take.
+    """
+    if dtype in (None, embedding.dtype):
+        return Vocabulary(head=embedding)
+    if len(embedding) % 16:
+        raise SettingError(f"A vocabulary in FP8 needs a multiple of 16 tokens; this one has {len(embedding)}.")
+    return Vocabulary(head=in_fp8(embedding), turned=in_fp8(embedding.T))
 
 
 class _Packer:

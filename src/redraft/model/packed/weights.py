@@ -81,6 +81,18 @@ class PackedModel:
         return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors(self)}.values())
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vocabulary:
+    """The table of tokens' embeddings as the two products of a step over the whole vocabulary read it.
+
+    head    [V,D] of the logits: the model's embedding, or the same in FP8
+    turned  [D,V] of the soft embeddings in FP8; None: they take the embedding
+    """
+
+    head: Matrix
+    turned: PackedFp8 | None = None
+
+
 def tensors(record: Any) -> Iterator[Tensor]:
     """Every tensor inside records, tuples and dicts."""
     if isinstance(record, Tensor):
