@@ -75,10 +75,10 @@ def test_no_file_is_long_without_reason() -> None:
 
 
 def test_importing_adds_little_to_torch_and_touches_no_gpu() -> None:
+    heavy = {"transformers", "huggingface_hub", "matplotlib", "fastapi", "uvicorn", "triton", "datasets"}
     script = (
-        "import time, torch; start = time.perf_counter(); import redraft; spent = time.perf_counter() - start;"
-        "assert not torch.cuda.is_initialized(); import sys; assert 'transformers' not in sys.modules;"
-        "assert 'huggingface_hub' not in sys.modules; assert 'matplotlib' not in sys.modules; print(spent)"
+        "import sys, torch; known = set(sys.modules); import redraft; assert not torch.cuda.is_initialized();"
+        f"added = set(sys.modules) - known; assert not added & {heavy}, added & {heavy}"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert float(done.stdout) < 5  # a slow shared machine; the documented figure is under 1 s
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
