@@ -13,6 +13,8 @@ from torch import Tensor
 from redraft import kernels
 from redraft.errors import SettingError
 from redraft.kernels import TABLE, cpu, cuda, eager, native
+from redraft.quant.int4 import quantize_int4
+from redraft.quant.prepare import in_panels
 
 DTYPES = [torch.float32, torch.bfloat16]
 NATIVE = pytest.param("native", marks=pytest.mark.skipif(not native.available(), reason="needs a C compiler"))
@@ -305,6 +307,24 @@ def test_experts_in_c(threads: int, dtype: torch.dtype, count: int, choice: str)
     for rows in ([count - 1], list(range(count // 2, count))):
         alone = native.experts(x[rows].to(dtype), index[rows], weight[rows].float(), gate_up, down)
         assert torch.equal(alone, ours[rows])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("group", [16, 32, 64])
+@pytest.mark.parametrize("choice", CHOICES)
+def test_int4_experts_are_those_of_their_numbers(threads: int, dtype: torch.dtype, group: int, choice: str) -> None:
+    index, x, weight = CHOICES[choice](150), normal(150, 128).to(dtype), normal(150, 2, seed=1).abs().float()
+    packed = [in_panels(quantize_int4(normal(*shape), group)) for shape in ((8, 128, 128), (8, 128, 64))]
+    plain = [cpu.input_major(torch.empty(w.shape, dtype=dtype)).copy_(w.dequantize(dtype)) for w in packed]
+    for run in (eager.experts, cpu.experts):  # libraries sum in another order where weights lie otherwise
+        expected = run(x, index, weight, *plain)
+        apart = (run(x, index, weight, *packed) - expected).abs().max() / expected.abs().max()
+        assert apart <= 8 * torch.finfo(dtype).eps
+    if native.available():
+        ours, theirs = (native.experts(x, index, weight, *weights) for weights in (packed, plain))
+        rounding = 0.0 if dtype == torch.float32 else 2.0**-8  # some processors multiply codes without rounding them
+        assert (ours - theirs).abs().max() <= rounding * theirs.abs().max()
+        assert torch.equal(native.experts(x[70:], index[70:], weight[70:], *packed), ours[70:])
 
 
 @pytest.mark.usefixtures("in_c")

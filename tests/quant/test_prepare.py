@@ -8,7 +8,7 @@ from redraft.errors import SettingError
 from redraft.kernels.packed import PackedFp8, PackedInt4
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import Int4Weight, quantize_int4
-from redraft.quant.prepare import prepare, prepare_experts
+from redraft.quant.prepare import in_panels, prepare, prepare_experts
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -24,6 +24,25 @@ def test_int4_keeps_every_value(shape: tuple[int, ...], group: int) -> None:
     assert packed.shape == shape
     assert torch.equal(packed.dequantize(torch.float32), stored.dequantize(torch.float32))
     assert packed.codes.nbytes == stored.packed.nbytes
+
+
+@pytest.mark.parametrize("shape", [(32, 64), (3, 64, 96), (2, 2, 96, 128)])
+@pytest.mark.parametrize("group", [16, 32])
+def test_panels_keep_every_value(shape: tuple[int, ...], group: int) -> None:
+    stored = quantize_int4(normal(*shape), group)
+    panels = in_panels(stored)
+    assert panels.shape == shape
+    assert torch.equal(panels.dequantize(torch.float32), stored.dequantize(torch.float32))
+    assert panels.nbytes == stored.nbytes
+
+
+def test_panels_are_what_the_product_on_a_cpu_reads() -> None:
+    """Byte j of a line: output j of the panel low, output 16 + j high; a line is an input."""
+    weight = torch.zeros(64, 32)
+    weight[32 + 3, 7], weight[32 + 16 + 3, 7] = 3.0, -3.0
+    panels = in_panels(Int4Weight(*_codes(weight), group=32))
+    assert panels.codes[1, 7, 3] == (8 + 3) | (8 - 3) << 4
+    assert (panels.codes[0] == 0x88).all()
 
 
 def test_int4_knows_all_sixteen_codes() -> None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from redraft.errors import SettingError
 from redraft.kernels import cpu, cuda, eager, native
+from redraft.kernels.packed import Experts
 
 TABLE: dict[str, dict[str, Callable[..., Any]]] = {
     "rms_norm": {"eager": eager.rms_norm, "cpu": cpu.rms_norm, "native": native.rms_norm},
@@ -140,7 +141,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Te
     return _call("attention", _backend(q), q, k, v, mask)
 
 
-def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Experts, down: Experts) -> Tensor:
     """See `eager.experts`. Grouped products need bf16, so fp32 on CUDA takes the eager path."""
     backend = _backend(x)
     if backend == "cuda" and x.dtype != torch.bfloat16:

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from redraft.kernels import eager
+from redraft.kernels.packed import Experts, dequantized
 
 MIN_ROWS = 16
 BLOCK_ELEMENTS = 1 << 18
@@ -244,11 +245,11 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     return out.transpose(1, 2).reshape(batch, count, -1)
 
 
-def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Experts, down: Experts) -> Tensor:
     """`eager.experts` over rows sorted by expert: two products for every expert that has any."""
     chosen, top_k = index.flatten(), index.shape[1]  # [T*K]
     order = chosen.argsort(stable=True)
-    slices = _slices(chosen.bincount(minlength=len(gate_up)).tolist(), 1 if x.dtype == torch.float32 else MIN_ROWS)
+    slices = _slices(chosen.bincount(minlength=gate_up.shape[0]).tolist(), 1 if x.dtype == torch.float32 else MIN_ROWS)
     rows = x.index_select(0, F.pad(order // top_k, (0, MIN_ROWS - 1)))  # [R,D]
     inner = gelu_gate(*_products(rows, gate_up, slices).chunk(2, -1))  # [R,I]
     out = _products(inner, down, slices)  # [R,D]
@@ -268,12 +269,11 @@ def _slices(tokens: list[int], multiple: int) -> list[tuple[int, int, int]]:
     return [(expert, start, start + max(count, MIN_ROWS)) for expert, start, count in rounded]
 
 
-def _products(rows: Tensor, weights: Tensor, slices: list[tuple[int, int, int]]) -> Tensor:
+def _products(rows: Tensor, weights: Experts, slices: list[tuple[int, int, int]]) -> Tensor:
     """Each slice of rows [R,in] times its expert's weights [E,out,in], transposed -> [R,out]."""
     out = rows.new_empty(len(rows), weights.shape[1])
-    turned = weights.mT.unbind()
     for expert, start, stop in slices:
-        torch.mm(rows[start:stop], turned[expert], out=out[start:stop])
+        torch.mm(rows[start:stop], dequantized(weights[expert], rows.dtype).mT, out=out[start:stop])
     return out
 
 

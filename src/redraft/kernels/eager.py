@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from redraft.kernels.packed import Experts, dequantized
+
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
     """x [..., D] over its root mean square, times `weight` [D] as it is (no +1); fp32 inside, x's dtype outside."""
@@ -82,18 +84,19 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     return (weights @ v).transpose(1, 2).reshape(batch, count, -1)
 
 
-def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Experts, down: Experts) -> Tensor:
     """The weighted sum of each token's chosen experts, [T,D].
 
-    x [T,D], chosen experts `index` and their `weight` [T,K], gate_up [E,2I,D] (gate rows first), down [E,D,I].
+    x [T,D], chosen experts `index` and their `weight` [T,K], gate_up [E,2I,D] (gate rows first), down [E,D,I], both
+    plain or in INT4.
     """
     out = torch.zeros_like(x)
     for expert in range(gate_up.shape[0]):
         token, slot = torch.where(index == expert)
         if token.numel() == 0:
             continue
-        gate, up = F.linear(x[token], gate_up[expert]).chunk(2, -1)
-        y = F.linear(gelu_gate(gate, up), down[expert])
+        gate, up = F.linear(x[token], dequantized(gate_up[expert], x.dtype)).chunk(2, -1)
+        y = F.linear(gelu_gate(gate, up), dequantized(down[expert], x.dtype))
         out.index_add_(0, token, (y * weight[token, slot, None]).to(out.dtype))
     return out
 

@@ -92,8 +92,48 @@ class PackedInt4:
         return (grouped * scale[..., None]).flatten(-2).to(dtype)
 
 
+PANEL = 32
+"""Outputs whose codes lie together in `PanelInt4`."""
+
+
+@dataclass(frozen=True, slots=True)
+class PanelInt4:
+    """Experts' weights in INT4, panels of 32 outputs with the inputs outermost, as the product on a CPU takes them.
+
+    codes   uint8 [...,N/32,K,16]       byte j of a line holds output j of the panel low and 16 + j high, as value + 8
+    scale   bf16  [...,N/32,K/group,32]
+    group   inputs that share a scale
+    """
+
+    codes: Tensor
+    scale: Tensor
+    group: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """[...,N,K]"""
+        *lead, panels, inputs, _ = self.codes.shape
+        return (*lead, PANEL * panels, inputs)
+
+    @property
+    def nbytes(self) -> int:
+        return self.codes.nbytes + self.scale.nbytes
+
+    def __getitem__(self, expert: int) -> Self:
+        return type(self)(self.codes[expert], self.scale[expert], self.group)
+
+    def dequantize(self, dtype: torch.dtype) -> Tensor:
+        """The weight [...,N,K]; products in fp32, rounded once."""
+        codes = torch.cat((self.codes & 0xF, self.codes >> 4), -1)  # [...,N/32,K,32]
+        grouped = (codes.float() - 8).unflatten(-2, (-1, self.group))  # [...,N/32,K/group,group,32]
+        return (grouped * self.scale.float()[..., None, :]).flatten(-3, -2).mT.flatten(-3, -2).to(dtype)
+
+
 Packed = Tensor | PackedFp8 | PackedInt4
 """A weight as the kernels read it; bf16 (or fp32 on a CPU) weights stay plain tensors [...,N,K]."""
+
+Experts = Tensor | PanelInt4
+"""One of a layer's two experts' weights [E,N,K] as a model on a CPU keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +153,6 @@ def values_and_scale(x: Tensor | Rows8 | PackedFp8) -> tuple[Tensor, Tensor | No
     return (x, None) if isinstance(x, Tensor) else (x.values, x.scale)
 
 
-def dequantized(weight: Packed, dtype: torch.dtype) -> Tensor:
+def dequantized(weight: Packed | PanelInt4, dtype: torch.dtype) -> Tensor:
     """A weight in any format as plain numbers [...,N,K]."""
     return weight.to(dtype) if isinstance(weight, Tensor) else weight.dequantize(dtype)

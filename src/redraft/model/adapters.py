@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 from redraft.errors import CheckpointError
 from redraft.model.folders import read_json
+from redraft.model.int4_experts import Int4Experts
 from redraft.model.layouts import Weight
 from redraft.model.names import from_hugging_face, to_hugging_face
 from redraft.model.transformer import Transformer
@@ -110,7 +111,11 @@ def shapes_of(model: Transformer) -> dict[str, tuple[int, ...]]:
 
 @torch.no_grad()
 def merge(model: Transformer, adapter: Adapter) -> None:
-    """Add an adapter's changes to the model's weights, in fp32, and round to the model's dtype once."""
+    """Add an adapter's changes to the model's weights, in fp32, and round to the model's dtype once.
+
+    Experts in INT4 that it changes become plain.
+    """
+    _widen_experts(model, adapter)
     weights = dict(model.named_parameters())
     for name in adapter.factors:
         weight = weights[name]
@@ -120,13 +125,24 @@ def merge(model: Transformer, adapter: Adapter) -> None:
 @torch.no_grad()
 def with_adapter(model: Transformer, adapter: Adapter) -> Transformer:
     """A twin of `model` with an adapter folded in. It shares every weight that the adapter does not change."""
-    weights = dict(model.named_parameters())
-    shared = {id(tensor): tensor for tensor in (*weights.values(), *model.buffers())}
+    shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    twin = copy.deepcopy(model, shared)
+    _widen_experts(twin, adapter)
     for name in adapter.factors:
-        weight = weights[name]
+        owner, _, leaf = name.rpartition(".")
+        weight = twin.get_parameter(name)
         changed = weight.float() + adapter.delta(name).to(weight.device)
-        shared[id(weight)] = nn.Parameter(torch.empty_like(weight).copy_(changed), weight.requires_grad)
-    return copy.deepcopy(model, shared)
+        copied = nn.Parameter(torch.empty_like(weight).copy_(changed), weight.requires_grad)
+        setattr(twin.get_submodule(owner), leaf, copied)
+    return twin
+
+
+def _widen_experts(model: Transformer, adapter: Adapter) -> None:
+    """Give plain weights to experts in INT4 that an adapter changes."""
+    for number, layer in enumerate(model.layers):
+        changed = any(name.startswith(f"layers.{number}.experts.") for name in adapter.factors)
+        if changed and isinstance(layer.experts, Int4Experts):
+            layer.experts = layer.experts.widened(model.config, model.dtype)
 
 
 # --- files ---------------------------------------------------------------------------------------------------------

@@ -11,13 +11,13 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from redraft.errors import SettingError
 from redraft.kernels import native
@@ -25,6 +25,8 @@ from redraft.kernels.cpu import input_major, keep_freed_memory
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE, SINGLE_FILE
 from redraft.model.folders import CONFIG_FILE, resolve_folder
+from redraft.model.int4_experts import int4_layers, read_experts
+from redraft.model.linear import through_kernels
 from redraft.model.moe import Experts
 from redraft.model.names import to_hugging_face
 from redraft.model.placement import resolve_device, resolve_dtype
@@ -42,16 +44,21 @@ def load_model(
     """
     target = resolve_device(device)
     resolve_dtype(dtype, target, torch.bfloat16)  # a wrong name fails before a long download
-    folder = resolve_folder(model)
-    checkpoint = Checkpoint(folder)
-    with torch.device("meta"):
-        transformer = Transformer(checkpoint.config)
-    transformer = transformer.to(resolve_dtype(dtype, target, checkpoint.dtype)).to_empty(device=target)
-    if target.type == "cpu":
-        keep_freed_memory()
-        native.available()  # compiled now rather than in the first answer
-        _arrange_for_cpu(transformer)
-    _copy(transformer, checkpoint)
+    checkpoint = Checkpoint(resolve_folder(model))
+    return _filled(checkpoint, target, resolve_dtype(dtype, target, checkpoint.dtype))
+
+
+def load_for_cpu(model: str | Path, dtype: str | torch.dtype = "auto", *, int4: bool = False) -> Transformer:
+    """`load_model` to answer on a CPU, through its kernels.
+
+    Experts that are stored in INT4 stay so, and with `int4` all become it. Raises `SettingError` for shapes that do not
+    allow it.
+    """
+    target = torch.device("cpu")
+    checkpoint = Checkpoint(resolve_folder(model))
+    layers = int4_layers(checkpoint, asked=int4)
+    transformer = _filled(checkpoint, target, resolve_dtype(dtype, target, checkpoint.dtype), layers)
+    through_kernels(transformer)
     return transformer
 
 
@@ -79,6 +86,23 @@ def save_model(model: Transformer, folder: str | Path, *, max_shard_size: int = 
 # --- loading -----------------------------------------------------------------------------------------------------
 
 
+def _filled(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, int4: Sequence[int] = ()) -> Transformer:
+    """The model with its weights; experts of the layers `int4` are in INT4."""
+    with torch.device("meta"):
+        model = Transformer(checkpoint.config)
+    for layer in int4:
+        model.layers[layer].experts = nn.Identity()  # takes no memory until they are read
+    model = model.to(dtype).to_empty(device=device)
+    if device.type == "cpu":
+        keep_freed_memory()
+        native.available()  # compiled now rather than in the first answer
+        _arrange_for_cpu(model)
+    _copy(model, checkpoint)
+    for layer in int4:
+        model.layers[layer].experts = read_experts(checkpoint.weight, layer)
+    return model
+
+
 def _arrange_for_cpu(model: Transformer) -> None:
     for module in model.modules():
         if isinstance(module, Experts):
@@ -88,9 +112,9 @@ def _arrange_for_cpu(model: Transformer) -> None:
 
 @torch.no_grad()
 def _copy(model: Transformer, checkpoint: Checkpoint) -> None:
-    """Fill every parameter, one weight at a time; quantized ones are turned back into the model's own format."""
+    """Fill every weight that the model has, one at a time; quantized ones are turned back into the model's format."""
     targets = model.state_dict()
-    for name in checkpoint.names():
+    for name in filter(targets.__contains__, checkpoint.names()):
         weight = checkpoint.weight(name)
         targets[name].copy_(weight if isinstance(weight, Tensor) else weight.dequantize(targets[name].dtype))
 

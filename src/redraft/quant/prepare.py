@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from redraft.errors import SettingError
-from redraft.kernels.packed import INT4_UNIT, Packed, PackedExperts, PackedFp8, PackedInt4
+from redraft.kernels.packed import INT4_UNIT, PANEL, Packed, PackedExperts, PackedFp8, PackedInt4, PanelInt4
 from redraft.quant.fp8 import Fp8Weight
 from redraft.quant.int4 import Int4Weight
 
@@ -30,6 +30,14 @@ def prepare(weight: Stored) -> Packed:
     if isinstance(weight, Fp8Weight):
         return PackedFp8(weight.values.contiguous(), weight.scale.squeeze(-1).float().contiguous())
     return weight.contiguous()
+
+
+def in_panels(weight: Int4Weight) -> PanelInt4:
+    """A stored weight [...,N,K] as a CPU reads it; N must be a multiple of 32."""
+    codes = torch.stack((weight.packed & 0xF, weight.packed >> 4), -1).flatten(-2)  # [...,N,K]
+    low, high = codes.unflatten(-2, (-1, 2, PANEL // 2)).unbind(-3)  # [...,N/32,16,K]
+    scale = weight.scale.unflatten(-2, (-1, PANEL)).mT.to(torch.bfloat16)  # [...,N/32,K/group,32]
+    return PanelInt4((low | high << 4).mT.contiguous(), scale.contiguous(), weight.group)
 
 
 def _prepare_int4(weight: Int4Weight) -> PackedInt4:

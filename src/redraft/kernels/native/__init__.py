@@ -15,6 +15,7 @@ from torch import Tensor
 
 from redraft.kernels import cpu, eager
 from redraft.kernels.native.build import library
+from redraft.kernels.packed import PANEL, Experts, PanelInt4
 
 __all__ = [
     "add_norm", "attention", "available", "distribution", "expectation", "experts", "gelu_gate", "head", "linear",
@@ -22,7 +23,6 @@ __all__ = [
 ]  # fmt: skip
 
 _BF16 = {torch.float32: 0, torch.bfloat16: 1}
-_COLUMNS = 32  # widths of experts are multiples of it (experts.c)
 
 
 def available() -> bool:
@@ -83,17 +83,27 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     return out
 
 
-def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """See `eager.experts`; the weights must lie with the inputs outermost (`cpu.input_major`)."""
+def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Experts, down: Experts) -> Tensor:
+    """See `eager.experts`; plain weights must lie with the inputs outermost (`cpu.input_major`)."""
     (tokens, top_k), (count, width, inner) = index.shape, down.shape
-    turned = gate_up.mT.is_contiguous() and down.mT.is_contiguous() and index.dtype == torch.long
-    if not (_takes(x, gate_up, down) and turned and width % _COLUMNS == inner % _COLUMNS == 0):
+    matrices = _matrices(x, gate_up, down)
+    if matrices is None or index.dtype != torch.long or width % PANEL or inner % PANEL:
         return cpu.experts(x, index, weight, gate_up, down)
     x, index, weight = x.contiguous(), index.contiguous(), weight.float().contiguous()
     out = torch.empty_like(x)
-    if _call("experts", out, x, index, weight, gate_up, down, tokens, top_k, count, width, inner, like=x):
+    if _call("experts", out, x, index, weight, *matrices, tokens, top_k, count, width, inner, like=x):
         raise MemoryError(f"no memory for the experts of {tokens} tokens")
     return out
+
+
+def _matrices(x: Tensor, gate_up: Experts, down: Experts) -> tuple[Tensor | int | None, ...] | None:
+    """Values and scales of both weights and the group, as the C function wants them; None if it does not take them."""
+    if isinstance(gate_up, Tensor) and isinstance(down, Tensor):
+        turned = gate_up.mT.is_contiguous() and down.mT.is_contiguous()
+        return (gate_up, None, down, None, 0) if turned and _takes(x, gate_up, down) else None
+    if isinstance(gate_up, PanelInt4) and isinstance(down, PanelInt4) and gate_up.group == down.group and _takes(x):
+        return gate_up.codes, gate_up.scale, down.codes, down.scale, gate_up.group
+    return None
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
@@ -170,7 +180,7 @@ _SIGNATURES = {  # of the C functions, but for the number of threads and, where 
     "norm": "ppppnnf",
     "gelu_gate": "pppn",
     "attention": "ppppnnnnnnn",
-    "experts": "ppppppnnnnn",
+    "experts": "ppppppppnnnnnn",
     "linear": "pppnnn",
     "head": "pppnnnff",
     "cap_logits": "ppnnnff",

@@ -1,16 +1,27 @@
-/* A mixture of experts: rows are sorted by expert, and every expert's weights are read once for up to TASK_ROWS rows.
- *
- * Weights lie with the inputs outermost: gate_up [experts, width, 2 * inner], down [experts, inner, width]. */
+/* A mixture of experts: rows are sorted by expert, and every expert's weights are read once for up to TASK_ROWS rows. */
 
 #include <stdlib.h>
 
 #include "product.h"
 
-#define TASK_ROWS 32 /* width and inner are multiples of COLUMNS, which is 32 or 16 */
+#define TASK_ROWS 32
+#define PANEL 32 /* columns; width and inner are multiples of it, and it is one of COLUMNS, which is 32 or 16 */
+
+/* Weights of all experts with the inputs outermost, [experts, depth, columns], as numbers or as codes of INT4.
+ *
+ * Codes lie by panels, [experts, columns / PANEL, depth, PANEL / 2]: a byte has two columns that are PANEL / 2 apart,
+ * the first one low, each as its value plus 8. Behind them come their scales, `group` inputs sharing one: bf16
+ * [experts, columns / PANEL, depth / group, PANEL]. */
+typedef struct {
+    const void *values;
+    const uint16_t *scale; /* NULL where values are numbers */
+    integer depth, columns, group;
+} matrix;
 
 /* A layer's experts and the tokens that want them. */
 typedef struct {
-    const void *x, *gate_up, *down;
+    const void *x;
+    matrix gate_up, down;
     const integer *chosen; /* [tokens, top_k]; an assignment is a place in it */
     const float *worth;    /* [tokens, top_k] */
     integer tokens, top_k, experts, width, inner;
@@ -25,47 +36,75 @@ typedef struct {
     integer *order, *starts; /* assignments sorted by expert, and where every expert's begin */
     task *tasks;
     float *outputs; /* [assignments, width] */
-    char *scratch;  /* of every thread: rows [TASK_ROWS, width] and hidden rows [TASK_ROWS, inner] */
+    char *scratch;  /* of every thread: rows [TASK_ROWS, width], hidden rows [TASK_ROWS, inner], unpacked columns */
 } space;
 
-/* hidden [count, inner] = gelu(gate rows) * up rows of one expert. */
-INLINE void hide(void *hidden, const void *rows, const void *gate_up, int count, const layer *l, const int bf16) {
-    float gate[ROWS * COLUMNS], up[ROWS * COLUMNS];
-    for (integer column = 0; column < l->inner; column += COLUMNS)
-        for (int row = 0; row < count; row += ROWS) {
-            int some = at_most(count - row, ROWS);
-            const void *lines = at(rows, row * l->width, PACKED(bf16));
-            product(gate, lines, some, at(gate_up, column, bf16), 2 * l->inner, l->width, bf16);
-            product(up, lines, some, at(gate_up, l->inner + column, bf16), 2 * l->inner, l->width, bf16);
-            for (int r = 0; r < some; r++)
-                for (int i = 0; i < COLUMNS; i++)
-                    put(hidden, (row + r) * l->inner + column + i,
-                        gelu_gate(gate[r * COLUMNS + i], up[r * COLUMNS + i]), PACKED(bf16));
+/* panel [depth, COLUMNS] = the numbers behind codes, from `column` on. */
+INLINE void unpack(void *panel, const matrix *m, integer expert, integer column, const int bf16) {
+    const integer block = expert * (m->columns / PANEL) + column / PANEL, first = column % PANEL;
+    const uint8_t *line = (const uint8_t *)m->values + block * m->depth * (PANEL / 2);
+    const uint16_t *scale = m->scale + block * (m->depth / m->group) * PANEL;
+    for (integer k = 0; k < m->depth; k += m->group, scale += PANEL)
+        for (integer i = 0; i < COLUMNS; i += LANES) {
+            const vector unit = load(scale, first + i, 1);
+            const uint8_t *codes = line + k * (PANEL / 2) + (first + i) % (PANEL / 2);
+            const int shift = first + i < PANEL / 2 ? 0 : 4;
+            for (integer input = k; input < k + m->group; input++, codes += PANEL / 2)
+                store(panel, input * COLUMNS + i, (nibbles(codes, shift) - 8.0f) * unit, bf16);
         }
+}
+
+/* out [count, COLUMNS] = rows [count, depth] times the weights of one expert, from `column` on. */
+INLINE void multiply_rows(float *out, const void *rows, int count, const matrix *m, integer expert, integer column,
+                          void *panel, const int bf16) {
+    const int narrow = m->scale ? PACKED(bf16) : bf16;
+    const void *weights = panel;
+    if (m->scale)
+        unpack(panel, m, expert, column, PACKED(bf16));
+    else
+        weights = at(m->values, expert * m->depth * m->columns + column, bf16);
+    for (int row = 0; row < count; row += ROWS)
+        product(out + row * COLUMNS, at(rows, row * m->depth, PACKED(bf16)), at_most(count - row, ROWS), weights,
+                m->scale ? COLUMNS : m->columns, m->depth, narrow);
+}
+
+/* hidden [count, inner] = gelu(gate rows) * up rows of one expert. */
+INLINE void hide(void *hidden, const void *rows, int count, const layer *l, integer expert, void *panel,
+                 const int bf16) {
+    float gate[TASK_ROWS * COLUMNS], up[TASK_ROWS * COLUMNS];
+    for (integer column = 0; column < l->inner; column += COLUMNS) {
+        multiply_rows(gate, rows, count, &l->gate_up, expert, column, panel, bf16);
+        multiply_rows(up, rows, count, &l->gate_up, expert, l->inner + column, panel, bf16);
+        for (int row = 0; row < count; row++)
+            for (int i = row * COLUMNS; i < (row + 1) * COLUMNS; i++)
+                put(hidden, row * (l->inner - COLUMNS) + column + i, gelu_gate(gate[i], up[i]), PACKED(bf16));
+    }
 }
 
 /* Lines `places` of outputs = down hidden of one expert. */
-INLINE void show(float *outputs, const integer *places, const void *hidden, const void *down, int count,
-                 const layer *l, const int bf16) {
-    float sums[ROWS * COLUMNS];
-    for (integer column = 0; column < l->width; column += COLUMNS)
-        for (int row = 0; row < count; row += ROWS) {
-            int some = at_most(count - row, ROWS);
-            const void *lines = at(hidden, row * l->inner, PACKED(bf16));
-            product(sums, lines, some, at(down, column, bf16), l->width, l->inner, bf16);
-            for (int r = 0; r < some; r++)
-                memcpy(outputs + places[row + r] * l->width + column, sums + r * COLUMNS, COLUMNS * sizeof *sums);
-        }
+INLINE void show(float *outputs, const integer *places, const void *hidden, int count, const layer *l, integer expert,
+                 void *panel, const int bf16) {
+    float sums[TASK_ROWS * COLUMNS];
+    for (integer column = 0; column < l->width; column += COLUMNS) {
+        multiply_rows(sums, hidden, count, &l->down, expert, column, panel, bf16);
+        for (int row = 0; row < count; row++)
+            memcpy(outputs + places[row] * l->width + column, sums + row * COLUMNS, COLUMNS * sizeof *sums);
+    }
 }
 
 INLINE void run(const layer *l, const space *s, task one, char *rows, const int bf16) {
-    const integer *places = s->order + one.start, weights = one.expert * l->width * l->inner;
-    void *hidden = rows + TASK_ROWS * l->width * 4;
+    const integer *places = s->order + one.start;
+    char *hidden = rows + TASK_ROWS * l->width * 4, *panel = hidden + TASK_ROWS * l->inner * 4;
     for (integer r = 0; r < one.count; r++)
         for (integer i = 0; i < l->width; i++)
             put(rows, r * l->width + i, get(l->x, places[r] / l->top_k * l->width + i, bf16), PACKED(bf16));
-    hide(hidden, rows, at(l->gate_up, 2 * weights, bf16), (int)one.count, l, bf16);
-    show(s->outputs, places, hidden, at(l->down, weights, bf16), (int)one.count, l, bf16);
+    hide(hidden, rows, (int)one.count, l, one.expert, panel, bf16);
+    show(s->outputs, places, hidden, (int)one.count, l, one.expert, panel, bf16);
+}
+
+/* Bytes of a thread's scratch. */
+static integer scratch_bytes(const layer *l) {
+    return 4 * (TASK_ROWS * (l->width + l->inner) + COLUMNS * (l->width > l->inner ? l->width : l->inner));
 }
 
 /* Sort the assignments by expert and cut them into tasks; returns how many. */
@@ -83,7 +122,7 @@ static integer plan(const layer *l, const space *s) {
 }
 
 INLINE void compute(void *out, const layer *l, const space *s, integer tasks, int threads, const int bf16) {
-    integer width = l->width, top_k = l->top_k, scratch = TASK_ROWS * (width + l->inner) * 4;
+    integer width = l->width, top_k = l->top_k, scratch = scratch_bytes(l);
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(dynamic, 1)
@@ -100,18 +139,31 @@ INLINE void compute(void *out, const layer *l, const space *s, integer tasks, in
 
 /* out [tokens, width] = the sum over a token's `chosen` experts [tokens, top_k] of `worth` times their outputs for x.
  *
- * Returns 0, or -1 where there is no memory. */
+ * Weights are gate_up [experts, width, 2 * inner] and down [experts, inner, width], see `matrix`; both have scales or
+ * none has. Returns 0, or -1 where there is no memory. */
 EXPORT int redraft_experts(void *out, const void *x, const integer *chosen, const float *worth, const void *gate_up,
-                           const void *down, integer tokens, integer top_k, integer experts, integer width,
-                           integer inner, int threads, int bf16) {
-    layer l = {x, gate_up, down, chosen, worth, tokens, top_k, experts, width, inner};
+                           const void *gate_up_scale, const void *down, const void *down_scale, integer group,
+                           integer tokens, integer top_k, integer experts, integer width, integer inner, int threads,
+                           int bf16) {
+    layer l = {
+        .x = x,
+        .gate_up = {gate_up, gate_up_scale, width, 2 * inner, group},
+        .down = {down, down_scale, inner, width, group},
+        .chosen = chosen,
+        .worth = worth,
+        .tokens = tokens,
+        .top_k = top_k,
+        .experts = experts,
+        .width = width,
+        .inner = inner,
+    };
     integer assignments = tokens * top_k;
     space s = {
         .order = malloc((assignments + 1) * sizeof(integer)),
         .starts = malloc((experts + 1) * sizeof(integer)),
         .tasks = malloc((assignments / TASK_ROWS + experts) * sizeof(task)),
         .outputs = malloc((assignments * width + 1) * sizeof(float)),
-        .scratch = malloc(threads * TASK_ROWS * (width + inner) * 4),
+        .scratch = malloc(threads * scratch_bytes(&l)),
     };
     int failed = !s.order || !s.starts || !s.tasks || !s.outputs || !s.scratch;
     if (!failed) BY_DTYPE(compute, out, &l, &s, plan(&l, &s), threads);

@@ -13,13 +13,12 @@ from redraft.model.accounting import bytes_in, text_parts
 from redraft.model.adapters import Adapter, merge, with_adapter
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
-from redraft.model.linear import through_kernels
 from redraft.model.packed.build import check_format, pack, repack
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.placement import resolve_device, resolve_dtype
 from redraft.model.quantize import FORMATS
 from redraft.model.transformer import Transformer
-from redraft.model.weights import load_model
+from redraft.model.weights import load_for_cpu, load_model
 
 OLDEST = (8, 0)
 """The first compute capability with bf16 products."""
@@ -75,15 +74,18 @@ def load_for_inference(
 ) -> Transformer:
     """The text model in the form that runs fastest: packed on a GPU and where quantized, else plain.
 
-    On a GPU fp32 stays plain, and so do shapes that the kernels do not take; on a CPU a quantized model computes what a
-    GPU would, slowly. An `adapter` is folded into the weights. Raises as `load_packed`.
+    On a GPU fp32 stays plain, and so do shapes that the kernels do not take. On a CPU experts in INT4 stay so and the
+    rest is plain; `quantization` "fp8" computes what a GPU would, slowly. An `adapter` is folded into the weights.
+    Raises as `load_packed`.
     """
     check_format(quantization)
     target = resolve_device(device)
     resolve_dtype(dtype, target, torch.bfloat16)  # a wrong name fails before a long download
     folder = resolve_folder(model)
-    if not (_packs_on_gpu(folder, target, dtype, quantization) if target.type == "cuda" else quantization is not None):
-        return _plain(folder, target, dtype, adapter)
+    if target.type == "cpu" and quantization != "fp8":
+        return _with(adapter, load_for_cpu(folder, dtype, int4=quantization == "int4"))
+    if target.type == "cuda" and not _packs_on_gpu(folder, target, dtype, quantization):
+        return _with(adapter, load_model(folder, target, dtype))
     return load_packed(folder, device=target, dtype=dtype, quantization=quantization, adapter=adapter)
 
 
@@ -121,10 +123,7 @@ def _packs_on_gpu(folder: Path, device: torch.device, dtype: str | torch.dtype, 
     return fits_kernels(config)
 
 
-def _plain(folder: Path, device: torch.device, dtype: str | torch.dtype, adapter: Adapter | None) -> Transformer:
-    transformer = load_model(folder, device, dtype)
-    if device.type == "cpu":
-        through_kernels(transformer)
+def _with(adapter: Adapter | None, transformer: Transformer) -> Transformer:
     if adapter is not None:
         merge(transformer, adapter)
     return transformer
