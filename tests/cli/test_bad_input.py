@@ -2,6 +2,8 @@
 
 import errno
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -128,6 +130,21 @@ def test_a_file_that_fails_is_named(cli: Cli, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("redraft.cli.train.run", full)
     outcome = cli("train", "a.toml")
     assert (outcome.code, outcome.err) == (1, "error: runs/x/model.safetensors: No space left on device.\n")
+
+
+def test_a_failure_without_a_file_has_no_number(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: object, **more: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("redraft.cli.train.run", full)
+    outcome = cli("train", "a.toml")
+    assert (outcome.code, outcome.err) == (1, "error: No space left on device.\n")
+
+
+def test_an_output_that_the_caller_has_closed(folder: Path) -> None:
+    command = f"{sys.executable} -m redraft.cli.main generate Hello --max-tokens 8 --json --model {folder} >&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_unknown_command(cli: Cli) -> None:

@@ -13,7 +13,10 @@ WRITING = ("generate", "chat", "fill", "edit", "next-edit", "decide", "replay", 
 MAKING = ("train", "distill", "merge", "quantize")
 MEASURING = (
     *(f"eval {name}" for name in ("sudoku", "infill", "tools", "edit", "decide", "smalltalk", "formats", "curve")),
-    *(f"bench {name}" for name in ("cpu", "step", "kernels", "roofline", "schedule", "serve", "train", "constraints")),
+    *(
+        f"bench {name}"
+        for name in ("cpu", "step", "kernels", "roofline", "card", "schedule", "serve", "train", "constraints")
+    ),
 )
 COMMANDS = (*WRITING, *MAKING, "serve", "eval", "bench")
 
@@ -42,6 +45,16 @@ def test_every_command_has_help(cli: Cli, command: str) -> None:
 @pytest.mark.parametrize("command", [*WRITING, *MAKING, *MEASURING, "serve"])
 def test_every_command_can_end_with_json(cli: Cli, command: str) -> None:
     assert "--json " in shown_help(cli, command)
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [("edit", "FILE [INSTRUCTION]"), ("decide", "QUESTION..."), ("eval sudoku", "[FILE]"), ("eval tools", "[FILE]")],
+)
+def test_arguments_are_bracketed_once(cli: Cli, command: str, arguments: str) -> None:
+    usage = shown_help(cli, command).split("Usage: ")[1].splitlines()[0].strip()
+    # Typer writes what is required in braces or bare, depending on its version.
+    assert usage.replace("{", "").replace("}", "") == f"redraft {command} [OPTIONS] {arguments}"
 
 
 @pytest.mark.parametrize("command", ["generate", "chat"])

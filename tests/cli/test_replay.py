@@ -82,6 +82,12 @@ def test_a_file_that_is_no_trace(cli: Cli, tmp_path: Path, content: bytes) -> No
     assert outcome.err.count("\n") == 1
 
 
+def test_a_trace_that_is_not_there(cli: Cli) -> None:
+    outcome = cli("replay", "nowhere.jsonl")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == "error: The trace nowhere.jsonl cannot be read: No such file or directory.\n"
+
+
 def test_a_trace_that_was_cut_off_in_a_line(cli: Cli, trace: Path) -> None:
     trace.write_bytes(trace.read_bytes()[:-20])
     count = len(trace.read_text().split("\n"))

@@ -36,7 +36,7 @@ MEASURED: dict[str, dict[str, Any]] = {
 
 def constraints(
     file: Annotated[
-        Path | None, typer.Argument(help="JSONL with name and schema; without it, only a step.", metavar="[FILE]")
+        Path | None, typer.Argument(help="JSONL with name and schema; without it, only a step.", metavar="FILE")
     ] = None,
     model: Annotated[str, option("--model", "tiny, a folder, or a hub id.", "MODEL")] = "tiny",
     tokenizer: Annotated[

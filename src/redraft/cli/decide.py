@@ -23,7 +23,7 @@ BAR = 30
 @expand_groups
 def decide(
     questions: Annotated[
-        list[str], typer.Argument(help="What to decide; - reads one question a line.", metavar="QUESTION...")
+        list[str], typer.Argument(help="What to decide; - reads one question a line.", metavar="QUESTION")
     ],
     choice: Annotated[
         list[str] | None, typer.Option("--choice", metavar="TEXT", help="One of the choices; repeat it for each.")
@@ -120,4 +120,5 @@ def _show_in_terminal(question: str, decision: Decision, console: Console) -> No
             console.print(Text(reading.name, "bold"))
         console.print(table)
     reads = ", ".join(str(reading.reads) for reading in decision.readings)
-    console.print(f"{decision.forwards} canvases read \u00b7 reads: {reads}", style="dim")
+    canvases = "1 canvas" if decision.forwards == 1 else f"{decision.forwards} canvases"
+    console.print(f"{canvases} read \u00b7 reads: {reads}", style="dim")

@@ -28,7 +28,7 @@ Write = Annotated[bool, option("--write", "Replace FILE by the edited text.")]
 def edit(
     file: Annotated[str, typer.Argument(help="A UTF-8 text; - is standard input.", metavar="FILE")],
     instruction: Annotated[
-        str | None, typer.Argument(help="What to change.", metavar="[INSTRUCTION]", show_default="repair slips")
+        str | None, typer.Argument(help="What to change.", metavar="INSTRUCTION", show_default="repair slips")
     ] = None,
     *,
     lines: Annotated[str, option("--lines", "The lines to change, from 1: A to B, or A.", "A:B")],
@@ -42,7 +42,8 @@ def edit(
     """Change some lines of a file and show the difference.
 
     Everything else stays byte for byte. Without INSTRUCTION only what does not fit the text around it is changed.
-    --max-tokens is the longest text that may stand there; twice the old one and 16 tokens if not given.
+    --max-tokens is the longest text that may stand there (twice the old one and 16 tokens if not given), and --steps is
+    16 if not given.
     """
     from redraft.editing import line_span
 

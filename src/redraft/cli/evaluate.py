@@ -41,7 +41,7 @@ class ItemOptions:
     """Which items are asked, and what is kept of their answers."""
 
     file: Annotated[
-        Path | None, typer.Argument(help="Items of your own.", metavar="[FILE]", show_default="those of the package")
+        Path | None, typer.Argument(help="Items of your own.", metavar="FILE", show_default="those of the package")
     ] = None
     every: Annotated[int, option("--every", "Only every Nth item.", "N")] = 1
     limit: Annotated[int | None, option("--limit", "Only the first N of those.", "N", default="all")] = None
@@ -206,7 +206,7 @@ def formats(
 @expand_groups
 def curve(
     task: Annotated[str, typer.Argument(help="sudoku, tools or smalltalk.", metavar="TASK")] = "sudoku",
-    file: Annotated[Path | None, typer.Argument(help="Items of your own.", metavar="[FILE]")] = None,
+    file: Annotated[Path | None, typer.Argument(help="Items of your own.", metavar="FILE")] = None,
     against: Annotated[
         list[str] | None, option("--against", "Another model to compare; may be repeated.", "MODEL")
     ] = None,

@@ -94,7 +94,12 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _write_what_can_be_shown() -> None:
-    """Let an output whose encoding lacks a character show a question mark for it, where it would fail."""
+    """Let an output whose encoding lacks a character show a question mark for it, where it would fail.
+
+    An output that the caller has closed (`>&-`), for which Python has None, is nowhere.
+    """
+    sys.stdout = sys.stdout or io.TextIOWrapper(io.FileIO(os.devnull, "w"), encoding="utf-8")
+    sys.stderr = sys.stderr or io.TextIOWrapper(io.FileIO(os.devnull, "w"), encoding="utf-8")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")
@@ -110,10 +115,10 @@ def _usage(error: Exception) -> int:
 
 
 def _about_file(error: OSError) -> str:
-    """What went wrong, and with which file, without a number that only programmers know."""
-    if error.filename is None or error.strerror is None:
+    """What went wrong, and with which file if it is known, without a number that only programmers know."""
+    if error.strerror is None:
         return str(error)
-    return f"{error.filename}: {error.strerror}."
+    return f"{error.strerror}." if error.filename is None else f"{error.filename}: {error.strerror}."
 
 
 def _fail(message: str, code: int) -> int:

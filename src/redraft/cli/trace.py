@@ -108,8 +108,10 @@ def read_trace(path: Path) -> Trace:
 def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"The trace {path} cannot be read: {error}.") from error
+    except OSError as error:
+        raise InputError(f"The trace {path} cannot be read: {error.strerror or error}.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"The trace {path} is not UTF-8 text: byte {error.start} cannot be decoded.") from error
     for number, line in enumerate(lines, 1):
         try:
             content = json.loads(line)
