@@ -170,6 +170,7 @@ def test_a_phone_shows_everything_without_scrolling_sideways(browser: Any, serve
     ask(phone, "A rather long message, so that it has to wrap on a phone.", 32)
     finished(phone)
     assert phone.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert phone.locator("#model").evaluate("name => name.scrollWidth <= name.clientWidth"), "the name is cut off"
     phone.click("summary:has-text('Settings')")
     for name in ("#prompt", "#send", "#preset", "#steps", "#scrub", "#play"):
         box = phone.locator(name).bounding_box()
