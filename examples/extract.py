@@ -3,6 +3,7 @@
     python examples/extract.py "Anna Rossi, 31, lives in Rome and plays the cello and chess."
 
 The schema of the model is enforced while the canvas is denoised, so the answer always parses and always validates.
+It needs pydantic, which comes with `redraft[serve]`.
 """
 
 from __future__ import annotations
