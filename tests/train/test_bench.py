@@ -66,6 +66,12 @@ def test_the_shape_may_be_a_folders(tmp_path: Path, capsys) -> None:
     assert main(["bench", "train", "--shape", "huge", *arguments]) == 2
 
 
+def test_a_shape_that_memory_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    monkeypatch.setattr("redraft.cli.bench_train._memory", lambda: 64 * 10**9)
+    assert main(["bench", "train", "--device", "cpu"]) == 2
+    assert "the weights of 26b-a4b take 101 GB and this machine has 64; name a smaller" in capsys.readouterr().err
+
+
 def test_wrong_shapes_are_named() -> None:
     with pytest.raises(SettingError, match="rows is 0"):
         BenchSettings(rows=0)

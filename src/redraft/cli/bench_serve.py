@@ -29,7 +29,9 @@ def serve(
     requests: Annotated[int, option("--requests", "Requests of each load.", "N")] = 32,
     lengths: Annotated[Path | None, option("--lengths", "JSONL of prompt_tokens and max_tokens.", "FILE")] = None,
     preset: Annotated[str | None, option("--preset", "fast, balanced or careful.", "NAME", default="balanced")] = None,
-    steps: Annotated[int | None, option("--steps", "Most denoising steps per canvas.", "N", default="48")] = None,
+    steps: Annotated[
+        int | None, option("--steps", "Most denoising steps per canvas.", "N", default="the model's")
+    ] = None,
     target: Annotated[float, option("--target", "Goodput counts first canvases within S seconds.", "S")] = 2.0,
     key: Annotated[str | None, option("--key", "API key of the server.", "KEY")] = None,
     plot: Annotated[Path | None, option("--plot", "Write a plot (PNG or SVG).", "FILE")] = None,

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from redraft.cli.generate import print_json
 from redraft.cli.options import JsonFlag
+from redraft.errors import InputError
+
+if TYPE_CHECKING:
+    from redraft.config import ModelConfig
 
 
 def train(
@@ -44,8 +49,11 @@ def train(
         rank=rank, quantization=quantization or "", rows=rows, tokens=tokens, canvases=canvases, steps=steps,
         recompute=not keep, compile=not eager, capture=not no_capture,
     )  # fmt: skip
-    record = measure(shape_of(shape), settings, device=device)
-    if not World.from_environment().is_main:
+    config, world = shape_of(shape), World.from_environment()
+    if world.device(device).type == "cpu":
+        _check_room(shape, config)
+    record = measure(config, settings, device=device)
+    if not world.is_main:
         return
     if not json:
         share = "unknown" if record["share_of_peak"] is None else f"{record['share_of_peak']:.1%}"
@@ -56,3 +64,23 @@ def train(
             f"{record['tflops_per_device']} TFLOP/s a device, {share} of the bf16 peak{memory}"
         )
     print_json({"shape": shape, **record, "command": shlex.join(["redraft", *sys.argv[1:]])})
+
+
+def _check_room(shape: str, config: ModelConfig) -> None:
+    """Raise `InputError` where a CPU's memory cannot hold the weights in fp32; the system would end the process."""
+    from redraft.model.accounting import bytes_in, text_parts
+
+    needed, room = bytes_in(text_parts(config), "fp32"), _memory()
+    if room is not None and needed > room:
+        raise InputError(
+            f"On a CPU the weights of {shape} take {needed / 1e9:.0f} GB and this machine has {room / 1e9:.0f}; "
+            "name a smaller shape, such as --shape tiny."
+        )
+
+
+def _memory() -> int | None:
+    """Bytes of this machine's memory; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
