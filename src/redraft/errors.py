@@ -16,6 +16,11 @@ The command line maps InputError to exit code 2 and everything else to 1.
 """
 
 
+def why(error: Exception) -> str:
+    """What went wrong with a file, without the number and the name that an `OSError` puts around it."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 class RedraftError(Exception):
     """Base of every error that Redraft raises on purpose."""
 

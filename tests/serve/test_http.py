@@ -484,7 +484,7 @@ def test_the_command_says_what_is_wrong_before_it_loads(
     for options, code, said in (
         (("--port", port), 1, f"Cannot listen on 127.0.0.1:{port}"),
         (("--port", "70000"), 2, "port is 70000"),
-        (("--api-keys", str(tmp_path / "none")), 2, "cannot be read"),
+        (("--api-keys", str(tmp_path / "none")), 2, "none cannot be read: No such file"),
         (("--policy", "best"), 2, "policy is 'best'"),
         (("--grace", "inf"), 2, "grace is too large or not a number"),
         (("--grace", "nan"), 2, "grace is too large or not a number"),

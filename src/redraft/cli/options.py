@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 import typer
 
 from redraft.config import GenerationSettings, resolve_settings
-from redraft.errors import InputError, SettingError
+from redraft.errors import InputError, SettingError, why
 
 if TYPE_CHECKING:
     from redraft.llm import LLM
@@ -196,7 +196,7 @@ def read_text(source: str, what: str) -> str:
     try:
         data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     except OSError as error:
-        raise InputError(f"{what} {source} cannot be read: {error.strerror or error}.") from error
+        raise InputError(f"{what} {source} cannot be read: {why(error)}.") from error
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from redraft.diffusion.records import Commit, DenoiseStep, Record, record_from_dict
-from redraft.errors import InputError
+from redraft.errors import InputError, why
 
 VERSION = 1
 
@@ -109,7 +109,7 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except OSError as error:
-        raise InputError(f"The trace {path} cannot be read: {error.strerror or error}.") from error
+        raise InputError(f"The trace {path} cannot be read: {why(error)}.") from error
     except UnicodeDecodeError as error:
         raise InputError(f"The trace {path} is not UTF-8 text: byte {error.start} cannot be decoded.") from error
     for number, line in enumerate(lines, 1):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from redraft.errors import InputError
+from redraft.errors import InputError, why
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ def read_text(path: str | Path) -> str:
     except FileNotFoundError:
         raise InputError(f"{path} does not exist.") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}.") from error
+        raise InputError(f"{path} cannot be read: {why(error)}.") from error
 
 
 def read_items(path: str | Path, fields: Mapping[str, type], item: Callable[[dict[str, Any]], T]) -> list[T]:

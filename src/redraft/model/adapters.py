@@ -155,7 +155,7 @@ def load_adapter(folder: str | Path) -> Adapter:
     encoder and decoder have been given different factors.
     """
     folder = Path(folder)
-    config = read_json(folder / CONFIG)
+    config = read_json(folder / CONFIG, "an adapter")
     _check_kind(config, folder)
     factors = _pair(_read(folder / WEIGHTS), folder, config)
     return Adapter(

@@ -87,12 +87,12 @@ def read_config(folder: Path) -> ModelConfig:
     return config
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a model folder. Raises `CheckpointError` if there is none or it cannot be read."""
+def read_json(path: Path, kind: str = "a model") -> dict[str, Any]:
+    """A JSON object from the folder of `kind`. Raises `CheckpointError` if there is none or it cannot be read."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(f"{path.parent} has no {path.name}; it is not a model folder.") from None
+        raise CheckpointError(f"{path.parent} has no {path.name}; it is not {kind} folder.") from None
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}.") from error
     if not isinstance(content, dict):

@@ -7,7 +7,7 @@ import hmac
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from redraft.errors import SettingError
+from redraft.errors import SettingError, why
 
 VARIABLE = "REDRAFT_API_KEYS"
 """Environment variable that may hold keys, separated by commas."""
@@ -28,7 +28,7 @@ def _file_keys(file: Path) -> list[str]:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingError(f"The key file {file} cannot be read: {error}.") from error
+        raise SettingError(f"The key file {file} cannot be read: {why(error)}.") from error
     keys = [line.split("#", 1)[0].strip() for line in lines]
     if not any(keys):
         raise SettingError(f"The key file {file} holds no keys.")

@@ -11,7 +11,7 @@ from types import FrameType
 
 import uvicorn
 
-from redraft.errors import RedraftError
+from redraft.errors import RedraftError, why
 from redraft.llm import LLM
 from redraft.serve import logs
 from redraft.serve.app import create_app
@@ -36,7 +36,7 @@ def listen(settings: ServeSettings) -> socket.socket:
         listener.bind((settings.host, settings.port))
     except OSError as error:
         listener.close()
-        raise ListenError(f"Cannot listen on {settings.host}:{settings.port}: {error.strerror or error}.") from error
+        raise ListenError(f"Cannot listen on {settings.host}:{settings.port}: {why(error)}.") from error
     listener.set_inheritable(True)
     return listener
 

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from redraft.errors import InputError, PromptError, SettingError
+from redraft.errors import InputError, PromptError, SettingError, why
 from redraft.text.prompt import mark_chat
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
@@ -102,7 +102,7 @@ def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
                 if line.strip():
                     yield number, _object(path, number, line)
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}.") from error
+        raise InputError(f"{path} cannot be read: {why(error)}.") from error
 
 
 def _object(path: Path, number: int, line: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from redraft.errors import CheckpointError, SettingError
+from redraft.errors import CheckpointError, SettingError, why
 from redraft.model.folders import read_config, resolve_folder
 from redraft.train.recipe.tables import from_table
 from redraft.train.recipe.whole import Recipe
@@ -21,7 +21,7 @@ def read_recipe(path: Path | str) -> Recipe:
     except FileNotFoundError:
         raise SettingError(f"There is no recipe at {str(path)!r}.") from None
     except OSError as error:
-        raise SettingError(f"The recipe {str(path)!r} cannot be read: {error.strerror or error}.") from error
+        raise SettingError(f"The recipe {str(path)!r} cannot be read: {why(error)}.") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SettingError(f"{str(path)!r} is not valid TOML: {error}.") from error
     return recipe_from_dict(path.stem, raw)
