@@ -14,6 +14,7 @@ from torch import Tensor
 from redraft.errors import CheckpointError, SettingError
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.initialise import initialise
+from redraft.model.names import to_hugging_face
 from redraft.model.presets import preset
 from redraft.model.quantize import format_of, quantize_folder
 from redraft.model.transformer import Transformer
@@ -121,6 +122,17 @@ def nvfp4_tensors(base: str, weight: Nvfp4Weight, convention: str) -> dict[str, 
         f"{base}.weight_global_scale": (1 / factor).reshape(1),
         f"{base}.input_global_scale": torch.ones(1),
     }
+
+
+def test_an_embedding_may_be_quantized_too(folder: Path) -> None:
+    name, file = to_hugging_face("embedding.weight"), folder / "model.safetensors"
+    tensors = load_file(file)
+    kept = quantize_fp8(tensors[name])
+    save_file(tensors | {name: kept.values, name + "_scale": kept.scale}, file)
+    checkpoint = Checkpoint(folder)
+    assert (checkpoint.formats, checkpoint.dtype) == ({"embedding.weight": "fp8"}, torch.float32)
+    loaded = load_model(folder, "cpu", "float32").embedding.weight
+    assert torch.equal(loaded, kept.dequantize(torch.float32))
 
 
 def test_a_quantized_tensor_that_lacks_its_scale_is_named(folder: Path, tmp_path: Path) -> None:

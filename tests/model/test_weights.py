@@ -186,6 +186,15 @@ def test_everything_that_is_off_is_named_in_one_error(folder: Path) -> None:
     assert f"1 of an unsupported dtype: {DECODER}1.router.scale I8" in text
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.uint8])
+def test_a_norm_in_a_format_of_matrices_is_named(folder: Path, dtype: torch.dtype) -> None:
+    norm = "model.decoder.norm.weight"
+    change_tensors(folder, lambda tensors: tensors.update({norm: tensors[norm].to(dtype)}))
+    with pytest.raises(CheckpointError, match=rf"1 of an unsupported dtype: {norm}") as caught:
+        load(folder)
+    one_sentence(caught.value)
+
+
 def test_long_lists_are_cut(folder: Path) -> None:
     change_tensors(folder, lambda t: [t.pop(name) for name in list(t) if name.startswith(DECODER + "0.")])
     with pytest.raises(CheckpointError, match=r"22 missing: .* and 12 more") as caught:

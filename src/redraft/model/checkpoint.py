@@ -18,7 +18,7 @@ from safetensors import safe_open
 from redraft.errors import CheckpointError
 from redraft.model.files import Stored, listed, read_headers
 from redraft.model.folders import read_config
-from redraft.model.layouts import IGNORED, PLAIN_DTYPES, Weight, join, layout_of
+from redraft.model.layouts import IGNORED, PLAIN_DTYPES, Layout, Weight, join, layout_of
 from redraft.model.names import is_tied_copy, is_vision, to_hugging_face
 from redraft.model.transformer import Transformer
 
@@ -39,17 +39,19 @@ class Checkpoint:
         self.shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
         self._bases = {name: self._base(name) for name in self.shapes}
         self._bare = {base for name, base in self._bases.items() if not to_hugging_face(name).endswith(".weight")}
+        self._vectors = {base for name, base in self._bases.items() if len(self.shapes[name]) == 1}
         self._check()
 
     @property
     def dtype(self) -> torch.dtype:
-        """The format of what is stored in full: the embedding's."""
-        return PLAIN_DTYPES[self._stored[to_hugging_face("embedding.weight")].dtype]
+        """The format of what is stored in full: the embedding's, or the last norm's where that is quantized."""
+        full = "embedding.weight" if self._layout(self._bases["embedding.weight"]) is None else "norm.weight"
+        return PLAIN_DTYPES[self._stored[to_hugging_face(full)].dtype]
 
     @property
     def formats(self) -> dict[str, str]:
         """Number format ("fp8", "int4", "nvfp4") of every weight that is quantized, by our name."""
-        found = {name: layout_of(self._matrices(name)[0][0], self._stored) for name in self.shapes}
+        found = {name: self._layout(self._matrices(name)[0][0]) for name in self.shapes}
         return {name: layout.name for name, layout in found.items() if layout is not None}
 
     def names(self) -> Iterator[str]:
@@ -79,15 +81,19 @@ class Checkpoint:
             theirs = to_hugging_face(name.replace("encode_scalar", "denoise_scalar"))
         return theirs.removesuffix(".weight")
 
+    def _layout(self, base: str) -> Layout | None:
+        """How a matrix is quantized; None if it is plain or absent, and for vectors, which never are."""
+        return None if base in self._vectors else layout_of(base, self._stored)
+
     def _tensors_of(self, base: str) -> list[str]:
         """The names in the files of the tensors that make up one stored matrix."""
-        layout = layout_of(base, self._stored)
+        layout = self._layout(base)
         if layout is None:
             return [base if base in self._bare else base + ".weight"]
         return [base + suffix for suffix in layout.suffixes]
 
     def _matrix(self, base: str) -> Weight:
-        layout, tensors = layout_of(base, self._stored), [self._tensor(name) for name in self._tensors_of(base)]
+        layout, tensors = self._layout(base), [self._tensor(name) for name in self._tensors_of(base)]
         return tensors[0] if layout is None else layout.read(*tensors)
 
     def _tensor(self, name: str) -> torch.Tensor:
@@ -120,13 +126,13 @@ class Checkpoint:
     def _wanted(self, name: str) -> dict[str, tuple[int, ...] | None]:
         """The stored tensors that make up one of our weights, with their shapes; None for one number in any."""
         matrices, shape = self._matrices(name), self.shapes[name]
-        if matrices == [(self._bases[name],)] and layout_of(self._bases[name], self._stored) is None:
+        if matrices == [(self._bases[name],)] and self._layout(self._bases[name]) is None:
             return {self._tensors_of(self._bases[name])[0]: shape}
         wanted: dict[str, tuple[int, ...] | None] = {}
         flat = [base for bases in matrices for base in bases]
         scales = self._scales(flat, shape[-1])
         for base in flat:
-            layout, rows = layout_of(base, self._stored), shape[-2] // len(matrices[0])
+            layout, rows = self._layout(base), shape[-2] // len(matrices[0])
             shapes = [(rows, shape[-1])] if layout is None else layout.shapes(rows, shape[-1], scales)
             wanted |= dict(zip(self._tensors_of(base), shapes, strict=True))
         return wanted
@@ -139,12 +145,12 @@ class Checkpoint:
 
     def _layouts(self, name: str) -> set[str | None]:
         """The number formats of a weight's matrices, of which there must be one; None for plain ones."""
-        found = {layout_of(base, self._stored) for bases in self._matrices(name) for base in bases}
+        found = {self._layout(base) for bases in self._matrices(name) for base in bases}
         return {None if layout is None else layout.name for layout in found}
 
     def _readable(self, name: str, entry: Stored) -> bool:
         base, _, last = name.rpartition(".")
-        layout = layout_of(base, self._stored)
+        layout = self._layout(base)
         allowed = {} if layout is None else dict(zip(layout.suffixes, layout.dtypes, strict=True))
         return entry.dtype in allowed.get(f".{last}", PLAIN_DTYPES)
 
