@@ -258,6 +258,17 @@ def test_values_of_a_folder_that_others_write(folder: Path, tmp_path: Path) -> N
     assert redraft.load(other, device="cpu", dtype="float32").eos_ids == (1,)
 
 
+@pytest.mark.parametrize("name", ["stability_threshold", "confidence_threshold"])
+def test_a_threshold_of_null_switches_stopping_off(folder: Path, tmp_path: Path, name: str) -> None:
+    other = Path(shutil.copytree(folder, tmp_path / "other"))
+    written = {"max_denoising_steps": 6, "stability_threshold": 0, "confidence_threshold": 100.0}
+    (other / "generation_config.json").write_text(json.dumps(written))
+    stopped = redraft.load(other, device="cpu", dtype="float32").generate("hi", max_tokens=16)
+    (other / "generation_config.json").write_text(json.dumps(written | {name: None}))
+    whole = redraft.load(other, device="cpu", dtype="float32").generate("hi", max_tokens=16)
+    assert (stopped.stats.steps, whole.stats.steps) == ((1,), (6,))
+
+
 def test_an_unreachable_hub_is_one_sentence() -> None:
     with pytest.raises(HubError, match="someone/some-model"):
         redraft.load("someone/some-model")
