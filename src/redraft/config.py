@@ -165,6 +165,8 @@ def _text_fields(text: Mapping[str, Any]) -> dict[str, Any]:
     fields = {name: text[name] for name in _REQUIRED}
     fields |= {name: text[name] for name in _OPTIONAL if text.get(name) is not None}
     layer_types = text.get("layer_types") or _default_layer_types(text.get("num_hidden_layers", 30))
+    if (count := text.get("num_hidden_layers")) not in (None, len(layer_types)):
+        raise CheckpointError(f"num_hidden_layers is {count!r}, and layer_types names {len(layer_types)} layers.")
     fields |= {"layer_types": tuple(layer_types)} | _rope_fields(text.get("rope_parameters") or {})
     return fields | _global_heads(text, tuple(layer_types))
 

@@ -10,7 +10,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from redraft.config import ModelConfig, end_ids
+from redraft.config import MAX_NUMBER, ModelConfig, end_ids
 from redraft.errors import CheckpointError, HubError
 from redraft.model.presets import PRESETS
 
@@ -73,8 +73,8 @@ def read_config(folder: Path) -> ModelConfig:
         raise CheckpointError(f"{path} holds a value that makes no sense: {error}.") from error
     for name in _SIZES:
         value = getattr(config, name)
-        if not isinstance(value, int) or value < 1:
-            raise CheckpointError(f"{path} sets {name} to {value!r}; it must be a whole number above 0.")
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_NUMBER:
+            raise CheckpointError(f"{path} sets {name} to {value!r}; it must be a whole number from 1 to {MAX_NUMBER}.")
     for name in _FACTORS:
         value = getattr(config, name)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
