@@ -245,6 +245,27 @@ def test_values_of_a_folder_that_make_no_sense(
     assert file in str(caught.value)
 
 
+def test_a_template_that_cannot_be_read_is_named(folder: Path, tmp_path: Path) -> None:
+    broken = Path(shutil.copytree(folder, tmp_path / "broken"))
+    (broken / "chat_template.jinja").write_text("{% if %}")
+    with pytest.raises(CheckpointError, match="the chat template is not valid Jinja"):
+        redraft.load(broken, device="cpu", dtype="float32")
+    (broken / "chat_template.jinja").unlink()
+    with pytest.raises(SettingError, match="This model folder has no chat template"):
+        redraft.load(broken, device="cpu", dtype="float32").generate("hi")
+
+
+@pytest.mark.parametrize("vocabulary", [8192, 32768])
+def test_a_vocabulary_of_another_size_than_the_tokenizers(tmp_path: Path, vocabulary: int) -> None:
+    """Tokens of a padded vocabulary spell nothing; tokens that the model lacks are never taken."""
+    folder = write_random_model(tmp_path, canvas=CANVAS, context=192, vocabulary=vocabulary)
+    llm = redraft.load(folder, device="cpu", dtype="float32")
+    result = llm.generate("a", raw=True, max_tokens=64)
+    assert len(result.token_ids) == 64
+    assert (max(result.token_ids) >= 16384) == (vocabulary > 16384)
+    assert llm.generate("a", raw=True, choices=["hello world", "tokenizers"]).text in ("hello world", "tokenizers")
+
+
 def test_values_of_a_folder_that_others_write(folder: Path, tmp_path: Path) -> None:
     other = Path(shutil.copytree(folder, tmp_path / "other"))
     written = {"t_max": 1, "t_min": None, "eos_token_id": 7, "transformers_version": "5", "sampler_config": None}

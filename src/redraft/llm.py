@@ -23,7 +23,7 @@ from redraft.engine.build import new_runner
 from redraft.engine.engine import Engine
 from redraft.engine.request import AnswerStats, Event, Finished, Request, TokenConfidence
 from redraft.engine.settings import EngineSettings
-from redraft.errors import CheckpointError, PromptError, SettingError
+from redraft.errors import PromptError, SettingError
 from redraft.filling import FillResult, fill
 from redraft.model import Transformer
 from redraft.model.adapters import Adapter, load_adapter, shapes_of
@@ -445,11 +445,13 @@ def load(
         _adapter(place, folder)
     one = None if adapter is None or isinstance(adapter, Mapping) else _adapter(adapter, folder)
     defaults, eos_ids = _generation(folder)
+    tokenizer = Tokenizer.from_folder(folder, vocab_size=read_config(folder).vocab_size)
+    template = ChatTemplate.find(folder)
     network = load_for_inference(folder, device=device, dtype=dtype, quantization=quantization, adapter=one)
     llm = LLM(
         network,
-        Tokenizer.from_folder(folder),
-        _template(folder),
+        tokenizer,
+        template,
         path=folder,
         defaults=defaults,
         eos_ids=eos_ids,
@@ -466,13 +468,6 @@ def _adapter(adapter: str | Path, folder: Path) -> Adapter:
     with torch.device("meta"):
         found.check_fits(shapes_of(Transformer(read_config(folder))), str(adapter))
     return found
-
-
-def _template(folder: Path) -> ChatTemplate | None:
-    try:
-        return ChatTemplate.from_folder(folder)
-    except CheckpointError:
-        return None
 
 
 def _generation(folder: Path) -> tuple[GenerationSettings, tuple[int, ...] | None]:

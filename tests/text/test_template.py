@@ -187,6 +187,9 @@ def test_folder_sources(tmp_path: Path) -> None:
     assert ChatTemplate.from_folder(tmp_path).render([user("a")]) == "<s>!"
     (tmp_path / "chat_template.jinja").write_text("file")
     assert ChatTemplate.from_folder(tmp_path).render([user("a")]) == "file"
+    (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
+    with pytest.raises(CheckpointError, match="is not a text in UTF-8"):
+        ChatTemplate.from_folder(tmp_path)
     config.write_text("[]")
     with pytest.raises(CheckpointError, match="JSON object"):
         ChatTemplate.from_folder(tmp_path)

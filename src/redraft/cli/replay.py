@@ -62,12 +62,13 @@ def replay(
 
 
 def _tokenizer(model: object, file: Path) -> Tokenizer:
-    from redraft.model.folders import resolve_folder
+    from redraft.model.folders import read_config, resolve_folder
     from redraft.text.tokenizer import Tokenizer
 
     if not isinstance(model, str):
         raise InputError(f"The header of {file} names no model; name one with --model.")
-    return Tokenizer.from_folder(resolve_folder(model))
+    folder = resolve_folder(model)
+    return Tokenizer.from_folder(folder, vocab_size=read_config(folder).vocab_size)
 
 
 def _check_ids(turn: Turn, tokenizer: Tokenizer, file: Path) -> None:

@@ -54,15 +54,27 @@ class ChatTemplate:
 
     @classmethod
     def from_folder(cls, path: str | Path) -> "ChatTemplate":
-        """Read `chat_template.jinja` of a model folder, or `chat_template` inside its tokenizer_config.json."""
+        """The template of a model folder; see `find`. Raises CheckpointError if it has none."""
+        template = cls.find(path)
+        if template is None:
+            raise CheckpointError(f"the folder {str(path)!r} has no chat template (chat_template.jinja)")
+        return template
+
+    @classmethod
+    def find(cls, path: str | Path) -> "ChatTemplate | None":
+        """Read `chat_template.jinja` of a model folder, or `chat_template` inside its tokenizer_config.json.
+
+        None if there is neither; raises CheckpointError for one that cannot be read.
+        """
         folder = Path(path)
         config = _read_config(folder / "tokenizer_config.json")
         tokens = {name: text for name, value in config.items() if (text := _token_text(name, value))}
         file = folder / "chat_template.jinja"
-        source = file.read_text(encoding="utf-8") if file.is_file() else _default_template(config.get("chat_template"))
-        if source is None:
-            raise CheckpointError(f"the folder {str(path)!r} has no chat template (chat_template.jinja)")
-        return cls(source, special_tokens=tokens)
+        try:
+            source = file.read_text("utf-8") if file.is_file() else _default_template(config.get("chat_template"))
+        except UnicodeDecodeError as error:
+            raise CheckpointError(f"{str(file)!r} is not a text in UTF-8: {error.reason}") from error
+        return None if source is None else cls(source, special_tokens=tokens)
 
     def render(
         self,

@@ -45,12 +45,17 @@ class Tokenizer:
         self.special_ids: dict[str, int] = {token.content: id for id, token in sorted(self._added.items())}
 
     @classmethod
-    def from_folder(cls, path: str | Path) -> "Tokenizer":
-        """Read `tokenizer.json` of a model folder; raises CheckpointError if it is absent or unreadable."""
+    def from_folder(cls, path: str | Path, *, vocab_size: int | None = None) -> "Tokenizer":
+        """Read `tokenizer.json` of a model folder; raises CheckpointError if it is absent or unreadable.
+
+        `vocab_size` is the model's, which may be padded: ids behind the file's own spell nothing.
+        """
         file = Path(path) / "tokenizer.json"
         if not file.is_file():
             raise CheckpointError(f"the folder {str(path)!r} has no tokenizer.json")
-        return cls.from_file(file)
+        tokenizer = cls.from_file(file)
+        tokenizer.vocab_size = vocab_size or tokenizer.vocab_size
+        return tokenizer
 
     @classmethod
     def from_file(cls, file: str | Path) -> "Tokenizer":

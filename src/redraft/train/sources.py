@@ -15,7 +15,7 @@ from typing import Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from redraft.errors import CheckpointError, SettingError
+from redraft.errors import SettingError
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 from redraft.train import jsonl
@@ -197,19 +197,12 @@ def _read_all(
         with ThreadPoolExecutor() as pool:  # unpacking releases the interpreter
             return _join(list(pool.map(lambda path: _read(source.name, path, vocab_size), paths))), None
     assert tokenizer is not None
-    template = _template(Path(data.tokenizer))
+    template = ChatTemplate.find(data.tokenizer)
     limits = jsonl.Limits(tokens=data.tokens, canvas=canvas, canvases=source.max_canvases)
     text = source.kind == "text"
     return jsonl.join([
         jsonl.read_jsonl(path, text=text, tokenizer=tokenizer, template=template, limits=limits) for path in paths
     ])  # fmt: skip
-
-
-def _template(folder: Path) -> ChatTemplate | None:
-    try:
-        return ChatTemplate.from_folder(folder)
-    except CheckpointError:
-        return None
 
 
 def _join(shards: list[Shard]) -> Shard:
