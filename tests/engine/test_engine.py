@@ -137,6 +137,14 @@ class TestPrefixCache:
         assert end_of(run(engine, [ask(2, 3 * PAGE)])[2]).stats.cached_tokens == 0
         assert end_of(run(engine, [ask(3, 2 * PAGE)])[3]).stats.cached_tokens == 2 * PAGE
 
+    def test_weights_that_change_before_an_iterator_is_read_are_noticed(self, make: Make) -> None:
+        version = 1
+        engine = make(weights=lambda: version)
+        run(engine, [ask(1, 2 * PAGE)])
+        later = engine.answer([ask(1, 2 * PAGE)])
+        version = 2
+        assert end_of(list(later)).stats.cached_tokens == 0
+
 
 class TestEnds:
     def test_at_max_tokens(self, make: Make) -> None:

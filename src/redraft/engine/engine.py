@@ -173,6 +173,7 @@ class Engine:
 
     def _queue(self, answer: Answer) -> None:
         assert answer.request.request_id not in self._open
+        self._notice_weights()
         self._open[answer.request.request_id] = answer
         self.scheduler.add(answer.job)
 
@@ -202,7 +203,6 @@ class Engine:
                 f"{self.runner.limits.canvas} positions."
             )
         self.scheduler.check(answer.job)
-        self._notice_weights()
         return answer
 
     def _notice_weights(self) -> None:
