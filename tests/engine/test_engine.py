@@ -1,9 +1,11 @@
 """The engine on a small random model: concurrency never changes an answer, and everything returns."""
 
 import dataclasses
+import itertools
 import math
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -13,10 +15,11 @@ from redraft.cache.pages import PAGE
 from redraft.config import GenerationSettings
 from redraft.constraints.pins import Allowed
 from redraft.diffusion.records import Commit, DenoiseStep
+from redraft.diffusion.step import advance
 from redraft.engine.engine import Engine
 from redraft.engine.request import Event, Finished
 from redraft.engine.settings import POLICIES
-from redraft.errors import PromptError, QueueFullError, SettingError
+from redraft.errors import EngineError, PromptError, QueueFullError, SettingError
 from redraft.model import Transformer
 from redraft.reference import Reference
 
@@ -238,6 +241,26 @@ class TestEnds:
         mixed = [event for pair in zip(one, other, strict=True) for event in pair]
         for i in (1, 2):
             assert untimed([e for e in mixed if e.request_id == i]) == untimed(run(make(), [ask(i)])[i])
+
+    def test_a_forward_that_fails_ends_all_who_shared_it(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The first canvas has taken its step when the second's fails: going on would take it twice."""
+        engine, calls = make(), itertools.count(1)
+
+        def fails_once(*arguments: Any) -> Any:
+            if next(calls) == 5:
+                raise KeyboardInterrupt
+            return advance(*arguments)
+
+        monkeypatch.setattr("redraft.engine.runner.advance", fails_once)
+        one, other = engine.answer([ask(1)]), engine.answer([ask(2)])
+        for events in (one, other, one):
+            next(events)
+        with pytest.raises(KeyboardInterrupt):
+            next(other)
+        with pytest.raises(EngineError, match="A forward failed with KeyboardInterrupt"):
+            next(one)
+        assert nothing_held(engine)
+        assert untimed(run(engine, [ask(1)])[1]) == untimed(run(make(), [ask(1)])[1])
 
 
 class TestRefusals:

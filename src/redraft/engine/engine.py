@@ -16,7 +16,9 @@ from redraft.engine.settings import EngineSettings
 from redraft.engine.stats import Counters, EngineStats
 from redraft.engine.transcript import Decoder, Transcript
 from redraft.engine.work import Denoise, Drafted, Runner, Segment
-from redraft.errors import PromptError, QueueFullError, SettingError
+from redraft.errors import EngineError, PromptError, QueueFullError, SettingError
+
+_Inbox = deque[Event | EngineError]
 
 
 class Engine:
@@ -51,7 +53,7 @@ class Engine:
         self._clock, self._step_clock = clock, StepClock()
         self._open: dict[int, Answer] = {}
         self._untold: list[Event] = []
-        self._inboxes: dict[int, deque[Event]] = {}
+        self._inboxes: dict[int, _Inbox] = {}
         self._left: list[int] = []
         self._working = False
         self._lock = threading.RLock()
@@ -111,7 +113,8 @@ class Engine:
         """Check all requests at once, then answer them; closing the iterator cancels what is left.
 
         Several such iterators may be open on one engine, in several threads too: each is told its own events. More
-        requests than may wait are fed in as others end.
+        requests than may wait are fed in as others end. What a forward raises is raised by the iterator that ran it;
+        the others raise an `EngineError`, since nobody knows how far their canvases got.
         """
         with self._lock:
             answers = [self._prepared(request) for request in requests]
@@ -124,7 +127,7 @@ class Engine:
         return self.counters.snapshot(self.scheduler, self._step_clock, self._canvas_length)
 
     def _answer(self, answers: list[Answer]) -> Iterator[Event]:
-        inbox: deque[Event] = deque()
+        inbox: _Inbox = deque()
         mine = {answer.request.request_id for answer in answers}
         rest, left = deque(answers), len(answers)
         with self._lock:
@@ -135,6 +138,8 @@ class Engine:
                     self._feed(rest, inbox)
                 while inbox:
                     event = inbox.popleft()
+                    if isinstance(event, EngineError):
+                        raise event
                     left -= isinstance(event, Finished)
                     yield event
         finally:
@@ -142,7 +147,7 @@ class Engine:
                 self._left += mine
                 self._drop_left()
 
-    def _feed(self, rest: deque[Answer], inbox: deque[Event]) -> None:
+    def _feed(self, rest: deque[Answer], inbox: _Inbox) -> None:
         """Queue what there is room for, and run a forward unless those of other iterators have filled the inbox."""
         self._working = True
         try:
@@ -150,9 +155,19 @@ class Engine:
                 self._queue(rest.popleft())
             if not inbox:
                 self._deliver(self.step())
+        except BaseException as error:
+            self._fail(EngineError(f"A forward failed with {error!r}."))
+            raise
         finally:
             self._working = False
             self._drop_left()
+
+    def _fail(self, error: EngineError) -> None:
+        """End all requests; the iterators of `answer` hear why."""
+        for request_id in list(self._open):
+            self.cancel(request_id)
+        for inbox in self._inboxes.values():
+            inbox.append(error)
 
     def _drop_left(self) -> None:
         """Cancel what iterators have left open; later, if it was a garbage collection during a step that ended one."""
@@ -169,7 +184,8 @@ class Engine:
     def _deliver(self, events: list[Event]) -> None:
         """Put events where the iterators of `answer` find them; those of other requests wait for the next `step`."""
         for event in events:
-            self._inboxes.get(event.request_id, self._untold).append(event)
+            inbox = self._inboxes.get(event.request_id)
+            (self._untold if inbox is None else inbox).append(event)
 
     def _queue(self, answer: Answer) -> None:
         assert answer.request.request_id not in self._open
