@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from redraft import kernels
 from redraft.cache import KVCache
-from redraft.config import ModelConfig
+from redraft.config import SLIDING, ModelConfig
 from redraft.errors import PromptError
 from redraft.model.attention import Attend, Attention, RMSNorm
 from redraft.model.interruption import before_forward
@@ -156,10 +156,10 @@ class Transformer(nn.Module):
 
     def rope(self, positions: Tensor) -> Rope:
         """cos and sin per layer kind for positions [B,T]."""
-        if not self._frequencies:
-            for kind in set(self.config.layer_types):
-                sliding = kind == "sliding_attention"
-                self._frequencies[kind] = inverse_frequencies(self.config, sliding=sliding)
+        if not self._frequencies:  # set at once, for other threads
+            self._frequencies = {
+                kind: inverse_frequencies(self.config, sliding=kind == SLIDING) for kind in set(self.config.layer_types)
+            }
         return {
             kind: rope_table(positions, frequencies.to(positions.device), self.dtype)
             for kind, frequencies in self._frequencies.items()
