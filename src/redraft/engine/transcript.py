@@ -77,5 +77,8 @@ def _first_stop(text: str, stop: tuple[str, ...]) -> tuple[int, str] | None:
 
 def _without_partial_stop(text: str, stop: tuple[str, ...]) -> str:
     """Hold back an ending that may turn out to be the beginning of a stop string."""
-    held = max((n for word in stop for n in range(1, len(word)) if text.endswith(word[:n])), default=0)
+    held = 0
+    for word in stop:
+        longest = min(len(word) - 1, len(text))  # a stop string may be megabytes
+        held = next((n for n in range(longest, held, -1) if text.endswith(word[:n])), held)
     return text[: len(text) - held]
