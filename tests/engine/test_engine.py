@@ -355,6 +355,7 @@ class TestConstraints:
         settings = dataclasses.replace(SETTINGS, forbid_empty=True, steps=2)
         for i in range(4):
             assert end_of(run(make(eos_ids=endings), [ask(i, settings=settings)])[i]).token_ids[0] >= 200
+        assert len(end_of(run(make(eos_ids=()), [ask(1, settings=settings)])[1]).token_ids) == 40
 
 
 class TestScarcity:

@@ -27,8 +27,8 @@ class Allowed:
         self._positions = Resident(torch.tensor(places, dtype=torch.long))
         self._tokens = Resident(torch.tensor([(pins or {})[place] for place in places], dtype=torch.long))
         self._free: dict[int, Resident] = {}
-        self._forbidden = {
-            place - bisect_left(places, place): Resident(torch.tensor(list(ids)))  # by rows of free positions
+        self._forbidden = {  # by rows of free positions
+            place - bisect_left(places, place): Resident(torch.tensor(list(ids), dtype=torch.long))
             for place, ids in (forbidden or {}).items()
             if place not in places
         }
