@@ -212,6 +212,25 @@ def test_an_adapter_for_another_model_is_named(config, tmp_path: Path) -> None:
         load_adapter(foreign)
 
 
+@pytest.mark.parametrize("stack", ["model.decoder.layers", "model.encoder.language_model"])
+def test_an_adapter_of_one_phase_is_refused(config, tmp_path: Path, stack: str) -> None:
+    """PEFT runs the other phase with the weight as it was."""
+    saved(config, tmp_path)
+    rewritten(tmp_path, lambda t: {k: v for k, v in t.items() if stack not in k})
+    with pytest.raises(CheckpointError, match="differently for encoder and decoder"):
+        load_adapter(tmp_path)
+
+
+def test_an_adapter_of_nothing_or_of_whole_numbers_is_refused(config, tmp_path: Path) -> None:
+    saved(config, tmp_path)
+    rewritten(tmp_path, lambda t: {k: v.to(torch.int8) for k, v in t.items()})
+    with pytest.raises(CheckpointError, match=r"in torch\.int8, which cannot be read"):
+        load_adapter(tmp_path)
+    rewritten(tmp_path, lambda _: {})
+    with pytest.raises(CheckpointError, match="changes nothing"):
+        load_adapter(tmp_path)
+
+
 def test_unequal_twins_and_half_adapters_are_refused(config, tmp_path: Path) -> None:
     name = "base_model.model.model.encoder.language_model.layers.0.self_attn.q_proj.lora_A.weight"
     saved(config, tmp_path / "a")

@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from redraft.errors import CheckpointError
 from redraft.model.folders import read_json
 from redraft.model.int4_experts import Int4Experts
-from redraft.model.layouts import Weight
+from redraft.model.layouts import PLAIN_DTYPES, Weight
 from redraft.model.names import from_hugging_face, to_hugging_face
 from redraft.model.transformer import Transformer
 
@@ -152,7 +152,7 @@ def load_adapter(folder: str | Path) -> Adapter:
     """The adapter in a folder of PEFT's format.
 
     Raises `CheckpointError` for missing or damaged files, for kinds of adapters other than plain LoRA, and where
-    encoder and decoder have been given different factors.
+    encoder and decoder have been given different factors, or only one of them any.
     """
     folder = Path(folder)
     config = read_json(folder / CONFIG, "an adapter")
@@ -233,12 +233,16 @@ def _pair(tensors: Mapping[str, Tensor], folder: Path, config: Mapping[str, Any]
     wrapped = _wrapped_experts(config)
     for key, tensor in tensors.items():
         name, part = _parse(key, wrapped, folder)
+        if tensor.dtype not in PLAIN_DTYPES.values():
+            raise CheckpointError(f"The adapter in {folder} holds {key} in {tensor.dtype}, which cannot be read.")
         other = found.setdefault(name, {}).setdefault(part, tensor)
-        if not torch.equal(other, tensor):
+        if not torch.equal(other, tensor) or _twin(key) not in tensors:
             raise CheckpointError(
                 f"The adapter in {folder} changes {name} differently for encoder and decoder; "
                 "they share one weight, so it can be neither used nor merged."
             )
+    if not found:
+        raise CheckpointError(f"The adapter in {folder} changes nothing.")
     for name, parts in found.items():
         if len(parts) != 2:
             raise CheckpointError(f"The adapter in {folder} holds only one factor of {name}.")
@@ -282,6 +286,13 @@ def _stacks(name: str) -> list[str]:
     prefix = _PREFIX if ".lora_" in name else ""
     twins = [name] if name.startswith(_IGNORED_BY_ENCODER) else [name, name.replace(_DECODER, _ENCODER, 1)]
     return [prefix + twin for twin in twins]
+
+
+def _twin(key: str) -> str:
+    """The key of the same factor in the other stack; the key itself where there is only the decoder's."""
+    if _IGNORED_BY_ENCODER in key:
+        return key
+    return key.replace(_ENCODER, _DECODER, 1) if _ENCODER in key else key.replace(_DECODER, _ENCODER, 1)
 
 
 def _wrapped_experts(config: Mapping[str, Any]) -> dict[str, str]:
