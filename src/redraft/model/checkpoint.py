@@ -23,7 +23,6 @@ from redraft.model.names import is_tied_copy, is_vision, to_hugging_face
 from redraft.model.transformer import Transformer
 
 _EXPERTS = re.compile(r"layers\.\d+\.experts\.(gate_up|down)_proj")
-_ONE_EXPERT = re.compile(r"(.*\.experts)\.\d+\.(gate|up|down)_proj\..*")
 
 _logger = logging.getLogger("redraft")
 
