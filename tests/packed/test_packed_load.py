@@ -70,6 +70,12 @@ def test_int4_weights_do_not_become_fp8(folder: Path, tmp_path: Path) -> None:
         load_packed(tmp_path / "q", device="cpu", dtype="float32", quantization="fp8")
 
 
+def test_fp8_experts_do_not_pass_for_int4(folder: Path, tmp_path: Path) -> None:
+    quantize_folder(folder, tmp_path / "q", "fp8")
+    with pytest.raises(SettingError, match="fp8 already"):
+        load_packed(tmp_path / "q", device="cpu", dtype="float32", quantization="int4")
+
+
 def test_unknown_quantization_is_one_sentence() -> None:
     with pytest.raises(SettingError, match=r"^quantization is 'fp4'; it must be 'fp8' or 'int4', or None\.$"):
         redraft.load("tiny", device="cpu", quantization="fp4")

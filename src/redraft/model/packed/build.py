@@ -202,6 +202,8 @@ class _Packer:
             return weight.detach().to(self.device, self.dtype).contiguous()
         if not isinstance(weight, Tensor):
             self._note(weight)
+        if self.asked == "int4" and isinstance(weight, Fp8Weight):
+            raise SettingError("quantization is 'int4'; the stored experts are fp8 already, load them without it.")
         parts = [self._quantized(part) for part in chunks(weight, EXPERTS_AT_A_TIME)]
         return _joined([prepare(part) for part in parts])
 
