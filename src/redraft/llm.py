@@ -243,8 +243,10 @@ class LLM:
         if not name or name in self.adapters:
             raise SettingError(f"There is an adapter {name!r} already." if name else "An adapter needs a name.")
         found = _adapter(folder, self.path)
-        self._shared.models[name] = twin(self._shared.models[None], self.path, found)
-        self._shared.engine = None  # the next one knows the new name
+        changed = twin(self._shared.models[None], self.path, found)
+        with self._shared.lock:
+            self._shared.models = self._shared.models | {name: changed}  # other threads may be reading the old ones
+            self._shared.engine = None  # the next one knows the new name
 
     def with_adapter(self, name: str | None) -> Self:
         """This LLM with an adapter, or, with None, without one: a view that shares the engine and everything else.

@@ -3,15 +3,17 @@
 import dataclasses
 import gc
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import redraft
+from random_adapter import random_adapter
 from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.engine.build import new_runner
 from redraft.engine.settings import EngineSettings
@@ -135,6 +137,23 @@ def test_changed_weights_are_noticed(llm: LLM) -> None:
     assert after.stats.cached_tokens == 0
     fresh = LLM(llm.model, llm.tokenizer, None, path=llm.path).generate(long_prompt(), **SHORT)
     assert before.token_ids != after.token_ids == fresh.token_ids
+
+
+def test_an_adapter_that_comes_while_another_thread_asks_disturbs_nobody(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = llm.generate([2, 50], **SHORT)
+    adapter, parameters = random_adapter(llm.model, 0), Transformer.parameters
+    monkeypatch.setattr("redraft.llm._adapter", lambda *_: adapter)
+
+    def add_in_between(model: Transformer) -> Iterator[nn.Parameter]:
+        monkeypatch.setattr(Transformer, "parameters", parameters)
+        llm.add_adapter("late", "anywhere")
+        return parameters(model)
+
+    monkeypatch.setattr(Transformer, "parameters", add_in_between)
+    assert llm.generate([2, 50], **SHORT).token_ids == expected.token_ids
+    assert llm.with_adapter("late").generate([2, 50], **SHORT).token_ids
 
 
 def test_a_moved_model_gets_a_new_engine(llm: LLM) -> None:
