@@ -19,6 +19,8 @@ FULL: LayerType = "full_attention"
 
 MIN_CANVAS, MAX_CANVAS = 16, 512
 MAX_LOGPROBS = 20
+MAX_END_IDS = 8
+"""End-of-text ids that a model may have; the GPU kernels keep so many a request."""
 LOWEST_T_MAX, HIGHEST_T_MAX = 1e-6, 1e6
 """Between these, logits divided by any temperature of the schedule are finite in 32 bits."""
 MAX_NUMBER = 2**31 - 1
@@ -388,14 +390,14 @@ def settings_from_dict(raw: Mapping[str, Any]) -> GenerationSettings:
 
 
 def end_ids(given: Any, vocab_size: int, where: object) -> tuple[int, ...]:
-    """The token ids of an `eos_token_id`, which is one id or a list of them.
+    """The token ids of an `eos_token_id`, which is one id or a list of them; each comes once.
 
-    Raises `CheckpointError`, which names the file `where` it stands, unless they are ids of the vocabulary.
+    Raises `CheckpointError`, which names the file `where` it stands, unless they are 1 to 8 ids of the vocabulary.
     """
     ids = tuple(given) if isinstance(given, list | tuple) else (given,)
     known = all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocab_size for token in ids)
-    if not ids or not known:
+    if not known or not 0 < len(set(ids)) <= MAX_END_IDS:
         raise CheckpointError(
-            f"{where} sets eos_token_id to {given!r}; it must be one or more token ids below {vocab_size}."
+            f"{where} sets eos_token_id to {given!r}; it must be 1 to {MAX_END_IDS} token ids below {vocab_size}."
         )
-    return ids
+    return tuple(dict.fromkeys(ids))

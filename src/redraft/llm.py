@@ -434,7 +434,8 @@ def load(
     """Load a model: "tiny" (embedded), a folder, or a hub id such as "google/diffusiongemma-26B-A4B-it".
 
     device          "auto", "cpu", "cuda", "cuda:1" ...      dtype  "auto", "bfloat16", "float32"
-    quantization    None (the weights as they are stored), "fp8", or "int4": int4 experts, the rest in FP8
+    quantization    None (the weights as they are stored), "fp8", or "int4": int4 experts, the rest in FP8, or on a CPU
+                    in `dtype`
     kv_cache_dtype  of the engine's keys and values: "auto", the model's own, or "fp8", half of bfloat16's bytes
     head_dtype      of the products over the vocabulary on a GPU: "auto", the model's own, or "fp8", which is faster
     adapter         a LoRA folder in PEFT's format, folded into the weights; or several by name, for `llm.with_adapter`

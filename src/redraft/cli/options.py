@@ -46,7 +46,13 @@ class ModelOptions:
     dtype: Annotated[str, option("--dtype", "auto, bfloat16 or float32.", "DTYPE", panel=_MODEL)] = "auto"
     quantization: Annotated[
         str | None,
-        option("--quantization", "fp8, or int4 (experts; the rest fp8).", "FORMAT", panel=_MODEL, default="as stored"),
+        option(
+            "--quantization",
+            "fp8, or int4 (experts; on a GPU the rest is fp8).",
+            "FORMAT",
+            panel=_MODEL,
+            default="as stored",
+        ),
     ] = None
 
     def load(self, adapters: Mapping[str, str] | None = None) -> LLM:

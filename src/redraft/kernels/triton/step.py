@@ -12,14 +12,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from redraft.config import MAX_END_IDS
 from redraft.kernels.triton import philox
 from redraft.kernels.triton.head import Prediction
 from redraft.kernels.triton.language import await_inputs, early, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.philox import INITIAL, STEP, Counters, tokens_of
 from redraft.kernels.triton.segments import DENOISE, Segments
 
-EOS_IDS = 8
-"""End-of-text ids that a request may have; unused entries of `Rules.eos` are -1."""
+EOS_IDS = MAX_END_IDS
+"""Entries of `Rules.eos` for a request's end-of-text ids; unused ones are -1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
