@@ -18,7 +18,7 @@ from redraft.errors import SettingError
 from redraft.kernels.cpu import input_major
 from redraft.kernels.packed import PANEL, PanelInt4
 from redraft.model.checkpoint import Checkpoint
-from redraft.model.layouts import Weight, chunks
+from redraft.model.layouts import Weight, chunks, join
 from redraft.model.moe import Experts
 from redraft.quant.int4 import Int4Weight, quantize_int4
 from redraft.quant.prepare import in_panels
@@ -87,7 +87,7 @@ def int4_layers(checkpoint: Checkpoint, *, asked: bool) -> list[int]:
 
 def read_experts(read: Callable[[str], Weight], layer: int) -> Int4Experts:
     """The experts of a layer, rounded to INT4 where `read` gives them in another format."""
-    gate_up, down = (_panels(read(name)) for name in _names(layer))
+    gate_up, down = (in_panels(_in_int4(read(name))) for name in _names(layer))
     return Int4Experts(gate_up, down)
 
 
@@ -95,13 +95,11 @@ def _names(layer: int) -> tuple[str, str]:
     return f"layers.{layer}.experts.gate_up_proj", f"layers.{layer}.experts.down_proj"
 
 
-def _panels(weight: Weight) -> PanelInt4:
-    parts = [in_panels(_in_int4(part)) for part in chunks(weight, EXPERTS_AT_A_TIME)]
-    codes, scale = (torch.cat([getattr(part, field) for part in parts]) for field in ("codes", "scale"))
-    return PanelInt4(codes, scale, parts[0].group)
-
-
 def _in_int4(weight: Weight) -> Int4Weight:
     if isinstance(weight, Int4Weight):
         return weight
-    return quantize_int4(weight if isinstance(weight, Tensor) else weight.dequantize(torch.float32))
+    parts = chunks(weight, EXPERTS_AT_A_TIME)
+    plain = (part if isinstance(part, Tensor) else part.dequantize(torch.float32) for part in parts)
+    rounded = join([quantize_int4(part) for part in plain], torch.cat)
+    assert isinstance(rounded, Int4Weight)
+    return rounded

@@ -34,10 +34,12 @@ def prepare(weight: Stored) -> Packed:
 
 def in_panels(weight: Int4Weight) -> PanelInt4:
     """A stored weight [...,N,K] as a CPU reads it; N must be a multiple of 32."""
-    codes = torch.stack((weight.packed & 0xF, weight.packed >> 4), -1).flatten(-2)  # [...,N,K]
-    low, high = codes.unflatten(-2, (-1, 2, PANEL // 2)).unbind(-3)  # [...,N/32,16,K]
+    first, second = weight.packed.unflatten(-2, (-1, 2, PANEL // 2)).unbind(-3)  # [...,N/32,16,K/2]
+    codes = first.new_empty(*first.shape[:-2], first.shape[-1], 2, PANEL // 2)  # [...,N/32,K/2,2,16]
+    codes[..., 0, :] = (first & 0xF | second << 4).mT
+    codes[..., 1, :] = (first >> 4 | second & 0xF0).mT
     scale = weight.scale.unflatten(-2, (-1, PANEL)).mT.to(torch.bfloat16)  # [...,N/32,K/group,32]
-    return PanelInt4((low | high << 4).mT.contiguous(), scale.contiguous(), weight.group)
+    return PanelInt4(codes.flatten(-3, -2), scale.contiguous(), weight.group)
 
 
 def _prepare_int4(weight: Int4Weight) -> PackedInt4:
