@@ -11,6 +11,7 @@ import redraft
 from random_adapter import random_adapter
 from redraft import kernels
 from redraft.errors import SettingError
+from redraft.model.accounting import cpu_bytes
 from redraft.model.adapters import Adapter
 from redraft.model.initialise import initialise
 from redraft.model.int4_experts import Int4Experts
@@ -106,6 +107,20 @@ def test_answers_come_out_of_a_quantized_folder(tmp_path: Path) -> None:
         assert kinds_of(llm.model) == {Int4Experts}
         reply = llm.chat([{"role": "user", "content": "Why is the sky blue?"}], seed=1)
         assert "blue light" in reply.content
+
+
+def test_more_weights_than_memory_are_refused(full: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_model(full, "cpu").config
+    needed, small = (cpu_bytes(config, "fp32", layers) for layers in (0, config.num_hidden_layers))
+    assert small < needed
+    for room, advice in ((small, "quantization='int4' would fit"), (small - 1, "INT4 would not fit either")):
+        monkeypatch.setattr("redraft.model.weights.machine_memory", lambda room=room: room)
+        with pytest.raises(SettingError, match=f"needs 0.0 GB and this machine has 0.0 GB of memory; {advice}"):
+            on_cpu(full)
+    with pytest.raises(SettingError, match="would not fit either"):
+        on_cpu(full, quantization="int4")
+    monkeypatch.setattr("redraft.model.weights.machine_memory", lambda: small)
+    assert kinds_of(on_cpu(full, quantization="int4")) == {Int4Experts}
 
 
 def test_what_cannot_be_is_said(quantized: Path, tmp_path: Path) -> None:

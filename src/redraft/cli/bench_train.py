@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -69,18 +68,11 @@ def train(
 def _check_room(shape: str, config: ModelConfig) -> None:
     """Raise `InputError` where a CPU's memory cannot hold the weights in fp32; the system would end the process."""
     from redraft.model.accounting import bytes_in, text_parts
+    from redraft.model.placement import machine_memory
 
-    needed, room = bytes_in(text_parts(config), "fp32"), _memory()
+    needed, room = bytes_in(text_parts(config), "fp32"), machine_memory()
     if room is not None and needed > room:
         raise InputError(
             f"On a CPU the weights of {shape} take {needed / 1e9:.0f} GB and this machine has {room / 1e9:.0f}; "
             "name a smaller shape, such as --shape tiny."
         )
-
-
-def _memory() -> int | None:
-    """Bytes of this machine's memory; None where the system does not say."""
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None

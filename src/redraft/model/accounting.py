@@ -117,6 +117,13 @@ def bytes_in(parts: tuple[Part, ...], format: str) -> int:
     return sum(part.bytes_in(format) for part in parts)
 
 
+def cpu_bytes(config: ModelConfig, dtype: str, int4_layers: int) -> int:
+    """Bytes on a CPU in "bf16" or "fp32", where the experts of so many layers are in INT4."""
+    parts = text_parts(config)
+    plain, small = (sum(p.bytes_in(format) for p in parts if p.kind == "experts") for format in (dtype, "int4"))
+    return bytes_in(parts, dtype) - (plain - small) * int4_layers // config.num_hidden_layers
+
+
 def active_per_token(config: ModelConfig) -> int:
     """Parameters that take part in computing one token."""
     return sum(part.active for part in text_parts(config))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from redraft.errors import SettingError
@@ -44,6 +46,14 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device, stored: torch.
     if chosen is None or chosen not in DTYPES.values():
         raise SettingError(f"dtype is {str(dtype)!r}; it must be auto, bfloat16 or float32.")
     return chosen
+
+
+def machine_memory() -> int | None:
+    """Bytes of this machine's memory; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):
+        return None
 
 
 def cpu_has_bf16_products() -> bool:

@@ -19,9 +19,11 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from redraft.config import ModelConfig
 from redraft.errors import SettingError
 from redraft.kernels import native
 from redraft.kernels.cpu import input_major, keep_freed_memory
+from redraft.model.accounting import cpu_bytes
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE, SINGLE_FILE
 from redraft.model.folders import CONFIG_FILE, resolve_folder
@@ -29,7 +31,7 @@ from redraft.model.int4_experts import int4_layers, read_experts
 from redraft.model.linear import through_kernels
 from redraft.model.moe import Experts
 from redraft.model.names import to_hugging_face
-from redraft.model.placement import resolve_device, resolve_dtype
+from redraft.model.placement import machine_memory, resolve_device, resolve_dtype
 from redraft.model.transformer import Transformer
 
 
@@ -52,12 +54,13 @@ def load_for_cpu(model: str | Path, dtype: str | torch.dtype = "auto", *, int4: 
     """`load_model` to answer on a CPU, through its kernels.
 
     Experts that are stored in INT4 stay so, and with `int4` all become it. Raises `SettingError` for shapes that do not
-    allow it.
+    allow it, and for more weights than the machine has memory.
     """
     target = torch.device("cpu")
     checkpoint = Checkpoint(resolve_folder(model))
-    layers = int4_layers(checkpoint, asked=int4)
-    transformer = _filled(checkpoint, target, resolve_dtype(dtype, target, checkpoint.dtype), layers)
+    chosen, layers = resolve_dtype(dtype, target, checkpoint.dtype), int4_layers(checkpoint, asked=int4)
+    _check_memory(checkpoint.config, chosen, len(layers))
+    transformer = _filled(checkpoint, target, chosen, layers)
     through_kernels(transformer)
     return transformer
 
@@ -94,13 +97,26 @@ def _filled(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, in
         model.layers[layer].experts = nn.Identity()  # takes no memory until they are read
     model = model.to(dtype).to_empty(device=device)
     if device.type == "cpu":
-        keep_freed_memory()
         native.available()  # compiled now rather than in the first answer
         _arrange_for_cpu(model)
     _copy(model, checkpoint)
     for layer in int4:
         model.layers[layer].experts = read_experts(checkpoint.weight, layer)
+    if device.type == "cpu":
+        keep_freed_memory()  # of answers; what was freed while loading is given back
     return model
+
+
+def _check_memory(config: ModelConfig, dtype: torch.dtype, int4_layers: int) -> None:
+    """Raise `SettingError` for more weights than this machine has memory: the system would end the process."""
+    room, name = machine_memory(), "bf16" if dtype == torch.bfloat16 else "fp32"
+    needed, smallest = (cpu_bytes(config, name, count) for count in (int4_layers, config.num_hidden_layers))
+    if room is None or needed <= room:
+        return
+    advice = "quantization='int4' would fit" if smallest <= room else "INT4 would not fit either"
+    raise SettingError(
+        f"The model needs {needed / 1e9:.1f} GB and this machine has {room / 1e9:.1f} GB of memory; {advice}."
+    )
 
 
 def _arrange_for_cpu(model: Transformer) -> None:
