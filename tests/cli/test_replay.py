@@ -48,6 +48,13 @@ def test_a_line_separator_inside_a_text_does_not_end_a_line(cli: Cli, trace: Pat
     assert cli("replay", trace).out.startswith("a\u2028b")
 
 
+def test_what_a_canvas_that_was_broken_off_had_held_back_follows_a_commit(cli: Cli, trace: Path) -> None:
+    last = json.loads(trace.read_text().splitlines()[-1])
+    held = last | {"canvas_index": last["canvas_index"] + 1, "token_ids": [], "text": " and the rest"}
+    trace.write_text(f"{trace.read_text()}{json.dumps(held)}\n")
+    assert cli("replay", trace).out.endswith(" and the rest\n")
+
+
 @pytest.mark.parametrize(
     ("line", "changes", "words"),
     [

@@ -228,6 +228,29 @@ class TestEnds:
         assert (ends[1].stats.seconds, len(ends[1].token_ids), ends[1].stats.steps) == (10.0, 2 * CANVAS, (5, 5))
         assert nothing_held(engine)
 
+    @pytest.mark.parametrize("steps", [2 * 5, 2 * 5 + 1, 2 * 5 + 3])
+    @pytest.mark.parametrize("timeout", [None, 10.0])
+    def test_what_may_have_begun_a_stop_string_is_told_when_the_answer_is_broken_off(
+        self, make: Make, steps: int, timeout: float | None
+    ) -> None:
+        free = run(make(), [ask(1)])[1]
+        written = "".join(event.text for event in free if isinstance(event, Commit))[: 2 * CANVAS * 3]
+        now = 0.0
+        engine = make(clock=lambda: now)
+        engine.add(ask(1, settings=dataclasses.replace(SETTINGS, stop=(written[-7:] + "never",)), timeout=timeout))
+        events = [event for _ in range(steps) for event in engine.step()]
+        assert "".join(event.text for event in events if isinstance(event, Commit)) == written[:-7]
+        now = 20.0
+        if timeout is None:
+            engine.cancel(1)
+        events += engine.step()
+        end = end_of(events)
+        commits = [event for event in events if isinstance(event, Commit)]
+        assert (end.text, len(end.token_ids), len(end.tokens)) == (written, 2 * CANVAS, 2 * CANVAS)
+        assert "".join(commit.text for commit in commits) == end.text
+        assert sum((commit.token_ids for commit in commits), ()) == end.token_ids
+        assert end.finish_reason == ("cancelled" if timeout is None else "timeout")
+
     def test_leaving_an_iterator_early_cancels(self, make: Make) -> None:
         engine = make()
         events = engine.answer([ask(i) for i in range(3)])

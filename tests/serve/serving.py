@@ -23,6 +23,7 @@ import uvicorn
 
 import redraft
 from redraft.diffusion.records import Commit, DenoiseStep
+from redraft.engine.async_engine import AsyncEngine
 from redraft.engine.request import AnswerStats, Event, Finished, Request, TokenConfidence
 from redraft.engine.settings import EngineSettings
 from redraft.llm import LLM
@@ -186,7 +187,7 @@ def _step(request_id: int, canvas_index: int, ids: tuple[int, ...]) -> DenoiseSt
 
 
 @contextlib.contextmanager
-def scripted_server(llm: LLM, engine: ScriptedEngine, **settings: Any) -> Iterator[str]:
+def scripted_server(llm: LLM, engine: ScriptedEngine | AsyncEngine, **settings: Any) -> Iterator[str]:
     """The application around a scripted engine, in a thread; yields its address."""
     service = Service(ServeSettings(names=("scripted", "other"), engine=EngineSettings(), **settings))
     service.start(llm, engine)  # type: ignore[arg-type]

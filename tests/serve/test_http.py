@@ -1,6 +1,7 @@
 """Plain HTTP: who may come in, what is too large, what errors look like, and what the server tells about itself."""
 
 import asyncio
+import contextlib
 import functools
 import json
 import signal
@@ -21,6 +22,7 @@ from serving import ScriptedEngine, ServerProcess, scripted_server, server_proce
 
 from redraft.cli.main import main
 from redraft.constraints.answer import AutomatonConstraint
+from redraft.engine.async_engine import AsyncEngine
 from redraft.engine.runner import EagerRunner
 from redraft.engine.settings import EngineSettings
 from redraft.errors import EngineError, QueueFullError
@@ -451,6 +453,45 @@ def test_every_prompt_that_ends_inside_a_thought_has_it_closed_first(llm: LLM) -
     close = llm.tokenizer.special_id("<channel|>")
     assert plain.automaton.step(0, close) < 0
     assert thinking.automaton.step(0, close) > 0
+
+
+@pytest.mark.parametrize(("path", "asked"), [("chat/completions", {"messages": CHAT["messages"]}),
+                                             ("completions", {"prompt": "Hello!"})])  # fmt: skip
+def test_what_may_have_begun_a_stop_string_is_in_an_answer_that_time_cut(
+    llm: LLM, path: str, asked: dict[str, Any]
+) -> None:
+    body = {"model": "other", "n": 2, "seed": 1, "max_tokens": 48, "confidence_threshold": 1e-9} | asked
+    with _impatient_server(llm) as ask:
+        written = ask(path, body)
+        held = body | {"stop": [text[-4:] + "never" for text in written]}
+        assert ask(path, held) == written
+        assert ask(path, held | {"stream": True}) == written
+
+
+@contextlib.contextmanager
+def _impatient_server(llm: LLM) -> Iterator[Callable[[str, dict[str, Any]], list[str]]]:
+    """Asks a server on which time is over when both answers of a request have two of their three canvases."""
+    inner, begun = llm.new_engine(EngineSettings()), 0
+    inner._clock = lambda: 1e6 * (inner.counters.canvases >= begun + 4)
+
+    def ask(path: str, body: dict[str, Any]) -> list[str]:
+        nonlocal begun
+        begun = inner.counters.canvases
+        answer = httpx.post(f"{url}/v1/{path}", json=body, timeout=60)
+        lines = answer.text.split("\n") if body.get("stream") else [f"data: {answer.text}"]
+        texts = ["", ""]
+        for choice in (one for line in lines if line.startswith("data: {") for one in json.loads(line[6:])["choices"]):
+            texts[choice["index"]] += _text_of(choice)
+        return texts
+
+    engine = AsyncEngine(inner)
+    with scripted_server(llm, engine) as url:
+        yield ask
+    asyncio.run(engine.close(drain=False))
+
+
+def _text_of(choice: dict[str, Any]) -> str:
+    return choice["text"] if "text" in choice else (choice.get("message") or choice["delta"]).get("content") or ""
 
 
 @pytest.mark.parametrize("twice", [False, True])

@@ -140,7 +140,8 @@ def _check(record: Record, turn: Turn) -> None:
     if last is not None and record.request_id != last.request_id:
         raise ValueError(f"it belongs to request {record.request_id}, a trace holds one")
     if isinstance(record, Commit):
-        if not isinstance(last, DenoiseStep) or last.canvas_index != record.canvas_index:
+        # Behind a commit it is what had been held back, told when the next canvas was broken off before its first step.
+        if last is None or record.canvas_index != last.canvas_index + isinstance(last, Commit):
             raise ValueError("it commits a canvas that has no steps")
         _check_column("token_ids", record.token_ids, int)
         return

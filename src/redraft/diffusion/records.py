@@ -38,11 +38,11 @@ class DenoiseStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Commit:
-    """A finished canvas' contribution to the answer.
+    """A finished canvas' contribution to the answer; of a canvas that was broken off, what earlier ones had held back.
 
     token_ids      the new tokens (cut at end-of-text, max_tokens and stop strings); all joined are the answer's
     text           the new text; the texts of all commits joined are the answer
-    finish_reason  None while more canvases follow
+    finish_reason  None while more canvases follow, and where the answer was broken off
     """
 
     request_id: int

@@ -125,7 +125,7 @@ class Answer:
 
     def commit(self, drafted: Drafted, now: float) -> Commit:
         """The canvas is done: take its tokens up to the first end-of-text, and never more than max_tokens."""
-        canvas_index, canvas = self.job.canvas_index, drafted.argmax_canvas
+        canvas = drafted.argmax_canvas
         end = next((i for i, token in enumerate(canvas) if token in self.eos_ids), None)
         room = self.tokens_left
         taken = canvas[:end][:room]
@@ -137,13 +137,13 @@ class Answer:
         self.budgets.append(self.budget)
         self.ended = told.finish_reason
         self.first_commit = now if self.first_commit is None else self.first_commit
-        return Commit(
-            request_id=self.request.request_id,
-            canvas_index=canvas_index,
-            token_ids=told.token_ids,
-            text=told.text,
-            finish_reason=told.finish_reason,
-        )
+        return self._told(told.token_ids, told.text, told.finish_reason)
+
+    def break_off(self, ending: Ending) -> list[Commit]:
+        """End the answer in the midst of a canvas: a commit of what may have begun a stop string, if anything may."""
+        self.ended = ending
+        told = self.transcript.close()
+        return [self._told(told.token_ids, told.text, None)] if told.text or told.token_ids else []
 
     def go_on(self) -> int:
         """Prepare the canvas behind the one that was committed last; returns its length."""
@@ -177,6 +177,15 @@ class Answer:
             token_ids=tuple(transcript.tokens[: transcript.told]),
             tokens=tuple(self.tokens[: transcript.told]),
             stats=stats,
+        )
+
+    def _told(self, token_ids: tuple[int, ...], text: str, finish_reason: FinishReason | None) -> Commit:
+        return Commit(
+            request_id=self.request.request_id,
+            canvas_index=self.job.canvas_index,
+            token_ids=token_ids,
+            text=text,
+            finish_reason=finish_reason,
         )
 
     def _open_canvas(self, canvas_index: int, length: int) -> None:

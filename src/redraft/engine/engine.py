@@ -78,7 +78,7 @@ class Engine:
         The next `step` returns its `Finished` with reason "cancelled".
         """
         if (answer := self._open.get(request_id)) is not None:
-            answer.ended = "cancelled"
+            self._untold += answer.break_off("cancelled")
             self._end(answer, self._untold)
 
     def step(self) -> list[Event]:
@@ -239,7 +239,7 @@ class Engine:
         for answer in list(self._open.values()):
             timeout = answer.request.timeout
             if timeout is not None and now - answer.added >= timeout:
-                answer.ended = "timeout"
+                events += answer.break_off("timeout")
                 self._end(answer, events)
 
     def _plan(self, now: float) -> Plan:

@@ -57,6 +57,10 @@ class Transcript:
         self.text, self.told = text, told
         return news
 
+    def close(self) -> Told:
+        """Nothing follows, though the answer was broken off: tell what was held back."""
+        return self.add((), "length")
+
     def _decode(self, count: int, *, final: bool = False) -> str:
         """The text of the first `count` tokens; a character that is not complete yet waits for the next canvas."""
         text = self.decoder.decode(self.tokens[:count])
