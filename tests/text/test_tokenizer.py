@@ -1,6 +1,9 @@
 """The tokenizer on both kinds of vocabulary: the embedded byte-level one and Gemma's byte-fallback one."""
 
 import re
+import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -153,3 +156,26 @@ def test_merges_that_spell_a_special_string() -> None:
     tokenizer = Tokenizer(backend)
     assert tokenizer.encode("a<a<<aa") == [1, 2, 0, 2, 1]
     assert tokenizer.encode("a<a<<aa", special=False) == [1, 0, 1, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("special", [False, True])
+def test_other_threads_run_while_a_long_text_is_encoded(special: bool) -> None:
+    ticks, over, usual = 0, threading.Event(), sys.getswitchinterval()
+
+    def tick() -> None:
+        nonlocal ticks
+        while not over.is_set():
+            ticks += 1
+            time.sleep(0)
+
+    other = threading.Thread(target=tick)
+    sys.setswitchinterval(100.0)  # so that nobody is made to let others run, but has to do so by itself
+    try:
+        other.start()
+        before = ticks
+        TINY.encode("word " * 100_000, special=special)
+        assert ticks > before
+    finally:
+        over.set()
+        sys.setswitchinterval(usual)
+        other.join()

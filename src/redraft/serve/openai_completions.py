@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import secrets
 import time
@@ -92,13 +93,14 @@ class CompletionWriter:
         assert body.suffix is not None
         settings = body.settings() | body.constraints() | {"max_tokens": body.max_tokens, "seed": body.seed}
         given = {name: value for name, value in settings.items() if value is not None}
-        planner.check_text(body.prompt + body.suffix)
+        await asyncio.to_thread(planner.check_text, body.prompt + body.suffix)
         fill = functools.partial(planner.llm.fill, body.prompt, body.suffix, **given)
         result = await service.work(fill)
         choice = self._choice(0, result.text) | {"finish_reason": "stop"}
         if body.confidence:
             choice["redraft"] = {"confidence": [token for one in result.fillings for token in one.to_dict()["tokens"]]}
-        return self._envelope() | {"choices": [choice], "usage": self._fill_usage(result.text)}
+        usage = await asyncio.to_thread(self._fill_usage, result.text)
+        return self._envelope() | {"choices": [choice], "usage": usage}
 
     def _fill_usage(self, filling: str) -> dict[str, int]:
         assert isinstance(self.body.prompt, str)

@@ -79,7 +79,7 @@ class Tokenizer:
         except UnicodeEncodeError as error:
             raise PromptError(f"text holds a character that UTF-8 cannot express at index {error.start}") from error
         if special:
-            return list(self._backend.encode(text, add_special_tokens=False).ids)
+            return _ids(self._backend, [text])
         return self._encode_plain(text)
 
     def special_spans(self, text: str) -> list[Span]:
@@ -185,14 +185,14 @@ class Tokenizer:
         spelled = [
             f"(?<={re.escape(text[0])})(?={re.escape(text[1:])})"
             for text, id in self.special_ids.items()
-            if len(text) > 1 and id in self._plain_backend.encode(text, add_special_tokens=False).ids
+            if len(text) > 1 and id in _ids(self._plain_backend, [text])
         ]
         return re.compile("|".join(spelled)) if spelled else None
 
     def _encode_plain(self, text: str) -> list[int]:
         """Encode without special tokens; text that merges would turn into one is cut in two, which no merge crosses."""
         pieces = self._spelled.split(text) if self._spelled else [text]
-        return [id for piece in pieces for id in self._plain_backend.encode(piece, add_special_tokens=False).ids]
+        return _ids(self._plain_backend, pieces)
 
     def _find_bytes(self, id: int) -> bytes:
         added = self._added.get(id)
@@ -219,6 +219,12 @@ class TextStream:
     def finish(self) -> str:
         """What is left at the end: an unfinished character as U+FFFD, or nothing."""
         return self._decoder.decode(b"", final=True)
+
+
+def _ids(backend: tokenizers.Tokenizer, pieces: list[str]) -> list[int]:
+    """Token ids of texts one after the other. Other threads run meanwhile, as they would not during `encode`."""
+    encodings = backend.encode_batch_fast(pieces, add_special_tokens=False)
+    return [id for encoding in encodings for id in encoding.ids]
 
 
 def _is_integer(value: object) -> bool:

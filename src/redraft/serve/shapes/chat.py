@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from redraft.serve.shapes.common import MAX_CHOICES, Constraints, Seed, Settings, Shape, Stop, Tokens, only
+from redraft.serve.shapes.common import MAX_CHOICES, Constraints, Items, Seed, Settings, Shape, Stop, Tokens, only
 
 
 class TextPart(Shape):
@@ -32,7 +32,7 @@ class ImagePart(Shape):
 
 
 Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
-Text = str | list[Part]
+Text = str | Items[Part]
 
 
 class FunctionCall(Shape):
@@ -85,7 +85,7 @@ class AssistantMessage(Shape):
     content: Text | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
-    tool_calls: list[Call] | None = None
+    tool_calls: Items[Call] | None = None
     name: Annotated[str | None, only()] = None
     refusal: Annotated[str | None, only()] = None
     audio: Annotated[Any, only()] = None
@@ -167,7 +167,7 @@ class ChatRequest(Settings, Constraints):
     """A conversation to be answered."""
 
     model: str
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[Items[Message], Field(min_length=1)]
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -178,7 +178,7 @@ class ChatRequest(Settings, Constraints):
     stream_options: StreamOptions | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: list[Tool] | None = None
+    tools: Items[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
     parallel_tool_calls: Annotated[bool | None, only(True)] = None
     response_format: ResponseFormat | None = None
@@ -190,10 +190,10 @@ class ChatRequest(Settings, Constraints):
     top_p: Annotated[float | None, only(1)] = None
     frequency_penalty: Annotated[float | None, only(0)] = None
     presence_penalty: Annotated[float | None, only(0)] = None
-    logit_bias: Annotated[dict[str, float] | None, only({})] = None
+    logit_bias: Annotated[dict[str, Any] | None, only({})] = None
     store: Annotated[bool | None, only(False)] = None
     service_tier: Annotated[str | None, only("auto", "default")] = None
-    modalities: Annotated[list[str] | None, only(["text"])] = None
+    modalities: Annotated[list[Any] | None, only(["text"])] = None
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatRequest:

@@ -2,19 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from itertools import islice
+from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
+
+T = TypeVar("T")
 
 MAX_CHOICES = 128
 """Answers to one request (`n`), and prompts in one completions request."""
+MOST_FIELDS = 1000
+"""More than any shape has."""
 
 
 class Shape(BaseModel):
     """A JSON object that refuses fields it does not know and values of another type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _first(cls, given: Any) -> Any:
+        """Only the first of very many fields, some unknown among them: to tell all would hold up all requests."""
+        many = isinstance(given, dict) and len(given) > MOST_FIELDS
+        return dict(islice(given.items(), MOST_FIELDS)) if many else given
+
+
+Items = Annotated[list[T], Field(fail_fast=True)]
+"""A list whose first wrong item is the only one told: of a body of megabytes the others would hold all requests up."""
+
+
+def few(most: int) -> BeforeValidator:
+    """Refuse an object of more than `most` members before each of them is looked at."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > most:
+            found = {"most": most, "count": len(value)}
+            raise PydanticCustomError("too_many", "has {count} members; at most {most} are allowed", found)
+        return value
+
+    return BeforeValidator(check)
 
 
 def only(*neutral: Any) -> AfterValidator:
@@ -35,7 +63,7 @@ def only(*neutral: Any) -> AfterValidator:
 
 Tokens = Annotated[int, Field(ge=1, le=2**31)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
-Stop = str | Annotated[list[str], Field(max_length=16)]
+Stop = str | Annotated[Items[str], Field(max_length=16)]
 
 
 class Sampling(Shape):
@@ -71,19 +99,20 @@ class Settings(Sampling):
 
 Position = Annotated[str, Field(pattern="^[0-9]{1,9}$")]
 """A whole number as the key of a JSON object."""
+Pins = Annotated[dict[Position, str], few(10_000)]
 
 
 class Constraints(Shape):
     """What an answer must look like; see docs/constraints.md. One of them at a time says what the whole answer is."""
 
-    choices: Annotated[list[str], Field(min_length=1, max_length=10_000)] | None = None
+    choices: Annotated[Items[str], Field(min_length=1, max_length=10_000)] | None = None
     regex: str | None = None
     json_schema: dict[str, Any] | bool | None = None
     template: str | None = None
-    pins: dict[Position, str] | None = None
-    text_pins: dict[Position, str] | None = None
-    must_include: list[str] | None = None
-    forbidden: list[str] | None = None
+    pins: Pins | None = None
+    text_pins: Pins | None = None
+    must_include: Items[str] | None = None
+    forbidden: Items[str] | None = None
     strict: bool | None = None
 
     def constraints(self) -> dict[str, Any]:

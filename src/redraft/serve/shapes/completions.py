@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from redraft.serve.shapes.chat import StreamOptions
-from redraft.serve.shapes.common import MAX_CHOICES, Constraints, Seed, Settings, Stop, Tokens, only
+from redraft.serve.shapes.common import MAX_CHOICES, Constraints, Items, Seed, Settings, Stop, Tokens, only
 
-TokenIds = Annotated[list[int], Field(min_length=1)]
+TokenIds = Annotated[Items[int], Field(min_length=1)]
 
 
 class CompletionRequest(Settings, Constraints):
@@ -20,8 +20,8 @@ class CompletionRequest(Settings, Constraints):
     prompt: (
         str
         | TokenIds
-        | Annotated[list[str], Field(min_length=1, max_length=MAX_CHOICES)]
-        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_CHOICES)]
+        | Annotated[Items[str], Field(min_length=1, max_length=MAX_CHOICES)]
+        | Annotated[Items[TokenIds], Field(min_length=1, max_length=MAX_CHOICES)]
     )
     suffix: str | None = None
     max_tokens: Tokens | None = None
@@ -39,7 +39,7 @@ class CompletionRequest(Settings, Constraints):
     top_p: Annotated[float | None, only(1)] = None
     frequency_penalty: Annotated[float | None, only(0)] = None
     presence_penalty: Annotated[float | None, only(0)] = None
-    logit_bias: Annotated[dict[str, float] | None, only({})] = None
+    logit_bias: Annotated[dict[str, Any] | None, only({})] = None
 
     @model_validator(mode="after")
     def _consistent(self) -> CompletionRequest:

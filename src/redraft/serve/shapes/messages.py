@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from redraft.serve.shapes.common import Constraints, Seed, Settings, Shape, Tokens, only
+from redraft.serve.shapes.common import Constraints, Items, Seed, Settings, Shape, Tokens, only
 
 
 class CacheControl(Shape):
@@ -54,7 +54,7 @@ class ToolResultBlock(Shape):
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | list[Annotated[TextBlock | MediaBlock, Field(discriminator="type")]] | None = None
+    content: str | Items[Annotated[TextBlock | MediaBlock, Field(discriminator="type")]] | None = None
     is_error: bool | None = None
     cache_control: CacheControl | None = None
 
@@ -75,14 +75,14 @@ class UserTurn(Shape):
     """What a person says, and results of tools."""
 
     role: Literal["user"]
-    content: str | list[UserBlock]
+    content: str | Items[UserBlock]
 
 
 class AssistantTurn(Shape):
     """What the model said."""
 
     role: Literal["assistant"]
-    content: str | list[AssistantBlock]
+    content: str | Items[AssistantBlock]
 
 
 Turn = Annotated[UserTurn | AssistantTurn, Field(discriminator="role")]
@@ -131,9 +131,9 @@ class CountRequest(Shape):
     """A conversation whose tokens are to be counted."""
 
     model: str
-    messages: Annotated[list[Turn], Field(min_length=1)]
-    system: str | list[TextBlock] | None = None
-    tools: list[ToolDeclaration] | None = None
+    messages: Annotated[Items[Turn], Field(min_length=1)]
+    system: str | Items[TextBlock] | None = None
+    tools: Items[ToolDeclaration] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
 
@@ -169,7 +169,7 @@ class MessagesRequest(CountRequest, Settings, Constraints):
     """A conversation to be answered."""
 
     max_tokens: Tokens
-    stop_sequences: Annotated[list[str], Field(max_length=16)] | None = None
+    stop_sequences: Annotated[Items[str], Field(max_length=16)] | None = None
     stream: bool | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     seed: Seed | None = None

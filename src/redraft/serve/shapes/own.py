@@ -8,14 +8,14 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from redraft.serve.shapes.chat import ChatRequest, Message
-from redraft.serve.shapes.common import Shape
+from redraft.serve.shapes.common import Items, Shape
 
 
 class TokenizeRequest(Shape):
     """Text, or a conversation, to be turned into token ids."""
 
     text: str | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    messages: Annotated[Items[Message], Field(min_length=1)] | None = None
     special: Annotated[bool, Field(description="Read strings such as <|turn> as special tokens.")] = False
 
     @model_validator(mode="after")
@@ -28,7 +28,7 @@ class TokenizeRequest(Shape):
 class DetokenizeRequest(Shape):
     """Token ids to be turned into text; a list of lists gives a list of texts."""
 
-    tokens: list[int] | list[list[int]]
+    tokens: Items[int] | Items[Items[int]]
     pieces: Annotated[bool, Field(description="Also the text of every token.")] = False
 
 

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from redraft.serve.shapes.chat import Message, Tool
-from redraft.serve.shapes.common import Constraints, Sampling, Seed, Shape, Tokens
+from redraft.serve.shapes.common import Constraints, Items, Sampling, Seed, Shape, Tokens, few
 
 
 class Obeying(Sampling, Constraints):
@@ -71,7 +71,7 @@ class NextEditRequest(Sampling):
     model: str
     text: str
     cursor: Annotated[int, Field(ge=0)]
-    recent: Annotated[list[RecentEdit], Field(max_length=128, default_factory=list)]
+    recent: Annotated[Items[RecentEdit], Field(max_length=128, default_factory=list)]
     max_tokens: Tokens | None = None
     seed: Seed | None = None
 
@@ -80,15 +80,15 @@ class DecisionRequest(Shape):
     """One question or several, each to be answered by one of the choices, for every slot of the template."""
 
     model: str
-    question: str | Annotated[list[str], Field(min_length=1, max_length=128)] | None = None
-    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+    question: str | Annotated[Items[str], Field(min_length=1, max_length=128)] | None = None
+    messages: Annotated[Items[Message], Field(min_length=1)] | None = None
     choices: (
-        Annotated[list[str], Field(min_length=1, max_length=1000)]
-        | Annotated[dict[str, list[str]], Field(min_length=1, max_length=64)]
+        Annotated[Items[str], Field(min_length=1, max_length=1000)]
+        | Annotated[dict[str, Items[str]], few(64), Field(min_length=1, max_length=64)]
     )
     template: str | None = None
     ends: bool = True
-    tools: list[Tool] | None = None
+    tools: Items[Tool] | None = None
     calibrate: bool = False
     temperature: Annotated[float, Field(gt=0)] = 1.0
     sure: Annotated[float, Field(ge=0, le=1)] | None = None
