@@ -32,6 +32,7 @@ from redraft.constraints.expression import (
 from redraft.constraints.json_schema.numbers import EXACT, number
 from redraft.constraints.json_schema.patterns import Patterns
 from redraft.constraints.json_schema.reader import Reader
+from redraft.constraints.json_schema.references import Document
 from redraft.constraints.json_schema.shapes import (
     Array,
     Node,
@@ -96,10 +97,11 @@ def compile_schema(schema: Any, budget: Budget, *, strict: bool, style: Style = 
 def _compiled(schema: Raw, budget: Budget, strict: bool, style: Style) -> Expression:
     """The expression under the first unfolding that is not too large."""
     patterns = Patterns(budget, strict=strict)
-    reader, strings = Reader(schema, patterns, strict=strict), Strings(style, patterns, budget)
+    document, strings = Document(schema), Strings(style, patterns, budget)
+    reader = Reader(document, patterns, strict=strict)
     for unfolding in UNFOLDINGS:
         try:
-            found = _Compiler(reader, strings, budget, unfolding, style).node((schema,))
+            found = _Compiler(reader, strings, budget, unfolding, style).node((document.root,))
         except _TooLarge:
             continue
         except TooManyStatesError:

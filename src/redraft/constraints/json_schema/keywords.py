@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, NoReturn
 
@@ -109,16 +109,3 @@ def malformed(keyword: str, value: Any) -> NoReturn:
     """Raise `ConstraintError` naming the keyword."""
     shown = repr(value)
     raise ConstraintError(f"The schema keyword {keyword!r} has the value {shown[:80]}, which is not allowed.")
-
-
-def anchors(raw: Any) -> Iterable[tuple[str, Raw]]:
-    """Schemas that carry a name of their own."""
-    if isinstance(raw, Mapping):
-        for key in ("$id", "id", "$anchor"):
-            if isinstance(raw.get(key), str):
-                yield ("#" + raw[key] if key == "$anchor" else raw[key]), raw
-        for value in raw.values():
-            yield from anchors(value)
-    elif isinstance(raw, list):
-        for value in raw:
-            yield from anchors(value)

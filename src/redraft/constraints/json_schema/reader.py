@@ -6,11 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
-from urllib.parse import unquote
 
 from redraft.constraints.json_schema.formats import INTEGER_FORMATS, PATTERNS
 from redraft.constraints.json_schema.keywords import (
-    anchors,
     bound,
     count,
     decimal,
@@ -24,6 +22,7 @@ from redraft.constraints.json_schema.keywords import (
 from redraft.constraints.json_schema.negation import ABSENT, EXCLUDE, UNLIKE, negations
 from redraft.constraints.json_schema.numbers import Bounds
 from redraft.constraints.json_schema.patterns import Patterns
+from redraft.constraints.json_schema.references import Document
 from redraft.constraints.json_schema.shapes import (
     ANYTHING,
     Array,
@@ -65,10 +64,9 @@ MAX_DEPTH = 48
 class Reader:
     """Reads the schemas of one document."""
 
-    def __init__(self, root: Raw, patterns: Patterns, *, strict: bool) -> None:
-        self._root, self._patterns, self._strict = root, patterns, strict
+    def __init__(self, document: Document, patterns: Patterns, *, strict: bool) -> None:
+        self._document, self._patterns, self._strict = document, patterns, strict
         self._depth = 0
-        self._anchors: dict[str, Raw] | None = None
         self._known: dict[tuple[int, ...], tuple[Node, list[Shape]]] = {}
 
     def shapes(self, node: Node) -> list[Shape]:
@@ -144,7 +142,7 @@ class Reader:
     def _combined(self, raw: Mapping[str, Any], shapes: list[Shape]) -> list[Shape]:
         """`shapes` narrowed by references and combinations."""
         if "$ref" in raw:
-            shapes = self._both(shapes, self._read(self.resolve(raw["$ref"])))
+            shapes = self._both(shapes, self._read(self._document.resolve(raw["$ref"])))
         for branch in schemas_of(raw, "allOf"):
             shapes = self._both(shapes, self._read(branch))
         if "anyOf" in raw:
@@ -200,7 +198,7 @@ class Reader:
 
     def _unlike(self, shapes: list[Shape], raw: Raw) -> list[Shape]:
         """What `shapes` allow and `raw` does not (or a part of it)."""
-        others = [list(map(unseen, self._read(other))) for other in negations(raw, self.resolve)]
+        others = [list(map(unseen, self._read(other))) for other in negations(raw, self._document.resolve)]
         return [left for shape in shapes for left in self._one_unlike(shape, others + self._beyond(shape, raw))]
 
     def _beyond(self, shape: Shape, raw: Raw) -> list[list[Shape]]:
@@ -260,37 +258,8 @@ class Reader:
         for _ in range(MAX_DEPTH):
             if not isinstance(raw, Mapping) or "$ref" not in raw or len((ENFORCED | REFUSED) & raw.keys()) > 1:
                 break
-            raw = self.resolve(raw["$ref"])
+            raw = self._document.resolve(raw["$ref"])
         return raw
-
-    def resolve(self, reference: Any) -> Raw:
-        """The schema that a reference names. Raises `ConstraintError` if it lies outside the document."""
-        if not isinstance(reference, str):
-            malformed("$ref", reference)
-        root = self._root if isinstance(self._root, Mapping) else {}
-        base = (text_of(root, "$id") or text_of(root, "id")).rstrip("#")
-        local = reference[len(base) :] if base and reference.startswith(base) else reference
-        if local in ("", "#"):
-            return self._root
-        if local.startswith("#/"):
-            return self._pointed(reference, local[2:])
-        if self._anchors is None:
-            self._anchors = dict(anchors(self._root))
-        if reference in self._anchors:
-            return self._anchors[reference]
-        raise ConstraintError(f"The schema keyword '$ref' names {reference!r}, which is not in the document.")
-
-    def _pointed(self, reference: str, path: str) -> Raw:
-        found: Any = self._root
-        for part in path.split("/"):
-            part = unquote(part).replace("~1", "/").replace("~0", "~")
-            if isinstance(found, Mapping) and part in found:
-                found = found[part]
-            elif isinstance(found, list) and part.isdecimal() and int(part) < len(found):
-                found = found[int(part)]
-            else:
-                raise ConstraintError(f"The schema keyword '$ref' names {reference!r}, which is not in the document.")
-        return found
 
     def _number(self, raw: Mapping[str, Any], *, integer: bool) -> list[Shape]:
         bounds = Bounds()

@@ -1,0 +1,102 @@
+"""What the references of a schema document name: resources with an `$id` of their own, anchors, places.
+
+A reference means something else in every resource. So the document is read once, and references inside an embedded
+resource are written out in full; after that a reference alone says what it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote, urljoin
+
+from redraft.constraints.json_schema.keywords import malformed, text_of
+from redraft.constraints.json_schema.shapes import Raw
+from redraft.errors import ConstraintError
+
+_MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
+"""Keywords whose members are schemas under names of any kind."""
+_DATA = frozenset({"enum", "const", "default", "examples"})
+"""Keywords that hold no schemas, whatever they look like."""
+_ANCHORS = ("$anchor", "$dynamicAnchor")
+
+
+class Document:
+    """A schema and everything in it that a reference may name."""
+
+    def __init__(self, schema: Raw) -> None:
+        root = schema if isinstance(schema, Mapping) else {}
+        draft = text_of(root, "$schema")
+        plain = not draft and "$id" not in root and isinstance(root.get("id"), str)
+        self._id = "id" if plain or "draft-03" in draft or "draft-04" in draft else "$id"
+        # Up to draft 7 a reference stands alone: its neighbours, an `$id` among them, say nothing.
+        self._alone = plain or any(f"draft-0{number}" in draft for number in (3, 4, 6, 7))
+        own = text_of(root, self._id).partition("#")[0]
+        self._base = self._place(root, "")[0]
+        self._resources: dict[str, Any] = {}
+        self._anchors: dict[tuple[str, str], Any] = {}
+        self.root: Raw = self._read(schema, self._base)
+        self._resources[""] = self._resources[own] = self._resources[self._base] = self.root
+
+    def resolve(self, reference: Any) -> Raw:
+        """The schema that a reference names. Raises `ConstraintError` if it lies outside the document."""
+        if not isinstance(reference, str):
+            malformed("$ref", reference)
+        uri, _, fragment = _joined(self._base, reference).partition("#")
+        if uri in self._resources and (not fragment or fragment.startswith("/")):
+            return _pointed(self._resources[uri], reference, fragment)
+        if (uri, fragment) in self._anchors:
+            return self._anchors[uri, fragment]
+        raise _unknown(reference)
+
+    def _read(self, raw: Any, base: str) -> Any:
+        """A copy of what stands where a schema may, with the references of embedded resources in full."""
+        if isinstance(raw, list):
+            return [self._read(item, base) for item in raw]
+        if not isinstance(raw, Mapping):
+            return raw
+        outer, (base, anchor) = base, self._place(raw, base)
+        found = {key: self._member(key, value, base) for key, value in raw.items()}
+        if base != outer:
+            self._resources[base] = found
+        for name in (anchor, *(raw.get(key) for key in _ANCHORS)):
+            if name and isinstance(name, str):
+                self._anchors.setdefault((base, name), found)
+        return found
+
+    def _place(self, raw: Mapping[str, Any], base: str) -> tuple[str, str]:
+        """The resource that a schema belongs to, by its URI, and the anchor that older drafts write as an id."""
+        own = raw.get(self._id)
+        if not isinstance(own, str) or (self._alone and "$ref" in raw and not own.startswith("#")):
+            return base, ""
+        uri, _, anchor = _joined(base, own).partition("#")
+        return uri, anchor
+
+    def _member(self, key: str, value: Any, base: str) -> Any:
+        if key == "$ref" and isinstance(value, str) and base != self._base:
+            return _joined(base, value)
+        if key in _MAPS and isinstance(value, Mapping):
+            return {name: self._read(schema, base) for name, schema in value.items()}
+        return value if key in _DATA else self._read(value, base)
+
+
+def _joined(base: str, reference: str) -> str:
+    # `urljoin` does not know that a URN may have a fragment.
+    return base + reference if reference.startswith("#") else urljoin(base, reference)
+
+
+def _pointed(found: Any, reference: str, path: str) -> Raw:
+    """What a JSON pointer, empty or beginning with a slash, leads to."""
+    for part in path.split("/")[1:]:
+        part = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(found, Mapping) and part in found:
+            found = found[part]
+        elif isinstance(found, list) and part.isdecimal() and int(part) < len(found):
+            found = found[int(part)]
+        else:
+            raise _unknown(reference)
+    return found
+
+
+def _unknown(reference: str) -> ConstraintError:
+    return ConstraintError(f"The schema keyword '$ref' names {reference!r}, which is not in the document.")

@@ -1,0 +1,93 @@
+"""What a `$ref` names, in documents with resources of their own: the same as the package `referencing` finds."""
+
+import random
+from typing import Any
+
+import pytest
+from jsonschema.exceptions import _WrappedReferencingError
+from jsonschema.validators import validator_for
+from referencing import Registry
+
+from redraft.constraints.automaton import Budget
+from redraft.constraints.json_schema.patterns import Patterns
+from redraft.constraints.json_schema.reader import Reader
+from redraft.constraints.json_schema.references import Document
+from redraft.errors import ConstraintError
+
+DRAFT_4, DRAFT_7 = "http://json-schema.org/draft-04/schema#", "http://json-schema.org/draft-07/schema#"
+DRAFT_2020 = "https://json-schema.org/draft/2020-12/schema"
+IDS = ("m.json", "n.json", "http://other/x.json", "sub/y.json", "/z.json")
+
+
+def allowed(schema: Any, values: range) -> list[bool] | str:
+    """Which of some integers obey a schema."""
+    try:
+        document = Document(schema)
+        reader = Reader(document, Patterns(Budget(), strict=True), strict=True)
+        return [reader.fits(value, (document.root,)) for value in values]
+    except ConstraintError:
+        return "error"
+
+
+def judged(schema: Any, values: range) -> list[bool] | str:
+    """The same, as the package says."""
+    validator = validator_for(schema)(schema, registry=Registry())
+    try:
+        return [validator.is_valid(value) for value in values]
+    except (_WrappedReferencingError, RecursionError):
+        return "error"
+
+
+EMBEDDED = {"$id": "inner.json", "$ref": "#/$defs/a", "$defs": {"a": {"const": 2, "$anchor": "here"}}}
+CASES: dict[str, Any] = {
+    "a pointer stays in its resource": {"$ref": "inner.json"},
+    "a pointer from outside": {"$ref": "inner.json#/$defs/a"},
+    "an anchor": {"$ref": "inner.json#here"},
+    "in full": {"$ref": "http://root/inner.json"},
+    "by its place": {"$ref": "#/$defs/inner"},
+    "the other resource's anchor": {"$ref": "#here"},
+    "the document itself": {"anyOf": [{"$ref": "root.json#/$defs/a"}, {"$ref": "http://root/root.json#/$defs/inner"}]},
+    "what only looks like an id": {"anyOf": [{"$ref": "#/$defs/a"}, {"const": {"$id": "inner.json"}}]},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_reference_is_read_where_it_stands(name: str) -> None:
+    schema = {"$schema": DRAFT_2020, "$id": "http://root/root.json",
+              "$defs": {"a": {"const": 1}, "inner": EMBEDDED}} | CASES[name]  # fmt: skip
+    assert allowed(schema, range(4)) == judged(schema, range(4))
+
+
+@pytest.mark.parametrize("draft", [DRAFT_4, DRAFT_7, DRAFT_2020])
+def test_random_documents_mean_what_the_package_says(draft: str) -> None:
+    resolved = 0
+    for seed in range(600):
+        dice = random.Random(seed)
+        schema = _document(dice, draft)
+        found = allowed(schema, range(12))
+        assert found == judged(schema, range(12)), schema
+        resolved += found != "error"
+    assert resolved > 60
+
+
+def _document(dice: random.Random, draft: str) -> dict[str, Any]:
+    ids, anchors, values = iter(dice.sample(IDS, len(IDS))), iter("pqrstuv"), iter(range(1000))
+    own, defs = "id" if draft == DRAFT_4 else "$id", "$defs" if draft == DRAFT_2020 else "definitions"
+
+    def reference() -> str:
+        path = "/".join(f"{defs}/{dice.choice('ab')}" for _ in range(dice.randrange(1, 3)))
+        fragment = dice.choice(["", "#", f"#{dice.choice('pqr')}", f"#/{path}", f"#/{path}"])
+        return dice.choice(["", "", *IDS, "y.json", "http://root/d/m.json", "../d/n.json"]) + fragment
+
+    def schema(depth: int) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        if depth and dice.random() < 0.4 and (given := next(ids, None)):
+            made[own] = given
+        if dice.random() < 0.3 and (anchor := next(anchors, None)):
+            made |= {"$anchor": anchor} if draft == DRAFT_2020 else {own: made.get(own, f"#{anchor}")}
+        if depth < 3:
+            made[defs] = {name: schema(depth + 1) for name in dice.sample("ab", dice.randrange(1, 3))}
+        return made | ({"enum": [next(values)]} if depth and dice.random() < 0.7 else {"$ref": reference()})
+
+    root = dice.choice([{}, {own: "http://root/d/root.json"}])
+    return {"$schema": draft} | schema(0) | root
