@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from operator import le
 
 import numpy as np
 
@@ -83,6 +84,8 @@ class Nfa:
         self.edges: list[list[tuple[int, int, int]]] = [[], []]
         self.moves: list[list[int]] = [[], []]
         self.counters: dict[int, tuple[int, int]] = {}
+        self.place: dict[int, int] = {}
+        self.used: dict[int, tuple[int, ...]] = {}
 
     def state(self) -> int:
         """A new state."""
@@ -97,6 +100,16 @@ class Nfa:
     def move(self, source: int, target: int) -> None:
         """From `source` to `target` for nothing."""
         self.moves[source].append(target)
+
+    def copies(self, begins: Sequence[int]) -> None:
+        """The states from each of `begins` on, the last up to now, are copies of a part; behind each the rest may be
+        left out. So whatever can be read from a state can be read from its `place` in an earlier copy as well.
+        """
+        first = begins[0]
+        for count, begin in enumerate(begins):
+            for offset in range(len(self.edges) - begins[-1]):
+                self.place[begin + offset] = self.place.get(first + offset, first + offset)
+                self.used[begin + offset] = (count, *self.used.get(begin + offset, ()))
 
 
 Groups = list[tuple[int, int]]
@@ -142,8 +155,26 @@ class _Subsets:
                     if target not in seen:
                         seen.add(target)
                         stack.append(target)
-            known = self._closures[state] = frozenset(s for s in seen if self._nfa.edges[s] or s == 1)
+            known = self._least_used(frozenset(s for s in seen if self._nfa.edges[s] or s == 1))
+            self._closures[state] = known
         return known
+
+    def _least_used(self, subset: frozenset[int]) -> frozenset[int]:
+        """Without states that say nothing: another one stands at the same place, of repetitions less used up."""
+        groups: dict[int, list[tuple[tuple[int, ...], int]]] = {}
+        for state in subset & self._nfa.place.keys():
+            groups.setdefault(self._nfa.place[state], []).append((self._nfa.used[state], state))
+        if len(groups) == len(subset):
+            return subset
+        needless: list[int] = []
+        for group in groups.values():
+            kept: list[tuple[int, ...]] = []
+            for used, state in sorted(group):
+                if any(all(map(le, other, used)) for other in kept):
+                    needless.append(state)
+                else:
+                    kept.append(used)
+        return subset.difference(needless) if needless else subset
 
     def _mask(self, low: int, high: int) -> int:
         known = self._masks.get((low, high))
@@ -173,7 +204,7 @@ class _Subsets:
     def _joint(self, targets: set[int]) -> frozenset[int]:
         if len(targets) == 1:
             return self._closure(targets.pop())
-        return frozenset().union(*map(self._closure, targets))
+        return self._least_used(frozenset().union(*map(self._closure, targets)))
 
 
 def _refined(split: list[tuple[int, tuple[int, ...]]], mask: int, number: int) -> list[tuple[int, tuple[int, ...]]]:

@@ -68,6 +68,8 @@ def _layered(nfa: Nfa, line_feed: bool) -> Nfa:
         found.move(base + 1, 1)
         if line_feed and layer >= 2:
             found.edge(base + 1, 10, 10, 1)
+        found.place |= {base + state: base + place for state, place in nfa.place.items()}
+        found.used |= {base + state: used for state, used in nfa.used.items()}
         for state in range(count):
             for target in nfa.moves[state]:
                 found.move(base + state, base + target)
@@ -195,19 +197,21 @@ class _Writer:
         self._write(parts[-1], start, end)
 
     def _repeat(self, part: Expression, least: int, most: int | None, start: int, end: int) -> None:
-        for _ in range(least):
+        begins: list[int] = []
+        for count in range(least if most is None else most):
+            if count >= least:
+                self._nfa.move(start, end)
+            begins.append(len(self._nfa.edges))
             start = self._after(part, start)
         if most is None:
             loop = self._nfa.state()
             self._nfa.move(start, loop)
-            self._nfa.move(loop, end)
-            back = self._after(part, loop)
-            self._nfa.move(back, loop)
-            return
+            start = self._after(part, loop)
+            self._nfa.move(start, loop)
+            start = loop
+        elif most > least:
+            self._nfa.copies(begins[max(least - 1, 0) :])
         self._nfa.move(start, end)
-        for _ in range(most - least):
-            start = self._after(part, start)
-            self._nfa.move(start, end)
 
     def _after(self, part: Expression, start: int) -> int:
         """The state behind one more `part`."""

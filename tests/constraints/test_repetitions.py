@@ -1,0 +1,54 @@
+"""Counted repetitions whose parts can be told apart in many ways: few states, and the language of Python's `re`."""
+
+import random
+import re
+
+import pytest
+
+from redraft.constraints.automaton import Budget
+from redraft.constraints.regex import parse_regex
+from redraft.constraints.spelling import compile_codes
+
+
+@pytest.mark.parametrize(
+    ("pattern", "states"),
+    [
+        (r"(\w+ ?){1,200}", 401),
+        (r"((a{1,9}b?){1,9}c?){1,9}", 820),
+        (r"(aa|aab|b){0,300}", 901),
+        (r"([A-Za-z]{2,20}(-[A-Za-z]{2,20}){0,3} ?){1,30}", 4433),
+        (r"([+-]?\d{1,10}(\.\d{1,10})?[, ]?){1,100}", 2301),
+    ],
+)
+def test_not_all_ways_to_count_are_kept(pattern: str, states: int) -> None:
+    assert len(compile_codes(parse_regex(pattern), Budget()).table) == states
+    anchored = parse_regex(f"^(?:{pattern}|a)$", anchored=False, budget=Budget())
+    assert len(compile_codes(anchored, Budget()).table) <= 2 * states
+    within = parse_regex(pattern, anchored=False)
+    assert len(compile_codes(within, Budget()).table) < 30
+
+
+def test_random_repetitions_match_what_python_matches() -> None:
+    for seed in range(300):
+        dice = random.Random(seed)
+        pattern = _pattern(dice, dice.randrange(1, 4))
+        dfa, known = compile_codes(parse_regex(pattern), Budget()), re.compile(pattern)
+        for _ in range(60):
+            text = "".join(dice.choices("aab", k=dice.randrange(9)))
+            assert dfa.matches(map(ord, text)) == (known.fullmatch(text) is not None), (pattern, text)
+
+
+def _pattern(dice: random.Random, depth: int) -> str:
+    if depth == 0:
+        return dice.choice(["a", "b", "[ab]", "ab"])
+    inner = _pattern(dice, depth - 1)
+    least = dice.randrange(4)
+    match dice.randrange(5):
+        case 0:
+            return inner + _pattern(dice, depth - 1)
+        case 1:
+            return f"({inner}|{_pattern(dice, depth - 1)})"
+        case 2:
+            return f"({inner}){dice.choice('*+?')}"
+        case _:
+            return f"({inner}){{{least},{least + dice.randrange(1, 5)}}}"
