@@ -1,7 +1,7 @@
 """Experts that stay in INT4 where a model answers on a CPU: 15 GB of the 26B model's weights instead of 50.
 
 They are read from a checkpoint that `redraft quantize --format int4` wrote, or rounded while a full one is read; the
-rest of the model is in the working dtype. Products are those of the unpacked numbers (`kernels.experts`).
+rest of the model is in the working dtype. Products are those of the unpacked numbers, in fp32 (`kernels.experts`).
 """
 
 from __future__ import annotations

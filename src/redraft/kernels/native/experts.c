@@ -39,33 +39,34 @@ typedef struct {
     char *scratch;  /* of every thread: rows [TASK_ROWS, width], hidden rows [TASK_ROWS, inner], unpacked columns */
 } space;
 
-/* panel [depth, COLUMNS] = the numbers behind codes, from `column` on. */
-INLINE void unpack(void *panel, const matrix *m, integer expert, integer column, const int bf16) {
+/* panel [depth, COLUMNS] = the numbers behind codes, from `column` on, in fp32. */
+static void unpack(float *panel, const matrix *m, integer expert, integer column) {
     const integer block = expert * (m->columns / PANEL) + column / PANEL, first = column % PANEL;
     const uint8_t *line = (const uint8_t *)m->values + block * m->depth * (PANEL / 2);
     const uint16_t *scale = m->scale + block * (m->depth / m->group) * PANEL;
     for (integer k = 0; k < m->depth; k += m->group, scale += PANEL)
         for (integer i = 0; i < COLUMNS; i += LANES) {
-            const vector unit = load(scale, first + i, 1);
             const uint8_t *codes = line + k * (PANEL / 2) + (first + i) % (PANEL / 2);
             const int shift = first + i < PANEL / 2 ? 0 : 4;
+            float unit[LANES];
+            for (int c = 0; c < LANES; c++) unit[c] = get(scale, first + i + c, 1);
             for (integer input = k; input < k + m->group; input++, codes += PANEL / 2)
-                store(panel, input * COLUMNS + i, (nibbles(codes, shift) - 8.0f) * unit, bf16);
+                for (int c = 0; c < LANES; c++)
+                    panel[input * COLUMNS + i + c] = (float)((codes[c] >> shift & 15) - 8) * unit[c];
         }
 }
 
 /* out [count, COLUMNS] = rows [count, depth] times the weights of one expert, from `column` on. */
 INLINE void multiply_rows(float *out, const void *rows, int count, const matrix *m, integer expert, integer column,
                           void *panel, const int bf16) {
-    const int narrow = m->scale ? PACKED(bf16) : bf16;
     const void *weights = panel;
     if (m->scale)
-        unpack(panel, m, expert, column, PACKED(bf16));
+        unpack(panel, m, expert, column);
     else
         weights = at(m->values, expert * m->depth * m->columns + column, bf16);
     for (int row = 0; row < count; row += ROWS)
         product(out + row * COLUMNS, at(rows, row * m->depth, PACKED(bf16)), at_most(count - row, ROWS), weights,
-                m->scale ? COLUMNS : m->columns, m->depth, narrow);
+                m->scale ? COLUMNS : m->columns, m->depth, bf16);
 }
 
 /* hidden [count, inner] = gelu(gate rows) * up rows of one expert. */
@@ -92,12 +93,13 @@ INLINE void show(float *outputs, const integer *places, const void *hidden, int 
     }
 }
 
-INLINE void run(const layer *l, const space *s, task one, char *rows, const int bf16) {
+/* x is bf16 or fp32; products are in bf16 or fp32. */
+INLINE void run(const layer *l, const space *s, task one, char *rows, const int x_bf16, const int bf16) {
     const integer *places = s->order + one.start;
     char *hidden = rows + TASK_ROWS * l->width * 4, *panel = hidden + TASK_ROWS * l->inner * 4;
     for (integer r = 0; r < one.count; r++)
         for (integer i = 0; i < l->width; i++)
-            put(rows, r * l->width + i, get(l->x, places[r] / l->top_k * l->width + i, bf16), PACKED(bf16));
+            put(rows, r * l->width + i, get(l->x, places[r] / l->top_k * l->width + i, x_bf16), PACKED(bf16));
     hide(hidden, rows, (int)one.count, l, one.expert, panel, bf16);
     show(s->outputs, places, hidden, (int)one.count, l, one.expert, panel, bf16);
 }
@@ -126,7 +128,13 @@ INLINE void compute(void *out, const layer *l, const space *s, integer tasks, in
 #pragma omp parallel num_threads(threads)
     {
 #pragma omp for schedule(dynamic, 1)
-        for (integer i = 0; i < tasks; i++) run(l, s, s->tasks[i], s->scratch + omp_get_thread_num() * scratch, bf16);
+        for (integer i = 0; i < tasks; i++) {
+            char *own = s->scratch + omp_get_thread_num() * scratch;
+            if (l->gate_up.scale)
+                run(l, s, s->tasks[i], own, bf16, 0); /* unpacked into fp32, in which products are no slower */
+            else
+                run(l, s, s->tasks[i], own, bf16, bf16);
+        }
 #pragma omp for
         for (integer t = 0; t < l->tokens; t++)
             for (integer i = 0; i < width; i++) {

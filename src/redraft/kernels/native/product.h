@@ -25,8 +25,6 @@
 typedef float vector __attribute__((vector_size(4 * LANES)));
 typedef uint32_t words __attribute__((vector_size(4 * LANES)));
 typedef uint16_t halves __attribute__((vector_size(2 * LANES)));
-typedef int32_t integers __attribute__((vector_size(4 * LANES)));
-typedef uint8_t bytes __attribute__((vector_size(LANES)));
 
 INLINE vector load(const void *weights, integer i, const int bf16) {
     if (bf16) {
@@ -37,23 +35,6 @@ INLINE vector load(const void *weights, integer i, const int bf16) {
     vector wide;
     memcpy(&wide, at(weights, i, 0), sizeof wide);
     return wide;
-}
-
-/* Rounded as `put` does. */
-INLINE void store(void *numbers, integer i, vector value, const int bf16) {
-    if (bf16) {
-        words bits = (words)value;
-        halves narrow = __builtin_convertvector((bits + 0x7fff + (bits >> 16 & 1)) >> 16, halves);
-        memcpy(at(numbers, i, 1), &narrow, sizeof narrow);
-    } else
-        memcpy(at(numbers, i, 0), &value, sizeof value);
-}
-
-/* The four bits behind the lowest `shift` of so many bytes, 0 to 15. */
-INLINE vector nibbles(const uint8_t *codes, int shift) {
-    bytes packed;
-    memcpy(&packed, codes, sizeof packed);
-    return __builtin_convertvector((__builtin_convertvector(packed, integers) >> shift) & 15, vector);
 }
 
 /* What rows are kept as for a product: bf16 where it is multiplied as such, fp32 elsewhere. */
