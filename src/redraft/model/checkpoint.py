@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import safe_open
@@ -33,6 +34,7 @@ class Checkpoint:
     def __init__(self, folder: Path) -> None:
         self.folder, self.config = folder, read_config(folder)
         self._stored = read_headers(folder)
+        self._open: tuple[Path, Any] | None = None
         with torch.device("meta"):
             state = Transformer(self.config).state_dict()
         self.shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
@@ -96,8 +98,11 @@ class Checkpoint:
         return tensors[0] if layout is None else layout.read(*tensors)
 
     def _tensor(self, name: str) -> torch.Tensor:
-        with safe_open(self._stored[name].shard, "pt") as file:
-            return file.get_tensor(name)
+        """A tensor of the shard that was opened last, or of the next one: opening one reads all its names."""
+        shard = self._stored[name].shard
+        if self._open is None or self._open[0] != shard:
+            self._open = shard, safe_open(shard, "pt")
+        return self._open[1].get_tensor(name)
 
     def _shard(self, name: str) -> str:
         return str(self._stored[self._tensors_of(self._matrices(name)[0][0])[0]].shard)
