@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -247,6 +248,8 @@ def test_unequal_twins_and_half_adapters_are_refused(config, tmp_path: Path) -> 
     ({"peft_type": "IA3"}, "kind 'IA3'"),
     ({"use_dora": True}, "uses use_dora"),
     ({"r": 0}, "numbers above 0"),
+    ({"lora_alpha": math.inf}, "numbers above 0"),
+    ({"target_parameters": 3, "r": 8}, "its r is 8"),
     ({"r": 8}, r"layers\.0\.\S+ in \S+ have rank \d; its r is 8"),
     ({"init_lora_weights": "pissa_niter_4"}, "begun with 'pissa_niter_4', which changes the weights under it"),
     ({"init_lora_weights": "olora"}, "begun with 'olora'"),
@@ -260,7 +263,7 @@ def test_other_kinds_of_adapters_are_named(config, tmp_path: Path, change: dict,
     with pytest.raises(CheckpointError, match=r"has no adapter_config\.json"):
         load_adapter(tmp_path / "nothing")
     (tmp_path / "adapter_model.safetensors").unlink()
-    plain = {"peft_type": "LORA", "use_dora": False, "r": 2, "init_lora_weights": True}
+    plain = {"peft_type": "LORA", "use_dora": False, "r": 2, "lora_alpha": 4, "init_lora_weights": True}
     file.write_text(json.dumps(json.loads(file.read_text()) | plain))
     with pytest.raises(CheckpointError, match=r"has no adapter_model\.safetensors"):
         load_adapter(tmp_path)

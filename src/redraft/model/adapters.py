@@ -223,7 +223,8 @@ def _check_kind(config: Mapping[str, Any], folder: Path) -> None:
             f"The adapter in {folder} was begun with {config['init_lora_weights']!r}, which changes the weights under "
             "it; convert it to plain LoRA with PEFT."
         )
-    if not all(isinstance(config.get(name), int | float) and config[name] > 0 for name in ("r", "lora_alpha")):
+    numbers = config.get("r"), config.get("lora_alpha")
+    if not all(isinstance(number, int | float) and 0 < number < math.inf for number in numbers):
         raise CheckpointError(f"{folder / CONFIG} must hold numbers above 0 for r and lora_alpha.")
 
 
@@ -297,7 +298,8 @@ def _twin(key: str) -> str:
 
 def _wrapped_experts(config: Mapping[str, Any]) -> dict[str, str]:
     """`_EXPERTS`; in an adapter of only one of the two parameters that one's wrapper is the only one."""
-    targets = config.get("target_parameters") or []
+    given = config.get("target_parameters") or []
+    targets = [str(target) for target in (given if isinstance(given, list) else [given])]
     chosen = [name for name in _EXPERTS if any(target.endswith(name.rsplit(".", 1)[1]) for target in targets)]
     return _EXPERTS if len(chosen) != 1 else {chosen[0]: "experts"}
 
