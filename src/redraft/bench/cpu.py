@@ -24,6 +24,7 @@ from redraft.bench.floor import gemm_flops_per_second, run_flops
 from redraft.errors import PromptError, SettingError
 from redraft.kernels import native
 from redraft.llm import LLM
+from redraft.model.int4_experts import Int4Experts
 
 STEPS, REPETITIONS = 16, 5
 _NEVER_STABLE = 1_000_000
@@ -68,6 +69,7 @@ class CpuResult:
     canvas_length: int
     steps: int
     dtype: str
+    quantization: str | None
     floor_seconds: float
     gemm_flops_per_second: float
 
@@ -103,7 +105,7 @@ class CpuResult:
             "canvas_length": self.canvas_length,
             "steps": self.steps,
             "dtype": self.dtype,
-            "quantization": None,
+            "quantization": self.quantization,
             "device": processor(),
             "threads": torch.get_num_threads(),
             "memory_gb": _peak_memory_gb(),
@@ -141,6 +143,7 @@ def measure(
         canvas_length=length,
         steps=steps,
         dtype=str(llm.model.dtype).removeprefix("torch."),
+        quantization="int4" if any(isinstance(part, Int4Experts) for part in llm.model.modules()) else None,
         floor_seconds=run_flops(llm.model.config, prompt=len(ids), steps=steps) / rate,
         gemm_flops_per_second=rate,
     )
