@@ -89,6 +89,14 @@ def test_bench_without_transformers_says_so(cli: Cli, folder: Path, monkeypatch:
     assert alone.json["ratio"] is None
 
 
+def test_bench_of_experts_in_int4_is_redrafts_alone(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    assert cli("quantize", folder, tmp_path / "int4", "--format", "int4", "--group", 32).code == 0
+    arguments = ("bench", "cpu", "--model", tmp_path / "int4", "--steps", 1, "--repetitions", 1)
+    assert "The experts stay in INT4" in cli(*arguments).err
+    (record,) = cli(*arguments, "--alone").json["results"]
+    assert record["quantization"] == "int4"
+
+
 def test_the_floor_counts_every_product(folder: Path) -> None:
     model = redraft.load_model(folder, device="cpu", dtype="float32")
     prompt, length = 40, model.config.canvas_length

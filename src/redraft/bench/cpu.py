@@ -123,9 +123,12 @@ def measure(
     """Measure a plain model on the CPU, in its dtype. Without `compare`, Redraft alone.
 
     Raises `SettingError` for counts below 1, another device, and if Transformers is to be compared with but is not
-    installed.
+    installed, or experts are in INT4.
     """
     _check(llm, steps, repetitions)
+    quantization = "int4" if any(isinstance(part, Int4Experts) for part in llm.model.modules()) else None
+    if compare and quantization:
+        raise SettingError("The experts stay in INT4, which Transformers would unpack; measure Redraft with --alone.")
     ids, length = llm.encode_chat([{"role": "user", "content": QUESTION}]), llm.model.config.canvas_length
     if len(ids) + length > llm.model.config.max_position_embeddings:
         raise PromptError(f"The prompt of {len(ids)} tokens and a canvas of {length} do not fit the model's context.")
@@ -143,7 +146,7 @@ def measure(
         canvas_length=length,
         steps=steps,
         dtype=str(llm.model.dtype).removeprefix("torch."),
-        quantization="int4" if any(isinstance(part, Int4Experts) for part in llm.model.modules()) else None,
+        quantization=quantization,
         floor_seconds=run_flops(llm.model.config, prompt=len(ids), steps=steps) / rate,
         gemm_flops_per_second=rate,
     )
