@@ -1,4 +1,4 @@
-"""Experts that stay in INT4 where a model answers on a CPU: 15 GB of the 26B model's weights instead of 50.
+"""Experts that stay in INT4 where a model answers on a CPU: 17 GB for the 26B model instead of 50.
 
 They are read from a checkpoint that `redraft quantize --format int4` wrote, or rounded while a full one is read; the
 rest of the model is in the working dtype. Products are those of the unpacked numbers, in fp32 (`kernels.experts`).
@@ -66,7 +66,7 @@ class Int4Experts(nn.Module):
         return experts
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> NoReturn:
-        raise SettingError("These experts stay in INT4 and have no weights to read; load the folder by load_model.")
+        raise SettingError("These experts stay in INT4: there are no full weights to save or to compare with.")
 
 
 def int4_layers(checkpoint: Checkpoint, *, asked: bool) -> list[int]:
