@@ -43,17 +43,17 @@ CASES: dict[str, Any] = {
     "a pointer stays in its resource": {"$ref": "inner.json"},
     "a pointer from outside": {"$ref": "inner.json#/$defs/a"},
     "an anchor": {"$ref": "inner.json#here"},
-    "in full": {"$ref": "http://root/inner.json"},
+    "in full": {"$ref": "http://outer/inner.json"},
     "by its place": {"$ref": "#/$defs/inner"},
     "the other resource's anchor": {"$ref": "#here"},
-    "the document itself": {"anyOf": [{"$ref": "root.json#/$defs/a"}, {"$ref": "http://root/root.json#/$defs/inner"}]},
+    "the document itself": {"anyOf": [{"$ref": "root.json#/$defs/a"}, {"$ref": "http://outer/root.json#/$defs/inner"}]},
     "what only looks like an id": {"anyOf": [{"$ref": "#/$defs/a"}, {"const": {"$id": "inner.json"}}]},
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_reference_is_read_where_it_stands(name: str) -> None:
-    schema = {"$schema": DRAFT_2020, "$id": "http://root/root.json",
+    schema = {"$schema": DRAFT_2020, "$id": "http://outer/root.json",
               "$defs": {"a": {"const": 1}, "inner": EMBEDDED}} | CASES[name]  # fmt: skip
     assert allowed(schema, range(4)) == judged(schema, range(4))
 
@@ -77,7 +77,7 @@ def _document(dice: random.Random, draft: str) -> dict[str, Any]:
     def reference() -> str:
         path = "/".join(f"{defs}/{dice.choice('ab')}" for _ in range(dice.randrange(1, 3)))
         fragment = dice.choice(["", "#", f"#{dice.choice('pqr')}", f"#/{path}", f"#/{path}"])
-        return dice.choice(["", "", *IDS, "y.json", "http://root/d/m.json", "../d/n.json"]) + fragment
+        return dice.choice(["", "", *IDS, "y.json", "http://outer/d/m.json", "../d/n.json"]) + fragment
 
     def schema(depth: int) -> dict[str, Any]:
         made: dict[str, Any] = {}
@@ -89,5 +89,5 @@ def _document(dice: random.Random, draft: str) -> dict[str, Any]:
             made[defs] = {name: schema(depth + 1) for name in dice.sample("ab", dice.randrange(1, 3))}
         return made | ({"enum": [next(values)]} if depth and dice.random() < 0.7 else {"$ref": reference()})
 
-    root = dice.choice([{}, {own: "http://root/d/root.json"}])
+    root = dice.choice([{}, {own: "http://outer/d/root.json"}])
     return {"$schema": draft} | schema(0) | root

@@ -35,6 +35,7 @@ from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
 
 CONTEXT = 1024
+CHAT = {"model": "random", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16, "seed": 1}
 
 
 def write_model(where: Path, **shape: Any) -> Path:

@@ -18,8 +18,7 @@ from typing import Any
 import httpx
 import psutil
 import pytest
-from pydantic import ValidationError
-from serving import ScriptedEngine, ServerProcess, scripted_server, server_process
+from serving import CHAT, ScriptedEngine, ServerProcess, scripted_server, server_process
 
 from redraft.cli.main import main
 from redraft.constraints.answer import AutomatonConstraint
@@ -30,14 +29,6 @@ from redraft.errors import EngineError, QueueFullError
 from redraft.llm import LLM
 from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
-from redraft.serve.shapes.chat import ChatRequest
-from redraft.serve.shapes.common import MOST_FIELDS, Shape
-from redraft.serve.shapes.completions import CompletionRequest
-from redraft.serve.shapes.messages import MessagesRequest
-from redraft.serve.shapes.two_sided import DecisionRequest
-from redraft.text.tokenizer import Tokenizer
-
-CHAT = {"model": "random", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16, "seed": 1}
 
 
 @pytest.fixture
@@ -318,81 +309,6 @@ def test_timeouts_cut_an_answer_or_end_it(http: httpx.Client) -> None:
     assert nothing.status_code == 408
 
 
-# ---- Keys. ----
-
-
-@pytest.fixture(scope="module")
-def guarded(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    keys = tmp_path_factory.mktemp("keys") / "keys"
-    keys.write_text("# ours\nfile-key   # Ann\n")
-    options = ("--api-keys", str(keys), "--cors", "https://app.example", "--log-prompts", "--name", "random")
-    with server_process(folder, *options, environment={"REDRAFT_API_KEYS": "env-key, other"}) as running:
-        yield running
-
-
-def test_a_wrong_key_is_a_401(guarded: ServerProcess) -> None:
-    for headers in (
-        {},
-        {"authorization": "Bearer nope"},
-        {"authorization": "Basic file-key"},
-        {"x-api-key": "file-key "[:-2]},
-    ):
-        answer = httpx.post(f"{guarded.url}/v1/chat/completions", json=CHAT, headers=headers)
-        assert answer.status_code == 401
-        assert answer.json()["error"] == {
-            "message": "The API key is missing or wrong.", "type": "authentication_error", "param": None,
-            "code": "invalid_api_key",
-        }  # fmt: skip
-    assert httpx.get(f"{guarded.url}/metrics").status_code == 401
-    assert httpx.post(f"{guarded.url}/v1/messages", json=CHAT).json()["type"] == "error"
-
-
-def test_right_keys_and_the_paths_that_need_none(guarded: ServerProcess) -> None:
-    for headers in ({"authorization": "Bearer file-key"}, {"authorization": "bearer env-key"}, {"x-api-key": "other"}):
-        assert httpx.get(f"{guarded.url}/v1/models", headers=headers).status_code == 200
-    for path in ("/", "/health", "/ready", "/openapi.json"):
-        assert httpx.get(guarded.url + path).status_code == 200
-
-
-def test_cors_for_a_named_origin(guarded: ServerProcess) -> None:
-    asked = {"origin": "https://app.example", "access-control-request-method": "POST"}
-    assert (
-        httpx.options(f"{guarded.url}/v1/models", headers=asked).headers["access-control-allow-origin"]
-        == asked["origin"]
-    )
-    wrong = httpx.get(f"{guarded.url}/v1/models", headers={"origin": asked["origin"]})
-    assert wrong.status_code == 401
-    assert wrong.headers["access-control-allow-origin"] == asked["origin"], "the page there may read why"
-    other = {"origin": "https://evil.example", "access-control-request-method": "POST"}
-    assert "access-control-allow-origin" not in httpx.options(f"{guarded.url}/v1/models", headers=other).headers
-
-
-def test_log_lines(server: ServerProcess, guarded: ServerProcess) -> None:
-    secret = "Xylophone secrets"
-    body = CHAT | {"messages": [{"role": "user", "content": secret}], "user": "ann"}
-    httpx.post(f"{server.url}/v1/chat/completions", json=body, headers={"x-request-id": "log-me"})
-    allowed = {"authorization": "Bearer file-key", "x-request-id": "log-me-too"}
-    httpx.post(f"{guarded.url}/v1/chat/completions", json=body, headers=allowed)
-    line = _line(server, "log-me")
-    _line(guarded, "log-me-too")
-    assert line["path"] == "/v1/chat/completions"
-    assert line["user"] == "ann"
-    assert line["tokens"] > 0
-    assert "Xylophone" not in "".join(server.lines)
-    assert secret in "".join(guarded.lines)
-    assert "file-key" not in "".join(guarded.lines)
-
-
-def _line(server: ServerProcess, request_id: str) -> dict[str, Any]:
-    """The log line of a request; it may be written a moment after the answer is read."""
-    for _ in range(1500):
-        for line in server.lines:
-            if line.startswith("{") and json.loads(line).get("id") == request_id:
-                return json.loads(line)
-        time.sleep(0.02)
-    raise AssertionError("no log line")
-
-
 # ---- A full queue and a broken engine. ----
 
 
@@ -423,68 +339,6 @@ def test_a_full_queue_is_a_429_with_a_time_to_come_back(llm: LLM) -> None:
             assert answer.status_code == 429
             assert answer.headers["retry-after"] == "3"
             assert answer.json()["error"]["code"] == "queue_full"
-
-
-# ---- Large bodies. ----
-
-
-@pytest.mark.parametrize(
-    ("path", "asked"),
-    [
-        ("/v1/chat/completions", {"messages": CHAT["messages"]}),
-        ("/v1/messages", {"messages": CHAT["messages"], "max_tokens": 16}),
-        ("/v1/messages/count_tokens", {"messages": CHAT["messages"]}),
-        ("/v1/completions", {"prompt": "Hello!"}),
-        ("/v1/completions", {"prompt": "Hello", "suffix": "!", "max_tokens": 4}),
-        ("/v1/fill", {"prefix": "Hello", "suffix": "!", "max_tokens": 4}),
-        ("/v1/edits", {"text": "Hello!", "span": [0, 5], "max_tokens": 4}),
-        ("/v1/decisions", {"question": "Is it?", "choices": ["yes", "no"]}),
-        ("/tokenize", {"text": "Hello!"}),
-    ],
-)
-def test_no_text_is_read_on_the_event_loop(
-    llm: LLM, monkeypatch: pytest.MonkeyPatch, path: str, asked: dict[str, Any]
-) -> None:
-    places: list[bool] = []
-    encode = Tokenizer.encode
-
-    def encode_somewhere(self: Tokenizer, text: str, **options: Any) -> list[int]:
-        places.append(asyncio._get_running_loop() is not None)
-        return encode(self, text, **options)
-
-    monkeypatch.setattr(Tokenizer, "encode", encode_somewhere)
-    with scripted_server(llm, ScriptedEngine(llm, lambda request: [])) as url:
-        body = asked if path == "/tokenize" else asked | {"model": "other"}
-        assert httpx.post(f"{url}{path}", json=body, timeout=60).status_code == 200
-    assert places
-    assert not any(places)
-
-
-@pytest.mark.parametrize(
-    ("shape", "body"),
-    [
-        (ChatRequest, {"messages": [1] * 20_000}),
-        (ChatRequest, {"messages": [{"role": "user", "content": [{"type": "text", "text": 1}] * 20_000}]}),
-        (ChatRequest, {"messages": CHAT["messages"]} | {f"field{i}": 1 for i in range(20_000)}),
-        (ChatRequest, {"messages": [CHAT["messages"][0] | {f"field{i}": 1 for i in range(20_000)}]}),
-        (ChatRequest, {"messages": CHAT["messages"], "pins": {f"{i}x": 1 for i in range(20_000)}}),
-        (ChatRequest, {"messages": CHAT["messages"], "logit_bias": {f"{i}": "x" for i in range(20_000)}}),
-        (CompletionRequest, {"prompt": ["a", 1] * 10_000}),
-        (MessagesRequest, {"max_tokens": 1, "messages": [1] * 20_000}),
-        (DecisionRequest, {"question": "?", "choices": {f"{i}": 1 for i in range(20_000)}}),
-    ],
-)
-def test_thousands_of_mistakes_in_a_body_are_not_all_told(shape: type[Shape], body: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError) as refused:
-        shape.model_validate(body | {"model": "other"})
-    assert refused.value.error_count() <= MOST_FIELDS
-
-
-def test_no_shape_has_as_many_fields_as_are_looked_at() -> None:
-    shapes = [Shape]
-    for shape in shapes:
-        shapes += shape.__subclasses__()
-    assert max(len(shape.model_fields) for shape in shapes) < MOST_FIELDS
 
 
 def test_as_many_as_may_be_open_and_not_one_more(llm: LLM) -> None:

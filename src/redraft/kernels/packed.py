@@ -53,7 +53,22 @@ class PackedFp8:
 
 
 @dataclass(frozen=True, slots=True)
-class PackedInt4:
+class _Int4:
+    """What all layouts of INT4 have in common: codes, their scales, and the inputs that share one."""
+
+    codes: Tensor
+    scale: Tensor
+    group: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.codes.nbytes + self.scale.nbytes
+
+    def __getitem__(self, expert: int) -> Self:
+        return type(self)(self.codes[expert], self.scale[expert], self.group)
+
+
+class PackedInt4(_Int4):
     """A weight in INT4, tile by tile in the order in which a kernel streams it.
 
     codes   uint8 [...,K/64,N,32]   byte j of block b holds input 64b + j low and input 64b + 32 + j high
@@ -63,22 +78,13 @@ class PackedInt4:
     A code has the sign in bit 3; below it a value v >= 0 is v itself and a value v < 0 is -v - 1.
     """
 
-    codes: Tensor
-    scale: Tensor
-    group: int
+    __slots__ = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
         """[...,N,K]"""
         *lead, blocks, count, _ = self.codes.shape
         return (*lead, count, 64 * blocks)
-
-    @property
-    def nbytes(self) -> int:
-        return self.codes.nbytes + self.scale.nbytes
-
-    def __getitem__(self, expert: int) -> Self:
-        return type(self)(self.codes[expert], self.scale[expert], self.group)
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         """The weight [...,N,K]; products in fp32, rounded once."""
@@ -96,8 +102,7 @@ PANEL = 32
 """Outputs whose codes lie together in `PanelInt4`."""
 
 
-@dataclass(frozen=True, slots=True)
-class PanelInt4:
+class PanelInt4(_Int4):
     """Experts' weights in INT4, panels of 32 outputs with the inputs outermost, as the product on a CPU takes them.
 
     codes   uint8 [...,N/32,K,16]       byte j of a line holds output j of the panel low and 16 + j high, as value + 8
@@ -105,22 +110,13 @@ class PanelInt4:
     group   inputs that share a scale
     """
 
-    codes: Tensor
-    scale: Tensor
-    group: int
+    __slots__ = ()
 
     @property
     def shape(self) -> tuple[int, ...]:
         """[...,N,K]"""
         *lead, panels, inputs, _ = self.codes.shape
         return (*lead, PANEL * panels, inputs)
-
-    @property
-    def nbytes(self) -> int:
-        return self.codes.nbytes + self.scale.nbytes
-
-    def __getitem__(self, expert: int) -> Self:
-        return type(self)(self.codes[expert], self.scale[expert], self.group)
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         """The weight [...,N,K]; products in fp32, rounded once."""

@@ -18,12 +18,10 @@ from redraft.errors import SettingError
 from redraft.kernels.cpu import input_major
 from redraft.kernels.packed import PANEL, PanelInt4
 from redraft.model.checkpoint import Checkpoint
-from redraft.model.layouts import Weight, chunks, join
+from redraft.model.layouts import Weight, by_parts
 from redraft.model.moe import Experts
 from redraft.quant.int4 import Int4Weight, quantize_int4
 from redraft.quant.prepare import in_panels
-
-EXPERTS_AT_A_TIME = 16
 
 
 class Int4Experts(nn.Module):
@@ -98,8 +96,10 @@ def _names(layer: int) -> tuple[str, str]:
 def _in_int4(weight: Weight) -> Int4Weight:
     if isinstance(weight, Int4Weight):
         return weight
-    parts = chunks(weight, EXPERTS_AT_A_TIME)
-    plain = (part if isinstance(part, Tensor) else part.dequantize(torch.float32) for part in parts)
-    rounded = join([quantize_int4(part) for part in plain], torch.cat)
+    rounded = by_parts(weight, lambda part: quantize_int4(_plain(part)))
     assert isinstance(rounded, Int4Weight)
     return rounded
+
+
+def _plain(weight: Weight) -> Tensor:
+    return weight if isinstance(weight, Tensor) else weight.dequantize(torch.float32)

@@ -29,6 +29,8 @@ from redraft.quant.nvfp4 import GROUP, Nvfp4Weight
 Weight = Tensor | Fp8Weight | Int4Weight | Nvfp4Weight
 """A matrix [...,N,K] in full or in one of the number formats of `redraft.quant`."""
 
+EXPERTS_AT_A_TIME = 16
+
 PLAIN_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 IGNORED = (".weight_shape", ".input_scale", ".input_global_scale", ".k_scale", ".v_scale", ".output_scale")
 """Companions that say nothing needed here: activations are quantized by their own values, the cache is not."""
@@ -114,7 +116,12 @@ def join(weights: Sequence[Weight], how: Callable[..., Tensor]) -> Weight:
     return dataclasses.replace(first, **joined)
 
 
-def chunks(weight: Weight, size: int) -> Iterator[Weight]:
+def by_parts(weight: Weight, change: Callable[[Weight], Weight]) -> Weight:
+    """Experts [E,...] changed some at a time, so that what `change` needs is there for these alone."""
+    return join([change(part) for part in chunks(weight)], torch.cat)
+
+
+def chunks(weight: Weight, size: int = EXPERTS_AT_A_TIME) -> Iterator[Weight]:
     """Experts [E,...] of any format, `size` at a time."""
     for first in range(0, weight.shape[0], size):
         part = slice(first, first + size)

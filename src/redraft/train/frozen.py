@@ -19,7 +19,6 @@ from redraft.quant.int4 import Int4Weight
 from redraft.quant.nvfp4 import Nvfp4Weight
 
 Quantized = Fp8Weight | Int4Weight | Nvfp4Weight
-EXPERTS_AT_A_TIME = 16
 
 
 class Frozen(nn.Module):
@@ -44,7 +43,7 @@ class Frozen(nn.Module):
         weight = self.stored()
         if len(self.shape) == 2:
             return weight.dequantize(dtype)
-        parts = [part.dequantize(dtype) for part in chunks(weight, EXPERTS_AT_A_TIME)]  # type: ignore[union-attr]
+        parts = [part.dequantize(dtype) for part in chunks(weight)]  # type: ignore[union-attr]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 

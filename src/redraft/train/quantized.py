@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from redraft.model import Transformer
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
-from redraft.model.layouts import Weight, chunks, join
+from redraft.model.layouts import Weight, by_parts
 from redraft.model.moe import Experts
 from redraft.model.quantize import format_of
 from redraft.model.transformer import Layer
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import quantize_int4
 from redraft.train.experts import FrozenExperts
-from redraft.train.frozen import EXPERTS_AT_A_TIME, Frozen, FrozenLinear
+from redraft.train.frozen import Frozen, FrozenLinear
 
 
 def load_quantized(model: str | Path, format: str, *, device: torch.device, dtype: torch.dtype) -> Transformer:
@@ -51,7 +51,7 @@ def _in_format(weight: Weight, kept_as: str | None, device: torch.device) -> Wei
     quantize = quantize_fp8 if kept_as == "fp8" else quantize_int4
     if weight.ndim == 2:
         return quantize(weight)
-    return join([quantize(part) for part in chunks(weight, EXPERTS_AT_A_TIME) if isinstance(part, Tensor)], torch.cat)
+    return by_parts(weight, quantize)  # type: ignore[arg-type]
 
 
 def place(model: Transformer, name: str, weight: Weight, dtype: torch.dtype) -> None:

@@ -30,7 +30,7 @@ from redraft.quant.prepare import prepare
 Source = Callable[[str], Weight]
 """One of the model's weights by our name (`Transformer.state_dict`), on any device, in any format."""
 
-EXPERTS_AT_A_TIME, NUMBERS_AT_A_TIME = 16, 1 << 25
+NUMBERS_AT_A_TIME = 1 << 25
 
 
 def pack(
@@ -204,7 +204,7 @@ class _Packer:
             self._note(weight)
         if self.asked == "int4" and isinstance(weight, Fp8Weight):
             raise SettingError("quantization is 'int4'; the stored experts are fp8 already, load them without it.")
-        parts = [self._quantized(part) for part in chunks(weight, EXPERTS_AT_A_TIME)]
+        parts = [self._quantized(part) for part in chunks(weight)]
         return _joined([prepare(part) for part in parts])
 
     def _quantized(self, part: Weight) -> Fp8Weight | Int4Weight:

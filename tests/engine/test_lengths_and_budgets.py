@@ -1,0 +1,71 @@
+"""Canvases as long as what is left, steps as many as there is time, and settings that only the engine reads."""
+
+import dataclasses
+
+import pytest
+from asking import SETTINGS, Make, ask, end_of, run
+
+from redraft.config import GenerationSettings
+from redraft.diffusion.records import DenoiseStep
+from redraft.engine.request import Finished
+from redraft.errors import SettingError
+
+
+class TestShortAnswers:
+    @pytest.mark.parametrize(("max_tokens", "lengths"), [(16, [32]), (33, [32, 16]), (40, [32, 16]), (50, [32, 32])])
+    def test_a_fitted_canvas_is_as_short_as_what_is_left(self, make: Make, max_tokens: int, lengths: list[int]) -> None:
+        fitted = dataclasses.replace(SETTINGS, max_tokens=max_tokens, canvas_length=32, fit_canvas=True, steps=1)
+        lengths = [16] if max_tokens == 16 else lengths
+        events = run(make(), [ask(1, settings=fitted)])[1]
+        assert [len(event.canvas) for event in events if isinstance(event, DenoiseStep)] == lengths
+        assert len(end_of(events).token_ids) == max_tokens
+        whole = run(make(), [ask(1, settings=dataclasses.replace(fitted, fit_canvas=False))])[1]
+        assert {len(event.canvas) for event in whole if isinstance(event, DenoiseStep)} == {32}
+
+
+class TestLatencyBudget:
+    def answer(self, make: Make, *, budget_ms: float | None, forward: float, steps: int = 40) -> Finished:
+        """Forwards take `forward` seconds by the engine's clock."""
+        now = 0.0
+
+        class Slow:
+            def __init__(self, runner: object) -> None:
+                self.runner = runner
+
+            def __getattr__(self, name: str) -> object:
+                return getattr(self.runner, name)
+
+            def run(self, work: object) -> object:
+                nonlocal now
+                now += forward
+                return self.runner.run(work)  # type: ignore[attr-defined]
+
+        engine = make(clock=lambda: now)
+        engine.runner = Slow(engine.runner)  # type: ignore[assignment]
+        settings = dataclasses.replace(SETTINGS, steps=steps, latency_budget_ms=budget_ms)
+        run(engine, [ask(9, settings=dataclasses.replace(SETTINGS, steps=1))])  # a first measurement
+        return end_of(run(engine, [ask(1, settings=settings)])[1])
+
+    def test_the_step_caps_fill_the_budget(self, make: Make) -> None:
+        end = self.answer(make, budget_ms=3000, forward=0.1)
+        assert end.stats.steps == end.stats.step_budgets == (10, 10, 10)
+        assert end.stats.seconds == pytest.approx(3.0)
+
+    def test_more_time_than_steps_changes_nothing(self, make: Make) -> None:
+        end = self.answer(make, budget_ms=60_000, forward=0.1, steps=4)
+        assert end.stats.steps == end.stats.step_budgets == (4, 4, 4)
+
+    def test_too_little_time_takes_a_step_per_canvas(self, make: Make) -> None:
+        assert self.answer(make, budget_ms=1, forward=0.1).stats.step_budgets == (1, 1, 1)
+
+    def test_without_a_budget_the_caps_are_the_setting(self, make: Make) -> None:
+        assert self.answer(make, budget_ms=None, forward=0.1, steps=3).stats.step_budgets == (3, 3, 3)
+
+
+def test_settings_that_only_the_engine_reads_are_checked() -> None:
+    for wrong, sentence in (
+        ({"latency_budget_ms": 0}, "latency_budget_ms is 0; it must be above 0"),
+        ({"logprobs": 21}, "logprobs is 21; it must be between 0 and 20"),
+    ):
+        with pytest.raises(SettingError, match=sentence):
+            GenerationSettings(**wrong)

@@ -1,0 +1,83 @@
+"""Who may come in with a key, which origins may ask, and what the log keeps to itself."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from serving import CHAT, ServerProcess, server_process
+
+
+@pytest.fixture(scope="module")
+def guarded(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    keys = tmp_path_factory.mktemp("keys") / "keys"
+    keys.write_text("# ours\nfile-key   # Ann\n")
+    options = ("--api-keys", str(keys), "--cors", "https://app.example", "--log-prompts", "--name", "random")
+    with server_process(folder, *options, environment={"REDRAFT_API_KEYS": "env-key, other"}) as running:
+        yield running
+
+
+def test_a_wrong_key_is_a_401(guarded: ServerProcess) -> None:
+    for headers in (
+        {},
+        {"authorization": "Bearer nope"},
+        {"authorization": "Basic file-key"},
+        {"x-api-key": "file-key "[:-2]},
+    ):
+        answer = httpx.post(f"{guarded.url}/v1/chat/completions", json=CHAT, headers=headers)
+        assert answer.status_code == 401
+        assert answer.json()["error"] == {
+            "message": "The API key is missing or wrong.", "type": "authentication_error", "param": None,
+            "code": "invalid_api_key",
+        }  # fmt: skip
+    assert httpx.get(f"{guarded.url}/metrics").status_code == 401
+    assert httpx.post(f"{guarded.url}/v1/messages", json=CHAT).json()["type"] == "error"
+
+
+def test_right_keys_and_the_paths_that_need_none(guarded: ServerProcess) -> None:
+    for headers in ({"authorization": "Bearer file-key"}, {"authorization": "bearer env-key"}, {"x-api-key": "other"}):
+        assert httpx.get(f"{guarded.url}/v1/models", headers=headers).status_code == 200
+    for path in ("/", "/health", "/ready", "/openapi.json"):
+        assert httpx.get(guarded.url + path).status_code == 200
+
+
+def test_cors_for_a_named_origin(guarded: ServerProcess) -> None:
+    asked = {"origin": "https://app.example", "access-control-request-method": "POST"}
+    assert (
+        httpx.options(f"{guarded.url}/v1/models", headers=asked).headers["access-control-allow-origin"]
+        == asked["origin"]
+    )
+    wrong = httpx.get(f"{guarded.url}/v1/models", headers={"origin": asked["origin"]})
+    assert wrong.status_code == 401
+    assert wrong.headers["access-control-allow-origin"] == asked["origin"], "the page there may read why"
+    other = {"origin": "https://evil.example", "access-control-request-method": "POST"}
+    assert "access-control-allow-origin" not in httpx.options(f"{guarded.url}/v1/models", headers=other).headers
+
+
+def test_log_lines(server: ServerProcess, guarded: ServerProcess) -> None:
+    secret = "Xylophone secrets"
+    body = CHAT | {"messages": [{"role": "user", "content": secret}], "user": "ann"}
+    httpx.post(f"{server.url}/v1/chat/completions", json=body, headers={"x-request-id": "log-me"})
+    allowed = {"authorization": "Bearer file-key", "x-request-id": "log-me-too"}
+    httpx.post(f"{guarded.url}/v1/chat/completions", json=body, headers=allowed)
+    line = _line(server, "log-me")
+    _line(guarded, "log-me-too")
+    assert line["path"] == "/v1/chat/completions"
+    assert line["user"] == "ann"
+    assert line["tokens"] > 0
+    assert "Xylophone" not in "".join(server.lines)
+    assert secret in "".join(guarded.lines)
+    assert "file-key" not in "".join(guarded.lines)
+
+
+def _line(server: ServerProcess, request_id: str) -> dict[str, Any]:
+    """The log line of a request; it may be written a moment after the answer is read."""
+    for _ in range(1500):
+        for line in server.lines:
+            if line.startswith("{") and json.loads(line).get("id") == request_id:
+                return json.loads(line)
+        time.sleep(0.02)
+    raise AssertionError("no log line")
