@@ -28,7 +28,7 @@ LAYERS = [
 ABOVE = {
     "reference": {"config", "diffusion", "model"},
     "train": {"config", "diffusion", "errors", "eval", "kernels", "model", "quant", "text"},
-    "eval": {"config", "deciding", "diffusion", "errors", "llm", "model", "quant", "text"},
+    "eval": {"config", "deciding", "diffusion", "errors", "kernels", "llm", "model", "quant", "text"},
     "bench": {"cache", "config", "constraints", "diffusion", "engine", "errors", "kernels", "llm", "model", "text"},
 }
 """Who may be imported by the parts that stand beside the chain of `LAYERS`; `cli` may import everything."""

@@ -427,21 +427,23 @@ def load(
     device: str = "auto",
     dtype: str = "auto",
     quantization: str | None = None,
+    vocabulary_dtype: str = "auto",
     kv_cache_dtype: str = "auto",
-    head_dtype: str = "auto",
     adapter: str | Path | Mapping[str, str | Path] | None = None,
 ) -> LLM:
     """Load a model: "tiny" (embedded), a folder, or a hub id such as "google/diffusiongemma-26B-A4B-it".
 
-    device          "auto", "cpu", "cuda", "cuda:1" ...      dtype  "auto", "bfloat16", "float32"
-    quantization    None (the weights as they are stored), "fp8", or "int4": int4 experts, the rest in FP8, or on a CPU
-                    in `dtype`
-    kv_cache_dtype  of the engine's keys and values: "auto", the model's own, or "fp8", half of bfloat16's bytes
-    head_dtype      of the products over the vocabulary on a GPU: "auto", the model's own, or "fp8", which is faster
-    adapter         a LoRA folder in PEFT's format, folded into the weights; or several by name, for `llm.with_adapter`
+    device            "auto", "cpu", "cuda", "cuda:1" ...      dtype  "auto", "bfloat16", "float32"
+    quantization      None (the weights as they are stored), "fp8", or "int4": int4 experts, the rest in FP8, or on a
+                      CPU in `dtype`
+    vocabulary_dtype  of the tokens' embeddings, which are the head as well: "model", as the weights are; "fp8", which
+                      is faster on a GPU; or "auto", FP8 where weights on a GPU are quantized
+    kv_cache_dtype    of the engine's keys and values: "auto", the model's own, or "fp8", half of bfloat16's bytes
+    adapter           a LoRA folder in PEFT's format, folded into the weights; or several by name, for
+                      `llm.with_adapter`
     Raises `CheckpointError`, `HubError` or `SettingError` with one sentence each.
     """
-    settings = EngineSettings(kv_cache_dtype=kv_cache_dtype, head_dtype=head_dtype)
+    settings = EngineSettings(kv_cache_dtype=kv_cache_dtype)
     folder = resolve_folder(str(model))
     several = adapter if isinstance(adapter, Mapping) else {}
     for place in several.values():  # what does not fit fails before a long load
@@ -450,7 +452,14 @@ def load(
     defaults, eos_ids = _generation(folder)
     tokenizer = Tokenizer.from_folder(folder, vocab_size=read_config(folder).vocab_size)
     template = ChatTemplate.find(folder)
-    network = load_for_inference(folder, device=device, dtype=dtype, quantization=quantization, adapter=one)
+    network = load_for_inference(
+        folder,
+        device=device,
+        dtype=dtype,
+        quantization=quantization,
+        vocabulary_dtype=vocabulary_dtype,
+        adapter=one,
+    )
     llm = LLM(
         network,
         tokenizer,

@@ -10,6 +10,7 @@ import redraft
 from random_adapter import random_adapter
 from redraft.engine.graph_runner import GraphRunner
 from redraft.model.adapters import save_adapter
+from redraft.model.packed.transformer import PackedTransformer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -22,6 +23,8 @@ QUESTION = "What is the capital of France?"
 def test_answers_do_not_depend_on_company_and_choices_hold(quantization: str | None) -> None:
     llm = redraft.load("tiny", device="cuda", dtype="bfloat16", quantization=quantization)
     assert isinstance(llm.new_engine().runner, GraphRunner)
+    assert isinstance(llm.model, PackedTransformer)
+    assert llm.model.packed.vocabulary.dtype == (torch.float8_e4m3fn if quantization else torch.bfloat16)
     alone = llm.generate(QUESTION, max_tokens=256, steps=12, seed=3)
     together = llm.generate_batch([QUESTION, "Say hello!", QUESTION], max_tokens=256, steps=12, seed=3)
     assert alone.token_ids == together[0].token_ids == together[2].token_ids

@@ -60,20 +60,22 @@ def plain() -> Transformer:
     return randomized(CONFIG)
 
 
-def packed(plain: Transformer, quantization: str | None) -> PackedTransformer:
+def packed(plain: Transformer, quantization: str | None, dtype: torch.dtype | None = None) -> PackedTransformer:
+    """With the vocabulary in `dtype`, by default the model's."""
     source = plain.state_dict().__getitem__
+    given = {"quantization": quantization, "fp8_vocabulary": dtype is not None}
     device = torch.device("cuda", torch.cuda.current_device())
-    return PackedTransformer(pack(plain.config, source, device=device, dtype=torch.bfloat16, quantization=quantization))
+    return PackedTransformer(pack(plain.config, source, device=device, dtype=torch.bfloat16, **given))
 
 
 def runner_of(model: PackedTransformer, *, graphs: bool, dtype: torch.dtype | None = None) -> GraphRunner:
-    """With pages and the head's table in `dtype`, by default the model's."""
+    """With pages in `dtype`, by default the model's."""
     slots = 4
     limits = Limits(
         slots=slots, full_pages=slots * PAGES, sliding_pages=slots * PAGES, window=1024, context=256 * PAGES,
         chunk=256, canvas=256, forward=32 * 256,
     )  # fmt: skip
-    runner = GraphRunner(model, limits, graphs=graphs, kv_dtype=dtype, head_dtype=dtype)
+    runner = GraphRunner(model, limits, graphs=graphs, kv_dtype=dtype)
     for slot in range(slots):
         own = range(slot * PAGES, (slot + 1) * PAGES)
         runner.assign(slot, list(own), list(reversed(own)))
@@ -146,7 +148,7 @@ def test_the_embedded_models_shape_runs(quantization: str | None) -> None:
 def test_graphs_equal_single_launches_bit_for_bit(
     plain: Transformer, quantization: str | None, dtype: torch.dtype | None
 ) -> None:
-    model = packed(plain, quantization)
+    model = packed(plain, quantization, dtype)
     graph, single = (runner_of(model, graphs=graphs, dtype=dtype) for graphs in (True, False))
     for runner in (graph, single):
         runner.run([*prompt(0, 1100), *prompt(1, 40)])
@@ -163,7 +165,7 @@ def test_a_canvas_among_others_and_behind_a_fused_commit(
     plain: Transformer, quantization: str | None, dtype: torch.dtype | None
 ) -> None:
     """Bit for bit: no kernel sums in another order because there are more rows."""
-    model = packed(plain, quantization)
+    model = packed(plain, quantization, dtype)
     together, alone, apart = (runner_of(model, graphs=True, dtype=dtype) for _ in range(3))
     for runner in (together, apart):
         runner.run([*prompt(0, 1100), *prompt(1, 40), *prompt(2, 300)])

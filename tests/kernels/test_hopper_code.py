@@ -30,6 +30,9 @@ SEGMENT = segments_of(SEGMENTS, LENGTH)
 COUNTERS = philox.Counters(seed=meta(SEGMENTS, dtype=torch.int64), canvas=int32(SEGMENTS), step=int32(SEGMENTS))
 
 
+TABLE = PackedFp8(meta(VOCAB, WIDTH, dtype=torch.float8_e4m3fn), fp32(VOCAB))
+
+
 @pytest.mark.parametrize("kept", [torch.bfloat16, torch.float8_e4m3fn])
 @pytest.mark.parametrize(("dim", "groups", "window"), [(256, 8, 1024), (512, 2, None)])
 def test_attention(dim: int, groups: int, window: int | None, kept: torch.dtype) -> None:
@@ -53,8 +56,7 @@ def test_attention_of_many_canvases(dim: int, groups: int, window: int | None) -
 
 
 def test_head_in_fp8() -> None:
-    table = PackedFp8(meta(VOCAB, WIDTH, dtype=torch.float8_e4m3fn), fp32(VOCAB))
-    found = compiled(head.predict, bf16(ROWS, WIDTH), table, 30.0, fp32(SEGMENTS), COUNTERS, SEGMENT, bf16(ROWS, VOCAB))
+    found = compiled(head.predict, bf16(ROWS, WIDTH), TABLE, 30.0, fp32(SEGMENTS), COUNTERS, SEGMENT, bf16(ROWS, VOCAB))
     assert_fits(found)
     assert "f32.e4m3.e4m3" in next(kernel for kernel in found if kernel.name == "_head_kernel").ptx
 
@@ -73,13 +75,22 @@ def test_soft_embeddings(fp8: bool) -> None:
     rows: dict[str, Any] = {name: fp32(ROWS) for name in ("argmax", "candidate", "entropy", "peak", "certainty")}
     prediction = head.Prediction(**rows, tiles=tiles)
     found = compiled(
-        self_conditioning.soft_embeddings, bf16(ROWS, VOCAB), prediction, bf16(VOCAB, WIDTH), bf16(1), 30.0,
-        fp32(SEGMENTS), int32(SEGMENTS), SEGMENT, turned=turned,
+        self_conditioning.soft_embeddings, bf16(ROWS, VOCAB), prediction, TABLE if fp8 else bf16(VOCAB, WIDTH), bf16(1),
+        30.0, fp32(SEGMENTS), int32(SEGMENTS), SEGMENT, turned=turned,
     )  # fmt: skip
     assert_fits(found)
     product = next(kernel for kernel in found if kernel.name == "_product_kernel")
     assert "wgmma.mma_async" in product.ptx
     assert ("f32.e4m3.e4m3" in product.ptx) == fp8
+
+
+def test_rows_of_a_vocabulary_in_fp8() -> None:
+    """Tokens' embeddings keep to the norms' registers."""
+    x, tokens = bf16(ROWS, WIDTH), int32(ROWS)
+    found = compiled(norms.enter, tokens, TABLE, bf16(1), x, SEGMENT, bf16(WIDTH), 1e-6, fp8=True)
+    assert_fits(found, spilled=16)
+    assert found[0].registers <= 80
+    assert "f16x2.e4m3x2" in found[0].ptx
 
 
 @pytest.mark.parametrize("capability", [89, 120])

@@ -17,16 +17,18 @@ from redraft.bench.gpu import require_gpu
 from redraft.bench.random_weights import STD, random_source
 from redraft.bench.results import write_results
 from redraft.bench.roofline import Ceilings, floor_ms, step_components
-from redraft.bench.step import PARTS, Board, PartTime, StepCase, StepResult, cases, sharpened
+from redraft.bench.step import LIKELY_TOKENS, PARTS, Board, PartTime, StepCase, StepResult, cases, sharpened
 from redraft.cli import bench_gpu
 from redraft.cli.main import app, main
 from redraft.errors import SettingError
 from redraft.kernels.switches import OPERATIONS
 from redraft.model.packed.build import pack
 from redraft.model.packed.transformer import PackedTransformer
+from redraft.model.packed.weights import tensors
 from redraft.model.presets import preset
 
 ASSUMED = Ceilings(bandwidth=4.3e12, bf16=790e12, fp8=1500e12)
+CPU = torch.device("cpu")
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA GPU")
 
 
@@ -48,7 +50,7 @@ def test_fewer_experts_are_less_to_read() -> None:
 
 
 def test_a_vocabulary_in_fp8_and_rows_that_gather_have_lower_floors() -> None:
-    options = [{}, {"head_bytes": 1}, {"gathers": True}]
+    options = [{}, {"vocabulary_bytes": 1}, {"gathers": True}]
     parts = [step_components(preset("26b-a4b"), quantization="fp8", batch=16, context=0, **one) for one in options]
     floors = [{part.name: part.floor_ms(ASSUMED) for part in one} for one in parts]
     for name in ("head", "soft embeddings"):
@@ -83,10 +85,12 @@ def test_the_board_runs_prompts_longer_than_the_window_and_steps(monkeypatch: py
     assert not any(one.converged for one in drafted)
 
 
-def test_sharp_distributions_are_those_of_a_few_tokens_and_only_for_a_while() -> None:
-    source = random_source(preset("nano"), torch.device("cpu"), torch.float32)
-    model = PackedTransformer(pack(preset("nano"), source, device=torch.device("cpu"), dtype=torch.float32))
-    before = model.packed.embedding.clone()
+@pytest.mark.parametrize("fp8", [False, True])
+def test_sharp_distributions_are_those_of_a_few_tokens_and_only_for_a_while(fp8: bool) -> None:
+    source, given = random_source(preset("nano"), CPU, torch.float32), {"device": CPU, "dtype": torch.float32}
+    model = PackedTransformer(pack(preset("nano"), source, fp8_vocabulary=fp8, **given))
+    vocabulary, tokens = model.packed.vocabulary, torch.arange(model.config.vocab_size)
+    before, rows = [tensor.clone() for tensor in tensors(vocabulary)], vocabulary.rows(tokens, torch.float32)
 
     def entropy() -> float:
         board = Board(model, StepCase(batch=1, context=0))
@@ -96,7 +100,13 @@ def test_sharp_distributions_are_those_of_a_few_tokens_and_only_for_a_while() ->
     flat = entropy()
     with sharpened(model):
         assert entropy() < 0.9 * flat
-    assert torch.equal(model.packed.embedding, before)
+        longer = vocabulary.rows(tokens, torch.float32)
+        assert ((longer / rows).nan_to_num(1).amax(1) > 19).sum() == LIKELY_TOKENS
+        if vocabulary.turned is not None:
+            turned = vocabulary.turned.dequantize(torch.float32).T
+            assert (turned - longer).norm() < 0.04 * longer.norm()
+    for tensor, kept in zip(tensors(vocabulary), before, strict=True):
+        assert torch.equal(tensor.view(torch.uint8), kept.view(torch.uint8))
 
 
 @pytest.mark.parametrize("quantization", [None, "fp8", "int4"])
@@ -162,6 +172,7 @@ def test_a_step_is_told_in_words_and_json(
     clock = {"clock_mhz": 1560.0, "power_watts": 698.4, "power_limit_watts": 700.0} if fused else {}
     result = StepResult(
         case=StepCase(batch=1, context=1024, steps=12), quantization="fp8", dtype="bfloat16",
+        vocabulary_dtype="fp8",
         engine_ms=(10.5, 10.0, 11.0), graph_ms=(10.0,), fused_ms=fused, parts=parts, floor_ms=7.0, clock=clock,
         distinct_experts=128.0, memory=memory, canvas_length=255,
     )  # fmt: skip
@@ -169,6 +180,7 @@ def test_a_step_is_told_in_words_and_json(
     assert (found["ms_per_forward"], found["percent_of_floor"]) == (10.5, 66.7)
     assert found["tokens_per_second_fused_commit"] == rate
     assert found["memory"]["sampler"] == 0.5
+    assert found["vocabulary_dtype"] == "fp8"
     bench_gpu._print("26b-a4b", result)
     shown = capsys.readouterr().out
     assert "10.50 ms per forward" in shown

@@ -19,7 +19,7 @@ from redraft.errors import SettingError
 from redraft.kernels.switches import Operation, watching
 from redraft.model import Transformer
 from redraft.model.initialise import initialise
-from redraft.model.packed.build import pack, repack, vocabulary
+from redraft.model.packed.build import pack, repack
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
 from steps import take_steps
@@ -43,11 +43,18 @@ def packed(plain: Transformer) -> PackedTransformer:
     return PackedTransformer(pack(plain.config, source, device=torch.device("cpu"), dtype=torch.float32))
 
 
-def new_runner(model: PackedTransformer, context: int = 512, **dtypes: torch.dtype | None) -> GraphRunner:
+@pytest.fixture(scope="module")
+def fp8(plain: Transformer) -> PackedTransformer:
+    """With the vocabulary in FP8."""
+    source, given = plain.state_dict().__getitem__, {"device": torch.device("cpu"), "dtype": torch.float32}
+    return PackedTransformer(pack(plain.config, source, fp8_vocabulary=True, **given))
+
+
+def new_runner(model: PackedTransformer, context: int = 512, kv_dtype: torch.dtype | None = None) -> GraphRunner:
     limits = Limits(
         slots=3, full_pages=9, sliding_pages=9, window=8, context=context, chunk=256, canvas=16, forward=32 * 16
     )
-    runner = GraphRunner(model, limits, **dtypes)
+    runner = GraphRunner(model, limits, kv_dtype=kv_dtype)
     for slot, pages in enumerate(((4, 1), (7, 2), (3, 8))):
         runner.assign(slot, pages[: context // 256], pages[::-1][: context // 256])
     return runner
@@ -101,10 +108,13 @@ def test_every_step_is_that_of_the_eager_runner_alone_and_beside_others(
         assert not open_too or same(records[1][step], drafted[1])
 
 
-@pytest.mark.parametrize("what", ["kv_dtype", "head_dtype"])
-def test_fp8_pages_and_head_move_answers_no_farther_than_rounding(packed: PackedTransformer, what: str) -> None:
+@pytest.mark.parametrize("what", ["pages", "vocabulary"])
+def test_fp8_moves_answers_no_farther_than_rounding(
+    packed: PackedTransformer, fp8: PackedTransformer, what: str
+) -> None:
     """Beside others and alone they move equally."""
-    exact, alone, together = (new_runner(packed, **{what: kept}) for kept in (None, FP8, FP8))
+    moved = (packed, 512, FP8) if what == "pages" else (fp8,)
+    exact, alone, together = new_runner(packed), new_runner(*moved), new_runner(*moved)
     for runner in (exact, alone, together):
         runner.run([Encode(slot=0, start=0, token_ids=ids(1, 40))])
     work = [step_of(0, 40, 0), Encode(slot=2, start=0, token_ids=ids(3, 5))]
@@ -115,11 +125,6 @@ def test_fp8_pages_and_head_move_answers_no_farther_than_rounding(packed: Packed
     assert found.entropy != near.entropy
     assert torch.allclose(torch.tensor(found.entropy), torch.tensor(near.entropy), atol=0.2)
     assert sum(a == b for a, b in zip(found.argmax_canvas, near.argmax_canvas, strict=True)) >= 14
-
-
-def test_a_vocabulary_that_no_copy_in_bulk_can_take_is_refused(packed: PackedTransformer) -> None:
-    with pytest.raises(SettingError, match="a multiple of 16 tokens"):
-        vocabulary(packed.packed.embedding[:-1], FP8)
 
 
 def test_a_commit_may_stand_beside_the_next_canvas_first_step(packed: PackedTransformer) -> None:

@@ -5,13 +5,19 @@ import torch
 from torch import Tensor
 
 from redraft.config import FULL, SLIDING, ModelConfig
+from redraft.constraints.pins import Allowed
+from redraft.diffusion.sampler import predict
+from redraft.errors import SettingError
+from redraft.kernels.packed import PackedFp8
 from redraft.kernels.triton.segments import DENOISE, ENCODE, UNUSED, Segments
 from redraft.model import Transformer
 from redraft.model.initialise import initialise
+from redraft.model.packed import vocabulary
 from redraft.model.packed.build import pack
 from redraft.model.packed.forward import Inputs, forward, new_pages
 from redraft.model.packed.transformer import PackedTransformer
-from redraft.model.packed.weights import PackedModel
+from redraft.model.packed.weights import PackedModel, tensors
+from redraft.quant.fp8 import quantize_fp8
 
 ROWS = 16
 CPU = torch.device("cpu")
@@ -88,6 +94,29 @@ def test_a_prompt_in_one_forward_or_in_several_gives_the_canvas_of_the_plain_mod
         torch.testing.assert_close(hidden, expected, atol=2e-5, rtol=2e-4)
 
 
+class Few(Allowed):
+    """Three tokens alone may stand anywhere."""
+
+    def tokens(self, device: torch.device) -> Tensor:  # type: ignore[override]
+        return torch.tensor([3, 9, 200])
+
+
+@pytest.fixture(scope="module")
+def fp8(plain: Transformer) -> PackedModel:
+    """With the vocabulary in FP8."""
+    source = plain.state_dict().__getitem__
+    return pack(plain.config, source, device=CPU, dtype=torch.float32, fp8_vocabulary=True)
+
+
+@pytest.fixture(scope="module")
+def rounded(plain: Transformer, fp8: PackedModel) -> Transformer:
+    """The plain model with the embeddings that FP8 keeps."""
+    model = Transformer(plain.config)
+    embeddings = fp8.vocabulary.rows(torch.arange(plain.config.vocab_size), torch.float32)
+    model.load_state_dict(plain.state_dict() | {"embedding.weight": embeddings})
+    return model.eval()
+
+
 @torch.inference_mode()
 def test_mixed_segments_padding_and_soft_embeddings(plain: Transformer, packed: PackedModel) -> None:
     first, second = _ids(3, 20), _ids(4, 7)
@@ -143,3 +172,47 @@ def test_the_packed_transformer_has_the_plain_models_methods(plain: Transformer,
     torch.testing.assert_close(view.soft_embeddings(view.logits(hidden[0]) / 0.7), soft)
     after = [model.denoise(canvas, cache, soft) for model, cache in zip((plain, view), caches, strict=True)]
     torch.testing.assert_close(*reversed(after), atol=2e-5, rtol=2e-4)
+
+
+@torch.inference_mode()
+def test_a_vocabulary_in_fp8_is_two_roundings_of_one_table(
+    plain: Transformer, fp8: PackedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit what rounding rows and columns of the whole table makes, however many tokens are taken at a time."""
+    table, kept = plain.embedding.weight, fp8.vocabulary
+    assert kept.turned is not None
+    assert isinstance(kept.head, PackedFp8)
+    assert torch.equal(kept.head.dequantize(torch.float32), quantize_fp8(table).dequantize(torch.float32))
+    assert torch.equal(kept.turned.dequantize(torch.float32), quantize_fp8(table.T).dequantize(torch.float32))
+    monkeypatch.setattr(vocabulary, "NUMBERS_AT_A_TIME", 5 * table.shape[1])
+    again = vocabulary.pack_vocabulary(table, CPU, torch.float32, fp8=True)
+    for one, other in zip(tensors(kept), tensors(again), strict=True):
+        assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+    tokens = torch.arange(3, 40)
+    assert torch.equal(kept.rows(tokens, torch.bfloat16), again.rows(tokens.view(1, -1), torch.bfloat16)[0])
+    with pytest.raises(SettingError, match="a multiple of 16 tokens; this one has 255"):
+        vocabulary.pack_vocabulary(table[:-1], CPU, torch.float32, fp8=True)
+
+
+@torch.inference_mode()
+def test_everything_reads_the_vocabulary_in_fp8(rounded: Transformer, fp8: PackedModel) -> None:
+    """Tokens, means, logits of all tokens and of some; in the head's product over all, rows are rounded as well."""
+    view, canvas, tokens = PackedTransformer(fp8), torch.tensor([_ids(14, 16)]), torch.tensor([3, 9, 200])
+    assert (view.dtype, view.device) == (torch.float32, CPU)
+    torch.testing.assert_close(view.embed(canvas), rounded.embed(canvas), rtol=0, atol=0)
+    hidden = [model.denoise(canvas, model.new_cache(1, 32))[0] for model in (rounded, view)]
+    torch.testing.assert_close(*hidden, atol=2e-5, rtol=2e-4)
+    exact, found = rounded.logits(hidden[0], 0.7), view.logits(hidden[0], 0.7)
+    assert 0.001 < (found - exact).norm() / exact.norm() < 0.05
+    torch.testing.assert_close(view.mean_embeddings(exact.softmax(-1)), rounded.mean_embeddings(exact.softmax(-1)))
+    for constraint in (None, Allowed({2: 5}, {7: [9, 3, 200]}), Few({2: 9})):
+        uniform = torch.full((16,), 0.4, dtype=torch.float64)
+        asked = {"temperature": 0.7, "constraint": constraint, "want_soft": True, "logprobs": None}
+        ours, theirs = (predict(model, hidden[0], uniform, **asked) for model in (view, rounded))
+        assert ours.soft is not None
+        assert theirs.soft is not None
+        assert (ours.soft - theirs.soft).norm() < 0.05 * theirs.soft.norm()
+        torch.testing.assert_close(ours.entropy, theirs.entropy, atol=0.05, rtol=0.05)
+    rows = view.embeddings(tokens)
+    torch.testing.assert_close(view.logits(hidden[0], 0.7, rows), exact[:, tokens], atol=1e-4, rtol=1e-4)
+    assert torch.equal(rows, rounded.embedding.weight[tokens])

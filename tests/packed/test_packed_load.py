@@ -13,7 +13,7 @@ from redraft.model import Transformer
 from redraft.model.folders import resolve_folder
 from redraft.model.initialise import initialise
 from redraft.model.packed import load as loading
-from redraft.model.packed.load import check_device, check_room, load_packed
+from redraft.model.packed.load import check_device, check_room, fp8_vocabulary, load_packed
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.packed.weights import tensors
 from redraft.model.presets import preset
@@ -79,6 +79,34 @@ def test_fp8_experts_do_not_pass_for_int4(folder: Path, tmp_path: Path) -> None:
 def test_unknown_quantization_is_one_sentence() -> None:
     with pytest.raises(SettingError, match=r"^quantization is 'fp4'; it must be 'fp8' or 'int4', or None\.$"):
         redraft.load("tiny", device="cpu", quantization="fp4")
+
+
+def test_the_vocabulary_is_in_fp8_where_a_gpu_s_weights_are_quantized(monkeypatch: pytest.MonkeyPatch) -> None:
+    config, cpu = preset("26b-a4b"), torch.device("cpu")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 9))
+    for device, quantized in ((CUDA, True), (CUDA, False), (cpu, True)):
+        assert fp8_vocabulary(config, "auto", device, quantized=quantized) == (device is CUDA and quantized)
+        assert not fp8_vocabulary(config, "model", device, quantized=quantized)
+        assert fp8_vocabulary(config, "fp8", device, quantized=quantized)
+    assert not fp8_vocabulary(replace(config, vocab_size=1000), "auto", CUDA, quantized=True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    with pytest.raises(SettingError, match=r"^vocabulary_dtype is 'fp8'; that needs .* capability 8\.9 or more\.$"):
+        fp8_vocabulary(config, "fp8", CUDA, quantized=False)
+    with pytest.raises(SettingError, match=r"^vocabulary_dtype is 'int4'; it must be 'auto' or 'model' or 'fp8'\.$"):
+        redraft.load(device="cpu", vocabulary_dtype="int4")
+
+
+def test_a_vocabulary_in_fp8_is_asked_for_where_weights_are_packed(folder: Path) -> None:
+    given = {"device": "cpu", "dtype": "float32", "vocabulary_dtype": "fp8"}
+    for quantization in (None, "int4"):
+        with pytest.raises(
+            SettingError, match=r"^vocabulary_dtype is 'fp8'; that needs a GPU .* quantization 'fp8'\.$"
+        ):
+            loading.load_for_inference(folder, quantization=quantization, **given)  # type: ignore[arg-type]
+    packed = loading.load_for_inference(folder, quantization="fp8", **given)  # type: ignore[arg-type]
+    assert isinstance(packed, PackedTransformer)
+    assert packed.packed.vocabulary.dtype == torch.float8_e4m3fn
+    assert loading.load_for_inference(folder, device="cpu", dtype="float32", quantization="fp8").dtype == torch.float32
 
 
 def test_a_gpu_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -455,7 +455,7 @@ def test_the_command_says_what_is_wrong_before_it_loads(
         (("--timeout", "nan"), 2, "timeout is too large or not a number"),
         (("--memory-gb", "inf"), 2, "memory_gb is too large or not a number"),
         (("--kv-cache-dtype", "fp4"), 2, "kv_cache_dtype is 'fp4'"),
-        (("--head-dtype", "fp8"), 2, "head_dtype is 'fp8'; that needs a GPU"),
+        (("--vocabulary-dtype", "fp8"), 2, "vocabulary_dtype is 'fp8'; that needs a GPU"),
         (("--model", str(tmp_path)), 2, "config.json"),
     ):
         assert main(["serve", "--model", str(folder), "--port", "0", *options]) == code

@@ -22,6 +22,7 @@ from redraft.kernels.packed import PackedFp8, PackedInt4, Rows8
 from redraft.kernels.switches import Operation, known, watching
 from redraft.kernels.triton.head import Prediction
 from redraft.model.packed.build import pack
+from redraft.model.packed.load import fp8_vocabulary
 from redraft.model.packed.transformer import PackedTransformer
 
 REPEATS = 9
@@ -73,7 +74,9 @@ def measure_kernels(
     kinds = tuple(dict.fromkeys(config.layer_types))
     config = replace(config, layer_types=kinds)
     source = random_source(config, device, torch.bfloat16)
-    packed = pack(config, source, device=device, dtype=torch.bfloat16, quantization=quantization)
+    fp8 = fp8_vocabulary(config, "auto", device, quantized=quantization is not None)
+    given = {"dtype": torch.bfloat16, "quantization": quantization, "fp8_vocabulary": fp8}
+    packed = pack(config, source, device=device, **given)
     board = Board(PackedTransformer(packed), StepCase(batch=batch, context=context), graphs=False)
     board.prefill()
     board.runner.run(board.steps_at(0))

@@ -68,15 +68,15 @@ def step_components(
     context: int,
     distinct_experts: float | None = None,
     kv_bytes: int = 2,
-    head_bytes: int = 2,
+    vocabulary_bytes: int = 2,
     gathers: bool = False,
 ) -> tuple[Component, ...]:
     """The components of one step over `batch` canvases behind `context` tokens each.
 
-    `quantization` None is bf16; "int4" means int4 experts with everything else that "fp8" quantizes in FP8. Products
-    over the vocabulary and self-conditioning stay in bf16. `distinct_experts` is the mean number touched per layer, by
-    default all; `kv_bytes` is what a number in the cache takes, `head_bytes` one of the table that the head and dense
-    soft embeddings multiply. Where soft embeddings gather, they read and write a row each.
+    `quantization` None is bf16; "int4" means int4 experts with everything else that "fp8" quantizes in FP8.
+    Self-conditioning stays in bf16. `distinct_experts` is the mean number touched per layer, by default all; `kv_bytes`
+    is what a number in the cache takes, `vocabulary_bytes` one of the tokens' embeddings, which are the head as well.
+    Where soft embeddings gather, they read a row of these and write one in bf16 each.
     """
     if quantization not in (None, "fp8", "int4"):
         raise SettingError(f"quantization is {quantization!r}; it must be fp8, int4 or nothing.")
@@ -89,6 +89,7 @@ def step_components(
     attention = parts.get("sliding attention", 0) + parts.get("full attention", 0)
     vocabulary = config.vocab_size * width
     logits = 2.0 * rows * config.vocab_size
+    soft_bytes = (vocabulary_bytes + 2.0) * rows * width if gathers else vocabulary_bytes * vocabulary + logits
     return (
         Component(name="experts", bytes=parts["experts"] * touched * expert_bytes, flops=2 * rows * active,
                   fp8=quantization == "fp8"),
@@ -99,10 +100,10 @@ def step_components(
         _attention(config, batch, context, kv_bytes),
         Component(name="router", bytes=2.0 * layers * config.num_experts * width,
                   flops=2 * rows * layers * config.num_experts * width),
-        Component(name="head", bytes=head_bytes * vocabulary + logits, flops=2 * rows * vocabulary,
-                  fp8=head_bytes == 1),
-        Component(name="soft embeddings", bytes=4.0 * rows * width if gathers else head_bytes * vocabulary + logits,
-                  flops=0 if gathers else 2 * rows * vocabulary, fp8=head_bytes == 1),
+        Component(name="head", bytes=vocabulary_bytes * vocabulary + logits, flops=2 * rows * vocabulary,
+                  fp8=vocabulary_bytes == 1),
+        Component(name="soft embeddings", bytes=soft_bytes, flops=0 if gathers else 2 * rows * vocabulary,
+                  fp8=vocabulary_bytes == 1),
         Component(name="self-conditioning MLP", bytes=2.0 * parts["self-conditioning"],
                   flops=2 * rows * parts["self-conditioning"]),
     )  # fmt: skip

@@ -20,8 +20,9 @@ from redraft.bench.clock import ClockWatch
 from redraft.bench.cpu import spread
 from redraft.bench.gpu import device_facts, free_cached_memory, milliseconds, versions
 from redraft.bench.roofline import Ceilings, Component, floor_ms, step_components
+from redraft.cache.fp8 import FP8
 from redraft.diffusion.schedule import temperature
-from redraft.engine.build import head_dtype, kv_dtype
+from redraft.engine.build import kv_dtype
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_runner import BUCKETS, GraphRunner
 from redraft.engine.graph_step import new_slots, sample
@@ -30,8 +31,8 @@ from redraft.errors import SettingError
 from redraft.kernels.switches import Operation, watching
 from redraft.kernels.triton.routing import Routing
 from redraft.kernels.triton.segments import DENOISE
-from redraft.model.packed.build import vocabulary
 from redraft.model.packed.transformer import PackedTransformer
+from redraft.model.packed.weights import tensors
 
 NEVER = 1_000_000
 TOKENS_PER_FORWARD = 19.7
@@ -62,8 +63,8 @@ PARTS = {
 class StepCase:
     """What to measure: `batch` canvases behind `context` tokens each, for `steps` steps, `repeats` times.
 
-    `kv_cache_dtype` and `head_dtype` are those of `EngineSettings`. `certain`: distributions so sharp that soft
-    embeddings gather a few tokens' rows; else a random model's, which are flat and take the dense product.
+    `kv_cache_dtype` is that of `EngineSettings`. `certain`: distributions so sharp that soft embeddings gather a few
+    tokens' rows; else a random model's, which are flat and take the dense product.
     """
 
     batch: int
@@ -71,7 +72,6 @@ class StepCase:
     steps: int = 16
     repeats: int = 5
     kv_cache_dtype: str = "auto"
-    head_dtype: str = "auto"
     certain: bool = False
 
 
@@ -97,6 +97,7 @@ class StepResult:
     case: StepCase
     quantization: str | None
     dtype: str
+    vocabulary_dtype: str
     engine_ms: tuple[float, ...]
     graph_ms: tuple[float, ...]
     clock: dict[str, float]
@@ -127,8 +128,8 @@ class StepResult:
             "steps": steps,
             "dtype": self.dtype,
             "quantization": self.quantization,
+            "vocabulary_dtype": self.vocabulary_dtype,
             "kv_cache_dtype": self.case.kv_cache_dtype,
-            "head_dtype": self.case.head_dtype,
             "certain": self.case.certain,
             "distinct_experts": round(self.distinct_experts, 2),
             "tokens_per_second": round(1e3 * tokens / ((steps + 1) * self.ms), 1),
@@ -153,17 +154,18 @@ def measure_step(model: PackedTransformer, case: StepCase, ceilings: Ceilings) -
 @contextmanager
 def sharpened(model: PackedTransformer) -> Iterator[None]:
     """Make a random model's distributions sharp, inside a `with` block."""
-    rows = model.packed.embedding[:: model.config.vocab_size // LIKELY_TOKENS]
-    kept = rows.clone()
-    rows.mul_(LIKELIER)
+    vocabulary = model.packed.vocabulary
+    kept = [tensor.to("cpu", copy=True) for tensor in tensors(vocabulary)]  # not on the card, whose memory is measured
+    vocabulary.lengthen(slice(None, None, model.config.vocab_size // LIKELY_TOKENS), LIKELIER)
     try:
         yield
     finally:
-        rows.copy_(kept)
+        for tensor, old in zip(tensors(vocabulary), kept, strict=True):
+            tensor.copy_(old)
 
 
 def _measure(model: PackedTransformer, case: StepCase, ceilings: Ceilings) -> StepResult:
-    sampler = sampler_gb(model, case.batch, head_dtype(model, case.head_dtype))
+    sampler = sampler_gb(model, case.batch)
     torch.cuda.reset_peak_memory_stats(model.device)
     board = Board(model, case)
     board.prefill()
@@ -176,13 +178,14 @@ def _measure(model: PackedTransformer, case: StepCase, ceilings: Ceilings) -> St
     distinct = _distinct_experts(routings)
     components = step_components(
         config, quantization=packed.quantization, batch=case.batch, context=case.context, distinct_experts=distinct,
-        kv_bytes=kv_dtype(model, case.kv_cache_dtype).itemsize, head_bytes=head_dtype(model, case.head_dtype).itemsize,
+        kv_bytes=kv_dtype(model, case.kv_cache_dtype).itemsize, vocabulary_bytes=packed.vocabulary.dtype.itemsize,
         gathers=case.certain,
     )  # fmt: skip
     return StepResult(
         case=case,
         quantization=packed.quantization,
-        dtype=str(packed.dtype).removeprefix("torch."),
+        dtype=_name(packed.dtype),
+        vocabulary_dtype=_name(packed.vocabulary.dtype),
         engine_ms=tuple(engine),
         graph_ms=tuple(graph),
         clock=watch.medians,
@@ -193,6 +196,10 @@ def _measure(model: PackedTransformer, case: StepCase, ceilings: Ceilings) -> St
         memory=memory,
         canvas_length=config.canvas_length,
     )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return "fp8" if dtype == FP8 else str(dtype).removeprefix("torch.")
 
 
 def record(result: StepResult, ceilings: Ceilings, device: torch.device, command: str) -> dict[str, Any]:
@@ -225,7 +232,6 @@ class Board:
             ),
             graphs=graphs,
             kv_dtype=kv_dtype(model, case.kv_cache_dtype),
-            head_dtype=head_dtype(model, case.head_dtype),
         )
         self.ids = torch.randint(config.vocab_size, (case.batch, self.end), generator=torch.Generator().manual_seed(1))
 
@@ -357,11 +363,8 @@ def _memory(model: PackedTransformer) -> dict[str, float]:
     }
 
 
-def sampler_gb(model: PackedTransformer, batch: int, dtype: torch.dtype | None = None) -> float:
-    """Gigabytes that head, sampler and soft embeddings of so many canvases take at their peak, beside what is kept.
-
-    Products over the vocabulary are made in `dtype`, the model's own by default.
-    """
+def sampler_gb(model: PackedTransformer, batch: int) -> float:
+    """Gigabytes that head, sampler and soft embeddings of so many canvases take at their peak, beside what is kept."""
     packed, rows = model.packed, model.config.canvas_length
     fields, state = StepBuffers(batch, rows, 1, packed.device).fields, new_slots(packed, batch, rows)
     for name, value in {"kind": DENOISE, "length": rows, "want_soft": 1, "temperature": 0.8}.items():
@@ -370,11 +373,10 @@ def sampler_gb(model: PackedTransformer, batch: int, dtype: torch.dtype | None =
         fields.views[name].copy_(torch.arange(batch))
     with torch.inference_mode():
         hidden = torch.randn(batch * rows, model.config.hidden_size, dtype=packed.dtype, device=packed.device)
-        table = vocabulary(packed.embedding, dtype)
         free_cached_memory()
         torch.cuda.reset_peak_memory_stats(packed.device)
         before = torch.cuda.memory_allocated(packed.device)
-        sample(packed, table, fields, state, hidden, lambda block: None)
+        sample(packed, fields, state, hidden, lambda block: None)
     return round((torch.cuda.max_memory_allocated(packed.device) - before) / 1e9, 2)
 
 

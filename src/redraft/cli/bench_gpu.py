@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 Model = Annotated[str, option("--model", "26b-a4b, tiny, a folder, or a hub id.", "MODEL")]
 Random = Annotated[bool, option("--random-weights", "Draw weights; MODEL may be a shape.")]
 Quantization = Annotated[str | None, option("--quantization", "fp8 or int4.", "FORMAT", default="bf16")]
+VocabularyDtype = Annotated[
+    str, option("--vocabulary-dtype", "model, fp8, or auto (fp8 where weights are quantized).", "DTYPE")
+]
 Batch = Annotated[str, option("--batch", "Canvases at a time.", "N,N,...")]
 Context = Annotated[str, option("--context", "Tokens before every canvas.", "N,N,...")]
 Device = Annotated[str, option("--device", "auto or cuda:N.", "DEVICE")]
@@ -32,12 +35,12 @@ def step(
     random_weights: Random = False,
     dtype: Annotated[str, option("--dtype", "bfloat16, the only one here.", "DTYPE")] = "bfloat16",
     quantization: Quantization = None,
+    vocabulary_dtype: VocabularyDtype = "auto",
     batch: Batch = "1,4,16",
     context: Context = "1024",
     steps: Annotated[int, option("--steps", "Denoising steps of a canvas.", "N")] = 16,
     repeats: Annotated[int, option("--repeats", "How often a canvas is measured.", "N")] = 5,
     kv_cache_dtype: Annotated[str, option("--kv-cache-dtype", "auto (bfloat16) or fp8.", "DTYPE")] = "auto",
-    head_dtype: Annotated[str, option("--head-dtype", "auto (bfloat16) or fp8.", "DTYPE")] = "auto",
     certain: Annotated[bool, option("--certain", "Rows that few tokens explain: soft embeddings gather.")] = False,
     device: Device = "auto",
     results: Folder = None,
@@ -58,13 +61,10 @@ def step(
     if certain and not random_weights:
         raise SettingError("--certain changes a random model's weights; give --random-weights, too.")
     batches, contexts = whole_numbers("batch", batch), whole_numbers("context", context)
-    EngineSettings(kv_cache_dtype=kv_cache_dtype, head_dtype=head_dtype)  # knows the names
-    chosen = cases(
-        batches, contexts, steps=steps, repeats=repeats, kv_cache_dtype=kv_cache_dtype, head_dtype=head_dtype,
-        certain=certain,
-    )  # fmt: skip
+    EngineSettings(kv_cache_dtype=kv_cache_dtype)  # knows the names
+    chosen = cases(batches, contexts, steps=steps, repeats=repeats, kv_cache_dtype=kv_cache_dtype, certain=certain)
     command, records = shlex.join(["redraft", *sys.argv[1:]]), []
-    network = _packed(model, random_weights, target, quantization)
+    network = _packed(model, random_weights, target, quantization, vocabulary_dtype)
     ceilings = measure_ceilings(target)
     free_cached_memory()
     for case in chosen:
@@ -93,7 +93,10 @@ def roofline(
     config, records = shape_of(model), []
     for tokens in whole_numbers("context", context):
         for canvases in whole_numbers("batch", batch):
-            parts = step_components(config, quantization=quantization, batch=canvases, context=tokens)
+            parts = step_components(
+                config, quantization=quantization, batch=canvases, context=tokens,
+                vocabulary_bytes=2 if quantization is None else 1,
+            )  # fmt: skip
             if not json:
                 _print_floor(canvases, tokens, quantization, parts, ceilings)
             records.append({
@@ -144,27 +147,32 @@ def kernels(
     _finish("kernels", records, results)
 
 
-def _packed(model: str, random: bool, device: Any, quantization: str | None) -> PackedTransformer:
+def _packed(
+    model: str, random: bool, device: Any, quantization: str | None, vocabulary_dtype: str
+) -> PackedTransformer:
     """The model to measure: a shape filled with random weights, or a folder's own."""
     import torch
 
     from redraft.bench.random_weights import random_source
     from redraft.model.folders import shape_of
     from redraft.model.packed.build import check_format, pack
-    from redraft.model.packed.load import check_device, check_room, load_packed
+    from redraft.model.packed.load import check_device, check_room, fp8_vocabulary, load_packed
     from redraft.model.packed.transformer import PackedTransformer
     from redraft.model.presets import PRESETS
 
     if not random:
         if model in PRESETS and model != "tiny":
             raise SettingError(f"{model} is a shape without weights; add --random-weights or name a folder.")
-        return load_packed(model, device=device, dtype="bfloat16", quantization=quantization)
+        given = {"quantization": quantization, "vocabulary_dtype": vocabulary_dtype}
+        return load_packed(model, device=device, dtype="bfloat16", **given)
     check_format(quantization)
     check_device(device, quantized=quantization is not None)
     config = shape_of(model)
+    fp8 = fp8_vocabulary(config, vocabulary_dtype, device, quantized=quantization is not None)
     check_room(config, quantization or "bf16", device)
     source = random_source(config, device, torch.bfloat16)
-    return PackedTransformer(pack(config, source, device=device, dtype=torch.bfloat16, quantization=quantization))
+    given = {"dtype": torch.bfloat16, "quantization": quantization, "fp8_vocabulary": fp8}
+    return PackedTransformer(pack(config, source, device=device, **given))
 
 
 def _finish(name: str, records: list[dict[str, Any]], folder: Path | None) -> None:

@@ -54,6 +54,15 @@ class ModelOptions:
             default="as stored",
         ),
     ] = None
+    vocabulary_dtype: Annotated[
+        str,
+        option(
+            "--vocabulary-dtype",
+            "Of tokens' embeddings and the head: model, fp8, or auto (fp8 where a GPU's weights are quantized).",
+            "DTYPE",
+            panel=_MODEL,
+        ),
+    ] = "auto"
 
     def load(self, adapters: Mapping[str, str] | None = None) -> LLM:
         """The loaded model, with LoRA adapters by name; a terminal shows that it is being loaded."""
@@ -66,7 +75,12 @@ class ModelOptions:
             from redraft.llm import load
 
             return load(
-                self.model, device=self.device, dtype=self.dtype, quantization=self.quantization, adapter=adapters
+                self.model,
+                device=self.device,
+                dtype=self.dtype,
+                quantization=self.quantization,
+                vocabulary_dtype=self.vocabulary_dtype,
+                adapter=adapters,
             )
 
 

@@ -53,9 +53,6 @@ def serve(
     kv_cache_dtype: Annotated[
         str, _engine("--kv-cache-dtype", "auto, or fp8: half the memory for keys and values.", "DTYPE")
     ] = "auto",
-    head_dtype: Annotated[
-        str, _engine("--head-dtype", "auto, or fp8: faster products over the vocabulary on a GPU.", "DTYPE")
-    ] = "auto",
     policy: Annotated[str, _engine("--policy", "How forwards are formed, see docs/scheduling.md.", "NAME")] = "mixed",
     *,
     model: ModelOptions,
@@ -85,9 +82,7 @@ def serve(
         timeout=timeout,
         grace=grace,
         log_prompts=log_prompts,
-        engine=EngineSettings(
-            slots=slots, memory_gb=memory_gb, kv_cache_dtype=kv_cache_dtype, head_dtype=head_dtype, policy=policy
-        ),
+        engine=EngineSettings(slots=slots, memory_gb=memory_gb, kv_cache_dtype=kv_cache_dtype, policy=policy),
     )
     listener = listen(settings)
     if not settings.is_local and not settings.keys:

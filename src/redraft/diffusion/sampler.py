@@ -142,11 +142,9 @@ def _constrained(
     """The prediction of a whole canvas [L,D]. The head sees only positions and tokens about which there is a choice."""
     # The most likely tokens may be others, if few are possible.
     tokens = constraint.tokens(hidden.device) if logprobs is None else None
-    embedding = model.embedding.weight if tokens is None else model.embedding.weight.index_select(0, tokens)  # [W,D]
-    seen = _distribution(model, hidden, embedding, temperature, constraint, tokens)
-    soft = None
-    if want_soft:
-        soft = kernels.expectation(seen.probabilities.to(model.dtype), embedding) * model.embedding_scale
+    rows = None if tokens is None else model.embeddings(tokens)  # [W,D]
+    seen = _distribution(model, hidden, rows, temperature, constraint, tokens)
+    soft = model.mean_embeddings(seen.probabilities, rows) if want_soft else None
     top = None if logprobs is None else seen.top(logprobs)
     argmax, candidate = seen.argmax, seen.pick(uniform)
     if tokens is not None:
@@ -157,20 +155,19 @@ def _constrained(
 def _distribution(
     model: Transformer,
     hidden: Tensor,
-    embedding: Tensor,
+    table: Tensor | None,
     temperature: float,
     constraint: CanvasConstraint,
     tokens: Tensor | None,
 ) -> Distribution:
-    """What the constraint leaves of a canvas' distributions over the W rows of `embedding`."""
-    cap = model.config.final_logit_softcapping
+    """What the constraint leaves of a canvas' distributions over `tokens` [W], whose rows are `table` [W,D], or all."""
 
     def logits_of(rows: Tensor | None) -> Tensor:
-        return kernels.head(hidden if rows is None else hidden[rows], embedding, cap, temperature)
+        return model.logits(hidden if rows is None else hidden[rows], temperature, table)
 
     held = constraint.hold(torch.zeros(len(hidden), dtype=torch.long, device=hidden.device))
     held = held if tokens is None else torch.searchsorted(tokens, held)
-    return marginals(constraint, held, len(embedding), logits_of)
+    return marginals(constraint, held, model.config.vocab_size if tokens is None else len(tokens), logits_of)
 
 
 def marginals(

@@ -41,10 +41,9 @@ def new_runner(
     """
     stored = kv_dtype(model, settings.kv_cache_dtype)
     limits = limits_for(model.config, settings, memory_bytes(model, settings), stored.itemsize)
-    head = head_dtype(model, settings.head_dtype)
     if isinstance(model, PackedTransformer):  # its buffers hold whole canvases of the model's own length
         limits = replace(limits, canvas=model.config.canvas_length)
-        runner: EagerRunner | GraphRunner = GraphRunner(model, limits, kv_dtype=stored, head_dtype=head)
+        runner: EagerRunner | GraphRunner = GraphRunner(model, limits, kv_dtype=stored)
     else:
         runner = EagerRunner(model, limits, kv_dtype=stored)
     if not adapters:
@@ -54,24 +53,10 @@ def new_runner(
 
 def kv_dtype(model: Transformer, name: str) -> torch.dtype:
     """What pages hold, by the name that settings give it. Raises `SettingError` for FP8 on a GPU that lacks it."""
-    return model.dtype if name == "auto" else _fp8(model, "kv_cache_dtype")
-
-
-def head_dtype(model: Transformer, name: str) -> torch.dtype:
-    """What the vocabulary head multiplies, by the name that settings give it.
-
-    Raises `SettingError` for FP8 where the model does not run on the GPU kernels, or on a GPU that lacks FP8.
-    """
     if name == "auto":
         return model.dtype
-    if not isinstance(model, PackedTransformer):
-        raise SettingError("head_dtype is 'fp8'; that needs a GPU and bfloat16, or quantized weights.")
-    return _fp8(model, "head_dtype")
-
-
-def _fp8(model: Transformer, setting: str) -> torch.dtype:
     if model.device.type == "cuda" and torch.cuda.get_device_capability(model.device) < OLDEST_FP8:
-        raise SettingError(f"{setting} is 'fp8'; that needs a GPU of compute capability 8.9 or more, or a CPU.")
+        raise SettingError("kv_cache_dtype is 'fp8'; that needs a GPU of compute capability 8.9 or more, or a CPU.")
     return FP8
 
 
@@ -82,9 +67,8 @@ def memory_bytes(model: Transformer, settings: EngineSettings) -> int:
     if model.device.type == "cuda":
         free = torch.cuda.mem_get_info(model.device)[0]
         if isinstance(model, PackedTransformer):
-            segments, fp8 = min(2 * settings.slots, BUCKETS[-1]), settings.head_dtype == "fp8"
+            segments, fp8 = min(2 * settings.slots, BUCKETS[-1]), model.packed.vocabulary.turned is not None
             free -= working_bytes(model.config, segments, model.dtype.itemsize, fp8_vocabulary=fp8)
-            free -= 2 * model.packed.embedding.numel() if fp8 else 0
         return int(CUDA_SHARE * max(free, 0))
     return CPU_BYTES
 

@@ -31,7 +31,6 @@ from redraft.errors import SettingError
 from redraft.kernels.switches import graphable
 from redraft.kernels.triton.segments import CONSTRAINED, DENOISE, ENCODE, UNUSED
 from redraft.kernels.triton.step import EOS_IDS
-from redraft.model.packed.build import vocabulary
 from redraft.model.packed.forward import new_pages
 from redraft.model.packed.transformer import PackedTransformer
 
@@ -42,8 +41,8 @@ class GraphRunner:
     """Runs forwards of a packed model; see `engine.work.Runner`.
 
     `graphs` False runs every operation by itself: the same kernels, hence the same numbers. It is the default where
-    there is no GPU, and where an operation is switched to its eager twin. Pages hold `kv_dtype` and the products
-    over the vocabulary multiply `head_dtype`, the model's own by default; for FP8 the table is kept twice more.
+    there is no GPU, and where an operation is switched to its eager twin. Pages hold `kv_dtype`, the model's own by
+    default.
     """
 
     def __init__(
@@ -53,10 +52,8 @@ class GraphRunner:
         *,
         graphs: bool | None = None,
         kv_dtype: torch.dtype | None = None,
-        head_dtype: torch.dtype | None = None,
     ) -> None:
         packed = model.packed
-        self._vocabulary = vocabulary(packed.embedding, head_dtype)
         self.model, self._limits, self._rows = model, limits, limits.canvas
         self._graphs = packed.device.type == "cuda" and graphable() if graphs is None else graphs
         self._trash = limits.slots
@@ -155,7 +152,7 @@ class GraphRunner:
     def _new_bucket(self, segments: int) -> CapturedStep:
         buffers = StepBuffers(segments, self._rows, self._width, self.model.device)
         self._clear(buffers.host)
-        step = partial(run_step, self.model.packed, self._vocabulary, buffers.fields, self._state, self._pages)
+        step = partial(run_step, self.model.packed, buffers.fields, self._state, self._pages)
         self._steps[segments] = CapturedStep(buffers, step, self._pool)
         return self._steps[segments]
 

@@ -20,7 +20,7 @@ from redraft.kernels.triton.segments import DENOISE
 from redraft.kernels.triton.self_conditioning import soft_embeddings
 from redraft.kernels.triton.step import CanvasState, enter_tokens, finish_step
 from redraft.model.packed.forward import Inputs, Pages, forward
-from redraft.model.packed.weights import PackedModel, Vocabulary
+from redraft.model.packed.weights import PackedModel
 
 HEAD_ROWS = 2048
 """Rows whose logits exist at a time: 1 GiB at a vocabulary of 262,144 in bf16."""
@@ -61,9 +61,7 @@ def working_bytes(config: ModelConfig, segments: int, item: int, *, fp8_vocabula
     return vocabulary + rows * ((experts + 12 * width) * item + 2 * heads * 4) + (256 << 20)
 
 
-def run_step(
-    model: PackedModel, vocabulary: Vocabulary, fields: StepFields, state: SlotState, pages: Pages, deliver: Deliver
-) -> Tensor:
+def run_step(model: PackedModel, fields: StepFields, state: SlotState, pages: Pages, deliver: Deliver) -> Tensor:
     """Run the forward and every unconstrained canvas' sampler; returns hidden states [R,D].
 
     Constrained canvases get their hidden states only.
@@ -75,13 +73,11 @@ def run_step(
     )
     inputs = Inputs(token_ids=token_ids, soft=_soft(fields, state), segments=segments, tables=fields.tables)
     hidden = forward(model, inputs, pages)
-    sample(model, vocabulary, fields, state, hidden, deliver)
+    sample(model, fields, state, hidden, deliver)
     return hidden
 
 
-def sample(
-    model: PackedModel, vocabulary: Vocabulary, fields: StepFields, state: SlotState, hidden: Tensor, deliver: Deliver
-) -> None:
+def sample(model: PackedModel, fields: StepFields, state: SlotState, hidden: Tensor, deliver: Deliver) -> None:
     """From hidden states [R,D] to every unconstrained canvas' next state, HEAD_ROWS rows at a time.
 
     The report is delivered before the soft embeddings of the last rows: the host reads it and prepares the next step,
@@ -92,11 +88,11 @@ def sample(
     blocks: list[Tensor] = []
     for first in range(0, fields.count, size):
         part, rows = fields.part(first, first + size), hidden[first * fields.rows :]
-        seen, block = _decide(model, vocabulary, part, state, rows, logits)
+        seen, block = _decide(model, part, state, rows, logits)
         blocks.append(block)
         if first + size >= fields.count:
             deliver(blocks[0] if len(blocks) == 1 else torch.cat(blocks))
-        _keep_soft(model, vocabulary, part, state, logits, seen)
+        _keep_soft(model, part, state, logits, seen)
 
 
 def _soft(fields: StepFields, state: SlotState) -> Tensor:
@@ -107,24 +103,22 @@ def _soft(fields: StepFields, state: SlotState) -> Tensor:
 
 
 def _decide(
-    model: PackedModel, vocabulary: Vocabulary, fields: StepFields, state: SlotState, hidden: Tensor, logits: Tensor
+    model: PackedModel, fields: StepFields, state: SlotState, hidden: Tensor, logits: Tensor
 ) -> tuple[Prediction, Tensor]:
     """Head, statistics and the step's decision for some segments: their prediction and report; fills the logits."""
     segments, counters, count = fields.segments, fields.counters, fields.count * fields.rows
     heat, cap = fields.views["temperature"], model.config.final_logit_softcapping
-    rows = hidden[:count], vocabulary.head, cap, heat, counters, segments, logits[:count]
+    rows = hidden[:count], model.vocabulary.head, cap, heat, counters, segments, logits[:count]
     seen = call("predict", predict, *rows)
     slot, size = fields.views["slot"], model.config.vocab_size
     report = call("finish_step", finish_step, seen, fields.rules, state.canvas, slot, counters, segments, size)
     return seen, report.block
 
 
-def _keep_soft(
-    model: PackedModel, vocabulary: Vocabulary, fields: StepFields, state: SlotState, logits: Tensor, seen: Prediction
-) -> None:
+def _keep_soft(model: PackedModel, fields: StepFields, state: SlotState, logits: Tensor, seen: Prediction) -> None:
     """Make the soft embeddings of some segments and keep them for their next step."""
-    table = model.embedding, model.embedding_scale, model.config.final_logit_softcapping
+    table = model.vocabulary.head, model.embedding_scale, model.config.final_logit_softcapping
     heat, want = fields.views["temperature"], fields.views["want_soft"]
     rows = logits[: fields.count * fields.rows], seen, *table, heat, want, fields.segments
-    soft = call("soft_embeddings", soft_embeddings, *rows, turned=vocabulary.turned)
+    soft = call("soft_embeddings", soft_embeddings, *rows, turned=model.vocabulary.turned)
     state.soft.index_copy_(0, fields.views["keep"], soft.unflatten(0, (fields.count, fields.rows)))

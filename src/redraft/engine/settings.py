@@ -18,7 +18,6 @@ class EngineSettings:
     slots           requests that are worked on at a time
     memory_gb       for pages of keys and values; None for what the device can spare
     kv_cache_dtype  of keys and values in pages: "auto", the model's own, or "fp8", half of bfloat16's bytes
-    head_dtype      of the products over the vocabulary: "auto", the model's own, or "fp8"; see docs/performance.md
     policy          what goes into the next forward; see docs/scheduling.md
     prefix_cache    whether prompts share the pages they have in common
     max_waiting     requests that may queue for room; one more is refused
@@ -28,7 +27,6 @@ class EngineSettings:
     slots: int = 16
     memory_gb: float | None = None
     kv_cache_dtype: str = "auto"
-    head_dtype: str = "auto"
     policy: str = "mixed"
     prefix_cache: bool = True
     max_waiting: int = 256
@@ -37,9 +35,8 @@ class EngineSettings:
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise SettingError(f"policy is {self.policy!r}; it must be one of {', '.join(POLICIES)}.")
-        for name in ("kv_cache_dtype", "head_dtype"):
-            if getattr(self, name) not in DTYPES:
-                raise SettingError(f"{name} is {getattr(self, name)!r}; it must be {' or '.join(DTYPES)}.")
+        if self.kv_cache_dtype not in DTYPES:
+            raise SettingError(f"kv_cache_dtype is {self.kv_cache_dtype!r}; it must be {' or '.join(DTYPES)}.")
         for name in ("slots", "max_waiting", "prompt_tokens"):
             if getattr(self, name) < 1:
                 raise SettingError(f"{name} is {getattr(self, name)}; it must be at least 1.")

@@ -5,9 +5,10 @@ its distributions are compared position by position, so that no early difference
 every format answers the tasks by itself, and steps and scores are counted.
 
 The formats are those of `redraft quantize`; weights are rounded to them and computed with in the model's own dtype, so
-what is measured is the rounding of the weights, not that of a kernel's activations. The products over the vocabulary in
-FP8 (`head_dtype`) are compared by themselves and teacher-forced only: the table, the rows that the head multiplies and
-the weights of soft embeddings are rounded, of all positions, where a GPU gathers those that few tokens explain.
+what is measured is the rounding of the weights, not that of a kernel's activations. The vocabulary in FP8
+(`vocabulary_dtype`) is compared by itself and teacher-forced only, with everything rounded that a GPU rounds: tokens'
+embeddings, the head's table and rows, and soft embeddings, which are gathered where few tokens explain a position, and
+elsewhere a product of rounded weights with the turned table.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from torch import Tensor
 from redraft.diffusion.records import DenoiseStep
 from redraft.errors import SettingError
 from redraft.eval.result import EvalResult
+from redraft.kernels.triton.self_conditioning import few_explain, fp8_mean
 from redraft.llm import LLM
 from redraft.model import Transformer
+from redraft.model.packed.vocabulary import Vocabulary, pack_vocabulary
 from redraft.model.quantize import FORMATS, format_of
-from redraft.quant.fp8 import LARGEST, quantize_fp8
+from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import quantize_int4
 
 FULL, FP8_VOCABULARY = "full", "fp8 vocabulary"
@@ -61,7 +64,7 @@ class _Pass:
     prompt: list[int]
     canvas: Tensor  # [1,L]
     soft: Tensor | None  # [1,L,D]
-    soft_fp8: Tensor | None  # [1,L,D], the same by a product in FP8
+    soft_fp8: Tensor | None  # [1,L,D], the same from a vocabulary in FP8
     log_probs: Tensor  # [1,L,V]
 
 
@@ -78,11 +81,13 @@ def compare(
     """Results of the full model, of every format and of the full model with an FP8 vocabulary. The model is unchanged.
 
     `prompts` (token ids) are answered with one canvas each for the teacher-forced part. Raises `SettingError` for an
-    unknown format and a group that does not divide.
+    unknown format, a group that does not divide, and a vocabulary that cannot be in FP8.
     """
     original = {name: tensor.clone() for name, tensor in llm.model.state_dict().items()}
     _check(formats, group, original)
-    passes = [taken for prompt in prompts for taken in _record(llm, prompt, seed)]
+    weight = llm.model.embedding.weight
+    vocabulary = pack_vocabulary(weight, weight.device, weight.dtype, fp8=True)
+    passes = [taken for prompt in prompts for taken in _record(llm, vocabulary, prompt, seed)]
     results = []
     try:
         for format in (FULL, *formats):
@@ -90,10 +95,13 @@ def compare(
             if format != FULL:
                 llm.model.load_state_dict({name: _rounded(name, w, format, group) for name, w in original.items()})
             results.append(_measure(llm, format, passes, tasks))
+        progress(FP8_VOCABULARY)
+        tokens = vocabulary.rows(torch.arange(len(weight), device=weight.device), weight.dtype)
+        llm.model.load_state_dict(original | {"embedding.weight": tokens})
+        results.append(_measure(llm, FP8_VOCABULARY, passes, {}, vocabulary))
     finally:
         llm.model.load_state_dict(original)
-    progress(FP8_VOCABULARY)
-    return [*results, _measure(llm, FP8_VOCABULARY, passes, {})]
+    return results
 
 
 def _check(formats: Sequence[str], group: int, weights: Mapping[str, Tensor]) -> None:
@@ -114,19 +122,20 @@ def _rounded(name: str, weight: Tensor, format: str, group: int) -> Tensor:
 
 
 @torch.inference_mode()
-def _record(llm: LLM, prompt: list[int], seed: int) -> list[_Pass]:
+def _record(llm: LLM, vocabulary: Vocabulary, prompt: list[int], seed: int) -> list[_Pass]:
     """The passes of one canvas of the full model's answer."""
     model, passes = llm.model, []
     soft: Tensor | None = None
     soft_fp8: Tensor | None = None
-    length, in_fp8 = model.config.canvas_length, _fp8_soft_embeddings(model)
+    length = model.config.canvas_length
     for step in llm.stream(prompt, seed=seed, max_tokens=length, canvas_length=length):
         if not isinstance(step, DenoiseStep):
             break
         canvas = torch.tensor([step.canvas], device=model.device)
         logits = model.logits(_hidden(model, prompt, canvas, soft))
         passes.append(_Pass(prompt, canvas, soft, soft_fp8, logits.log_softmax(-1)))
-        soft, soft_fp8 = (mean(logits / step.temperature) for mean in (model.soft_embeddings, in_fp8))
+        logits = logits / step.temperature
+        soft, soft_fp8 = model.soft_embeddings(logits), _fp8_soft_embeddings(model, vocabulary, logits)
     return passes
 
 
@@ -136,36 +145,26 @@ def _hidden(model: Transformer, prompt: list[int], canvas: Tensor, soft: Tensor 
     return model.denoise(canvas, cache, soft)
 
 
-def _fp8_head(model: Transformer) -> Callable[[Tensor], Tensor]:
-    """`Transformer.logits` with its rows and its table rounded to FP8."""
-    cap, table = model.config.final_logit_softcapping, _in_fp8(model.embedding.weight)
-    return lambda hidden: (_in_fp8(hidden) @ table.T).float().div(cap).tanh() * cap
-
-
-def _fp8_soft_embeddings(model: Transformer) -> Callable[[Tensor], Tensor]:
-    """`Transformer.soft_embeddings` with weights and table in FP8, rounded as by `kernels.triton.self_conditioning`."""
-    table = _in_fp8(model.embedding.weight.T)  # [D,V]
-
-    def mean(logits: Tensor) -> Tensor:
-        weights = (logits - logits.amax(-1, keepdim=True)).float().exp() * LARGEST
-        weights = weights.to(torch.float8_e4m3fn).to(table.dtype)
-        return (weights @ table.T) / weights.sum(-1, keepdim=True) * model.embedding_scale
-
-    return mean
-
-
-def _in_fp8(x: Tensor) -> Tensor:
-    return quantize_fp8(x).dequantize(x.dtype)
+def _fp8_soft_embeddings(model: Transformer, vocabulary: Vocabulary, logits: Tensor) -> Tensor:
+    """`Transformer.soft_embeddings` of tempered logits [...,V], rounded as by `kernels.triton.self_conditioning`."""
+    assert vocabulary.turned is not None
+    x = logits.to(model.dtype)
+    probabilities = x.softmax(-1, dtype=torch.float32)
+    gathered, dense = vocabulary.mean(probabilities.to(model.dtype)), fp8_mean(x, vocabulary.turned).to(model.dtype)
+    return torch.where(few_explain(probabilities)[..., None], gathered, dense) * model.embedding_scale
 
 
 @torch.inference_mode()
-def _measure(llm: LLM, format: str, passes: Sequence[_Pass], tasks: Mapping[str, Task]) -> FormatResult:
+def _measure(
+    llm: LLM, format: str, passes: Sequence[_Pass], tasks: Mapping[str, Task], vocabulary: Vocabulary | None = None
+) -> FormatResult:
+    """One format's result. The model has its weights already; `vocabulary` takes the place of its head."""
     divergence, same, positions = 0.0, 0, 0
-    rounded = format == FP8_VOCABULARY
-    head = _fp8_head(llm.model) if rounded else llm.model.logits
+    cap = llm.model.config.final_logit_softcapping
     for taken in passes:
-        hidden = _hidden(llm.model, taken.prompt, taken.canvas, taken.soft_fp8 if rounded else taken.soft)
-        log_probs = head(hidden).log_softmax(-1)
+        hidden = _hidden(llm.model, taken.prompt, taken.canvas, taken.soft_fp8 if vocabulary else taken.soft)
+        logits = llm.model.logits(hidden) if vocabulary is None else vocabulary.logits(hidden, cap, 1.0)
+        log_probs = logits.log_softmax(-1)
         divergence += float((taken.log_probs.exp() * (taken.log_probs - log_probs)).sum())
         same += int((taken.log_probs.argmax(-1) == log_probs.argmax(-1)).sum())
         positions += taken.canvas.numel()

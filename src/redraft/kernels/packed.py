@@ -47,6 +47,11 @@ class PackedFp8:
     def __getitem__(self, expert: int) -> Self:
         return type(self)(self.values[expert], self.scale[expert])
 
+    def rows(self, index: Tensor) -> Self:
+        """Rows of a weight [N,K] by their numbers [...]; gathered as bytes, as not every device indexes FP8."""
+        values = self.values.view(torch.uint8)[index].view(self.values.dtype)
+        return type(self)(values, self.scale[index])
+
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         """The weight [...,N,K]; products in fp32, rounded once."""
         return (self.values.float() * self.scale[..., None]).to(dtype)
@@ -125,6 +130,9 @@ class PanelInt4(_Int4):
         return (grouped * self.scale.float()[..., None, :]).flatten(-3, -2).mT.flatten(-3, -2).to(dtype)
 
 
+Matrix = Tensor | PackedFp8
+"""A dense weight [N,K], or the table of tokens' embeddings [V,D]."""
+
 Packed = Tensor | PackedFp8 | PackedInt4
 """A weight as the kernels read it; bf16 (or fp32 on a CPU) weights stay plain tensors [...,N,K]."""
 
@@ -147,6 +155,11 @@ class PackedExperts:
 def values_and_scale(x: Tensor | Rows8 | PackedFp8) -> tuple[Tensor, Tensor | None]:
     """What rows or a weight consist of; plain ones have no scale."""
     return (x, None) if isinstance(x, Tensor) else (x.values, x.scale)
+
+
+def rows_of(table: Matrix, index: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows of a table [V,D] by their numbers [...] as plain numbers [...,D]."""
+    return table[index].to(dtype) if isinstance(table, Tensor) else table.rows(index).dequantize(dtype)
 
 
 def dequantized(weight: Packed | PanelInt4, dtype: torch.dtype) -> Tensor:

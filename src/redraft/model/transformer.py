@@ -139,9 +139,17 @@ class Transformer(nn.Module):
         x = self.self_conditioning.combine(self.embed(canvas), soft)
         return self._run(x, cache.lengths, attend, "denoise")
 
-    def logits(self, hidden: Tensor, temperature: float = 1.0) -> Tensor:
-        """hidden [...,D] -> soft-capped fp32 logits [...,V] of the tied head, divided by `temperature`."""
-        return kernels.head(hidden, self.embedding.weight, self.config.final_logit_softcapping, temperature)
+    def embeddings(self, token_ids: Tensor) -> Tensor:
+        """Rows of the tied table for some tokens [W], not scaled as `embed` scales them: [W,D]."""
+        return self.embedding.weight.index_select(0, token_ids)
+
+    def logits(self, hidden: Tensor, temperature: float = 1.0, rows: Tensor | None = None) -> Tensor:
+        """hidden [...,D] -> soft-capped fp32 logits [...,V] of the tied head, divided by `temperature`.
+
+        `rows` [W,D], which `embeddings` gave, are the only tokens then: [...,W].
+        """
+        table = self.embedding.weight if rows is None else rows
+        return kernels.head(hidden, table, self.config.final_logit_softcapping, temperature)
 
     def soft_embeddings(self, logits: Tensor) -> Tensor:
         """Temperature-divided logits [B,L,V] -> probability-weighted embeddings [B,L,D].
@@ -150,9 +158,13 @@ class Transformer(nn.Module):
         """
         return self.mean_embeddings(kernels.soft_probabilities(logits, self.dtype))
 
-    def mean_embeddings(self, probabilities: Tensor) -> Tensor:
-        """Probabilities [...,V], rounded to the working dtype -> the mean of the scaled embeddings [...,D]."""
-        return kernels.expectation(probabilities.to(self.dtype), self.embedding.weight) * self.embedding_scale
+    def mean_embeddings(self, probabilities: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Probabilities [...,V], rounded to the working dtype -> the mean of the scaled embeddings [...,D].
+
+        Those of some tokens alone, [...,W], go with the tokens' `rows` [W,D].
+        """
+        table = self.embedding.weight if rows is None else rows
+        return kernels.expectation(probabilities.to(self.dtype), table) * self.embedding_scale
 
     def rope(self, positions: Tensor) -> Rope:
         """cos and sin per layer kind for positions [B,T]."""

@@ -9,11 +9,13 @@ from making import normal, segments
 
 from redraft import kernels
 from redraft.cache.fp8 import FP8, key_unit
-from redraft.kernels.packed import Rows8
+from redraft.kernels.packed import PackedFp8, Rows8
 from redraft.kernels.triton import norms, qkv
 from redraft.kernels.triton.language import INTERPRETED
 from redraft.kernels.triton.norms import AfterAttention, AfterExperts
 from redraft.kernels.triton.segments import DENOISE, ENCODE, UNUSED
+from redraft.quant.fp8 import quantize_fp8
+from redraft.quant.prepare import prepare
 
 DTYPES = [torch.float32, torch.float16]
 EPS = 1e-6
@@ -67,6 +69,14 @@ def test_enter(dtype: torch.dtype, conditioned: bool) -> None:
     scale = torch.tensor([WIDTH**0.5], dtype=dtype)
     compare(norms.enter, token_ids, normal(20, WIDTH, dtype=dtype), scale, conditioning, SEGMENTS,
             normal(WIDTH, seed=2, dtype=dtype), EPS)  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_enter_from_a_vocabulary_in_fp8(dtype: torch.dtype) -> None:
+    token_ids, table = torch.arange(3 * ROWS, dtype=torch.int32) % 20, prepare(quantize_fp8(normal(20, WIDTH)))
+    assert isinstance(table, PackedFp8)
+    scale, following = torch.tensor([WIDTH**0.5], dtype=dtype), normal(WIDTH, seed=2, dtype=dtype)
+    compare(norms.enter, token_ids, table, scale, None, SEGMENTS, following, EPS)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from redraft.kernels import eager
-from redraft.kernels.packed import Rows8
+from redraft.kernels.packed import Matrix, Rows8, rows_of, values_and_scale
 from redraft.kernels.triton.language import await_inputs, early, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.quantize import quantize_rows_eager
 from redraft.kernels.triton.segments import DENOISE, Segments
@@ -60,7 +60,7 @@ def norm(x: Tensor, weight: Tensor | None, eps: float, *, fp8: bool = False) -> 
 
 def enter(
     token_ids: Tensor,
-    embedding: Tensor,
+    embedding: Matrix,
     scale: Tensor,
     conditioning: Tensor | None,
     segments: Segments,
@@ -71,16 +71,18 @@ def enter(
 ) -> tuple[Tensor, Rows]:
     """The input of the first layer [R,D] and its norm with weight `following` [D].
 
-    Token ids [R], embedding [V,D], its scale [1] in the working dtype. Rows of canvases add `conditioning` [R,D] (the
-    self-conditioning MLP's output; None for zeros) and are normed without a weight.
+    Token ids [R], embedding [V,D], its scale [1] in the working dtype; a row in FP8 is rounded to that first. Rows of
+    canvases add `conditioning` [R,D] (the self-conditioning MLP's output; None for zeros) and are normed without a
+    weight.
     """
-    if use_triton(embedding):
-        x = embedding.new_empty(len(token_ids), embedding.shape[1])
+    if use_triton(scale):
+        table, token_scale = values_and_scale(embedding)
+        x = scale.new_empty(len(token_ids), table.shape[1])
         y, y_scale = _outputs(x, fp8)
-        arguments = (x, token_ids, embedding, scale, conditioning, segments.kind, following, y, y_scale)
+        arguments = (x, token_ids, table, token_scale, scale, conditioning, segments.kind, following, y, y_scale)
         _launch(_enter_kernel, *arguments, eps=eps, ROWS=segments.rows, ADD=conditioning is not None, FP8=fp8)
         return x, _rows(y, y_scale)
-    x = embedding[token_ids] * scale
+    x = rows_of(embedding, token_ids, scale.dtype) * scale
     canvas = _canvas_rows(segments)[:, None]
     x = torch.where(canvas, eager.rms_norm(x if conditioning is None else x + conditioning, None, eps), x)
     return x, norm(x, following, eps, fp8=fp8)
@@ -223,7 +225,7 @@ def _norm_kernel(x, weight, y, scale, width, eps, WEIGHTED: tl.constexpr, FP8: t
 
 @jit
 def _enter_kernel(
-    x, token_ids, embedding, embedding_scale, conditioning, kind, following, y, scale, width, eps,
+    x, token_ids, embedding, token_scale, embedding_scale, conditioning, kind, following, y, scale, width, eps,
     ROWS: tl.constexpr, ADD: tl.constexpr, FP8: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -233,7 +235,10 @@ def _enter_kernel(
     await_inputs()
     token = tl.load(token_ids + row).to(tl.int64)
     added = _read(conditioning, row * width + column, inside) if ADD else 0.0
-    value = _round(_read(embedding, token * width + column, inside) * tl.load(embedding_scale).to(tl.float32), x)
+    value = _read(embedding, token * width + column, inside)
+    if token_scale is not None:
+        value = _round(value * tl.load(token_scale + token), x)
+    value = _round(value * tl.load(embedding_scale).to(tl.float32), x)
     if tl.load(kind + row // ROWS) >= 2:
         value = _round(value + added, x)
         value = _round(value * _factor(value, width, eps), x)

@@ -9,6 +9,7 @@ depend on that row alone.
 With the table in FP8 the dense product is a linear layer over the vocabulary as any other in FP8: weights and table in
 e4m3, a scale per row and per column of the result. A row's likeliest token weighs 448, and the rounded weights are
 divided by their own sum. A weight is off by at most 2^-4 of itself, those below 2^-15 of the largest by 2^-19 of it.
+Rows that gather keep their weights and read the head's table, whose scales are the tokens'.
 
 Shapes: S segments of L rows, R = S*L rows, V vocabulary, D width.
 """
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from redraft.kernels.packed import PackedFp8
+from redraft.kernels.packed import Matrix, PackedFp8, dequantized, values_and_scale
 from redraft.kernels.triton.descriptors import descriptor
 from redraft.kernels.triton.head import Prediction, Tiles, capped, tempered
 from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, roomy, tl, use_triton
@@ -70,7 +71,7 @@ class Choice:
 def soft_embeddings(
     logits: Tensor,
     prediction: Prediction,
-    embedding: Tensor,
+    embedding: Matrix,
     scale: Tensor,
     cap: float,
     temperature: Tensor,
@@ -80,26 +81,37 @@ def soft_embeddings(
     turned: PackedFp8 | None = None,
     tile: SoftTile | None = None,
 ) -> Tensor:
-    """Probability-weighted embeddings times `scale` [1], [R,D] in the embedding's dtype; 0 where not wanted.
+    """Probability-weighted embeddings times `scale` [1], [R,D] in the scale's dtype; 0 where not wanted.
 
     logits [R,V] as `head.predict` stored them (the kernels overwrite them), temperature fp32 [S], want int32 [S]: 0 for
     segments whose next step needs none. Tempered logits are rounded to the working dtype first, as the reference keeps
-    them between steps. `turned` [D,V], the embedding transposed, makes the dense product one in FP8; `tile` overrides
-    its tuned shape.
+    them between steps. `turned` [D,V], the embedding transposed, makes the dense product one in FP8, and an embedding
+    in FP8 needs it; `tile` overrides its tuned shape.
     """
     if use_triton(logits):
         assert prediction.tiles is not None
         choice = choose(logits, prediction.tiles, cap, temperature, want, segments)
         return mean_embeddings(logits, prediction.peak, choice, embedding, turned, scale, cap, temperature,
-                               tile or tuned(embedding if turned is None else turned.values))  # fmt: skip
-    dtype, x = embedding.dtype, tempered(logits, cap, temperature).to(embedding.dtype)
-    if turned is None:
-        mean = x.softmax(-1, dtype=torch.float32).to(dtype) @ embedding
-    else:
-        weights = ((x.float() - x.float().amax(-1, keepdim=True)).exp() * LARGEST).to(torch.float8_e4m3fn).float()
-        mean = (weights @ turned.dequantize(torch.float32).T / weights.sum(-1, keepdim=True)).to(dtype)
+                               tile or tuned(values_and_scale(embedding if turned is None else turned)[0]))  # fmt: skip
+    x = tempered(logits, cap, temperature).to(scale.dtype)
+    probabilities = x.softmax(-1, dtype=torch.float32)
+    mean = probabilities.to(scale.dtype) @ dequantized(embedding, scale.dtype)
+    if turned is not None:
+        mean = torch.where(few_explain(probabilities)[:, None], mean, fp8_mean(x, turned).to(scale.dtype))
     wanted = segments.live() & ((segments.kind == DENOISE) & (want != 0)).repeat_interleave(segments.rows)
     return torch.where(wanted[:, None], mean * scale, 0.0)
+
+
+def few_explain(probabilities: Tensor) -> Tensor:
+    """Rows [...] of probabilities fp32 [...,V] that gather; kernels look for a row's tokens in `KEPT_TILES` only."""
+    kept = probabilities.topk(min(KEPT_TOKENS, probabilities.shape[-1]), sorted=False).values.sum(-1)
+    return 1 - kept <= DROPPED / 2
+
+
+def fp8_mean(x: Tensor, turned: PackedFp8) -> Tensor:
+    """The mean embedding fp32 [...,D] under tempered logits [...,V], by weights and table in FP8."""
+    weights = ((x.float() - x.float().amax(-1, keepdim=True)).exp() * LARGEST).to(turned.values.dtype).float()
+    return weights @ turned.dequantize(torch.float32).T / weights.sum(-1, keepdim=True)
 
 
 def tuned(table: Tensor) -> SoftTile:
@@ -130,11 +142,12 @@ def choose(logits: Tensor, tiles: Tiles, cap: float, temperature: Tensor, want: 
 
 
 def mean_embeddings(
-    logits: Tensor, peak: Tensor, choice: Choice, embedding: Tensor, turned: PackedFp8 | None, scale: Tensor,
+    logits: Tensor, peak: Tensor, choice: Choice, embedding: Matrix, turned: PackedFp8 | None, scale: Tensor,
     cap: float, temperature: Tensor, tile: SoftTile,
 ) -> Tensor:  # fmt: skip
     """Soft embeddings [R,D] of rows whose ways are chosen; without `turned`, weights take the place of logits."""
     (rows, vocab), width, device = logits.shape, embedding.shape[1], logits.device
+    table, token_scale = values_and_scale(embedding)
     packed, place = (torch.empty(rows, dtype=torch.int32, device=device) for _ in range(2))
     dense = torch.empty(1, dtype=torch.int32, device=device)
     _pack_kernel[(1,)](
@@ -148,7 +161,7 @@ def mean_embeddings(
     )  # fmt: skip
     partial = torch.empty(tile.splits, rows, width, dtype=torch.float32, device=device)
     if turned is None:
-        factors, column_scale = (weights, descriptor(embedding, tile.depth, tile.columns)), None
+        factors, column_scale = (weights, descriptor(table, tile.depth, tile.columns)), None
     else:
         of_weights = descriptor(weights, tile.rows, tile.depth)
         factors, column_scale = (of_weights, descriptor(turned.values, tile.columns, tile.depth)), turned.scale
@@ -159,10 +172,10 @@ def mean_embeddings(
         EVEN=vocab % tile.depth == 0, num_warps=tile.warps, num_stages=tile.stages,
         **early(logits),
     )  # fmt: skip
-    out = torch.empty(rows, width, dtype=embedding.dtype, device=device)
+    out = torch.empty(rows, width, dtype=scale.dtype, device=device)
     block = min(512, next_power_of_2(width))
     _mean_kernel[(rows, cdiv(width, block))](
-        choice.way, choice.count, choice.total, choice.token, choice.weight, embedding, place, partial, sums,
+        choice.way, choice.count, choice.total, choice.token, choice.weight, table, token_scale, place, partial, sums,
         column_scale, scale, out, rows, width, SPLITS=tile.splits, KEPT_TOKENS=KEPT_TOKENS, CHUNKS=sums.shape[1],
         CHUNK_BLOCK=next_power_of_2(sums.shape[1]), BLOCK=block, AT_ONCE=8, num_warps=4,
         **early(logits),
@@ -315,8 +328,8 @@ def _product_kernel(
 
 @jit
 def _mean_kernel(
-    way, count, total, tokens, weights, embedding, place, partial, sums, column_scale, scale, out, rows, width,
-    SPLITS: tl.constexpr, KEPT_TOKENS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK_BLOCK: tl.constexpr,
+    way, count, total, tokens, weights, embedding, token_scale, place, partial, sums, column_scale, scale, out, rows,
+    width, SPLITS: tl.constexpr, KEPT_TOKENS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK_BLOCK: tl.constexpr,
     BLOCK: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """Columns of one row's soft embedding: gathered, or the sum of the dense product's splits."""
@@ -324,6 +337,7 @@ def _mean_kernel(
     row = tl.program_id(0)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < width
+    dtype = out.dtype.element_ty
     mine = tl.load(way + row)
     mean = tl.zeros([BLOCK], tl.float32)
     if mine == 1:
@@ -334,8 +348,11 @@ def _mean_kernel(
             token = tl.load(tokens + row * KEPT_TOKENS + number, number < last, other=0).to(tl.int64)
             weight = tl.load(weights + row * KEPT_TOKENS + number, number < last, other=0.0)
             here = embedding + token[:, None] * width + column[None]
-            found = tl.load(here, inside[None] & (number < last)[:, None], other=0.0)
-            several += weight[:, None] * found.to(tl.float32)
+            found = tl.load(here, inside[None] & (number < last)[:, None], other=0.0).to(tl.float32)
+            if token_scale is not None:
+                found *= tl.load(token_scale + token, number < last, other=0.0)[:, None]
+                found = found.to(dtype).to(tl.float32)
+            several += weight[:, None] * found
         mean = tl.sum(several, 0) / tl.load(total + row)
     if mine == 2:
         chunk = tl.arange(0, CHUNK_BLOCK)
@@ -346,6 +363,5 @@ def _mean_kernel(
         mean = mean / mass
         if column_scale is not None:
             mean *= tl.load(column_scale + column, inside, other=0.0)
-    dtype = out.dtype.element_ty
     mean = mean.to(dtype).to(tl.float32) * tl.load(scale).to(tl.float32)
     tl.store(out + row.to(tl.int64) * width + column, mean.to(dtype), inside)

@@ -17,10 +17,11 @@ from torch import Tensor
 from redraft.cache.fp8 import key_unit
 from redraft.config import FULL, SLIDING, LayerType, ModelConfig
 from redraft.errors import SettingError
-from redraft.kernels.packed import Packed, PackedExperts, PackedFp8, PackedInt4
+from redraft.kernels.packed import Matrix, Packed, PackedExperts, PackedFp8, PackedInt4
 from redraft.kernels.triton.norms import AfterAttention, AfterExperts
 from redraft.model.layouts import Weight, chunks
-from redraft.model.packed.weights import Matrix, PackedLayer, PackedModel, Vocabulary
+from redraft.model.packed.vocabulary import Vocabulary, pack_vocabulary
+from redraft.model.packed.weights import PackedLayer, PackedModel
 from redraft.model.quantize import FORMATS
 from redraft.model.rope import inverse_frequencies
 from redraft.quant.fp8 import Fp8Weight, quantize_fp8
@@ -30,8 +31,6 @@ from redraft.quant.prepare import prepare
 Source = Callable[[str], Weight]
 """One of the model's weights by our name (`Transformer.state_dict`), on any device, in any format."""
 
-NUMBERS_AT_A_TIME = 1 << 25
-
 
 def pack(
     config: ModelConfig,
@@ -40,21 +39,24 @@ def pack(
     device: torch.device,
     dtype: torch.dtype,
     quantization: str | None = None,
+    fp8_vocabulary: bool = False,
     progress: Callable[[int, int], None] = lambda done, whole: None,
 ) -> PackedModel:
     """Pack all weights of `source` on `device`.
 
     `quantization` "fp8" or "int4" (int4 experts, FP8 attention and dense MLP) quantizes weights that are stored in
-    full; None keeps every weight in its own format. `progress` hears of layers done, of all. Raises `SettingError` for
-    an unknown format and for one that the stored weights are not in and cannot be brought to.
+    full; None keeps every weight in its own format. `fp8_vocabulary` keeps the vocabulary in FP8. `progress` hears of
+    layers done, of all. Raises `SettingError` for an unknown format, for one that the stored weights are not in and
+    cannot be brought to, and for a vocabulary that cannot be in FP8.
     """
     check_format(quantization)
     packer = _Packer(config, source, device, dtype, quantization)
+    vocabulary = pack_vocabulary(packer.full("embedding.weight"), device, dtype, fp8=fp8_vocabulary)
     layers = []
     for number in range(config.num_hidden_layers):
         layers.append(packer.layer(number))
         progress(number + 1, config.num_hidden_layers)
-    return packer.model(tuple(layers))
+    return packer.model(vocabulary, tuple(layers))
 
 
 def repack(model: PackedModel, source: Source, changed: Set[str], *, quantization: str | None = None) -> PackedModel:
@@ -82,26 +84,6 @@ def check_format(quantization: str | None) -> None:
         raise SettingError(f"quantization is {quantization!r}; it must be {' or '.join(map(repr, FORMATS))}, or None.")
 
 
-def in_fp8(matrix: Tensor) -> PackedFp8:
-    """A plain matrix [N,K], however large, in FP8: some rows at a time."""
-    parts = matrix.split(max(1, NUMBERS_AT_A_TIME // matrix.shape[1]))
-    packed = _joined([prepare(quantize_fp8(rows)) for rows in parts])
-    assert isinstance(packed, PackedFp8)
-    return packed
-
-
-def vocabulary(embedding: Tensor, dtype: torch.dtype | None = None) -> Vocabulary:
-    """The embedding [V,D] as a step's products take it: as it is, or in FP8, which is two copies of half the size.
-
-    Raises `SettingError` for a vocabulary in FP8 that no copy in bulk can take.
-    """
-    if dtype in (None, embedding.dtype):
-        return Vocabulary(head=embedding)
-    if len(embedding) % 16:
-        raise SettingError(f"A vocabulary in FP8 needs a multiple of 16 tokens; this one has {len(embedding)}.")
-    return Vocabulary(head=in_fp8(embedding), turned=in_fp8(embedding.T))
-
-
 class _Packer:
     """Turns weights of one source into records, under one set of choices."""
 
@@ -111,13 +93,13 @@ class _Packer:
         self.config, self.source, self.device, self.dtype, self.asked = config, source, device, dtype, quantization
         self.found: set[str] = set()
 
-    def model(self, layers: tuple[PackedLayer, ...]) -> PackedModel:
+    def model(self, vocabulary: Vocabulary, layers: tuple[PackedLayer, ...]) -> PackedModel:
         config = self.config
         scale = torch.tensor([config.hidden_size**0.5], dtype=self.dtype, device=self.device)
         return PackedModel(
             config=config,
             quantization=self._format(),
-            embedding=self.plain("embedding.weight"),
+            vocabulary=vocabulary,
             embedding_scale=scale,
             soft_norm=self.plain("self_conditioning.pre_norm.weight"),
             **_made(self.soft_fields()),
@@ -169,9 +151,12 @@ class _Packer:
 
     def plain(self, name: str) -> Tensor:
         """A weight in the working dtype."""
+        return self.full(name).detach().to(self.device, self.dtype).contiguous()
+
+    def full(self, name: str) -> Tensor:
+        """A weight that is stored in full, where and as the source has it; of one that is not, the working dtype."""
         weight = self.source(name)
-        weight = weight if isinstance(weight, Tensor) else weight.to(self.device).dequantize(self.dtype)
-        return weight.detach().to(self.device, self.dtype).contiguous()
+        return weight if isinstance(weight, Tensor) else weight.to(self.device).dequantize(self.dtype)
 
     def dense(self, *names: str) -> Matrix:
         """Matrices one above the other, in the format that dense products have."""

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from redraft.config import FULL, SLIDING, LayerType
-from redraft.kernels.packed import PackedFp8, Rows8
+from redraft.kernels.packed import Matrix, PackedFp8, Rows8
 from redraft.kernels.streams import beside
 from redraft.kernels.switches import call
 from redraft.kernels.triton.attention import attend
@@ -25,7 +25,7 @@ from redraft.kernels.triton.qkv import Rope, norm_rope_write, rope_rows
 from redraft.kernels.triton.quantize import quantize_rows
 from redraft.kernels.triton.routing import route_rows
 from redraft.kernels.triton.segments import DENOISE, PAGE, Segments
-from redraft.model.packed.weights import Matrix, PackedLayer, PackedModel
+from redraft.model.packed.weights import PackedLayer, PackedModel
 
 Rows = Tensor | Rows8
 
@@ -87,8 +87,8 @@ def forward(model: PackedModel, inputs: Inputs, pages: Pages) -> Tensor:
         rope[kind] = call("rope", rope_rows, segments, frequencies)
     canvases = torch.where(segments.kind >= DENOISE, segments.length, 0)
     x, h = call(
-        "enter", enter, inputs.token_ids, model.embedding, model.embedding_scale, conditioning(model, inputs.soft),
-        segments, model.layers[0].entering, eps, fp8=takes_fp8(model.layers[0].qkv),
+        "enter", enter, inputs.token_ids, model.vocabulary.head, model.embedding_scale,
+        conditioning(model, inputs.soft), segments, model.layers[0].entering, eps, fp8=takes_fp8(model.layers[0].qkv),
     )  # fmt: skip
     for number in range(len(model.layers)):
         attended = _attention(model, number, h, rope, inputs, pages)

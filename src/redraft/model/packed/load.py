@@ -15,6 +15,7 @@ from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
 from redraft.model.packed.build import check_format, pack, repack
 from redraft.model.packed.transformer import PackedTransformer
+from redraft.model.packed.vocabulary import MULTIPLE
 from redraft.model.placement import resolve_device, resolve_dtype
 from redraft.model.quantize import FORMATS
 from redraft.model.transformer import Transformer
@@ -24,6 +25,8 @@ OLDEST = (8, 0)
 """The first compute capability with bf16 products."""
 OLDEST_FP8 = (8, 9)
 """The first one with FP8 products, which every quantized format uses."""
+
+VOCABULARIES = ("auto", "model", "fp8")
 
 WORKING_BYTES = 1_500_000_000
 """What a step of one canvas takes beside the weights: its logits and activations, some pages, the libraries' own."""
@@ -35,22 +38,27 @@ def load_packed(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
     quantization: str | None = None,
+    vocabulary_dtype: str = "auto",
     adapter: Adapter | None = None,
     progress: Callable[[int, int], None] = lambda done, whole: None,
 ) -> PackedTransformer:
-    """The text model of `tiny`, a folder or a hub id, packed on `device`; see `pack` for `quantization`.
+    """The text model of `tiny`, a folder or a hub id, packed on `device`.
+
+    See `pack` for `quantization` and `fp8_vocabulary` for `vocabulary_dtype`.
 
     Never holds a second copy of the weights: each is read, changed by the `adapter` if there is one, quantized if
     asked, and placed before the next. Raises what `load_model` raises, and `SettingError` for a GPU that is too old or
     too small.
     """
     check_format(quantization)
+    check_vocabulary(vocabulary_dtype)
     target = resolve_device(device)
     resolve_dtype(dtype, target, torch.bfloat16)
     folder = resolve_folder(model)
     checkpoint = Checkpoint(folder)
     format = _stored_format(checkpoint, quantization)
     check_device(target, quantized=format != "bf16")
+    fp8 = fp8_vocabulary(checkpoint.config, vocabulary_dtype, target, quantized=format != "bf16")
     check_room(checkpoint.config, format, target)
     chosen = resolve_dtype(dtype, target, checkpoint.dtype)
     packed = pack(
@@ -59,6 +67,7 @@ def load_packed(
         device=target,
         dtype=chosen,
         quantization=quantization,
+        fp8_vocabulary=fp8,
         progress=progress,
     )
     return PackedTransformer(packed)
@@ -70,6 +79,7 @@ def load_for_inference(
     device: str | torch.device = "auto",
     dtype: str | torch.dtype = "auto",
     quantization: str | None = None,
+    vocabulary_dtype: str = "auto",
     adapter: Adapter | None = None,
 ) -> Transformer:
     """The text model in the form that runs fastest: packed on a GPU and where quantized, else plain.
@@ -79,14 +89,19 @@ def load_for_inference(
     Raises as `load_packed`.
     """
     check_format(quantization)
+    check_vocabulary(vocabulary_dtype)
     target = resolve_device(device)
     resolve_dtype(dtype, target, torch.bfloat16)  # a wrong name fails before a long download
     folder = resolve_folder(model)
-    if target.type == "cpu" and quantization != "fp8":
+    on_cpu = target.type == "cpu"
+    if quantization == "fp8" if on_cpu else _packs_on_gpu(folder, target, dtype, quantization):
+        given = {"dtype": dtype, "quantization": quantization, "vocabulary_dtype": vocabulary_dtype}
+        return load_packed(folder, device=target, adapter=adapter, **given)
+    if vocabulary_dtype == "fp8":
+        raise SettingError("vocabulary_dtype is 'fp8'; that needs a GPU and bfloat16, or quantization 'fp8'.")
+    if on_cpu:
         return _with(adapter, load_for_cpu(folder, dtype, int4=quantization == "int4"))
-    if target.type == "cuda" and not _packs_on_gpu(folder, target, dtype, quantization):
-        return _with(adapter, load_model(folder, target, dtype))
-    return load_packed(folder, device=target, dtype=dtype, quantization=quantization, adapter=adapter)
+    return _with(adapter, load_model(folder, target, dtype))
 
 
 def twin(model: Transformer, folder: Path, adapter: Adapter) -> Transformer:
@@ -141,6 +156,26 @@ def check_device(device: torch.device, *, quantized: bool) -> None:
             f"{name} has compute capability {capability[0]}.{capability[1]}; {what} {needed[0]}.{needed[1]} or newer "
             "(device='cpu' runs everywhere)."
         )
+
+
+def check_vocabulary(name: str) -> None:
+    """Raise `SettingError` for anything but the names of `VOCABULARIES`."""
+    if name not in VOCABULARIES:
+        raise SettingError(f"vocabulary_dtype is {name!r}; it must be {' or '.join(map(repr, VOCABULARIES))}.")
+
+
+def fp8_vocabulary(config: ModelConfig, name: str, device: torch.device, *, quantized: bool) -> bool:
+    """Whether packed weights keep their vocabulary in FP8, by the name that settings give it.
+
+    "auto": where weights on a GPU are `quantized`, and the vocabulary is a multiple of 16 tokens. "model": never.
+    "fp8": always; raises `SettingError` for a GPU that lacks FP8.
+    """
+    check_vocabulary(name)
+    if name == "auto":
+        return quantized and device.type == "cuda" and config.vocab_size % MULTIPLE == 0
+    if name == "fp8" and device.type == "cuda" and torch.cuda.get_device_capability(device) < OLDEST_FP8:
+        raise SettingError("vocabulary_dtype is 'fp8'; that needs a GPU of compute capability 8.9 or more.")
+    return name == "fp8"
 
 
 def check_room(config: ModelConfig, format: str, device: torch.device, free: int | None = None) -> None:

@@ -19,6 +19,7 @@ from redraft.kernels.triton.norms import norm
 from redraft.kernels.triton.segments import DENOISE, ENCODE, Segments
 from redraft.model.attention import Attend
 from redraft.model.packed.forward import as_rows, conditioning, finish_layer, layer_heads, product, takes_fp8
+from redraft.model.packed.vocabulary import Vocabulary
 from redraft.model.packed.weights import PackedModel
 from redraft.model.rope import rotate
 from redraft.model.transformer import Transformer
@@ -32,13 +33,38 @@ class PackedTransformer(Transformer):
         if packed.quantization is not None:
             without_workspace()
         self.config, self.packed = packed.config, packed
-        self.embedding = nn.Embedding.from_pretrained(packed.embedding)
         self.self_conditioning = _SelfConditioning(packed)  # type: ignore[assignment]
         self._frequencies: dict[str, Tensor] = {}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
         """Refused: the weights are not laid out as files hold them."""
         raise SettingError("These weights are packed for computing and cannot be saved; load the folder by load_model.")
+
+    @property
+    def device(self) -> torch.device:
+        return self.packed.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.packed.dtype
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        """See `Transformer.embed`."""
+        return self.embeddings(token_ids) * self.packed.embedding_scale
+
+    def embeddings(self, token_ids: Tensor) -> Tensor:
+        """See `Transformer.embeddings`; here of any shape."""
+        return self.packed.vocabulary.rows(token_ids, self.dtype)
+
+    def logits(self, hidden: Tensor, temperature: float = 1.0, rows: Tensor | None = None) -> Tensor:
+        """See `Transformer.logits`."""
+        vocabulary = self.packed.vocabulary if rows is None else Vocabulary(head=rows)
+        return vocabulary.logits(hidden, self.config.final_logit_softcapping, temperature)
+
+    def mean_embeddings(self, probabilities: Tensor, rows: Tensor | None = None) -> Tensor:
+        """See `Transformer.mean_embeddings`."""
+        vocabulary = self.packed.vocabulary if rows is None else Vocabulary(head=rows)
+        return vocabulary.mean(probabilities.to(self.dtype)) * self.packed.embedding_scale
 
     def _run(self, x: Tensor, starts: list[int], attend: Attend, phase: str) -> Tensor:
         count, length, _ = x.shape

@@ -14,11 +14,9 @@ import torch
 from torch import Tensor
 
 from redraft.config import LayerType, ModelConfig
-from redraft.kernels.packed import PackedExperts, PackedFp8
+from redraft.kernels.packed import Matrix, PackedExperts
 from redraft.kernels.triton.norms import AfterAttention, AfterExperts
-
-Matrix = Tensor | PackedFp8
-"""A dense weight [N,K]."""
+from redraft.model.packed.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,13 +50,13 @@ class PackedLayer:
 class PackedModel:
     """The whole text model. `quantization` None: every matrix is plain.
 
-    embedding [V,D] is the head as well; embedding_scale [1] is rounded to the working dtype as the reference does it.
+    The vocabulary is the head as well; embedding_scale [1] is rounded to the working dtype as the reference does it.
     Self-conditioning is plain in every format. frequencies: fp32 [H/2] per layer kind.
     """
 
     config: ModelConfig
     quantization: str | None
-    embedding: Tensor
+    vocabulary: Vocabulary
     embedding_scale: Tensor
     soft_norm: Tensor
     soft_gate_up: Tensor
@@ -69,28 +67,16 @@ class PackedModel:
 
     @property
     def device(self) -> torch.device:
-        return self.embedding.device
+        return self.embedding_scale.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.embedding.dtype
+        return self.embedding_scale.dtype
 
     @property
     def nbytes(self) -> int:
         """Bytes of all weights on the device; shared tensors count once."""
         return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors(self)}.values())
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Vocabulary:
-    """The table of tokens' embeddings as the two products of a step over the whole vocabulary read it.
-
-    head    [V,D] of the logits: the model's embedding, or the same in FP8
-    turned  [D,V] of the soft embeddings in FP8; None: they take the embedding
-    """
-
-    head: Matrix
-    turned: PackedFp8 | None = None
 
 
 def tensors(record: Any) -> Iterator[Tensor]:

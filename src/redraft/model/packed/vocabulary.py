@@ -1,0 +1,127 @@
+"""The vocabulary of a packed model: the tied table of tokens' embeddings, as it is or in FP8.
+
+In FP8 it lies there twice, in half the bytes each, because a product in FP8 reads both its factors along the sum: with
+a scale per token for the head's, and turned, with a scale per column, for that of soft embeddings. Nothing reads
+another table: rows of tokens are taken from the head's.
+
+Shapes: V vocabulary, D width, W some tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from redraft import kernels
+from redraft.errors import SettingError
+from redraft.kernels.packed import Matrix, PackedFp8, rows_of, values_and_scale
+from redraft.kernels.triton.linear import linear
+from redraft.kernels.triton.quantize import quantize_rows
+from redraft.quant.fp8 import LARGEST, quantize_fp8
+
+MULTIPLE = 16
+"""Of so many tokens a vocabulary in FP8 must be: rows of the turned table are copied in bulk."""
+
+NUMBERS_AT_A_TIME = 1 << 25
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Vocabulary:
+    """The table of tokens' embeddings.
+
+    head    [V,D] of the logits and of everything that takes some tokens' rows
+    turned  [D,V] of dense soft embeddings in FP8; None: they take `head`, which is plain
+    """
+
+    head: Matrix
+    turned: PackedFp8 | None = None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the numbers as they are stored."""
+        return values_and_scale(self.head)[0].dtype
+
+    def rows(self, token_ids: Tensor, dtype: torch.dtype) -> Tensor:
+        """Embeddings of tokens [...] in a working dtype, [...,D]: from FP8 the value times its token's scale, rounded
+        once."""
+        parts = parts_of(*self.head.shape)[0].stop
+        if isinstance(self.head, Tensor) or token_ids.numel() <= parts:
+            return rows_of(self.head, token_ids, dtype)
+        return torch.cat([rows_of(self.head, part, dtype) for part in token_ids.split(parts)])
+
+    def logits(self, hidden: Tensor, cap: float, temperature: float) -> Tensor:
+        """What `kernels.head` makes of hidden states [...,D], fp32 [...,V]; in FP8 by the product of a step."""
+        if isinstance(self.head, Tensor):
+            return kernels.head(hidden, self.head, cap, temperature)
+        product = linear(quantize_rows(hidden.reshape(-1, hidden.shape[-1])), self.head, dtype=hidden.dtype)  # [R,V]
+        return (product.float().div_(cap).tanh_() * (cap / temperature)).view(*hidden.shape[:-1], -1)
+
+    def mean(self, probabilities: Tensor) -> Tensor:
+        """Embeddings weighted by probabilities [...,V] in the working dtype, [...,D].
+
+        From FP8 some tokens at a time, and their scales go to the probabilities, which keep the working dtype.
+        """
+        if isinstance(self.head, Tensor):
+            return kernels.expectation(probabilities, self.head)
+        dtype, total = probabilities.dtype, torch.zeros((), device=probabilities.device)
+        for part in parts_of(*self.head.shape):
+            weights = (probabilities[..., part] * self.head.scale[part]).to(dtype)
+            total = total + kernels.expectation(weights, self.head.values[part].to(dtype)).float()
+        return total.to(dtype)
+
+    def lengthen(self, tokens: slice, factor: float) -> None:
+        """Make some tokens' embeddings `factor` times as long, in place."""
+        head, turned = self.head, self.turned
+        if isinstance(head, Tensor) or turned is None:
+            values_and_scale(head)[0][tokens] *= factor
+            return
+        head.scale[tokens] *= factor
+        _turn(lambda part: PackedFp8(head.values[part], head.scale[part]).dequantize(torch.float32), turned)
+
+
+def pack_vocabulary(table: Tensor, device: torch.device, dtype: torch.dtype, *, fp8: bool = False) -> Vocabulary:
+    """The table [V,D], which may lie elsewhere, on `device`: in the working dtype, or in FP8.
+
+    In FP8 the device holds no more than some rows of it beside what is made. Raises `SettingError` for a vocabulary
+    that is no multiple of `MULTIPLE` tokens.
+    """
+    table = table.detach()
+    if not fp8:
+        return Vocabulary(head=table.to(device, dtype).contiguous())
+    count, width = table.shape
+    if count % MULTIPLE:
+        raise SettingError(f"A vocabulary in FP8 needs a multiple of {MULTIPLE} tokens; this one has {count}.")
+
+    def rows(part: slice) -> Tensor:
+        return table[part].to(device, dtype)
+
+    head, turned = _empty(count, width, device), _empty(width, count, device)
+    for part in parts_of(count, width):
+        rounded = quantize_fp8(rows(part))
+        head.values[part], head.scale[part] = rounded.values, rounded.scale[:, 0]
+    _turn(rows, turned)
+    return Vocabulary(head=head, turned=turned)
+
+
+def parts_of(count: int, width: int) -> list[slice]:
+    """All of so many tokens, some at a time."""
+    size = max(1, NUMBERS_AT_A_TIME // width)
+    return [slice(first, min(first + size, count)) for first in range(0, count, size)]
+
+
+def _turn(rows: Callable[[slice], Tensor], turned: PackedFp8) -> None:
+    """Fill the turned table [D,V] from embeddings of some tokens at a time: the columns' scales, then the values."""
+    parts = parts_of(*reversed(turned.shape))
+    largest = torch.stack([rows(part).abs().amax(0) for part in parts]).amax(0)  # [D]
+    turned.scale.copy_(largest.float().clamp(min=1e-12) / LARGEST)
+    for part in parts:
+        scaled = (rows(part).float() / turned.scale).clamp(-LARGEST, LARGEST)
+        turned.values[:, part] = scaled.to(turned.values.dtype).T
+
+
+def _empty(outputs: int, inputs: int, device: torch.device) -> PackedFp8:
+    values = torch.empty(outputs, inputs, dtype=torch.float8_e4m3fn, device=device)
+    return PackedFp8(values, torch.empty(outputs, device=device))
