@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 import torch
 
 from redraft import kernels
@@ -33,9 +34,10 @@ def _work(step: int) -> list[Segment]:
     return [*prompts, canvas] if step == 0 else [canvas]
 
 
-def test_two_steps() -> None:
+@pytest.mark.parametrize("fp8", [False, True])
+def test_two_steps(fp8: bool) -> None:
     source = random_source(CONFIG, torch.device("cpu"), torch.float32)
-    packed = pack(CONFIG, source, device=torch.device("cpu"), dtype=torch.float32)
+    packed = pack(CONFIG, source, device=torch.device("cpu"), dtype=torch.float32, fp8_vocabulary=fp8)
     fast, plain = (GraphRunner(PackedTransformer(packed), LIMITS) for _ in range(2))
     for runner in (fast, plain):
         runner.assign(0, (3, 1), (0, 2))
