@@ -184,6 +184,7 @@ def test_a_vocabulary_in_fp8_is_two_roundings_of_one_table(
     assert isinstance(kept.head, PackedFp8)
     assert torch.equal(kept.head.dequantize(torch.float32), quantize_fp8(table).dequantize(torch.float32))
     assert torch.equal(kept.turned.dequantize(torch.float32), quantize_fp8(table.T).dequantize(torch.float32))
+    assert sum(tensor.nbytes for tensor in tensors(kept)) == 2 * table.numel() + 4 * sum(table.shape)
     monkeypatch.setattr(vocabulary, "NUMBERS_AT_A_TIME", 5 * table.shape[1])
     again = vocabulary.pack_vocabulary(table, CPU, torch.float32, fp8=True)
     for one, other in zip(tensors(kept), tensors(again), strict=True):
