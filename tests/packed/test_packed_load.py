@@ -88,7 +88,10 @@ def test_the_vocabulary_is_in_fp8_where_a_gpu_s_weights_are_quantized(monkeypatc
         assert fp8_vocabulary(config, "auto", device, quantized=quantized) == (device is CUDA and quantized)
         assert not fp8_vocabulary(config, "model", device, quantized=quantized)
         assert fp8_vocabulary(config, "fp8", device, quantized=quantized)
-    assert not fp8_vocabulary(replace(config, vocab_size=1000), "auto", CUDA, quantized=True)
+    odd = replace(config, vocab_size=1000)
+    assert not fp8_vocabulary(odd, "auto", CUDA, quantized=True)
+    with pytest.raises(SettingError, match=r"that needs a multiple of 16 tokens, and the model has 1000\.$"):
+        fp8_vocabulary(odd, "fp8", CUDA, quantized=True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
     with pytest.raises(SettingError, match=r"^vocabulary_dtype is 'fp8'; that needs .* capability 8\.9 or more\.$"):
         fp8_vocabulary(config, "fp8", CUDA, quantized=False)

@@ -81,7 +81,7 @@ def compare(
     """Results of the full model, of every format and of the full model with an FP8 vocabulary. The model is unchanged.
 
     `prompts` (token ids) are answered with one canvas each for the teacher-forced part. Raises `SettingError` for an
-    unknown format, a group that does not divide, and a vocabulary that cannot be in FP8.
+    unknown format and a group that does not divide.
     """
     original = {name: tensor.clone() for name, tensor in llm.model.state_dict().items()}
     _check(formats, group, original)

@@ -45,9 +45,9 @@ def pack(
     """Pack all weights of `source` on `device`.
 
     `quantization` "fp8" or "int4" (int4 experts, FP8 attention and dense MLP) quantizes weights that are stored in
-    full; None keeps every weight in its own format. `fp8_vocabulary` keeps the vocabulary in FP8. `progress` hears of
-    layers done, of all. Raises `SettingError` for an unknown format, for one that the stored weights are not in and
-    cannot be brought to, and for a vocabulary that cannot be in FP8.
+    full; None keeps every weight in its own format. `fp8_vocabulary` keeps the vocabulary in FP8, see the function of
+    this name in `load`. `progress` hears of layers done, of all. Raises `SettingError` for an unknown format and for
+    one that the stored weights are not in and cannot be brought to.
     """
     check_format(quantization)
     packer = _Packer(config, source, device, dtype, quantization)

@@ -15,7 +15,6 @@ from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
 from redraft.model.packed.build import check_format, pack, repack
 from redraft.model.packed.transformer import PackedTransformer
-from redraft.model.packed.vocabulary import MULTIPLE
 from redraft.model.placement import resolve_device, resolve_dtype
 from redraft.model.quantize import FORMATS
 from redraft.model.transformer import Transformer
@@ -27,6 +26,8 @@ OLDEST_FP8 = (8, 9)
 """The first one with FP8 products, which every quantized format uses."""
 
 VOCABULARIES = ("auto", "model", "fp8")
+MULTIPLE = 16
+"""Of so many tokens a vocabulary in FP8 must be: rows of the turned table are copied in bulk."""
 
 WORKING_BYTES = 1_500_000_000
 """What a step of one canvas takes beside the weights: its logits and activations, some pages, the libraries' own."""
@@ -168,11 +169,17 @@ def fp8_vocabulary(config: ModelConfig, name: str, device: torch.device, *, quan
     """Whether packed weights keep their vocabulary in FP8, by the name that settings give it.
 
     "auto": where weights on a GPU are `quantized`, and the vocabulary is a multiple of 16 tokens. "model": never.
-    "fp8": always; raises `SettingError` for a GPU that lacks FP8.
+    "fp8": always; raises `SettingError` where that cannot be, on a GPU that lacks FP8 and for another vocabulary.
     """
     check_vocabulary(name)
+    odd = config.vocab_size % MULTIPLE != 0
     if name == "auto":
-        return quantized and device.type == "cuda" and config.vocab_size % MULTIPLE == 0
+        return quantized and device.type == "cuda" and not odd
+    if name == "fp8" and odd:
+        raise SettingError(
+            f"vocabulary_dtype is 'fp8'; that needs a multiple of {MULTIPLE} tokens, and the model has "
+            f"{config.vocab_size}."
+        )
     if name == "fp8" and device.type == "cuda" and torch.cuda.get_device_capability(device) < OLDEST_FP8:
         raise SettingError("vocabulary_dtype is 'fp8'; that needs a GPU of compute capability 8.9 or more.")
     return name == "fp8"

@@ -16,14 +16,10 @@ import torch
 from torch import Tensor
 
 from redraft import kernels
-from redraft.errors import SettingError
 from redraft.kernels.packed import Matrix, PackedFp8, rows_of, values_and_scale
 from redraft.kernels.triton.linear import linear
 from redraft.kernels.triton.quantize import quantize_rows
 from redraft.quant.fp8 import LARGEST, quantize_fp8
-
-MULTIPLE = 16
-"""Of so many tokens a vocabulary in FP8 must be: rows of the turned table are copied in bulk."""
 
 NUMBERS_AT_A_TIME = 1 << 25
 
@@ -85,15 +81,12 @@ class Vocabulary:
 def pack_vocabulary(table: Tensor, device: torch.device, dtype: torch.dtype, *, fp8: bool = False) -> Vocabulary:
     """The table [V,D], which may lie elsewhere, on `device`: in the working dtype, or in FP8.
 
-    In FP8 the device holds no more than some rows of it beside what is made. Raises `SettingError` for a vocabulary
-    that is no multiple of `MULTIPLE` tokens.
+    In FP8 the device holds no more than some rows of it beside what is made.
     """
     table = table.detach()
     if not fp8:
         return Vocabulary(head=table.to(device, dtype).contiguous())
     count, width = table.shape
-    if count % MULTIPLE:
-        raise SettingError(f"A vocabulary in FP8 needs a multiple of {MULTIPLE} tokens; this one has {count}.")
 
     def rows(part: slice) -> Tensor:
         return table[part].to(device, dtype)
@@ -107,8 +100,8 @@ def pack_vocabulary(table: Tensor, device: torch.device, dtype: torch.dtype, *, 
 
 
 def parts_of(count: int, width: int) -> list[slice]:
-    """All of so many tokens, some at a time."""
-    size = max(1, NUMBERS_AT_A_TIME // width)
+    """All of so many tokens, some at a time: a number that products of them are fast with."""
+    size = max(NUMBERS_AT_A_TIME // width // 128 * 128, 16)
     return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
 
