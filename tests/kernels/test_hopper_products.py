@@ -12,7 +12,7 @@ from compiling import SHARED_MEMORY, bf16, caught_launches, compiled, int32, met
 from triton.backends.compiler import GPUTarget
 
 from redraft.kernels.packed import Packed, PackedExperts, PackedFp8, PackedInt4, Rows8
-from redraft.kernels.triton import experts, linear, routing
+from redraft.kernels.triton import experts, linear, routing, tables
 from redraft.kernels.triton.routing import Routing
 
 EXPERTS, TOP_K, WIDTH, INNER = 128, 8, 2816, 704
@@ -51,7 +51,7 @@ def test_products_over_experts_use_hopper_s_instructions(weights: str, rows: int
     with caught_launches(GPUTarget("cuda", 90, 32)) as found:
         experts.experts(rows_for(weights, rows, WIDTH), routed(rows, weights), layer)
     products = [kernel for kernel in found if kernel.name not in ("quantize_kernel", "combine_kernel")]
-    by_gluon = rows > 256
+    by_gluon = rows > 256 or weights == "int4"
     assert [kernel.name for kernel in products] == (
         ["_gate_kernel", "_down_kernel"] if by_gluon else ["gate_kernel", "down_kernel"]
     )
@@ -63,8 +63,9 @@ def test_products_over_experts_use_hopper_s_instructions(weights: str, rows: int
         assert "mma.sync" not in product.ptx.replace("wgmma.mma_async.sync", "")
 
 
-def test_int4_codes_reach_the_product_in_registers() -> None:
+def test_int4_codes_reach_the_product_in_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unpacked codes must not take the way through shared memory: no store there inside the loop over inputs."""
+    monkeypatch.setitem(tables.GLUON_ROWS, "int4", ())
     found = compiled(experts.gate, rows_for("int4", 256, WIDTH), routed(256, "int4"), packed("int4", 2 * INNER, WIDTH))
     loop = only(found, "gate_kernel").ptx.split("wgmma.mma_async")
     assert not any("st.shared" in part for part in loop[1:-1])
@@ -82,16 +83,28 @@ def test_int4_products_in_gluon_run_beside_the_scaling_of_others(rows: int, prod
         assert ptx.count("wgmma.wait_group.sync.aligned 1") > ptx.count("wgmma.wait_group.sync.aligned 0")
 
 
+def test_int4_products_of_few_rows_are_made_by_four_groups_of_warps() -> None:
+    layer = PackedExperts(packed("int4", 2 * INNER, WIDTH), packed("int4", WIDTH, INNER))
+    with caught_launches(GPUTarget("cuda", 90, 32)) as found:
+        experts.experts(rows_for("int4", 256, WIDTH), routed(256, "int4"), layer)
+    for name, blocks in ("_gate_kernel", 2), ("_down_kernel", 3):  # of 64 inputs, in the loop and behind it
+        ptx = only(found, name).ptx
+        assert ptx.count("wgmma.mma_async") == 4 * blocks * 2  # twice 32 inputs
+        assert ptx.count("m64n32k32") == ptx.count("wgmma.mma_async")
+
+
 @pytest.mark.parametrize("inner", [704, 256])
-@pytest.mark.parametrize("weights", ["plain", "fp8", "int4"])
-def test_every_group_of_warps_remembers_its_place_in_the_ring(weights: str, inner: int) -> None:
+@pytest.mark.parametrize(("weights", "rows"), [("plain", 1024), ("fp8", 1024), ("int4", 1024), ("int4", 256)])
+def test_every_group_of_warps_remembers_its_place_in_the_ring(weights: str, rows: int, inner: int) -> None:
     """From tile to tile: Triton 3.6 drops a number that changes there if only the bounds of inner loops use it."""
     layer = PackedExperts(packed(weights, 2 * inner, WIDTH), packed(weights, WIDTH, inner))
     with caught_launches(GPUTarget("cuda", 90, 32)) as found:
-        experts.experts(rows_for(weights, 1024, WIDTH), routed(1024, weights), layer)
-    for name in "_gate_kernel", "_down_kernel":
+        experts.experts(rows_for(weights, rows, WIDTH), routed(rows, weights), layer)
+    partitions = {"_gate_kernel": 6, "_down_kernel": 6} if rows == 256 else {"_gate_kernel": 3, "_down_kernel": 3}
+    partitions["_gate_kernel"] += rows > 256 and weights == "int4"
+    for name, count in partitions.items():
         walks = re.findall(r"scf\.for %index.*", only(found, name).ir)
-        assert len(walks) == (4 if weights == "int4" and name == "_gate_kernel" else 3)
+        assert len(walks) == count
         assert all("iter_args(%number" in walk for walk in walks)
 
 

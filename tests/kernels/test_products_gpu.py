@@ -9,6 +9,7 @@ from torch import Tensor
 from redraft.kernels import eager
 from redraft.kernels.gluon import experts as gluon
 from redraft.kernels.gluon import int4_experts as gluon_int4
+from redraft.kernels.gluon import int4_few_rows
 from redraft.kernels.packed import PackedExperts, Rows8
 from redraft.kernels.triton import experts, linear, routing, tables
 from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
@@ -110,7 +111,7 @@ def test_experts_in_gluon_have_the_same_bits(weights: str, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("rows", "favoured"), [(64, 0.0), (120, 0.0), (300, 0.0), (1600, 0.2)])
-@pytest.mark.parametrize("lines", list(gluon_int4.STAGES))
+@pytest.mark.parametrize("lines", [int4_few_rows.LINES, *gluon_int4.STAGES])
 def test_int4_experts_in_gluon_have_the_same_bits(
     lines: int, rows: int, favoured: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,10 +14,10 @@ from typing import Any
 
 from torch import Tensor
 
-from redraft.kernels.gluon.int4_products import first_rows, multiply, new_ring, pass_over, sums_layout
-from redraft.kernels.gluon.language import constant, descriptor, gl, gluon, hopper, use_gluon
-from redraft.kernels.gluon.walk import gate_place, gate_tiles
-from redraft.kernels.triton.expert_kernels import gelu_gate
+from redraft.kernels.gluon.int4_products import first_rows, multiply, new_ring, pass_over
+from redraft.kernels.gluon.language import descriptor, gl, gluon, hopper, use_gluon
+from redraft.kernels.gluon.walk import down_place, gate_place, gate_tiles
+from redraft.kernels.gluon.weights_first import row_facts, store_hidden, store_rows, token_scale
 from redraft.kernels.triton.language import processors
 from redraft.kernels.triton.routing import Routing
 
@@ -37,7 +37,7 @@ def gate(x: Tensor, x_scale: Tensor | None, codes: Tensor, scale: Tensor | None,
     """x [T,D], codes [E,D/64,2I,32], scale int32 [E,D/128,2I] -> out [T*K,I], in the order of `routing.order`."""
     (_, blocks, both, _), lines = codes.shape, routing.block_rows
     _gate_kernel[(processors(x.device),)](
-        x, x_scale, _pieces(codes), scale, out, routing.order, routing.tiles, routing.counts, D=64 * blocks,
+        x, x_scale, pieces(codes), scale, out, routing.order, routing.tiles, routing.counts, D=64 * blocks,
         INNER=both // 2, TOP_K=routing.index.shape[1], LINES=lines, STAGES=STAGES[lines], num_warps=4, maxnreg=168,
     )  # fmt: skip
 
@@ -52,26 +52,14 @@ def down(
     (_, blocks, width, _), lines = codes.shape, routing.block_rows
     _down_kernel[(processors(hidden.device),)](
         descriptor(hidden, [min(lines, 64), 64]), descriptor(hidden, [max(lines - 64, 16), 64]), hidden_scale,
-        _pieces(codes), scale, routing.weight, out, routing.order, routing.tiles, routing.counts, D=width,
+        pieces(codes), scale, routing.weight, out, routing.order, routing.tiles, routing.counts, D=width,
         INNER=64 * blocks, LINES=lines, STAGES=STAGES[lines], num_warps=4, maxnreg=168,
     )  # fmt: skip
 
 
-def _pieces(codes: Tensor) -> Any:
+def pieces(codes: Tensor) -> Any:
     """A descriptor of codes [...,32], four weight rows in a line of 128 bytes, by pieces of 64 weight rows."""
     return descriptor(codes.view(-1, 128), [16, 128])
-
-
-@constant
-def _wide():
-    """The layout of results [rows,64] as they are stored, 16 bytes a thread."""
-    return gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-
-
-@constant
-def _line():
-    """The layout of one number per row, until the sums are there."""
-    return gl.BlockedLayout([1], [32], [4], [0])
 
 
 @gluon
@@ -86,8 +74,8 @@ def _gate_kernel(
     gl.warp_specialize([
         (_gate_columns, (ring, walk, given, 0, D, INNER, TOP_K, LINES, STAGES)),
         (_gate_columns, (ring, walk, given, 1, D, INNER, TOP_K, LINES, STAGES)),
-        (_gate_gather, (ring, walk, x, scale, order, D, INNER, TOP_K, LINES, STAGES)),
-        (_gate_copy, (ring, walk, codes, D, INNER, STAGES)),
+        (gate_gather, (ring, walk, x, scale, order, D, INNER, TOP_K, LINES, STAGES)),
+        (gate_copy, (ring, walk, codes, D, INNER, STAGES)),
     ], [4, 2, 1], [224, 56, 56])  # fmt: skip
 
 
@@ -102,7 +90,7 @@ def _lines(x, order, start, end, D: gl.constexpr, TOP_K: gl.constexpr, COUNT: gl
 
 
 @gluon
-def _gate_gather(
+def gate_gather(
     ring, walk, x, scale, order, D: gl.constexpr, INNER: gl.constexpr, TOP_K: gl.constexpr, LINES: gl.constexpr,
     STAGES: gl.constexpr,
 ):  # fmt: skip
@@ -133,7 +121,7 @@ def _gate_gather(
 
 
 @gluon
-def _gate_copy(ring, walk, codes, D: gl.constexpr, INNER: gl.constexpr, STAGES: gl.constexpr):
+def gate_copy(ring, walk, codes, D: gl.constexpr, INNER: gl.constexpr, STAGES: gl.constexpr):
     """Copy the codes in bulk: pieces of gates, then of ups."""
     weights, _rows, _rest, _scales, ready, free = ring
     number = 0
@@ -186,34 +174,13 @@ def _gate_tile(
     order, x_scale, out = given
     FIRST: gl.constexpr = first_rows(LINES)
     REST: gl.constexpr = LINES - FIRST
-    scale = _token_scale(order, x_scale, start, end, TOP_K, FIRST)
+    scale = token_scale(order, x_scale, start, end, TOP_K, FIRST)
     if REST:
-        rest_scale = _token_scale(order, x_scale, start + FIRST, end, TOP_K, REST)
+        rest_scale = token_scale(order, x_scale, start + FIRST, end, TOP_K, REST)
     gates, ups, gates_rest, ups_rest = multiply(ring, number, D // 128, D, HALF, LINES, STAGES, True)
-    _store_hidden(out, gates, ups, scale, start, end, first, INNER, FIRST)
+    store_hidden(out, gates, ups, scale, start, end, first, INNER, FIRST)
     if REST:
-        _store_hidden(out, gates_rest, ups_rest, rest_scale, start + FIRST, end, first, INNER, REST)
-
-
-@gluon
-def _token_scale(order, x_scale, start, end, TOP_K: gl.constexpr, COUNT: gl.constexpr):
-    """The scales of COUNT tokens from row `start` on."""
-    line = start + gl.arange(0, COUNT, _line())
-    token = gl.load(order + line, mask=line < end, other=0) // TOP_K
-    return gl.load(x_scale + token, mask=line < end, other=0.0)
-
-
-@gluon
-def _store_hidden(out, gates, ups, scale, start, end, first, INNER: gl.constexpr, COUNT: gl.constexpr):
-    """64 columns from `first` of COUNT hidden rows from `start`, by their products [64,COUNT] and scales."""
-    WIDE: gl.constexpr = _wide()
-    scale = gl.convert_layout(scale, gl.SliceLayout(0, sums_layout(COUNT)))[None]
-    hidden = gelu_gate(gates * scale, ups * scale).to(out.dtype.element_ty)
-    hidden = gl.convert_layout(gl.permute(hidden, (1, 0)), WIDE)
-    column = first + gl.arange(0, 64, gl.SliceLayout(0, WIDE))
-    line = start + gl.arange(0, COUNT, gl.SliceLayout(1, WIDE))
-    place = out + line[:, None].to(gl.int64) * INNER + column[None]
-    gl.store(place, hidden, mask=(line < end)[:, None], eviction_policy="evict_last")  # the next launches read it
+        store_hidden(out, gates_rest, ups_rest, rest_scale, start + FIRST, end, first, INNER, REST)
 
 
 @gluon
@@ -233,15 +200,6 @@ def _down_kernel(
 
 
 @gluon
-def _down_place(walk, index, D: gl.constexpr, INNER: gl.constexpr):
-    """Expert, first row, end, first column and number of steps of the tile to which `index` belongs."""
-    entry = walk[0] + index // (D // 256) * 3
-    expert = gl.load(entry)
-    steps = gl.where(expert < 0, 0, (INNER + 127) // 128)
-    return expert, gl.load(entry + 1), gl.load(entry + 2), index % (D // 256) * 256, steps
-
-
-@gluon
 def _down_copy(
     ring, walk, hidden, hidden_rest, codes, scale, D: gl.constexpr, INNER: gl.constexpr, LINES: gl.constexpr,
     STAGES: gl.constexpr,
@@ -252,7 +210,7 @@ def _down_copy(
     word = gl.arange(0, 256, gl.BlockedLayout([4], [32], [1], [0]))
     number = 0
     for index in range(gl.program_id(0), walk[1], gl.num_programs(0)):
-        expert, start, end, first, steps = _down_place(walk, index, D, INNER)
+        expert, start, end, first, steps = down_place(walk, index, D, INNER)
         tall = end - start > FIRST
         pairs = scale + expert.to(gl.int64) * ((INNER + 127) // 128 * D) + first + word
         lines = (expert * (INNER // 64 * D) + first) // 4
@@ -295,7 +253,7 @@ def _down_columns(
     FIRST: gl.constexpr = first_rows(LINES)
     number = 0
     for index in range(gl.program_id(0), walk[1], gl.num_programs(0)):
-        _expert, start, end, first, steps = _down_place(walk, index, D, INNER)
+        _expert, start, end, first, steps = down_place(walk, index, D, INNER)
         first += HALF * 64
         if LINES == FIRST:
             _down_tile(ring, number, steps, given, start, end, first, HALF, FIRST, D, INNER, STAGES)
@@ -314,37 +272,12 @@ def _down_tile(
     """At most LINES rows of a tile; their scales and places are on their way during the product."""
     FIRST: gl.constexpr = first_rows(LINES)
     REST: gl.constexpr = LINES - FIRST
-    facts = _row_facts(given, start, end, steps, FIRST)
+    facts = row_facts(given, start, end, steps, FIRST)
     if REST:
-        rest_facts = _row_facts(given, start + FIRST, end, steps, REST)
+        rest_facts = row_facts(given, start + FIRST, end, steps, REST)
     one, other, one_rest, other_rest = multiply(ring, number, steps, INNER, HALF, LINES, STAGES, False)
-    _store_rows(given[3], one, facts, start, end, first, D, FIRST)
-    _store_rows(given[3], other, facts, start, end, first + 128, D, FIRST)
+    store_rows(given[3], one, facts, start, end, first, D, FIRST)
+    store_rows(given[3], other, facts, start, end, first + 128, D, FIRST)
     if REST:
-        _store_rows(given[3], one_rest, rest_facts, start + FIRST, end, first, D, REST)
-        _store_rows(given[3], other_rest, rest_facts, start + FIRST, end, first + 128, D, REST)
-
-
-@gluon
-def _row_facts(given, start, end, steps, COUNT: gl.constexpr):
-    """Where COUNT rows from `start` on go, what they are worth, and their scales."""
-    order, hidden_scale, worth, _out = given
-    line = start + gl.arange(0, COUNT, _line())
-    place = gl.load(order + line, mask=line < end, other=0)
-    factor = gl.load(worth + place, mask=line < end, other=0.0)
-    return place, factor, gl.load(hidden_scale + line, mask=(line < end) & (steps > 0), other=0.0)
-
-
-@gluon
-def _store_rows(out, sums, facts, start, end, first, D: gl.constexpr, COUNT: gl.constexpr):
-    """64 columns from `first` of COUNT rows, each to its place, by their products [64,COUNT]."""
-    WIDE: gl.constexpr = _wide()
-    SIDE: gl.constexpr = gl.SliceLayout(0, sums_layout(COUNT))
-    place, factor, scale = facts
-    sums = sums * gl.convert_layout(scale, SIDE)[None]
-    result = (sums * gl.convert_layout(factor, SIDE)[None]).to(out.dtype.element_ty)
-    result = gl.convert_layout(gl.permute(result, (1, 0)), WIDE)
-    place = gl.convert_layout(place, gl.SliceLayout(1, WIDE))
-    column = first + gl.arange(0, 64, gl.SliceLayout(0, WIDE))
-    line = start + gl.arange(0, COUNT, gl.SliceLayout(1, WIDE))
-    gl.store(out + place[:, None].to(gl.int64) * D + column[None], result, mask=(line < end)[:, None])
+        store_rows(given[3], one_rest, rest_facts, start + FIRST, end, first, D, REST)
+        store_rows(given[3], other_rest, rest_facts, start + FIRST, end, first + 128, D, REST)

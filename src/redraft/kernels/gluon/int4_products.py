@@ -13,13 +13,8 @@ from __future__ import annotations
 
 from redraft.kernels.gluon.language import constant, gl, gluon, hopper
 from redraft.kernels.gluon.ring import new_barriers
+from redraft.kernels.gluon.weights_first import sums_layout
 from redraft.kernels.triton.expert_kernels import codes_to_e4m3, high_half, low_half
-
-
-@constant
-def sums_layout(rows):
-    """The layout of a warp group's sums [64,rows], weights first."""
-    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, rows, 32])
 
 
 @constant
@@ -35,10 +30,12 @@ def first_rows(lines):
 
 
 @gluon
-def new_ring(codes, LINES: gl.constexpr, STAGES: gl.constexpr, ARRIVALS: gl.constexpr):
+def new_ring(
+    codes, LINES: gl.constexpr, STAGES: gl.constexpr, ARRIVALS: gl.constexpr, GROUPS: gl.constexpr = 2
+):  # fmt: skip
     """Places for codes, a tile's first rows, the rest of them, and scales; two blocks of 64 inputs a stage.
 
-    Barriers: full after ARRIVALS, free after both groups.
+    Barriers: full after ARRIVALS, free after all groups.
     """
     FIRST: gl.constexpr = first_rows(LINES)
     ROWS: gl.constexpr = gl.NVMMASharedLayout(64, 8, rank=2)
@@ -48,12 +45,12 @@ def new_ring(codes, LINES: gl.constexpr, STAGES: gl.constexpr, ARRIVALS: gl.cons
     if LINES > FIRST:
         rest = gl.allocate_shared_memory(gl.float8e4nv, [2 * STAGES, LINES - FIRST, 64], ROWS)
     scales = gl.allocate_shared_memory(gl.int32, [STAGES, 256], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    ready, free = new_barriers(STAGES, ARRIVALS)
+    ready, free = new_barriers(STAGES, ARRIVALS, GROUPS)
     return weights, rows, rest, scales, ready, free
 
 
 @gluon
-def _unpacked(codes, ROWS: gl.constexpr):
+def unpacked(codes, ROWS: gl.constexpr):
     """Codes [16,128], 64 times 32 of them, in shared memory as weights e4m3 [64,64] in registers, in units of 2^-9."""
     low, high = codes_to_e4m3(codes.reshape([64, 32]).load(_codes(ROWS)), True)
     both = gl.reshape(gl.permute(gl.join(low, high), (0, 2, 1)), [64, 64])
@@ -61,7 +58,7 @@ def _unpacked(codes, ROWS: gl.constexpr):
 
 
 @gluon
-def _product(left, right, ROWS: gl.constexpr):
+def product(left, right, ROWS: gl.constexpr):
     """Weights [64,64] times rows [ROWS,64] in shared memory, on its way."""
     left = gl.convert_layout(left, _codes(ROWS), assert_trivial=True)
     zeros = gl.zeros([64, ROWS], gl.float32, sums_layout(ROWS))
@@ -103,22 +100,22 @@ def _step(
     here = words.index(stage)
     scales = (here.slice(HALF * 64, 64).load(SIDE), here.slice(128 + HALF * 64, 64).load(SIDE))
     place = stage * 2
-    left = _unpacked(weights.index(place * 4 + HALF), FIRST)
-    part = _product(left, rows.index(place), FIRST)
+    left = unpacked(weights.index(place * 4 + HALF), FIRST)
+    part = product(left, rows.index(place), FIRST)
     if REST:
-        spare = _product(left, rest.index(place), REST)
+        spare = product(left, rest.index(place), REST)
     for job in gl.static_range(1, 2 * BLOCKS):
         place = stage * 2 + job // 2
-        left = _unpacked(weights.index(place * 4 + job % 2 * 2 + HALF), FIRST)
+        left = unpacked(weights.index(place * 4 + job % 2 * 2 + HALF), FIRST)
         if REST:
             part = hopper.warpgroup_mma_wait(1, deps=[part])
             one, other = _added(one, other, part, scales, job - 1, FIRST)
-            part = _product(left, rows.index(place), FIRST)
+            part = product(left, rows.index(place), FIRST)
             spare = hopper.warpgroup_mma_wait(1, deps=[spare])
             one_rest, other_rest = _added(one_rest, other_rest, spare, scales, job - 1, REST)
-            spare = _product(left, rest.index(place), REST)
+            spare = product(left, rest.index(place), REST)
         else:
-            following = _product(left, rows.index(place), FIRST)
+            following = product(left, rows.index(place), FIRST)
             part = hopper.warpgroup_mma_wait(1, deps=[part])
             one, other = _added(one, other, part, scales, job - 1, FIRST)
             part = following

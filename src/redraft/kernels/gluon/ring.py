@@ -1,4 +1,4 @@
-"""What rings of copies have in common: one group of warps fills their places, two empty them."""
+"""What rings of copies have in common: some warps fill their places, groups of four empty them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from redraft.kernels.gluon.language import gl, gluon, hopper
 
 
 @gluon
-def new_barriers(STAGES: gl.constexpr, ARRIVALS: gl.constexpr):
-    """Two barriers for every place of a ring: full after ARRIVALS, free after both groups."""
+def new_barriers(STAGES: gl.constexpr, ARRIVALS: gl.constexpr, GROUPS: gl.constexpr = 2):
+    """Two barriers for every place of a ring: full after ARRIVALS, free after all groups."""
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         hopper.mbarrier.init(ready.index(i), count=ARRIVALS)
-        hopper.mbarrier.init(free.index(i), count=2)
+        hopper.mbarrier.init(free.index(i), count=GROUPS)
     return ready, free

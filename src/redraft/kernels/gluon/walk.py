@@ -24,3 +24,12 @@ def gate_place(walk, index, INNER: gl.constexpr):
     entry = tiles + gl.where(whole, index // max(FULL, 1), index - live * FULL) * 3
     first = gl.where(whole, index % max(FULL, 1), FULL) * 128
     return gl.load(entry), gl.load(entry + 1), gl.load(entry + 2), first
+
+
+@gluon
+def down_place(walk, index, D: gl.constexpr, INNER: gl.constexpr):
+    """Expert, first row, end, first of 256 columns and number of steps of 128 inputs of the tile with an index."""
+    entry = walk[0] + index // (D // 256) * 3
+    expert = gl.load(entry)
+    steps = gl.where(expert < 0, 0, (INNER + 127) // 128)
+    return expert, gl.load(entry + 1), gl.load(entry + 2), index % (D // 256) * 256, steps

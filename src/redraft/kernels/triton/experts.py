@@ -17,6 +17,7 @@ from redraft.errors import SettingError
 from redraft.kernels import eager
 from redraft.kernels.gluon import experts as gluon
 from redraft.kernels.gluon import int4_experts as gluon_int4
+from redraft.kernels.gluon import int4_few_rows
 from redraft.kernels.packed import Packed, PackedExperts, PackedFp8, PackedInt4, Rows8, dequantized, values_and_scale
 from redraft.kernels.triton import tables
 from redraft.kernels.triton.descriptors import descriptor
@@ -39,7 +40,7 @@ def block_rows(x: Rows, top_k: int, gate_up: Packed) -> int:
     experts, both, width = gate_up.shape
     mean = len(values) * top_k / experts
     rows = tables.gluon_rows(format_of(gate_up), mean)
-    if rows is not None and _gluon_kernels(values, gate_up, width, both // 2) is not None:
+    if rows is not None and _gluon_kernels(values, gate_up, rows, width, both // 2) is not None:
         return rows
     return tables.plan(format_of(gate_up), mean).block_rows
 
@@ -47,14 +48,18 @@ def block_rows(x: Rows, top_k: int, gate_up: Packed) -> int:
 def _in_gluon(x: Tensor, weight: Packed, routing: Routing, width: int, inner: int) -> Any:
     """The kernels of `kernels.gluon` for rows x with a weight of experts if `block_rows` has chosen them, or None."""
     rows = tables.gluon_rows(format_of(weight), len(routing.order) / weight.shape[0])
-    return _gluon_kernels(x, weight, width, inner) if rows == routing.block_rows else None
+    if rows is None or rows != routing.block_rows:
+        return None
+    return _gluon_kernels(x, weight, rows, width, inner)
 
 
-def _gluon_kernels(x: Tensor, weight: Packed, width: int, inner: int) -> Any:
-    """The kernels of `kernels.gluon` that can take rows x with a weight of experts, or None."""
-    if isinstance(weight, PackedInt4):
-        return gluon_int4 if gluon_int4.fits(x, width, inner, weight.group) else None
-    return gluon if gluon.fits(x, width, inner) else None
+def _gluon_kernels(x: Tensor, weight: Packed, rows: int, width: int, inner: int) -> Any:
+    """The kernels of `kernels.gluon` that can take x in tiles of so many rows with a weight of experts, or None."""
+    if not isinstance(weight, PackedInt4):
+        return gluon if gluon.fits(x, width, inner) else None
+    if not gluon_int4.fits(x, width, inner, weight.group):
+        return None
+    return int4_few_rows if rows == int4_few_rows.LINES else gluon_int4
 
 
 def experts(x: Rows, routing: Routing, weights: PackedExperts, dtype: torch.dtype = torch.bfloat16) -> Tensor:

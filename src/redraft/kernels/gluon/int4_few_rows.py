@@ -1,0 +1,240 @@
+"""The two products over experts with INT4 weights on Hopper, for experts with few rows.
+
+With few rows what takes time is unpacking codes while they arrive. So four warp groups do it, 64 of a tile's 256 weight
+rows each: of gates, two have those of the tile's columns, and two have the ups and leave their products to the others.
+Gates are copied as in `int4_experts`, and sums are scaled as in `kernels.triton.expert_kernels`: a row gets the same
+bits.
+"""
+
+# What one kind of group needs is bound under the same condition under which it is used.
+# pyright: reportPossiblyUnboundVariable=false
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from redraft.kernels.gluon.int4_experts import fits, gate_copy, gate_gather, pieces
+from redraft.kernels.gluon.int4_products import new_ring, pass_over, product, unpacked
+from redraft.kernels.gluon.language import descriptor, gl, gluon, hopper
+from redraft.kernels.gluon.ring import new_barriers
+from redraft.kernels.gluon.walk import down_place, gate_place, gate_tiles
+from redraft.kernels.gluon.weights_first import row_facts, store_hidden, store_rows, sums_layout, token_scale
+from redraft.kernels.triton.expert_kernels import high_half, low_half
+from redraft.kernels.triton.language import await_inputs, early, processors
+from redraft.kernels.triton.routing import Routing
+
+__all__ = ["LINES", "down", "fits", "gate"]  # as `int4_experts` has them
+
+LINES = 32
+"""The most rows of one expert in a tile."""
+
+STAGES = 6
+"""Steps of 128 inputs whose codes, scales and rows lie in shared memory."""
+
+
+def gate(x: Tensor, x_scale: Tensor, codes: Tensor, scale: Tensor, routing: Routing, out: Tensor) -> None:
+    """x [T,D], codes [E,D/64,2I,32], scale int32 [E,D/128,2I] -> out [T*K,I], in the order of `routing.order`."""
+    _, blocks, both, _ = codes.shape
+    _gate_kernel[(processors(x.device),)](
+        x, x_scale, pieces(codes), scale, out, routing.order, routing.tiles, routing.counts, D=64 * blocks,
+        INNER=both // 2, TOP_K=routing.index.shape[1], LINES=LINES, STAGES=STAGES, num_warps=4, maxnreg=96,
+        **early(x),
+    )  # fmt: skip
+
+
+def down(hidden: Tensor, hidden_scale: Tensor, codes: Tensor, scale: Tensor, routing: Routing, out: Tensor) -> None:
+    """hidden [T*K,I] sorted, codes [E,I/64,D,32] -> out [T,K,D] in the order of assignments, times the router's weight.
+
+    scale int32 [E,P,D]: pairs of groups, the last one's second half is 0 if there is no group for it.
+    """
+    _, blocks, width, _ = codes.shape
+    _down_kernel[(processors(hidden.device),)](
+        descriptor(hidden, [LINES, 64]), hidden_scale, pieces(codes), scale, routing.weight, out, routing.order,
+        routing.tiles, routing.counts, D=width, INNER=64 * blocks, LINES=LINES, STAGES=STAGES, num_warps=4,
+        maxnreg=96, **early(hidden),
+    )  # fmt: skip
+
+
+@gluon
+def _step(ring, number, sums, BLOCKS: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr, ORDINARY: gl.constexpr):
+    """Add the products of one place of the ring, over BLOCKS * 64 inputs, to the sums of a warp group.
+
+    One block is scaled while the other's product is on its way. What ORDINARY copies brought is made visible to matrix
+    instructions first.
+    """
+    weights, rows, _rest, scales, ready, free = ring
+    LINES: gl.constexpr = rows.shape[1]
+    stage = number % STAGES
+    hopper.mbarrier.wait(ready.index(stage), number // STAGES & 1)
+    if ORDINARY:
+        hopper.fence_async_shared()
+    words = scales.index(stage).slice(GROUP * 64, 64).load(gl.SliceLayout(1, sums_layout(LINES)))
+    part = product(unpacked(weights.index(stage * 8 + GROUP), LINES), rows.index(stage * 2), LINES)
+    if BLOCKS == 2:
+        following = product(unpacked(weights.index(stage * 8 + 4 + GROUP), LINES), rows.index(stage * 2 + 1), LINES)
+        part = hopper.warpgroup_mma_wait(1, deps=[part])
+        sums += part * low_half(words)[:, None]
+        following = hopper.warpgroup_mma_wait(0, deps=[following])
+        sums += following * high_half(words)[:, None]
+    else:
+        part = hopper.warpgroup_mma_wait(0, deps=[part])
+        sums += part * low_half(words)[:, None]
+    hopper.mbarrier.arrive(free.index(stage), count=1)
+    return sums
+
+
+@gluon
+def _multiply(
+    ring, at, steps, INPUTS: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr, ORDINARY: gl.constexpr
+):  # fmt: skip
+    """The sums [64,LINES] of one warp group over `steps` places of the ring from number `at` on.
+
+    If INPUTS is odd blocks of 64, the last step has one block.
+    """
+    PAIRS: gl.constexpr = INPUTS // 128
+    LINES: gl.constexpr = ring[1].shape[1]
+    sums = gl.zeros([64, LINES], gl.float32, sums_layout(LINES))
+    # Not over range(at, ...): of a number that is used in the bounds of inner loops only, Triton 3.6 drops the changes.
+    for step in range(gl.minimum(steps, PAIRS)):
+        sums = _step(ring, at + step, sums, 2, GROUP, STAGES, ORDINARY)
+    if INPUTS % 128:  # noqa: SIM102  (known before the rest is compiled)
+        if steps > PAIRS:
+            sums = _step(ring, at + PAIRS, sums, 1, GROUP, STAGES, ORDINARY)
+    return sums
+
+
+@gluon
+def _gate_kernel(
+    x, x_scale, codes, scale, out, order, tiles, counts, D: gl.constexpr, INNER: gl.constexpr, TOP_K: gl.constexpr,
+    LINES: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """hidden = gelu(gate x) * up x. A tile's weights are 128 columns' gates and ups; the last may have 64 only."""
+    await_inputs()
+    ring = new_ring(codes, LINES, STAGES, 65, 4)  # 64 threads that copy rows and scales, and the bulk copies
+    walk = (tiles, gl.load(counts))
+    given = (order, x_scale, out)
+    ups = gl.allocate_shared_memory(gl.float32, [2, 64, LINES], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
+    left, taken = new_barriers(2, 1, 1)
+    swap = (ups, left, taken)
+    gl.warp_specialize([
+        (_gate_columns, (ring, walk, given, swap, 0, D, INNER, TOP_K, LINES, STAGES)),
+        (_gate_columns, (ring, walk, given, swap, 1, D, INNER, TOP_K, LINES, STAGES)),
+        (_gate_columns, (ring, walk, given, swap, 2, D, INNER, TOP_K, LINES, STAGES)),
+        (_gate_columns, (ring, walk, given, swap, 3, D, INNER, TOP_K, LINES, STAGES)),
+        (gate_gather, (ring, walk, x, scale, order, D, INNER, TOP_K, LINES, STAGES)),
+        (gate_copy, (ring, walk, codes, D, INNER, STAGES)),
+    ], [4, 4, 4, 2, 1], [104, 104, 104, 56, 56])  # fmt: skip
+
+
+@gluon
+def _gate_columns(
+    ring, walk, given, swap, GROUP: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, TOP_K: gl.constexpr,
+    LINES: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """The gates, or the ups, of 64 columns of every tile. Who has the ups leaves them for who has the gates."""
+    order, x_scale, out = given
+    ups, left, taken = swap
+    HALF: gl.constexpr = GROUP % 2
+    number = 0
+    turn = 0
+    for index in range(gl.program_id(0), gate_tiles(walk, INNER), gl.num_programs(0)):
+        _expert, start, end, first = gate_place(walk, index, INNER)
+        first += HALF * 64
+        if first >= INNER:
+            pass_over(ring, number, D // 128, STAGES)
+        else:
+            if GROUP < 2:
+                scale = token_scale(order, x_scale, start, end, TOP_K, LINES)
+            sums = _multiply(ring, number, D // 128, D, GROUP, STAGES, True)
+            if GROUP < 2:
+                hopper.mbarrier.wait(left.index(HALF), turn & 1)
+                there = ups.index(HALF).load(sums_layout(LINES))
+                hopper.mbarrier.arrive(taken.index(HALF), count=1)
+                store_hidden(out, sums, there, scale, start, end, first, INNER, LINES)
+            else:
+                hopper.mbarrier.wait(taken.index(HALF), turn & 1 ^ 1)
+                ups.index(HALF).store(sums)
+                hopper.mbarrier.arrive(left.index(HALF), count=1)
+            turn += 1
+        number += D // 128
+
+
+@gluon
+def _down_kernel(
+    hidden, hidden_scale, codes, scale, worth, out, order, tiles, counts, D: gl.constexpr, INNER: gl.constexpr,
+    LINES: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """out = worth * (down hidden), each row to its assignment's place; tiles of dead rows take no step and store 0."""
+    await_inputs()
+    ring = new_ring(codes, LINES, STAGES, 34, 4)  # 32 threads that copy scales, the bulk copies of codes and of rows
+    walk = (tiles, gl.load(counts + 1) * (D // 256))
+    given = (order, hidden_scale, worth, out)
+    gl.warp_specialize([
+        (_down_columns, (ring, walk, given, 0, D, INNER, LINES, STAGES)),
+        (_down_columns, (ring, walk, given, 1, D, INNER, LINES, STAGES)),
+        (_down_columns, (ring, walk, given, 2, D, INNER, LINES, STAGES)),
+        (_down_columns, (ring, walk, given, 3, D, INNER, LINES, STAGES)),
+        (_down_rows, (ring, walk, hidden, D, INNER, STAGES)),
+        (_down_copy, (ring, walk, codes, scale, D, INNER, STAGES)),
+    ], [4, 4, 4, 1, 1], [104, 104, 104, 56, 56])  # fmt: skip
+
+
+@gluon
+def _down_rows(ring, walk, hidden, D: gl.constexpr, INNER: gl.constexpr, STAGES: gl.constexpr):
+    """Copy hidden rows, which lie sorted."""
+    _weights, rows, _rest, _scales, ready, free = ring
+    BYTES: gl.constexpr = rows.shape[1] * 64
+    number = 0
+    for index in range(gl.program_id(0), walk[1], gl.num_programs(0)):
+        _expert, start, _end, _first, steps = down_place(walk, index, D, INNER)
+        for step in range(steps):
+            stage, both = number % STAGES, step < INNER // 128
+            full = ready.index(stage)
+            hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
+            hopper.mbarrier.expect(full, 2 * BYTES, pred=both)
+            hopper.mbarrier.expect(full, BYTES, pred=both == 0)
+            k, place = step * 128, stage * 2
+            hopper.tma.async_copy_global_to_shared(hidden, [start, k], full, rows.index(place))
+            hopper.tma.async_copy_global_to_shared(hidden, [start, k + 64], full, rows.index(place + 1), pred=both)
+            number += 1
+
+
+@gluon
+def _down_copy(ring, walk, codes, scale, D: gl.constexpr, INNER: gl.constexpr, STAGES: gl.constexpr):
+    """Copy codes in bulk, and scales beside them."""
+    weights, _rows, _rest, scales, ready, free = ring
+    word = gl.arange(0, 256, gl.BlockedLayout([4], [32], [1], [0]))
+    number = 0
+    for index in range(gl.program_id(0), walk[1], gl.num_programs(0)):
+        expert, _start, _end, first, steps = down_place(walk, index, D, INNER)
+        pairs = scale + expert.to(gl.int64) * ((INNER + 127) // 128 * D) + first + word
+        lines = (expert * (INNER // 64 * D) + first) // 4
+        for step in range(steps):
+            stage, both = number % STAGES, step < INNER // 128
+            full = ready.index(stage)
+            hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
+            hopper.mbarrier.expect(full, 2 * 256 * 32, pred=both)
+            hopper.mbarrier.expect(full, 256 * 32, pred=both == 0)
+            hopper.async_copy.async_copy_global_to_shared(scales.index(stage), pairs + step * D)
+            for piece in gl.static_range(8):
+                line = lines + (2 * step + piece // 4) * (D // 4) + piece % 4 * 16
+                there = both if piece > 3 else step >= 0
+                place = weights.index(stage * 8 + piece)
+                hopper.tma.async_copy_global_to_shared(codes, [line, 0], full, place, pred=there)
+            hopper.async_copy.mbarrier_arrive(full, increment_count=False)
+            number += 1
+
+
+@gluon
+def _down_columns(
+    ring, walk, given, GROUP: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, LINES: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """One warp group's 64 columns of every tile of 256."""
+    number = 0
+    for index in range(gl.program_id(0), walk[1], gl.num_programs(0)):
+        _expert, start, end, first, steps = down_place(walk, index, D, INNER)
+        facts = row_facts(given, start, end, steps, LINES)
+        sums = _multiply(ring, number, steps, INNER, GROUP, STAGES, False)
+        store_rows(given[3], sums, facts, start, end, first + GROUP * 64, D, LINES)
+        number += steps
