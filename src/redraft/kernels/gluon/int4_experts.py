@@ -189,49 +189,41 @@ def _down_kernel(
     INNER: gl.constexpr, LINES: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """out = worth * (down hidden), each row to its assignment's place; tiles of dead rows take no step and store 0."""
-    ring = new_ring(codes, LINES, STAGES, 33)  # 32 threads that copy scales, and the bulk copies
+    ring = new_ring(codes, LINES, STAGES, 34)  # 32 threads that copy scales, the bulk copies of codes and of rows
     walk = (tiles, gl.load(counts + 1) * (D // 256))
     given = (order, hidden_scale, worth, out)
     gl.warp_specialize([
         (_down_columns, (ring, walk, given, 0, D, INNER, LINES, STAGES)),
         (_down_columns, (ring, walk, given, 1, D, INNER, LINES, STAGES)),
-        (_down_copy, (ring, walk, hidden, hidden_rest, codes, scale, D, INNER, LINES, STAGES)),
-    ], [4, 1], [240, 24])  # fmt: skip
+        (down_rows, (ring, walk, hidden, hidden_rest, D, INNER, LINES, STAGES)),
+        (down_copy, (ring, walk, codes, scale, D, INNER, STAGES)),
+    ], [4, 1, 1], [224, 56, 56])  # fmt: skip
 
 
 @gluon
-def _down_copy(
-    ring, walk, hidden, hidden_rest, codes, scale, D: gl.constexpr, INNER: gl.constexpr, LINES: gl.constexpr,
-    STAGES: gl.constexpr,
+def down_rows(
+    ring, walk, hidden, hidden_rest, D: gl.constexpr, INNER: gl.constexpr, LINES: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
-    """Copy hidden rows, which lie sorted, and codes in bulk, and scales beside them."""
-    weights, rows, rest, scales, ready, free = ring
+    """Copy hidden rows, which lie sorted: a tile's first ones, then the rest of them."""
+    _weights, rows, rest, _scales, ready, free = ring
     FIRST: gl.constexpr = first_rows(LINES)
-    word = gl.arange(0, 256, gl.BlockedLayout([4], [32], [1], [0]))
     number = 0
     for index in range(gl.program_id(0), walk[1], gl.num_programs(0)):
-        expert, start, end, first, steps = down_place(walk, index, D, INNER)
+        _expert, start, end, _first, steps = down_place(walk, index, D, INNER)
         tall = end - start > FIRST
-        pairs = scale + expert.to(gl.int64) * ((INNER + 127) // 128 * D) + first + word
-        lines = (expert * (INNER // 64 * D) + first) // 4
         for step in range(steps):
             stage, both = number % STAGES, step < INNER // 128
             full = ready.index(stage)
             hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
-            _expect(full, tall, both, 256 * 32 + FIRST * 64, (LINES - FIRST) * 64)
-            hopper.async_copy.async_copy_global_to_shared(scales.index(stage), pairs + step * D)
+            _expect(full, tall, both, FIRST * 64, (LINES - FIRST) * 64)
             for block in gl.static_range(2):
                 there = both if block == 1 else step >= 0
-                line, k, place = lines + (2 * step + block) * (D // 4), step * 128 + block * 64, stage * 2 + block
-                for piece in gl.static_range(4):
-                    target = weights.index(place * 4 + piece)
-                    hopper.tma.async_copy_global_to_shared(codes, [line + piece * 16, 0], full, target, pred=there)
+                k, place = step * 128 + block * 64, stage * 2 + block
                 hopper.tma.async_copy_global_to_shared(hidden, [start, k], full, rows.index(place), pred=there)
                 if LINES > FIRST:
                     hopper.tma.async_copy_global_to_shared(
                         hidden_rest, [start + FIRST, k], full, rest.index(place), pred=there & tall
                     )
-            hopper.async_copy.mbarrier_arrive(full, increment_count=False)
             number += 1
 
 
@@ -242,6 +234,32 @@ def _expect(full, tall, both, BYTES: gl.constexpr, MORE: gl.constexpr):
     hopper.mbarrier.expect(full, BYTES + MORE, pred=tall & (both == 0))
     hopper.mbarrier.expect(full, 2 * BYTES, pred=(tall == 0) & both)
     hopper.mbarrier.expect(full, BYTES, pred=(tall == 0) & (both == 0))
+
+
+@gluon
+def down_copy(ring, walk, codes, scale, D: gl.constexpr, INNER: gl.constexpr, STAGES: gl.constexpr):
+    """Copy codes in bulk, and scales beside them."""
+    weights, _rows, _rest, scales, ready, free = ring
+    word = gl.arange(0, 256, gl.BlockedLayout([4], [32], [1], [0]))
+    number = 0
+    for index in range(gl.program_id(0), walk[1], gl.num_programs(0)):
+        expert, _start, _end, first, steps = down_place(walk, index, D, INNER)
+        pairs = scale + expert.to(gl.int64) * ((INNER + 127) // 128 * D) + first + word
+        lines = (expert * (INNER // 64 * D) + first) // 4
+        for step in range(steps):
+            stage, both = number % STAGES, step < INNER // 128
+            full = ready.index(stage)
+            hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
+            hopper.mbarrier.expect(full, 2 * 256 * 32, pred=both)
+            hopper.mbarrier.expect(full, 256 * 32, pred=both == 0)
+            hopper.async_copy.async_copy_global_to_shared(scales.index(stage), pairs + step * D)
+            for piece in gl.static_range(8):
+                line = lines + (2 * step + piece // 4) * (D // 4) + piece % 4 * 16
+                there = both if piece > 3 else step >= 0
+                place = weights.index(stage * 8 + piece)
+                hopper.tma.async_copy_global_to_shared(codes, [line, 0], full, place, pred=there)
+            hopper.async_copy.mbarrier_arrive(full, increment_count=False)
+            number += 1
 
 
 @gluon

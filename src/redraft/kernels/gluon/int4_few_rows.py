@@ -2,8 +2,7 @@
 
 With few rows what takes time is unpacking codes while they arrive. So four warp groups do it, 64 of a tile's 256 weight
 rows each: of gates, two have those of the tile's columns, and two have the ups and leave their products to the others.
-Gates are copied as in `int4_experts`, and sums are scaled as in `kernels.triton.expert_kernels`: a row gets the same
-bits.
+Copies are those of `int4_experts`, and sums are scaled as in `kernels.triton.expert_kernels`: a row gets the same bits.
 """
 
 # What one kind of group needs is bound under the same condition under which it is used.
@@ -13,7 +12,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from redraft.kernels.gluon.int4_experts import fits, gate_copy, gate_gather, pieces
+from redraft.kernels.gluon.int4_experts import down_copy, down_rows, gate_copy, gate_gather, pieces
 from redraft.kernels.gluon.int4_products import new_ring, pass_over, product, unpacked
 from redraft.kernels.gluon.language import descriptor, gl, gluon, hopper
 from redraft.kernels.gluon.ring import new_barriers
@@ -22,8 +21,6 @@ from redraft.kernels.gluon.weights_first import row_facts, store_hidden, store_r
 from redraft.kernels.triton.expert_kernels import high_half, low_half
 from redraft.kernels.triton.language import await_inputs, early, processors
 from redraft.kernels.triton.routing import Routing
-
-__all__ = ["LINES", "down", "fits", "gate"]  # as `int4_experts` has them
 
 LINES = 32
 """The most rows of one expert in a tile."""
@@ -174,55 +171,9 @@ def _down_kernel(
         (_down_columns, (ring, walk, given, 1, D, INNER, LINES, STAGES)),
         (_down_columns, (ring, walk, given, 2, D, INNER, LINES, STAGES)),
         (_down_columns, (ring, walk, given, 3, D, INNER, LINES, STAGES)),
-        (_down_rows, (ring, walk, hidden, D, INNER, STAGES)),
-        (_down_copy, (ring, walk, codes, scale, D, INNER, STAGES)),
+        (down_rows, (ring, walk, hidden, hidden, D, INNER, LINES, STAGES)),
+        (down_copy, (ring, walk, codes, scale, D, INNER, STAGES)),
     ], [4, 4, 4, 1, 1], [104, 104, 104, 56, 56])  # fmt: skip
-
-
-@gluon
-def _down_rows(ring, walk, hidden, D: gl.constexpr, INNER: gl.constexpr, STAGES: gl.constexpr):
-    """Copy hidden rows, which lie sorted."""
-    _weights, rows, _rest, _scales, ready, free = ring
-    BYTES: gl.constexpr = rows.shape[1] * 64
-    number = 0
-    for index in range(gl.program_id(0), walk[1], gl.num_programs(0)):
-        _expert, start, _end, _first, steps = down_place(walk, index, D, INNER)
-        for step in range(steps):
-            stage, both = number % STAGES, step < INNER // 128
-            full = ready.index(stage)
-            hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
-            hopper.mbarrier.expect(full, 2 * BYTES, pred=both)
-            hopper.mbarrier.expect(full, BYTES, pred=both == 0)
-            k, place = step * 128, stage * 2
-            hopper.tma.async_copy_global_to_shared(hidden, [start, k], full, rows.index(place))
-            hopper.tma.async_copy_global_to_shared(hidden, [start, k + 64], full, rows.index(place + 1), pred=both)
-            number += 1
-
-
-@gluon
-def _down_copy(ring, walk, codes, scale, D: gl.constexpr, INNER: gl.constexpr, STAGES: gl.constexpr):
-    """Copy codes in bulk, and scales beside them."""
-    weights, _rows, _rest, scales, ready, free = ring
-    word = gl.arange(0, 256, gl.BlockedLayout([4], [32], [1], [0]))
-    number = 0
-    for index in range(gl.program_id(0), walk[1], gl.num_programs(0)):
-        expert, _start, _end, first, steps = down_place(walk, index, D, INNER)
-        pairs = scale + expert.to(gl.int64) * ((INNER + 127) // 128 * D) + first + word
-        lines = (expert * (INNER // 64 * D) + first) // 4
-        for step in range(steps):
-            stage, both = number % STAGES, step < INNER // 128
-            full = ready.index(stage)
-            hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
-            hopper.mbarrier.expect(full, 2 * 256 * 32, pred=both)
-            hopper.mbarrier.expect(full, 256 * 32, pred=both == 0)
-            hopper.async_copy.async_copy_global_to_shared(scales.index(stage), pairs + step * D)
-            for piece in gl.static_range(8):
-                line = lines + (2 * step + piece // 4) * (D // 4) + piece % 4 * 16
-                there = both if piece > 3 else step >= 0
-                place = weights.index(stage * 8 + piece)
-                hopper.tma.async_copy_global_to_shared(codes, [line, 0], full, place, pred=there)
-            hopper.async_copy.mbarrier_arrive(full, increment_count=False)
-            number += 1
 
 
 @gluon

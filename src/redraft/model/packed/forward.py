@@ -31,8 +31,8 @@ Rows = Tensor | Rows8
 
 
 PREFETCH_BYTES = 8 << 20
-"""Of the first experts, brought into the second-level cache while the router chooses. On one H200 8 MiB save 0.1 to
-0.2 ms of a step of one canvas in every format; more save no more."""
+"""Of the first experts, brought into the second-level cache while the router chooses. On one H200 they saved 0.1 to 0.2
+ms of a step of one canvas in every format at first, and nothing any more in FP8 and INT4 when measured again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
