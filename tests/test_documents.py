@@ -59,7 +59,7 @@ def test_the_commands_of_the_readme_are_found() -> None:
     assert {"generate", "chat", "fill", "edit", "decide", "replay", "serve", "bench"} <= set(found)
 
 
-@pytest.mark.parametrize(("row", "format"), [("bf16", "bf16"), ("FP8", "fp8-head"), ("INT4 experts", "int4-head")])
+@pytest.mark.parametrize(("row", "format"), [("bf16", "bf16"), ("FP8", "fp8"), ("INT4 experts", "int4")])
 def test_speeds_of_the_readme_are_those_of_the_files(row: str, format: str) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     (line,) = re.findall(rf"^\| Redraft {row} \(floor\) \|(.*)$", readme, re.MULTILINE)

@@ -17,7 +17,7 @@ from redraft.kernels.triton.philox import Counters
 from redraft.kernels.triton.segments import Segments
 from redraft.kernels.triton.step import EOS_IDS, Rules
 
-_LONG = ("seed", "keep")
+_LONG = ("seed", "soft_from", "soft_to")
 _FLOAT = ("temperature", "entropy_bound", "confidence")
 _WORD = ("kind", "start", "length", "slot", "canvas_index", "step", "want_soft", "stability", "stop_at_eos")
 

@@ -56,7 +56,7 @@ class GraphRunner:
         packed = model.packed
         self.model, self._limits, self._rows = model, limits, limits.canvas
         self._graphs = packed.device.type == "cuda" and graphable() if graphs is None else graphs
-        self._trash = limits.slots
+        self._trash, self._zeros = limits.slots, limits.slots + 1
         self._state = new_slots(packed, limits.slots, self._rows)
         self._pages = new_pages(packed, full=limits.full_pages, sliding=limits.sliding_pages, dtype=kv_dtype)
         self._tables = {name: np.zeros((limits.slots, self._width), np.int32) for name in ("full", "sliding")}
@@ -158,7 +158,7 @@ class GraphRunner:
 
     def _clear(self, host: dict[str, np.ndarray]) -> None:
         host["kind"][:], host["length"][:], host["start"][:] = UNUSED, 0, 0
-        host["slot"][:], host["keep"][:] = self._trash, self._trash
+        host["slot"][:], host["soft_from"][:], host["soft_to"][:] = self._trash, self._zeros, self._trash
         host["temperature"][:], host["step"][:] = 1.0, 0
 
     def _fill(self, buffers: StepBuffers, parts: list[Segment]) -> None:
@@ -177,7 +177,9 @@ class GraphRunner:
     def _fill_canvas(self, host: dict[str, np.ndarray], index: int, part: Denoise) -> None:
         outside = _samples_outside(part)
         host["kind"][index] = CONSTRAINED if outside else DENOISE
-        host["slot"][index], host["keep"][index] = part.slot, self._trash if outside else part.slot
+        host["slot"][index] = part.slot
+        host["soft_from"][index] = part.slot if part.step else self._zeros
+        host["soft_to"][index] = self._trash if outside else part.slot
         host["seed"][index] = part.seed
         host["canvas_index"][index], host["step"][index] = part.canvas_index, part.step
         host["want_soft"][index] = not part.last

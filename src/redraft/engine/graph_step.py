@@ -1,7 +1,7 @@
 """One whole denoising step on the device: from token ids to the next canvases, without a look from the host.
 
-Everything a CUDA graph holds. Settings and lengths are data, state lies per slot; the last slot takes what nobody wants
-to keep. Shapes: C slots, S segments of L rows, R = S*L, D width, V vocabulary.
+Everything a CUDA graph holds. Settings and lengths are data, state lies per slot. Shapes: C slots, S segments of L
+rows, R = S*L, D width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from redraft.config import ModelConfig
 from redraft.engine.graph_buffers import StepFields
 from redraft.kernels.switches import call
 from redraft.kernels.triton.head import Prediction, predict
-from redraft.kernels.triton.segments import DENOISE
 from redraft.kernels.triton.self_conditioning import soft_embeddings
 from redraft.kernels.triton.step import CanvasState, enter_tokens, finish_step
 from redraft.model.packed.forward import Inputs, Pages, forward
@@ -31,19 +30,22 @@ Deliver = Callable[[Tensor], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotState:
-    """What canvases keep between their steps; soft [C,L,D] are the soft embeddings of the last step."""
+    """What canvases keep between their steps; soft [C+2,L,D] are the soft embeddings of the last step.
+
+    Behind the slots come one that takes what nobody wants to keep and, for soft embeddings alone, one of zeros.
+    """
 
     canvas: CanvasState
     soft: Tensor
 
 
 def new_slots(model: PackedModel, slots: int, rows: int) -> SlotState:
-    """State of `slots` slots and one more for what is thrown away."""
+    """State of `slots` slots in which nothing has happened yet."""
 
     def numbers(*shape: int) -> Tensor:
         return torch.zeros(slots + 1, *shape, dtype=torch.int32, device=model.device)
 
-    soft = torch.zeros(slots + 1, rows, model.config.hidden_size, dtype=model.dtype, device=model.device)
+    soft = torch.zeros(slots + 2, rows, model.config.hidden_size, dtype=model.dtype, device=model.device)
     return SlotState(canvas=CanvasState(canvas=numbers(rows), argmax=numbers(rows), stable=numbers()), soft=soft)
 
 
@@ -71,7 +73,8 @@ def run_step(model: PackedModel, fields: StepFields, state: SlotState, pages: Pa
     token_ids = call(
         "enter_tokens", enter_tokens, given, state.canvas, slot, fields.counters, segments, config.vocab_size
     )
-    inputs = Inputs(token_ids=token_ids, soft=_soft(fields, state), segments=segments, tables=fields.tables)
+    soft = state.soft.index_select(0, fields.views["soft_from"]).flatten(0, 1)  # [R,D]
+    inputs = Inputs(token_ids=token_ids, soft=soft, segments=segments, tables=fields.tables)
     hidden = forward(model, inputs, pages)
     sample(model, fields, state, hidden, deliver)
     return hidden
@@ -95,13 +98,6 @@ def sample(model: PackedModel, fields: StepFields, state: SlotState, hidden: Ten
         _keep_soft(model, part, state, logits, seen)
 
 
-def _soft(fields: StepFields, state: SlotState) -> Tensor:
-    """Soft embeddings [R,D] that the canvases' last steps left; zeros where a row has none."""
-    goes_on = (fields.views["kind"] >= DENOISE) & (fields.views["step"] > 0)  # [S]
-    soft = state.soft.index_select(0, fields.views["slot"])
-    return (soft * goes_on[:, None, None]).flatten(0, 1)
-
-
 def _decide(
     model: PackedModel, fields: StepFields, state: SlotState, hidden: Tensor, logits: Tensor
 ) -> tuple[Prediction, Tensor]:
@@ -121,4 +117,4 @@ def _keep_soft(model: PackedModel, fields: StepFields, state: SlotState, logits:
     heat, want = fields.views["temperature"], fields.views["want_soft"]
     rows = logits[: fields.count * fields.rows], seen, *table, heat, want, fields.segments
     soft = call("soft_embeddings", soft_embeddings, *rows, turned=model.vocabulary.turned)
-    state.soft.index_copy_(0, fields.views["keep"], soft.unflatten(0, (fields.count, fields.rows)))
+    state.soft.index_copy_(0, fields.views["soft_to"], soft.unflatten(0, (fields.count, fields.rows)))

@@ -17,8 +17,6 @@ from torch.nn import functional as F
 from redraft.kernels.triton.language import await_inputs, cdiv, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.launch import chained
 
-CHUNK = 16
-"""Rows that one program chooses experts for."""
 SHARE = 32
 """Tiles that one program lists."""
 PARTS = 11
@@ -92,19 +90,20 @@ def _route(
     new = partial(torch.empty, dtype=torch.int32, device=parts.device)
     index, weight, order = new(rows, top_k), parts.new_empty(rows, top_k, dtype=torch.float32), new(rows * top_k)
     tiles, counts = new(max_tiles(rows, top_k, experts, block_rows), 3), new(2)
-    chunks, chunk = cdiv(rows, CHUNK), CHUNK if rows <= 1024 else 4 * CHUNK
+    chunk, placed = 4 if rows <= 256 else 16, 16 if rows <= 1024 else 64  # rows of a program of either kernel
+    chunks = cdiv(rows, chunk)
     found, slots = new(chunks, experts), torch.empty(rows, experts, dtype=torch.int8, device=parts.device)
     span = rows if lengths is None else rows // len(lengths)
     after = chained(parts, rows)
     sizes = {"EXPERTS": experts, "PADDED": max(16, next_power_of_2(experts)), "TOP_K": top_k}
     choose_kernel[chunks,](
         parts, expert_scale, lengths, index, weight, slots, found, rows, span,
-        PARTS=count, HALF={torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, ""), ROWS=CHUNK, **sizes,
-        num_warps=CHUNK, **after,
+        PARTS=count, HALF={torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, ""), ROWS=chunk, **sizes,
+        num_warps=chunk, **after,
     )  # fmt: skip
-    place_kernel[cdiv(rows, chunk) + cdiv(len(tiles), SHARE),](
-        slots, found, order, tiles, counts, rows, chunks, len(tiles), **sizes, SLOTS=next_power_of_2(top_k), ROWS=chunk,
-        CHUNKS=chunk // CHUNK, STEP=min(64, next_power_of_2(chunks)), BM=block_rows, SHARE=SHARE,
+    place_kernel[cdiv(rows, placed) + cdiv(len(tiles), SHARE),](
+        slots, found, order, tiles, counts, rows, chunks, len(tiles), **sizes, SLOTS=next_power_of_2(top_k),
+        ROWS=placed, CHUNKS=placed // chunk, STEP=min(64, next_power_of_2(chunks)), BM=block_rows, SHARE=SHARE,
         num_warps=4 if rows <= 1024 else 8, **after,
     )  # fmt: skip
     return Routing(index, weight, order, tiles, counts, block_rows)

@@ -52,11 +52,19 @@ def pack(
     check_format(quantization)
     packer = _Packer(config, source, device, dtype, quantization)
     vocabulary = pack_vocabulary(packer.full("embedding.weight"), device, dtype, fp8=fp8_vocabulary)
+    _give_back(device)  # or the first layers would lie where the table has been, and hold all of it
     layers = []
     for number in range(config.num_hidden_layers):
         layers.append(packer.layer(number))
         progress(number + 1, config.num_hidden_layers)
+    _give_back(device)
     return packer.model(vocabulary, tuple(layers))
+
+
+def _give_back(device: torch.device) -> None:
+    """Memory that torch keeps of freed tensors."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
 
 
 def repack(model: PackedModel, source: Source, changed: Set[str], *, quantization: str | None = None) -> PackedModel:

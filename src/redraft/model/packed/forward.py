@@ -82,13 +82,15 @@ def forward(model: PackedModel, inputs: Inputs, pages: Pages) -> Tensor:
     In the last layer rows that are only encoded stop at their keys and values: their hidden states mean nothing.
     """
     segments, eps = inputs.segments, model.config.rms_norm_eps
-    rope: dict[LayerType, Rope] = {}
-    for kind, frequencies in model.frequencies.items():
-        rope[kind] = call("rope", rope_rows, segments, frequencies)
-    canvases = torch.where(segments.kind >= DENOISE, segments.length, 0)
+    canvases, rope, added = beside(
+        model.device,
+        partial(_canvas_lengths, segments),
+        partial(_rope, model, segments),
+        partial(conditioning, model, inputs.soft),
+    )
     x, h = call(
-        "enter", enter, inputs.token_ids, model.vocabulary.head, model.embedding_scale,
-        conditioning(model, inputs.soft), segments, model.layers[0].entering, eps, fp8=takes_fp8(model.layers[0].qkv),
+        "enter", enter, inputs.token_ids, model.vocabulary.head, model.embedding_scale, added, segments,
+        model.layers[0].entering, eps, fp8=takes_fp8(model.layers[0].qkv),
     )  # fmt: skip
     for number in range(len(model.layers)):
         attended = _attention(model, number, h, rope, inputs, pages)
@@ -96,6 +98,16 @@ def forward(model: PackedModel, inputs: Inputs, pages: Pages) -> Tensor:
         x, h = finish_layer(model, number, x, attended, segments, canvases if last else segments.length)
     assert isinstance(h, Tensor)
     return h
+
+
+def _canvas_lengths(segments: Segments) -> Tensor:
+    """Rows of each segment that the head reads, int32 [S]: none of one that is only encoded."""
+    return torch.where(segments.kind >= DENOISE, segments.length, 0)
+
+
+def _rope(model: PackedModel, segments: Segments) -> dict[LayerType, Rope]:
+    """Every row's angles, by kind of layer."""
+    return {kind: call("rope", rope_rows, segments, unit) for kind, unit in model.frequencies.items()}
 
 
 def _attention(
