@@ -142,7 +142,7 @@ def test_a_failure_without_a_file_has_no_number(cli: Cli, monkeypatch: pytest.Mo
 
 
 def test_an_output_that_the_caller_has_closed(folder: Path) -> None:
-    command = f"{sys.executable} -m redraft.cli.main generate Hello --max-tokens 8 --json --model {folder} >&-"
+    command = f"{sys.executable} -m redraft generate Hello --max-tokens 8 --json --model {folder} >&-"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

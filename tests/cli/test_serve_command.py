@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def test_json_tells_the_address_once_it_answers(folder: Path) -> None:
-    command = [sys.executable, "-m", "redraft.cli.main", "serve", "--model", str(folder), "--name", "small"]
+    command = [sys.executable, "-m", "redraft", "serve", "--model", str(folder), "--name", "small"]
     with subprocess.Popen([*command, "--port", "0", "--json"], stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None

@@ -55,7 +55,7 @@ class ServerProcess:
     """`redraft serve` as users run it."""
 
     def __init__(self, model: Path | str, *options: str, environment: dict[str, str] | None = None) -> None:
-        command = [sys.executable, "-m", "redraft.cli.main", "serve", "--model", str(model), "--port", "0"]
+        command = [sys.executable, "-m", "redraft", "serve", "--model", str(model), "--port", "0"]
         command += ["--dtype", "float32", *options]  # some processors would choose bfloat16
         variables = os.environ | {"OMP_NUM_THREADS": "1"} | (environment or {})
         variables.pop("REDRAFT_API_KEYS", None) if environment is None else None

@@ -160,10 +160,7 @@ def _case(step: Mapping[str, Any]) -> tuple[str, int, int]:
 
 def _process(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
     """Run `redraft ...` or `pytest ...` with this Python."""
-    module = {"redraft": "redraft.cli.main"}.get(command[0], command[0])
-    return subprocess.run(
-        [sys.executable, "-m", module, *command[1:]], capture_output=True, text=True, timeout=seconds, check=False
-    )
+    return subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, timeout=seconds, check=False)
 
 
 def _last_json(text: str) -> dict[str, Any] | None:

@@ -84,7 +84,7 @@ def _server(url: str | None, model: str) -> Iterator[str]:
     if url is not None:
         yield url
         return
-    command = [sys.executable, "-m", "redraft.cli.main", "serve", "--port", "0", "--model", model]
+    command = [sys.executable, "-m", "redraft", "serve", "--port", "0", "--model", model]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             yield _address(process)

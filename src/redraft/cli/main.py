@@ -124,7 +124,3 @@ def _about_file(error: OSError) -> str:
 def _fail(message: str, code: int) -> int:
     sys.stderr.write(f"error: {message}\n")
     return code
-
-
-if __name__ == "__main__":
-    sys.exit(main())
