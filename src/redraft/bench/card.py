@@ -160,7 +160,8 @@ def _case(step: Mapping[str, Any]) -> tuple[str, int, int]:
 
 def _process(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
     """Run `redraft ...` or `pytest ...` with this Python."""
-    return subprocess.run([sys.executable, "-m", *command], capture_output=True, text=True, timeout=seconds, check=False)
+    whole = [sys.executable, "-m", *command]
+    return subprocess.run(whole, capture_output=True, text=True, timeout=seconds, check=False)
 
 
 def _last_json(text: str) -> dict[str, Any] | None:
