@@ -10,6 +10,7 @@ import redraft
 from random_adapter import random_adapter
 from redraft.errors import SettingError
 from redraft.model import Transformer
+from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
 from redraft.model.initialise import initialise
 from redraft.model.packed import load as loading
@@ -64,16 +65,14 @@ def test_a_quantized_folder_loads_as_it_is_stored(folder: Path, tmp_path: Path, 
     torch.testing.assert_close(logits_of(stored), logits_of(made), atol=1e-4, rtol=1e-4)
 
 
-def test_int4_weights_do_not_become_fp8(folder: Path, tmp_path: Path) -> None:
-    quantize_folder(folder, tmp_path / "q", "int4")
-    with pytest.raises(SettingError, match="int4 already"):
-        load_packed(tmp_path / "q", device="cpu", dtype="float32", quantization="fp8")
-
-
-def test_fp8_experts_do_not_pass_for_int4(folder: Path, tmp_path: Path) -> None:
-    quantize_folder(folder, tmp_path / "q", "fp8")
-    with pytest.raises(SettingError, match="fp8 already"):
-        load_packed(tmp_path / "q", device="cpu", dtype="float32", quantization="int4")
+@pytest.mark.parametrize(("stored", "asked"), [("int4", "fp8"), ("fp8", "int4")])
+def test_one_format_does_not_become_another(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: str, asked: str
+) -> None:
+    quantize_folder(folder, tmp_path / "q", stored)
+    monkeypatch.setattr(Checkpoint, "weight", None)  # refused before any is read
+    with pytest.raises(SettingError, match=f"{stored} already"):
+        load_packed(tmp_path / "q", device="cpu", dtype="float32", quantization=asked)
 
 
 def test_unknown_quantization_is_one_sentence() -> None:

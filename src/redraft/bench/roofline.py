@@ -13,7 +13,6 @@ from redraft.config import FULL, SLIDING, ModelConfig
 from redraft.errors import SettingError
 from redraft.model.accounting import text_parts
 
-FORMATS = ("bf16", "fp8", "int4")
 _GROUP = 64
 
 

@@ -17,7 +17,6 @@ from redraft.errors import ConstraintError
 from redraft.text.messages import check_tools
 from redraft.text.tools import CALL_CLOSE, CALL_OPEN
 
-CHOICES = ("auto", "none", "required")
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "additionalProperties": False}
 
 

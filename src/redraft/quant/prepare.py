@@ -11,16 +11,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from redraft.errors import SettingError
-from redraft.kernels.packed import INT4_UNIT, PANEL, Packed, PackedExperts, PackedFp8, PackedInt4, PanelInt4
+from redraft.kernels.packed import INT4_UNIT, PANEL, Packed, PackedFp8, PackedInt4, PanelInt4
 from redraft.quant.fp8 import Fp8Weight
 from redraft.quant.int4 import Int4Weight
 
 Stored = Tensor | Fp8Weight | Int4Weight
-
-
-def prepare_experts(gate_up: Stored, down: Stored) -> PackedExperts:
-    """Stored weights gate_up [E,2I,D] (gate rows first) and down [E,D,I] of one layer, as the kernels read them."""
-    return PackedExperts(prepare(gate_up), prepare(down))
 
 
 def prepare(weight: Stored) -> Packed:

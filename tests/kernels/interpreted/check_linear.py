@@ -29,9 +29,8 @@ def test_quantize_rows(dtype: torch.dtype, shape: tuple[int, int]) -> None:
     assert_same_rows(quantize_rows(x.repeat(1, 2)[:, : shape[1]]), quantize_rows_eager(x))
 
 
-def test_quantize_zeros_and_into_given_memory() -> None:
-    out = Rows8(torch.empty(2, 32, dtype=torch.float8_e4m3fn), torch.empty(2, 1))
-    assert quantize_rows(torch.zeros(2, 32), out) is out
+def test_zeros_stay_zeros() -> None:
+    out = quantize_rows(torch.zeros(2, 32))
     assert (out.values.float() == 0).all()
     assert (out.scale > 0).all()
 

@@ -26,7 +26,15 @@ def both(logits: Tensor, top_k: int, block_rows: int, lengths: Tensor | None = N
 
 @pytest.mark.parametrize(
     ("rows", "experts", "top_k", "block_rows"),
-    [(48, 8, 2, 16), (33, 5, 3, 32), (20, 128, 8, 16), (1, 16, 4, 32), (200, 8, 2, 64), (1032, 4, 1, 128)],
+    [
+        (48, 8, 2, 16),
+        (33, 5, 3, 32),
+        (20, 128, 8, 16),
+        (1, 16, 4, 32),
+        (200, 8, 2, 64),
+        (300, 16, 4, 64),
+        (1032, 4, 1, 128),
+    ],
 )
 def test_many_shapes(rows: int, experts: int, top_k: int, block_rows: int) -> None:
     both(normal(rows, experts), top_k, block_rows)

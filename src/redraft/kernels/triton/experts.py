@@ -1,8 +1,9 @@
-"""The mixture of experts on packed weights, in three steps over rows sorted by expert.
+"""The mixture of experts on packed weights, in two products over rows sorted by expert.
 
 1. `gate`: gelu(gate x) * up x for the tiles of `Routing`, in sorted order;
-2. `down`: the way back, times the router's weight, each row written to the place of its assignment;
-3. `combine`: the K rows of each token summed in slot order, in fp32: no atomics, so the same sum every time.
+2. `down`: the down projection, times the router's weight, each row written to the place of its assignment.
+
+The K rows of a token are summed by what reads them, in slot order: no atomics, so the same sum every time.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from redraft.kernels.packed import Packed, PackedExperts, PackedFp8, PackedInt4,
 from redraft.kernels.triton import tables
 from redraft.kernels.triton.descriptors import descriptor
 from redraft.kernels.triton.expert_kernels import down_kernel, gate_kernel
-from redraft.kernels.triton.language import INTERPRETED, await_inputs, cdiv, jit, tl, use_triton
+from redraft.kernels.triton.language import INTERPRETED, use_triton
 from redraft.kernels.triton.launch import FEW_ROWS_OF_PRODUCTS, chained
 from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
 from redraft.kernels.triton.routing import Routing
@@ -63,16 +64,11 @@ def _gluon_kernels(x: Tensor, weight: Packed, rows: int, width: int, inner: int)
 
 
 def experts(x: Rows, routing: Routing, weights: PackedExperts, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """x [T,D] -> weighted sum of each row's experts, [T,D]; dead rows come out as zeros.
+    """x [T,D] -> each row's K experts' outputs, [T,K,D], times the router's weights; zeros in dead rows.
 
     Plain rows go with plain weights and keep their dtype; FP8 and INT4 weights take `Rows8` with a scale per row, and
     give `dtype`.
     """
-    return combine(expert_rows(x, routing, weights, dtype))
-
-
-def expert_rows(x: Rows, routing: Routing, weights: PackedExperts, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """`experts` before the sum over slots: [T,K,D], already times the router's weight. Dead rows are zeros."""
     return down(gate(x, routing, weights.gate_up, dtype), routing, weights.down, dtype)
 
 
@@ -122,30 +118,6 @@ def down(hidden: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = to
         D=width, INNER=inner, **_settings(weight, routing, tile),
     )  # fmt: skip
     return out
-
-
-def combine(rows: Tensor, out: Tensor | None = None) -> Tensor:
-    """rows [T,K,D] -> their sum over K, in fp32 and slot order, rounded once: [T,D]."""
-    if not use_triton(rows):
-        return combine_eager(rows, out)
-    count, top_k, width = rows.shape
-    out = torch.empty_like(rows[:, 0]) if out is None else out
-    sizes = {"TOP_K": top_k, "WIDTH": width, "BLOCK": 512}
-    combine_kernel[count, cdiv(width, 512)](rows, out, **sizes, num_warps=2, **chained(rows, count))
-    return out
-
-
-@jit
-def combine_kernel(rows, out, TOP_K: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, PDL: tl.constexpr):
-    """BLOCK columns of one token."""
-    if PDL:
-        await_inputs()
-    token = tl.program_id(0).to(tl.int64)
-    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    total = tl.zeros((BLOCK,), tl.float32)
-    for k in tl.static_range(TOP_K):
-        total += tl.load(rows + (token * TOP_K + k) * WIDTH + column, mask=column < WIDTH, other=0.0).to(tl.float32)
-    tl.store(out + token * WIDTH + column, total.to(out.dtype.element_ty), mask=column < WIDTH)
 
 
 def _plan(routing: Routing, weight: Packed) -> Plan:
@@ -202,12 +174,6 @@ def down_eager(hidden: Rows, routing: Routing, weight: Packed, dtype: torch.dtyp
         y = F.linear(plain[first:end], dequantized(weight[expert], plain.dtype)) * worth[places, None]
         out[places] = y.to(dtype)
     return out.view(*routing.index.shape, -1)
-
-
-def combine_eager(rows: Tensor, out: Tensor | None = None) -> Tensor:
-    """`combine` in plain PyTorch."""
-    total = rows.float().sum(1).to(rows.dtype)
-    return total if out is None else out.copy_(total)
 
 
 def _live_tiles(routing: Routing) -> list[list[int]]:

@@ -48,11 +48,11 @@ class AfterExperts:
     following: Tensor
 
 
-def norm(x: Tensor, weight: Tensor | None, eps: float, *, fp8: bool = False) -> Rows:
+def norm(x: Tensor, weight: Tensor, eps: float, *, fp8: bool = False) -> Rows:
     """x [R,D] over its root mean square, times `weight` [D]; as e4m3 rows if `fp8`."""
     if use_triton(x):
         y, scale = _outputs(x, fp8)
-        _launch(_norm_kernel, x, weight, y, scale, eps=eps, WEIGHTED=weight is not None, FP8=fp8)
+        _launch(_norm_kernel, x, weight, y, scale, eps=eps, FP8=fp8)
         return _rows(y, scale)
     y = eager.rms_norm(x, weight, eps)
     return quantize_rows_eager(y) if fp8 else y
@@ -62,7 +62,7 @@ def enter(
     token_ids: Tensor,
     embedding: Matrix,
     scale: Tensor,
-    conditioning: Tensor | None,
+    conditioning: Tensor,
     segments: Segments,
     following: Tensor,
     eps: float,
@@ -72,19 +72,18 @@ def enter(
     """The input of the first layer [R,D] and its norm with weight `following` [D].
 
     Token ids [R], embedding [V,D], its scale [1] in the working dtype; a row in FP8 is rounded to that first. Rows of
-    canvases add `conditioning` [R,D] (the self-conditioning MLP's output; None for zeros) and are normed without a
-    weight.
+    canvases add `conditioning` [R,D], the self-conditioning MLP's output, and are normed without a weight.
     """
     if use_triton(scale):
         table, token_scale = values_and_scale(embedding)
         x = scale.new_empty(len(token_ids), table.shape[1])
         y, y_scale = _outputs(x, fp8)
         arguments = (x, token_ids, table, token_scale, scale, conditioning, segments.kind, following, y, y_scale)
-        _launch(_enter_kernel, *arguments, eps=eps, ROWS=segments.rows, ADD=conditioning is not None, FP8=fp8)
+        _launch(_enter_kernel, *arguments, eps=eps, ROWS=segments.rows, FP8=fp8)
         return x, _rows(y, y_scale)
     x = rows_of(embedding, token_ids, scale.dtype) * scale
     canvas = _canvas_rows(segments)[:, None]
-    x = torch.where(canvas, eager.rms_norm(x if conditioning is None else x + conditioning, None, eps), x)
+    x = torch.where(canvas, eager.rms_norm(x + conditioning, None, eps), x)
     return x, norm(x, following, eps, fp8=fp8)
 
 
@@ -109,11 +108,11 @@ def after_experts(
     """The end of a layer: its output [R,D], and the next norm of it.
 
     x [R,D] is `after_attention`'s residual, dense [R,D] the MLP's output, experts [R,K,D] weighted expert rows that are
-    summed in fp32 in their order (or [R,D], summed already).
+    summed in fp32 in their order.
     """
     if use_triton(x):
         return _after_experts(x, dense, experts, weights, segments, eps, fp8)
-    sparse = experts if experts.dim() == 2 else experts.float().sum(1).to(x.dtype)
+    sparse = experts.float().sum(1).to(x.dtype)
     y = eager.rms_norm(dense, weights.post_mlp, eps) + eager.rms_norm(sparse, weights.post_experts, eps)
     y = x + eager.rms_norm(y, weights.post_feedforward, eps)
     y = y * torch.where(_canvas_rows(segments)[:, None], weights.denoise_scalar, weights.encode_scalar)
@@ -164,10 +163,9 @@ def _after_experts(
     out, following = torch.empty_like(x), _outputs(x, fp8)
     given = (weights.post_mlp, weights.post_experts, weights.post_feedforward)
     scalars = (weights.encode_scalar, weights.denoise_scalar, segments.kind)
-    top_k = 1 if experts.dim() == 2 else experts.shape[1]
     _launch(
         _after_experts_kernel, x, dense, experts, *given, *scalars, weights.following, out, *following,
-        eps=eps, ROWS=segments.rows, TOP_K=top_k, FP8=fp8,
+        eps=eps, ROWS=segments.rows, TOP_K=experts.shape[1], FP8=fp8,
     )  # fmt: skip
     return out, _rows(*following)
 
@@ -212,11 +210,11 @@ def _peak(value, FP8: tl.constexpr):
 
 
 @jit
-def _norm_kernel(x, weight, y, scale, width, eps, WEIGHTED: tl.constexpr, FP8: tl.constexpr, BLOCK: tl.constexpr):
+def _norm_kernel(x, weight, y, scale, width, eps, FP8: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < width
-    factor = _read(weight, column, inside) if WEIGHTED else 1.0
+    factor = _read(weight, column, inside)
     await_inputs()
     value = _read(x, row * width + column, inside)
     value = _round(value * _factor(value, width, eps) * factor, x)
@@ -226,7 +224,7 @@ def _norm_kernel(x, weight, y, scale, width, eps, WEIGHTED: tl.constexpr, FP8: t
 @jit
 def _enter_kernel(
     x, token_ids, embedding, token_scale, embedding_scale, conditioning, kind, following, y, scale, width, eps,
-    ROWS: tl.constexpr, ADD: tl.constexpr, FP8: tl.constexpr, BLOCK: tl.constexpr,
+    ROWS: tl.constexpr, FP8: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
@@ -234,7 +232,7 @@ def _enter_kernel(
     factor = _read(following, column, inside)
     await_inputs()
     token = tl.load(token_ids + row).to(tl.int64)
-    added = _read(conditioning, row * width + column, inside) if ADD else 0.0
+    added = _read(conditioning, row * width + column, inside)
     value = _read(embedding, token * width + column, inside)
     if token_scale is not None:
         value = _round(value * tl.load(token_scale + token), x)

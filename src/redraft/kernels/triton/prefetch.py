@@ -1,4 +1,4 @@
-"""Weights into the second-level cache before they are needed, while the device's memory has nothing else to do.
+"""Weights into the L2 cache before they are needed, while the device's memory has nothing else to do.
 
 Nothing is computed and nothing depends on it: the products that follow find their first weights in the cache.
 """
@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from redraft.kernels.packed import Packed, PackedFp8, PackedInt4
 from redraft.kernels.triton.language import INTERPRETED, cdiv, jit, tl, use_triton
 
 LINE = 128
@@ -16,18 +15,12 @@ LINES = 1024
 """Lines that one program asks for."""
 
 
-def prefetch(weight: Packed, most: int | None = None) -> None:
-    """Ask for the first `most` bytes of a weight's values (all by default); nothing at all without a GPU."""
-    values = weight if isinstance(weight, Tensor) else _values(weight)
-    if not use_triton(values) or INTERPRETED:
+def prefetch(weight: Tensor, most: int) -> None:
+    """Ask for the first `most` bytes of a weight; nothing at all without a GPU."""
+    if not use_triton(weight) or INTERPRETED:
         return
-    size = values.nbytes if most is None else min(most, values.nbytes)
-    prefetch_kernel[(cdiv(size, LINE * LINES),)](values, size // LINE, LINE=LINE, LINES=LINES, num_warps=8)
-
-
-def _values(weight: PackedFp8 | PackedInt4) -> Tensor:
-    """The part of a quantized weight that is nearly all of it."""
-    return weight.values if isinstance(weight, PackedFp8) else weight.codes
+    size = min(most, weight.nbytes)
+    prefetch_kernel[(cdiv(size, LINE * LINES),)](weight, size // LINE, LINE=LINE, LINES=LINES, num_warps=8)
 
 
 @jit

@@ -13,15 +13,15 @@ LARGEST = 448.0
 """The largest e4m3 value."""
 
 
-def quantize_rows(x: Tensor, out: Rows8 | None = None) -> Rows8:
+def quantize_rows(x: Tensor) -> Rows8:
     """x [T,D] -> e4m3 values [T,D] and fp32 scale [T,1]: each row's largest magnitude over 448.
 
-    A row of zeros has the smallest scale instead, 1e-12 / 448. `out` takes the result in place.
+    A row of zeros has the smallest scale instead, 1e-12 / 448.
     """
     if not use_triton(x):
-        return quantize_rows_eager(x, out)
+        return quantize_rows_eager(x)
     rows, width = x.shape
-    out = out or Rows8(torch.empty_like(x, dtype=torch.float8_e4m3fn), torch.empty(rows, 1, device=x.device))
+    out = Rows8(torch.empty_like(x, dtype=torch.float8_e4m3fn), torch.empty(rows, 1, device=x.device))
     many = 4 if width <= 1024 else 1
     quantize_kernel[cdiv(rows, many),](
         x, out.values, out.scale, rows, x.stride(0), WIDTH=width, PADDED=next_power_of_2(width), ROWS=many,
@@ -46,13 +46,8 @@ def quantize_kernel(
     tl.store(values + row[:, None] * WIDTH + column, (line / size[:, None]).to(tl.float8e4nv), mask=mask)
 
 
-def quantize_rows_eager(x: Tensor, out: Rows8 | None = None) -> Rows8:
+def quantize_rows_eager(x: Tensor) -> Rows8:
     """`quantize_rows` in plain PyTorch."""
     rows = x.float()
     scale = rows.abs().amax(-1, keepdim=True).clamp(min=1e-12) / LARGEST  # [T,1]
-    values = (rows / scale).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn)
-    if out is None:
-        return Rows8(values, scale)
-    out.values.copy_(values)
-    out.scale.copy_(scale)
-    return out
+    return Rows8((rows / scale).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn), scale)

@@ -46,8 +46,7 @@ def pack(
 
     `quantization` "fp8" or "int4" (int4 experts, FP8 attention and dense MLP) quantizes weights that are stored in
     full; None keeps every weight in its own format. `fp8_vocabulary` keeps the vocabulary in FP8, see the function of
-    this name in `load`. `progress` hears of layers done, of all. Raises `SettingError` for an unknown format and for
-    one that the stored weights are not in and cannot be brought to.
+    this name in `load`. `progress` hears of layers done, of all. Raises `SettingError` for an unknown format.
     """
     check_format(quantization)
     packer = _Packer(config, source, device, dtype, quantization)
@@ -195,8 +194,6 @@ class _Packer:
             return weight.detach().to(self.device, self.dtype).contiguous()
         if not isinstance(weight, Tensor):
             self._note(weight)
-        if self.asked == "int4" and isinstance(weight, Fp8Weight):
-            raise SettingError("quantization is 'int4'; the stored experts are fp8 already, load them without it.")
         parts = [self._quantized(part) for part in chunks(weight)]
         return _joined([prepare(part) for part in parts])
 
@@ -209,11 +206,8 @@ class _Packer:
         return quantize_int4(full) if self.asked == "int4" else quantize_fp8(full)
 
     def _note(self, weight: Weight) -> None:
-        """Remember a stored format and refuse to bring it to another one that was asked for."""
+        """Remember a stored format."""
         self.found.add("int4" if isinstance(weight, Int4Weight) else "fp8")
-        stored = "int4" if "int4" in self.found else "fp8"
-        if self.asked == "fp8" and stored == "int4":
-            raise SettingError("quantization is 'fp8'; the stored weights are int4 already, load them without it.")
 
     def _format(self) -> str | None:
         return self.asked or next((name for name in ("int4", "fp8") if name in self.found), None)

@@ -17,7 +17,7 @@ from redraft.kernels.packed import Matrix, PackedFp8, Rows8
 from redraft.kernels.streams import beside
 from redraft.kernels.switches import call
 from redraft.kernels.triton.attention import attend
-from redraft.kernels.triton.experts import block_rows, expert_rows
+from redraft.kernels.triton.experts import block_rows, experts
 from redraft.kernels.triton.linear import gated_linear, linear
 from redraft.kernels.triton.norms import after_attention, after_experts, enter, norm
 from redraft.kernels.triton.prefetch import prefetch
@@ -31,8 +31,8 @@ Rows = Tensor | Rows8
 
 
 PREFETCH_BYTES = 8 << 20
-"""Of the first experts, brought into the second-level cache while the router chooses. On one H200 they saved 0.1 to 0.2
-ms of a step of one canvas in every format at first, and nothing any more in FP8 and INT4 when measured again."""
+"""Of the first plain experts, brought into the L2 cache while the router chooses. On one H200 they saved 0.1 to 0.2 ms
+of a step of one canvas; quantized experts gain nothing by it any more, plain ones were not measured again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,10 +41,6 @@ class Pages:
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(tensor.nbytes for tensor in (*self.keys, *self.values))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -146,9 +142,11 @@ def finish_layer(
     x, mlp_in, experts_in, router_in = call(
         "after_attention", after_attention, x, out, layer.after_attention, eps, fp8=takes_fp8(layer.gate_up)
     )
-    _, dense, sparse = beside(
+    weights = layer.experts.gate_up
+    early = [partial(prefetch, weights, PREFETCH_BYTES)] if isinstance(weights, Tensor) else []
+    *_, dense, sparse = beside(
         x.device,
-        partial(prefetch, layer.experts.gate_up, PREFETCH_BYTES),  # for when the router has chosen
+        *early,
         partial(_dense, layer, mlp_in, dtype),
         partial(_experts, model, layer, router_in, experts_in, lengths),
     )
@@ -168,7 +166,7 @@ def _experts(
     top_k = model.config.top_k_experts
     tile = block_rows(experts_in, top_k, layer.experts.gate_up)
     routing = call("route", route_rows, router_in, layer.router, layer.expert_scale, top_k, tile, lengths)
-    return call("experts", expert_rows, experts_in, routing, layer.experts, model.dtype)
+    return call("experts", experts, experts_in, routing, layer.experts, model.dtype)
 
 
 def takes_fp8(weight: Matrix) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -57,7 +57,7 @@ def load_packed(
     resolve_dtype(dtype, target, torch.bfloat16)
     folder = resolve_folder(model)
     checkpoint = Checkpoint(folder)
-    format = _stored_format(checkpoint, quantization)
+    format = _format(checkpoint.formats, quantization)
     check_device(target, quantized=format != "bf16")
     fp8 = fp8_vocabulary(checkpoint.config, vocabulary_dtype, target, quantized=format != "bf16")
     check_room(checkpoint.config, format, target)
@@ -204,10 +204,17 @@ def check_room(config: ModelConfig, format: str, device: torch.device, free: int
     )
 
 
-def _stored_format(checkpoint: Checkpoint, asked: str | None) -> str:
-    """The format that the weights will have on the device."""
-    stored = set(checkpoint.formats.values())
-    return asked or ("int4" if "int4" in stored else "fp8" if stored else "bf16")
+def _format(stored: Mapping[str, str], asked: str | None) -> str:
+    """The format that weights will have on the device, by those they are stored in, by name, and the one asked for.
+
+    Raises `SettingError` where the one cannot be brought to the other.
+    """
+    whole = "int4" if "int4" in stored.values() else "fp8" if stored else "bf16"
+    if asked == "fp8" and whole == "int4":
+        raise SettingError("quantization is 'fp8'; the stored weights are int4 already, load them without it.")
+    if asked == "int4" and any(format == "fp8" and ".experts." in name for name, format in stored.items()):
+        raise SettingError("quantization is 'int4'; the stored experts are fp8 already, load them without it.")
+    return asked or whole
 
 
 def _gigabytes(count: int) -> str:
