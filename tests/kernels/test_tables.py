@@ -5,6 +5,12 @@ import pytest
 from redraft.kernels.triton import tables
 
 
+def test_routing_puts_whole_chunks_in_order() -> None:
+    tiles = [tables.routing_tile(rows) for rows in (1, 256, 257, 1024, 1025, 4096, 100_000)]
+    assert [tile.most for tile in tiles] == sorted(tile.most for tile in tiles)
+    assert all(tile.place % tile.choose == 0 and tile.place >= 16 for tile in tiles)
+
+
 @pytest.mark.parametrize("weights", ["plain", "fp8", "int4"])
 def test_every_mean_has_a_plan_and_tiles_grow_with_it(weights: str) -> None:
     plans = [tables.plan(weights, mean) for mean in (0.5, 16, 40, 41, 96, 97, 4096)]

@@ -12,6 +12,7 @@ import torch
 import redraft
 from redraft.bench.roofline import Ceilings
 from redraft.errors import SettingError
+from redraft.model.placement import lacks_fp8, resolve_device
 
 _COPY_BYTES = 4 << 30
 _SIZE = 8192
@@ -25,8 +26,6 @@ def check_gpu() -> None:
 
 def require_gpu(device: str = "auto") -> torch.device:
     """The CUDA device to measure on, made the current one. Raises `SettingError` if there is none."""
-    from redraft.model.placement import resolve_device
-
     if device == "auto":
         check_gpu()
     chosen = resolve_device(device)
@@ -69,7 +68,7 @@ def _copy_rate(device: torch.device) -> float:
 
 
 def _fp8_rate(left: torch.Tensor, right: torch.Tensor, flops: float) -> float | None:
-    if torch.cuda.get_device_capability(left.device) < (8, 9):
+    if lacks_fp8(left.device):
         return None
     rows, columns = left.to(torch.float8_e4m3fn), right.to(torch.float8_e4m3fn).t()
     one = torch.ones((), device=left.device)

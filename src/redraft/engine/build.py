@@ -19,8 +19,8 @@ from redraft.engine.runner import EagerRunner
 from redraft.engine.settings import EngineSettings
 from redraft.engine.work import Limits, Runner
 from redraft.errors import SettingError
-from redraft.model.packed.load import OLDEST_FP8
 from redraft.model.packed.transformer import PackedTransformer
+from redraft.model.placement import lacks_fp8
 from redraft.model.transformer import Transformer
 
 CPU_BYTES = 2 << 30
@@ -55,7 +55,7 @@ def kv_dtype(model: Transformer, name: str) -> torch.dtype:
     """What pages hold, by the name that settings give it. Raises `SettingError` for FP8 on a GPU that lacks it."""
     if name == "auto":
         return model.dtype
-    if model.device.type == "cuda" and torch.cuda.get_device_capability(model.device) < OLDEST_FP8:
+    if lacks_fp8(model.device):
         raise SettingError("kv_cache_dtype is 'fp8'; that needs a GPU of compute capability 8.9 or more, or a CPU.")
     return FP8
 

@@ -12,6 +12,11 @@ DTYPES = {
     "bfloat16": torch.bfloat16, "bf16": torch.bfloat16, "float32": torch.float32, "fp32": torch.float32,
 }  # fmt: skip
 
+OLDEST = (8, 0)
+"""The first compute capability with bf16 products."""
+OLDEST_FP8 = (8, 9)
+"""The first one with FP8 products, which every quantized format uses."""
+
 
 def resolve_device(device: str | torch.device = "auto") -> torch.device:
     """`auto` is CUDA where there is one, else the CPU; a CUDA device comes with its number.
@@ -46,6 +51,11 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device, stored: torch.
     if chosen is None or chosen not in DTYPES.values():
         raise SettingError(f"dtype is {str(dtype)!r}; it must be auto, bfloat16 or float32.")
     return chosen
+
+
+def lacks_fp8(device: torch.device) -> bool:
+    """Whether this is a GPU without FP8 products; a CPU computes what they would."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) < OLDEST_FP8
 
 
 def machine_memory() -> int | None:

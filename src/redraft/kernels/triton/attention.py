@@ -15,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from redraft.cache.pages import PAGE
 from redraft.kernels import eager
 from redraft.kernels.gluon import attention as gluon
 from redraft.kernels.packed import Rows8
 from redraft.kernels.triton.descriptors import descriptor
 from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, roomy, tl, use_triton
 from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
-from redraft.kernels.triton.segments import DENOISE, PAGE, UNUSED, Segments
+from redraft.kernels.triton.segments import DENOISE, UNUSED, Segments
 
 Rows = Tensor | Rows8
 

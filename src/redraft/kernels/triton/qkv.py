@@ -8,9 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from redraft.cache.pages import PAGE
 from redraft.kernels import eager
 from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, tl, use_triton
-from redraft.kernels.triton.segments import PAGE, Segments
+from redraft.kernels.triton.segments import Segments
 
 Rope = tuple[Tensor, Tensor]
 

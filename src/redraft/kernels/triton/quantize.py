@@ -8,9 +8,7 @@ from torch import Tensor
 from redraft.kernels.packed import Rows8
 from redraft.kernels.triton.language import await_inputs, cdiv, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.launch import chained
-
-LARGEST = 448.0
-"""The largest e4m3 value."""
+from redraft.quant.fp8 import LARGEST
 
 
 def quantize_rows(x: Tensor) -> Rows8:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from redraft.kernels.triton import tables
 from redraft.kernels.triton.language import await_inputs, cdiv, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.launch import chained
 
@@ -60,12 +61,12 @@ def route_rows(
     if not use_triton(x):
         return route_eager(F.linear(x, weight), expert_scale, top_k, block_rows, lengths)
     rows, (experts, width) = len(x), weight.shape
-    spread = 1 if rows > 1024 else PARTS  # programs that share a row's product
+    tile = tables.routing_tile(rows)
+    spread = PARTS if tile.split else 1  # programs that share a row's product
     parts = torch.empty(spread, rows, experts, device=x.device)
-    tile = 16 if rows <= 512 else 64 if rows <= 1024 else 16 if rows <= 2048 else 32
-    router_kernel[cdiv(rows, tile), spread](
+    router_kernel[cdiv(rows, tile.router), spread](
         x, weight, parts, rows, EXPERTS=experts, PADDED=max(16, next_power_of_2(experts)), WIDTH=width,
-        PART=next_multiple(cdiv(width, PARTS), 64), PARTS=PARTS // spread, BM=tile,
+        PART=next_multiple(cdiv(width, PARTS), 64), PARTS=PARTS // spread, BM=tile.router,
         num_warps=4, num_stages=4, **chained(x, rows),
     )  # fmt: skip
     return _route(parts, x.dtype, expert_scale, top_k, block_rows, lengths)
@@ -90,21 +91,21 @@ def _route(
     new = partial(torch.empty, dtype=torch.int32, device=parts.device)
     index, weight, order = new(rows, top_k), parts.new_empty(rows, top_k, dtype=torch.float32), new(rows * top_k)
     tiles, counts = new(max_tiles(rows, top_k, experts, block_rows), 3), new(2)
-    chunk, placed = 4 if rows <= 256 else 16, 16 if rows <= 1024 else 64  # rows of a program of either kernel
-    chunks = cdiv(rows, chunk)
+    tile = tables.routing_tile(rows)
+    chunks = cdiv(rows, tile.choose)
     found, slots = new(chunks, experts), torch.empty(rows, experts, dtype=torch.int8, device=parts.device)
     span = rows if lengths is None else rows // len(lengths)
     after = chained(parts, rows)
     sizes = {"EXPERTS": experts, "PADDED": max(16, next_power_of_2(experts)), "TOP_K": top_k}
     choose_kernel[chunks,](
         parts, expert_scale, lengths, index, weight, slots, found, rows, span,
-        PARTS=count, HALF={torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, ""), ROWS=chunk, **sizes,
-        num_warps=chunk, **after,
+        PARTS=count, HALF={torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, ""), ROWS=tile.choose, **sizes,
+        num_warps=tile.choose, **after,
     )  # fmt: skip
-    place_kernel[cdiv(rows, placed) + cdiv(len(tiles), SHARE),](
+    place_kernel[cdiv(rows, tile.place) + cdiv(len(tiles), SHARE),](
         slots, found, order, tiles, counts, rows, chunks, len(tiles), **sizes, SLOTS=next_power_of_2(top_k),
-        ROWS=placed, CHUNKS=placed // chunk, STEP=min(64, next_power_of_2(chunks)), BM=block_rows, SHARE=SHARE,
-        num_warps=4 if rows <= 1024 else 8, **after,
+        ROWS=tile.place, CHUNKS=tile.place // tile.choose, STEP=min(64, next_power_of_2(chunks)), BM=block_rows,
+        SHARE=SHARE, num_warps=tile.warps, **after,
     )  # fmt: skip
     return Routing(index, weight, order, tiles, counts, block_rows)
 
@@ -280,9 +281,8 @@ def place_rows(slots, order, first, rows, base, earlier, live_total, EXPERTS: tl
     slot = tl.load(slots + row[:, None] * EXPERTS + expert[None, :], mask=mask, other=TOP_K)
     chosen = slot < TOP_K
     below = (line[:, None] > line[None, :]).to(tl.float16)
-    before = tl.dot(below, chosen.to(tl.float16)).to(
-        tl.int32
-    )  # [R,E] earlier rows of this program with the same expert
+    # [R,E] earlier rows of this program with the same expert
+    before = tl.dot(below, chosen.to(tl.float16)).to(tl.int32)
     tl.store(order + base[None, :] + before, row[:, None] * TOP_K + slot, mask=chosen)
     dead = (row < rows) & (tl.sum(chosen.to(tl.int32), 1) == 0)
     ahead = first - tl.sum(earlier, 0) // TOP_K + tl.cumsum(dead.to(tl.int32), 0) - dead.to(tl.int32)

@@ -14,9 +14,6 @@ from torch import Tensor
 UNUSED, ENCODE, DENOISE, CONSTRAINED = 0, 1, 2, 3
 """Kinds of segment. A constrained one is a canvas whose head and sampling run elsewhere."""
 
-PAGE = 256
-"""Tokens of a page of keys and values."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Segments:

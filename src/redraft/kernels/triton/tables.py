@@ -42,6 +42,41 @@ class LinearTile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class RoutingTile:
+    """How routing of at most `most` rows is cut up.
+
+    router  rows of a tile of the router's product
+    split   whether several programs share a tile's sum, each a part of it
+    choose  rows that a program chooses experts for, a warp each
+    place   rows whose assignments a program puts in order
+    warps   of such a program
+    """
+
+    most: float
+    router: int
+    split: bool
+    choose: int
+    place: int
+    warps: int
+
+
+ROUTING = (
+    RoutingTile(most=256, router=16, split=True, choose=4, place=16, warps=4),
+    RoutingTile(most=512, router=16, split=True, choose=16, place=16, warps=4),
+    RoutingTile(most=1024, router=64, split=True, choose=16, place=16, warps=4),
+    RoutingTile(most=2048, router=16, split=False, choose=16, place=64, warps=8),
+    RoutingTile(most=inf, router=32, split=False, choose=16, place=64, warps=8),
+)
+"""In the order of rising rows. Few rows are split so that there are programs for every SM; what is not split again has
+programs enough, and small tiles until larger ones read less of the weights."""
+
+
+def routing_tile(rows: int) -> RoutingTile:
+    """The tile for so many rows."""
+    return next(tile for tile in ROUTING if rows <= tile.most)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """How experts with at most `mean` rows on average are computed."""
 

@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from redraft.cache.pages import PAGE
 from redraft.config import FULL, SLIDING, LayerType
 from redraft.kernels.packed import Matrix, PackedFp8, Rows8
 from redraft.kernels.streams import beside
@@ -24,7 +25,7 @@ from redraft.kernels.triton.prefetch import prefetch
 from redraft.kernels.triton.qkv import Rope, norm_rope_write, rope_rows
 from redraft.kernels.triton.quantize import quantize_rows
 from redraft.kernels.triton.routing import route_rows
-from redraft.kernels.triton.segments import DENOISE, PAGE, Segments
+from redraft.kernels.triton.segments import DENOISE, Segments
 from redraft.model.packed.weights import PackedLayer, PackedModel
 
 Rows = Tensor | Rows8

@@ -15,15 +15,10 @@ from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
 from redraft.model.packed.build import check_format, pack, repack
 from redraft.model.packed.transformer import PackedTransformer
-from redraft.model.placement import resolve_device, resolve_dtype
+from redraft.model.placement import OLDEST, OLDEST_FP8, lacks_fp8, resolve_device, resolve_dtype
 from redraft.model.quantize import FORMATS
 from redraft.model.transformer import Transformer
 from redraft.model.weights import load_for_cpu, load_model
-
-OLDEST = (8, 0)
-"""The first compute capability with bf16 products."""
-OLDEST_FP8 = (8, 9)
-"""The first one with FP8 products, which every quantized format uses."""
 
 VOCABULARIES = ("auto", "model", "fp8")
 MULTIPLE = 16
@@ -180,7 +175,7 @@ def fp8_vocabulary(config: ModelConfig, name: str, device: torch.device, *, quan
             f"vocabulary_dtype is 'fp8'; that needs a multiple of {MULTIPLE} tokens, and the model has "
             f"{config.vocab_size}."
         )
-    if name == "fp8" and device.type == "cuda" and torch.cuda.get_device_capability(device) < OLDEST_FP8:
+    if name == "fp8" and lacks_fp8(device):
         raise SettingError("vocabulary_dtype is 'fp8'; that needs a GPU of compute capability 8.9 or more.")
     return name == "fp8"
 

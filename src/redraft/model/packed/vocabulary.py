@@ -43,10 +43,10 @@ class Vocabulary:
     def rows(self, token_ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Embeddings of tokens [...] in a working dtype, [...,D]: from FP8 the value times its token's scale, rounded
         once."""
-        parts = parts_of(*self.head.shape)[0].stop
-        if isinstance(self.head, Tensor) or token_ids.numel() <= parts:
+        many = tokens_at_a_time(self.head.shape[1])
+        if isinstance(self.head, Tensor) or token_ids.numel() <= many:
             return rows_of(self.head, token_ids, dtype)
-        return torch.cat([rows_of(self.head, part, dtype) for part in token_ids.split(parts)])
+        return torch.cat([rows_of(self.head, part, dtype) for part in token_ids.split(many)])
 
     def logits(self, hidden: Tensor, cap: float, temperature: float) -> Tensor:
         """What `kernels.head` makes of hidden states [...,D], fp32 [...,V]; in FP8 by the product of a step."""
@@ -99,9 +99,14 @@ def pack_vocabulary(table: Tensor, device: torch.device, dtype: torch.dtype, *, 
     return Vocabulary(head=head, turned=turned)
 
 
+def tokens_at_a_time(width: int) -> int:
+    """A number of tokens that products of them are fast with."""
+    return max(NUMBERS_AT_A_TIME // width // 128 * 128, 16)
+
+
 def parts_of(count: int, width: int) -> list[slice]:
-    """All of so many tokens, some at a time: a number that products of them are fast with."""
-    size = max(NUMBERS_AT_A_TIME // width // 128 * 128, 16)
+    """All of so many tokens, some at a time."""
+    size = tokens_at_a_time(width)
     return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
 
