@@ -108,9 +108,8 @@ def _path(error: Mapping[str, Any], body: Any) -> list[str | int]:
     for i, part in enumerate(loc):
         last = i == len(loc) - 1
         if isinstance(body, Mapping):
-            names_field = last and error["type"] in ("missing", "extra_forbidden")
-            is_tag = not names_field and part in (body.get("type"), body.get("role"))
-            if is_tag or (part not in body and not (last and error["type"] == "missing")):
+            absent = part not in body and not (last and error["type"] == "missing")
+            if absent or _is_tag(error, body, *loc[i : i + 2]):
                 continue
             path.append(str(part))
             body = body.get(part)
@@ -118,6 +117,16 @@ def _path(error: Mapping[str, Any], body: Any) -> list[str | int]:
             path.append(part)
             body = body[part]
     return path
+
+
+def _is_tag(error: Mapping[str, Any], body: Mapping[Any, Any], part: str | int, following: str | int = "") -> bool:
+    """Whether `part` of a location names the member of a union that `body` was read as, and no field of it."""
+    if part not in (body.get("type"), body.get("role")):
+        return False
+    if following == "":  # the member as a whole is wrong, or its field of the same name
+        return error["type"] not in ("missing", "extra_forbidden") and error["input"] == body
+    inside = body.get(part)
+    return not isinstance(inside, Mapping) or (following in body and following not in inside)
 
 
 def _field(path: Sequence[str | int]) -> str | None:
