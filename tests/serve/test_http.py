@@ -214,6 +214,9 @@ def test_tokenize_and_back(http: httpx.Client, llm: LLM) -> None:
     assert several == {"text": [text, ""]}
     chat = http.post("/tokenize", json={"messages": [{"role": "user", "content": "Hello!"}]}).json()
     assert chat["tokens"] == llm.encode_chat([{"role": "user", "content": "Hello!"}])
+    assert http.post("/tokenize", json={"text": text, "model": "random"}).json() == tokens
+    assert http.post("/detokenize", json={"tokens": tokens["tokens"], "model": "random"}).json() == {"text": text}
+    assert http.post("/tokenize", json={"text": text, "model": "nonesuch"}).status_code == 404
     assert http.post("/detokenize", json={"tokens": [99_999]}).status_code == 400
     assert http.post("/tokenize", json={"text": "a", "messages": []}).status_code == 400
 

@@ -42,14 +42,14 @@ async def model(request: Request, name: str) -> Response:
 @router.post("/tokenize")
 async def tokenize(request: Request, body: TokenizeRequest) -> Response:
     """Token ids of a text or of a conversation as the model reads it."""
-    tokens = await asyncio.to_thread(_tokens, service_of(request).planner, body)
+    tokens = await asyncio.to_thread(_tokens, _planner(request, body.model), body)
     return Json({"tokens": tokens, "count": len(tokens)})
 
 
 @router.post("/detokenize")
 async def detokenize(request: Request, body: DetokenizeRequest) -> Response:
     """The text of token ids."""
-    return Json(await asyncio.to_thread(_texts, service_of(request).llm.tokenizer, body))
+    return Json(await asyncio.to_thread(_texts, _planner(request, body.model).llm.tokenizer, body))
 
 
 @router.get("/health")
@@ -79,6 +79,12 @@ async def metrics(request: Request) -> Response:
 async def page() -> Response:
     """The page that shows the canvas."""
     return Response(_PAGE.body, media_type="text/html", headers=_PAGE.headers)
+
+
+def _planner(request: Request, model: str | None) -> Planner:
+    """The planner of the model that a request names, if it names one."""
+    planner = service_of(request).planner
+    return planner if model is None else planner.for_model(model)
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:

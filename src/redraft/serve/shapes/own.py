@@ -14,6 +14,7 @@ from redraft.serve.shapes.common import Items, Shape
 class TokenizeRequest(Shape):
     """Text, or a conversation, to be turned into token ids."""
 
+    model: str | None = None
     text: str | None = None
     messages: Annotated[Items[Message], Field(min_length=1)] | None = None
     special: Annotated[bool, Field(description="Read strings such as <|turn> as special tokens.")] = False
@@ -28,6 +29,7 @@ class TokenizeRequest(Shape):
 class DetokenizeRequest(Shape):
     """Token ids to be turned into text; a list of lists gives a list of texts."""
 
+    model: str | None = None
     tokens: Items[int] | Items[Items[int]]
     pieces: Annotated[bool, Field(description="Also the text of every token.")] = False
 
