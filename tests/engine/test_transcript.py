@@ -83,3 +83,12 @@ def test_what_is_told_adds_up_however_the_canvases_cut(tokenizer: Tokenizer) -> 
         assert "".join(one.text for one in told) == transcript.text == (text[: min(places)] if places else text)
         assert [token for one in told for token in one.token_ids] == transcript.tokens == ids[: transcript.told]
         assert tokenizer.decode(transcript.tokens).startswith(transcript.text)
+
+
+@pytest.mark.parametrize("cut", range(7))
+def test_of_stop_strings_that_overlap_the_same_one_ends_the_answer_wherever_a_canvas_ends(cut: int) -> None:
+    transcript, text = Transcript(Counting(), ("bcd", "c")), "aabcde"
+    for part in (text[:cut], text[cut:]):
+        if transcript.stop_text is None:
+            transcript.add([ord(char) for char in part], None)
+    assert (transcript.text, transcript.stop_text) == ("aab", "c")

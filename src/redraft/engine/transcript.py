@@ -74,9 +74,9 @@ class Transcript:
 
 
 def _first_stop(text: str, stop: tuple[str, ...]) -> tuple[int, str] | None:
-    """Where the first stop string begins, and which it is."""
-    found = [(at, word) for word in stop if (at := text.find(word)) >= 0]
-    return min(found, default=None)
+    """Where the stop string that ends first begins, and which it is: the one found however the canvases cut."""
+    found = [(at + len(word), at, word) for word in stop if (at := text.find(word)) >= 0]
+    return min(found)[1:] if found else None
 
 
 def _without_partial_stop(text: str, stop: tuple[str, ...]) -> str:
