@@ -10,6 +10,7 @@ import openai
 import pytest
 from serving import ScriptedEngine, ServerProcess, scripted_server
 
+from redraft.engine.transcript import EMPTY_THOUGHT
 from redraft.llm import LLM
 from redraft.serve.openai_chat import tool_constraint
 from redraft.serve.shapes.chat import ChatRequest
@@ -217,6 +218,17 @@ def test_text_completions(client: openai.OpenAI, llm: LLM) -> None:
     assert len(choice.logprobs.tokens or []) == len(alone.token_ids)
     streamed = client.completions.create(model="random", prompt="def f():", seed=4, max_tokens=32, stream=True)
     assert "".join(chunk.choices[0].text for chunk in streamed) == alone.text
+
+
+def test_a_thought_that_is_left_out_moves_no_token(client: openai.OpenAI) -> None:
+    answer = client.completions.create(
+        model="random", prompt="a", logprobs=0, echo=True, extra_body={"choices": [EMPTY_THOUGHT + "Hi there"]}
+    )
+    assert answer.choices[0].text == "aHi there"
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    for token, start in list(zip(logprobs.tokens or [], logprobs.text_offset or [], strict=True))[-3:]:
+        assert answer.choices[0].text[start:].startswith(token)
 
 
 def test_several_prompts_in_one_completion(client: openai.OpenAI, llm: LLM) -> None:

@@ -7,6 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from redraft.engine.request import Finished, Request, TokenConfidence
+from redraft.engine.transcript import EMPTY_THOUGHT
 from redraft.serve.answers import Reply
 from redraft.serve.planning import Plan
 from redraft.text.tokenizer import Tokenizer
@@ -67,10 +68,15 @@ def _token(token_id: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any
 
 
 def completion_logprobs(finished: Finished, tokenizer: Tokenizer, *, offset: int = 0) -> dict[str, Any]:
-    """The `logprobs` of a text completion; `offset` is where its first token begins in the text."""
+    """The `logprobs` of a text completion; `offset` is where its first token begins in the text.
+
+    Tokens of an empty thought, which the text leaves out, stand at its beginning.
+    """
     tokens = [text(token.token_id, tokenizer) for token in finished.tokens]
     stream = tokenizer.stream()
-    starts = list(accumulate((len(stream.push([token])) for token in finished.token_ids), initial=offset))
+    left_out = len(EMPTY_THOUGHT) if tokenizer.decode(finished.token_ids).startswith(EMPTY_THOUGHT) else 0
+    places = accumulate((len(stream.push([token])) for token in finished.token_ids), initial=-left_out)
+    starts = [offset + max(0, place) for place in places]
     return {
         "tokens": tokens,
         "token_logprobs": [logprob_of(token) for token in finished.tokens],
