@@ -122,6 +122,16 @@ def test_logprobs_of_every_token(client: openai.OpenAI) -> None:
         assert bytes(token.bytes or []).decode("utf-8", "replace") == token.token
 
 
+def test_logprobs_of_what_cannot_be(client: openai.OpenAI) -> None:
+    more = {"extra_body": {"choices": ["yes", "no"]}, "max_tokens": 8}
+    chat = client.chat.completions.create(model="random", messages=HELLO, logprobs=True, top_logprobs=20, **more)
+    text = client.completions.create(model="random", prompt="a", logprobs=20, **more)
+    assert chat.choices[0].logprobs
+    assert text.choices[0].logprobs
+    least = min(token.logprob for token in (chat.choices[0].logprobs.content or [])[0].top_logprobs)
+    assert least == min((text.choices[0].logprobs.top_logprobs or [])[0].values()) == -9999
+
+
 def test_a_stop_string_ends_the_answer_before_itself(client: openai.OpenAI) -> None:
     whole = client.chat.completions.create(model="random", messages=HELLO, seed=2, max_tokens=64).choices[0].message
     assert whole.content is not None

@@ -59,12 +59,12 @@ def chat_logprobs(finished: Finished, tokenizer: Tokenizer) -> dict[str, Any]:
 
 def _entry(token: TokenConfidence, tokenizer: Tokenizer) -> dict[str, Any]:
     top = [_token(token_id, logprob, tokenizer) for token_id, logprob in token.top]
-    return _token(token.token_id, logprob_of(token), tokenizer) | {"top_logprobs": top}
+    return _token(token.token_id, token.logprob, tokenizer) | {"top_logprobs": top}
 
 
-def _token(token_id: int, logprob: float, tokenizer: Tokenizer) -> dict[str, Any]:
+def _token(token_id: int, logprob: float | None, tokenizer: Tokenizer) -> dict[str, Any]:
     data = tokenizer.token_bytes(token_id)
-    return {"token": text(token_id, tokenizer), "logprob": logprob, "bytes": list(data)}
+    return {"token": text(token_id, tokenizer), "logprob": _shown(logprob), "bytes": list(data)}
 
 
 def completion_logprobs(finished: Finished, tokenizer: Tokenizer, *, offset: int = 0) -> dict[str, Any]:
@@ -79,16 +79,16 @@ def completion_logprobs(finished: Finished, tokenizer: Tokenizer, *, offset: int
     starts = [offset + max(0, place) for place in places]
     return {
         "tokens": tokens,
-        "token_logprobs": [logprob_of(token) for token in finished.tokens],
+        "token_logprobs": [_shown(token.logprob) for token in finished.tokens],
         "top_logprobs": [
-            {text(token_id, tokenizer): logprob for token_id, logprob in reversed(token.top)}
+            {text(token_id, tokenizer): _shown(logprob) for token_id, logprob in reversed(token.top)}
             for token in finished.tokens
         ],
         "text_offset": starts[: len(tokens)],
     }
 
 
-def logprob_of(token: TokenConfidence) -> float:
-    """A token's log-probability in nats; OpenAI's clients expect -9999 for what cannot be."""
-    assert token.logprob is not None, "asked for"
-    return max(token.logprob, -9999.0)
+def _shown(logprob: float | None) -> float:
+    """A log-probability in nats; OpenAI's clients expect -9999 for what cannot be."""
+    assert logprob is not None, "asked for"
+    return max(logprob, -9999.0)
