@@ -7,6 +7,7 @@ from typing import Any
 
 import jsonschema
 import openai
+import pydantic
 import pytest
 from serving import ScriptedEngine, ServerProcess, scripted_server
 
@@ -347,6 +348,23 @@ def test_a_tool_result_goes_back_in(llm: LLM) -> None:
     prompt = llm.tokenizer.decode(engine.requests[0].prompt)
     assert '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>' in prompt
     assert '<|tool_response>response:get_weather{value:<|"|>sun<|"|>}<tool_response|>' in prompt
+
+
+def test_an_answer_that_the_client_has_parsed_goes_back_in(llm: LLM) -> None:
+    weather = pydantic.create_model("Weather", city=str, days=int)
+    tool = openai.pydantic_function_tool(weather, name="get_weather", description="Get weather")
+    engine = ScriptedEngine(llm, lambda request: [CALL])
+    with scripted_server(llm, engine) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any")
+        parsed = client.chat.completions.parse(model="other", messages=HELLO, tools=[tool])  # type: ignore[arg-type]
+        with client.chat.completions.stream(model="other", messages=HELLO, tools=[tool]) as stream:  # type: ignore[arg-type]
+            streamed = stream.get_final_completion()
+        for message in (parsed.choices[0].message, streamed.choices[0].message.to_dict()):
+            turns = [*HELLO, message, *HELLO]
+            client.chat.completions.create(model="other", messages=turns, tools=[tool])  # type: ignore[arg-type]
+    first, second = (llm.tokenizer.decode(request.prompt) for request in engine.requests[2:])
+    assert CALL in first
+    assert first == second
 
 
 def test_an_answer_that_took_too_long_is_not_asked_for_again(llm: LLM) -> None:

@@ -10,6 +10,8 @@ from pydantic_core import PydanticCustomError
 
 from redraft.serve.shapes.common import MAX_CHOICES, Constraints, Items, Seed, Settings, Shape, Stop, Tokens, only
 
+_PARSED = "What OpenAI's client adds to an answer that it has parsed; not read."
+
 
 class TextPart(Shape):
     """A piece of a message's content."""
@@ -40,6 +42,7 @@ class FunctionCall(Shape):
 
     name: str
     arguments: str | dict[str, Any] = "{}"
+    parsed_arguments: Annotated[Any, Field(exclude=True, description=_PARSED)] = None
 
     @field_validator("arguments")
     @classmethod
@@ -83,6 +86,7 @@ class AssistantMessage(Shape):
 
     role: Literal["assistant"]
     content: Text | None = None
+    parsed: Annotated[Any, Field(exclude=True, description=_PARSED)] = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_calls: Items[Call] | None = None
