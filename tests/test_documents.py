@@ -24,6 +24,20 @@ def test_links_and_pictures_are_there(name: str) -> None:
     assert not missing
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_anchors_are_headings(name: str) -> None:
+    text = (ROOT / name).read_text(encoding="utf-8")
+    for file, anchor in re.findall(r"\]\(([^)\s#:]*)#([^)\s]+)\)", text):
+        target = (ROOT / name).parent / file if file else ROOT / name
+        assert anchor in anchors(target.read_text(encoding="utf-8")), f"{file}#{anchor}"
+
+
+def anchors(text: str) -> set[str]:
+    """What GitHub makes of the text's headings."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def commands(text: str) -> Iterator[list[str]]:
     """The words of every `redraft` command in the text's code, but for ones with alternatives (a|b) and [options]."""
     blocks = re.findall(r"^```[a-z]*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
@@ -59,13 +73,23 @@ def test_the_commands_of_the_readme_are_found() -> None:
     assert {"generate", "chat", "fill", "edit", "decide", "replay", "serve", "bench"} <= set(found)
 
 
-@pytest.mark.parametrize(("row", "format"), [("bf16", "bf16"), ("FP8", "fp8"), ("INT4 experts", "int4")])
-def test_speeds_of_the_readme_are_those_of_the_files(row: str, format: str) -> None:
+def test_the_examples_that_the_readme_names_are_there() -> None:
+    words = [word for words in commands((ROOT / "README.md").read_text(encoding="utf-8")) for word in words]
+    named = [word for word in words if word.startswith("examples/")]
+    assert named
+    assert all((ROOT / word).is_file() for word in named)
+
+
+def test_speeds_of_the_readme_are_those_of_the_files() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    (line,) = re.findall(rf"^\| Redraft {row} \(floor\) \|(.*)$", readme, re.MULTILINE)
-    *cells, weights = [cell.strip().replace("*", "") for cell in line.strip(" |").split("|")]
-    newest = sorted((ROOT / "benchmarks" / "results").glob(f"step_h200-{format}_*.json"))[-1]
-    results = json.loads(newest.read_text(encoding="utf-8"))["results"]
-    results = [record for record in results if record["batch"] in (1, 4, 16)]
-    assert [cell for cell in cells if cell] == [f"{r['ms_per_forward']:.1f} ({r['floor_ms']:.1f})" for r in results]
-    assert weights == f"{results[0]['memory']['weights']:.1f} GB"
+    rows = re.findall(r"^\| \[Redraft ([^]]+)\]\((\S+\.json)\) \(floor\) \|(.*)$", readme, re.MULTILINE)
+    assert len(rows) == len(re.findall(r"^\| \[?Redraft ", readme, re.MULTILINE)) >= 3
+    formats = {"bf16": None, "FP8": "fp8", "INT4 experts": "int4"}
+    for label, file, line in rows:
+        *cells, weights = [cell.strip().replace("*", "") for cell in line.strip(" |").split("|")]
+        results = json.loads((ROOT / file).read_text(encoding="utf-8"))["results"]
+        results = [record for record in results if record["batch"] in (1, 4, 16)]
+        measured = {(record["quantization"], record.get("certain", False)) for record in results}
+        assert measured == {(formats[label.split(",")[0]], label.endswith(", sharp distributions"))}
+        assert [cell for cell in cells if cell] == [f"{r['ms_per_forward']:.1f} ({r['floor_ms']:.1f})" for r in results]
+        assert weights == f"{results[0]['memory']['weights']:.1f} GB"
