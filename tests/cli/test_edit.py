@@ -106,6 +106,12 @@ def test_without_an_instruction_and_with_a_constraint(cli: Cli, folder: Path, fi
     assert {"start", "end", "entropy", "settled_step"} <= outcome.json["tokens"][0].keys()
 
 
+def test_what_changes_nothing_says_so(cli: Cli, folder: Path, file: Path) -> None:
+    third = file.read_text(encoding="utf-8").splitlines()[2]
+    outcome = cli("edit", file, "--lines", 3, "--choices", third, "--steps", 1, "--model", folder)
+    assert (outcome.code, outcome.out, outcome.err) == (0, "", "nothing changed\n")
+
+
 def test_edit_is_what_the_library_does(cli: Cli, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
     whole = LLM.edit

@@ -93,8 +93,11 @@ def finish(result: EditResult, file: str, *, write: bool, json: bool, note: str 
     if console.is_terminal:
         _show_in_terminal(result, name, console, note)
     elif not json:
-        sys.stdout.buffer.write(result.diff(name).encode("utf-8"))
+        diff = result.diff(name)
+        sys.stdout.buffer.write(diff.encode("utf-8"))
         sys.stdout.buffer.flush()
+        if not diff:
+            sys.stderr.write("nothing changed\n")
 
 
 def _show_in_terminal(result: EditResult, name: str, console: Console, note: str) -> None:

@@ -89,7 +89,7 @@ def _write_weights(
                 names.append(_save(shard, folder, len(names)))
                 shard = {}
             shard[key] = tensor
-            sizes[kept_as or "as it was"] = sizes.get(kept_as or "as it was", 0) + tensor.nbytes
+            sizes[kept_as or "not quantized"] = sizes.get(kept_as or "not quantized", 0) + tensor.nbytes
         progress(done, len(checkpoint.shapes))
     names.append(_save(shard, folder, len(names)))
     weight_map = {key: _shard_name(i) for i, keys in enumerate(names) for key in keys}
