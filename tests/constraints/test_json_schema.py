@@ -107,6 +107,10 @@ def test_patterns_hold_in_every_dialect(schema: dict[str, Any], good: list[str],
     ({"type": "array", "allOf": [{"prefixItems": [{"const": 2}]}], "unevaluatedItems": False}, ["[2]"], ["[2,2]"]),
     ({"type": "array", "items": [{"const": 2}], "unevaluatedItems": False}, ["[2]"], ["[2,2]"]),
     ({"type": "array", "items": {"const": 2}, "unevaluatedItems": False}, ["[2,2]"], ["[3]"]),
+    ({"allOf": [{"type": "object", "properties": {"a": {"const": 1}}, "not": B}, {"properties": {"b": {"const": 1}}}]},
+     ['{"a":1}', "{}"], ['{"a":1,"b":1}', '{"b":1}']),
+    ({"type": "object", "properties": {n: {"const": 1} for n in "ab"}, "not": {"minProperties": 2}},
+     ['{"a":1}', "{}"], ['{"a":1,"b":1}']),
 ])  # fmt: skip
 def test_limits_hold_together(schema: dict[str, Any], good: list[str], bad: list[str]) -> None:
     dfa = compile_bytes(compile_schema(schema, Budget(), strict=True), Budget())

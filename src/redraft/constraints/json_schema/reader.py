@@ -215,10 +215,11 @@ class Reader:
     def _one_unlike(self, shape: Shape, others: list[list[Shape]]) -> list[Shape]:
         found: list[Shape] = []
         for other in others:
-            both = self._both([shape], other)
-            if any(self._as_wide(left, shape) for left in both):
-                return [shape]
-            found += [left for left in both if left not in found]
+            for left in self._both([shape], other):
+                if self._as_wide(left, shape):
+                    return [left]  # and not the shape: another schema may declare what this one forbids
+                if left not in found:
+                    found.append(left)
         return found[:8]
 
     def _as_wide(self, left: Shape, shape: Shape) -> bool:
@@ -228,7 +229,8 @@ class Reader:
         if not isinstance(left, Object) or not isinstance(shape, Object) or not shape.properties:
             return False
         declared = {name for name, _ in shape.properties} | set(shape.required)
-        if not (left.absent - shape.absent) & declared and left.required == shape.required:
+        limits = (left.required, left.least, left.most) == (shape.required, shape.least, shape.most)
+        if limits and not (left.absent - shape.absent) & declared:
             wide = {name: self._listed(node) for name, node in shape.properties}
             return all(self._listed(node) == wide.get(name) for name, node in left.properties if name in declared)
         return False
