@@ -376,7 +376,7 @@ def _equal_to(numbers: tuple[Decimal, ...]) -> Expression:
     zeros = repeat(text("0"))
     found = []
     for value in numbers:
-        plain = format(value.normalize(), "f")
+        plain = format((value + 0).normalize(), "f")  # -0 becomes 0
         tail = zeros if "." in plain else optional(seq(text("."), zeros))
         found.append(seq(optional(text("-")) if value == 0 else EMPTY, text(plain), tail))
     exponent = seq(repeat(chars(ANY)), chars([(69, 69), (101, 101)]), repeat(chars(ANY)))
