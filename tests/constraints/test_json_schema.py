@@ -112,6 +112,10 @@ def test_patterns_hold_in_every_dialect(schema: dict[str, Any], good: list[str],
     ({"type": "object", "properties": {n: {"const": 1} for n in "ab"}, "not": {"minProperties": 2}},
      ['{"a":1}', "{}"], ['{"a":1,"b":1}']),
     ({"type": "number", "not": {"const": -0.0}}, ["1", "-1", "0.5"], ["0", "-0", "0.0", "-0.0", "0e1"]),
+    ({"type": "object", "required": ["a"], "anyOf": [{"properties": {"a": {"const": v}}} for v in (1, True)]},
+     ['{"a":1}', '{"a":true}'], ['{"a":2}', '{"a":false}']),
+    ({"type": "object", "allOf": [{"additionalProperties": {"const": v}} for v in (1, True)]},
+     ["{}"], ['{"a":1}', '{"a":true}']),
 ])  # fmt: skip
 def test_limits_hold_together(schema: dict[str, Any], good: list[str], bad: list[str]) -> None:
     dfa = compile_bytes(compile_schema(schema, Budget(), strict=True), Budget())

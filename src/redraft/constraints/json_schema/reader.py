@@ -41,6 +41,7 @@ from redraft.constraints.json_schema.shapes import (
     meet_arrays,
     meet_numbers,
     meet_strings,
+    same,
     unseen,
 )
 from redraft.errors import ConstraintError
@@ -194,7 +195,7 @@ class Reader:
     def _conditional(self, raw: Mapping[str, Any], shapes: list[Shape]) -> list[Shape]:
         met = self._both(self._both(shapes, self._read(raw["if"])), self._read(raw.get("then", True)))
         unmet = self._both(self._unlike(shapes, raw["if"]), self._read(raw.get("else", True)))
-        return self._checked("if", shapes, unmet + [shape for shape in met if shape not in unmet])
+        return self._checked("if", shapes, unmet + [shape for shape in met if not _among(shape, unmet)])
 
     def _unlike(self, shapes: list[Shape], raw: Raw) -> list[Shape]:
         """What `shapes` allow and `raw` does not (or a part of it)."""
@@ -218,7 +219,7 @@ class Reader:
             for left in self._both([shape], other):
                 if self._as_wide(left, shape):
                     return [left]  # and not the shape: another schema may declare what this one forbids
-                if left not in found:
+                if not _among(left, found):
                     found.append(left)
         return found[:8]
 
@@ -323,15 +324,15 @@ class Reader:
 
     def _both(self, left: Iterable[Shape], right: Iterable[Shape]) -> list[Shape]:
         """What both lists allow."""
-        if tuple(left) == ANYTHING:
+        if same(tuple(left), ANYTHING):
             return list(right)
-        if tuple(right) == ANYTHING:
+        if same(tuple(right), ANYTHING):
             return list(left)
         found: list[Shape] = []
         for a in left:
             for b in right:
                 shape = self._meet(a, b)
-                if shape is not None and shape not in found:
+                if shape is not None and not _among(shape, found):
                     found.append(shape)
             if len(found) > MAX_SHAPES:
                 raise ConstraintError("The schema keyword 'anyOf' has too many combinations to multiply out.")
@@ -410,9 +411,13 @@ def _distinct(node: Node) -> Node:
 def _distinct_rests(rests: tuple[Rest, ...]) -> tuple[Rest, ...]:
     found: list[Rest] = []
     for rest in rests:
-        if rest not in found:
+        if not _among(rest, found):
             found.append(rest)
     return tuple(found)
+
+
+def _among(item: object, found: Iterable[object]) -> bool:
+    return any(same(item, other) for other in found)
 
 
 def _possible(shape: Object) -> bool:

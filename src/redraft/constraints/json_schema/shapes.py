@@ -109,6 +109,11 @@ def canonical(value: Any) -> str:
     return json.dumps(value)
 
 
+def same(a: object, b: object) -> bool:
+    """Whether two shapes, or parts of them, are equal as JSON: to Python 1 equals true."""
+    return a == b and repr(a) == repr(b)
+
+
 def meet_numbers(a: Number, b: Number) -> Number:
     """What both allow."""
     return Number(
