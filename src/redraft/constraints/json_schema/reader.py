@@ -253,7 +253,8 @@ class Reader:
             present = self._both(shapes, self._read({"required": [name]}))
             for schema in schemas:
                 present = self._both(present, self._read(schema))
-            shapes = without + [shape for shape in present if isinstance(shape, Object)]
+            present = [shape for shape in present if isinstance(shape, Object | Values)]
+            shapes = without + [shape for shape in present if not _among(shape, without)]
         return shapes
 
     def target(self, raw: Raw) -> Raw:
