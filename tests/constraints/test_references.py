@@ -58,6 +58,12 @@ def test_a_reference_is_read_where_it_stands(name: str) -> None:
     assert allowed(schema, range(4)) == judged(schema, range(4))
 
 
+@pytest.mark.parametrize("draft", [DRAFT_7, DRAFT_2020])
+def test_what_stands_beside_a_reference_fails_a_schema_only_where_it_counts(draft: str) -> None:
+    schema = {"$schema": draft, "not": {"$ref": "#/definitions/a", "maximum": 1}, "definitions": {"a": {"minimum": 1}}}
+    assert allowed(schema, range(4)) == judged(schema, range(4))
+
+
 @pytest.mark.parametrize("draft", [DRAFT_4, DRAFT_7, DRAFT_2020])
 def test_random_documents_mean_what_the_package_says(draft: str) -> None:
     resolved = 0

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from redraft.constraints.json_schema.keywords import list_of, types_of
+from redraft.constraints.json_schema.references import Document
 from redraft.constraints.json_schema.shapes import Raw
 
 ABSENT, EXCLUDE, UNLIKE = "\0absent", "\0exclude", "\0unlike"
@@ -19,19 +20,20 @@ MAX_DEPTH = 8
 _NAMES = ("null", "boolean", "number", "string", "array", "object")
 
 
-def negations(raw: Raw, resolve: Callable[[Any], Raw], depth: int = 0) -> list[Raw]:
+def negations(raw: Raw, document: Document, depth: int = 0) -> list[Raw]:
     """Schemas whose instances all fail `raw`."""
     if isinstance(raw, bool):
         return [] if raw else [True]
     if not isinstance(raw, Mapping) or depth > MAX_DEPTH:
         return []
     found: list[Raw] = []
-    for keyword in sorted(raw, key=lambda name: (name not in ("type", "enum", "const"), name)):
-        found += _of_keyword(raw, keyword, resolve, depth)
+    counts = document.standing(raw)
+    for keyword in sorted(counts, key=lambda name: (name not in ("type", "enum", "const"), name)):
+        found += _of_keyword(counts, keyword, document, depth)
     return found
 
 
-def _of_keyword(raw: Mapping[str, Any], keyword: str, resolve: Callable[[Any], Raw], depth: int) -> list[Raw]:
+def _of_keyword(raw: Mapping[str, Any], keyword: str, document: Document, depth: int) -> list[Raw]:
     value = raw[keyword]
     if keyword == "type":
         return _other_types(set(types_of(raw)))
@@ -40,18 +42,18 @@ def _of_keyword(raw: Mapping[str, Any], keyword: str, resolve: Callable[[Any], R
     if keyword in _SIMPLE:
         return _SIMPLE[keyword](value)
     if keyword in ("anyOf", "oneOf") and isinstance(value, list):
-        return [{"allOf": [{"anyOf": negations(branch, resolve, depth + 1) or [False]} for branch in value]}]
+        return [{"allOf": [{"anyOf": negations(branch, document, depth + 1) or [False]} for branch in value]}]
     if keyword == "allOf" and isinstance(value, list):
-        return [other for branch in value for other in negations(branch, resolve, depth + 1)]
+        return [other for branch in value for other in negations(branch, document, depth + 1)]
     if keyword == "not":
         return [value]
     if keyword == "$ref":
-        return negations(resolve(value), resolve, depth + 1)
+        return negations(document.resolve(value), document, depth + 1)
     if keyword == "properties" and isinstance(value, Mapping):
         return [
             {"type": "object", "required": [name], "properties": {name: other}}
             for name, schema in value.items()
-            for other in negations(schema, resolve, depth + 1)
+            for other in negations(schema, document, depth + 1)
         ]
     return []
 

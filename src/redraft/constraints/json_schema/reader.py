@@ -199,12 +199,12 @@ class Reader:
 
     def _unlike(self, shapes: list[Shape], raw: Raw) -> list[Shape]:
         """What `shapes` allow and `raw` does not (or a part of it)."""
-        others = [list(map(unseen, self._read(other))) for other in negations(raw, self._document.resolve)]
+        others = [list(map(unseen, self._read(other))) for other in negations(raw, self._document)]
         return [left for shape in shapes for left in self._one_unlike(shape, others + self._beyond(shape, raw))]
 
     def _beyond(self, shape: Shape, raw: Raw) -> list[list[Shape]]:
         """Objects with one of the members that a shape declares and a closed schema does not allow."""
-        raw = self.target(raw)
+        raw = self._document.standing(self.target(raw))
         if not isinstance(shape, Object) or not isinstance(raw, Mapping):
             return []
         if raw.get("additionalProperties") is not False:

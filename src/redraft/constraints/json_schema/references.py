@@ -49,6 +49,10 @@ class Document:
             return self._anchors[uri, fragment]
         raise _unknown(reference)
 
+    def standing(self, raw: Any) -> Any:
+        """A schema without what says nothing in it: the neighbours of a reference that stands alone."""
+        return {"$ref": raw["$ref"]} if self._alone and isinstance(raw, Mapping) and "$ref" in raw else raw
+
     def _read(self, raw: Any, base: str) -> Any:
         """A copy of what stands where a schema may, with the references of embedded resources in full."""
         if isinstance(raw, list):
