@@ -72,6 +72,7 @@ def test_random_answers_validate(tokenizer: Tokenizer, name: str) -> None:
 @pytest.mark.parametrize(("schema", "good", "bad"), [
     ({"type": "string", "not": {"pattern": "^a$"}}, ["b", "aa", "ab\n"], ["a", "a\n"]),
     ({"type": "string", "not": {"pattern": r"^(b$|\d)"}}, ["a", "b\n\n"], ["1", "٣", "b", "b\n"]),
+    ({"type": "string", "not": {"pattern": r"$\n|b$\s"}}, ["a", "a\nb", "b "], ["a\n", "a\n\n", "b\n"]),
     ({"type": "string", "pattern": "^a.b$"}, ["a b", "a\tb"], ["a\nb", "a\rb", "a\u2028b"]),
     ({"type": "string", "not": {"pattern": "^a.b$"}}, ["a\nb"], ["a b", "a\rb", "a\u2028b"]),
     ({"type": "string", "pattern": r"^[^\W]$"}, ["a"], ["é", "٣", "-"]),

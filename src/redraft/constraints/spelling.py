@@ -47,7 +47,7 @@ def compile_codes(expression: Expression, budget: Budget) -> Dfa:
 def compile_anchored(expression: Expression, budget: Budget, *, line_feed: bool = False) -> Dfa:
     """The same for an expression in which the marks `^` and `$` stand for the start and the end of the text.
 
-    With `line_feed`, one may follow behind a `$`.
+    With `line_feed`, one may follow behind a `$`, and be what the expression reads there.
     """
     writer = _Writer(budget, {"^": _START, "$": _END}, as_bytes=False)
     return determinise(_layered(writer.nondeterministic(expression), line_feed), budget)
@@ -56,18 +56,16 @@ def compile_anchored(expression: Expression, budget: Budget, *, line_feed: bool 
 def _layered(nfa: Nfa, line_feed: bool) -> Nfa:
     """`nfa` without its anchors: they become moves that only exist where they hold.
 
-    Four layers of the states: 0 nothing read yet, 1 something read, 2 and 3 the same behind a `$`, where nothing more
-    can be read.
+    Five layers of the states: 0 nothing read yet, 1 something read, 2 and 3 the same behind a `$`, where nothing more
+    can be read but, if it may follow, the line feed behind which is layer 4.
     """
     found, count = Nfa(), len(nfa.edges)
-    while len(found.edges) < 2 + 4 * count:
+    while len(found.edges) < 2 + 5 * count:
         found.state()
     found.move(0, 2)
-    for layer in range(4):
+    for layer in range(5):
         base = 2 + layer * count
         found.move(base + 1, 1)
-        if line_feed and layer >= 2:
-            found.edge(base + 1, 10, 10, 1)
         found.place |= {base + state: base + place for state, place in nfa.place.items()}
         found.used |= {base + state: used for state, used in nfa.used.items()}
         for state in range(count):
@@ -78,9 +76,11 @@ def _layered(nfa: Nfa, line_feed: bool) -> Nfa:
                     if layer in (0, 2):
                         found.move(base + state, base + target)
                 elif low == _END:
-                    found.move(base + state, 2 + (layer | 2) * count + target)
+                    found.move(base + state, 2 + (layer | 2 if layer < 4 else 4) * count + target)
                 elif layer < 2:
                     found.edge(base + state, low, high, 2 + count + target)
+                elif line_feed and layer < 4 and low <= 10 <= high:
+                    found.edge(base + state, 10, 10, 2 + 4 * count + target)
     return found
 
 
