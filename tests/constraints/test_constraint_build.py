@@ -83,7 +83,7 @@ def test_a_template_is_written_and_read(random_llm: LLM) -> None:
 
 @pytest.mark.parametrize(("template", "text", "value"), [
     ("{x:/a|/b}", "/b", "/b"), ("{x:int<5|y}", "int<5", "int<5"), (r"{x:/\p{Lu}{2}/}", "ÄB", "ÄB"),
-    ("p={x:json-pointer}", "p=", ""), ("{x:/[0-9]/}", "7", "7"),
+    ("p={x:json-pointer}", "p=", ""), ("{x:/[0-9]/}", "7", "7"), ("a {x:/^[^b]+$/};", "a c;", "c"),
 ])  # fmt: skip
 def test_what_a_hole_may_hold_can_be_read(tokenizer: Tokenizer, template: str, text: str, value: str) -> None:
     constraint = build(tokenizer, template=template)

@@ -28,6 +28,9 @@ from redraft.errors import ConstraintError
 _KIND = re.compile(r"([a-z-]+)(?:(<=?)(.+))?")
 _NUMBER_TEXT = {"int": r"-?[0-9]+", "float": r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"}
 
+_TIED = re.compile(r"\(|\$|(?<!\[)\^|\\[AZz]")
+"""Groups and anchors: they mean something else where the expression is a part of a longer one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hole:
@@ -155,7 +158,7 @@ def _number(hole: Hole, sign: str | None, limit: str | None, *, integer: bool) -
 
 def _matcher(hole: Hole) -> str:
     if hole.regex is not None:
-        return f"(?:{hole.regex})" if "(" not in hole.regex and _is_pythons(hole.regex) else ".*?"
+        return f"(?:{hole.regex})" if not _TIED.search(hole.regex) and _is_pythons(hole.regex) else ".*?"
     if hole.words:
         return "|".join(map(re.escape, hole.words))
     name = hole.kind.partition("<")[0]
