@@ -119,6 +119,8 @@ def test_patterns_hold_in_every_dialect(schema: dict[str, Any], good: list[str],
      ["{}"], ['{"a":1}', '{"a":true}']),
     ({"enum": [{"a": 1, "b": 2}, {"a": 1}, {"b": 2}, 3], "dependentRequired": {"a": ["b"]}},
      ['{"a":1,"b":2}', '{"b":2}', "3"], ['{"a":1}']),
+    ({"type": "object", "properties": {"a": {"not": {}}, "b": {"const": 1}}, "additionalProperties": {"not": {}}},
+     ["{}", '{"b":1}'], ['{"a":1}', '{"c":1}']),
 ])  # fmt: skip
 def test_limits_hold_together(schema: dict[str, Any], good: list[str], bad: list[str]) -> None:
     dfa = compile_bytes(compile_schema(schema, Budget(), strict=True), Budget())

@@ -151,7 +151,7 @@ class Reader:
         if "oneOf" in raw:
             shapes = self._one_of(shapes, schemas_of(raw, "oneOf"))
         if "not" in raw:
-            shapes = self._checked("not", shapes, self._unlike(shapes, raw["not"]))
+            shapes = [] if _allows_all(raw["not"]) else self._checked("not", shapes, self._unlike(shapes, raw["not"]))
         if "if" in raw:
             shapes = self._conditional(raw, shapes)
         shapes = self._dependent(raw, shapes)
@@ -398,6 +398,11 @@ class Reader:
         if shape.names and not all(self.fits(name, shape.names) for name in value):
             return False
         return all(self.fits(item, self.node_of(shape, name)) for name, item in value.items())
+
+
+def _allows_all(raw: Any) -> bool:
+    """Whether a schema plainly says nothing about validity."""
+    return raw is True or (isinstance(raw, Mapping) and not (ENFORCED | REFUSED) & raw.keys())
 
 
 def _distinct(node: Node) -> Node:
