@@ -10,7 +10,8 @@ from redraft.constraints.expression import EMPTY, NOTHING, Expression, alt, char
 from redraft.errors import ConstraintError
 
 INTEGER_DIGITS = 15
-"""Digits before the point where no bound asks for more: what a double holds exactly."""
+"""Digits before the point where no bound asks for more, and between bounds all digits of a number with a fraction: what
+a double holds exactly. A reader that rounds more of them could come upon a bound that is excluded."""
 FRACTION_DIGITS = 9
 MOST_DIGITS = 80
 """Digits before the point, and behind it, up to which bounds are told apart; enough for 256 bits."""
@@ -123,7 +124,6 @@ def _bounded(bounds: Bounds, fraction: int) -> Expression:
 
 def _magnitude(low: Decimal, low_open: bool, high: Decimal | None, high_open: bool, fraction: int) -> Expression:
     """Non-negative decimals from `low` to `high`."""
-    fraction = max(fraction, -_exponent(low), -_exponent(high or low)) if fraction else 0
     if not fraction:
         low, low_open, high, high_open = _whole(low, low_open, high, high_open)
     if high is not None and high < low:
@@ -131,9 +131,11 @@ def _magnitude(low: Decimal, low_open: bool, high: Decimal | None, high_open: bo
     longest = max(INTEGER_DIGITS, _length(low) + 1) if high is None else _length(high)
     parts = []
     for length in range(_length(low), longest + 1):
-        first = _digits(low, length, fraction) if _length(low) == length else None
-        last = _digits(high, length, fraction) if high is not None and _length(high) == length else None
-        parts.append(_Comparison(first, low_open, last, high_open, length, fraction).expression())
+        ends = [end for end in (low, high) if end is not None and _length(end) == length]
+        places = max(0, min(fraction, INTEGER_DIGITS - length), *(-_exponent(end) for end in ends))
+        first = _digits(low, length, places) if _length(low) == length else None
+        last = _digits(high, length, places) if high is not None and _length(high) == length else None
+        parts.append(_Comparison(first, low_open, last, high_open, length, places).expression())
     return alt(*parts)
 
 
