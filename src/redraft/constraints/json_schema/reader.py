@@ -187,7 +187,7 @@ class Reader:
         possible = [self._both(shapes, self._read(branch)) for branch in branches]
         for i, allowed in enumerate(possible):
             for j, branch in enumerate(branches):
-                if i != j and possible[j]:
+                if i != j:
                     allowed = self._unlike(allowed, branch)
             found += allowed
         return self._checked("oneOf", [shape for allowed in possible for shape in allowed], found)
