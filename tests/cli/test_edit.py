@@ -108,7 +108,8 @@ def test_without_an_instruction_and_with_a_constraint(cli: Cli, folder: Path, fi
 
 def test_what_changes_nothing_says_so(cli: Cli, folder: Path, file: Path) -> None:
     third = file.read_text(encoding="utf-8").splitlines()[2]
-    outcome = cli("edit", file, "--lines", 3, "--choices", third, "--steps", 1, "--model", folder)
+    given = ("--choices", third, "--steps", 1, "--canvas-length", 64, "--model", folder)
+    outcome = cli("edit", file, "--lines", 3, *given)
     assert (outcome.code, outcome.out, outcome.err) == (0, "", "nothing changed\n")
 
 
