@@ -29,7 +29,7 @@ from redraft.engine.runner import drafted_by
 from redraft.engine.work import PAGE, Denoise, Drafted, Encode, Limits, Segment
 from redraft.errors import SettingError
 from redraft.kernels.switches import graphable
-from redraft.kernels.triton.segments import CONSTRAINED, DENOISE, ENCODE, UNUSED
+from redraft.kernels.triton.segments import DENOISE, ENCODE, SAMPLED_OUTSIDE, UNUSED
 from redraft.kernels.triton.step import EOS_IDS
 from redraft.model.packed.forward import new_pages
 from redraft.model.packed.transformer import PackedTransformer
@@ -176,7 +176,7 @@ class GraphRunner:
 
     def _fill_canvas(self, host: dict[str, np.ndarray], index: int, part: Denoise) -> None:
         outside = _samples_outside(part)
-        host["kind"][index] = CONSTRAINED if outside else DENOISE
+        host["kind"][index] = SAMPLED_OUTSIDE if outside else DENOISE
         host["slot"][index] = part.slot
         host["soft_from"][index] = part.slot if part.step else self._zeros
         host["soft_to"][index] = self._trash if outside else part.slot
@@ -231,6 +231,7 @@ def _bucket(segments: int) -> int:
 
 
 def _samples_outside(part: Segment) -> bool:
+    """Whether a canvas needs more of its step than the graph gives: a constraint obeyed, or log-probabilities."""
     return isinstance(part, Denoise) and (part.constraint is not None or part.logprobs is not None)
 
 

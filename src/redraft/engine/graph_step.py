@@ -64,9 +64,9 @@ def working_bytes(config: ModelConfig, segments: int, item: int, *, fp8_vocabula
 
 
 def run_step(model: PackedModel, fields: StepFields, state: SlotState, pages: Pages, deliver: Deliver) -> Tensor:
-    """Run the forward and every unconstrained canvas' sampler; returns hidden states [R,D].
+    """Run the forward and every DENOISE segment's sampler; returns hidden states [R,D].
 
-    Constrained canvases get their hidden states only.
+    SAMPLED_OUTSIDE canvases, which obey a constraint or whose log-probabilities are asked for, get hidden states only.
     """
     config, segments, slot = model.config, fields.segments, fields.views["slot"]
     given = fields.views["tokens"].flatten()
@@ -81,7 +81,7 @@ def run_step(model: PackedModel, fields: StepFields, state: SlotState, pages: Pa
 
 
 def sample(model: PackedModel, fields: StepFields, state: SlotState, hidden: Tensor, deliver: Deliver) -> None:
-    """From hidden states [R,D] to every unconstrained canvas' next state, HEAD_ROWS rows at a time.
+    """From hidden states [R,D] to the next state of every DENOISE segment's canvas, HEAD_ROWS rows at a time.
 
     The report is delivered before the soft embeddings of the last rows: the host reads it and prepares the next step,
     which alone needs them, while the device makes them.

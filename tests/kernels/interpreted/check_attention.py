@@ -6,14 +6,15 @@ from making import normal, segments
 
 from redraft import kernels
 from redraft.kernels.triton.attention import AttentionTile, attend
-from redraft.kernels.triton.segments import DENOISE, ENCODE, UNUSED
+from redraft.kernels.triton.segments import DENOISE, ENCODE, SAMPLED_OUTSIDE, UNUSED
 
 ROWS, GROUPS, DIM = 16, 2, 16
 
 
 MIXED = segments(
-    ROWS, (DENOISE, 0, 16), (ENCODE, 0, 16), (DENOISE, 500, 11), (ENCODE, 251, 13), (UNUSED, 9, 5), (3, 40, 0)
-)
+    ROWS, (DENOISE, 0, 16), (ENCODE, 0, 16), (DENOISE, 500, 11), (ENCODE, 251, 13), (UNUSED, 9, 5),
+    (SAMPLED_OUTSIDE, 40, 0),
+)  # fmt: skip
 
 
 F32, F16, FP8 = torch.float32, torch.float16, torch.float8_e4m3fn

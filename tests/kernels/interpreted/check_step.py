@@ -10,14 +10,14 @@ from making import ints
 from redraft import kernels
 from redraft.kernels.triton.head import Prediction
 from redraft.kernels.triton.philox import Counters
-from redraft.kernels.triton.segments import CONSTRAINED, DENOISE, ENCODE, UNUSED, Segments
+from redraft.kernels.triton.segments import DENOISE, ENCODE, SAMPLED_OUTSIDE, UNUSED, Segments
 from redraft.kernels.triton.step import CanvasState, Report, Rules, enter_tokens, finish_step
 
 ROWS, VOCAB, SLOTS = 24, 262_144, 6
 
 
 SEGMENTS = Segments(
-    kind=ints(DENOISE, ENCODE, DENOISE, CONSTRAINED, UNUSED, DENOISE), start=ints(0, 4, 9, 9, 0, 7),
+    kind=ints(DENOISE, ENCODE, DENOISE, SAMPLED_OUTSIDE, UNUSED, DENOISE), start=ints(0, 4, 9, 9, 0, 7),
     length=ints(24, 20, 11, 24, 0, 24), rows=ROWS,
 )  # fmt: skip
 SLOT = ints(3, 0, 1, 4, -1, 5)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from redraft.kernels.gluon.language import descriptor, gl, gluon, hopper, use_gluon
 from redraft.kernels.triton.language import await_inputs, early
-from redraft.kernels.triton.segments import Segments
+from redraft.kernels.triton.segments import KIND_DENOISE, KIND_UNUSED, Segments
 
 TILE = 128
 """Packed rows of a program: 64 for each warp group."""
@@ -65,13 +65,13 @@ def _attend_kernel(
     segment, group = gl.program_id(2), gl.program_id(1)
     first_row, part = gl.program_id(0) // PARTS * 128, gl.program_id(0) % PARTS
     what, begin, count = gl.load(kind + segment), gl.load(start + segment), gl.load(length + segment)
-    if what == 0:
+    if what == KIND_UNUSED:
         count = 0
     # From the first key that the tile's first row sees to the last that its last row sees; rows of padding take one
     # turn, of which nothing is kept.
     token = first_row // SHARE
     low, stop = begin, begin + count
-    if what < 2:
+    if what < KIND_DENOISE:
         low = begin + token
         stop = begin + gl.minimum((first_row + 127) // SHARE + 1, count)
     base = 0
@@ -161,10 +161,10 @@ def _attend_rows(
 
     # What each row sees is one range of positions, [low, high); between the edges no row has to be masked.
     token = (first_row + gl.arange(0, 64, gl.SliceLayout(1, SCORES))) // SHARE
-    high = gl.where(what >= 2, begin + count, begin + token + 1)
+    high = gl.where(what >= KIND_DENOISE, begin + count, begin + token + 1)
     low = gl.zeros_like(high)
     if WINDOW > 0:
-        low = gl.maximum(gl.where(what >= 2, begin, begin + token) - (WINDOW - 1), 0)
+        low = gl.maximum(gl.where(what >= KIND_DENOISE, begin, begin + token) - (WINDOW - 1), 0)
     edges = (low, high, gl.max(low, 0), gl.min(high, 0))
 
     peak = gl.full([64], float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))

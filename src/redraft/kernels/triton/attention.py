@@ -22,7 +22,7 @@ from redraft.kernels.packed import Rows8
 from redraft.kernels.triton.descriptors import descriptor
 from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, roomy, tl, use_triton
 from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
-from redraft.kernels.triton.segments import DENOISE, UNUSED, Segments
+from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, KIND_UNUSED, UNUSED, Segments
 
 Rows = Tensor | Rows8
 
@@ -175,7 +175,7 @@ def _attend_kernel(
     group, split = tl.program_id(1) // splits, tl.program_id(1) % splits
     first_row, part = tl.program_id(0) // PARTS * TILE, tl.program_id(0) % PARTS
     what, begin, count = tl.load(kind + segment), tl.load(start + segment), tl.load(length + segment)
-    if what == 0:
+    if what == KIND_UNUSED:
         count = 0
 
     packed = first_row + tl.arange(0, TILE)
@@ -191,12 +191,12 @@ def _attend_kernel(
         return
 
     # What each row sees is one range of positions, [low, high).
-    high = tl.where(what >= 2, begin + count, begin + token + 1)
+    high = tl.where(what >= KIND_DENOISE, begin + count, begin + token + 1)
     low = tl.zeros_like(high)
     if WINDOW:
-        low = tl.maximum(tl.where(what >= 2, begin, begin + token) - (WINDOW - 1), 0)
+        low = tl.maximum(tl.where(what >= KIND_DENOISE, begin, begin + token) - (WINDOW - 1), 0)
     last_token = tl.minimum((first_row + TILE - 1) // SHARE, count - 1)
-    stop = tl.where(what >= 2, begin + count, begin + last_token + 1)
+    stop = tl.where(what >= KIND_DENOISE, begin + count, begin + last_token + 1)
     base = tl.min(low) // KEYS * KEYS
     turns = tl.cdiv(tl.cdiv(stop - base, KEYS), splits)
     base += split * turns * KEYS
@@ -269,7 +269,7 @@ def _merge_kernel(
     line = row * HEADS + head
     column = tl.arange(0, DIM)[None]
     inside = head < HEADS
-    live = (tl.load(kind + row // ROWS) != 0) & (row % ROWS < tl.load(length + row // ROWS))
+    live = (tl.load(kind + row // ROWS) != KIND_UNUSED) & (row % ROWS < tl.load(length + row // ROWS))
     highest = tl.full([BLOCK], float("-inf"), tl.float32)
     for split in tl.static_range(SPLITS):
         highest = tl.maximum(highest, tl.load(peaks + split * total + line, inside & live, other=0.0))

@@ -33,7 +33,7 @@ from redraft.kernels.triton.language import (
 from redraft.kernels.triton.linear import linear
 from redraft.kernels.triton.philox import Counters, uniform_of
 from redraft.kernels.triton.quantize import quantize_rows
-from redraft.kernels.triton.segments import Segments
+from redraft.kernels.triton.segments import KIND_DENOISE, KIND_UNUSED, Segments
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -194,7 +194,7 @@ def _head_kernel(
     tile = tl.arange(0, MAP)
     sample = tile[:, None] * TILE + tl.arange(0, TILE // 16)[None] * 16
     live = sample < rows
-    live &= tl.load(kind + sample // ROWS, live, other=0) == 2
+    live &= tl.load(kind + sample // ROWS, live, other=KIND_UNUSED) == KIND_DENOISE
     live &= sample % ROWS < tl.load(length + sample // ROWS, live, other=0)
     wanted = tl.max(live.to(tl.int32), 1)
     rank, row_tiles = tl.cumsum(wanted, 0) - 1, tl.sum(wanted, 0)
@@ -241,7 +241,7 @@ def _finish_kernel(
     await_inputs()
     row = tl.program_id(0)
     segment = row // ROWS
-    if (tl.load(kind + segment) != 2) | (row % ROWS >= tl.load(length + segment)):
+    if (tl.load(kind + segment) != KIND_DENOISE) | (row % ROWS >= tl.load(length + segment)):
         tl.store(argmax + row, 0)
         tl.store(candidate + row, 0)
         tl.store(entropy + row, 0.0)

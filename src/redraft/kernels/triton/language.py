@@ -47,6 +47,11 @@ def jit(function: Callable[..., Any], *, varying: Sequence[str] = ()) -> Any:
     return function if triton is None else triton.jit(function, do_not_specialize=varying)
 
 
+def constexpr(value: int) -> Any:
+    """A number as kernels may read it from a global; the number itself without Triton."""
+    return value if triton is None else triton.language.constexpr(value)
+
+
 @jit
 def await_inputs():
     """Stand before a kernel's first read of what another one wrote, and before its first write.

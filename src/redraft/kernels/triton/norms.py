@@ -18,7 +18,7 @@ from redraft.kernels import eager
 from redraft.kernels.packed import Matrix, Rows8, rows_of, values_and_scale
 from redraft.kernels.triton.language import await_inputs, early, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.quantize import quantize_rows_eager
-from redraft.kernels.triton.segments import DENOISE, Segments
+from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, Segments
 
 Rows = Tensor | Rows8
 
@@ -237,7 +237,7 @@ def _enter_kernel(
     if token_scale is not None:
         value = _round(value * tl.load(token_scale + token), x)
     value = _round(value * tl.load(embedding_scale).to(tl.float32), x)
-    if tl.load(kind + row // ROWS) >= 2:
+    if tl.load(kind + row // ROWS) >= KIND_DENOISE:
         value = _round(value + added, x)
         value = _round(value * _factor(value, width, eps), x)
     tl.store(x + row * width + column, value.to(x.dtype.element_ty), inside)
@@ -288,7 +288,7 @@ def _after_experts_kernel(
     sparse = tl.zeros([BLOCK], tl.float32)
     for k in tl.static_range(TOP_K):
         sparse += _read(experts, (row * TOP_K + k) * width + column, inside)
-    is_canvas = tl.load(kind + row // ROWS) >= 2
+    is_canvas = tl.load(kind + row // ROWS) >= KIND_DENOISE
     scalar = tl.load(tl.where(is_canvas, denoise_scalar, encode_scalar)).to(tl.float32)
 
     sparse, mlp = _round(sparse, x), mlp.to(tl.float32)

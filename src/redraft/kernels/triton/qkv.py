@@ -11,7 +11,7 @@ from torch import Tensor
 from redraft.cache.pages import PAGE
 from redraft.kernels import eager
 from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, tl, use_triton
-from redraft.kernels.triton.segments import Segments
+from redraft.kernels.triton.segments import KIND_UNUSED, Segments
 
 Rope = tuple[Tensor, Tensor]
 
@@ -133,7 +133,7 @@ def _qkv_kernel(
     tl.store(target, rotated_left, inside & is_query)
     tl.store(target + HALF, rotated_right, inside & is_query)
 
-    live = (tl.load(kind + segment) != 0) & (offset < tl.load(length + segment))
+    live = (tl.load(kind + segment) != KIND_UNUSED) & (offset < tl.load(length + segment))
     if live & (tl.program_id(1) * BLOCK + BLOCK > HEADS):
         position = tl.load(start + segment) + offset
         page = tl.load(table + segment * table_stride + position // 256).to(tl.int64)

@@ -11,8 +11,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-UNUSED, ENCODE, DENOISE, CONSTRAINED = 0, 1, 2, 3
-"""Kinds of segment. A constrained one is a canvas whose head and sampling run elsewhere."""
+from redraft.kernels.triton.language import constexpr
+
+UNUSED, ENCODE, DENOISE, SAMPLED_OUTSIDE = 0, 1, 2, 3
+"""Kinds of segment. The last two are canvases, of which a SAMPLED_OUTSIDE one has its head and sampling elsewhere."""
+
+KIND_UNUSED, KIND_DENOISE = constexpr(UNUSED), constexpr(DENOISE)
+"""What kernels compare kinds with; canvases are of KIND_DENOISE and above."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

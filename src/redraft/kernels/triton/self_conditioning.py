@@ -24,9 +24,19 @@ from torch import Tensor
 from redraft.kernels.packed import Matrix, PackedFp8, dequantized, values_and_scale
 from redraft.kernels.triton.descriptors import descriptor
 from redraft.kernels.triton.head import Prediction, Tiles, capped, tempered
-from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, roomy, tl, use_triton
+from redraft.kernels.triton.language import (
+    await_inputs,
+    cdiv,
+    constexpr,
+    early,
+    jit,
+    next_power_of_2,
+    roomy,
+    tl,
+    use_triton,
+)
 from redraft.kernels.triton.quantize import LARGEST
-from redraft.kernels.triton.segments import DENOISE, Segments
+from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, Segments
 
 DROPPED = 2.0**-9
 """Probability mass that a row may leave out. Half of it is allowed to the tempered logits as they are; rounding these
@@ -43,6 +53,9 @@ CHUNK = 16384
 
 NOTHING, SPARSE, DENSE = 0, 1, 2
 """Ways of a row."""
+
+WAY_NOTHING, WAY_SPARSE, WAY_DENSE = constexpr(NOTHING), constexpr(SPARSE), constexpr(DENSE)
+"""What kernels store and compare."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -201,9 +214,9 @@ def _choose_kernel(
     await_inputs()
     row = tl.program_id(0)
     segment = row // ROWS
-    live = (tl.load(kind + segment) == 2) & (row % ROWS < tl.load(length + segment))
+    live = (tl.load(kind + segment) == KIND_DENOISE) & (row % ROWS < tl.load(length + segment))
     if (tl.load(want + segment) == 0) | (live == 0):
-        tl.store(way + row, 0)
+        tl.store(way + row, WAY_NOTHING)
         return
     heat = tl.load(temperature + segment)
     tile = tl.arange(0, BLOCK)
@@ -221,7 +234,7 @@ def _choose_kernel(
     likely = (top >= bound).to(tl.int32)
     found = tl.sum(likely, 0)
     if found > KEPT_TILES:
-        tl.store(way + row, 2)
+        tl.store(way + row, WAY_DENSE)
         return
     listed += row * KEPT_TILES
     tl.store(listed + tl.cumsum(likely, 0) - 1, tile, likely != 0)
@@ -248,7 +261,7 @@ def _choose_kernel(
         seen += tl.sum(tl.sum(tl.where(mine, tl.exp2(x - peak), 0.0), 1), 0)
         total += tl.sum(tl.sum(weight, 1), 0)
     enough = (whole - seen <= DROPPED * whole) & (count <= KEPT_TOKENS)
-    tl.store(way + row, tl.where(enough, 1, 2))
+    tl.store(way + row, tl.where(enough, WAY_SPARSE, WAY_DENSE))
     tl.store(kept + row, count)
     tl.store(totals + row, total)
 
@@ -258,7 +271,7 @@ def _pack_kernel(way, packed, place, dense, rows, BLOCK: tl.constexpr):
     """Number the dense rows: `packed` lists them, `place` says where each stands."""
     await_inputs()
     row = tl.arange(0, BLOCK)
-    mine = (tl.load(way + row, row < rows, other=0) == 2).to(tl.int32)
+    mine = (tl.load(way + row, row < rows, other=WAY_NOTHING) == WAY_DENSE).to(tl.int32)
     number = tl.cumsum(mine, 0) - 1
     tl.store(packed + number, row, mine != 0)
     tl.store(place + row, number, row < rows)
@@ -273,7 +286,7 @@ def _weigh_kernel(
     """Turn a chunk of a dense row's logits into weights, and sum them; those in FP8 stand packed, others in place."""
     await_inputs()
     row = tl.program_id(0)
-    if tl.load(way + row) != 2:
+    if tl.load(way + row) != WAY_DENSE:
         return
     token = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     here = logits + row.to(tl.int64) * vocab + token
@@ -340,7 +353,7 @@ def _mean_kernel(
     dtype = out.dtype.element_ty
     mine = tl.load(way + row)
     mean = tl.zeros([BLOCK], tl.float32)
-    if mine == 1:
+    if mine == WAY_SPARSE:
         several = tl.zeros([AT_ONCE, BLOCK], tl.float32)
         last = tl.load(count + row)
         for first in tl.range(0, last, AT_ONCE):
@@ -354,7 +367,7 @@ def _mean_kernel(
                 found = found.to(dtype).to(tl.float32)
             several += weight[:, None] * found
         mean = tl.sum(several, 0) / tl.load(total + row)
-    if mine == 2:
+    if mine == WAY_DENSE:
         chunk = tl.arange(0, CHUNK_BLOCK)
         mass = tl.sum(tl.load(sums + row * CHUNKS + chunk, chunk < CHUNKS, other=0.0), 0)
         number = tl.load(place + row)

@@ -17,7 +17,7 @@ from redraft.kernels.triton import philox
 from redraft.kernels.triton.head import Prediction
 from redraft.kernels.triton.language import await_inputs, early, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.philox import INITIAL, STEP, Counters, tokens_of
-from redraft.kernels.triton.segments import DENOISE, Segments
+from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, Segments
 
 EOS_IDS = MAX_END_IDS
 """Entries of `Rules.eos` for a request's end-of-text ids; unused ones are -1."""
@@ -84,7 +84,7 @@ def enter_tokens(
     given: Tensor, state: CanvasState, slot: Tensor, counters: Counters, segments: Segments, vocab: int
 ) -> Tensor:
     """The forward's token ids, int32 [R]: `given` int32 [R] for encoding segments, else the slot's canvas, which at
-    step 0 is drawn as uniform noise first (and stored). Constrained canvases are always the slot's own. slot int32 [S].
+    step 0 of a DENOISE segment is drawn as uniform noise first (and stored). slot int32 [S].
     """
     if use_triton(given):
         out = torch.empty_like(given)
@@ -170,9 +170,9 @@ def _enter_kernel(
     inside = position < ROWS
     what, at = tl.load(kind + segment), tl.load(step + segment)
     token = tl.load(given + segment * ROWS + position, inside, other=0)
-    if what >= 2:
+    if what >= KIND_DENOISE:
         kept = canvas + tl.load(slot + segment).to(tl.int64) * ROWS + position
-        if (what == 2) & (at == 0):
+        if (what == KIND_DENOISE) & (at == 0):
             token = tokens_of(tl.load(seed + segment), position, at, tl.load(canvas_index + segment), vocab, 0)
             tl.store(kept, token, inside)
         else:
@@ -188,7 +188,7 @@ def _finish_kernel(
 ):  # fmt: skip
     await_inputs()
     segment = tl.program_id(0)
-    if tl.load(kind + segment) != 2:
+    if tl.load(kind + segment) != KIND_DENOISE:
         return
     slot = tl.load(slots + segment).to(tl.int64)
     length, at = tl.load(lengths + segment), tl.load(step + segment)
