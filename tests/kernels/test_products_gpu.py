@@ -7,9 +7,8 @@ import torch
 from torch import Tensor
 
 from redraft.kernels import eager
-from redraft.kernels.gluon import experts as gluon
-from redraft.kernels.gluon import int4_experts as gluon_int4
-from redraft.kernels.gluon import int4_few_rows
+from redraft.kernels.gluon import experts as gluon_experts
+from redraft.kernels.gluon import int4_experts, int4_few_rows
 from redraft.kernels.packed import PackedExperts, Rows8
 from redraft.kernels.triton import experts, linear, routing, tables
 from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
@@ -101,23 +100,23 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(weights: str) -> None:
 def test_experts_in_gluon_have_the_same_bits(weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiles of few rows, of many, and of dead ones, of experts that many rows choose and few."""
     x, router, packed = bf16(1600, WIDTH), bf16(EXPERTS, WIDTH), layer(weights)
-    if not gluon.fits(x, WIDTH, INNER):
+    if not gluon_experts.fits(x, WIDTH, INNER):
         pytest.skip("needs a Hopper GPU")
     router[: EXPERTS // 2] += 0.2 * x[:800].mean(0)
     rows, plan = rows_for(weights, x), routed(x, router, weights, torch.tensor([700, 800], dtype=torch.int32))
     ours = experts.experts(rows, plan, packed)
-    monkeypatch.setattr(gluon, "fits", lambda *shape: False)
+    monkeypatch.setattr(gluon_experts, "fits", lambda *shape: False)
     assert torch.equal(ours, experts.experts(rows, plan, packed))
 
 
 @pytest.mark.parametrize(("rows", "favoured"), [(64, 0.0), (120, 0.0), (300, 0.0), (1600, 0.2)])
-@pytest.mark.parametrize("lines", [int4_few_rows.LINES, *gluon_int4.STAGES])
+@pytest.mark.parametrize("lines", [int4_few_rows.LINES, *int4_experts.STAGES])
 def test_int4_experts_in_gluon_have_the_same_bits(
     lines: int, rows: int, favoured: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tiles of every height, full, nearly empty and of dead rows; columns and groups that leave half a tile over."""
     x, router, packed = bf16(rows, WIDTH), bf16(EXPERTS, WIDTH), layer("int4")
-    if not gluon_int4.fits(quantize_rows(x).values, WIDTH, INNER, 64):
+    if not int4_experts.fits(quantize_rows(x).values, WIDTH, INNER, 64):
         pytest.skip("needs a Hopper GPU")
     router[: EXPERTS // 2] += favoured * x[: rows // 2].mean(0)
     lengths = torch.tensor([rows // 2 - 9, rows // 2], dtype=torch.int32)
@@ -125,7 +124,7 @@ def test_int4_experts_in_gluon_have_the_same_bits(
     plan = routed(x, router, "int4", lengths)
     assert plan.block_rows == lines
     ours = experts.experts(quantize_rows(x), plan, packed)
-    monkeypatch.setattr(gluon_int4, "fits", lambda *shape: False)
+    monkeypatch.setattr(int4_experts, "fits", lambda *shape: False)
     assert torch.equal(ours, experts.experts(quantize_rows(x), routed(x, router, "int4", lengths), packed))
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from redraft.cache.pages import PAGE
 from redraft.kernels import eager
-from redraft.kernels.gluon import attention as gluon
+from redraft.kernels.gluon import attention as gluon_attention
 from redraft.kernels.packed import Rows8
 from redraft.kernels.triton.descriptors import descriptor
 from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, roomy, tl, use_triton
@@ -106,8 +106,10 @@ def tuned(q: Tensor, keys: Tensor, segments: Segments) -> AttentionTile:
         return AttentionTile(rows=rows, keys=keys_at_once, splits=splits, parts=parts, warps=4, stages=2)
     tall = len(segments.kind) * groups * cdiv(packed, 128)  # tiles of 128 rows
     both = 1 if dim <= 256 else 2
-    if splits == 1 and tall * both >= 96 and gluon.fits(q, keys, segments):
-        return AttentionTile(rows=128, keys=64 // both, splits=1, parts=both, warps=4, stages=gluon.STAGES, gluon=True)
+    if splits == 1 and tall * both >= 96 and gluon_attention.fits(q, keys, segments):
+        return AttentionTile(
+            rows=128, keys=64 // both, splits=1, parts=both, warps=4, stages=gluon_attention.STAGES, gluon=True
+        )
     if dim > 256:
         return AttentionTile(rows=64, keys=32, splits=splits, parts=2, warps=4, stages=3)
     kept_small = keys.element_size() == 1  # e4m3 is widened in registers, of which a loop of its own takes more
@@ -131,7 +133,7 @@ def _attend(
 ) -> Rows:
     (rows, heads, dim), groups, count = q.shape, keys.shape[2], len(segments.kind)
     if tile.gluon:
-        out = gluon.attend(q, keys, values, table, segments, window=window, turn=tile.keys, parts=tile.parts)
+        out = gluon_attention.attend(q, keys, values, table, segments, window=window, turn=tile.keys, parts=tile.parts)
         return quantize_rows(out.flatten(1)) if fp8 else out.flatten(1)
     split = tile.splits > 1
     out = torch.empty_like(q, dtype=torch.float8_e4m3fn if split and fp8 else q.dtype)

@@ -16,9 +16,8 @@ from torch.nn import functional as F
 
 from redraft.errors import SettingError
 from redraft.kernels import eager
-from redraft.kernels.gluon import experts as gluon
-from redraft.kernels.gluon import int4_experts as gluon_int4
-from redraft.kernels.gluon import int4_few_rows
+from redraft.kernels.gluon import experts as gluon_experts
+from redraft.kernels.gluon import int4_experts, int4_few_rows
 from redraft.kernels.packed import Packed, PackedExperts, PackedFp8, PackedInt4, Rows8, dequantized, values_and_scale
 from redraft.kernels.triton import tables
 from redraft.kernels.triton.descriptors import descriptor
@@ -57,10 +56,10 @@ def _in_gluon(x: Tensor, weight: Packed, routing: Routing, width: int, inner: in
 def _gluon_kernels(x: Tensor, weight: Packed, rows: int, width: int, inner: int) -> Any:
     """The kernels of `kernels.gluon` that can take x in tiles of so many rows with a weight of experts, or None."""
     if not isinstance(weight, PackedInt4):
-        return gluon if gluon.fits(x, width, inner) else None
-    if not gluon_int4.fits(x, width, inner, weight.group):
+        return gluon_experts if gluon_experts.fits(x, width, inner) else None
+    if not int4_experts.fits(x, width, inner, weight.group):
         return None
-    return int4_few_rows if rows == int4_few_rows.LINES else gluon_int4
+    return int4_few_rows if rows == int4_few_rows.LINES else int4_experts
 
 
 def experts(x: Rows, routing: Routing, weights: PackedExperts, dtype: torch.dtype = torch.bfloat16) -> Tensor:
