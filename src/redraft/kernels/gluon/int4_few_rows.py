@@ -2,7 +2,7 @@
 
 With few rows what takes time is unpacking codes while they arrive. So four warp groups do it, 64 of a tile's 256 weight
 rows each: of gates, two have those of the tile's columns, and two have the ups and leave their products to the others.
-Copies are those of `int4_experts`, and sums are scaled as in `kernels.triton.expert_kernels`: a row gets the same bits.
+Copies are those of `int4_copies`, and sums are scaled as in `kernels.triton.expert_kernels`: a row gets the same bits.
 """
 
 # What one kind of group needs is bound under the same condition under which it is used.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from redraft.kernels.gluon.int4_experts import down_copy, down_rows, gate_copy, gate_gather, pieces
+from redraft.kernels.gluon.int4_copies import down_copy, down_rows, gate_copy, gate_gather, pieces
 from redraft.kernels.gluon.int4_products import new_ring, pass_over, product, unpacked
 from redraft.kernels.gluon.language import descriptor, gl, gluon, hopper
 from redraft.kernels.gluon.ring import new_barriers

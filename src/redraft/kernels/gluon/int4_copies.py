@@ -1,0 +1,150 @@
+"""What fills the rings of the products over experts with INT4 weights: codes, scales and rows, tile by tile.
+
+Two partitions of warps copy for a product. One brings a tile's rows, the other its codes; scales go with the former
+for gates, with the latter on the way back. A tile is 256 rows of one expert's weights times up to LINES of its rows, a
+place of the ring takes 128 inputs of them.
+"""
+
+# What a tile of many rows needs is bound under the same condition under which it is used.
+# pyright: reportPossiblyUnboundVariable=false
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+
+from redraft.kernels.gluon.int4_products import first_rows
+from redraft.kernels.gluon.language import descriptor, gl, gluon, hopper
+from redraft.kernels.gluon.walk import down_place, gate_place, gate_tiles
+
+
+def pieces(codes: Tensor) -> Any:
+    """A descriptor of codes [...,32], four weight rows in a line of 128 bytes, by pieces of 64 weight rows."""
+    return descriptor(codes.view(-1, 128), [16, 128])
+
+
+@gluon
+def _lines(x, order, start, end, D: gl.constexpr, TOP_K: gl.constexpr, COUNT: gl.constexpr):
+    """Where COUNT tokens' first 64 inputs lie, from row `start` on, and which are before `end`."""
+    GATHER: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [2, 1], [1, 0])
+    line = start + gl.arange(0, COUNT, gl.SliceLayout(1, GATHER))
+    token = gl.load(order + line, mask=line < end, other=0) // TOP_K
+    depth = gl.arange(0, 64, gl.SliceLayout(0, GATHER))[None]
+    return x + (token[:, None] * D + depth), (line < end)[:, None]
+
+
+@gluon
+def gate_gather(
+    ring, walk, x, scale, order, D: gl.constexpr, INNER: gl.constexpr, TOP_K: gl.constexpr, LINES: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """Copy the tile's tokens and the scales of its weights."""
+    _weights, rows, rest, scales, ready, free = ring
+    FIRST: gl.constexpr = first_rows(LINES)
+    word = gl.arange(0, 256, gl.BlockedLayout([2], [32], [2], [0]))  # 128 gates, 128 ups
+    number = 0
+    for index in range(gl.program_id(0), gate_tiles(walk, INNER), gl.num_programs(0)):
+        expert, start, end, first = gate_place(walk, index, INNER)
+        source, live = _lines(x, order, start, end, D, TOP_K, FIRST)
+        if LINES > FIRST:
+            further, alive = _lines(x, order, start + FIRST, end, D, TOP_K, LINES - FIRST)
+        column = first + word % 128
+        pairs = scale + expert.to(gl.int64) * (D // 128 * 2 * INNER) + word // 128 * INNER + column
+        for step in range(D // 128):
+            stage = number % STAGES
+            hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
+            words = pairs + step * (2 * INNER)
+            hopper.async_copy.async_copy_global_to_shared(scales.index(stage), words, mask=column < INNER)
+            for block in gl.static_range(2):
+                k, place = step * 128 + block * 64, stage * 2 + block
+                hopper.async_copy.async_copy_global_to_shared(rows.index(place), source + k, mask=live)
+                if LINES > FIRST:
+                    hopper.async_copy.async_copy_global_to_shared(rest.index(place), further + k, mask=alive)
+            hopper.async_copy.mbarrier_arrive(ready.index(stage), increment_count=False)
+            number += 1
+
+
+@gluon
+def gate_copy(ring, walk, codes, D: gl.constexpr, INNER: gl.constexpr, STAGES: gl.constexpr):
+    """Copy the codes in bulk: pieces of gates, then of ups."""
+    weights, _rows, _rest, _scales, ready, free = ring
+    number = 0
+    for index in range(gl.program_id(0), gate_tiles(walk, INNER), gl.num_programs(0)):
+        expert, _start, _end, first = gate_place(walk, index, INNER)
+        gates = (expert * (D // 64 * 2 * INNER) + first) // 4
+        both = first + 64 < INNER
+        for step in range(D // 128):
+            stage = number % STAGES
+            full = ready.index(stage)
+            hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
+            hopper.mbarrier.expect(full, 2 * 256 * 32, pred=both)
+            hopper.mbarrier.expect(full, 2 * 128 * 32, pred=first + 64 >= INNER)
+            for piece in gl.static_range(8):
+                line = gates + (4 * step + piece // 2) * (INNER // 4) + piece % 2 * 16
+                place = weights.index(stage * 8 + piece)
+                wanted = both if piece % 2 else step >= 0
+                hopper.tma.async_copy_global_to_shared(codes, [line, 0], full, place, pred=wanted)
+            number += 1
+
+
+@gluon
+def down_rows(
+    ring, walk, hidden, hidden_rest, D: gl.constexpr, INNER: gl.constexpr, LINES: gl.constexpr, STAGES: gl.constexpr
+):  # fmt: skip
+    """Copy hidden rows, which lie sorted: a tile's first ones, then the rest of them."""
+    _weights, rows, rest, _scales, ready, free = ring
+    FIRST: gl.constexpr = first_rows(LINES)
+    number = 0
+    for index in range(gl.program_id(0), walk[1], gl.num_programs(0)):
+        _expert, start, end, _first, steps = down_place(walk, index, D, INNER)
+        tall = end - start > FIRST
+        for step in range(steps):
+            stage, both = number % STAGES, step < INNER // 128
+            full = ready.index(stage)
+            hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
+            _expect(full, tall, both, FIRST * 64, (LINES - FIRST) * 64)
+            for block in gl.static_range(2):
+                there = both if block == 1 else step >= 0
+                k, place = step * 128 + block * 64, stage * 2 + block
+                hopper.tma.async_copy_global_to_shared(hidden, [start, k], full, rows.index(place), pred=there)
+                if LINES > FIRST:
+                    hopper.tma.async_copy_global_to_shared(
+                        hidden_rest, [start + FIRST, k], full, rest.index(place), pred=there & tall
+                    )
+            number += 1
+
+
+@gluon
+def _expect(full, tall, both, BYTES: gl.constexpr, MORE: gl.constexpr):
+    """Announce the bytes of a block, MORE of them for a tall tile, twice for both blocks."""
+    hopper.mbarrier.expect(full, 2 * (BYTES + MORE), pred=tall & both)
+    hopper.mbarrier.expect(full, BYTES + MORE, pred=tall & (both == 0))
+    hopper.mbarrier.expect(full, 2 * BYTES, pred=(tall == 0) & both)
+    hopper.mbarrier.expect(full, BYTES, pred=(tall == 0) & (both == 0))
+
+
+@gluon
+def down_copy(ring, walk, codes, scale, D: gl.constexpr, INNER: gl.constexpr, STAGES: gl.constexpr):
+    """Copy codes in bulk, and scales beside them."""
+    weights, _rows, _rest, scales, ready, free = ring
+    word = gl.arange(0, 256, gl.BlockedLayout([4], [32], [1], [0]))
+    number = 0
+    for index in range(gl.program_id(0), walk[1], gl.num_programs(0)):
+        expert, _start, _end, first, steps = down_place(walk, index, D, INNER)
+        pairs = scale + expert.to(gl.int64) * ((INNER + 127) // 128 * D) + first + word
+        lines = (expert * (INNER // 64 * D) + first) // 4
+        for step in range(steps):
+            stage, both = number % STAGES, step < INNER // 128
+            full = ready.index(stage)
+            hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
+            hopper.mbarrier.expect(full, 2 * 256 * 32, pred=both)
+            hopper.mbarrier.expect(full, 256 * 32, pred=both == 0)
+            hopper.async_copy.async_copy_global_to_shared(scales.index(stage), pairs + step * D)
+            for piece in gl.static_range(8):
+                line = lines + (2 * step + piece // 4) * (D // 4) + piece % 4 * 16
+                there = both if piece > 3 else step >= 0
+                place = weights.index(stage * 8 + piece)
+                hopper.tma.async_copy_global_to_shared(codes, [line, 0], full, place, pred=there)
+            hopper.async_copy.mbarrier_arrive(full, increment_count=False)
+            number += 1
