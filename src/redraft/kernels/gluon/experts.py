@@ -14,7 +14,7 @@ from torch import Tensor
 
 from redraft.kernels.gluon.language import constant, descriptor, gl, gluon, hopper, use_gluon
 from redraft.kernels.gluon.ring import new_barriers
-from redraft.kernels.gluon.walk import gate_place, gate_tiles
+from redraft.kernels.gluon.walk import down_steps, down_tiles, down_walk, gate_place, gate_tiles, gate_walk
 from redraft.kernels.triton.expert_kernels import gelu_gate
 from redraft.kernels.triton.language import processors
 from redraft.kernels.triton.routing import Routing
@@ -71,8 +71,9 @@ def _new_ring(weight, DEPTH: gl.constexpr, STAGES: gl.constexpr, ARRIVALS: gl.co
 
 
 @gluon
-def _tile(tiles, index, COLUMNS: gl.constexpr):
-    """Expert, first row and end of the tile to which a program's `index` belongs."""
+def _entry(walk, index, COLUMNS: gl.constexpr):
+    """Expert, first row and end of the tile with an index."""
+    tiles, _total = walk
     entry = tiles + index // COLUMNS * 3
     return gl.load(entry), gl.load(entry + 1), gl.load(entry + 2)
 
@@ -117,7 +118,7 @@ def _gate_kernel(
 ):  # fmt: skip
     """hidden = gelu(gate x) * up x. A tile's weights are 128 columns' gates and ups; the last may have 64 only."""
     ring = _new_ring(weight, DEPTH, STAGES, 129)  # 128 threads that copy rows, and the bulk copies
-    walk = (tiles, gl.load(counts))
+    walk = gate_walk(tiles, counts)
     given = (order, x_scale, weight_scale, out)
     gl.warp_specialize([
         (_gate_columns, (ring, walk, given, 0, D, INNER, TOP_K, DEPTH, STAGES)),
@@ -213,7 +214,7 @@ def _down_kernel(
 ):  # fmt: skip
     """out = worth * (down hidden), each row to its assignment's place; tiles of dead rows take no step and store 0."""
     ring = _new_ring(weight, DEPTH, STAGES, 1)
-    walk = (tiles, gl.load(counts + 1) * (D // 256))
+    walk = down_walk(tiles, counts, D)
     given = (order, hidden_scale, weight_scale, worth, out)
     gl.warp_specialize([
         (_down_columns, (ring, walk, given, 0, D, INNER, DEPTH, STAGES)),
@@ -223,26 +224,19 @@ def _down_kernel(
 
 
 @gluon
-def _down_steps(expert, INNER: gl.constexpr, DEPTH: gl.constexpr):
-    """How many steps a tile takes; what the last one reads beyond INNER is zeros."""
-    return gl.where(expert < 0, 0, (INNER + DEPTH - 1) // DEPTH)
-
-
-@gluon
 def _down_copy(
     ring, walk, hidden, weight, D: gl.constexpr, INNER: gl.constexpr, DEPTH: gl.constexpr,
     STAGES: gl.constexpr,
 ):  # fmt: skip
     """Copy hidden rows, which lie sorted, and weights in bulk."""
     rows, weights, ready, free = ring
-    tiles, total = walk
     COLUMNS: gl.constexpr = D // 256
     number = 0
-    for index in range(gl.program_id(0), total, gl.num_programs(0)):
-        expert, start, end = _tile(tiles, index, COLUMNS)
+    for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
+        expert, start, end = _entry(walk, index, COLUMNS)
         row = expert * D + index % COLUMNS * 256
         tall = end - start > 64
-        for step in range(_down_steps(expert, INNER, DEPTH)):
+        for step in range(down_steps(expert, INNER, DEPTH)):
             stage, k = number % STAGES, step * DEPTH
             full, lines = ready.index(stage), rows.index(stage)
             hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
@@ -264,12 +258,11 @@ def _down_columns(
     STAGES: gl.constexpr,
 ):  # fmt: skip
     """One warp group's 128 columns of every tile."""
-    tiles, total = walk
     COLUMNS: gl.constexpr = D // 256
     number = 0
-    for index in range(gl.program_id(0), total, gl.num_programs(0)):
-        where = _tile(tiles, index, COLUMNS)
-        steps = _down_steps(where[0], INNER, DEPTH)
+    for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
+        where = _entry(walk, index, COLUMNS)
+        steps = down_steps(where[0], INNER, DEPTH)
         first = index % COLUMNS * 256 + HALF * 128
         if where[2] - where[1] <= 64:
             _down_tile(ring, number, steps, given, where, first, HALF, 64, D, STAGES)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from redraft.kernels.gluon.int4_products import first_rows
 from redraft.kernels.gluon.language import descriptor, gl, gluon, hopper
-from redraft.kernels.gluon.walk import down_place, gate_place, gate_tiles
+from redraft.kernels.gluon.walk import down_place, down_tiles, gate_place, gate_tiles
 
 
 def pieces(codes: Tensor) -> Any:
@@ -96,7 +96,7 @@ def down_rows(
     _weights, rows, rest, _scales, ready, free = ring
     FIRST: gl.constexpr = first_rows(LINES)
     number = 0
-    for index in range(gl.program_id(0), walk[1], gl.num_programs(0)):
+    for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
         _expert, start, end, _first, steps = down_place(walk, index, D, INNER)
         tall = end - start > FIRST
         for step in range(steps):
@@ -130,7 +130,7 @@ def down_copy(ring, walk, codes, scale, D: gl.constexpr, INNER: gl.constexpr, ST
     weights, _rows, _rest, scales, ready, free = ring
     word = gl.arange(0, 256, gl.BlockedLayout([4], [32], [1], [0]))
     number = 0
-    for index in range(gl.program_id(0), walk[1], gl.num_programs(0)):
+    for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
         expert, _start, _end, first, steps = down_place(walk, index, D, INNER)
         pairs = scale + expert.to(gl.int64) * ((INNER + 127) // 128 * D) + first + word
         lines = (expert * (INNER // 64 * D) + first) // 4

@@ -15,7 +15,7 @@ from torch import Tensor
 from redraft.kernels.gluon.int4_copies import down_copy, down_rows, gate_copy, gate_gather, pieces
 from redraft.kernels.gluon.int4_products import first_rows, multiply, new_ring, pass_over
 from redraft.kernels.gluon.language import descriptor, gl, gluon, use_gluon
-from redraft.kernels.gluon.walk import down_place, gate_place, gate_tiles
+from redraft.kernels.gluon.walk import down_place, down_tiles, down_walk, gate_place, gate_tiles, gate_walk
 from redraft.kernels.gluon.weights_first import row_facts, store_hidden, store_rows, token_scale
 from redraft.kernels.triton.language import processors
 from redraft.kernels.triton.routing import Routing
@@ -61,7 +61,7 @@ def _gate_kernel(
 ):  # fmt: skip
     """hidden = gelu(gate x) * up x. A tile's weights are 128 columns' gates and ups; the last may have 64 only."""
     ring = new_ring(codes, LINES, STAGES, 65)  # 64 threads that copy rows and scales, and the bulk copies
-    walk = (tiles, gl.load(counts))
+    walk = gate_walk(tiles, counts)
     given = (order, x_scale, out)
     gl.warp_specialize([
         (_gate_columns, (ring, walk, given, 0, D, INNER, TOP_K, LINES, STAGES)),
@@ -118,7 +118,7 @@ def _down_kernel(
 ):  # fmt: skip
     """out = worth * (down hidden), each row to its assignment's place; tiles of dead rows take no step and store 0."""
     ring = new_ring(codes, LINES, STAGES, 34)  # 32 threads that copy scales, the bulk copies of codes and of rows
-    walk = (tiles, gl.load(counts + 1) * (D // 256))
+    walk = down_walk(tiles, counts, D)
     given = (order, hidden_scale, worth, out)
     gl.warp_specialize([
         (_down_columns, (ring, walk, given, 0, D, INNER, LINES, STAGES)),
@@ -136,7 +136,7 @@ def _down_columns(
     """One warp group's columns of every tile: 64, and 64 that are 128 further."""
     FIRST: gl.constexpr = first_rows(LINES)
     number = 0
-    for index in range(gl.program_id(0), walk[1], gl.num_programs(0)):
+    for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
         _expert, start, end, first, steps = down_place(walk, index, D, INNER)
         first += HALF * 64
         if LINES == FIRST:

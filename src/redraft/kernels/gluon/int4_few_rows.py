@@ -16,7 +16,7 @@ from redraft.kernels.gluon.int4_copies import down_copy, down_rows, gate_copy, g
 from redraft.kernels.gluon.int4_products import new_ring, pass_over, product, unpacked
 from redraft.kernels.gluon.language import descriptor, gl, gluon, hopper
 from redraft.kernels.gluon.ring import new_barriers
-from redraft.kernels.gluon.walk import down_place, gate_place, gate_tiles
+from redraft.kernels.gluon.walk import down_place, down_tiles, down_walk, gate_place, gate_tiles, gate_walk
 from redraft.kernels.gluon.weights_first import row_facts, store_hidden, store_rows, sums_layout, token_scale
 from redraft.kernels.triton.expert_kernels import high_half, low_half
 from redraft.kernels.triton.language import await_inputs, early, processors
@@ -108,7 +108,7 @@ def _gate_kernel(
     """hidden = gelu(gate x) * up x. A tile's weights are 128 columns' gates and ups; the last may have 64 only."""
     await_inputs()
     ring = new_ring(codes, LINES, STAGES, 65, 4)  # 64 threads that copy rows and scales, and the bulk copies
-    walk = (tiles, gl.load(counts))
+    walk = gate_walk(tiles, counts)
     given = (order, x_scale, out)
     ups = gl.allocate_shared_memory(gl.float32, [2, 64, LINES], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
     left, taken = new_barriers(2, 1, 1)
@@ -164,7 +164,7 @@ def _down_kernel(
     """out = worth * (down hidden), each row to its assignment's place; tiles of dead rows take no step and store 0."""
     await_inputs()
     ring = new_ring(codes, LINES, STAGES, 34, 4)  # 32 threads that copy scales, the bulk copies of codes and of rows
-    walk = (tiles, gl.load(counts + 1) * (D // 256))
+    walk = down_walk(tiles, counts, D)
     given = (order, hidden_scale, worth, out)
     gl.warp_specialize([
         (_down_columns, (ring, walk, given, 0, D, INNER, LINES, STAGES)),
@@ -183,7 +183,7 @@ def _down_columns(
 ):  # fmt: skip
     """One warp group's 64 columns of every tile of 256."""
     number = 0
-    for index in range(gl.program_id(0), walk[1], gl.num_programs(0)):
+    for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
         _expert, start, end, first, steps = down_place(walk, index, D, INNER)
         facts = row_facts(given, start, end, steps, LINES)
         sums = _multiply(ring, number, steps, INNER, GROUP, STAGES, False)

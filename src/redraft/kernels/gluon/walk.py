@@ -1,4 +1,8 @@
-"""Which tile comes when, in kernels whose programs walk over them."""
+"""Which tile comes when, in kernels whose programs walk over them.
+
+A walk is where a routing's list lies, and how far it goes: for gates in entries of the list, those of live rows; on the
+way back in tiles, those of all entries.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,14 @@ from redraft.kernels.gluon.language import gl, gluon
 
 
 @gluon
+def gate_walk(tiles, counts):
+    """A routing's list and how many of its entries are of live rows."""
+    return tiles, gl.load(counts)
+
+
+@gluon
 def gate_tiles(walk, INNER: gl.constexpr):
-    """How many tiles there are of 128 columns, or 64, and all rows of one of `live` entries of a routing's list."""
+    """How many tiles there are of 128 columns, or 64, and all rows of a live entry."""
     _tiles, live = walk
     return live * ((INNER + 127) // 128)
 
@@ -27,9 +37,29 @@ def gate_place(walk, index, INNER: gl.constexpr):
 
 
 @gluon
+def down_walk(tiles, counts, D: gl.constexpr):
+    """A routing's list and how many tiles there are of 256 columns and all rows of any entry."""
+    return tiles, gl.load(counts + 1) * (D // 256)
+
+
+@gluon
+def down_tiles(walk):
+    """How many tiles there are."""
+    _tiles, total = walk
+    return total
+
+
+@gluon
+def down_steps(expert, INNER: gl.constexpr, DEPTH: gl.constexpr):
+    """How many steps of DEPTH inputs a tile takes, none for dead rows; what the last reads beyond INNER is zeros."""
+    return gl.where(expert < 0, 0, (INNER + DEPTH - 1) // DEPTH)
+
+
+@gluon
 def down_place(walk, index, D: gl.constexpr, INNER: gl.constexpr):
     """Expert, first row, end, first of 256 columns and number of steps of 128 inputs of the tile with an index."""
-    entry = walk[0] + index // (D // 256) * 3
+    tiles, _total = walk
+    entry = tiles + index // (D // 256) * 3
     expert = gl.load(entry)
-    steps = gl.where(expert < 0, 0, (INNER + 127) // 128)
+    steps = down_steps(expert, INNER, 128)
     return expert, gl.load(entry + 1), gl.load(entry + 2), index % (D // 256) * 256, steps
