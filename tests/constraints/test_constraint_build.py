@@ -260,6 +260,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"regex": "(a|b)*a(a|b){18}"}, "automaton of more than"),
     ({"json_schema": "{"}, "not valid JSON"),
     ({"json_schema": 3}, "must be a dict"),
+    ({"json_schema": 0}, "must be a dict"),
     ({"json_schema": False}, "allows no JSON"),
     ({"json_schema": {"type": "object", "required": ["a"], "properties": {"a": False}}}, "allows no JSON"),
     ({"json_schema": {"type": "integer", "minimum": 3, "maximum": 2}}, "allows no JSON"),

@@ -370,7 +370,7 @@ def sampler_gb(model: PackedTransformer, batch: int) -> float:
     fields, state = StepBuffers(batch, rows, 1, packed.device).fields, new_slots(packed, batch, rows)
     for name, value in {"kind": DENOISE, "length": rows, "want_soft": 1, "temperature": 0.8}.items():
         fields.views[name].fill_(value)
-    for name in ("slot", "soft_from", "soft_to"):
+    for name in ("slot", "soft_to"):
         fields.views[name].copy_(torch.arange(batch))
     with torch.inference_mode():
         hidden = torch.randn(batch * rows, model.config.hidden_size, dtype=packed.dtype, device=packed.device)

@@ -130,7 +130,7 @@ def _checked(wanted: Mapping[str, Any]) -> Wanted | None:
     if unknown := sorted(set(wanted) - set(NAMES)):
         raise ConstraintError(f"Unknown constraint {unknown[0]!r}; known ones are {', '.join(NAMES)}.")
     asked = Wanted(**wanted)
-    given = [name for name in _WHOLE if getattr(asked, name) not in (None, False) or _is_false_schema(asked, name)]
+    given = [name for name in _WHOLE if _is_given(name, getattr(asked, name))]
     if len(given) > 1:
         raise ConstraintError(f"{given[0]} and {given[1]} both say what the whole answer is; give one of them.")
     for name in ("choices", "must_include", "forbidden"):
@@ -145,8 +145,9 @@ def _checked(wanted: Mapping[str, Any]) -> Wanted | None:
     return asked if given or any(getattr(asked, name) for name in ("pins", *_WORDS, "tools")) else None
 
 
-def _is_false_schema(asked: Wanted, name: str) -> bool:
-    return name == "json_schema" and asked.json_schema is False
+def _is_given(name: str, value: Any) -> bool:
+    """Whether a setting asks for something; False is a schema, too."""
+    return value is not None if name == "json_schema" else value not in (None, False)
 
 
 def _check_texts(name: str, texts: Any) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from redraft.config import FULL, SLIDING, LayerType
 from redraft.kernels.triton.philox import Counters
 from redraft.kernels.triton.segments import Segments
-from redraft.kernels.triton.step import EOS_IDS, Rules
+from redraft.kernels.triton.step import EOS_IDS, Report, Rules
 
 _LONG = ("seed", "soft_from", "soft_to")
 _FLOAT = ("temperature", "entropy_bound", "confidence")
@@ -46,7 +46,17 @@ def _views(block: Tensor, segments: int, rows: int, pages: int) -> dict[str, Ten
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepFields:
-    """The device's view of a block, in the records that kernels take."""
+    """The device's view of a block, in the records that kernels take.
+
+    kind, start, length     see `Segments`
+    slot                    whose canvas a segment works on
+    soft_from, soft_to      the slots that its soft embeddings come from and go to, see `SlotState`
+    seed, canvas_index, step                            see `Counters`
+    entropy_bound, confidence, stability, stop_at_eos, eos   see `Rules`
+    temperature, want_soft  of this step; whether another one follows
+    tokens                  what an encoded segment holds
+    full, sliding           its page tables
+    """
 
     views: dict[str, Tensor]
     rows: int
@@ -92,7 +102,7 @@ class StepBuffers:
         pinned = device.type == "cuda"
         self._host = torch.zeros(words, dtype=torch.int32, pin_memory=pinned)
         self._device = torch.zeros(words, dtype=torch.int32, device=device)
-        self._report = torch.zeros(segments, 2 + 4 * rows, dtype=torch.int32, pin_memory=pinned)
+        self._report = torch.zeros(segments, Report.words(rows), dtype=torch.int32, pin_memory=pinned)
         views = _views(self._host, segments, rows, pages)
         self.host: dict[str, np.ndarray] = {name: view.numpy() for name, view in views.items()}
         self.fields = StepFields(views=_views(self._device, segments, rows, pages), rows=rows)

@@ -198,22 +198,22 @@ class GraphRunner:
         """The first canvas of a segment that samples outside: noise, with what is fixed in place."""
         noise = self._draw(part, "initial").tokens
         canvas = begin(noise, part.constraint).canvas
-        self._state.canvas.canvas[part.slot, : part.length] = canvas.to(self.model.device).int()
+        self._state.canvases.tokens[part.slot, : part.length] = canvas.to(self.model.device).int()
 
     def _advance(self, part: Denoise, hidden: Tensor) -> Drafted:
         """Take the step of a segment that samples outside from its hidden states [>=L,D], by `diffusion.step`."""
         kept, slot, length = self._state, part.slot, part.length
-        canvas = kept.canvas.canvas[slot, :length].long()
+        canvas = kept.canvases.tokens[slot, :length].long()
         before = CanvasState(canvas)
         if part.step:
-            argmax = kept.canvas.argmax[slot, :length].long()
-            before = CanvasState(canvas, None, argmax, kept.canvas.stable[slot : slot + 1].long())
+            argmax = kept.canvases.argmax[slot, :length].long()
+            before = CanvasState(canvas, None, argmax, kept.canvases.stable[slot : slot + 1].long())
         draws = self._draw(part, "step")
         after, outcome = advance(self.model, hidden[:length], before, part, draws.uniform, draws.tokens)
-        kept.canvas.canvas[slot, :length] = after.canvas.int()
-        kept.canvas.argmax[slot, :length] = outcome.argmax.int()
+        kept.canvases.tokens[slot, :length] = after.canvas.int()
+        kept.canvases.argmax[slot, :length] = outcome.argmax.int()
         if after.stable is not None:
-            kept.canvas.stable[slot] = after.stable[0].int()
+            kept.canvases.stable[slot] = after.stable[0].int()
         if after.soft is not None:
             kept.soft[slot, :length] = after.soft
         return drafted_by(part.slot, canvas, outcome)

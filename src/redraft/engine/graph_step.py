@@ -17,7 +17,7 @@ from redraft.engine.graph_buffers import StepFields
 from redraft.kernels.switches import call
 from redraft.kernels.triton.head import Prediction, predict
 from redraft.kernels.triton.self_conditioning import soft_embeddings
-from redraft.kernels.triton.step import CanvasState, enter_tokens, finish_step
+from redraft.kernels.triton.step import SlotCanvases, enter_tokens, finish_step
 from redraft.model.packed.forward import Inputs, Pages, forward
 from redraft.model.packed.weights import PackedModel
 
@@ -35,7 +35,7 @@ class SlotState:
     Behind the slots come one that takes what nobody wants to keep and, for soft embeddings alone, one of zeros.
     """
 
-    canvas: CanvasState
+    canvases: SlotCanvases
     soft: Tensor
 
 
@@ -46,7 +46,7 @@ def new_slots(model: PackedModel, slots: int, rows: int) -> SlotState:
         return torch.zeros(slots + 1, *shape, dtype=torch.int32, device=model.device)
 
     soft = torch.zeros(slots + 2, rows, model.config.hidden_size, dtype=model.dtype, device=model.device)
-    return SlotState(canvas=CanvasState(canvas=numbers(rows), argmax=numbers(rows), stable=numbers()), soft=soft)
+    return SlotState(canvases=SlotCanvases(tokens=numbers(rows), argmax=numbers(rows), stable=numbers()), soft=soft)
 
 
 def working_bytes(config: ModelConfig, segments: int, item: int, *, fp8_vocabulary: bool = False) -> int:
@@ -71,7 +71,7 @@ def run_step(model: PackedModel, fields: StepFields, state: SlotState, pages: Pa
     config, segments, slot = model.config, fields.segments, fields.views["slot"]
     given = fields.views["tokens"].flatten()
     token_ids = call(
-        "enter_tokens", enter_tokens, given, state.canvas, slot, fields.counters, segments, config.vocab_size
+        "enter_tokens", enter_tokens, given, state.canvases, slot, fields.counters, segments, config.vocab_size
     )
     soft = state.soft.index_select(0, fields.views["soft_from"]).flatten(0, 1)  # [R,D]
     inputs = Inputs(token_ids=token_ids, soft=soft, segments=segments, tables=fields.tables)
@@ -107,7 +107,7 @@ def _decide(
     rows = hidden[:count], model.vocabulary.head, cap, heat, counters, segments, logits[:count]
     seen = call("predict", predict, *rows)
     slot, size = fields.views["slot"], model.config.vocab_size
-    report = call("finish_step", finish_step, seen, fields.rules, state.canvas, slot, counters, segments, size)
+    report = call("finish_step", finish_step, seen, fields.rules, state.canvases, slot, counters, segments, size)
     return seen, report.block
 
 

@@ -11,7 +11,7 @@ from redraft import kernels
 from redraft.kernels.triton.head import Prediction
 from redraft.kernels.triton.philox import Counters
 from redraft.kernels.triton.segments import DENOISE, ENCODE, SAMPLED_OUTSIDE, UNUSED, Segments
-from redraft.kernels.triton.step import CanvasState, Report, Rules, enter_tokens, finish_step
+from redraft.kernels.triton.step import Report, Rules, SlotCanvases, enter_tokens, finish_step
 
 ROWS, VOCAB, SLOTS = 24, 262_144, 6
 
@@ -33,13 +33,13 @@ RULES = Rules(
 )  # fmt: skip
 
 
-def new_state() -> CanvasState:
+def new_state() -> SlotCanvases:
     generator = torch.Generator().manual_seed(3)
-    canvas, argmax = (torch.randint(VOCAB, (SLOTS, ROWS), generator=generator, dtype=torch.int32) for _ in range(2))
-    return CanvasState(canvas=canvas, argmax=argmax, stable=torch.arange(SLOTS, dtype=torch.int32))
+    tokens, argmax = (torch.randint(VOCAB, (SLOTS, ROWS), generator=generator, dtype=torch.int32) for _ in range(2))
+    return SlotCanvases(tokens=tokens, argmax=argmax, stable=torch.arange(SLOTS, dtype=torch.int32))
 
 
-def new_prediction(state: CanvasState, seed: int) -> Prediction:
+def new_prediction(state: SlotCanvases, seed: int) -> Prediction:
     """Slot 5 repeats its argmax up to an end of text in its middle; entropies have ties."""
     generator = torch.Generator().manual_seed(seed)
     argmax, candidate = (torch.randint(VOCAB, (6, ROWS), generator=generator, dtype=torch.int32) for _ in range(2))
@@ -59,8 +59,8 @@ def both(function: Any) -> tuple[Any, Any]:
     return (ours, states[0]), (theirs, states[1])
 
 
-def assert_same_state(one: CanvasState, other: CanvasState) -> None:
-    assert torch.equal(one.canvas, other.canvas)
+def assert_same_state(one: SlotCanvases, other: SlotCanvases) -> None:
+    assert torch.equal(one.tokens, other.tokens)
     assert torch.equal(one.argmax, other.argmax)
     assert torch.equal(one.stable, other.stable)
 
@@ -75,7 +75,7 @@ def test_enter_tokens() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_finish_step(seed: int) -> None:
-    def run(state: CanvasState) -> Report:
+    def run(state: SlotCanvases) -> Report:
         return finish_step(new_prediction(state, seed), RULES, state, SLOT, COUNTERS, SEGMENTS, VOCAB)
 
     (ours, one), (theirs, other) = both(run)

@@ -35,10 +35,10 @@ class Rules:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class CanvasState:
-    """What a canvas keeps between its steps: canvas and last argmax int32 [C,L], stable steps int32 [C]."""
+class SlotCanvases:
+    """What canvases keep between their steps, by slot: tokens and last argmax int32 [C,L], stable steps int32 [C]."""
 
-    canvas: Tensor
+    tokens: Tensor
     argmax: Tensor
     stable: Tensor
 
@@ -51,6 +51,11 @@ class Report:
     """
 
     block: Tensor
+
+    @staticmethod
+    def words(rows: int) -> int:
+        """Of a segment: two, and four columns of L."""
+        return 2 + 4 * rows
 
     @property
     def converged(self) -> Tensor:
@@ -81,7 +86,7 @@ class Report:
 
 
 def enter_tokens(
-    given: Tensor, state: CanvasState, slot: Tensor, counters: Counters, segments: Segments, vocab: int
+    given: Tensor, state: SlotCanvases, slot: Tensor, counters: Counters, segments: Segments, vocab: int
 ) -> Tensor:
     """The forward's token ids, int32 [R]: `given` int32 [R] for encoding segments, else the slot's canvas, which at
     step 0 of a DENOISE segment is drawn as uniform noise first (and stored). slot int32 [S].
@@ -89,7 +94,7 @@ def enter_tokens(
     if use_triton(given):
         out = torch.empty_like(given)
         _enter_kernel[(len(slot),)](
-            given, state.canvas, slot, counters.seed, counters.canvas, counters.step, segments.kind, out, vocab,
+            given, state.tokens, slot, counters.seed, counters.canvas, counters.step, segments.kind, out, vocab,
             ROWS=segments.rows, BLOCK=next_power_of_2(segments.rows), num_warps=4,
             **early(given),
         )  # fmt: skip
@@ -97,9 +102,9 @@ def enter_tokens(
     rows, slots = segments.rows, slot.clamp(min=0).long()
     noise = philox.tokens(counters, rows, vocab, INITIAL).int()  # [S,L]
     fresh = ((segments.kind == DENOISE) & (counters.step == 0))[:, None]
-    canvas = torch.where(fresh, noise, state.canvas[slots])
+    canvas = torch.where(fresh, noise, state.tokens[slots])
     for s in fresh[:, 0].nonzero()[:, 0].tolist():
-        state.canvas[slots[s]] = canvas[s]
+        state.tokens[slots[s]] = canvas[s]
     encoded = (segments.kind < DENOISE)[:, None]
     return torch.where(encoded, given.view(-1, rows), canvas).flatten()
 
@@ -107,7 +112,7 @@ def enter_tokens(
 def finish_step(
     prediction: Prediction,
     rules: Rules,
-    state: CanvasState,
+    state: SlotCanvases,
     slot: Tensor,
     counters: Counters,
     segments: Segments,
@@ -118,12 +123,12 @@ def finish_step(
     Positions from a segment's length on are neither accepted nor counted, and become token 0.
     """
     rows = segments.rows
-    block = torch.zeros(len(slot), 2 + 4 * rows, dtype=torch.int32, device=slot.device)
+    block = torch.zeros(len(slot), Report.words(rows), dtype=torch.int32, device=slot.device)
     report = Report(block=block)
     if use_triton(slot):
         _finish_kernel[(len(slot),)](
             prediction.argmax, prediction.candidate, prediction.entropy, rules.entropy_bound,
-            rules.confidence_threshold, rules.stability_threshold, rules.stop_at_eos, rules.eos, state.canvas,
+            rules.confidence_threshold, rules.stability_threshold, rules.stop_at_eos, rules.eos, state.tokens,
             state.argmax, state.stable, slot, counters.seed, counters.canvas, counters.step, segments.kind,
             segments.length, block, vocab, ROWS=rows, BLOCK=next_power_of_2(rows), EOS_IDS=EOS_IDS,
             PIECE=min(32, next_power_of_2(rows)), num_warps=8, **early(slot),
@@ -140,10 +145,10 @@ def finish_step(
         stable = torch.where(same, state.stable[c] + 1, 0)
         sure = entropy[live].mean() < rules.confidence_threshold[s]
         block[s, 0], block[s, 1] = (stable >= rules.stability_threshold[s]) & sure, stable
-        report.canvas[s], report.argmax[s, :length] = state.canvas[c], argmax
+        report.canvas[s], report.argmax[s, :length] = state.tokens[c], argmax
         report.accepted[s, :length], report.entropy[s, :length] = accepted.int(), entropy
-        state.canvas[c] = 0
-        state.canvas[c, :length] = torch.where(accepted, candidate, noise[s, :length])
+        state.tokens[c] = 0
+        state.tokens[c, :length] = torch.where(accepted, candidate, noise[s, :length])
         state.argmax[c, :length], state.stable[c] = argmax, stable
     return report
 
