@@ -259,7 +259,7 @@ def test_a_step_in_a_graph_equals_the_twin() -> None:
     entropy = torch.rand(4 * ROWS).pow(6)
     seen = head.Prediction(argmax=argmax, candidate=candidate, entropy=entropy, peak=entropy, certainty=entropy)
     states = [
-        step.CanvasState(canvas=zeros.clone(), argmax=zeros.clone(), stable=zeros[:, 0].clone())
+        step.SlotCanvases(tokens=zeros.clone(), argmax=zeros.clone(), stable=zeros[:, 0].clone())
         for zeros in [torch.zeros(6, ROWS, dtype=torch.int32)] * 2
     ]
     keyed = counters()
@@ -272,5 +272,5 @@ def test_a_step_in_a_graph_equals_the_twin() -> None:
         for _ in range(2):
             expected = step.finish_step(seen, rules, states[1], slot, counters(), segments, VOCAB)
     assert torch.equal(report.block, expected.block)
-    assert torch.equal(states[0].canvas, states[1].canvas)
+    assert torch.equal(states[0].tokens, states[1].tokens)
     assert report.converged.tolist() == [1, 0, 1, 0]
