@@ -33,7 +33,7 @@ OVERWRITES = "soft_embeddings"
 SMALLEST = 1e-4
 """Results smaller than this on average count as this large: entropies of 1e-6 nats are zero to a sampler."""
 _FLUSH_BYTES = 256 << 20
-"""More than a GPU's second-level cache holds."""
+"""More than a GPU's L2 cache holds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -114,7 +114,7 @@ def sum_rows(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
 
 
 def gate_gradients(inner: Tensor, d_hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """The way back through rows' gates: `inner` [R,2I] (gate, up), `d_hidden` [R,I] before the rows' fp32 `weight` [R].
+    """The backward pass of rows' gates: `inner` [R,2I] (gate, up), `d_hidden` [R,I] before the rows' fp32 `weight` [R].
 
     Returns the gradient of `inner`, and of every row's weight in fp32; all in fp32 (fp64 for fp64), rounded once.
     """

@@ -18,7 +18,7 @@ def adapted_product(rows: Tensor, weight: Tensor, a: Tensor, b: Tensor, scale: f
 
 @torch.library.custom_op("redraft::adapted_product", mutates_args=())
 def _forward(rows: Tensor, weight: Tensor, a: Tensor, b: Tensor, scale: float) -> tuple[Tensor, Tensor]:
-    """The product, and rows A^T [T,r] for the way back."""
+    """The product, and rows A^T [T,r] for the backward pass."""
     low = rows @ a.t()
     return (rows @ weight.t()).addmm_(low, b.t(), alpha=scale), low
 

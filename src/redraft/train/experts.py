@@ -118,7 +118,7 @@ class _FrozenExperts(torch.autograd.Function):
     """All of `routed_experts` where no weight of an expert is trained.
 
     Then the backward pass needs the gates' inputs [R,2I] alone: no row's own input or output is kept. The gradient of a
-    token's expert weight, <output, g>, is taken as <hidden, g W_down>, which the way back computes anyway.
+    token's expert weight, <output, g>, is taken as <hidden, g W_down>, which the backward pass computes anyway.
     """
 
     @staticmethod

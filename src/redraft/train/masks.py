@@ -160,7 +160,7 @@ TILES: dict[int, dict[str, Any]] = {
     },
 }  # fmt: skip
 """Options of the block-sparse kernels by head width, where another choice than the library's is faster: on an H200 the
-way back through heads of 256 by a quarter."""
+backward pass of heads of 256 by a quarter."""
 
 
 def masked_attention(

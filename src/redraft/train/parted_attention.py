@@ -42,7 +42,7 @@ def _rows(x: Tensor, groups: int, canvas: int) -> Tensor:
 
 
 def _heads(rows: Tensor, canvas: int) -> Tensor:
-    """The way back."""
+    """The backward pass."""
     return rows.unflatten(3, (-1, canvas)).transpose(2, 3).flatten(1, 2).flatten(2, 3)
 
 

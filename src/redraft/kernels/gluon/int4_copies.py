@@ -1,8 +1,8 @@
 """What fills the rings of the products over experts with INT4 weights: codes, scales and rows, tile by tile.
 
 Two partitions of warps copy for a product. One brings a tile's rows, the other its codes; scales go with the former
-for gates, with the latter on the way back. A tile is 256 rows of one expert's weights times up to LINES of its rows, a
-place of the ring takes 128 inputs of them.
+for gates, with the latter for down projections. A tile is 256 rows of one expert's weights times up to LINES of its
+rows, a place of the ring takes 128 inputs of them.
 """
 
 # What a tile of many rows needs is bound under the same condition under which it is used.

@@ -1,7 +1,7 @@
 """Which tile comes when, in kernels whose programs walk over them.
 
-A walk is where a routing's list lies, and how far it goes: for gates in entries of the list, those of live rows; on the
-way back in tiles, those of all entries.
+A walk is where a routing's list lies, and how far it goes: for gates in entries of the list, those of live rows; for
+down projections in tiles, those of all entries.
 """
 
 from __future__ import annotations

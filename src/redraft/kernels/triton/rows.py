@@ -1,5 +1,5 @@
 """For training (`train/rows.py`): rows of a matrix to where experts want them, the sums of each token's rows back, and
-the way back through rows' gates.
+the backward pass of rows' gates.
 
 A compiler would fuse the first two into the norms around them, and then read every gathered row once per use; of the
 last it makes two passes. Shapes: T tokens, K experts per token, R = T*K rows sorted by expert, D width, I expert width.
