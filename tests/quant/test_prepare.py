@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from redraft.errors import SettingError
-from redraft.kernels.packed import PackedFp8, PackedInt4
+from redraft.kernels.packed import PackedExperts, PackedFp8, PackedInt4
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import Int4Weight, quantize_int4
-from redraft.quant.prepare import in_panels, prepare, prepare_experts
+from redraft.quant.prepare import in_panels, prepare
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -90,7 +90,7 @@ def test_fp8_and_plain_weights_share_memory() -> None:
 
 
 def test_layer_of_experts() -> None:
-    layer = prepare_experts(quantize_fp8(normal(2, 16, 64)), quantize_fp8(normal(2, 64, 8)))
+    layer = PackedExperts(prepare(quantize_fp8(normal(2, 16, 64))), prepare(quantize_fp8(normal(2, 64, 8))))
     assert layer.gate_up.shape == (2, 16, 64)
     assert layer.nbytes == 2 * (16 * 64 + 64 * 8) + 4 * 2 * (16 + 64)
 

@@ -12,6 +12,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
+LARGEST_E4M3 = 448.0
+"""The largest e4m3 value."""
+
 INT4_UNIT = 2.0**-9
 """What a code of 1 means to the kernels: four-bit codes become e4m3 numbers by moving bits, and land on this scale."""
 

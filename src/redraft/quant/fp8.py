@@ -8,8 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-LARGEST = 448.0
-"""The largest e4m3 value."""
+from redraft.kernels.packed import LARGEST_E4M3
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,5 +37,5 @@ class Fp8Weight:
 def quantize_fp8(weight: Tensor) -> Fp8Weight:
     """Round each row of a weight [...,N,K] to the nearest multiples of its largest magnitude over 448."""
     rows = weight.float()
-    scale = rows.abs().amax(-1, keepdim=True).clamp(min=1e-12) / LARGEST
-    return Fp8Weight((rows / scale).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn), scale)
+    scale = rows.abs().amax(-1, keepdim=True).clamp(min=1e-12) / LARGEST_E4M3
+    return Fp8Weight((rows / scale).clamp(-LARGEST_E4M3, LARGEST_E4M3).to(torch.float8_e4m3fn), scale)

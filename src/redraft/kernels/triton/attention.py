@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redraft.cache.pages import PAGE
 from redraft.kernels import eager
 from redraft.kernels.gluon import attention as gluon_attention
 from redraft.kernels.packed import Rows8
@@ -84,7 +83,7 @@ def _seen(kind: int, start: int, length: int, window: int | None, device: torch.
 
 def _gather(pool: Tensor, pages: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     """Positions 0..count of one request [1,G,count,H] in a dtype; pages given back (-1) read as zeros, never seen."""
-    pages = pages[: cdiv(count, PAGE)].long()
+    pages = pages[: cdiv(count, pool.shape[1])].long()
     rows = pool[pages.clamp(min=0)].to(dtype) * (pages >= 0)[:, None, None, None]
     return rows.flatten(0, 1)[:count].transpose(0, 1)[None]
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from redraft.cache.pages import PAGE
 from redraft.kernels import eager
 from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.segments import KIND_UNUSED, Segments
@@ -55,9 +54,9 @@ def norm_rope_write(
     q, k, v = _heads(qkv, keys, own_values)
     rows = segments.live().nonzero()[:, 0]
     position = segments.positions()[rows].long()
-    page = table[rows // segments.rows, position // PAGE].long()
-    keys[page, position % PAGE] = _rotate(eager.rms_norm(k, k_norm, eps), rope)[rows].to(keys.dtype)
-    values[page, position % PAGE] = eager.rms_norm(v, None, eps)[rows].to(values.dtype)
+    page, at = table[rows // segments.rows, position // keys.shape[1]].long(), position % keys.shape[1]
+    keys[page, at] = _rotate(eager.rms_norm(k, k_norm, eps), rope)[rows].to(keys.dtype)
+    values[page, at] = eager.rms_norm(v, None, eps)[rows].to(values.dtype)
     return _rotate(eager.rms_norm(q, q_norm, eps), rope)
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from redraft.kernels.packed import Rows8
+from redraft.kernels.packed import LARGEST_E4M3, Rows8
 from redraft.kernels.triton.language import await_inputs, cdiv, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.launch import chained
-from redraft.quant.fp8 import LARGEST
 
 
 def quantize_rows(x: Tensor) -> Rows8:
@@ -47,5 +46,5 @@ def quantize_kernel(
 def quantize_rows_eager(x: Tensor) -> Rows8:
     """`quantize_rows` in plain PyTorch."""
     rows = x.float()
-    scale = rows.abs().amax(-1, keepdim=True).clamp(min=1e-12) / LARGEST  # [T,1]
-    return Rows8((rows / scale).clamp(-LARGEST, LARGEST).to(torch.float8_e4m3fn), scale)
+    scale = rows.abs().amax(-1, keepdim=True).clamp(min=1e-12) / LARGEST_E4M3  # [T,1]
+    return Rows8((rows / scale).clamp(-LARGEST_E4M3, LARGEST_E4M3).to(torch.float8_e4m3fn), scale)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from redraft.kernels.packed import Matrix, PackedFp8, dequantized, values_and_scale
+from redraft.kernels.packed import LARGEST_E4M3, Matrix, PackedFp8, dequantized, values_and_scale
 from redraft.kernels.triton.descriptors import descriptor
 from redraft.kernels.triton.head import Prediction, Tiles, capped, tempered
 from redraft.kernels.triton.language import (
@@ -35,7 +35,6 @@ from redraft.kernels.triton.language import (
     tl,
     use_triton,
 )
-from redraft.kernels.triton.quantize import LARGEST
 from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, Segments
 
 DROPPED = 2.0**-9
@@ -123,7 +122,7 @@ def few_explain(probabilities: Tensor) -> Tensor:
 
 def fp8_mean(x: Tensor, turned: PackedFp8) -> Tensor:
     """The mean embedding fp32 [...,D] under tempered logits [...,V], by weights and table in FP8."""
-    weights = ((x.float() - x.float().amax(-1, keepdim=True)).exp() * LARGEST).to(turned.values.dtype).float()
+    weights = ((x.float() - x.float().amax(-1, keepdim=True)).exp() * LARGEST_E4M3).to(turned.values.dtype).float()
     return weights @ turned.dequantize(torch.float32).T / weights.sum(-1, keepdim=True)
 
 

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from redraft import kernels
-from redraft.kernels.packed import Matrix, PackedFp8, rows_of, values_and_scale
+from redraft.kernels.packed import LARGEST_E4M3, Matrix, PackedFp8, rows_of, values_and_scale
 from redraft.kernels.triton.linear import linear
 from redraft.kernels.triton.quantize import quantize_rows
-from redraft.quant.fp8 import LARGEST, quantize_fp8
+from redraft.quant.fp8 import quantize_fp8
 
 NUMBERS_AT_A_TIME = 1 << 25
 
@@ -114,9 +114,9 @@ def _turn(rows: Callable[[slice], Tensor], turned: PackedFp8) -> None:
     """Fill the turned table [D,V] from embeddings of some tokens at a time: the columns' scales, then the values."""
     parts = parts_of(*reversed(turned.shape))
     largest = torch.stack([rows(part).abs().amax(0) for part in parts]).amax(0)  # [D]
-    turned.scale.copy_(largest.float().clamp(min=1e-12) / LARGEST)
+    turned.scale.copy_(largest.float().clamp(min=1e-12) / LARGEST_E4M3)
     for part in parts:
-        scaled = (rows(part).float() / turned.scale).clamp(-LARGEST, LARGEST)
+        scaled = (rows(part).float() / turned.scale).clamp(-LARGEST_E4M3, LARGEST_E4M3)
         turned.values[:, part] = scaled.to(turned.values.dtype).T
 
 
