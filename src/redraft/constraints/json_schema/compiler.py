@@ -242,10 +242,10 @@ class _Compiler:
 
     def _distinct(self, shape: Array) -> Expression:
         """An array without repetitions: of listed values, in their order."""
-        shapes = self._reader.shapes(shape.items) if not shape.prefix else []
+        shapes = self._reader.shapes(shape.items)
         values = [value for found in shapes if isinstance(found, Values) for value in found.values]
         values = list({canonical(value): value for value in values}.values())
-        if not values or not all(isinstance(found, Values) for found in shapes):
+        if shape.prefix or not all(isinstance(found, Values) for found in shapes):
             self._reader.refuse("uniqueItems", "can be enforced for items of an enum only")
             return self._array(Array(prefix=shape.prefix, items=shape.items, least=shape.least, most=shape.most))
         if shape.least > len(values):
