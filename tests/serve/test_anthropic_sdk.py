@@ -117,6 +117,20 @@ def test_thoughts_words_and_calls_are_blocks(llm: LLM) -> None:
         assert answer.stop_reason == "tool_use"
 
 
+def test_words_behind_a_call_are_a_block_of_their_own(llm: LLM) -> None:
+    script = ["I look.<|tool_call>call:f{}<tool_call|> Or ", "there:<|tool_call>call:f{}<tool_call|>"]
+    with (
+        scripted_server(llm, ScriptedEngine(llm, lambda request: script)) as url,
+        anthropic.Anthropic(base_url=url, api_key="any") as client,
+    ):
+        whole = client.messages.create(model="scripted", max_tokens=64, messages=HELLO, tools=[WEATHER])
+        with client.messages.stream(model="scripted", max_tokens=64, messages=HELLO, tools=[WEATHER]) as stream:
+            streamed = stream.get_final_message()
+    for answer in (whole, streamed):
+        assert [block.type for block in answer.content] == ["text", "tool_use", "text", "tool_use"]
+        assert [block.text for block in answer.content if block.type == "text"] == ["I look.", " Or there:"]
+
+
 def test_a_tool_result_goes_back_in(llm: LLM) -> None:
     engine = ScriptedEngine(llm, lambda request: ["Sunny."])
     turns: list[Any] = [

@@ -104,10 +104,23 @@ class Reply:
     """One chat answer, growing. `take` turns an event into what it adds."""
 
     splitter: Splitter
-    content: str = ""
-    reasoning: str = ""
-    calls: list[Call] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
     finished: Finished | None = None
+
+    @property
+    def content(self) -> str:
+        """The visible text."""
+        return "".join(piece.text for piece in self.pieces if isinstance(piece, Content))
+
+    @property
+    def reasoning(self) -> str:
+        """The thoughts."""
+        return "".join(piece.text for piece in self.pieces if isinstance(piece, Reasoning))
+
+    @property
+    def calls(self) -> list[Call]:
+        """The tool calls."""
+        return [piece for piece in self.pieces if isinstance(piece, Call)]
 
     def take(self, event: Event) -> list[Piece]:
         """What an event adds to the answer."""
@@ -119,16 +132,10 @@ class Reply:
         return self._add(self.splitter.finish())
 
     def _add(self, parts: list[Part]) -> list[Piece]:
-        pieces: list[Piece] = []
+        known = len(self.pieces)
         for part in parts:
-            if isinstance(part, ToolCall):
-                self.calls.append(piece := Call(part, len(self.calls)))
-            else:
-                piece = part
-                self.content += part.text if isinstance(part, Content) else ""
-                self.reasoning += part.text if isinstance(part, Reasoning) else ""
-            pieces.append(piece)
-        return pieces
+            self.pieces.append(Call(part, len(self.calls)) if isinstance(part, ToolCall) else part)
+        return self.pieces[known:]
 
 
 async def read_all(answers: Answers) -> list[Reply]:

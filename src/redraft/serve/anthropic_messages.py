@@ -60,15 +60,9 @@ class MessageWriter:
         """The body of an answer that is not streamed."""
         (reply,) = await read_all(answers)
         assert reply.finished is not None, "an answer ends with its Finished event"
-        blocks: list[dict[str, Any]] = []
-        if reply.reasoning:
-            blocks.append({"type": "thinking", "thinking": reply.reasoning, "signature": ""})
-        if reply.content:
-            blocks.append({"type": "text", "text": reply.content})
-        blocks += [{**_tool_use(call), "input": call.call.arguments} for call in reply.calls]
         more = extras(reply.finished, answers.plan.requests[0], self.tokenizer, confidence=False)
         return self._message(answers.plan) | self._ending(reply) | {
-            "content": blocks, "usage": _usage(answers.plan, reply.finished), "redraft": more,
+            "content": _whole_blocks(reply.pieces), "usage": _usage(answers.plan, reply.finished), "redraft": more,
         }  # fmt: skip
 
     async def events(self, answers: Answers) -> AsyncGenerator[str]:
@@ -113,6 +107,26 @@ class MessageWriter:
         return {"stop_reason": "end_turn" if stop is None else "stop_sequence", "stop_sequence": stop}
 
 
+def _whole_blocks(pieces: list[Piece]) -> list[dict[str, Any]]:
+    """The content blocks of a whole answer: those that its stream opens."""
+    blocks: list[dict[str, Any]] = []
+    for piece in pieces:
+        if isinstance(piece, Call):
+            blocks.append({**_tool_use(piece), "input": piece.call.arguments})
+            continue
+        block = _empty_block(piece)
+        if not blocks or blocks[-1]["type"] != block["type"]:
+            blocks.append(block)
+        blocks[-1][block["type"]] += piece.text  # a block's text is called as its type
+    return blocks
+
+
+def _empty_block(piece: Content | Reasoning) -> dict[str, Any]:
+    if isinstance(piece, Content):
+        return {"type": "text", "text": ""}
+    return {"type": "thinking", "thinking": "", "signature": ""}
+
+
 class _Blocks:
     """Content blocks of a stream: text and thinking grow in the open block, a call is a block of its own."""
 
@@ -125,10 +139,10 @@ class _Blocks:
             yield from self.close()
         match piece:
             case Content(text):
-                yield from self._begin(Content, {"type": "text", "text": ""})
+                yield from self._begin(Content, _empty_block(piece))
                 yield self._delta({"type": "text_delta", "text": text})
             case Reasoning(text):
-                yield from self._begin(Reasoning, {"type": "thinking", "thinking": "", "signature": ""})
+                yield from self._begin(Reasoning, _empty_block(piece))
                 yield self._delta({"type": "thinking_delta", "thinking": text})
             case Call():
                 yield from self._begin(Call, {**_tool_use(piece), "input": {}})
