@@ -12,10 +12,11 @@ import torch
 from torch import Tensor
 
 from redraft.kernels.philox import as_tokens, as_uniform, philox
-from redraft.kernels.triton.language import cdiv, jit, tl, use_triton
+from redraft.kernels.triton.language import cdiv, constexpr, jit, tl, use_triton
 
 INITIAL, STEP = 0, 1
 """Purposes: the noise a canvas begins from, and the draws of a step."""
+PURPOSE_INITIAL, PURPOSE_STEP = constexpr(INITIAL), constexpr(STEP)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,7 +72,7 @@ def words_of(seed, position, step, canvas, PURPOSE: tl.constexpr):
 @jit
 def uniform_of(seed, position, step, canvas):
     """`uniform` inside a kernel."""
-    w0, w1, _, _ = words_of(seed, position, step, canvas, 1)
+    w0, w1, _, _ = words_of(seed, position, step, canvas, PURPOSE_STEP)
     return uniform_from(w0, w1)
 
 

@@ -16,7 +16,7 @@ from redraft.config import MAX_END_IDS
 from redraft.kernels.triton import philox
 from redraft.kernels.triton.head import Prediction
 from redraft.kernels.triton.language import await_inputs, early, jit, next_power_of_2, tl, use_triton
-from redraft.kernels.triton.philox import INITIAL, STEP, Counters, tokens_of
+from redraft.kernels.triton.philox import INITIAL, PURPOSE_INITIAL, PURPOSE_STEP, STEP, Counters, tokens_of
 from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, Segments
 
 EOS_IDS = MAX_END_IDS
@@ -178,7 +178,9 @@ def _enter_kernel(
     if what >= KIND_DENOISE:
         kept = canvas + tl.load(slot + segment).to(tl.int64) * ROWS + position
         if (what == KIND_DENOISE) & (at == 0):
-            token = tokens_of(tl.load(seed + segment), position, at, tl.load(canvas_index + segment), vocab, 0)
+            token = tokens_of(
+                tl.load(seed + segment), position, at, tl.load(canvas_index + segment), vocab, PURPOSE_INITIAL
+            )
             tl.store(kept, token, inside)
         else:
             token = tl.load(kept, inside, other=0)
@@ -237,7 +239,7 @@ def _finish_kernel(
     tl.store(column + 2 * ROWS, accepted.to(tl.int32), inside)
     tl.store(column + 3 * ROWS, entropy.to(tl.int32, bitcast=True), inside)
 
-    noise = tokens_of(tl.load(seed + segment), position, at, tl.load(canvas_index + segment), vocab, 1)
+    noise = tokens_of(tl.load(seed + segment), position, at, tl.load(canvas_index + segment), vocab, PURPOSE_STEP)
     token = tl.where(inside, tl.where(accepted, candidate, noise), 0)
     tl.store(canvas, token, position < ROWS)
     tl.store(kept, argmax, inside)
