@@ -1,8 +1,10 @@
 """Spans: characters, lines and tokens of hard texts, how much changed, and diffs that `patch` would apply."""
 
 import random
+from itertools import combinations_with_replacement
 
 import pytest
+import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,6 +24,18 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     return redraft.load("tiny", device="cpu", dtype="float32").tokenizer
+
+
+def byte_fallback() -> Tokenizer:
+    """A small vocabulary of the kind that writes U+2581 for a space and has a token for every byte."""
+    words = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "a", "b", "\u2581\u2581", "\u2581b"]
+    merges = [("\u2581", "\u2581"), ("\u2581", "b")]
+    model = tokenizers.models.BPE({word: id for id, word in enumerate(words)}, merges, byte_fallback=True)
+    backend = tokenizers.Tokenizer(model)
+    backend.normalizer = tokenizers.normalizers.Replace(" ", "\u2581")
+    replace, fuse = tokenizers.decoders.Replace("\u2581", " "), tokenizers.decoders.Fuse()
+    backend.decoder = tokenizers.decoders.Sequence([replace, tokenizers.decoders.ByteFallback(), fuse])
+    return Tokenizer(backend)
 
 
 def test_lines_end_as_in_editors() -> None:
@@ -91,6 +105,14 @@ def test_a_thousand_random_spans_are_cut_without_loss(tokenizer: Tokenizer) -> N
         whole = tokenizer.decode_bytes([*here.before, *ids, *here.hole.behind])  # type: ignore[list-item]
         assert whole.startswith(text[:start].encode())
         assert whole.endswith(text[end:].encode())
+
+
+def test_the_character_that_a_vocabulary_writes_for_a_space_is_cut_without_loss() -> None:
+    tokenizer, text = byte_fallback(), "a \u2581\u2581b  \u2581\u2582\n"
+    for span in combinations_with_replacement(range(len(text) + 1), 2):
+        here = cut(tokenizer, text, span)
+        assert here.hole.text(here.draft) == text[slice(*span)]
+        assert tokenizer.decode([*here.before, *here.draft, *here.hole.behind]) == text  # type: ignore[list-item]
 
 
 def test_how_much_changed() -> None:

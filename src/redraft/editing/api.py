@@ -120,7 +120,7 @@ class _Task:
                 f"{next(iter(self._wanted))} cannot hold for; choose a shorter span."
             )
         self._context(text, (span[0], span[0] + len(parts[0])), ())
-        draft = self._front.tokenizer.encode(parts[0], special=False)
+        draft = self._front.tokenizer.encode_exact(parts[0])
         check_language(self._front.tokenizer, self._wanted, 1, self._longest(len(draft)))
         return [len(part) for part in parts]
 
@@ -191,7 +191,7 @@ class _Task:
 
     def _parts(self, text: str) -> list[str]:
         """The text in parts that fit a canvas twice, cut at line ends where that is possible."""
-        if len(text) < 2 or len(self._front.tokenizer.encode(text, special=False)) <= max(1, self._room // 2):
+        if len(text) < 2 or len(self._front.tokenizer.encode_exact(text)) <= max(1, self._room // 2):
             return [text]
         half = len(text) // 2
         ends = [at for at in range(1, len(text)) if text[at - 1] == "\n"] or [half]

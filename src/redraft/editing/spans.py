@@ -86,7 +86,7 @@ class Cut:
 
 def cut(tokenizer: Tokenizer, text: str, span: Span) -> Cut:
     """Tokenise the whole text and cut it at the tokens that the span touches; what they hold beside it are seams."""
-    ids = tokenizer.encode(text, special=False)
+    ids = tokenizer.encode_exact(text)
     start, end = (len(text[:at].encode("utf-8")) for at in span)
     edges = [0]
     for id in ids:

@@ -82,6 +82,17 @@ class Tokenizer:
             return _ids(self._backend, [text])
         return self._encode_plain(text)
 
+    def encode_exact(self, text: str) -> list[int]:
+        """Token ids whose bytes are those of `text`, with no special id among them.
+
+        They are those of `encode`, but for the mark that a byte-fallback vocabulary writes for a space: where a text
+        itself holds that character, it is spelled in bytes.
+        """
+        if self._byte_level:
+            return self.encode(text, special=False)
+        first, *rest = (self.encode(piece, special=False) for piece in text.split(_SPACE_MARK))
+        return first + [id for piece in rest for id in (*self._spelled_mark, *piece)]
+
     def special_spans(self, text: str) -> list[Span]:
         """Where special strings stand in `text`, in order."""
         return [found.span() for found in self._special.finditer(text)]
@@ -170,6 +181,15 @@ class Tokenizer:
     def _special(self) -> re.Pattern[str]:
         """Any special string, the longest first as in the library; without any, what never matches."""
         return re.compile("|".join(map(re.escape, sorted(self.special_ids, key=len, reverse=True))) or "(?!)")
+
+    @cached_property
+    def _spelled_mark(self) -> tuple[int, ...]:
+        """Ids of the bytes of the character that stands for a space."""
+        names = [f"<0x{byte:02X}>" for byte in _SPACE_MARK.encode("utf-8")]
+        ids = tuple(id for name in names if (id := self._backend.token_to_id(name)) is not None)
+        if len(ids) < len(names):
+            raise CheckpointError(f"the tokenizer lacks one of the tokens {', '.join(names)}")
+        return ids
 
     @cached_property
     def _plain_backend(self) -> tokenizers.Tokenizer:
