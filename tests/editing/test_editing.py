@@ -159,6 +159,7 @@ def test_an_empty_span_is_an_insertion(llm: LLM) -> None:
         ("abc", (0, 1), "x", {"max_tokens": 19}, SettingError, "holds 1 to 18"),
         ("abc", (0, 1), "x", {"steps": 0}, SettingError, "steps is 0"),
         ("abc", (0, 1), "x", {"tone": "formal"}, SettingError, "Unknown setting 'tone'"),
+        ("abc", (0, 1), "x", {"latency_budget_ms": 9}, SettingError, "latency_budget_ms is a setting of answers"),
         ("abc", (0, 1), "please " * 600, {}, PromptError, "do not fit 512"),
     ],
 )

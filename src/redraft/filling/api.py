@@ -32,6 +32,9 @@ VIEW = 32
 """Positions of the canvas behind the hole, for the nearest given text, where many lengths are tried. One length that is
 given, or a canvas length, leaves the whole canvas to it."""
 
+ANSWER_ONLY = ("stop", "stop_at_eos", "forbid_empty", "fit_canvas", "latency_budget_ms", "logprobs")
+"""Settings that say nothing of a hole: how an answer ends, how long its canvases are, and what the engine measures."""
+
 
 def fill(
     model: Transformer,
@@ -73,8 +76,13 @@ def fill(
 def fill_settings(
     defaults: GenerationSettings, given: Mapping[str, Any], steps: int = DEFAULT_STEPS
 ) -> GenerationSettings:
-    """The settings of a fill with the keywords `given`; of an edit too, which has another step cap of its own."""
+    """The settings of a fill with the keywords `given`; of an edit too, which has another step cap of its own.
+
+    Raises `SettingError`, also for what only an answer has.
+    """
     said = {name: value for name, value in given.items() if name not in CONSTRAINTS}
+    if unread := next((name for name in ANSWER_ONLY if said.get(name) is not None), None):
+        raise SettingError(f"{unread} is a setting of answers; a filling or an edit has none.")
     return resolve_settings(dataclasses.replace(defaults, steps=min(defaults.steps, steps)), **said)
 
 
