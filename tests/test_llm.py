@@ -171,6 +171,7 @@ def test_the_lowest_and_the_highest_temperature_can_be_honoured(llm: LLM) -> Non
     [
         ("", "prompt is empty"),
         ([], "must be a non-empty"),
+        (b"hi", "must be a non-empty"),
         ([5, 99_999], "99999"),
         ([-1], "-1"),
         (list(range(5, 190)), "must have at most 176"),
@@ -181,6 +182,14 @@ def test_the_lowest_and_the_highest_temperature_can_be_honoured(llm: LLM) -> Non
 def test_a_prompt_that_cannot_be_answered_is_named(llm: LLM, prompt: object, sentence: str) -> None:
     with pytest.raises(PromptError, match=sentence):
         llm.generate(prompt)  # type: ignore[arg-type]
+
+
+def test_prompts_and_messages_come_in_lists(llm: LLM) -> None:
+    with pytest.raises(PromptError, match="must be a list of prompts"):
+        llm.generate_batch("hi")
+    for messages in ({"role": "user", "content": "x"}, "hi", None, [], iter([])):
+        with pytest.raises(PromptError, match="must be a list with at least one message"):
+            llm.chat(messages)  # type: ignore[arg-type]
 
 
 def test_streaming_complains_before_it_starts(llm: LLM) -> None:

@@ -150,6 +150,8 @@ class LLM:
 
         Every prompt uses `seed`, or its own of `seeds`.
         """
+        if isinstance(prompts, str | bytes):
+            raise PromptError("The prompts must be a list of prompts.")
         ends = self._events(prompts, raw, seeds, settings, drafts=False)
         finished = {event.request_id: event for event in ends if isinstance(event, Finished)}
         return [_result(finished[i]) for i in range(len(finished))]
@@ -222,8 +224,8 @@ class LLM:
         """
         if self.template is None:
             raise SettingError("This model folder has no chat template; pass raw=True or token ids.")
-        if not messages:
-            raise PromptError("The list of messages is empty.")
+        if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
+            raise PromptError("messages must be a list with at least one message.")
         if _ends_with_an_answer(messages):
             raise PromptError("The last message is the assistant's; continuing a given answer is not supported.")
         return encode_chat(
@@ -273,7 +275,7 @@ class LLM:
             return self.encode_chat([{"role": "user", "content": prompt}])
         if raw:
             raise PromptError("raw=True takes a str.")
-        if not isinstance(prompt, Sequence) or not len(prompt):
+        if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence) or not len(prompt):
             raise PromptError("The prompt must be a non-empty str, list of messages or list of token ids.")
         if all(isinstance(item, Mapping) for item in prompt):
             return self.encode_chat(prompt)  # type: ignore[arg-type]
