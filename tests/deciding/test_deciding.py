@@ -146,6 +146,8 @@ def test_a_fitted_temperature_undoes_overconfidence() -> None:
         (None, {}, PromptError, "non-empty str"),
         ([2, 99_999], {}, PromptError, "99999"),
         ("x", {"reads": 0}, SettingError, "reads is 0"),
+        ("x", {"steps": 4}, SettingError, "Unknown setting 'steps'; known settings are template, ends,"),
+        ("x", {"template": 5}, SettingError, "The template is 5; it must be a string"),
         ("x", {"reads": True}, SettingError, "reads is True"),
         ("x", {"temperature": 0}, SettingError, "temperature is 0"),
         ("x", {"temperature": 10**400}, SettingError, "it must be above 0 and at most 2,147,483,647"),

@@ -273,6 +273,10 @@ class TestNextEdit:
             ("abc", 0, [("a",)], "must be"),
             ("abc", 0, [("a", 1)], "must be"),
             ("abc", 0, [{"old": "a"}], "must be"),
+            ("abc", 0, ["ab"], "must be"),
+            ("abc", 0, [3], "must be"),
+            ("abc", 0, "ab", "must be a list"),
+            ("abc", 0, None, "must be a list"),
         ],
     )
     def test_bad_input(self, llm: LLM, text: str, cursor: int, recent: list, sentence: str) -> None:

@@ -22,6 +22,9 @@ from redraft.errors import PromptError, SettingError
 Choices = Sequence[str] | Mapping[str, Sequence[str]]
 """A list of choices, or one for each named slot."""
 
+SETTINGS = ("template", "ends", "tools", "calibrate", "temperature", "sure", "reads", "seed")
+"""The keywords of `decide`."""
+
 SURE = 0.9
 """A confidence below this is read again."""
 READS = 4
@@ -60,6 +63,7 @@ def decide(
     sure: float = SURE,
     reads: int = READS,
     seed: int = 0,
+    **unknown: object,
 ) -> Decision | list[Decision]:
     """Choose for one question, or for each of several (a list of strings, chats or lists of token ids).
 
@@ -71,6 +75,8 @@ def decide(
     sure, reads  read again, up to `reads` times in all, what is less probable than `sure`
     Raises `PromptError` and `SettingError` before any compute.
     """
+    if unknown:
+        raise SettingError(f"Unknown setting {min(unknown)!r}; known settings are {', '.join(SETTINGS)}.")
     rule = Rule(calibrate=calibrate, temperature=temperature, sure=sure, reads=reads, seed=seed)
     form = Form.of(choices, template, ends=ends)
     form.check(front.tokenizer)

@@ -110,6 +110,8 @@ def _branches(strings: Strings, numbers: tuple[int, ...], start: int) -> list[Br
 
 def _parse(template: str) -> tuple[list[str], list[str]]:
     """Literals and slot names of a template; there is one literal more than names."""
+    if not isinstance(template, str):
+        raise SettingError(f"The template is {template!r}; it must be a string.")
     literals, names = [""], list[str]()
     try:
         parts = list(string.Formatter().parse(template))

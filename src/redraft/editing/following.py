@@ -70,6 +70,8 @@ def next_edit(
     Raises `PromptError` for a cursor outside the text and for edits that are not pairs of texts.
     """
     check_span(text, (cursor, cursor))
+    if isinstance(recent_edits, str) or not isinstance(recent_edits, Sequence):
+        raise PromptError("The recent edits must be a list of pairs (old, new).")
     pairs = [_pair(one) for one in recent_edits]
     fill_settings(front.defaults, {name: given[name] for name in given if name not in ("strength", "on_record")})
     repeated = _repeat(front, text, cursor, pairs)
@@ -92,7 +94,10 @@ def edits_between(old: str, new: str) -> tuple[list[tuple[str, str]], int]:
 
 
 def _pair(raw: RecentEdit) -> tuple[str, str]:
-    pair = (raw.get("old"), raw.get("new")) if isinstance(raw, Mapping) else tuple(raw)
+    if isinstance(raw, Mapping):
+        pair: tuple[object, ...] = raw.get("old"), raw.get("new")
+    else:
+        pair = tuple(raw) if isinstance(raw, tuple | list) else ()
     if len(pair) != 2 or not all(isinstance(part, str) for part in pair):
         raise PromptError(f"A recent edit is {raw!r}; it must be (old, new), or have the texts old and new.")
     return pair  # type: ignore[return-value]
