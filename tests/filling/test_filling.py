@@ -139,7 +139,16 @@ def test_long_sides_are_seen_in_part_and_kept_whole(llm: LLM) -> None:
     result = llm.fill(prefix, suffix, **QUICK)
     check_exact([prefix, suffix], result)
     assert result.fillings[0].before < len(llm.tokenizer.encode(prefix))
-    assert result.fillings[0].behind == 14
+    assert result.fillings[0].behind == 16 - len(result.tokens)
+
+
+def test_what_was_seen_is_given_text_alone(llm: LLM) -> None:
+    """Neither the token that opens every prompt, nor a later hole, nor the end that fills a canvas up."""
+    first, second = llm.fill(["", "\n\n", "\n\n"], **QUICK).fillings
+    given = len(llm.tokenizer.encode("\n\n"))
+    assert (first.before, first.behind) == (0, 2 * given)
+    assert second.before == len(llm.tokenizer.encode(first.text + "\n\n", special=False))
+    assert second.behind == given
 
 
 def test_scores_are_those_of_each_text_alone(llm: LLM) -> None:

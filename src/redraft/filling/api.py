@@ -139,7 +139,8 @@ def _fill(
     drafts = [(None,) * length for length in range(sizes.shortest, longest + 1)]
     tells = model.config.spare_holes and len(drafts) > 1 and hole.language is None
     own = draft_of_own_length(context, hole, longest) if tells else []
-    return filling_of(hole, find(context, hole, drafts, on_record, partial(_not_empty, hole), own), kept, sizes.view)
+    choice = find(context, hole, drafts, on_record, partial(_not_empty, hole), own)
+    return filling_of(hole, choice, kept - 1)  # <bos> is not given
 
 
 def _not_empty(hole: Hole, tokens: tuple[int, ...]) -> float:
@@ -157,9 +158,10 @@ def _behind(tokenizer: Tokenizer, pieces: Sequence[str]) -> tuple[Seam | None, t
     return seam, tuple(behind)
 
 
-def filling_of(hole: Hole, choice: Choice, before: int, view: int) -> Filling:
+def filling_of(hole: Hole, choice: Choice, before: int) -> Filling:
     """The result of a hole."""
     best = choice.best
+    pinned = len(best.guess.tokens) - len(best.guess.free)  # behind a short text an end fills the canvas up
     return Filling(
         text=hole.text(best.tokens),
         tokens=confidence(best.records, range(best.length)),
@@ -168,5 +170,5 @@ def filling_of(hole: Hole, choice: Choice, before: int, view: int) -> Filling:
         steps=len(best.records),
         forwards=choice.forwards,
         before=before,
-        behind=min(view, len(hole.behind)),
+        behind=min(pinned, sum(token is not None for token in hole.behind)),
     )
