@@ -9,6 +9,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from byte_fallback import byte_fallback
 from redraft.constraints import build, read_template
 from redraft.constraints.answer import AutomatonConstraint
 from redraft.diffusion.records import Commit, DenoiseStep
@@ -242,6 +243,13 @@ def test_pins_never_move(random_llm: LLM, places: dict[int, str], seed: int) -> 
                 assert record.accepted[place % 16]
                 assert record.entropy[place % 16] == pytest.approx(0, abs=1e-6)
     assert all(written[place] == _one(random_llm, text)[0] for place, text in wanted.items())
+
+
+def test_a_pin_may_hold_the_character_that_a_vocabulary_writes_for_a_space() -> None:
+    tokenizer = byte_fallback()
+    constraint = build(tokenizer, pins={1: "a\u2581 b"})
+    assert constraint is not None
+    assert tokenizer.decode(constraint.pins.values()) == "a\u2581 b"
 
 
 def _one(llm: LLM, text: str) -> list[int]:

@@ -4,11 +4,11 @@ import random
 from itertools import combinations_with_replacement
 
 import pytest
-import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import redraft
+from byte_fallback import byte_fallback
 from redraft.editing.spans import changed_share, check_span, count_lines, cut, line_of, line_span, unified_diff
 from redraft.errors import PromptError
 from redraft.text.tokenizer import Tokenizer
@@ -24,18 +24,6 @@ TEXTS = [
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     return redraft.load("tiny", device="cpu", dtype="float32").tokenizer
-
-
-def byte_fallback() -> Tokenizer:
-    """A small vocabulary of the kind that writes U+2581 for a space and has a token for every byte."""
-    words = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "\u2581", "a", "b", "\u2581\u2581", "\u2581b"]
-    merges = [("\u2581", "\u2581"), ("\u2581", "b")]
-    model = tokenizers.models.BPE({word: id for id, word in enumerate(words)}, merges, byte_fallback=True)
-    backend = tokenizers.Tokenizer(model)
-    backend.normalizer = tokenizers.normalizers.Replace(" ", "\u2581")
-    replace, fuse = tokenizers.decoders.Replace("\u2581", " "), tokenizers.decoders.Fuse()
-    backend.decoder = tokenizers.decoders.Sequence([replace, tokenizers.decoders.ByteFallback(), fuse])
-    return Tokenizer(backend)
 
 
 def test_lines_end_as_in_editors() -> None:

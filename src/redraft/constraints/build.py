@@ -338,7 +338,7 @@ def _pinned(tokenizer: Tokenizer, pins: Mapping[int, str]) -> dict[int, int]:
     """Token position -> token id of pinned texts."""
     found: dict[int, int] = {}
     for position, pinned in sorted(pins.items()):
-        for place, token in enumerate(tokenizer.encode(pinned, special=False), start=position):
+        for place, token in enumerate(tokenizer.encode_exact(pinned), start=position):
             if found.setdefault(place, token) != token:
                 raise ConstraintError(f"Two pins put different tokens at position {place}.")
     return found
