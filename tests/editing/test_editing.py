@@ -283,6 +283,12 @@ class TestNextEdit:
         with pytest.raises(PromptError, match=sentence):
             llm.next_edit(text, cursor, recent)
 
+    @pytest.mark.parametrize("wrong", [{"strength": 2}, {"max_tokens": 400}, {"stop": "x"}, {"tone": "formal"}])
+    def test_settings_are_checked_whatever_is_found(self, llm: LLM, wrong: dict[str, Any]) -> None:
+        for recent in ([("count = 0", "total = 0")], []):
+            with pytest.raises(SettingError, match=next(iter(wrong))):
+                llm.next_edit(self.TEXT, 10, recent, steps=1, **wrong)
+
 
 @given(
     st.text("ab ", max_size=40), st.sampled_from(["a", "ab", "b a", "a "]), st.sampled_from(["", "aab", "a b a", "b"])

@@ -63,11 +63,10 @@ def edit(
     Raises `PromptError`, `SettingError` and `ConstraintError` before any compute.
     """
     started = time.perf_counter()
-    settings, wanted = fill_settings(front.defaults, given, DEFAULT_STEPS), wanted_of(given)
+    task = task_of(front, instruction, strength=strength, max_tokens=max_tokens, on_record=on_record, **given)
     start, end = check_span(text, span)
     if instruction is not None and (not isinstance(instruction, str) or not instruction.strip()):
         raise PromptError("The instruction is empty.")
-    task = _Task(front, instruction, settings, strength, max_tokens, wanted, on_record)
     edited, at = text, start
     for length in task.parts(text, (start, end)):
         edited, at = task.run(edited, (at, at + length), start)
@@ -82,6 +81,20 @@ def edit(
         forwards=task.forwards,
         seconds=time.perf_counter() - started,
     )
+
+
+def task_of(
+    front: Front,
+    instruction: str | None,
+    *,
+    strength: float = 0.0,
+    max_tokens: int | None = None,
+    on_record: OnRecord | None = None,
+    **given: Any,
+) -> _Task:
+    """What is to be done, from the keywords of `edit`. Raises `SettingError` for those that cannot be honoured."""
+    settings = fill_settings(front.defaults, given, DEFAULT_STEPS)
+    return _Task(front, instruction, settings, strength, max_tokens, wanted_of(given), on_record)
 
 
 class _Task:

@@ -20,13 +20,12 @@ from operator import itemgetter
 from typing import Any
 
 from redraft.diffusion.prefill import prefill
-from redraft.editing.api import edit
+from redraft.editing.api import edit, task_of
 from redraft.editing.drafts import draft_probabilities
 from redraft.editing.reading import Front
 from redraft.editing.result import EditResult
 from redraft.editing.spans import Span, check_span, count_lines, cut, line_of, line_span, split_lines
 from redraft.errors import PromptError
-from redraft.filling.api import fill_settings
 from redraft.filling.context import Context
 from redraft.filling.scoring import causal_scores
 
@@ -67,13 +66,13 @@ def next_edit(
 ) -> NextEdit | None:
     """The edit that most likely comes next, or None. `cursor` is a character offset; settings are those of `edit`.
 
-    Raises `PromptError` for a cursor outside the text and for edits that are not pairs of texts.
+    Raises `PromptError` for a cursor outside the text and for edits that are not pairs of texts, and `SettingError`.
     """
     check_span(text, (cursor, cursor))
     if isinstance(recent_edits, str) or not isinstance(recent_edits, Sequence):
         raise PromptError("The recent edits must be a list of pairs (old, new).")
     pairs = [_pair(one) for one in recent_edits]
-    fill_settings(front.defaults, {name: given[name] for name in given if name not in ("strength", "on_record")})
+    task_of(front, None, **given)  # refuses settings that an edit would, also where none comes of it
     repeated = _repeat(front, text, cursor, pairs)
     return repeated or _doubt(front, text, cursor, pairs, given)
 
