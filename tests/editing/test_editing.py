@@ -107,6 +107,23 @@ class TestConstraints:
             llm.edit("abc", (0, 1), regex="[a-z]{90}", max_tokens=2)
 
 
+def test_a_part_that_does_not_fit_is_refused_before_any_other_is_edited(
+    quick: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Instructions that get shorter until every part fits: some leave room for the first, short part alone."""
+    text, passes = "a = 1\n" + "xq = yq + zq * wq - vq\n" * 3, list[int]()
+    encode = type(quick.model).encode
+    monkeypatch.setattr(type(quick.model), "encode", lambda self, *given: passes.append(1) or encode(self, *given))
+    for words in range(130, 0, -1):
+        try:
+            quick.edit(text, (0, len(text)), "please " * words, steps=1)
+        except PromptError:
+            assert not passes
+        else:
+            break
+    assert 0 < words < 130
+
+
 def test_what_has_no_better_text_stays(llm: LLM) -> None:
     """Random weights doubt every token, and none brings enough to be changed."""
     span = line_span(TEXTS[2], 2, 2)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
+from itertools import accumulate, pairwise
 from typing import Any
 
 from redraft.config import GenerationSettings
@@ -125,14 +126,16 @@ class _Task:
         self.steps = self.forwards = 0
 
     def parts(self, text: str, span: Span) -> list[int]:
-        """Lengths in characters of the parts that the span is edited in, after checking that the first one fits."""
+        """Lengths in characters of the parts that the span is edited in, after checking that each one fits."""
         parts = self._parts(text[span[0] : span[1]])
         if self._wanted and len(parts) > 1:
             raise ConstraintError(
                 f"The span does not fit half a canvas and is edited in {len(parts)} parts, which "
                 f"{next(iter(self._wanted))} cannot hold for; choose a shorter span."
             )
-        self._context(text, (span[0], span[0] + len(parts[0])), ())
+        edges = accumulate(map(len, parts), initial=span[0])
+        for part in pairwise(edges):
+            self._context(text, part, ())
         draft = self._front.tokenizer.encode_exact(parts[0])
         check_language(self._front.tokenizer, self._wanted, 1, self._longest(len(draft)))
         return [len(part) for part in parts]
