@@ -107,6 +107,13 @@ class TestConstraints:
             llm.edit("abc", (0, 1), regex="[a-z]{90}", max_tokens=2)
 
 
+def test_what_constrains_nothing_changes_nothing(llm: LLM) -> None:
+    """Neither that an edit may have several parts, nor that a text without slips stays."""
+    text = "count = 1\n" * 20
+    plain, strict = (llm.edit(text, (0, len(text)), **QUICK, **given) for given in ({}, {"strict": True}))
+    assert plain.to_dict() | {"seconds": 0} == strict.to_dict() | {"seconds": 0}
+
+
 def test_a_part_that_does_not_fit_is_refused_before_any_other_is_edited(
     quick: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,3 +93,5 @@ def test_what_cannot_be_obeyed(
 
 def test_constraints_among_keywords() -> None:
     assert wanted_of({"regex": "a", "steps": 3, "choices": None}) == {"regex": "a"}
+    assert wanted_of({"json_schema": False, "strict": False}) == {"json_schema": False, "strict": False}
+    assert wanted_of({"strict": False, "json_object": False}) == {}

@@ -26,8 +26,10 @@ CONSTRAINTS = (
 
 
 def wanted_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The constraints among keywords."""
-    return {name: given[name] for name in CONSTRAINTS if given.get(name) is not None}
+    """The constraints among keywords; none where they ask for nothing, as `strict` alone does."""
+    wanted = {name: given[name] for name in CONSTRAINTS if given.get(name) is not None}
+    nothing = all(name == "strict" or (name == "json_object" and not value) for name, value in wanted.items())
+    return {} if nothing else wanted
 
 
 @dataclass(frozen=True, slots=True)
