@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from redraft.errors import SettingError
+from redraft.model.folders import resolve_folder
 from redraft.train.batch import Batch
 from redraft.train.canvases import Fillers, text_canvases
 from redraft.train.loader import Loader
@@ -248,3 +249,21 @@ def test_tokens_outside_the_vocabulary_are_named(recipe: Recipe, tmp_path: Path)
     source = SourceSettings(name="talk", kind="chat", share=1.0, path=str(tmp_path / "a.xz"))
     with pytest.raises(SettingError, match="token 99 is outside the vocabulary of 48"):
         Packer(dataclasses.replace(recipe, data=DataSettings(rows=1, tokens=8, canvases=1, sources=(source,))))
+
+
+def test_lines_that_the_models_vocabulary_lacks_are_named(recipe: Recipe, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"prompt": "a", "completion": "b"}\n')
+    source = SourceSettings(name="talk", kind="chat", share=1.0, path=str(tmp_path / "a.jsonl"))
+    data = DataSettings(rows=1, tokens=8, canvases=1, sources=(source,), tokenizer=str(resolve_folder("tiny")))
+    with pytest.raises(SettingError, match=r"source talk: token \d+ is outside the vocabulary of 48"):
+        Packer(dataclasses.replace(recipe, data=data))
+
+
+def test_rows_too_short_for_a_generated_prompt_are_refused(recipe: Recipe) -> None:
+    with pytest.raises(SettingError, match=r"source reverse: its prompts have 10 tokens; data\.tokens is 9\."):
+        Packer(dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, tokens=9)))
+
+
+def test_a_vocabulary_too_small_for_the_toy_task_is_refused(recipe: Recipe) -> None:
+    with pytest.raises(SettingError, match=r"source reverse: its symbols begin at 8; model\.vocab_size is 8\."):
+        Packer(dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, vocab_size=8)))

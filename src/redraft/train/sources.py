@@ -91,7 +91,8 @@ class SudokuSource:
 
     marks: Bools | None = None
 
-    def __init__(self, base: Path, encoder: SudokuEncoder, tokens: int, clues: tuple[int, int]) -> None:
+    def __init__(self, base: Path, encoder: SudokuEncoder, tokens: int, clues: tuple[int, int], name: str) -> None:
+        _check_room(encoder.prompt_length, tokens, name)
         self._base, self._encoder = load_base(base), encoder
         self._clues = ClueRange(low=clues[0], high=clues[1])
         self._tokens = tokens
@@ -106,14 +107,17 @@ class SudokuSource:
 class ReverseSource:
     """A toy task for tests and first tries: eight random symbols, then the same symbols backwards and an end mark."""
 
-    SYMBOLS, BOS, SEPARATOR, END = 8, 2, 5, 6
+    SYMBOLS, BOS, SEPARATOR, END, FIRST = 8, 2, 5, 6, 8
     marks: Bools | None = None
 
-    def __init__(self, tokens: int, vocab_size: int) -> None:
+    def __init__(self, tokens: int, vocab_size: int, name: str) -> None:
+        _check_room(self.SYMBOLS + 2, tokens, name)
+        if vocab_size <= self.FIRST:
+            raise SettingError(f"source {name}: its symbols begin at {self.FIRST}; model.vocab_size is {vocab_size}.")
         self._per_row, self._vocab = tokens // (self.SYMBOLS + 2) + 1, vocab_size
 
     def draw(self, rng: np.random.Generator, rows: int, part: Part) -> tuple[Pool, Ints]:
-        symbols = rng.integers(8, self._vocab, (rows * self._per_row, self.SYMBOLS))
+        symbols = rng.integers(self.FIRST, self._vocab, (rows * self._per_row, self.SYMBOLS))
         bos, separator, end = (np.full((len(symbols), 1), token) for token in (self.BOS, self.SEPARATOR, self.END))
         documents = np.concatenate([bos, symbols, separator, symbols[:, ::-1], end], 1).astype(np.uint16)
         return _equal_documents(documents, self.SYMBOLS + 2, rows)
@@ -152,6 +156,12 @@ def _split(count: int, heldout: float) -> dict[Part, tuple[int, int]]:
     return {"train": (0, first), "heldout": (first, count) if first < count else (0, count)}
 
 
+def _check_room(prompt: int, tokens: int, name: str) -> None:
+    """Raises `SettingError` if prompts of this many tokens do not fit a row, which would then train nothing."""
+    if prompt > tokens:
+        raise SettingError(f"source {name}: its prompts have {prompt} tokens; data.tokens is {tokens}.")
+
+
 def _equal_documents(documents: NDArray[np.uint16], prompt: int, rows: int) -> tuple[Pool, Ints]:
     """Documents [n, length] as a pool, dealt out to `rows` rows in order."""
     count, length = documents.shape
@@ -172,14 +182,14 @@ def _open(
     source: SourceSettings, data: DataSettings, tokenizer: Tokenizer | None, vocab_size: int, canvas: int
 ) -> ChatSource | TextShard:
     if source.kind == "reverse":
-        return ReverseSource(data.tokens, vocab_size)
+        return ReverseSource(data.tokens, vocab_size, source.name)
     paths = sorted(Path(name) for name in glob(source.path))
     if not paths:
         raise SettingError(f"source {source.name}: there is no file {source.path!r}.")
     if source.kind == "sudoku":
         assert tokenizer is not None
         encoder = SudokuEncoder(tokenizer, ChatTemplate.from_folder(data.tokenizer))
-        return SudokuSource(paths[0], encoder, data.tokens, source.clues)
+        return SudokuSource(paths[0], encoder, data.tokens, source.clues, source.name)
     shard, suffixes = _read_all(source, paths, data, tokenizer, vocab_size, canvas)
     if source.kind == "chat":
         marks = mark_table(tokenizer, vocab_size) if source.infill and tokenizer else None
@@ -200,9 +210,11 @@ def _read_all(
     template = ChatTemplate.find(data.tokenizer)
     limits = jsonl.Limits(tokens=data.tokens, canvas=canvas, canvases=source.max_canvases)
     text = source.kind == "text"
-    return jsonl.join([
+    shard, suffixes = jsonl.join([
         jsonl.read_jsonl(path, text=text, tokenizer=tokenizer, template=template, limits=limits) for path in paths
     ])  # fmt: skip
+    _check_vocabulary(source.name, shard, vocab_size)
+    return shard, suffixes
 
 
 def _join(shards: list[Shard]) -> Shard:
@@ -221,9 +233,14 @@ def _read(name: str, path: Path, vocab_size: int) -> Shard:
         shard = read_shard(path)
     except ShardError as error:
         raise SettingError(f"source {name}: {error}.") from error
+    _check_vocabulary(name, shard, vocab_size)
+    return shard
+
+
+def _check_vocabulary(name: str, shard: Shard, vocab_size: int) -> None:
+    """Raises `SettingError` if a shard holds tokens that the model does not know."""
     if len(shard.tokens) and int(shard.tokens.max()) >= vocab_size:
         raise SettingError(f"source {name}: token {int(shard.tokens.max())} is outside the vocabulary of {vocab_size}.")
-    return shard
 
 
 def newline_id(tokenizer: Tokenizer) -> int:
