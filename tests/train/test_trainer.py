@@ -189,6 +189,14 @@ def test_a_log_has_a_row_a_report_and_one_process_writes_it(recipe: Recipe, tmp_
     assert read_log(tmp_path / "log.csv") == [first]
 
 
+def test_held_out_losses_are_taken_between_reports_too(recipe: Recipe) -> None:
+    recipe = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, steps=5, warmup=0))
+    run(changed(recipe, log_every=3, evaluate_every=2))
+    rows = read_log(Path(recipe.run.out) / "log.csv")
+    assert [row["step"] for row in rows] == ["2", "3", "4", "5"]
+    assert [row["step"] for row in rows if row["heldout_loss"]] == ["2", "4"]
+
+
 def test_what_a_run_says_keeps_its_brackets_and_its_lines(recipe: Recipe, capsys) -> None:
     with patch.dict(sys.modules, {"matplotlib.figure": None}):
         train(changed(recipe, log_every=10), device="cpu")

@@ -193,7 +193,7 @@ class Trainer:
             group = [batch.to(self.device) for batch in islice(batches, self.recipe.data.accumulate)]
             self.losses.add(self.train_step(*group))
             late = self.limits.reached(self.step)
-            if self._due(settings.log_every) or late or self.step == self.total_steps:
+            if self._report_due() or late or self.step == self.total_steps:
                 self._report()
             if self._due(settings.curve_every):
                 self._measure_curve()
@@ -202,6 +202,10 @@ class Trainer:
                 self.save()
         if late:
             self.reporter.say(f"Stopped {self.limits.reason} at step {self.step}.")
+
+    def _report_due(self) -> bool:
+        """Reports also tell of every evaluation."""
+        return self._due(self.run_settings.log_every) or self._due(self.run_settings.evaluate_every)
 
     def _due(self, every: int) -> bool:
         return bool(every) and self.step % every == 0
