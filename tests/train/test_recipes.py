@@ -66,6 +66,18 @@ WRONG = [
     ("lora", "alpha", 1.0, "recipe.lora: rank is missing"),
     ("lora", "rank", 2, "run.init is missing"),
     ("model", "head_dim", 7, "must be even"),
+    ("model", "head_dim", 0, "sets head_dim to 0; it must be a whole number from 1 to"),
+    ("model", "canvas_length", 0, "sets canvas_length to 0"),
+    ("model", "canvas_length", -4, "sets canvas_length to -4"),
+    ("model", "num_key_value_heads", 0, "[model] holds a number that makes no sense"),
+    ("model", "sliding_window", 0, "sets sliding_window to 0"),
+    ("model", "rms_norm_eps", -1.0, "sets rms_norm_eps to -1.0; it must be a number above 0"),
+    ("model", "eos_token_id", [], "eos_token_id"),
+    ("model", "eos_token_id", [99], "eos_token_id"),
+    ("model", "bos_token_id", 64, "model.bos_token_id is 64; it must be a token of the vocabulary"),
+    ("model", "extra", 3, "recipe.model.extra is 3; it must be a table"),
+    ("optimizer", "learning_rate", 10**400, "it must be a number of 64 bits"),
+    ("data", "rows", 10**30, "it must be a number of 64 bits"),
     ("model", "max_position_embeddings", 50, "reach position 112; the model ends at 50"),
 ]
 
@@ -107,9 +119,10 @@ def test_unreadable_recipes_are_named(tmp_path: Path) -> None:
         read_recipe(tmp_path / "none.toml")
     with pytest.raises(SettingError, match="cannot be read: Is a directory"):
         read_recipe(tmp_path)
-    (tmp_path / "bad.toml").write_text("[model\n")
-    with pytest.raises(SettingError, match="not valid TOML"):
-        read_recipe(tmp_path / "bad.toml")
+    for text in ("[model\n", "name = " + "1" * 5000, "name = " + "[" * 100_000):
+        (tmp_path / "bad.toml").write_text(text)
+        with pytest.raises(SettingError, match="not valid TOML"):
+            read_recipe(tmp_path / "bad.toml")
 
 
 def test_settings_that_exclude_each_other(recipe: Recipe) -> None:

@@ -71,6 +71,12 @@ def read_config(folder: Path) -> ModelConfig:
         raise
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
         raise CheckpointError(f"{path} holds a value that makes no sense: {error}.") from error
+    check_config(config, path)
+    return config
+
+
+def check_config(config: ModelConfig, path: Path | str) -> None:
+    """Raises `CheckpointError` for a number that no model can have; `path` is what the message says it stands in."""
     for name in _SIZES:
         value = getattr(config, name)
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_NUMBER:
@@ -84,7 +90,6 @@ def read_config(folder: Path) -> ModelConfig:
             f"{path} sets partial_rotary_factor to {config.partial_rotary_factor!r}; it must be between 0 and 1."
         )
     end_ids(config.eos_token_id, config.vocab_size, path)
-    return config
 
 
 def read_json(path: Path, kind: str = "a model") -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from redraft.errors import CheckpointError, SettingError, why
-from redraft.model.folders import read_config, resolve_folder
+from redraft.model.folders import check_config, read_config, resolve_folder
 from redraft.train.recipe.tables import from_table
 from redraft.train.recipe.whole import Recipe
 
@@ -22,7 +22,7 @@ def read_recipe(path: Path | str) -> Recipe:
         raise SettingError(f"There is no recipe at {str(path)!r}.") from None
     except OSError as error:
         raise SettingError(f"The recipe {str(path)!r} cannot be read: {why(error)}.") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise SettingError(f"{str(path)!r} is not valid TOML: {error}.") from error
     return recipe_from_dict(path.stem, raw)
 
@@ -37,9 +37,13 @@ def recipe_from_dict(name: str, raw: Mapping[str, Any]) -> Recipe:
     try:
         if init and isinstance(init, str) and _leaves_something_out(raw):
             raw = _completed(raw, resolve_folder(init, weights=False))
-        return from_table(Recipe, {"name": name, **raw}, "recipe")
+        recipe: Recipe = from_table(Recipe, {"name": name, **raw}, "recipe")
+        check_config(recipe.model, "the recipe")
+        return recipe
     except CheckpointError as error:
         raise SettingError(f"recipe: [model] {error}") from error
+    except ArithmeticError as error:
+        raise SettingError(f"recipe: [model] holds a number that makes no sense: {error}.") from error
 
 
 def _leaves_something_out(raw: Mapping[str, Any]) -> bool:

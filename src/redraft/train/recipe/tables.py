@@ -10,6 +10,9 @@ from typing import Any, get_args, get_origin, get_type_hints
 from redraft.errors import SettingError
 from redraft.train.recipe.checks import check
 
+_LARGEST = 2**63
+"""TOML promises whole numbers of 64 bits; Python would read longer ones."""
+
 
 def from_table(cls: type[Any], raw: Mapping[str, Any], where: str) -> Any:
     """An instance of the dataclass `cls`, whose fields may be dataclasses again; `where` is what messages call it.
@@ -37,6 +40,10 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
     if get_origin(hint) is tuple:
         check(isinstance(value, list | tuple), where, value, "a list")
         return tuple(_convert(get_args(hint)[0], item, where) for item in value)
+    if isinstance(value, int):
+        check(abs(value) < _LARGEST, where, value, "a number of 64 bits")
+    if get_origin(hint) is Mapping:
+        check(isinstance(value, Mapping), where, value, "a table")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if isinstance(hint, type):

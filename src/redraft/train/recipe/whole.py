@@ -28,6 +28,9 @@ class Recipe:
     """Without it all weights are trained."""
 
     def __post_init__(self) -> None:
+        for name in ("bos_token_id", "pad_token_id"):
+            token = getattr(self.model, name)
+            check(0 <= token < self.model.vocab_size, f"model.{name}", token, "a token of the vocabulary")
         if self.objective.corruption == "absorbing":
             vocabulary = f"below the vocabulary of {self.model.vocab_size}"
             mask = self.objective.mask_token
