@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from redraft.errors import SettingError
+from redraft.errors import InputError, SettingError
 from redraft.model.folders import resolve_folder
 from redraft.train.batch import Batch
 from redraft.train.canvases import Fillers, text_canvases
@@ -242,6 +242,20 @@ def test_a_missing_file_names_its_source(recipe: Recipe, tmp_path: Path) -> None
     source = SourceSettings(name="talk", kind="chat", share=1.0, path=str(tmp_path / "none.xz"))
     with pytest.raises(SettingError, match=r"source talk: there is no file"):
         Packer(dataclasses.replace(recipe, data=DataSettings(rows=1, tokens=8, canvases=1, sources=(source,))))
+
+
+def test_a_path_that_exists_is_no_pattern(recipe: Recipe, tmp_path: Path) -> None:
+    write_shard(tmp_path / "a[1].xz", [Document(tokens=np.array([2, 9], np.uint16), prompt_length=1)])
+    source = SourceSettings(name="talk", kind="chat", share=1.0, path=str(tmp_path / "a[1].xz"))
+    Packer(dataclasses.replace(recipe, data=DataSettings(rows=1, tokens=8, canvases=1, sources=(source,))))
+
+
+@pytest.mark.parametrize("kind", ["chat", "sudoku"])
+def test_a_folder_instead_of_a_file_is_named(recipe: Recipe, tmp_path: Path, kind: str) -> None:
+    source = SourceSettings(name="talk", kind=kind, share=1.0, path=str(tmp_path))
+    data = DataSettings(rows=1, tokens=8, canvases=1, sources=(source,), tokenizer=str(resolve_folder("tiny")))
+    with pytest.raises(InputError, match=f"{tmp_path} cannot be read"):
+        Packer(dataclasses.replace(recipe, data=data))
 
 
 def test_tokens_outside_the_vocabulary_are_named(recipe: Recipe, tmp_path: Path) -> None:

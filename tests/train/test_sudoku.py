@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from redraft.errors import InputError
 from redraft.train.build.sudoku import (
     ClueRange,
     SudokuEncoder,
@@ -80,6 +81,17 @@ def test_build_writes_a_readable_base(tmp_path, base):
     assert (puzzles == base[0][:3]).all()
     assert (solutions == base[1][:3]).all()
     assert [path.name for path in tmp_path.iterdir()] == ["base.npz"]
+
+
+def test_a_base_of_something_else_is_named(tmp_path):
+    (tmp_path / "puzzles.csv").write_text("puzzle,solution\n")
+    np.savez(tmp_path / "one.npz", puzzles=np.zeros((1, 81), np.uint8))
+    for name in ("puzzles.csv", "one.npz", "none.npz"):
+        with pytest.raises(InputError, match=f"{name} cannot be read as a base file of Sudoku puzzles"):
+            load_base(tmp_path / name)
+    np.savez(tmp_path / "none.npz", puzzles=np.zeros((0, 81), np.uint8), solutions=np.zeros((0, 81), np.uint8))
+    with pytest.raises(InputError, match="holds no Sudoku puzzles"):
+        load_base(tmp_path / "none.npz")
 
 
 def test_symmetries_are_orders_of_all_cells():

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from redraft.errors import InputError
+from redraft.errors import InputError, why
 
 # Little-endian 16-bit tokens compress about a tenth better when xz knows that every second byte belongs together.
 _XZ_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 26, "lc": 2, "lp": 1, "pb": 1}]
@@ -90,6 +90,8 @@ def read_shard(path: Path | str) -> Shard:
             data = file.read()
     except (lzma.LZMAError, EOFError) as error:
         raise ShardError(f"{path} is not a complete xz file: {error}") from error
+    except (IsADirectoryError, PermissionError) as error:
+        raise ShardError(f"{path} cannot be read: {why(error)}") from error
     header, start = _read_header(path, data)
     count, total = header["count"], header["tokens"]
     if len(data) != start + 8 * count + 2 * total:

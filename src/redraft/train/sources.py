@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from glob import glob
+from os.path import exists
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -92,8 +93,8 @@ class SudokuSource:
     marks: Bools | None = None
 
     def __init__(self, base: Path, encoder: SudokuEncoder, tokens: int, clues: tuple[int, int], name: str) -> None:
-        _check_room(encoder.prompt_length, tokens, name)
         self._base, self._encoder = load_base(base), encoder
+        _check_room(encoder.prompt_length, tokens, name)
         self._clues = ClueRange(low=clues[0], high=clues[1])
         self._tokens = tokens
 
@@ -183,7 +184,7 @@ def _open(
 ) -> ChatSource | TextShard:
     if source.kind == "reverse":
         return ReverseSource(data.tokens, vocab_size, source.name)
-    paths = sorted(Path(name) for name in glob(source.path))
+    paths = [Path(source.path)] if exists(source.path) else sorted(map(Path, glob(source.path)))
     if not paths:
         raise SettingError(f"source {source.name}: there is no file {source.path!r}.")
     if source.kind == "sudoku":

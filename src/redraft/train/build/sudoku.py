@@ -18,6 +18,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from redraft.errors import InputError
 from redraft.eval.sudoku import SYSTEM_PROMPT
 from redraft.train.build.sudoku_solver import CELLS, dig, random_grid
 
@@ -69,9 +70,15 @@ def _save(out: Path, puzzles: Grids, solutions: Grids) -> None:
 
 
 def load_base(path: Path) -> tuple[Grids, Grids]:
-    """Reads a base file: (puzzles, solutions), uint8 [n, 81] each."""
-    with np.load(path) as arrays:
-        return arrays["puzzles"], arrays["solutions"]
+    """Reads a base file: (puzzles, solutions), uint8 [n, 81] each. Raises `InputError` for any other file."""
+    try:
+        with np.load(path) as arrays:
+            puzzles, solutions = arrays["puzzles"], arrays["solutions"]
+    except Exception as error:  # numpy raises many kinds for other files and for damaged ones
+        raise InputError(f"{path} cannot be read as a base file of Sudoku puzzles.") from error
+    if puzzles.shape != solutions.shape or puzzles.shape[1:] != (CELLS,) or not len(puzzles):
+        raise InputError(f"{path} holds no Sudoku puzzles.")
+    return puzzles, solutions
 
 
 def write_evaluation(out: Path, n: int, *, clues: int, seed: int) -> None:
