@@ -185,6 +185,8 @@ def test_a_log_has_a_row_a_report_and_one_process_writes_it(recipe: Recipe, tmp_
     first = {"step": "5", "tokens_per_second": "10", "learning_rate": "0.1", "loss": "0.333333", "heldout_loss": ""}
     second = {"step": "10", "tokens_per_second": "11", "learning_rate": "0.2", "loss": "0.25", "heldout_loss": "0.5"}
     assert read_log(tmp_path / "log.csv") == [first, second]
+    with (tmp_path / "log.csv").open("ab") as file:
+        file.write(b"\xff\0\n")  # what a machine that lost its power may leave
     RunLog(settings, ["loss"], 5, World())  # goes on behind step 5
     assert read_log(tmp_path / "log.csv") == [first]
 
@@ -254,10 +256,20 @@ def test_a_finished_folder_is_not_overwritten(recipe: Recipe) -> None:
         run(other, resume=True)
 
 
+@pytest.mark.parametrize("name", ["file", "file/run", "a\0b", "x" * 300])
+def test_a_folder_that_cannot_be_made_is_named_before_training(recipe: Recipe, tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingError, match=r"run\.out: the folder .* cannot be made: "):
+        run(changed(recipe, out=str(tmp_path / name)))
+
+
 def test_resuming_nothing_and_damage_are_named(recipe: Recipe, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="nothing to resume"):
         run(recipe, resume=True)
     (tmp_path / "checkpoint.pt").write_bytes(b"damaged")
+    with pytest.raises(CheckpointError, match=r"not a readable checkpoint; it is damaged or another file\.$"):
+        load_checkpoint(tmp_path, torch.device("cpu"))
+    torch.save([1], tmp_path / "checkpoint.pt")
     with pytest.raises(CheckpointError, match="not a readable checkpoint"):
         load_checkpoint(tmp_path, torch.device("cpu"))
     save_checkpoint(tmp_path, {"step": 3})

@@ -37,7 +37,11 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any]:
     path = folder / FILE
     if not path.is_file():
         raise SettingError(f"There is nothing to resume: {str(path)!r} does not exist.")
+    unreadable = CheckpointError(f"{str(path)!r} is not a readable checkpoint; it is damaged or another file.")
     try:
-        return torch.load(path, map_location=device, weights_only=True)  # type: ignore[no-any-return]
-    except Exception as error:  # torch raises many kinds for a damaged file
-        raise CheckpointError(f"{str(path)!r} is not a readable checkpoint: {error}.") from error
+        state = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:  # torch raises many kinds for a damaged file, with several sentences or with none
+        raise unreadable from error
+    if not isinstance(state, dict):
+        raise unreadable
+    return state

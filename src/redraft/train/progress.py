@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -81,7 +82,7 @@ class CsvLog:
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self._columns, extrasaction="ignore")
             writer.writeheader()
-            writer.writerows(row for row in kept if int(row["step"]) <= resumed_at)
+            writer.writerows(row for row in kept if _step(row) <= resumed_at)
         self._path = path
 
     def add(self, row: Mapping[str, object]) -> None:
@@ -139,9 +140,14 @@ class RunLog:
             log.add(row)
 
 
+def _step(row: Mapping[str, str]) -> float:
+    """The step of a row; infinite where a killed machine left something else."""
+    return int(row["step"]) if row.get("step", "").isdecimal() else math.inf
+
+
 def read_log(path: Path) -> list[dict[str, str]]:
     """The rows of a CSV log."""
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8", errors="replace") as file:
         return list(csv.DictReader(file))
 
 

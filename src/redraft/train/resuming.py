@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from redraft.errors import CheckpointError, SettingError
+from redraft.errors import CheckpointError, SettingError, why
 from redraft.train.checkpoint import FILE, load_checkpoint, save_checkpoint
 from redraft.train.distributed import World
 from redraft.train.recipe import Recipe
@@ -32,10 +32,14 @@ class RunCheckpoint:
         self._identity = {"seed": recipe.run.seed, "model": _shape(recipe)}
 
     def begin(self) -> None:
-        """Make the folder of a new run. Raises `SettingError` if it holds a run already."""
-        if (self._folder / FILE).exists() or (self._folder / FOLDER).exists():
+        """Make the folder of a new run. Raises `SettingError` if it holds a run already or cannot be made."""
+        try:
+            taken = (self._folder / FILE).exists() or (self._folder / FOLDER).exists()
+            self._folder.mkdir(parents=True, exist_ok=True)
+        except (OSError, ValueError) as error:  # a name with a null character is a ValueError
+            raise SettingError(f"run.out: the folder {str(self._folder)!r} cannot be made: {why(error)}.") from error
+        if taken:
             raise SettingError(f"{str(self._folder)!r} holds a run already; resume it or choose another folder.")
-        self._folder.mkdir(parents=True, exist_ok=True)
 
     def load(self) -> dict[str, Any]:
         """What was saved of the run. Weights that are one file come with it; sharded ones `restore` reads.
