@@ -69,3 +69,9 @@ def test_the_command_compares_models(tmp_path: Path, capsys) -> None:
     assert main([*arguments, "--steps", "4"]) == 2
     assert main([*arguments, "--picture", str(tmp_path / "c.gif3")]) == 2
     assert "must end in .png, .svg or .pdf" in capsys.readouterr().err
+
+
+def test_a_model_to_compare_that_is_not_there_is_named_before_anything_is_measured(capsys, monkeypatch) -> None:
+    monkeypatch.setattr("redraft.cli.options.ModelOptions.load", lambda *_: pytest.fail("a model was loaded"))
+    assert main(["eval", "curve", "smalltalk", "--against", "no such model"]) == 2
+    assert "'no such model' is neither 'tiny', nor a folder" in capsys.readouterr().err

@@ -223,6 +223,7 @@ def curve(
     from redraft.cli.trace import check_writable
     from redraft.eval import curve as curves
     from redraft.eval.task import spread
+    from redraft.model.folders import read_config, resolve_folder
 
     chosen, given, counts = curves.task_of(task), sampling.given(), whole_numbers("budgets", budgets)
     at_least(1, limit=limit)
@@ -231,8 +232,11 @@ def curve(
     check_picture(picture)
     check_writable(picture)
     items = spread(chosen.items(file), limit)
+    names = [model.model, *(against or [])]
+    for name in names:  # a wrong one is not found behind the measuring of the first
+        read_config(resolve_folder(name, weights=False))
     points, entropy = {}, {}
-    for name in (model.model, *(against or [])):
+    for name in names:
         llm = dataclasses.replace(model, model=name).load()
         with _bar(name, total=len(items)) as progress:
             more = {"batch_size": batch_size, "progress": progress, **given}
