@@ -92,6 +92,7 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path):
     ("line", "message"),
     [
         ("{", "line 2: not valid JSON"),
+        ('{"id": "\\ud800"}', "line 2: it holds half of a surrogate pair"),
         ('{"id": 1' + "0" * 5000 + "}", "line 2: not valid JSON (Exceeds the limit"),
         ("[" * 100_000, "line 2: not valid JSON (maximum recursion depth"),
         ("[1]", "line 2: not a JSON object"),

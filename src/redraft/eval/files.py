@@ -52,6 +52,9 @@ def read_items(path: str | Path, fields: Mapping[str, type], item: Callable[[dic
 def _checked_object(path: Path, number: int, line: str, fields: Mapping[str, type]) -> dict[str, Any]:
     try:
         record = json.loads(line)
+        json.dumps(record, ensure_ascii=False).encode()  # "\ud800" is JSON, but can neither be asked nor written
+    except UnicodeEncodeError:
+        fail(path, number, "it holds half of a surrogate pair, which is no character")
     except json.JSONDecodeError as error:
         fail(path, number, f"not valid JSON ({error.msg} at column {error.colno})")
     except (ValueError, RecursionError) as error:  # a number of thousands of digits; brackets in brackets
