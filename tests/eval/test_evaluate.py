@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from redraft.errors import SettingError
+from redraft.errors import PromptError, SettingError
 from redraft.eval import infill, smalltalk, sudoku, tools
 
 SOLUTION = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
@@ -42,6 +42,7 @@ class FixedModel:
     batches: list = field(default_factory=list)
     chats: list = field(default_factory=list)
     settings: list = field(default_factory=list)
+    too_long: int = 0
 
     def encode_chat(self, messages, *, tools=None):
         self.chats.append((messages, tools))
@@ -52,6 +53,10 @@ class FixedModel:
         self.settings.append(settings)
         taken = [self.answers.pop(0) for _ in prompts]
         return [Result(text, tuple(range(8)), Stats((3, 1), 5)) for text in taken]
+
+    def request(self, prompt, **settings):
+        if prompt[0] == self.too_long:
+            raise PromptError("The prompt is too long.")
 
     def fill(self, prefix, suffix, **settings):
         self.chats.append((prefix, suffix))
@@ -65,6 +70,13 @@ def grid(text):
 
 def puzzle_item(name="a"):
     return sudoku.SudokuItem(id=name, puzzle=PUZZLE, solution=SOLUTION)
+
+
+def test_an_item_that_cannot_be_asked_is_named_before_any_is():
+    model = FixedModel([grid(SOLUTION)] * 3, too_long=3)
+    with pytest.raises(PromptError, match=r"item c: The prompt is too long\."):
+        sudoku.TASK.evaluate(model, [puzzle_item(name) for name in "abc"], batch_size=1)
+    assert not model.batches
 
 
 def test_sudoku_counts_solved_steps_and_tokens():

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from redraft.errors import SettingError
+from redraft.errors import PromptError, SettingError
 from redraft.eval.files import DATA
 from redraft.eval.result import EvalResult, ItemRecord
 
@@ -47,6 +47,8 @@ class Generates(Protocol):
     def encode_chat(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] | None = ...
     ) -> list[int]: ...
+
+    def request(self, prompt: Any, **settings: Any) -> Any: ...
 
     def generate_batch(self, prompts: Any, **settings: Any) -> Sequence[Result]: ...
 
@@ -90,11 +92,21 @@ class Task(Generic[T]):
         """Asks for every item; `settings` go to `generate_batch`, whose seed is 0 and whose `max_tokens` the task's."""
         settings = {"seed": 0, "max_tokens": self.max_tokens, **settings}
 
-        def answer(batch: Sequence[T]) -> list[ItemRecord]:
-            answers = llm.generate_batch([self.prompt(llm, item) for item in batch], **settings)
-            return [self._record(item, answer) for item, answer in zip(batch, answers, strict=True)]
+        def answer(batch: Sequence[tuple[T, list[int]]]) -> list[ItemRecord]:
+            answers = llm.generate_batch([prompt for _, prompt in batch], **settings)
+            return [self._record(item, answer) for (item, _), answer in zip(batch, answers, strict=True)]
 
-        return evaluate_batches(items, answer, batch_size=batch_size, progress=progress)
+        asked = [(item, self._checked_prompt(llm, item, settings)) for item in items]
+        return evaluate_batches(asked, answer, batch_size=batch_size, progress=progress)
+
+    def _checked_prompt(self, llm: Generates, item: T, settings: Mapping[str, Any]) -> list[int]:
+        """An item's prompt. Raises `PromptError` or `SettingError` naming the item if it cannot be asked."""
+        try:
+            prompt = self.prompt(llm, item)
+            llm.request(prompt, **settings)
+        except (PromptError, SettingError) as error:
+            raise type(error)(f"item {self.id(item)}: {error}") from error
+        return prompt
 
     def _record(self, item: T, answer: Result) -> ItemRecord:
         return ItemRecord(
