@@ -126,11 +126,14 @@ def draw(
 
 
 def append_curve(file: Path, step: int, points: Sequence[CurvePoint]) -> None:
-    """Add the curve of training step `step` to a CSV file."""
-    fresh = not file.exists()
-    with file.open("a", encoding="utf-8") as out:
-        out.write("step,budget,solved,total,mean_steps\n" if fresh else "")
-        out.writelines(f"{step},{p.budget},{p.solved},{p.total},{p.mean_steps:.4f}\n" for p in points)
+    """Add the curve of training step `step` to a CSV file, in the place of that step's and of those behind it.
+
+    Those were measured by a run that was resumed before them, or by a former one.
+    """
+    lines = file.read_text(encoding="utf-8").splitlines()[1:] if file.exists() else []
+    kept = [line for line in lines if int(line.split(",")[0]) < step]
+    new = [f"{step},{p.budget},{p.solved},{p.total},{p.mean_steps:.4f}" for p in points]
+    file.write_text("\n".join(["step,budget,solved,total,mean_steps", *kept, *new, ""]), encoding="utf-8")
 
 
 def read_curve(file: Path) -> tuple[list[CurvePoint], list[CurvePoint]]:
