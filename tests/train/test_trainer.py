@@ -17,7 +17,7 @@ import torch
 from redraft.diffusion.corruption import corrupt, generator_for, noise_levels
 from redraft.errors import CheckpointError, SettingError, TrainingError
 from redraft.model import Transformer
-from redraft.model.folders import resolve_folder
+from redraft.model.folders import read_config, resolve_folder
 from redraft.model.initialise import initialise
 from redraft.model.weights import load_model, save_model
 from redraft.train import sharding
@@ -156,6 +156,17 @@ def test_a_run_may_begin_with_a_given_model(recipe: Recipe, tmp_path: Path) -> N
     losses = run_steps(begun, 2)
     assert losses == run_steps(expected, 2)
     assert losses[0] != fresh[0]
+
+
+@pytest.mark.parametrize("shard", [False, True])
+def test_a_given_model_gets_the_canvas_that_it_is_trained_on(recipe: Recipe, tmp_path: Path, shard: bool) -> None:
+    given = Transformer(dataclasses.replace(recipe.model, canvas_length=32, spare_holes=True))
+    initialise(given, 77)
+    save_model(given, tmp_path / "given")
+    short = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, steps=1, warmup=0))
+    result = train(changed(short, init=str(tmp_path / "given"), shard=shard), device="cpu", quiet=True)
+    config = read_config(result.model_folder)
+    assert (config.canvas_length, config.spare_holes) == (16, True)
 
 
 def test_a_given_model_must_have_the_recipes_shape(recipe: Recipe, tmp_path: Path) -> None:

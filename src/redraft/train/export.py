@@ -39,7 +39,7 @@ def export_trained(recipe: Recipe, model: Transformer, weights: TrainedWeights, 
     whole = weights.whole(torch.bfloat16) if isinstance(weights, ShardedWeights) else None
     if world.is_main:
         if whole is not None:
-            model = Transformer(recipe.model).to(torch.bfloat16)
+            model = Transformer(model.config).to(torch.bfloat16)
             model.load_state_dict(whole)
         spare = any(source.spare_holes for source in recipe.data.sources)
         export_model(model, folder, tokenizer=recipe.data.tokenizer, init=recipe.run.init, spare_holes=spare)
