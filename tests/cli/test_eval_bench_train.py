@@ -121,6 +121,18 @@ def test_train_hands_its_options_to_the_trainer(cli: Cli, monkeypatch: pytest.Mo
     assert calls == [(Path("a.toml"), options)]
 
 
+def test_no_memory_is_a_sentence(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(*_: object, **__: object) -> None:
+        raise RuntimeError(
+            "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to "
+            "allocate 256000000000 bytes. Error code 12 (Cannot allocate memory)\n"
+        )
+
+    monkeypatch.setattr("redraft.train.train", train)
+    outcome = cli("train", Path(__file__).parents[2] / "recipes" / "nano.toml")
+    assert (outcome.code, outcome.err) == (1, "error: There is no memory for another 256.0 GB at once.\n")
+
+
 def test_a_recipe_that_is_not_there(cli: Cli, tmp_path: Path) -> None:
     outcome = cli("train", tmp_path / "none.toml")
     assert outcome.code == 2
@@ -133,5 +145,6 @@ def test_training_as_a_module_is_the_command(tmp_path):
     recipe = Path(__file__).parents[2] / "recipes" / "nano.toml"
     command = [sys.executable, "-m", "redraft.train", str(recipe), "--out", str(tmp_path / "file" / "run")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr == f"error: {tmp_path / 'file' / 'run'}: Not a directory.\n"
+    assert done.returncode == 2
+    folder = str(tmp_path / "file" / "run")
+    assert done.stderr == f"error: run.out: the folder {folder!r} cannot be made: Not a directory.\n"

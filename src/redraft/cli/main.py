@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Annotated, cast
@@ -88,9 +89,10 @@ def main(args: Sequence[str] | None = None) -> int:
     except (RedraftError, MemoryError) as error:
         return _fail(str(error) or type(error).__name__, EXIT_FAILED)
     except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":  # torch's, which is not imported here
+        message = _about_memory(error)
+        if message is None:
             raise
-        return _fail(str(error).splitlines()[0], EXIT_FAILED)
+        return _fail(message, EXIT_FAILED)
 
 
 def _write_what_can_be_shown() -> None:
@@ -112,6 +114,15 @@ def _usage(error: Exception) -> int:
     context = getattr(error, "ctx", None)
     hint = f" See `{context.command_path} --help`." if context is not None else ""
     return _fail(message.rstrip(".") + "." + hint, EXIT_BAD_INPUT)
+
+
+def _about_memory(error: RuntimeError) -> str | None:
+    """What torch, which is not imported here, says when there is no memory; None for any other error."""
+    message = str(error).partition("\n")[0]
+    if type(error).__name__ == "OutOfMemoryError":
+        return message
+    bytes_asked = re.search(r"memory: you tried to allocate (\d+) bytes", message)
+    return bytes_asked and f"There is no memory for another {int(bytes_asked[1]) / 1e9:,.1f} GB at once."
 
 
 def _about_file(error: OSError) -> str:
