@@ -109,3 +109,14 @@ def test_the_command_writes_answers_of_the_model(tmp_path: Path, capsys) -> None
     assert result["kept"] == len(out.read_text().splitlines())
     assert main(arguments) == 2
     assert "is there already" in capsys.readouterr().err
+
+
+def test_a_prompt_that_cannot_be_asked_is_refused_before_any_is(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("redraft.LLM.generate_batch", lambda *_, **__: pytest.fail("something was asked"))
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "own.jsonl"
+    prompts.write_text(
+        '{"prompt": "hi", "completion": "x"}\n' + json.dumps({"prompt": "hi " * 2000, "completion": "x"})
+    )
+    assert main(["distill", str(prompts), str(out), "--batch-size", "1", "--device", "cpu"]) == 2
+    assert "with a canvas of 128 it must have at most 3968." in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == [prompts]

@@ -40,6 +40,8 @@ def distill(
     llm = model.load()
     steps = given.pop("steps", llm.defaults.steps)
     asked = list(prompts_of(prompts, llm, tokens=llm.model.config.max_position_embeddings))
+    for prompt in asked:
+        llm.request(prompt, steps=steps, **given)  # refuses what cannot be asked before anything is
     console = Console(stderr=True)
     with Progress(TextColumn("answers"), MofNCompleteColumn(), console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("answers", total=len(asked))
