@@ -71,3 +71,11 @@ def test_an_index_without_names_is_one_sentence(cli: Cli, copied: Path) -> None:
     (copied / "model.safetensors.index.json").write_text("{}")
     outcome = cli("inspect", copied)
     assert (outcome.code, outcome.err) == (2, f"error: {copied / 'model.safetensors.index.json'} has no weight_map.\n")
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage" * 100])
+def test_a_damaged_file_of_weights_is_one_sentence(cli: Cli, copied: Path, content: bytes) -> None:
+    (copied / "model.safetensors").write_bytes(content)
+    outcome = cli("inspect", copied)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err.startswith(f"error: {copied / 'model.safetensors'} is damaged or truncated")

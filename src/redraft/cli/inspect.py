@@ -54,10 +54,8 @@ def _has_vision(folder: Path) -> bool:
 
 def _weight_names(folder: Path) -> list[str] | None:
     """The names of the stored tensors, by the index if there is one; None without index and weights."""
-    from safetensors import safe_open
-
+    from redraft.model.files import INDEX_FILE, read_header
     from redraft.model.folders import read_json
-    from redraft.model.weights import INDEX_FILE
 
     if (folder / INDEX_FILE).is_file():
         weight_map = read_json(folder / INDEX_FILE).get("weight_map")
@@ -66,8 +64,7 @@ def _weight_names(folder: Path) -> list[str] | None:
         return list(weight_map)
     names: list[str] | None = None
     for shard in folder.glob("*.safetensors"):
-        with safe_open(shard, "pt") as file:
-            names = [*(names or []), *file.keys()]
+        names = [*(names or []), *read_header(shard)]
     return names
 
 

@@ -27,16 +27,20 @@ class Stored:
 
 def read_headers(folder: Path) -> dict[str, Stored]:
     """Every tensor of every shard of the folder, by its name in the file. Raises `CheckpointError`."""
+    return {name: entry for shard in shards(folder) for name, entry in read_header(shard).items()}
+
+
+def read_header(shard: Path) -> dict[str, Stored]:
+    """Every tensor of one shard, by its name in the file. Raises `CheckpointError`."""
     stored: dict[str, Stored] = {}
-    for shard in shards(folder):
-        try:
-            with safe_open(shard, "pt") as file:
-                for name in file.keys():  # noqa: SIM118  (safe_open is no mapping)
-                    part = file.get_slice(name)
-                    stored[name] = Stored(shard=shard, shape=tuple(part.get_shape()), dtype=part.get_dtype())
-        except (SafetensorError, OSError) as error:
-            reason = f"{error}".rstrip(".")
-            raise CheckpointError(f"{shard} is damaged or truncated ({reason}); fetch it again.") from error
+    try:
+        with safe_open(shard, "pt") as file:
+            for name in file.keys():  # noqa: SIM118  (safe_open is no mapping)
+                part = file.get_slice(name)
+                stored[name] = Stored(shard=shard, shape=tuple(part.get_shape()), dtype=part.get_dtype())
+    except (SafetensorError, OSError) as error:
+        reason = f"{error}".rstrip(".")
+        raise CheckpointError(f"{shard} is damaged or truncated ({reason}); fetch it again.") from error
     return stored
 
 
