@@ -200,7 +200,10 @@ def _default_layer_types(count: int) -> list[str]:
 
 
 def _global_heads(text: Mapping[str, Any], layer_types: tuple[str, ...]) -> dict[str, int]:
-    """Full layers' head size and kv heads, from `global_*` keys or from newer files' `per_layer_config`."""
+    """Full layers' head size and kv heads, from `global_*` keys or from newer files' `per_layer_config`.
+
+    What that leaves out is as in the other layers, also where it is empty.
+    """
     head_dim, kv_heads = text.get("global_head_dim"), text.get("num_global_key_value_heads")
     overrides = text.get("per_layer_config") or {}
     for layer, kind in enumerate(layer_types):
@@ -208,7 +211,7 @@ def _global_heads(text: Mapping[str, Any], layer_types: tuple[str, ...]) -> dict
             head_dim = entry.get("head_dim", head_dim)
             kv_heads = entry.get("num_key_value_heads", kv_heads)
     return {
-        "global_head_dim": head_dim or 512,
+        "global_head_dim": head_dim or (text["head_dim"] if "per_layer_config" in text else 512),
         "num_global_key_value_heads": kv_heads or text["num_key_value_heads"],
     }
 

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import DiffusionGemmaConfig
 from transformers.models.diffusion_gemma import DiffusionGemmaForBlockDiffusion as Reference
 
+from redraft.config import ModelConfig
 from redraft.model.initialise import initialise
 from redraft.model.presets import preset
 from redraft.model.transformer import Transformer
@@ -62,6 +64,19 @@ def test_bfloat16_checkpoints_of_transformers_load(reference: Reference, tmp_pat
     assert (widened.dtype, kept.dtype) == (torch.float32, torch.bfloat16)
     theirs = Reference.from_pretrained(tmp_path, dtype=torch.float32).eval()
     assert (own_logits(widened) - reference_logits(theirs)).abs().max() <= 1e-4
+
+
+@pytest.mark.parametrize("kv_heads", [1, 2])
+def test_full_layers_as_narrow_as_sliding_ones_are_read_as_transformers_reads_them(
+    reference: Reference, kv_heads: int
+) -> None:
+    text = reference.config.text_config.to_dict() | {"global_head_dim": 16, "num_global_key_value_heads": kv_heads}
+    del text["per_layer_config"]
+    saved = DiffusionGemmaConfig(text_config=text).to_dict()  # which names only what is other than in sliding layers
+    theirs = DiffusionGemmaConfig(**saved).text_config.per_layer_config[5]
+    ours = ModelConfig.from_dict(saved)
+    assert (ours.global_head_dim, ours.num_global_key_value_heads) == (theirs.head_dim, theirs.num_key_value_heads)
+    assert (ours.global_head_dim, ours.num_global_key_value_heads) == (16, kv_heads)
 
 
 def test_both_layer_scalars_are_kept_apart(reference: Reference, model: Transformer) -> None:
