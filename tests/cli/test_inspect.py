@@ -79,3 +79,19 @@ def test_a_damaged_file_of_weights_is_one_sentence(cli: Cli, copied: Path, conte
     outcome = cli("inspect", copied)
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err.startswith(f"error: {copied / 'model.safetensors'} is damaged or truncated")
+
+
+@pytest.mark.parametrize(
+    ("vision", "words"),
+    [
+        ("x", "sets vision_config to 'x'"),
+        ({"hidden_size": 5, "head_dim": None}, "no whole number for intermediate_size"),
+    ],
+)
+def test_a_vision_tower_that_makes_no_sense_is_one_sentence(cli: Cli, copied: Path, vision: object, words: str) -> None:
+    (copied / "model.safetensors").unlink()  # without weights the config's word is taken
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps(config | {"vision_config": vision}))
+    outcome = cli("inspect", copied)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert words in outcome.err

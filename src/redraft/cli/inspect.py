@@ -126,12 +126,11 @@ def architecture(config: ModelConfig) -> dict[str, Any]:
 def _print(model: str, config: ModelConfig) -> None:
     from rich.console import Console
 
+    tables = (_table(architecture(config)), _parts_table(config), _bytes_table(config), _table(_costs(config)))
     console = Console(highlight=False)
     console.print(model, style="bold", markup=False)
-    console.print(_table(architecture(config)))
-    console.print(_parts_table(config))
-    console.print(_bytes_table(config))
-    console.print(_table(_costs(config)))
+    for table in tables:
+        console.print(table)
 
 
 def _table(rows: dict[str, Any]) -> Any:
