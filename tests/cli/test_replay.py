@@ -61,12 +61,16 @@ def test_what_a_canvas_that_was_broken_off_had_held_back_follows_a_commit(cli: C
         (1, {"type": "denoise"}, "Line 1 of {} is not the header of a trace."),
         (1, {"version": 2}, "Line 1 of {} has version 2"),
         (1, {"model": None}, "names no model"),
+        (1, {"settings": None}, "Line 1 of {} has settings that are none."),
+        (1, {"settings": {"steps": "x"}}, "Line 1 of {} has settings that are none."),
+        (1, {"eos_token_ids": 1}, "Line 1 of {} has eos_token_ids that are no list of token ids."),
         (2, {"type": "draft"}, "Line 2 of {} is not a record: unknown record type 'draft'."),
         (2, {"extra": 1}, "Line 2 of {} is not a record"),
         (3, {"entropy": [0.5]}, "Line 3 of {} is not a record: its sequences differ in length"),
         (3, {"canvas": "text"}, "Line 3 of {} is not a record: canvas"),
         (3, {"request_id": 4}, "Line 3 of {} is not a record: it belongs to request 4"),
         (5, {"canvas_index": 7}, "Line 5 of {} is not a record: it commits a canvas that has no steps"),
+        (5, {"text": None}, "Line 5 of {} is not a record: text is not a text."),
         (2, {"argmax_canvas": [16384] * 16}, "token id 16384"),
         (2, {"argmax_canvas": [-1] * 16}, "token id -1"),
     ],
@@ -79,7 +83,7 @@ def test_a_broken_trace_is_named(cli: Cli, trace: Path, line: int, changes: dict
     assert outcome.err.count("\n") == 1
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"[1]\n", b"no json\n", b"\xff\xfe\n"])
+@pytest.mark.parametrize("content", [b"", b"\n", b"[1]\n", b"no json\n", b"\xff\xfe\n", b"[" * 100_000])
 def test_a_file_that_is_no_trace(cli: Cli, tmp_path: Path, content: bytes) -> None:
     file = tmp_path / "foreign"
     file.write_bytes(content)

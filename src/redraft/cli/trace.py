@@ -93,6 +93,7 @@ def read_trace(path: Path) -> Trace:
         _fail(path, number, "is not the header of a trace")
     if header.get("version") != VERSION:
         _fail(path, number, f"has version {header.get('version')!r}; this redraft reads version {VERSION}")
+    _check_header(path, number, header)
     turns = [Turn(header.get("prompt"))]
     for number, content in lines:
         if content.get("type") == "turn":
@@ -115,11 +116,19 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(lines, 1):
         try:
             content = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):  # brackets in brackets
             _fail(path, number, "is not valid JSON")
         if not isinstance(content, dict):
             _fail(path, number, "is not a JSON object")
         yield number, content
+
+
+def _check_header(path: Path, number: int, header: Mapping[str, Any]) -> None:
+    settings, ends = header.get("settings", {}), header.get("eos_token_ids", [])
+    if not isinstance(settings, dict) or not isinstance(settings.get("steps", 0), int):
+        _fail(path, number, "has settings that are none")
+    if not isinstance(ends, list) or not all(isinstance(token, int) for token in ends):
+        _fail(path, number, "has eos_token_ids that are no list of token ids")
 
 
 def _record(path: Path, number: int, content: dict[str, Any], turn: Turn) -> Record:
@@ -143,6 +152,8 @@ def _check(record: Record, turn: Turn) -> None:
         # Behind a commit it is what had been held back, told when the next canvas was broken off before its first step.
         if last is None or record.canvas_index != last.canvas_index + isinstance(last, Commit):
             raise ValueError("it commits a canvas that has no steps")
+        if not isinstance(record.text, str):
+            raise ValueError("text is not a text")
         _check_column("token_ids", record.token_ids, int)
         return
     columns = {"canvas": int, "argmax_canvas": int, "accepted": bool, "entropy": (int, float)}
