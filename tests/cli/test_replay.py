@@ -3,6 +3,7 @@
 import contextlib
 import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,12 @@ def test_a_trace_without_records(cli: Cli, trace: Path) -> None:
 
 def test_speed_must_be_above_zero(cli: Cli, trace: Path) -> None:
     assert "--speed is 0; it must be above 0." in cli("replay", trace, "--speed", 0).err
+
+
+def test_a_prompt_cannot_command_the_terminal(cli: Cli, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rewrite(trace, 1, prompt="Hello\x1b]0;title\x07")
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    shown = cli("replay", trace, "--speed", 1000).out
+    assert shown.startswith("> Hello\\x1b]0;title\\x07\n")
+    assert "\x1b" not in shown

@@ -13,6 +13,7 @@ import typer
 from redraft.cli.answer import INTERRUPTED, follow
 from redraft.cli.generate import EXIT_INTERRUPTED, print_json
 from redraft.cli.options import JsonFlag
+from redraft.cli.printable import printable
 from redraft.diffusion.records import DenoiseStep, Record
 from redraft.errors import InputError
 
@@ -48,7 +49,7 @@ def replay(
     answers: list[dict[str, Any]] = []
     for turn in trace.turns:
         if turn.prompt is not None and live:
-            sys.stdout.write(f"> {turn.prompt}\n")
+            sys.stdout.write(f"> {printable(str(turn.prompt))}\n")
         screen = open_screen(tokenizer, eos_ids, steps=steps, json=json, timed=False)
         tally = follow(_paced(turn.records, speed if live else None), screen)
         # Seconds would be those of the replay, so the numbers that hold them are left out.
