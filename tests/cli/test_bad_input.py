@@ -147,6 +147,13 @@ def test_an_output_that_the_caller_has_closed(folder: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize(("args", "code", "err"), [("generate -", 2, "error: The prompt is empty.\n"), ("chat", 0, "")])
+def test_an_input_that_the_caller_has_closed(folder: Path, args: str, code: int, err: str) -> None:
+    command = f"{sys.executable} -m redraft {args} --model {folder} <&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, err)
+
+
 def test_an_unknown_command(cli: Cli) -> None:
     refused(cli, "No such command 'draft'", "draft")
 

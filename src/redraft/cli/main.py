@@ -69,7 +69,7 @@ def options(
 
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; every expected error becomes one line on standard error."""
-    _write_what_can_be_shown()
+    _use_streams_as_they_are()
     try:
         code = app(args=args, prog_name="redraft", standalone_mode=False)
         sys.stdout.flush()
@@ -95,11 +95,12 @@ def main(args: Sequence[str] | None = None) -> int:
         return _fail(message, EXIT_FAILED)
 
 
-def _write_what_can_be_shown() -> None:
+def _use_streams_as_they_are() -> None:
     """Let an output whose encoding lacks a character show a question mark for it, where it would fail.
 
-    An output that the caller has closed (`>&-`), for which Python has None, is nowhere.
+    Where the caller has closed one (`>&-`), Python has None: then an output is nowhere, and the input is empty.
     """
+    sys.stdin = sys.stdin or io.TextIOWrapper(io.FileIO(os.devnull), encoding="utf-8")
     sys.stdout = sys.stdout or io.TextIOWrapper(io.FileIO(os.devnull, "w"), encoding="utf-8")
     sys.stderr = sys.stderr or io.TextIOWrapper(io.FileIO(os.devnull, "w"), encoding="utf-8")
     for stream in (sys.stdout, sys.stderr):
