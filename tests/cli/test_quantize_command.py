@@ -19,11 +19,13 @@ def test_the_embedded_model_in_int4(cli: Cli, tmp_path: Path) -> None:
         (("tiny", "OUT", "--format", "fp4"), "format is 'fp4'"),
         (("tiny", "."), "exists already"),
         (("tiny", "OUT", "--format", "int4", "--group", "48"), "group is 48"),
+        (("tiny", "OUT/deeper", "--format", "int4", "--group", "48"), "group is 48"),
+        (("tiny", "OUT", "--group", "32"), "--group is for --format int4; fp8 has no groups"),
         (("nowhere", "OUT"), "neither"),
     ],
 )
 def test_bad_input_is_one_sentence(cli: Cli, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
-    ran = cli("quantize", *(str(tmp_path / "out") if part == "OUT" else part for part in arguments))
+    ran = cli("quantize", *(part.replace("OUT", str(tmp_path / "out")) for part in arguments))
     assert ran.code == 2
     assert words in ran.err
     assert not (tmp_path / "out").exists()

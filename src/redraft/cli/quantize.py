@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from redraft.cli.generate import print_json
-from redraft.cli.options import JsonFlag
+from redraft.cli.options import JsonFlag, option
+from redraft.errors import SettingError
 
 
 def quantize(
@@ -17,7 +18,7 @@ def quantize(
     format: Annotated[
         str, typer.Option("--format", metavar="NAME", help="fp8, or int4 (experts; the rest in fp8).")
     ] = "fp8",
-    group: Annotated[int, typer.Option("--group", metavar="N", help="Inputs that share a scale in int4.")] = 64,
+    group: Annotated[int | None, option("--group", "Inputs that share a scale in int4.", "N", default="64")] = None,
     json: JsonFlag = False,
 ) -> None:
     """Write a smaller copy of a model, in FP8 or INT4."""
@@ -25,8 +26,10 @@ def quantize(
     from rich.progress import Progress
 
     from redraft.model.folders import resolve_folder
-    from redraft.model.quantize import quantize_folder
+    from redraft.model.quantize import INT4_GROUP, quantize_folder
 
+    if group is not None and format == "fp8":
+        raise SettingError("--group is for --format int4; fp8 has no groups.")
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("quantizing", total=None)
@@ -34,7 +37,7 @@ def quantize(
             resolve_folder(model),
             out,
             format,
-            group=group,
+            group=INT4_GROUP if group is None else group,
             progress=lambda done, whole: bar.update(task, completed=done, total=whole),
         )
     if json:

@@ -27,7 +27,7 @@ from redraft.model.files import INDEX_FILE
 from redraft.model.folders import CONFIG_FILE, read_json
 from redraft.model.names import to_hugging_face
 from redraft.quant.fp8 import quantize_fp8
-from redraft.quant.int4 import quantize_int4
+from redraft.quant.int4 import check_group, quantize_int4
 
 FORMATS = ("fp8", "int4")
 INT4_GROUP = 64
@@ -64,6 +64,8 @@ def quantize_folder(
     checkpoint = Checkpoint(source)
     if checkpoint.formats:
         raise CheckpointError(f"{source} is quantized already; quantize the bf16 weights.")
+    for inputs in (checkpoint.config.hidden_size, checkpoint.config.moe_intermediate_size) if format == "int4" else ():
+        check_group(inputs, group)
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".quantizing-") as temporary:
         work = Path(temporary) / "model"

@@ -41,16 +41,20 @@ class Int4Weight:
         return (grouped * self.scale.float()[..., None]).flatten(-2).to(dtype)
 
 
+def check_group(inputs: int, group: int) -> None:
+    """Raise `SettingError` where `quantize_int4` refuses a weight with so many inputs."""
+    if group < 1 or inputs % group:
+        raise SettingError(f"group is {group}; it must divide the {inputs} inputs of the weight.")
+    if inputs % 8:
+        raise SettingError(f"int4 packs 8 inputs a word; the weight has {inputs}.")
+
+
 def quantize_int4(weight: Tensor, group: int = 64) -> Int4Weight:
     """Round each group of inputs of a weight [...,N,K] to multiples of its largest magnitude over 7.5, scale in bf16.
 
     Raises `SettingError` if the group does not divide K, or K has no whole words of 8 codes.
     """
-    inputs = weight.shape[-1]
-    if group < 1 or inputs % group:
-        raise SettingError(f"group is {group}; it must divide the {inputs} inputs of the weight.")
-    if inputs % 8:
-        raise SettingError(f"int4 packs 8 inputs a word; the weight has {inputs}.")
+    check_group(weight.shape[-1], group)
     grouped = weight.float().unflatten(-1, (-1, group))  # [...,N,K/group,group]
     scale = (grouped.abs().amax(-1).clamp(min=1e-12) / 7.5).to(torch.bfloat16)
     codes = ((grouped / scale.float()[..., None]).round().clamp(-8, 7) + 8).flatten(-2).to(torch.uint8)
