@@ -61,6 +61,14 @@ def test_bad_sets_are_refused_before_loading(cli: Cli, tmp_path: Path, puzzles: 
     assert "--limit is 0" in cli("eval", "infill", "--limit", 0).err
 
 
+@pytest.mark.parametrize(("threads", "words"), [(0, "at least 1"), (99_999_999, "processors")])
+def test_threads_that_no_machine_has_are_refused_before_loading(cli: Cli, threads: int, words: str) -> None:
+    outcome = cli("bench", "cpu", "--threads", threads, "--model", "/none")
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"error: --threads is {threads}; ")
+    assert words in outcome.err
+
+
 def test_bench_measures_both_on_the_same_weights(cli: Cli, folder: Path) -> None:
     outcome = cli("bench", "cpu", "--model", folder, "--steps", 2, "--repetitions", 1)
     assert outcome.code == 0

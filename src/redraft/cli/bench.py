@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +12,7 @@ import typer
 from redraft.cli import bench_card, bench_constraints, bench_gpu, bench_schedule, bench_serve, bench_train
 from redraft.cli.generate import print_json
 from redraft.cli.options import JsonAlone, ModelOptions, at_least, option
+from redraft.errors import SettingError
 
 if TYPE_CHECKING:
     from redraft.bench.cpu import CpuResult
@@ -54,6 +56,8 @@ def cpu(
     from rich.progress import Progress
 
     at_least(1, threads=threads)
+    if (processors := os.cpu_count()) is not None and (threads or 0) > processors:
+        raise SettingError(f"--threads is {threads}; this machine has {processors} processors.")
     llm = ModelOptions(model=model, device="cpu", dtype=dtype).load()
     import torch
 
