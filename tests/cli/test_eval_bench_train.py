@@ -61,6 +61,17 @@ def test_bad_sets_are_refused_before_loading(cli: Cli, tmp_path: Path, puzzles: 
     assert "--limit is 0" in cli("eval", "infill", "--limit", 0).err
 
 
+@pytest.mark.parametrize("content", [None, b"{", b'{"name": "a"}', b"\xff", b"[" * 100_000])
+def test_bad_schemas_are_refused_before_loading(cli: Cli, tmp_path: Path, content: bytes | None) -> None:
+    file = tmp_path / "schemas.jsonl"
+    if content is not None:
+        file.write_bytes(content)
+    outcome = cli("bench", "constraints", file, "--model", "/none")
+    assert outcome.code == 2
+    assert outcome.err.startswith(f"error: {file}")
+    assert outcome.err.count("\n") == 1
+
+
 @pytest.mark.parametrize(("threads", "words"), [(0, "at least 1"), (99_999_999, "processors")])
 def test_threads_that_no_machine_has_are_refused_before_loading(cli: Cli, threads: int, words: str) -> None:
     outcome = cli("bench", "cpu", "--threads", threads, "--model", "/none")

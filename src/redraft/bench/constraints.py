@@ -19,7 +19,7 @@ import torch
 from redraft.constraints.answer import AutomatonCanvas, AutomatonConstraint
 from redraft.constraints.build import build
 from redraft.diffusion.sampler import marginals
-from redraft.errors import ConstraintError, InputError
+from redraft.errors import ConstraintError, InputError, why
 from redraft.llm import LLM
 from redraft.text.tokenizer import Tokenizer
 
@@ -66,14 +66,22 @@ def _quantiles(values: Sequence[float]) -> dict[str, float] | None:
 
 
 def read_schemas(path: str | Path) -> list[tuple[str, Any]]:
-    """(name, schema) of every line of a JSONL file with the keys `name` and `schema`."""
+    """(name, schema) of every line of a JSONL file with the keys `name` and `schema`. Raises `InputError`."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {why(error)}.") from error
     found = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8").splitlines(), start=1):
-        record = json.loads(line) if line.strip() else None
-        if record is not None:
-            if not isinstance(record, Mapping) or "schema" not in record:
-                raise InputError(f"{path}, line {number}: there is no schema.")
-            found.append((str(record.get("name", number)), record["schema"]))
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):  # brackets in brackets
+            raise InputError(f"{path}, line {number}: not valid JSON.") from None
+        if not isinstance(record, Mapping) or "schema" not in record:
+            raise InputError(f"{path}, line {number}: there is no schema.")
+        found.append((str(record.get("name", number)), record["schema"]))
     return found
 
 

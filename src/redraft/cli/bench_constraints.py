@@ -69,15 +69,16 @@ def constraints(
     from redraft.text.tokenizer import Tokenizer
 
     at_least(1, limit=limit, repetitions=repetitions, written=written)
+    at_least(0, answers=answers)
     if file is None and tokenizer is not None:
         raise InputError("--tokenizer needs a FILE of schemas.")
+    schemas = [] if file is None else read_schemas(file)[:limit]
     llm = None if tokenizer is not None else _options(model, device).load()
     found: dict[str, Any] = {"model": model if tokenizer is None else tokenizer.name}
     if file is not None:
         words = Tokenizer.from_file(tokenizer) if tokenizer is not None else None
         used = words or (llm.tokenizer if llm is not None else None)
         assert used is not None
-        schemas = read_schemas(file)[:limit]
         figures = measure_schemas(used, schemas, answers=answers, validate=validator() if answers else None)
         found |= {"vocabulary": used.vocab_size} | figures.to_dict()
         if llm is not None and written is not None:
