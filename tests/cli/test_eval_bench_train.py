@@ -72,6 +72,16 @@ def test_bad_schemas_are_refused_before_loading(cli: Cli, tmp_path: Path, conten
     assert outcome.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("command", ["constraints", "roofline"])
+def test_results_that_cannot_be_written_are_refused_before_measuring(
+    cli: Cli, folder: Path, tmp_path: Path, command: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    outcome = cli("bench", command, "--model", folder, "--results", tmp_path / "file")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == f"error: The folder {tmp_path / 'file'} of results cannot be made: File exists.\n"
+
+
 @pytest.mark.parametrize(("threads", "words"), [(0, "at least 1"), (99_999_999, "processors")])
 def test_threads_that_no_machine_has_are_refused_before_loading(cli: Cli, threads: int, words: str) -> None:
     outcome = cli("bench", "cpu", "--threads", threads, "--model", "/none")
