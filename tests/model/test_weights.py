@@ -260,7 +260,7 @@ def test_no_config(folder: Path) -> None:
         load(folder)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe{}", b'"text"'])
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b"\xff\xfe{}", b'"text"', b"[" * 100_000])
 def test_a_config_that_is_no_json_object(folder: Path, content: bytes) -> None:
     (folder / "config.json").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"config\.json"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from redraft.config import MAX_NUMBER, ModelConfig, end_ids
-from redraft.errors import CheckpointError, HubError
+from redraft.errors import CheckpointError, HubError, why
 from redraft.model.presets import PRESETS
 
 CONFIG_FILE = "config.json"
@@ -98,8 +98,8 @@ def read_json(path: Path, kind: str = "a model") -> dict[str, Any]:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path.parent} has no {path.name}; it is not {kind} folder.") from None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {error}.") from error
+    except (OSError, ValueError, RecursionError) as error:  # brackets in brackets
+        raise CheckpointError(f"{path} cannot be read as JSON: {why(error)}.") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} does not hold a JSON object.")
     return content
