@@ -111,7 +111,7 @@ def vision_parts(config: ModelConfig) -> tuple[Part, ...]:
         return ()
     if not isinstance(vision, Mapping):
         raise CheckpointError(f"config.json sets vision_config to {vision!r}; it must be an object.")
-    vision = {"patch_size": 16} | vision
+    vision = {"patch_size": 16, **vision}
     if wrong := [name for name in _VISION_SIZES if type(vision.get(name)) is not int]:
         raise CheckpointError(f"config.json's vision_config has no whole number for {', '.join(wrong)}.")
     projector = vision["hidden_size"] * config.hidden_size
