@@ -127,9 +127,33 @@ def test_too_little_memory_says_how_much_and_what_would_fit() -> None:
     config = preset("26b-a4b")
     check_room(config, "int4", CUDA, free=18_000_000_000)
     with pytest.raises(SettingError, match=r"needs 52\.0 GB in bf16 .* 23\.5 GB free, 28\.5 GB too little; .*'int4'"):
-        check_room(config, "bf16", CUDA, free=23_500_000_000)
+        check_room(config, None, CUDA, free=23_500_000_000)
     with pytest.raises(SettingError, match="no format would fit"):
         check_room(config, "fp8", CUDA, free=8_000_000_000)
+
+
+@pytest.mark.parametrize("format", ["fp8", "int4", "nvfp4"])
+def test_memory_is_counted_as_stored_weights_are_packed(folder: Path, tmp_path: Path, format: str) -> None:
+    """Experts alone in NVFP4, as NVIDIA stores them, become FP8 and leave attention and dense MLP in full."""
+    config, full = preset("26b-a4b"), Checkpoint(folder)
+    if format == "nvfp4":
+        stored = {name: format for name in full.shapes if ".experts." in name}
+        free = 22_837_985_280 + 2 * (25_250_986_812 - 22_837_985_280) + 400_000_000  # of which scales take 0.2 GB
+    else:
+        quantize_folder(folder, tmp_path / "q", format)
+        stored = Checkpoint(tmp_path / "q").formats
+        free = {"fp8": 26_300_000_000, "int4": 15_500_000_000}[format]
+    check_room(config, None, CUDA, stored=stored, free=free + loading.WORKING_BYTES)
+    with pytest.raises(SettingError, match="too little"):
+        check_room(config, None, CUDA, stored=stored, free=free - 400_000_000 + loading.WORKING_BYTES)
+
+
+def test_no_format_is_advised_that_stored_weights_cannot_take() -> None:
+    config, stored = preset("26b-a4b"), {"layers.0.experts.gate_up_proj": "fp8", "layers.0.experts.down_proj": "fp8"}
+    with pytest.raises(SettingError, match="no format would fit"):
+        check_room(config, None, CUDA, stored=stored, free=20_000_000_000)
+    with pytest.raises(SettingError, match="'int4' would fit"):
+        check_room(config, None, CUDA, stored=dict.fromkeys(stored, "nvfp4"), free=20_000_000_000)
 
 
 def test_packed_weights_cannot_be_saved(folder: Path, tmp_path: Path) -> None:

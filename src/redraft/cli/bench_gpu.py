@@ -175,7 +175,7 @@ def _packed(
     check_device(device, quantized=quantization is not None)
     config = shape_of(model)
     fp8 = fp8_vocabulary(config, vocabulary_dtype, device, quantized=quantization is not None)
-    check_room(config, quantization or "bf16", device)
+    check_room(config, quantization, device)
     source = random_source(config, device, torch.bfloat16)
     given = {"dtype": torch.bfloat16, "quantization": quantization, "fp8_vocabulary": fp8}
     return PackedTransformer(pack(config, source, device=device, **given))

@@ -44,7 +44,11 @@ class Part:
         """Bytes of all pieces in bf16, fp32 or one of `FORMATS`, scales included."""
         if format in BYTES_PER_PARAMETER:
             return self.total * BYTES_PER_PARAMETER[format]
-        kept_as = FORMATS[format].get(self.kind)
+        return self.bytes_as(FORMATS[format])
+
+    def bytes_as(self, formats: Mapping[str, str]) -> int:
+        """Bytes of all pieces where matrices of these kinds are in these number formats; the rest is bf16."""
+        kept_as = formats.get(self.kind)
         if kept_as is None:
             return self.total * BYTES_PER_PARAMETER["bf16"]
         rest = self.each - sum(rows * inputs for rows, inputs in self.matrices)

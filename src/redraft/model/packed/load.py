@@ -9,14 +9,15 @@ import torch
 
 from redraft.config import ModelConfig
 from redraft.errors import SettingError
-from redraft.model.accounting import bytes_in, text_parts
+from redraft.model.accounting import FORMATS as KINDS
+from redraft.model.accounting import text_parts
 from redraft.model.adapters import Adapter, merge, with_adapter
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
 from redraft.model.packed.build import check_format, pack, repack
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.placement import OLDEST, OLDEST_FP8, lacks_fp8, resolve_device, resolve_dtype
-from redraft.model.quantize import FORMATS
+from redraft.model.quantize import FORMATS, format_of
 from redraft.model.transformer import Transformer
 from redraft.model.weights import load_for_cpu, load_model
 
@@ -55,7 +56,7 @@ def load_packed(
     format = _format(checkpoint.formats, quantization)
     check_device(target, quantized=format != "bf16")
     fp8 = fp8_vocabulary(checkpoint.config, vocabulary_dtype, target, quantized=format != "bf16")
-    check_room(checkpoint.config, format, target)
+    check_room(checkpoint.config, quantization, target, stored=checkpoint.formats)
     chosen = resolve_dtype(dtype, target, checkpoint.dtype)
     packed = pack(
         checkpoint.config,
@@ -180,23 +181,46 @@ def fp8_vocabulary(config: ModelConfig, name: str, device: torch.device, *, quan
     return name == "fp8"
 
 
-def check_room(config: ModelConfig, format: str, device: torch.device, free: int | None = None) -> None:
-    """Raise `SettingError` if a CUDA device has too little free memory for the weights in `format` and a step.
+def check_room(
+    config: ModelConfig,
+    asked: str | None,
+    device: torch.device,
+    *,
+    stored: Mapping[str, str] | None = None,
+    free: int | None = None,
+) -> None:
+    """Raise `SettingError` if a CUDA device has too little free memory for the weights in a format and a step.
 
-    The sentence says how much is missing and which format would fit. `free` bytes default to the device's own word.
+    `asked` is the quantization asked for, `stored` the number formats by name of weights that have one already. The
+    sentence says how much is missing and which format would fit. `free` bytes default to the device's own word.
     """
     if device.type != "cuda":
         return
+    stored = stored or {}
+    format = _format(stored, asked)
     free = torch.cuda.mem_get_info(device)[0] if free is None else free
-    needed = {name: bytes_in(text_parts(config), name) + WORKING_BYTES for name in ("bf16", *FORMATS)}
-    if needed[format] <= free:
+    needed = {name: _room(config, stored, name) for name in (None, *FORMATS)}
+    if needed[asked] <= free:
         return
-    smaller = [name for name in FORMATS if needed[name] <= free and needed[name] < needed[format]]
+    smaller = [name for name in FORMATS if needed[name] <= min(free, needed[asked] - 1) and not _refusal(stored, name)]
     advice = f"quantization={smaller[0]!r} would fit" if smaller else "no format would fit"
     raise SettingError(
-        f"The model needs {_gigabytes(needed[format])} in {format} and {device} has {_gigabytes(free)} free, "
-        f"{_gigabytes(needed[format] - free)} too little; {advice}."
+        f"The model needs {_gigabytes(needed[asked])} in {format} and {device} has {_gigabytes(free)} free, "
+        f"{_gigabytes(needed[asked] - free)} too little; {advice}."
     )
+
+
+def _room(config: ModelConfig, stored: Mapping[str, str], asked: str | None) -> int:
+    """Bytes that the weights take on a GPU, and a step.
+
+    Without a format asked for, each kind stays as it is stored, in formats that products have: NVFP4 becomes FP8.
+    """
+    kept: dict[str, str] = {}
+    for name, format in stored.items():
+        if format_of(name, "fp8"):
+            kind = "experts" if ".experts." in name else "dense"
+            kept[kind] = "int4" if (kind, format) == ("experts", "int4") else "fp8"
+    return sum(part.bytes_as(KINDS[asked] if asked else kept) for part in text_parts(config)) + WORKING_BYTES
 
 
 def _format(stored: Mapping[str, str], asked: str | None) -> str:
@@ -204,12 +228,18 @@ def _format(stored: Mapping[str, str], asked: str | None) -> str:
 
     Raises `SettingError` where the one cannot be brought to the other.
     """
-    whole = "int4" if "int4" in stored.values() else "fp8" if stored else "bf16"
-    if asked == "fp8" and whole == "int4":
-        raise SettingError("quantization is 'fp8'; the stored weights are int4 already, load them without it.")
+    if refusal := _refusal(stored, asked):
+        raise SettingError(refusal)
+    return asked or ("int4" if "int4" in stored.values() else "fp8" if stored else "bf16")
+
+
+def _refusal(stored: Mapping[str, str], asked: str | None) -> str | None:
+    """Why weights stored in these formats cannot be brought to the one asked for, if they cannot."""
+    if asked == "fp8" and "int4" in stored.values():
+        return "quantization is 'fp8'; the stored weights are int4 already, load them without it."
     if asked == "int4" and any(format == "fp8" and ".experts." in name for name, format in stored.items()):
-        raise SettingError("quantization is 'int4'; the stored experts are fp8 already, load them without it.")
-    return asked or whole
+        return "quantization is 'int4'; the stored experts are fp8 already, load them without it."
+    return None
 
 
 def _gigabytes(count: int) -> str:
