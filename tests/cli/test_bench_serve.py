@@ -1,7 +1,11 @@
 """`redraft bench serve`: a small run from start to plot, and what it refuses."""
 
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from socket import create_server
 
 import pytest
 from outcome import Cli
@@ -33,6 +37,8 @@ def test_a_small_run_measures_every_load(cli: Cli, folder: Path, tmp_path: Path)
         (("--concurrency", "1.5"), "concurrency is '1.5'"),
         (("--concurrency", "", "--rates", ""), "There is no load"),
         (("--url", "ftp://x"), "is not the http:// address"),
+        (("--url", "http://127.0.0.1:99999"), "is not the http:// address"),
+        (("--url", "http://[::1"), "is not the http:// address"),
         (("--url", "http://127.0.0.1:9"), "No server answers at 127.0.0.1:9"),
         (("--lengths", "none.jsonl"), "cannot be read"),
         (("--preset", "quick"), "preset is 'quick'"),
@@ -43,3 +49,34 @@ def test_what_cannot_be_measured_is_said(cli: Cli, options: tuple[str, ...], sai
     done = cli("bench", "serve", *options)
     assert done.code == 2
     assert said in done.err
+
+
+@contextmanager
+def answering(said: bytes) -> Iterator[str]:
+    """The address of something that answers every request with these bytes."""
+    with create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65536)
+                connection.sendall(said)
+
+        threading.Thread(target=answer, daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (b"SSH-2.0-OpenSSH\r\n", "No server answers at 127.0.0.1:"),
+        (b"HTTP/1.0 200 OK\r\ncontent-type: text/html\r\n\r\n<html>", "lists no models."),
+        (b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n<html>", "answered what is no JSON."),
+        (b"HTTP/1.0 404 No\r\n\r\n<html>\n<p>\n", "/v1/models answered 404: <html> <p>"),
+    ],
+)
+def test_a_server_of_another_kind_is_one_sentence(cli: Cli, said: bytes, words: str) -> None:
+    with answering(said) as url:
+        done = cli("bench", "serve", "--url", url)
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert words in done.err

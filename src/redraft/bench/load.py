@@ -102,11 +102,17 @@ class Target:
     """A Redraft server to be loaded."""
 
     def __init__(self, url: str, *, key: str | None = None) -> None:
-        parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname:
-            raise InputError(f"{url!r} is not the http:// address of a server.")
-        self._host, self._port = parts.hostname, parts.port or 80
+        """Raises `InputError` for an address that is none."""
+        self._host, self._port = _host_and_port(url)
         self._headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
+
+    def model(self) -> str:
+        """The name of the first model that is served. Raises `InputError` where something else answers."""
+        listed = self.get("/v1/models")
+        try:
+            return str(listed["data"][0]["id"])
+        except (TypeError, KeyError, IndexError):
+            raise InputError(f"What answers at {self._host}:{self._port} lists no models.") from None
 
     def get(self, path: str) -> Any:
         """The JSON behind a path, or its text."""
@@ -143,12 +149,26 @@ class Target:
             answer = connection.getresponse()
             text = answer.read().decode()
             if answer.status != 200:
-                raise InputError(f"{path} answered {answer.status}: {text[:200]}")
+                raise InputError(f"{path} answered {answer.status}: {' '.join(text.split())[:200]}")
             return json.loads(text) if "json" in (answer.getheader("content-type") or "") else text
-        except OSError as error:
-            raise InputError(f"No server answers at {self._host}:{self._port}: {error}.") from error
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{path} at {self._host}:{self._port} answered what is no JSON.") from error
+        except (OSError, http.client.HTTPException) as error:
+            reason = " ".join(str(error).split()).rstrip(".")  # it may quote what was answered
+            raise InputError(f"No server answers at {self._host}:{self._port}: {reason}.") from error
         finally:
             connection.close()
+
+
+def _host_and_port(url: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or 80
+    except ValueError:  # brackets without their end, or a port that is no port
+        parts = host = port = None
+    if parts is None or parts.scheme != "http" or not host or not port:
+        raise InputError(f"{url!r} is not the http:// address of a server.")
+    return host, port
 
 
 def make_jobs(target: Target, lengths: Sequence[tuple[int, int]], text: str, count: int) -> list[Job]:

@@ -54,7 +54,7 @@ def serve(
     levels: list[Level] = []
     with _server(url, model) as address, Progress(console=console, disable=not console.is_terminal) as bar:
         server = Target(address, key=key)
-        name = server.get("/v1/models")["data"][0]["id"]
+        name = server.model()
         runner = Runner(server, name, make_jobs(server, pairs, _text(), requests), settings)
         task = bar.add_task("asking", total=requests * (len(clients) + len(speeds)))
         Runner(server, name, make_jobs(server, pairs[:1], _text(), 2), settings).closed(1, lambda: None)  # warm up
