@@ -42,6 +42,8 @@ def test_a_small_run_measures_every_load(cli: Cli, folder: Path, tmp_path: Path)
         (("--url", "http://127.0.0.1:9"), "No server answers at 127.0.0.1:9"),
         (("--lengths", "none.jsonl"), "cannot be read"),
         (("--preset", "quick"), "preset is 'quick'"),
+        (("--target", "nan"), "--target is nan; it must be above 0"),
+        (("--plot", "/no/such/folder/load.png"), "/no/such/folder is not a folder that one may write to"),
         (("--plot", "load.txt"), "must end in .png, .svg or .pdf"),
     ],
 )
@@ -49,6 +51,16 @@ def test_what_cannot_be_measured_is_said(cli: Cli, options: tuple[str, ...], sai
     done = cli("bench", "serve", *options)
     assert done.code == 2
     assert said in done.err
+
+
+@pytest.mark.parametrize("line", ["[1", "[1]", "{}", "4", *(f'{{"prompt_tokens": 8, "max_tokens": {n}}}' for n in
+                                  ("0", "1.5", '"a"', "1e999", "true"))])  # fmt: skip
+def test_a_bad_line_of_lengths_is_named(cli: Cli, tmp_path: Path, line: str) -> None:
+    lengths = tmp_path / "lengths.jsonl"
+    lengths.write_text(f'{{"prompt_tokens": 8, "max_tokens": 16}}\n{line}\n')
+    done = cli("bench", "serve", "--lengths", lengths, "--url", "http://127.0.0.1:9")
+    said = f"error: {lengths}, line 2: it must be an object with prompt_tokens and max_tokens from 1 up.\n"
+    assert (done.code, done.err) == (2, said)
 
 
 @contextmanager

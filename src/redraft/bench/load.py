@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from redraft.errors import InputError
+from redraft.errors import InputError, why
 
 DEFAULT_LENGTHS = ((32, 32), (32, 128), (128, 64), (256, 128), (512, 64))
 """(prompt tokens, max_tokens) when no file names others."""
@@ -89,13 +89,24 @@ def read_lengths(file: Path | None) -> list[tuple[int, int]]:
     if file is None:
         return list(DEFAULT_LENGTHS)
     try:
-        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
-        pairs = [(int(row["prompt_tokens"]), int(row["max_tokens"])) for row in rows]
-    except (OSError, ValueError, TypeError, KeyError) as error:
-        raise InputError(f"The lengths in {file} cannot be read: {type(error).__name__}: {error}.") from error
-    if not pairs or any(prompt < 1 or answer < 1 for prompt, answer in pairs):
-        raise InputError(f"{file} must hold lines with prompt_tokens and max_tokens, both at least 1.")
+        lines = file.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"The lengths in {file} cannot be read: {why(error)}.") from error
+    pairs = [_lengths(file, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not pairs:
+        raise InputError(f"{file} holds no lengths.")
     return pairs
+
+
+def _lengths(file: Path, number: int, line: str) -> tuple[int, int]:
+    try:
+        row = json.loads(line)
+        pair = row["prompt_tokens"], row["max_tokens"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        pair = ()
+    if not pair or any(type(length) is not int or length < 1 for length in pair):
+        raise InputError(f"{file}, line {number}: it must be an object with prompt_tokens and max_tokens from 1 up.")
+    return pair
 
 
 class Target:

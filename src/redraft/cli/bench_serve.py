@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import subprocess
@@ -42,13 +43,17 @@ def serve(
     from rich.progress import Progress
 
     from redraft.bench.load import Runner, Target, make_jobs, read_lengths
+    from redraft.cli.trace import check_writable
 
     clients, speeds = _numbers("concurrency", concurrency), _numbers("rates", rates)
     at_least(1, requests=requests)
     if not clients + speeds:
         raise InputError("There is no load; --concurrency or --rates must name one.")
+    if not 0 < target < math.inf:
+        raise InputError(f"--target is {target}; it must be above 0 and finite.")
     pairs = read_lengths(lengths)
     check_picture(plot)
+    check_writable(plot)
     settings = SamplingOptions(preset=preset, steps=steps).given()
     console = Console(stderr=True)
     levels: list[Level] = []
