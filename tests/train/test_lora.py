@@ -222,11 +222,16 @@ def test_an_adapter_of_one_phase_is_refused(config, tmp_path: Path, stack: str) 
         load_adapter(tmp_path)
 
 
-def test_an_adapter_of_nothing_or_of_whole_numbers_is_refused(config, tmp_path: Path) -> None:
+def test_an_adapter_of_nothing_of_whole_numbers_or_of_none_is_refused(config, tmp_path: Path) -> None:
     saved(config, tmp_path)
     rewritten(tmp_path, lambda t: {k: v.to(torch.int8) for k, v in t.items()})
     with pytest.raises(CheckpointError, match=r"in torch\.int8, which cannot be read"):
         load_adapter(tmp_path)
+    for number in (math.inf, math.nan):
+        saved(config, tmp_path)
+        rewritten(tmp_path, lambda t, number=number: {k: torch.full_like(v, number) for k, v in t.items()})
+        with pytest.raises(CheckpointError, match=r"holds numbers in base_model\S+ that are infinite or none\.$"):
+            load_adapter(tmp_path)
     rewritten(tmp_path, lambda _: {})
     with pytest.raises(CheckpointError, match="changes nothing"):
         load_adapter(tmp_path)
@@ -249,6 +254,7 @@ def test_unequal_twins_and_half_adapters_are_refused(config, tmp_path: Path) -> 
     ({"use_dora": True}, "uses use_dora"),
     ({"r": 0}, "numbers above 0"),
     ({"lora_alpha": math.inf}, "numbers above 0"),
+    ({"lora_alpha": 10**400}, "numbers above 0"),
     ({"target_parameters": 3, "r": 8}, "its r is 8"),
     ({"r": 8}, r"layers\.0\.\S+ in \S+ have rank \d; its r is 8"),
     ({"init_lora_weights": "pissa_niter_4"}, "begun with 'pissa_niter_4', which changes the weights under it"),

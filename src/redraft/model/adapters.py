@@ -14,6 +14,7 @@ import copy
 import json
 import math
 import os
+import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -224,7 +225,7 @@ def _check_kind(config: Mapping[str, Any], folder: Path) -> None:
             "it; convert it to plain LoRA with PEFT."
         )
     numbers = config.get("r"), config.get("lora_alpha")
-    if not all(isinstance(number, int | float) and 0 < number < math.inf for number in numbers):
+    if not all(isinstance(number, int | float) and 0 < number <= sys.float_info.max for number in numbers):
         raise CheckpointError(f"{folder / CONFIG} must hold numbers above 0 for r and lora_alpha.")
 
 
@@ -236,6 +237,8 @@ def _pair(tensors: Mapping[str, Tensor], folder: Path, config: Mapping[str, Any]
         name, part = _parse(key, wrapped, folder)
         if tensor.dtype not in PLAIN_DTYPES.values():
             raise CheckpointError(f"The adapter in {folder} holds {key} in {tensor.dtype}, which cannot be read.")
+        if not tensor.isfinite().all():
+            raise CheckpointError(f"The adapter in {folder} holds numbers in {key} that are infinite or none.")
         other = found.setdefault(name, {}).setdefault(part, tensor)
         if not torch.equal(other, tensor) or _twin(key) not in tensors:
             raise CheckpointError(
