@@ -35,6 +35,12 @@ def test_renders_as_transformers_does(version: str, name: str) -> None:
     assert template.render(**ALL[name]) == by_transformers(template.source, ALL[name])
 
 
+@pytest.mark.parametrize("source", ["{{ 1 / 0 }}", "{{ messages.x.y }}", "{{ 2.0 ** 5000 }}"])
+def test_a_template_that_fails_is_one_error(source: str) -> None:
+    with pytest.raises(PromptError, match="refuses these messages"):
+        ChatTemplate(source).render([{"role": "user", "content": "Hi"}])
+
+
 def test_what_the_launch_template_cannot_render() -> None:
     with pytest.raises(SettingError, match="'preserve_thinking'"):
         official("launch_june").render(**CURRENT_ONLY["preserved"])

@@ -104,7 +104,7 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 enable_thinking=enable_thinking,
             )
-        except (jinja2.TemplateError, TypeError, ValueError, LookupError, RecursionError) as error:
+        except Exception as error:  # a template is a program of its own
             raise PromptError(f"the chat template refuses these messages: {error}") from error
 
     def _check_options(self, extra: Mapping[str, Any], **used: bool) -> None:
