@@ -53,14 +53,24 @@ def test_what_cannot_be_measured_is_said(cli: Cli, options: tuple[str, ...], sai
     assert said in done.err
 
 
-@pytest.mark.parametrize("line", ["[1", "[1]", "{}", "4", *(f'{{"prompt_tokens": 8, "max_tokens": {n}}}' for n in
-                                  ("0", "1.5", '"a"', "1e999", "true"))])  # fmt: skip
-def test_a_bad_line_of_lengths_is_named(cli: Cli, tmp_path: Path, line: str) -> None:
+LENGTHS = "prompt_tokens and max_tokens must be whole numbers from 1 up"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("[1", "not valid JSON (Expecting ',' delimiter at column 3)"),
+        ("[1]", "not a JSON object"),
+        ("4", "not a JSON object"),
+        ("{}", LENGTHS),
+        *((f'{{"prompt_tokens": 8, "max_tokens": {n}}}', LENGTHS) for n in ("0", "1.5", '"a"', "1e999", "true")),
+    ],
+)
+def test_a_bad_line_of_lengths_is_named(cli: Cli, tmp_path: Path, line: str, reason: str) -> None:
     lengths = tmp_path / "lengths.jsonl"
     lengths.write_text(f'{{"prompt_tokens": 8, "max_tokens": 16}}\n{line}\n')
     done = cli("bench", "serve", "--lengths", lengths, "--url", "http://127.0.0.1:9")
-    said = f"error: {lengths}, line 2: it must be an object with prompt_tokens and max_tokens from 1 up.\n"
-    assert (done.code, done.err) == (2, said)
+    assert (done.code, done.err) == (2, f"error: {lengths}, line 2: {reason}.\n")
 
 
 @contextmanager

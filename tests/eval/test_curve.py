@@ -8,7 +8,7 @@ import pytest
 from redraft.cli.main import main
 from redraft.diffusion.records import DenoiseStep
 from redraft.errors import SettingError
-from redraft.eval.curve import BUDGETS, CurvePoint, append_curve, draw, entropies, measure, read_curve
+from redraft.eval.curve import BUDGETS, CurvePoint, draw, entropies, measure
 from redraft.eval.result import EvalResult
 
 
@@ -75,11 +75,3 @@ def test_a_model_to_compare_that_is_not_there_is_named_before_anything_is_measur
     monkeypatch.setattr("redraft.cli.options.ModelOptions.load", lambda *_: pytest.fail("a model was loaded"))
     assert main(["eval", "curve", "smalltalk", "--against", "no such model"]) == 2
     assert "'no such model' is neither 'tiny', nor a folder" in capsys.readouterr().err
-
-
-def test_a_step_that_is_measured_again_replaces_itself_and_what_was_behind_it(tmp_path: Path) -> None:
-    file = tmp_path / "curve.csv"
-    for step, solved in ((0, 1), (2, 2), (4, 3), (2, 4)):
-        append_curve(file, step, [CurvePoint(budget=1, solved=solved, total=9, mean_steps=1.0)])
-    assert [line[:5] for line in file.read_text().splitlines()] == ["step,", "0,1,1", "2,1,4"]
-    assert [[point.solved for point in curve] for curve in read_curve(file)] == [[1], [4]]

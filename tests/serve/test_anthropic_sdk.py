@@ -98,15 +98,19 @@ def test_a_wrong_model_is_a_404(client: anthropic.Anthropic) -> None:
         client.messages.create(model="claude", max_tokens=16, messages=HELLO)
 
 
-def test_thoughts_words_and_calls_are_blocks(llm: LLM) -> None:
+def whole_and_streamed(llm: LLM, script: list[str]) -> tuple[Any, Any]:
+    """The message that a server makes of a script, once at once and once streamed."""
     with (
-        scripted_server(llm, ScriptedEngine(llm, lambda request: ANSWER)) as url,
+        scripted_server(llm, ScriptedEngine(llm, lambda request: script)) as url,
         anthropic.Anthropic(base_url=url, api_key="any") as client,
     ):
         whole = client.messages.create(model="scripted", max_tokens=64, messages=HELLO, tools=[WEATHER])
         with client.messages.stream(model="scripted", max_tokens=64, messages=HELLO, tools=[WEATHER]) as stream:
-            streamed = stream.get_final_message()
-    for answer in (whole, streamed):
+            return whole, stream.get_final_message()
+
+
+def test_thoughts_words_and_calls_are_blocks(llm: LLM) -> None:
+    for answer in whole_and_streamed(llm, ANSWER):
         thought, text, call = answer.content
         assert thought.type == "thinking"
         assert thought.thinking == "Hmm."
@@ -119,14 +123,7 @@ def test_thoughts_words_and_calls_are_blocks(llm: LLM) -> None:
 
 def test_words_behind_a_call_are_a_block_of_their_own(llm: LLM) -> None:
     script = ["I look.<|tool_call>call:f{}<tool_call|> Or ", "there:<|tool_call>call:f{}<tool_call|>"]
-    with (
-        scripted_server(llm, ScriptedEngine(llm, lambda request: script)) as url,
-        anthropic.Anthropic(base_url=url, api_key="any") as client,
-    ):
-        whole = client.messages.create(model="scripted", max_tokens=64, messages=HELLO, tools=[WEATHER])
-        with client.messages.stream(model="scripted", max_tokens=64, messages=HELLO, tools=[WEATHER]) as stream:
-            streamed = stream.get_final_message()
-    for answer in (whole, streamed):
+    for answer in whole_and_streamed(llm, script):
         assert [block.type for block in answer.content] == ["text", "tool_use", "text", "tool_use"]
         assert [block.text for block in answer.content if block.type == "text"] == ["I look.", " Or there:"]
 

@@ -19,8 +19,9 @@ import torch
 from redraft.constraints.answer import AutomatonCanvas, AutomatonConstraint
 from redraft.constraints.build import build
 from redraft.diffusion.sampler import marginals
-from redraft.errors import ConstraintError, InputError, why
+from redraft.errors import ConstraintError, InputError
 from redraft.llm import LLM
+from redraft.text.json_lines import fail, read_objects
 from redraft.text.tokenizer import Tokenizer
 
 CANVAS = 64
@@ -67,20 +68,10 @@ def _quantiles(values: Sequence[float]) -> dict[str, float] | None:
 
 def read_schemas(path: str | Path) -> list[tuple[str, Any]]:
     """(name, schema) of every line of a JSONL file with the keys `name` and `schema`. Raises `InputError`."""
-    try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {why(error)}.") from error
     found = []
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):  # brackets in brackets
-            raise InputError(f"{path}, line {number}: not valid JSON.") from None
-        if not isinstance(record, Mapping) or "schema" not in record:
-            raise InputError(f"{path}, line {number}: there is no schema.")
+    for number, record in read_objects(path):
+        if "schema" not in record:
+            fail(path, number, "there is no schema")
         found.append((str(record.get("name", number)), record["schema"]))
     return found
 

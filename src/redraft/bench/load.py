@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from redraft.errors import InputError, why
+from redraft.errors import InputError
+from redraft.text.json_lines import fail, read_objects
 
 DEFAULT_LENGTHS = ((32, 32), (32, 128), (128, 64), (256, 128), (512, 64))
 """(prompt tokens, max_tokens) when no file names others."""
@@ -88,25 +89,15 @@ def read_lengths(file: Path | None) -> list[tuple[int, int]]:
     """(prompt tokens, max_tokens) of a JSONL file with these two keys; the built-in mix without a file."""
     if file is None:
         return list(DEFAULT_LENGTHS)
-    try:
-        lines = file.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"The lengths in {file} cannot be read: {why(error)}.") from error
-    pairs = [_lengths(file, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    pairs = []
+    for number, row in read_objects(file):
+        pair = row.get("prompt_tokens"), row.get("max_tokens")
+        if any(type(length) is not int or length < 1 for length in pair):
+            fail(file, number, "prompt_tokens and max_tokens must be whole numbers from 1 up")
+        pairs.append(pair)
     if not pairs:
         raise InputError(f"{file} holds no lengths.")
     return pairs
-
-
-def _lengths(file: Path, number: int, line: str) -> tuple[int, int]:
-    try:
-        row = json.loads(line)
-        pair = row["prompt_tokens"], row["max_tokens"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        pair = ()
-    if not pair or any(type(length) is not int or length < 1 for length in pair):
-        raise InputError(f"{file}, line {number}: it must be an object with prompt_tokens and max_tokens from 1 up.")
-    return pair
 
 
 class Target:

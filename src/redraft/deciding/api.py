@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import signature
 
 from redraft.config import MAX_NUMBER
 from redraft.deciding.asking import Front, Question, Tools, content_free, question_ids, split_questions
@@ -21,9 +22,6 @@ from redraft.errors import PromptError, SettingError
 
 Choices = Sequence[str] | Mapping[str, Sequence[str]]
 """A list of choices, or one for each named slot."""
-
-SETTINGS = ("template", "ends", "tools", "calibrate", "temperature", "sure", "reads", "seed")
-"""The keywords of `decide`."""
 
 SURE = 0.9
 """A confidence below this is read again."""
@@ -76,7 +74,8 @@ def decide(
     Raises `PromptError` and `SettingError` before any compute.
     """
     if unknown:
-        raise SettingError(f"Unknown setting {min(unknown)!r}; known settings are {', '.join(SETTINGS)}.")
+        known = [name for name, what in signature(decide).parameters.items() if what.kind is what.KEYWORD_ONLY]
+        raise SettingError(f"Unknown setting {min(unknown)!r}; known settings are {', '.join(known)}.")
     rule = Rule(calibrate=calibrate, temperature=temperature, sure=sure, reads=reads, seed=seed)
     form = Form.of(choices, template, ends=ends)
     form.check(front.tokenizer)

@@ -123,28 +123,3 @@ def draw(
         axis.grid(alpha=0.3)
         axis.legend()
     figure.savefig(picture, dpi=120)
-
-
-def append_curve(file: Path, step: int, points: Sequence[CurvePoint]) -> None:
-    """Add the curve of training step `step` to a CSV file, in the place of that step's and of those behind it.
-
-    Those were measured by a run that was resumed before them, or by a former one.
-    """
-    lines = file.read_text(encoding="utf-8").splitlines()[1:] if file.exists() else []
-    kept = [line for line in lines if int(line.split(",")[0]) < step]
-    new = [f"{step},{p.budget},{p.solved},{p.total},{p.mean_steps:.4f}" for p in points]
-    file.write_text("\n".join(["step,budget,solved,total,mean_steps", *kept, *new, ""]), encoding="utf-8")
-
-
-def read_curve(file: Path) -> tuple[list[CurvePoint], list[CurvePoint]]:
-    """The first and the last curve of such a file."""
-    rows = [line.split(",") for line in file.read_text(encoding="utf-8").splitlines()[1:]]
-    steps = [int(row[0]) for row in rows]
-    return tuple(  # type: ignore[return-value]
-        [
-            CurvePoint(budget=int(row[1]), solved=int(row[2]), total=int(row[3]), mean_steps=float(row[4]))
-            for row in rows
-            if int(row[0]) == step
-        ]
-        for step in (min(steps), max(steps))
-    )

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from redraft.errors import InputError
-from redraft.eval.files import fail, read_text
+from redraft.eval.files import read_text
 from redraft.eval.task import Task
+from redraft.text.json_lines import fail
 
 CELLS = 81
 SYSTEM_PROMPT = (

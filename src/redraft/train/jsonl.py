@@ -22,7 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from redraft.errors import InputError, PromptError, SettingError, why
+from redraft.errors import InputError, PromptError, SettingError
+from redraft.text.json_lines import fail, no_json, read_objects
 from redraft.text.prompt import mark_chat
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
@@ -67,13 +68,13 @@ def read_jsonl(
     With `text` every line must be {"text": ...}; otherwise none may be. Raises `InputError` that names file and line.
     """
     tokens, lengths, prompts, suffixes = array("i"), array("q"), array("q"), array("q")
-    for number, record in _records(path):
+    for number, record in read_objects(path):
         try:
             pieces = list(_pieces(record, text, tokenizer, template))
             for piece in pieces:
                 _check_fits(piece, text, limits)
         except (_LineError, PromptError, SettingError) as error:
-            raise InputError(f"{path}, line {number}: {str(error).rstrip('.')}.") from error
+            fail(path, number, str(error).rstrip("."))
         for piece in pieces:
             whole = piece.prompt + piece.answer + piece.suffix
             tokens.extend(whole)
@@ -92,33 +93,6 @@ def read_jsonl(
 
 class _LineError(Exception):
     """What is wrong with a line."""
-
-
-def _records(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of every line that is not blank, one line in memory at a time."""
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            for number, line in enumerate(file, start=1):
-                if line.strip():
-                    yield number, _object(path, number, line)
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {why(error)}.") from error
-
-
-def _object(path: Path, number: int, line: str) -> dict[str, Any]:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}, line {number}: not valid JSON ({_reason(error)}).") from error
-    if not isinstance(record, dict):
-        raise InputError(f"{path}, line {number}: not a JSON object.")
-    return record
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at column {error.colno}"
-    return "nested too deep" if isinstance(error, RecursionError) else "a number of thousands of digits"
 
 
 def _pieces(
@@ -184,7 +158,7 @@ def _read_arguments(message: Any, index: int) -> None:
         try:
             function["arguments"] = json.loads(function["arguments"] or "{}")
         except (ValueError, RecursionError) as error:
-            raise _LineError(f"messages[{index}] has a call whose arguments are no JSON ({_reason(error)})") from error
+            raise _LineError(f"messages[{index}] has a call whose arguments are no JSON ({no_json(error)})") from error
         if not isinstance(function["arguments"], dict):
             raise _LineError(f"messages[{index}] has a call whose arguments are no JSON object")
 

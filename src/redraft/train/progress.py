@@ -74,15 +74,15 @@ def _speed(tokens_per_second: float) -> str:
 
 
 class CsvLog:
-    """Appends rows to a CSV file; on resume, rows at and behind the resumed step are dropped first."""
+    """Appends rows to a CSV file; rows behind the step that a run stands at, of a former run, are dropped first."""
 
-    def __init__(self, path: Path, columns: Sequence[str], resumed_at: int) -> None:
+    def __init__(self, path: Path, columns: Sequence[str], done: int) -> None:
         self._columns = list(columns)
-        kept = read_log(path) if resumed_at and path.is_file() else []
+        kept = read_log(path) if path.is_file() else []
         with path.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self._columns, extrasaction="ignore")
             writer.writeheader()
-            writer.writerows(row for row in kept if _step(row) <= resumed_at)
+            writer.writerows(row for row in kept if _step(row) <= done)
         self._path = path
 
     def add(self, row: Mapping[str, object]) -> None:

@@ -9,8 +9,7 @@ import torch
 
 from redraft.config import ModelConfig
 from redraft.errors import SettingError
-from redraft.model.accounting import FORMATS as KINDS
-from redraft.model.accounting import text_parts
+from redraft.model import accounting
 from redraft.model.adapters import Adapter, merge, with_adapter
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
@@ -211,16 +210,19 @@ def check_room(
 
 
 def _room(config: ModelConfig, stored: Mapping[str, str], asked: str | None) -> int:
-    """Bytes that the weights take on a GPU, and a step.
+    """Bytes that the weights take on a GPU, and a step."""
+    formats = accounting.FORMATS[asked] if asked else _kept(stored)
+    return sum(part.bytes_as(formats) for part in accounting.text_parts(config)) + WORKING_BYTES
 
-    Without a format asked for, each kind stays as it is stored, in formats that products have: NVFP4 becomes FP8.
-    """
+
+def _kept(stored: Mapping[str, str]) -> dict[str, str]:
+    """Number formats by kind, of weights loaded as they are stored; NVFP4, which no kernel takes, becomes FP8."""
     kept: dict[str, str] = {}
     for name, format in stored.items():
         if format_of(name, "fp8"):
             kind = "experts" if ".experts." in name else "dense"
             kept[kind] = "int4" if (kind, format) == ("experts", "int4") else "fp8"
-    return sum(part.bytes_as(KINDS[asked] if asked else kept) for part in text_parts(config)) + WORKING_BYTES
+    return kept
 
 
 def _format(stored: Mapping[str, str], asked: str | None) -> str:

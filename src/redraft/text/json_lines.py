@@ -1,0 +1,45 @@
+"""JSON lines, one object a line: whatever is wrong names the file and the line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from redraft.errors import InputError, why
+
+
+def read_objects(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, object) of every line that is not blank, one line in memory at a time. Raises `InputError`."""
+    try:
+        with Path(path).open(encoding="utf-8-sig") as file:
+            for number, line in enumerate(file, start=1):
+                if line.strip():
+                    yield number, _object(path, number, line.rstrip())
+    except FileNotFoundError:
+        raise InputError(f"{path} cannot be read: it does not exist.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {why(error)}.") from error
+
+
+def fail(path: str | Path, line: int, reason: str) -> NoReturn:
+    """Raise the error of one line."""
+    raise InputError(f"{path}, line {line}: {reason}.")
+
+
+def no_json(error: ValueError | RecursionError) -> str:
+    """Why a text is no JSON, by what `json.loads` raised."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at column {error.colno}"
+    return "nested too deep" if isinstance(error, RecursionError) else "a number of thousands of digits"
+
+
+def _object(path: str | Path, number: int, line: str) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        fail(path, number, f"not valid JSON ({no_json(error)})")
+    if not isinstance(found, dict):
+        fail(path, number, "not a JSON object")
+    return found
