@@ -11,7 +11,8 @@ import torch
 from compiling import bf16, compiled, fp32, int32, meta
 from test_hopper_code import COUNTERS, HEADS, ROWS, SEGMENT, SEGMENTS, VOCAB, WIDTH
 
-from redraft.kernels.triton import attention, head, self_conditioning
+from redraft.kernels.packed import PackedFp8, Rows8
+from redraft.kernels.triton import attention, head, linear, self_conditioning, tables
 
 
 def most_shared(capability: int) -> int:
@@ -22,11 +23,14 @@ def most_shared(capability: int) -> int:
         found += compiled(attention.attend, *arguments, window=None, capability=capability)
     arguments = bf16(ROWS, WIDTH), bf16(VOCAB, WIDTH), 30.0, fp32(SEGMENTS), COUNTERS, SEGMENT, bf16(ROWS, VOCAB)
     found += compiled(head.predict, *arguments, capability=capability)
+    x = Rows8(meta(ROWS, WIDTH, dtype=torch.float8_e4m3fn), fp32(ROWS, 1))
+    weight = PackedFp8(meta(8192, WIDTH, dtype=torch.float8_e4m3fn), fp32(8192))
+    found += compiled(linear.linear, x, weight, capability=capability)
     return max(kernel.shared for kernel in found)
 
 
 if __name__ == "__main__":
     with pytest.MonkeyPatch.context() as patch:
-        for module in (attention, head, self_conditioning):
+        for module in (attention, head, self_conditioning, tables):
             patch.setattr(module, "roomy", lambda device: False)
         print(most_shared(int(sys.argv[1])))

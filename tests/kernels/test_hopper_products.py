@@ -117,11 +117,14 @@ def test_routing(rows: int) -> None:
     assert BF16_PRODUCT in only(found, "router_kernel").ptx
 
 
-def test_dense_product() -> None:
-    weight = PackedFp8(meta(WIDTH, 4096, dtype=torch.float8_e4m3fn), meta(WIDTH))
-    found = compiled(linear.linear, rows_for("fp8", 256, 4096), weight)
-    assert FP8_PRODUCT in only(found, "linear_kernel").ptx
-    assert found[0].spilled == 0
+@pytest.mark.parametrize(("outputs", "warps"), [(WIDTH, 4), (3 * 2 * INNER, 8)])
+def test_dense_products(outputs: int, warps: int) -> None:
+    weight = PackedFp8(meta(outputs, 4096, dtype=torch.float8_e4m3fn), meta(outputs))
+    kernel = only(compiled(linear.linear, rows_for("fp8", 256, 4096), weight), "linear_kernel")
+    assert FP8_PRODUCT in kernel.ptx
+    assert f".reqntid {32 * warps}" in kernel.ptx
+    assert kernel.spilled == 0
+    assert kernel.shared <= SHARED_MEMORY
 
 
 @pytest.mark.parametrize("rows", [256, 1024, 4096])

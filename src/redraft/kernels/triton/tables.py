@@ -7,7 +7,7 @@ from math import inf
 
 import torch
 
-from redraft.kernels.triton.language import capability
+from redraft.kernels.triton.language import cdiv, roomy
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -169,10 +169,11 @@ def plan(weights: str, mean: float) -> Plan:
 
 
 def linear_tile(device: torch.device, rows: int, outputs: int, inputs: int) -> LinearTile | None:
-    """The tile of a dense FP8 product, or None where the library is faster; a row gets the same bits from both."""
-    library = device.type == "cuda" and capability(device) >= (9, 0)
-    if not library:
+    """The tile of a dense FP8 product, or None where the library is faster; a row gets the same bits from all."""
+    if not roomy(device):
         return LinearTile(rows=64, columns=64, depth=64, stages=3, warps=4)
-    if outputs % 16 == inputs % 16 == 0 and (rows > 256 or outputs >= 8192):
+    if device.type == "cuda" and outputs % 16 == inputs % 16 == 0 and (rows > 256 or outputs >= 8192):
         return None
+    if cdiv(rows, 128) * cdiv(outputs, 128) >= 64:  # one on every second SM: what runs beside has the others
+        return LinearTile(rows=128, columns=128, depth=128, stages=6, warps=8)
     return LinearTile(rows=64, columns=128, depth=128, stages=6, warps=4)
