@@ -117,6 +117,13 @@ def test_routing(rows: int) -> None:
     assert BF16_PRODUCT in only(found, "router_kernel").ptx
 
 
+@pytest.mark.parametrize("rows", [256, 4096])
+@pytest.mark.parametrize("width", [384, 512, WIDTH])
+def test_parts_of_the_router_s_sum_are_added_by_themselves(width: int, rows: int) -> None:
+    found = compiled(routing.route_rows, bf16(rows, width), bf16(16, width), bf16(16), 4, 32)
+    assert re.search(r"arith\.addf .*tensor", only(found, "router_kernel").ir)
+
+
 @pytest.mark.parametrize(("outputs", "warps"), [(WIDTH, 4), (3 * 2 * INNER, 8)])
 def test_dense_products(outputs: int, warps: int) -> None:
     weight = PackedFp8(meta(outputs, 4096, dtype=torch.float8_e4m3fn), meta(outputs))

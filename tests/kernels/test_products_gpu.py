@@ -152,6 +152,16 @@ def test_routing_equals_its_twin(rows: int, block_rows: int) -> None:
     torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-5, atol=1e-7)
 
 
+@pytest.mark.parametrize(("number", "width"), [(16, 512), (32, 384), (128, 2816)])
+def test_a_row_is_routed_alike_among_any_number(number: int, width: int) -> None:
+    x, router, ones = bf16(4096, width), bf16(number, width, scale=0.05), torch.ones(number)
+    few = routing.route_rows(x[:64], router, ones, 4, 32)
+    for count in (100, 300, 512, 1024, 2048, 4096):
+        many = routing.route_rows(x[:count], router, ones, 4, 32)
+        assert torch.equal(many.index[:64], few.index)
+        assert torch.equal(many.weight[:64], few.weight)
+
+
 def test_router_is_as_exact_as_eager() -> None:
     x, weight, ones = bf16(300, WIDTH), bf16(128, WIDTH, scale=0.05), torch.ones(128)
     exact = (x.double() @ weight.double().T).bfloat16()

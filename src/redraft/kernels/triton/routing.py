@@ -66,7 +66,7 @@ def route_rows(
     parts = torch.empty(spread, rows, experts, device=x.device)
     router_kernel[cdiv(rows, tile.router), spread](
         x, weight, parts, rows, EXPERTS=experts, PADDED=max(16, next_power_of_2(experts)), WIDTH=width,
-        PART=next_multiple(cdiv(width, PARTS), 64), PARTS=PARTS // spread, BM=tile.router,
+        PART=part_columns(width), PARTS=PARTS // spread, BM=tile.router,
         num_warps=4, num_stages=4, **chained(x, rows),
     )  # fmt: skip
     return _route(parts, x.dtype, expert_scale, top_k, block_rows, lengths)
@@ -108,6 +108,15 @@ def _route(
         SHARE=SHARE, num_warps=tile.warps, **after,
     )  # fmt: skip
     return Routing(index, weight, order, tiles, counts, block_rows)
+
+
+def part_columns(width: int) -> int:
+    """Columns of a part of the router's sum: two steps of 64 at least.
+
+    Triton adds a product of one step to the sum of the parts before it inside the matrix instruction, which rounds
+    otherwise than adding it afterwards.
+    """
+    return max(128, next_multiple(cdiv(width, PARTS), 64))
 
 
 def next_multiple(number: int, of: int) -> int:
@@ -191,7 +200,7 @@ def choose_kernel(
     logit = tl.where(logit == logit, logit, -1e30)  # NaN still leaves K experts to choose
     logit = tl.where(real, logit, float("-inf"))
     mass = tl.exp(logit - tl.max(logit, 1)[:, None])
-    probability = mass / tl.sum(mass, 1)[:, None]  # [R,E]
+    probability = mass / exact_sum(mass)[:, None]  # [R,E]
     slot = tl.full((ROWS, PADDED), TOP_K, tl.int32)
     left = sortable(logit, expert, PADDED) if HALF == "bf16" else tl.where(real, probability, -1.0)
     for k in tl.static_range(TOP_K):
@@ -206,7 +215,7 @@ def choose_kernel(
     if lengths is not None:
         live = live & (row % span < tl.load(lengths + row // span, mask=inside, other=0))
     chosen = slot < TOP_K
-    worth = probability / tl.sum(tl.where(chosen, probability, 0.0), 1)[:, None]
+    worth = probability / exact_sum(tl.where(chosen, probability, 0.0))[:, None]
     worth *= tl.load(expert_scale + expert, mask=real, other=0.0).to(tl.float32)
     here = row[:, None] * TOP_K + slot
     tl.store(index + here, tl.where(live[:, None], expert, -1), mask=chosen & inside[:, None])
@@ -215,6 +224,15 @@ def choose_kernel(
     tl.store(slots + row[:, None] * EXPERTS + expert, slot.to(tl.int8), mask=inside[:, None] & real)
     taken = tl.sum((slot < TOP_K).to(tl.int32), 0)[None, :]
     tl.store(found + tl.program_id(0) * EXPERTS + expert, taken, mask=real)
+
+
+@jit
+def exact_sum(x):
+    """The sum of every row of x [R,E], numbers from 0 to 1, in steps of 2^-32.
+
+    Whole numbers, because the order of a sum follows from how a tile lies in registers, and so from its size.
+    """
+    return tl.sum((x * 4294967296.0).to(tl.int64), 1).to(tl.float32) * 2.3283064365386963e-10
 
 
 @jit
