@@ -1,5 +1,6 @@
 """`redraft quantize`."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,10 @@ def test_the_embedded_model_in_int4(cli: Cli, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (("tiny", "OUT", "--format", "fp4"), "format is 'fp4'"),
-        (("tiny", "."), "exists already"),
+        (("tiny", "."), ". is there already; name a new one."),
+        (("tiny", "TAKEN"), "taken is there already; name a new one."),
+        (("tiny", "TAKEN/deeper/out"), "out cannot be made: "),
+        (("tiny", "x" * 300), "cannot be made: File name too long."),
         (("tiny", "OUT", "--format", "int4", "--group", "48"), "group is 48"),
         (("tiny", "OUT/deeper", "--format", "int4", "--group", "48"), "group is 48"),
         (("tiny", "OUT", "--group", "32"), "--group is for --format int4; fp8 has no groups"),
@@ -25,7 +29,9 @@ def test_the_embedded_model_in_int4(cli: Cli, tmp_path: Path) -> None:
     ],
 )
 def test_bad_input_is_one_sentence(cli: Cli, tmp_path: Path, arguments: tuple[str, ...], words: str) -> None:
-    ran = cli("quantize", *(part.replace("OUT", str(tmp_path / "out")) for part in arguments))
+    (tmp_path / "taken").touch()
+    places = {"OUT": str(tmp_path / "out"), "TAKEN": str(tmp_path / "taken")}
+    ran = cli("quantize", *(re.sub("OUT|TAKEN", lambda found: places[found[0]], part) for part in arguments))
     assert ran.code == 2
     assert words in ran.err
     assert not (tmp_path / "out").exists()

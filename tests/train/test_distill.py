@@ -109,6 +109,9 @@ def test_the_command_writes_answers_of_the_model(tmp_path: Path, capsys) -> None
     assert result["kept"] == len(out.read_text().splitlines())
     assert main(arguments) == 2
     assert "is there already" in capsys.readouterr().err
+    arguments[2] = str(tmp_path)
+    assert main(arguments) == 2
+    assert "is there already" in capsys.readouterr().err
 
 
 def test_a_prompt_that_cannot_be_asked_is_refused_before_any_is(tmp_path: Path, monkeypatch, capsys) -> None:

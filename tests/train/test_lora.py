@@ -297,6 +297,9 @@ def test_merging_by_command_keeps_the_folder_and_the_logits(config, tmp_path: Pa
     assert all(torch.equal(p, dict(expected.named_parameters())[name]) for name, p in merged.named_parameters())
     assert main(arguments) == 2
     assert "is there already" in capsys.readouterr().err
+    arguments[3] = str(tmp_path / "base" / "config.json" / "out")
+    assert main(arguments) == 2
+    assert "out cannot be made: " in capsys.readouterr().err
 
 
 def test_loading_with_adapters_answers_like_the_merged_model(tmp_path: Path) -> None:

@@ -29,13 +29,13 @@ def distill(
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TextColumn
 
+    from redraft.model.folders import check_new
     from redraft.train.distill import collect, prompts_of
 
     given = sampling.given()
     if batch_size < 1:
         raise InputError(f"--batch-size is {batch_size}; it must be at least 1.")
-    if out.exists():
-        raise InputError(f"{out} is there already; name a new file.")
+    check_new(out, folder=False)
     out.parent.mkdir(parents=True, exist_ok=True)
     llm = model.load()
     steps = given.pop("steps", llm.defaults.steps)

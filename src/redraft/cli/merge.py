@@ -9,7 +9,6 @@ import typer
 
 from redraft.cli.generate import print_json
 from redraft.cli.options import JsonFlag
-from redraft.errors import InputError
 
 _BESIDE = ("*.json", "*.jinja", "*.txt", "*.model")
 """Files of a model folder that stand beside its weights and are copied as they are."""
@@ -30,12 +29,11 @@ def merge(
     from redraft.model.adapters import load_adapter, shapes_of
     from redraft.model.adapters import merge as fold
     from redraft.model.checkpoint import Checkpoint
-    from redraft.model.folders import resolve_folder
+    from redraft.model.folders import check_new, resolve_folder
     from redraft.model.weights import load_model, save_model
 
     folder = resolve_folder(model)
-    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
-        raise InputError(f"{out} is there already; name a new folder.")
+    check_new(out)
     change, dtype = load_adapter(adapter), Checkpoint(folder).dtype
     network = load_model(folder, "cpu", dtype)
     change.check_fits(shapes_of(network), str(adapter))

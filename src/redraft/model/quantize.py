@@ -24,7 +24,7 @@ from torch import Tensor
 from redraft.errors import CheckpointError, SettingError
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE
-from redraft.model.folders import CONFIG_FILE, read_json
+from redraft.model.folders import CONFIG_FILE, check_new, read_json
 from redraft.model.names import to_hugging_face
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import check_group, quantize_int4
@@ -54,13 +54,12 @@ def quantize_folder(
     """Write a quantized copy of the model folder `source` to the new folder `target`; returns what it holds.
 
     Host memory holds one shard and one weight at a time. `progress` hears of weights done, of all. Raises
-    `SettingError` for an unknown format, a group that does not fit and a target that exists, `CheckpointError` for a
-    source that is damaged or quantized already. Nothing is left behind when it fails.
+    `SettingError` for an unknown format, a group that does not fit and a target that cannot be made, `CheckpointError`
+    for a source that is damaged or quantized already. Nothing is left behind when it fails.
     """
     if format not in FORMATS:
         raise SettingError(f"format is {format!r}; it must be one of {', '.join(FORMATS)}.")
-    if target.exists():
-        raise SettingError(f"{target} exists already; name a new folder.")
+    check_new(target)
     checkpoint = Checkpoint(source)
     if checkpoint.formats:
         raise CheckpointError(f"{source} is quantized already; quantize the bf16 weights.")
