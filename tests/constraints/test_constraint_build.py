@@ -93,6 +93,15 @@ def test_what_a_hole_may_hold_can_be_read(tokenizer: Tokenizer, template: str, t
     assert read_template(template, text) == {"x": value}
 
 
+@pytest.mark.parametrize(("template", "text", "values"), [
+    ("{a:/.+/}{b:text}", "ab\ncd", {"a": "ab", "b": "\ncd"}), ("{a:/(x|yz)/}{b:text}", "yzq", {"a": "yz", "b": "q"}),
+    ("{d:date}{t:text}", "2026-01-31 on", {"d": "2026-01-31", "t": " on"}),
+    ("{d:date} {t}", "2028-02-29 on", {"d": "2028-02-29", "t": "on"}),
+])  # fmt: skip
+def test_what_is_read_is_what_a_hole_can_hold(template: str, text: str, values: dict[str, str]) -> None:
+    assert read_template(template, text) == values
+
+
 def test_words_appear_in_order_or_not_at_all(random_llm: LLM, tokenizer: Tokenizer) -> None:
     text = ask(random_llm, must_include=["blue", "sea"], forbidden=["e s", "x"], max_tokens=40)
     assert re.search("blue.*sea", text, re.DOTALL)

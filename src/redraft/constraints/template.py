@@ -28,8 +28,8 @@ from redraft.errors import ConstraintError
 _KIND = re.compile(r"([a-z-]+)(?:(<=?)(.+))?")
 _NUMBER_TEXT = {"int": r"-?[0-9]+", "float": r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"}
 
-_TIED = re.compile(r"\(|\$|(?<!\[)\^|\\[AZz]")
-"""Groups and anchors: they mean something else where the expression is a part of a longer one."""
+_TIED = re.compile(r"\(\?[^:]|\$|(?<!\[)\^|\\[AZz1-9]")
+"""Named groups, anchors and references: they mean something else where the expression is a part of a longer one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +61,13 @@ def read_template(template: str, filled: str) -> dict[str, Any]:
     Raises `ConstraintError` if the text does not fit the template.
     """
     parts = _parts(template)
-    pattern = "".join(re.escape(part) if isinstance(part, str) else f"({_matcher(part)})" for part in parts)
-    found = re.fullmatch(pattern, filled, re.DOTALL)
+    pattern = "".join(
+        re.escape(part) if isinstance(part, str) else f"(?P<{part.name}>{_matcher(part)})" for part in parts
+    )
+    found = re.fullmatch(pattern, filled)
     if found is None:
         raise ConstraintError("The text does not fit the template.")
-    holes = [part for part in parts if isinstance(part, Hole)]
-    return {hole.name: _value(hole, written) for hole, written in zip(holes, found.groups(), strict=True)}
+    return {part.name: _value(part, found[part.name]) for part in parts if isinstance(part, Hole)}
 
 
 def _parts(template: str) -> list[str | Hole]:
@@ -158,13 +159,13 @@ def _number(hole: Hole, sign: str | None, limit: str | None, *, integer: bool) -
 
 def _matcher(hole: Hole) -> str:
     if hole.regex is not None:
-        return f"(?:{hole.regex})" if not _TIED.search(hole.regex) and _is_pythons(hole.regex) else ".*?"
+        return hole.regex if not _TIED.search(hole.regex) and _is_pythons(hole.regex) else "(?s:.*?)"
     if hole.words:
         return "|".join(map(re.escape, hole.words))
     name = hole.kind.partition("<")[0]
     if name in PATTERNS:
-        return r"[^\n]*?"
-    return _NUMBER_TEXT.get(name) or {"bool": "true|false", "text": ".+?"}.get(name, r"[^\n]+?")
+        return rf"{PATTERNS[name]}|[^\n]*?"  # a rare form, if it has to be
+    return _NUMBER_TEXT.get(name) or {"bool": "true|false", "text": "(?s:.+?)"}.get(name, r"[^\n]+?")
 
 
 def _is_pythons(pattern: str) -> bool:
