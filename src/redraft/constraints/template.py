@@ -20,6 +20,7 @@ from typing import Any
 from redraft.constraints.automaton import Budget
 from redraft.constraints.expression import ANY, LINE, NOTHING, Counted, Expression, alt, chars, repeat, seq, text
 from redraft.constraints.json_schema.formats import PATTERNS
+from redraft.constraints.json_schema.keywords import MAX_DIGITS
 from redraft.constraints.json_schema.numbers import Bounds, number
 from redraft.constraints.json_schema.style import EXACT_COUNT
 from redraft.constraints.regex import parse_regex
@@ -137,8 +138,8 @@ def _hole(hole: Hole, budget: Budget) -> Expression:
 def _characters(hole: Hole, ranges: Any, sign: str | None, limit: str | None) -> Expression:
     if sign is None:
         return repeat(chars(ranges), 1)
-    if limit is None or not limit.isdecimal():
-        raise ConstraintError(f"The hole {hole.name!r} has the limit {limit!r}; it must be a whole number.")
+    if limit is None or not limit.isdecimal() or len(limit) > MAX_DIGITS:
+        raise ConstraintError(f"The hole {hole.name!r} has the limit {limit!r:.80}; it must be a whole number.")
     most = int(limit) - (sign == "<")
     if most < 1:
         raise ConstraintError(f"The hole {hole.name!r} leaves no room for a character.")
@@ -152,8 +153,10 @@ def _number(hole: Hole, sign: str | None, limit: str | None, *, integer: bool) -
         return number(Bounds(), integer=integer)
     try:
         high = Decimal(limit or "")
-    except InvalidOperation as error:
-        raise ConstraintError(f"The hole {hole.name!r} has the limit {limit!r}; it must be a number.") from error
+    except InvalidOperation:
+        high = Decimal("NaN")
+    if not high.is_finite() or high.adjusted() >= MAX_DIGITS:
+        raise ConstraintError(f"The hole {hole.name!r} has the limit {limit!r:.80}; it must be a number.")
     return number(Bounds(high=high, high_open=sign == "<"), integer=integer)
 
 
