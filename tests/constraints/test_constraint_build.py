@@ -102,6 +102,11 @@ def test_what_is_read_is_what_a_hole_can_hold(template: str, text: str, values: 
     assert read_template(template, text) == values
 
 
+def test_a_number_too_long_for_a_hole_does_not_fit() -> None:
+    with pytest.raises(ConstraintError, match="does not fit"):
+        read_template("{x:int}", "9" * 5000)
+
+
 def test_words_appear_in_order_or_not_at_all(random_llm: LLM, tokenizer: Tokenizer) -> None:
     text = ask(random_llm, must_include=["blue", "sea"], forbidden=["e s", "x"], max_tokens=40)
     assert re.search("blue.*sea", text, re.DOTALL)

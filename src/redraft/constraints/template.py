@@ -27,7 +27,7 @@ from redraft.constraints.regex import parse_regex
 from redraft.errors import ConstraintError
 
 _KIND = re.compile(r"([a-z-]+)(?:(<=?)(.+))?")
-_NUMBER_TEXT = {"int": r"-?[0-9]+", "float": r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"}
+_NUMBER_TEXT = {"int": rf"-?[0-9]{{1,{MAX_DIGITS}}}", "float": r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"}
 
 _TIED = re.compile(r"\(\?[^:]|\$|(?<!\[)\^|\\[AZz1-9]")
 """Named groups, anchors and references: they mean something else where the expression is a part of a longer one."""
@@ -172,10 +172,10 @@ def _matcher(hole: Hole) -> str:
 
 
 def _is_pythons(pattern: str) -> bool:
-    """Whether Python can read an expression: it has no `\\p{L}`."""
+    """Whether Python can read an expression: it has no `\\p{L}`, and no count beyond all measure."""
     try:
         re.compile(pattern)
-    except re.error:
+    except (re.error, OverflowError):
         return False
     return True
 
