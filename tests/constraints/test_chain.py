@@ -183,6 +183,17 @@ def test_extreme_logits_do_not_lose_the_way(far: float) -> None:
     torch.testing.assert_close(seen.probabilities.sum(1), torch.ones(LENGTH))
 
 
+@pytest.mark.usefixtures("either_way")
+@pytest.mark.parametrize("far", [100.0, 900.0])
+def test_what_cannot_stand_at_a_position_may_weigh_far_more_there(far: float) -> None:
+    """As at temperatures near zero."""
+    logits = torch.zeros(3, len(SPELLED))
+    logits[0, [4, 9]] = far  # a token that stands elsewhere, and one that stands nowhere
+    seen = whole(compiled("[ab]ba[ab]", {1: 4}).begin().canvas(3, 3), logits)
+    torch.testing.assert_close(seen.probabilities[0, [1, 2]], torch.full((2,), 0.5))
+    torch.testing.assert_close(seen.entropy, torch.tensor([np.log(2), 0.0, np.log(2)], dtype=torch.float32))
+
+
 def test_tokens_that_stand_nowhere_are_never_drawn() -> None:
     logits = torch.randn(LENGTH, len(SPELLED) + 3)  # a model may have more logits than the tokenizer has tokens
     seen = whole(compiled("a+").begin().canvas(LENGTH, LENGTH), logits)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from redraft.constraints.automaton import Budget
-from redraft.constraints.chain import NEVER, Chain, Ends
+from redraft.constraints.chain import LEAST, NEVER, Chain, Ends
 from redraft.constraints.device import DeviceCanvas, DeviceChain
 from redraft.constraints.resident import Resident
 from redraft.constraints.tokens import TokenAutomaton
@@ -235,11 +235,14 @@ class AutomatonCanvas:
         if not weighed.most.all():
             return None
         most, total = classes.of_sets(weighed)
+        total *= self._possible[self._free]  # what cannot stand there may weigh e^1000 times more
         peak = total.max(1, keepdims=True)
+        if peak.min() < LEAST:
+            return None
         logs = np.where(self._possible, 0.0, NEVER)  # [L,U]
         logs[self._free] += most - np.log(peak)
         sums = self._possible.astype(np.float64)
-        sums[self._free] *= total / peak
+        sums[self._free] = total / peak
         labels, rows = logs.argmax(1), np.arange(self._length)
         shares = np.zeros_like(sums)
         shares[rows, labels] = 1.0 / sums[rows, labels]  # where one state leads to one other
