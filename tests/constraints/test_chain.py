@@ -184,7 +184,7 @@ def test_extreme_logits_do_not_lose_the_way(far: float) -> None:
 
 
 @pytest.mark.usefixtures("either_way")
-@pytest.mark.parametrize("far", [100.0, 900.0])
+@pytest.mark.parametrize("far", [100.0, 900.0, 20_000.0])
 def test_what_cannot_stand_at_a_position_may_weigh_far_more_there(far: float) -> None:
     """As at temperatures near zero."""
     logits = torch.zeros(3, len(SPELLED))

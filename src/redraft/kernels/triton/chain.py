@@ -244,7 +244,7 @@ def add_by_class(logits: Tensor, added: Tensor, class_of: Tensor, never: float) 
         rows, width = logits.shape
         _add_kernel[(-(-width // 1024), rows)](logits, width, added, added.shape[1], class_of, never, BLOCK=1024)
         return logits
-    padded = torch.cat((added, added.new_full((len(added), 1), 2 * never)), 1)
+    padded = torch.cat((added, added.new_full((len(added), 1), -torch.inf)), 1)
     return logits.add_(padded.index_select(1, class_of.long())).clamp_(min=never)
 
 
