@@ -42,6 +42,11 @@ def test_every_command_has_help(cli: Cli, command: str) -> None:
     assert "Usage: redraft " + command in shown_help(cli, command)
 
 
+def test_a_terminal_without_a_size_is_shown_the_help_too(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "0")
+    assert "Usage: redraft replay" in shown_help(cli, "replay")
+
+
 @pytest.mark.parametrize("command", [*WRITING, *MAKING, *MEASURING, "serve"])
 def test_every_command_can_end_with_json(cli: Cli, command: str) -> None:
     assert "--json " in shown_help(cli, command)

@@ -70,6 +70,7 @@ def options(
 def main(args: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code; every expected error becomes one line on standard error."""
     _use_streams_as_they_are()
+    _forget_empty_sizes()
     try:
         code = app(args=args, prog_name="redraft", standalone_mode=False)
         sys.stdout.flush()
@@ -106,6 +107,13 @@ def _use_streams_as_they_are() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
             stream.reconfigure(errors="replace")
+
+
+def _forget_empty_sizes() -> None:
+    """A terminal that does not know its size may say 0 columns, which Rich would take for a width."""
+    for name in ("COLUMNS", "LINES"):
+        if os.environ.get(name, "").strip("0") == "":
+            os.environ.pop(name, None)
 
 
 def _usage(error: Exception) -> int:
