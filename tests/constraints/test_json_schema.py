@@ -78,6 +78,8 @@ def test_random_answers_validate(tokenizer: Tokenizer, name: str) -> None:
     ({"type": "string", "pattern": r"^[^\W]$"}, ["a"], ["é", "٣", "-"]),
     ({"type": "string", "not": {"pattern": r"[^\W]"}}, ["-"], ["é", "٣", "a"]),
     ({"enum": ["a", "é", "-"], "pattern": r"^\p{L}$"}, ["a", "é"], ["-"]),
+    ({"enum": ["a", "Ⅳ", "ⓐ", "-"], "pattern": r"^\P{Alphabetic}$"}, ["-"], ["a", "Ⅳ", "ⓐ"]),
+    ({"enum": ["Ⅳ", "ª", "-", "字"], "pattern": r"^[^\p{Uppercase}\p{Lowercase}]$"}, ["-", "字"], ["Ⅳ", "ª"]),
     ({"enum": ["1", "٣"], "pattern": r"^\d$"}, ["1"], ["٣"]),
     ({"enum": ["1", "٣", "x"], "not": {"pattern": r"^\d$"}}, ["x"], ["1", "٣"]),
 ])  # fmt: skip

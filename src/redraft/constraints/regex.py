@@ -57,7 +57,8 @@ _ONE_LINE = complement([(10, 10), (13, 13), (0x2028, 0x2029)])
 """What `.` matches in ECMA-262; Python leaves out the line feed alone."""
 _CONTROL = {"n": 10, "t": 9, "r": 13, "f": 12, "v": 11, "a": 7}
 _LETTER_CASES = {"L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "N", "Nd", "P", "S", "Z", "Zs", "Pd", "Sc"}
-_NAMES = {"Letter": "L", "Alphabetic": "L", "Number": "N", "Punctuation": "P", "Uppercase": "Lu", "Lowercase": "Ll"}
+_PROPERTIES = {"Alphabetic", "Uppercase", "Lowercase"}
+_NAMES = {"Letter": "L", "Number": "N", "Punctuation": "P"}
 
 
 def parse_regex(
@@ -287,10 +288,11 @@ class _Parser:
             self._fail("has an unfinished \\p")
         name = self._pattern[self._at : end]
         name = _NAMES.get(name, name)
-        if name not in _LETTER_CASES:
+        if name not in _LETTER_CASES | _PROPERTIES:
             self._fail(f"uses the Unicode property {name!r}, which is not supported")
         self._at = end + 1
-        ranges = _category_ranges(name)
+        wide = self._wide != negated
+        ranges = _category_ranges(name) if name in _LETTER_CASES else _property_ranges(name, wide=wide)
         return complement(ranges) if negated else ranges
 
     def _take(self, word: str) -> bool:
@@ -326,6 +328,17 @@ def _shorthand(char: str, *, wide: bool) -> Ranges | None:
 @lru_cache(maxsize=32)
 def _category_ranges(name: str) -> Ranges:
     return _found(lambda char: unicodedata.category(char).startswith(name))
+
+
+@lru_cache(maxsize=8)
+def _property_ranges(name: str, *, wide: bool) -> Ranges:
+    """What has a property, which is more than the category of that name: U+2163 is an uppercase number."""
+    if name == "Uppercase":
+        return _found(str.isupper)
+    if name == "Lowercase":
+        return _found(str.islower)
+    kinds = ("L", "Nl", "M") if wide else ("L", "Nl")  # marks are alphabetic in part, and Python cannot tell which
+    return _found(lambda char: char.isupper() or char.islower() or unicodedata.category(char).startswith(kinds))
 
 
 @lru_cache(maxsize=1)
