@@ -215,6 +215,12 @@ class TestChat:
         assert "error: The prompt has" in outcome.err
         assert outcome.json["messages"][0]["content"] == "Hello"
 
+    @pytest.mark.parametrize(("typed", "code"), [(True, 0), (False, 2)])
+    def test_a_question_that_is_no_utf8_is_a_sentence(self, cli: Cli, folder: Path, typed: bool, code: int) -> None:
+        outcome = cli("chat", "--model", folder, *OPTIONS, stdin=b"H\xffello\n", typed=typed)
+        assert outcome.code == code
+        assert "error: text holds a character that UTF-8 cannot express" in outcome.err
+
     def test_a_question_that_does_not_fit_is_an_error_in_a_pipe(self, cli: Cli, folder: Path) -> None:
         outcome = cli("chat", "--model", folder, stdin=b"word " * 1100)
         assert outcome.code == 2

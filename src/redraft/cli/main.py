@@ -99,14 +99,15 @@ def main(args: Sequence[str] | None = None) -> int:
 def _use_streams_as_they_are() -> None:
     """Let an output whose encoding lacks a character show a question mark for it, where it would fail.
 
+    Bytes of the input that are no text become lone surrogates, which the tokenizer names.
     Where the caller has closed one (`>&-`), Python has None: then an output is nowhere, and the input is empty.
     """
     sys.stdin = sys.stdin or io.TextIOWrapper(io.FileIO(os.devnull), encoding="utf-8")
     sys.stdout = sys.stdout or io.TextIOWrapper(io.FileIO(os.devnull, "w"), encoding="utf-8")
     sys.stderr = sys.stderr or io.TextIOWrapper(io.FileIO(os.devnull, "w"), encoding="utf-8")
-    for stream in (sys.stdout, sys.stderr):
+    for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace"), (sys.stderr, "replace")):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="replace")
+            stream.reconfigure(errors=errors)
 
 
 def _forget_empty_sizes() -> None:
