@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -220,6 +221,7 @@ class TestChat:
         outcome = cli("chat", "--model", folder, *OPTIONS, stdin=b"H\xffello\n", typed=typed)
         assert outcome.code == code
         assert "error: text holds a character that UTF-8 cannot express" in outcome.err
+        assert not typed or re.search(r"\d\.\s+/reset\s+forgets", outcome.err)
 
     def test_a_question_that_does_not_fit_is_an_error_in_a_pipe(self, cli: Cli, folder: Path) -> None:
         outcome = cli("chat", "--model", folder, stdin=b"word " * 1100)

@@ -136,7 +136,7 @@ def _ask(conversation: _Conversation, text: str, console: Console) -> None:
     try:
         conversation.ask(text)
     except InputError as error:
-        console.print(f"error: {error} /reset forgets the conversation.", style="red", markup=False)
+        console.print(f"error: {str(error).rstrip('.')}. /reset forgets the conversation.", style="red", markup=False)
     console.print()
 
 
