@@ -143,6 +143,21 @@ def test_run_to_completion_starts_nobody_while_a_canvas_runs() -> None:
     simulate(loads, LIMITS, replace(SETTINGS, policy="run-to-completion"), cost, watch)
 
 
+def test_run_to_completion_takes_a_new_request_for_no_other_that_had_its_id() -> None:
+    """Whose next request has the id of the one that ended keeps nobody waiting who came before it."""
+    scheduler = Scheduler(LIMITS, replace(SETTINGS, policy="run-to-completion"))
+
+    def served(*request_ids: int) -> list[int]:
+        for request_id in request_ids:
+            scheduler.add(Load(arrival=0, prompt=20, steps=(1,)).job(request_id))
+        scheduler.admit()
+        return [turn.job.request_id for turn in scheduler.plan().turns]
+
+    assert served(1) == served(2) == [1]
+    scheduler.remove(scheduler.running[1])
+    assert served(1) == [2, 1]
+
+
 def test_a_finished_canvas_frees_its_place_at_once() -> None:
     """Ten short answers pass through one slot beside a long one, without waiting for it."""
     loads = [Load(arrival=0, prompt=10, steps=(48,) * 4)] + [Load(arrival=0, prompt=10, steps=(4,)) for _ in range(10)]

@@ -68,10 +68,10 @@ class RunToCompletion:
 
     def choose(self, ready: Sequence[Ready]) -> list[Ready]:
         """The members of the running cohort that are still at their canvas, or a new cohort of all."""
-        going_on = [one for one in ready if self._cohort.get(one.request_id) == one.canvas_index]
+        going_on = [one for one in ready if self._cohort.get(one.order) == one.canvas_index]
         if not going_on:
             going_on = list(ready)
-            self._cohort = {one.request_id: one.canvas_index for one in going_on}
+            self._cohort = {one.order: one.canvas_index for one in going_on}
         return sorted(going_on, key=_longest_waiting_first)
 
 
