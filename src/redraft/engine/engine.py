@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from redraft.cache.pages import PAGE
 from redraft.engine.answer import Answer
 from redraft.engine.latency import StepClock
-from redraft.engine.request import Event, Finished, Request
+from redraft.engine.request import Ending, Event, Finished, Request
 from redraft.engine.scheduler import Plan, Scheduler, Turn
 from redraft.engine.settings import EngineSettings
 from redraft.engine.stats import Counters, EngineStats
@@ -78,26 +78,15 @@ class Engine:
         The next `step` returns its `Finished` with reason "cancelled".
         """
         if (answer := self._open.get(request_id)) is not None:
-            self._untold += answer.break_off("cancelled")
-            self._end(answer, self._untold)
+            self._break_off(answer, "cancelled")
 
     def step(self) -> list[Event]:
-        """Run one forward of whatever is ready; returns what happened, in order."""
-        events = self.tell()
-        started = self._clock()
-        self._expire(started, events)
-        plan = self._plan(started)
-        if not plan.turns:
-            return events
-        work = self._work(plan, started)
-        before = self._clock()
-        drafted = self.runner.run(work)
-        after = self._clock()
-        self.scheduler.ran(plan)
-        self._learn(plan, work, after - before)
-        self._tell(plan, drafted, after, events)
-        self.counters.schedule_seconds += (before - started) + (self._clock() - after)
-        return events
+        """Run one forward of whatever is ready; returns what happened, in order.
+
+        What happened to requests of `answer` is told by their iterators alone.
+        """
+        self._forward()
+        return self.tell()
 
     def tell(self) -> list[Event]:
         """What `step` would return without running a forward: the ends of requests cancelled since the last one."""
@@ -144,7 +133,7 @@ class Engine:
                     yield event
         finally:
             with self._lock:
-                self._left += mine
+                self._left += [request_id for request_id in mine if self._inboxes.get(request_id) is inbox]
                 self._drop_left()
 
     def _feed(self, rest: deque[Answer], inbox: _Inbox) -> None:
@@ -154,7 +143,7 @@ class Engine:
             while rest and len(self.scheduler.waiting) < self.settings.max_waiting:
                 self._queue(rest.popleft())
             if not inbox:
-                self._deliver(self.step())
+                self._forward()
         except BaseException as error:
             self._fail(EngineError(f"A forward failed with {error!r}."))
             raise
@@ -164,10 +153,10 @@ class Engine:
 
     def _fail(self, error: EngineError) -> None:
         """End all requests; the iterators of `answer` hear why."""
-        for request_id in list(self._open):
-            self.cancel(request_id)
         for inbox in self._inboxes.values():
             inbox.append(error)
+        for request_id in list(self._open):
+            self.cancel(request_id)
 
     def _drop_left(self) -> None:
         """Cancel what iterators have left open; later, if it was a garbage collection during a step that ended one."""
@@ -177,15 +166,31 @@ class Engine:
         while self._left:
             request_id = self._left.pop()
             self.cancel(request_id)
-            del self._inboxes[request_id]
-            self._untold = [event for event in self._untold if event.request_id != request_id]
+            self._inboxes.pop(request_id, None)
         self._working = False
 
     def _deliver(self, events: list[Event]) -> None:
-        """Put events where the iterators of `answer` find them; those of other requests wait for the next `step`."""
+        """Put events where the iterators of `answer` find them; those of other requests wait for the next `tell`."""
         for event in events:
             inbox = self._inboxes.get(event.request_id)
             (self._untold if inbox is None else inbox).append(event)
+            if isinstance(event, Finished):
+                self._inboxes.pop(event.request_id, None)
+
+    def _forward(self) -> None:
+        started = self._clock()
+        self._expire(started)
+        plan = self._plan(started)
+        if not plan.turns:
+            return
+        work = self._work(plan, started)
+        before = self._clock()
+        drafted = self.runner.run(work)
+        after = self._clock()
+        self.scheduler.ran(plan)
+        self._learn(plan, work, after - before)
+        self._tell(plan, drafted, after)
+        self.counters.schedule_seconds += (before - started) + (self._clock() - after)
 
     def _queue(self, answer: Answer) -> None:
         assert answer.request.request_id not in self._open
@@ -235,12 +240,14 @@ class Engine:
                 retry_after=max(1.0, rounds * self.counters.mean_answer_seconds),
             )
 
-    def _expire(self, now: float, events: list[Event]) -> None:
+    def _expire(self, now: float) -> None:
         for answer in list(self._open.values()):
             timeout = answer.request.timeout
             if timeout is not None and now - answer.added >= timeout:
-                events += answer.break_off("timeout")
-                self._end(answer, events)
+                self._break_off(answer, "timeout")
+
+    def _break_off(self, answer: Answer, ending: Ending) -> None:
+        self._deliver([*answer.break_off(ending), self._end(answer)])
 
     def _plan(self, now: float) -> Plan:
         for job in self.scheduler.admit():
@@ -266,30 +273,31 @@ class Engine:
         encoded = plan.tokens - sum(segment.tokens for segment in work if isinstance(segment, Denoise))
         self.counters.ran(canvases, encoded, seconds)
 
-    def _tell(self, plan: Plan, drafted: list[Drafted], now: float, events: list[Event]) -> None:
+    def _tell(self, plan: Plan, drafted: list[Drafted], now: float) -> None:
         """What the forward's steps came to, in the order of its turns."""
         steps = [turn for turn in plan.turns if turn.denoise]
         for turn, one in zip(steps, drafted, strict=True):
             assert one.slot == turn.job.slot
-            self._after_step(turn, one, now, events)
+            self._deliver(self._after_step(turn, one, now))
 
-    def _after_step(self, turn: Turn, drafted: Drafted, now: float, events: list[Event]) -> None:
-        job = turn.job
+    def _after_step(self, turn: Turn, drafted: Drafted, now: float) -> list[Event]:
+        job, events = turn.job, list[Event]()
         answer, step = self._open[job.request_id], job.step - 1
         answer.follow(drafted, step)
         if answer.request.drafts:
             events.append(answer.record(drafted, step))
         if not drafted.converged and job.step < answer.budget:
-            return
+            return events
         events.append(answer.commit(drafted, now))
         self.counters.canvases += 1
         if answer.ended is not None:
-            self._end(answer, events)
+            events.append(self._end(answer))
         else:
             self.scheduler.next_canvas(job, len(drafted.argmax_canvas), answer.go_on())
+        return events
 
-    def _end(self, answer: Answer, events: list[Event]) -> None:
-        """The answer has ended, for whatever reason: return its slot and pages, and tell."""
+    def _end(self, answer: Answer) -> Finished:
+        """The answer has ended, for whatever reason: return its slot and pages."""
         job = answer.job
         if job.slot >= 0:
             assert job.table is not None
@@ -300,4 +308,4 @@ class Engine:
         del self._open[job.request_id]
         finished = answer.finished(self._clock())
         self.counters.ended_one(finished)
-        events.append(finished)
+        return finished

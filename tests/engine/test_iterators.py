@@ -1,0 +1,117 @@
+"""Iterators of `Engine.answer` beside each other and beside `add` and `step`: each is told its own, and ends."""
+
+import dataclasses
+from collections.abc import Iterator
+from itertools import islice
+
+import pytest
+from asking import SETTINGS, Make, ask, run, untimed
+
+from redraft.engine.engine import Engine
+from redraft.engine.request import Event, Finished, Request
+
+MOST = 100
+"""More events than any request here has: an iterator that is told of no end would run for ever."""
+
+SHORT = dataclasses.replace(SETTINGS, max_tokens=16, steps=1)
+
+
+def up_to_its_end(events: Iterator[Event]) -> list[Event]:
+    """What an iterator tells, which is left standing where it is behind its `Finished`."""
+    told = []
+    for event in islice(events, MOST):
+        told.append(event)
+        if isinstance(event, Finished):
+            break
+    return told
+
+
+def expected(make: Make, request: Request) -> list[object]:
+    return untimed(run(make(), [request])[request.request_id])
+
+
+class Failing:
+    """A runner whose forwards fail once `broken` is set."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.runner, self.broken = engine.runner, False
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.runner, name)
+
+    def run(self, work: object) -> object:
+        if self.broken:
+            raise ValueError("broken")
+        return self.runner.run(work)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("moment", [0, 3, 6])
+def test_steps_by_hand_take_nothing_from_an_iterator(make: Make, moment: int) -> None:
+    engine = make()
+    events = engine.answer([ask(1)])
+    told = [next(events) for _ in range(moment + 1)]
+    engine.add(ask(2))
+    by_hand = []
+    while engine.stats().running + engine.stats().waiting:
+        by_hand += engine.step()
+    assert untimed(by_hand) == expected(make, ask(2))
+    assert untimed(told + up_to_its_end(events)) == expected(make, ask(1))
+
+
+def test_whom_somebody_else_cancels_an_iterator_still_tells(make: Make) -> None:
+    engine = make()
+    events = engine.answer([ask(1)])
+    next(events)
+    engine.cancel(1)
+    assert engine.tell() == []
+    (end,) = up_to_its_end(events)
+    assert isinstance(end, Finished)
+    assert end.finish_reason == "cancelled"
+
+
+def test_an_iterator_is_not_told_of_an_earlier_request_with_its_id(make: Make) -> None:
+    engine = make()
+    engine.add(ask(1))
+    engine.cancel(1)
+    assert untimed(up_to_its_end(engine.answer([ask(1)]))) == expected(make, ask(1))
+    (end,) = engine.tell()
+    assert isinstance(end, Finished)
+    assert end.finish_reason == "cancelled"
+
+
+def test_an_iterator_that_has_told_all_leaves_a_later_one_with_its_id_alone(make: Make) -> None:
+    engine = make()
+    first = engine.answer([ask(1)])
+    up_to_its_end(first)
+    second = engine.answer([ask(1)])
+    told = [next(second)]
+    first.close()  # type: ignore[attr-defined]
+    assert engine.stats().running == 1
+    assert untimed(told + up_to_its_end(second)) == expected(make, ask(1))
+
+
+def test_a_forward_that_fails_takes_no_answer_that_is_whole(make: Make) -> None:
+    engine = make()
+    engine.runner = failing = Failing(engine)  # type: ignore[assignment]
+    whole, other = engine.answer([ask(1, settings=SHORT)]), engine.answer([ask(2)])
+    next(whole)
+    list(islice(other, 3))
+    failing.broken = True
+    with pytest.raises(ValueError, match="broken"):
+        next(other)
+    assert isinstance(list(islice(whole, MOST))[-1], Finished)
+
+
+def test_what_ended_before_a_forward_failed_is_told_by_the_next_step(make: Make) -> None:
+    now = 0.0
+    engine = make(clock=lambda: now)
+    engine.runner = failing = Failing(engine)  # type: ignore[assignment]
+    for request in (ask(1), ask(2, timeout=1.0), ask(3)):
+        engine.add(request)
+    engine.cancel(1)
+    failing.broken, now = True, 2.0
+    with pytest.raises(ValueError, match="broken"):
+        engine.step()
+    engine.cancel(3)
+    ends = [(event.request_id, event.finish_reason) for event in engine.step() if isinstance(event, Finished)]
+    assert ends == [(1, "cancelled"), (2, "timeout"), (3, "cancelled")]
