@@ -9,6 +9,7 @@ from asking import SETTINGS, Make, ask, run, untimed
 
 from redraft.engine.engine import Engine
 from redraft.engine.request import Event, Finished, Request
+from redraft.errors import SettingError
 
 MOST = 100
 """More events than any request here has: an iterator that is told of no end would run for ever."""
@@ -115,3 +116,22 @@ def test_what_ended_before_a_forward_failed_is_told_by_the_next_step(make: Make)
     engine.cancel(3)
     ends = [(event.request_id, event.finish_reason) for event in engine.step() if isinstance(event, Finished)]
     assert ends == [(1, "cancelled"), (2, "timeout"), (3, "cancelled")]
+
+
+def test_of_two_iterators_with_one_id_the_second_is_refused_and_the_first_goes_on(make: Make) -> None:
+    engine = make()
+    first, second = engine.answer([ask(1)]), engine.answer([ask(1)])
+    told = [next(first)]
+    with pytest.raises(SettingError, match="request_id 1 is being answered already"):
+        next(second)
+    assert untimed(told + up_to_its_end(first)) == expected(make, ask(1))
+
+
+def test_the_id_of_a_request_that_waits_to_be_fed_in_is_taken(make: Make) -> None:
+    engine = make(slots=1, max_waiting=2)
+    events = engine.answer([ask(i, settings=SHORT) for i in range(4)])
+    told = [next(events)]
+    for taken in (engine.add, lambda request: engine.answer([request])):
+        with pytest.raises(SettingError, match="request_id 3 is being answered already"):
+            taken(ask(3))
+    assert {event.request_id for event in (*told, *events) if isinstance(event, Finished)} == {0, 1, 2, 3}

@@ -103,7 +103,8 @@ class Engine:
 
         Several such iterators may be open on one engine, in several threads too: each is told its own events. More
         requests than may wait are fed in as others end. What a forward raises is raised by the iterator that ran it;
-        the others raise an `EngineError`, since nobody knows how far their canvases got.
+        the others raise an `EngineError`, since nobody knows how far their canvases got. An iterator that is begun
+        when others are writing an answer with one of its ids raises a `SettingError`.
         """
         with self._lock:
             answers = [self._prepared(request) for request in requests]
@@ -120,6 +121,8 @@ class Engine:
         mine = {answer.request.request_id for answer in answers}
         rest, left = deque(answers), len(answers)
         with self._lock:
+            for request_id in mine:
+                self._check_id(request_id)
             self._inboxes |= dict.fromkeys(mine, inbox)
         try:
             while left:
@@ -206,8 +209,7 @@ class Engine:
         if low < 0 or high >= self._vocab_size:
             bad = low if low < 0 else high
             raise PromptError(f"Token id {bad} is outside the vocabulary of {self._vocab_size}.")
-        if request.request_id in self._open:
-            raise SettingError(f"request_id {request.request_id} is being answered already.")
+        self._check_id(request.request_id)
         if request.timeout is not None and request.timeout <= 0:
             raise SettingError(f"timeout is {request.timeout}; it must be above 0.")
         if request.adapter is not None and request.adapter not in self._adapters:
@@ -225,6 +227,10 @@ class Engine:
             )
         self.scheduler.check(answer.job)
         return answer
+
+    def _check_id(self, request_id: int) -> None:
+        if request_id in self._open or request_id in self._inboxes:
+            raise SettingError(f"request_id {request_id} is being answered already.")
 
     def _notice_weights(self) -> None:
         if (weights := self._weights()) != self._seen_weights:
