@@ -139,6 +139,19 @@ class TestPrefixCache:
         assert end_of(run(engine, [ask(2, 3 * PAGE)])[2]).stats.cached_tokens == 0
         assert end_of(run(engine, [ask(3, 2 * PAGE)])[3]).stats.cached_tokens == 2 * PAGE
 
+    def test_weights_that_change_while_a_request_waits_for_room_are_noticed(self, make: Make) -> None:
+        version = 1
+        engine = make(slots=1, weights=lambda: version)
+        run(engine, [ask(1, 2 * PAGE)])
+        engine.add(ask(2))
+        engine.add(ask(1, 2 * PAGE))
+        engine.step()
+        version = 2
+        events = []
+        while engine.busy:
+            events += engine.step()
+        assert end_of(events).stats.cached_tokens == 0
+
     def test_weights_that_change_before_an_iterator_is_read_are_noticed(self, make: Make) -> None:
         version = 1
         engine = make(weights=lambda: version)

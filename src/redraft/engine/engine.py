@@ -197,7 +197,6 @@ class Engine:
 
     def _queue(self, answer: Answer) -> None:
         assert answer.request.request_id not in self._open
-        self._notice_weights()
         self._open[answer.request.request_id] = answer
         self.scheduler.add(answer.job)
 
@@ -256,6 +255,8 @@ class Engine:
         self._deliver([*answer.break_off(ending), self._end(answer)])
 
     def _plan(self, now: float) -> Plan:
+        if self.scheduler.may_admit:
+            self._notice_weights()
         for job in self.scheduler.admit():
             self._open[job.request_id].started = now
         return self.scheduler.plan()

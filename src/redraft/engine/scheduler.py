@@ -161,10 +161,15 @@ class Scheduler:
             assert job.table is not None
             job.keys = job.table.keys = ()
 
+    @property
+    def may_admit(self) -> bool:
+        """Whether anybody waits and a slot is free; there may still be too few pages."""
+        return bool(self.waiting and self._free_slots)
+
     def admit(self) -> list[Job]:
         """Give slots and page tables to waiting jobs, strictly in the order of arrival, as long as they fit."""
         admitted = []
-        while self.waiting and self._free_slots:
+        while self.may_admit:
             job = self.waiting[0]
             table = self.pages.open(job.positions, self._span, job.keys)
             if table is None:
