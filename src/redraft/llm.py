@@ -86,12 +86,12 @@ class AnswerStream(Iterator[Record]):
 class _Engines:
     """What an LLM shares with its views: the model by adapter, None being itself, and the engine that runs them.
 
-    `settings` are those of every engine that is not given its own.
+    `settings` are those of every engine that is not given its own. `ids` are below 0: a caller's own are counted up.
     """
 
     models: dict[str | None, Transformer]
     settings: EngineSettings
-    ids: Iterator[int] = field(default_factory=itertools.count)
+    ids: Iterator[int] = field(default_factory=lambda: itertools.count(-1, -1))
     engine: Engine | None = None
     place: tuple[object, object] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)

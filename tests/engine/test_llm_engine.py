@@ -184,6 +184,15 @@ def test_a_request_is_what_generate_would_ask(llm: LLM) -> None:
     assert sum((c.token_ids for c in commits), ()) == llm.generate([2, 50], seed=4, **SHORT).token_ids
 
 
+def test_requests_of_a_caller_stand_in_nobodys_way(llm: LLM) -> None:
+    events = llm.engine.answer([llm.request([2, 50], **SHORT)])
+    next(events)
+    between = llm.generate([2, 51], **SHORT)
+    assert between.token_ids == llm.generate([2, 51], **SHORT).token_ids
+    commits = [event for event in events if isinstance(event, Commit)]
+    assert sum((c.token_ids for c in commits), ()) == llm.generate([2, 50], **SHORT).token_ids
+
+
 def test_settings_of_an_engine_are_checked() -> None:
     with pytest.raises(SettingError, match="policy is 'fair'; it must be one of mixed"):
         EngineSettings(policy="fair")
