@@ -323,6 +323,7 @@ class TestRefusals:
             ({"prompt": (-1, 5)}, PromptError, "Token id -1"),
             ({"prompt": (5,) * 9200}, PromptError, "exceed the context of 9216"),
             ({"timeout": 0.0}, SettingError, "timeout is 0.0; it must be above 0"),
+            ({"timeout": math.nan}, SettingError, "timeout is nan; it must be above 0"),
             ({"request_id": 7}, SettingError, "request_id 7 is being answered already"),
         ],
     )

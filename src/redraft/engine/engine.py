@@ -209,7 +209,7 @@ class Engine:
             bad = low if low < 0 else high
             raise PromptError(f"Token id {bad} is outside the vocabulary of {self._vocab_size}.")
         self._check_id(request.request_id)
-        if request.timeout is not None and request.timeout <= 0:
+        if request.timeout is not None and not request.timeout > 0:  # NaN is above nothing
             raise SettingError(f"timeout is {request.timeout}; it must be above 0.")
         if request.adapter is not None and request.adapter not in self._adapters:
             raise SettingError(
