@@ -181,6 +181,7 @@ class Engine:
                 self._inboxes.pop(event.request_id, None)
 
     def _forward(self) -> None:
+        """Run one forward of whatever is ready, and deliver what happened."""
         started = self._clock()
         self._expire(started)
         plan = self._plan(started)
