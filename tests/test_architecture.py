@@ -10,6 +10,7 @@ import redraft
 PACKAGE = Path(redraft.__file__).parent
 LAYERS = [
     "errors",
+    "outputs",
     "config",
     "text",
     "kernels",
@@ -29,7 +30,19 @@ ABOVE = {
     "reference": {"config", "diffusion", "model"},
     "train": {"config", "diffusion", "errors", "eval", "kernels", "model", "quant", "text"},
     "eval": {"config", "deciding", "diffusion", "errors", "kernels", "llm", "model", "quant", "text"},
-    "bench": {"cache", "config", "constraints", "diffusion", "engine", "errors", "kernels", "llm", "model", "text"},
+    "bench": {
+        "cache",
+        "config",
+        "constraints",
+        "diffusion",
+        "engine",
+        "errors",
+        "kernels",
+        "llm",
+        "model",
+        "outputs",
+        "text",
+    },
 }
 """Who may be imported by the parts that stand beside the chain of `LAYERS`; `cli` may import everything."""
 

@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-from redraft.errors import InputError, why
-
-
-def check_folder(folder: Path | None) -> None:
-    """Make the folder of results, which is better known to be possible before measuring. Raises `InputError`."""
-    if folder is None:
-        return
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"The folder {folder} of results cannot be made: {why(error)}.") from error
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"The folder {folder} of results is not one that one may write to.")
+from redraft.outputs import make_folder
 
 
 def write_results(name: str, records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
@@ -30,7 +17,7 @@ def write_results(name: str, records: Sequence[Mapping[str, Any]], folder: Path)
 
     A file of the same day and name is not overwritten: the new one gets a number.
     """
-    check_folder(folder)
+    make_folder(folder)
     device = re.sub(r"[^a-z0-9]+", "-", str(records[0].get("device", "")).lower()).strip("-")
     formats = sorted({record["quantization"] or "bf16" for record in records if "quantization" in record})
     stem = "_".join((name, "-".join(part for part in (device, *formats) if part), date.today().isoformat()))

@@ -26,13 +26,14 @@ def card(
 
     from redraft.bench.card import Card, measure_card
     from redraft.bench.gpu import check_gpu
-    from redraft.bench.results import check_folder, write_results
+    from redraft.bench.results import write_results
+    from redraft.outputs import make_folder
 
     at_least(1, seconds=seconds)
     if tests is not None and not (tests / "gpu").is_dir():
         raise SettingError(f"{tests} has no folder gpu; --tests is the folder tests of a checkout.")
     check_gpu()
-    check_folder(results)
+    make_folder(results)
     console = Console(highlight=False, quiet=json)
     found = measure_card(Card(seconds, lambda line: console.print(line, markup=False)), tests)
     written = {} if results is None else {"files": [str(file) for file in write_results("card", [found], results)]}

@@ -64,13 +64,14 @@ def constraints(
     The last line is JSON. Times are of this process alone.
     """
     from redraft.bench.constraints import measure_overhead, measure_schemas, read_schemas, validator
-    from redraft.bench.results import check_folder, write_results
+    from redraft.bench.results import write_results
     from redraft.bench.schema_answers import measure_answers, with_random_weights
+    from redraft.outputs import make_folder
     from redraft.text.tokenizer import Tokenizer
 
     at_least(1, limit=limit, repetitions=repetitions, written=written)
     at_least(0, answers=answers)
-    check_folder(results)
+    make_folder(results)
     if file is None and tokenizer is not None:
         raise InputError("--tokenizer needs a FILE of schemas.")
     schemas = [] if file is None else read_schemas(file)[:limit]

@@ -51,12 +51,12 @@ def step(
     Prints tables and a line of JSON.
     """
     from redraft.bench.gpu import free_cached_memory, measure_ceilings, require_gpu
-    from redraft.bench.results import check_folder
     from redraft.bench.step import cases, measure_step, record
     from redraft.engine.settings import EngineSettings
+    from redraft.outputs import make_folder
 
     target = require_gpu(device)
-    check_folder(results)
+    make_folder(results)
     if dtype not in ("bfloat16", "bf16"):
         raise SettingError(f"dtype is {dtype!r}; the kernels compute in bfloat16.")
     at_least(1, steps=steps, repeats=repeats)
@@ -88,11 +88,11 @@ def roofline(
 ) -> None:
     """The floor of a step by component, from the shape alone, at the ceilings of an H200 or of this GPU."""
     from redraft.bench.gpu import measure_ceilings, require_gpu
-    from redraft.bench.results import check_folder
     from redraft.bench.roofline import H200, floor_ms, step_components
     from redraft.model.folders import shape_of
+    from redraft.outputs import make_folder
 
-    check_folder(results)
+    make_folder(results)
     ceilings = measure_ceilings(require_gpu()) if measured else H200
     config, records = shape_of(model), []
     for tokens in whole_numbers("context", context):
@@ -132,13 +132,13 @@ def kernels(
     """
     from redraft.bench.gpu import device_facts, require_gpu, versions
     from redraft.bench.kernels import measure_kernels
-    from redraft.bench.results import check_folder
     from redraft.model.folders import shape_of
     from redraft.model.packed.load import check_device
+    from redraft.outputs import make_folder
 
     target = require_gpu(device)
     check_device(target, quantized=quantization is not None)
-    check_folder(results)
+    make_folder(results)
     chosen, records = only.split(",") if only else [], []
     for tokens, canvases in product(whole_numbers("context", context), whole_numbers("batch", batch)):
         found = measure_kernels(

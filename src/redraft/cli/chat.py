@@ -43,10 +43,10 @@ def chat(
     """
     from rich.console import Console
 
-    from redraft.cli.trace import check_writable
+    from redraft.outputs import check_file
 
     given = sampling.given(stop=output.stop, latency_budget_ms=output.latency_budget_ms)
-    check_writable(output.trace)
+    check_file(output.trace)
     llm = model.load()
     llm.encode_chat([{"role": "user", "content": "?"}])  # no chat template: say so before anybody types
     trace = open_trace(output.trace, llm, model, given)

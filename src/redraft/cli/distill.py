@@ -29,7 +29,7 @@ def distill(
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TextColumn
 
-    from redraft.model.folders import check_new
+    from redraft.outputs import check_new
     from redraft.train.distill import collect, prompts_of
 
     given = sampling.given()

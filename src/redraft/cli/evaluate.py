@@ -118,10 +118,10 @@ def infill(
 
 def _run_methods(chosen: Sequence[Any], items: ItemOptions, model: ModelOptions, given: dict[str, Any]) -> None:
     """Every method of infilling on the same items, and how each two compare item by item."""
-    from redraft.cli.trace import check_writable
     from redraft.eval.infill import METHODS, compare
+    from redraft.outputs import check_file
 
-    check_writable(items.records)
+    check_file(items.records)
     if not chosen:
         raise InputError("No item is left to ask.")
     llm = model.load()
@@ -220,17 +220,17 @@ def curve(
     json: JsonAlone = False,
 ) -> None:
     """Score against speed: a task at several step budgets, for one model or several."""
-    from redraft.cli.trace import check_writable
     from redraft.eval import curve as curves
     from redraft.eval.task import spread
     from redraft.model.folders import read_config, resolve_folder
+    from redraft.outputs import check_file
 
     chosen, given, counts = curves.task_of(task), sampling.given(), whole_numbers("budgets", budgets)
     at_least(1, limit=limit)
     if "steps" in given:
         raise InputError("--steps is what --budgets varies; leave it out.")
     check_picture(picture)
-    check_writable(picture)
+    check_file(picture)
     items = spread(chosen.items(file), limit)
     names = [model.model, *(against or [])]
     for name in names:  # a wrong one is not found behind the measuring of the first
@@ -273,9 +273,9 @@ def _run(
     **more: Any,
 ) -> None:
     """Load, evaluate under a progress bar, print the result, and keep every item's answer if asked."""
-    from redraft.cli.trace import check_writable
+    from redraft.outputs import check_file
 
-    check_writable(items.records)
+    check_file(items.records)
     if not chosen:
         raise InputError("No item is left to ask.")
     llm = model.load()

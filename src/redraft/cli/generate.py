@@ -46,12 +46,12 @@ def generate(
 
     Ctrl-C stops, keeps what is committed, and exits with 130.
     """
-    from redraft.cli.trace import check_writable
     from redraft.cli.view import open_screen
+    from redraft.outputs import check_file
 
     text = _checked_prompt(prompt, raw=raw, system=system)
     given, limits = sampling.given(stop=output.stop, latency_budget_ms=output.latency_budget_ms), constraints.given()
-    check_writable(output.trace)
+    check_file(output.trace)
     llm = model.load()
     messages = [{"role": "system", "content": system}] if system else []
     records = llm.stream(text if raw else [*messages, {"role": "user", "content": text}], raw=raw, **given, **limits)

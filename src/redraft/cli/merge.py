@@ -29,8 +29,9 @@ def merge(
     from redraft.model.adapters import load_adapter, shapes_of
     from redraft.model.adapters import merge as fold
     from redraft.model.checkpoint import Checkpoint
-    from redraft.model.folders import check_new, resolve_folder
+    from redraft.model.folders import resolve_folder
     from redraft.model.weights import load_model, save_model
+    from redraft.outputs import check_new
 
     folder = resolve_folder(model)
     check_new(out)

@@ -19,16 +19,6 @@ from redraft.errors import InputError, why
 VERSION = 1
 
 
-def check_writable(path: Path | None) -> None:
-    """Raise `InputError` if no file can be written there, which is better known before hours of work than after."""
-    if path is None:
-        return
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path} is not a regular file.")
-    if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise InputError(f"{path} cannot be written: {path.parent} is not a folder that one may write to.")
-
-
 class TraceWriter:
     """Writes one trace; a context manager. Nothing exists under `path` until it is left."""
 

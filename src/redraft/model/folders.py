@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from redraft.config import MAX_NUMBER, ModelConfig, end_ids
-from redraft.errors import CheckpointError, HubError, SettingError, why
+from redraft.errors import CheckpointError, HubError, why
 from redraft.model.presets import PRESETS
 
 CONFIG_FILE = "config.json"
@@ -103,21 +103,6 @@ def read_json(path: Path, kind: str = "a model") -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} does not hold a JSON object.")
     return content
-
-
-def check_new(path: Path, *, folder: bool = True) -> None:
-    """Raise `SettingError` unless a folder, which may be there if it is empty, or else a file can be made at `path`."""
-    try:
-        taken = any(path.iterdir()) if folder and path.is_dir() else path.exists()
-        above = next(parent for parent in path.absolute().parents if parent.exists())
-    except OSError as error:
-        raise SettingError(f"{path} cannot be made: {why(error)}.") from error
-    if taken:
-        raise SettingError(f"{path} is there already; name a new one.")
-    if not above.is_dir():
-        raise SettingError(f"{path} cannot be made: {above} is no folder.")
-    if not os.access(above, os.W_OK):
-        raise SettingError(f"{path} cannot be made: {above} may not be written to.")
 
 
 def _embedded_folder() -> Path:

@@ -24,8 +24,9 @@ from torch import Tensor
 from redraft.errors import CheckpointError, SettingError
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE
-from redraft.model.folders import CONFIG_FILE, check_new, read_json
+from redraft.model.folders import CONFIG_FILE, read_json
 from redraft.model.names import to_hugging_face
+from redraft.outputs import check_new
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import check_group, quantize_int4
 

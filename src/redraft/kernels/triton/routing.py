@@ -116,12 +116,7 @@ def part_columns(width: int) -> int:
     Triton adds a product of one step to the sum of the parts before it inside the matrix instruction, which rounds
     otherwise than adding it afterwards.
     """
-    return max(128, next_multiple(cdiv(width, PARTS), 64))
-
-
-def next_multiple(number: int, of: int) -> int:
-    """The smallest multiple of `of` that is at least `number`."""
-    return cdiv(number, of) * of
+    return max(2, cdiv(cdiv(width, PARTS), 64)) * 64
 
 
 @jit
