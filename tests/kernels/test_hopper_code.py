@@ -116,6 +116,7 @@ def test_norms(fp8: bool) -> None:
     assert_fits(found, spilled=16)  # a few words, so that three programs fit on a multiprocessor
     assert all(kernel.registers <= 80 for kernel in found)
     assert all(("e4m3" in kernel.ptx) == fp8 for kernel in found)
+    assert ["discard.global.L2" in kernel.ptx for kernel in found] == [False, False, True, False]
 
 
 @pytest.mark.parametrize("kept", [torch.bfloat16, torch.float8_e4m3fn])

@@ -28,8 +28,8 @@ from redraft.model.packed.transformer import PackedTransformer
 REPEATS = 9
 AROUND = ("predict", "soft_embeddings", "finish_step")
 """Operations behind the last layer."""
-OVERWRITES = "soft_embeddings"
-"""Turns its first argument, the logits, into probabilities in place."""
+OVERWRITES = {"soft_embeddings": 0, "after_experts": 2}
+"""Which argument an operation overwrites or uses up: the logits become probabilities, experts' rows are forgotten."""
 SMALLEST = 1e-4
 """Results smaller than this on average count as this large: entropies of 1e-6 nats are zero to a sampler."""
 _FLUSH_BYTES = 256 << 20
@@ -138,9 +138,11 @@ def _errors(operation: Operation) -> tuple[float | None, float | None]:
 
 def _fresh(operation: Operation) -> Operation:
     """The operation on a copy of what it overwrites."""
-    if operation.name != OVERWRITES:
+    if operation.name not in OVERWRITES:
         return operation
-    return replace(operation, args=(operation.args[0].clone(), *operation.args[1:]))
+    args = list(operation.args)
+    args[OVERWRITES[operation.name]] = args[OVERWRITES[operation.name]].clone()
+    return replace(operation, args=tuple(args))
 
 
 def _worst(found: list[Tensor], truth: list[Tensor]) -> float:

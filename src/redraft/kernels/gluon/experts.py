@@ -295,4 +295,5 @@ def _down_tile(
     place = gl.convert_layout(place, gl.SliceLayout(1, WIDE))
     column = first + gl.arange(0, 128, gl.SliceLayout(0, WIDE))
     line = start + gl.arange(0, ROWS, gl.SliceLayout(1, WIDE))
-    gl.store(out + place[:, None].to(gl.int64) * D + column[None], result, mask=(line < end)[:, None])
+    place = out + place[:, None].to(gl.int64) * D + column[None]
+    gl.store(place, result, mask=(line < end)[:, None], eviction_policy="evict_last")  # until they are summed

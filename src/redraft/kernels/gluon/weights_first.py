@@ -70,4 +70,5 @@ def store_rows(out, sums, facts, start, end, first, D: gl.constexpr, COUNT: gl.c
     place = gl.convert_layout(place, gl.SliceLayout(1, WIDE))
     column = first + gl.arange(0, 64, gl.SliceLayout(0, WIDE))
     line = start + gl.arange(0, COUNT, gl.SliceLayout(1, WIDE))
-    gl.store(out + place[:, None].to(gl.int64) * D + column[None], result, mask=(line < end)[:, None])
+    place = out + place[:, None].to(gl.int64) * D + column[None]
+    gl.store(place, result, mask=(line < end)[:, None], eviction_policy="evict_last")  # until they are summed

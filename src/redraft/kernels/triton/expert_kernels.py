@@ -290,7 +290,8 @@ def down_tile(hidden, hidden_scale, weight, weight_scale, worth, out, order, exp
     if FORMAT != "plain":
         acc *= row_scale
     target = out + place[:, None].to(tl.int64) * D + columns[None, :]
-    tl.store(target, tl.trans(acc * factor).to(out.dtype.element_ty), mask=live[:, None])
+    result = tl.trans(acc * factor).to(out.dtype.element_ty)
+    tl.store(target, result, mask=live[:, None], eviction_policy="evict_last")  # until they are summed
 
 
 @jit

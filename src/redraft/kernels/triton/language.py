@@ -73,6 +73,30 @@ def reciprocal(x):
     return 1.0 / x
 
 
+@jit
+def forget(pointer, LINES: tl.constexpr, PADDED: tl.constexpr):
+    """Drop LINES lines of 128 bytes, the first at `pointer`, from the L2 cache instead of writing them to memory.
+
+    What they hold is undefined from then on. PADDED is the power of two that covers LINES. All threads of the program
+    must have read them: between their last read and this a reduction has to stand.
+    """
+    if cuda_capability_geq(8, 0):
+        line = tl.arange(0, PADDED)
+        tl.inline_asm_elementwise(
+            """{
+            .reg .pred there;
+            setp.ne.s32 there, $2, 0;
+            @there discard.global.L2 [$1], 128;
+            mov.b32 $0, 0;
+            }""",
+            "=r,l,r",
+            [pointer + line * (1024 // pointer.dtype.element_ty.primitive_bitwidth), (line < LINES).to(tl.int32)],
+            dtype=tl.int32,
+            is_pure=False,
+            pack=1,
+        )
+
+
 def early(x: Tensor) -> dict[str, Any]:
     """Launch options with which a kernel that calls `await_inputs` starts before its predecessor has ended (Hopper)."""
     return {"launch_pdl": x.is_cuda and capability(x.device) >= (9, 0)}

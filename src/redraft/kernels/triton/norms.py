@@ -16,7 +16,7 @@ from torch import Tensor
 
 from redraft.kernels import eager
 from redraft.kernels.packed import Matrix, Rows8, rows_of, values_and_scale
-from redraft.kernels.triton.language import await_inputs, early, jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.language import await_inputs, early, forget, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.quantize import quantize_rows_eager
 from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, Segments
 
@@ -108,7 +108,7 @@ def after_experts(
     """The end of a layer: its output [R,D], and the next norm of it.
 
     x [R,D] is `after_attention`'s residual, dense [R,D] the MLP's output, experts [R,K,D] weighted expert rows that are
-    summed in fp32 in their order.
+    summed in fp32 in their order. They are used up: on a GPU nobody may read them afterwards.
     """
     if use_triton(x):
         return _after_experts(x, dense, experts, weights, segments, eps, fp8)
@@ -163,9 +163,11 @@ def _after_experts(
     out, following = torch.empty_like(x), _outputs(x, fp8)
     given = (weights.post_mlp, weights.post_experts, weights.post_feedforward)
     scalars = (weights.encode_scalar, weights.denoise_scalar, segments.kind)
+    lines, rest = divmod(experts[0].nbytes, 128)  # of the L2 cache; where tokens share one, none is forgotten
     _launch(
         _after_experts_kernel, x, dense, experts, *given, *scalars, weights.following, out, *following,
-        eps=eps, ROWS=segments.rows, TOP_K=experts.shape[1], FP8=fp8,
+        eps=eps, ROWS=segments.rows, TOP_K=experts.shape[1], FP8=fp8, LINES=0 if rest else lines,
+        PADDED_LINES=next_power_of_2(lines),
     )  # fmt: skip
     return out, _rows(*following)
 
@@ -275,7 +277,8 @@ def _after_attention_kernel(
 @jit
 def _after_experts_kernel(
     x, dense, experts, post_mlp, post_experts, post_feedforward, encode_scalar, denoise_scalar, kind, following, out, y,
-    scale, width, eps, ROWS: tl.constexpr, TOP_K: tl.constexpr, FP8: tl.constexpr, BLOCK: tl.constexpr,
+    scale, width, eps, ROWS: tl.constexpr, TOP_K: tl.constexpr, FP8: tl.constexpr, LINES: tl.constexpr,
+    PADDED_LINES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
@@ -296,6 +299,8 @@ def _after_experts_kernel(
     mlp = _round(mlp * tl.rsqrt(mlp_sum / width + eps) * mlp_factor, x)
     sparse = _round(sparse * tl.rsqrt(sparse_sum / width + eps) * sparse_factor, x)
     both = _round(mlp + sparse, x)
+    if LINES > 0:
+        forget(experts + row * (TOP_K * width), LINES, PADDED_LINES)
     both = _round(both * _factor(both, width, eps) * both_factor, x)
     value = _round(_round(value.to(tl.float32) + both, x) * scalar, x)
     tl.store(out + here, value.to(x.dtype.element_ty), inside)

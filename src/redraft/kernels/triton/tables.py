@@ -91,7 +91,7 @@ PLANS = {
         Plan(
             mean=16,
             block_rows=32,
-            gate=Tile(columns=64, depth=64, stages=3, warps=4),
+            gate=Tile(columns=64, depth=64, stages=3, warps=4, tma=True),
             down=Tile(columns=64, depth=64, stages=4, warps=4),
         ),
         Plan(
@@ -117,7 +117,7 @@ PLANS = {
         Plan(
             mean=16,
             block_rows=32,
-            gate=Tile(columns=64, depth=128, stages=3, warps=4),
+            gate=Tile(columns=64, depth=128, stages=3, warps=4, tma=True),
             down=Tile(columns=64, depth=128, stages=3, warps=4, tma=True),
         ),
         Plan(
