@@ -1,36 +1,59 @@
-"""Prints the most bytes of shared memory that a kernel takes on a GPU with 99 KiB of it: `smaller_gpus.py CAPABILITY`.
+"""What kernels need of a GPU with 99 KiB of shared memory, as JSON: `smaller_gpus.py CAPABILITY`.
 
-A process of its own, because Triton keeps the table of number conversions of the first GPU that a process compiles for.
+"shared" is the most bytes of shared memory that one takes, "waiting" names the products that read a matrix number by
+number, which nothing can run ahead of. A process of its own, because Triton keeps the table of number conversions of
+the first GPU that a process compiles for.
 """
 
+import json
 import sys
 from itertools import product
 
 import pytest
 import torch
-from compiling import bf16, compiled, fp32, int32, meta
-from test_hopper_code import COUNTERS, HEADS, ROWS, SEGMENT, SEGMENTS, VOCAB, WIDTH
+from compiling import Compiled, bf16, compiled, fp32, int32, meta
+from test_hopper_code import COUNTERS, HEADS, ROWS, SEGMENT, SEGMENTS, TABLE, VOCAB, WIDTH, soft_embeddings
+from test_hopper_products import INNER, packed, routed, rows_for
 
-from redraft.kernels.packed import PackedFp8, Rows8
-from redraft.kernels.triton import attention, head, linear, self_conditioning, tables
+from redraft.kernels.packed import PackedExperts, PackedFp8, Rows8
+from redraft.kernels.triton import attention, descriptors, experts, head, linear, self_conditioning, tables
 
 
-def most_shared(capability: int) -> int:
+def everything(capability: int) -> list[Compiled]:
+    """All kernels with products, in FP8 where the GPU has it, compiled for a compute capability."""
+    given = {"capability": capability}
     found = []
-    for (dim, groups), kept in product(((256, 8), (512, 2)), (torch.bfloat16, torch.float8_e4m3fn)):
-        pages, q = meta(64, 256, groups, dim, dtype=kept), bf16(ROWS, HEADS, dim)
-        arguments = q, pages, pages, int32(SEGMENTS, 32), SEGMENT
-        found += compiled(attention.attend, *arguments, window=None, capability=capability)
-    arguments = bf16(ROWS, WIDTH), bf16(VOCAB, WIDTH), 30.0, fp32(SEGMENTS), COUNTERS, SEGMENT, bf16(ROWS, VOCAB)
-    found += compiled(head.predict, *arguments, capability=capability)
-    x = Rows8(meta(ROWS, WIDTH, dtype=torch.float8_e4m3fn), fp32(ROWS, 1))
-    weight = PackedFp8(meta(8192, WIDTH, dtype=torch.float8_e4m3fn), fp32(8192))
-    found += compiled(linear.linear, x, weight, capability=capability)
-    return max(kernel.shared for kernel in found)
+    fp8 = capability >= 89
+    kept = (torch.bfloat16, torch.float8_e4m3fn) if fp8 else (torch.bfloat16,)
+    for (dim, groups), dtype in product(((256, 8), (512, 2)), kept):
+        pages, q = meta(64, 256, groups, dim, dtype=dtype), bf16(ROWS, HEADS, dim)
+        found += compiled(attention.attend, q, pages, pages, int32(SEGMENTS, 32), SEGMENT, window=None, **given)
+    for table in (bf16(VOCAB, WIDTH), TABLE) if fp8 else (bf16(VOCAB, WIDTH),):
+        arguments = bf16(ROWS, WIDTH), table, 30.0, fp32(SEGMENTS), COUNTERS, SEGMENT, bf16(ROWS, VOCAB)
+        found += compiled(head.predict, *arguments, **given)
+        found += soft_embeddings(table is TABLE, capability)
+    for weights, rows in product(("plain", "fp8", "int4") if fp8 else ("plain",), (256, 1024, 4096)):
+        layer = PackedExperts(packed(weights, 2 * INNER, WIDTH), packed(weights, WIDTH, INNER))
+        found += compiled(experts.experts, rows_for(weights, rows, WIDTH), routed(rows, weights), layer, **given)
+    if fp8:
+        x = Rows8(meta(ROWS, WIDTH, dtype=torch.float8_e4m3fn), fp32(ROWS, 1))
+        weight = PackedFp8(meta(8192, WIDTH, dtype=torch.float8_e4m3fn), fp32(8192))
+        found += compiled(linear.linear, x, weight, **given)
+    return found
+
+
+def waits(kernel: Compiled) -> bool:
+    """Whether a product's matrices come by loads of single numbers."""
+    return "mma.sync" in kernel.ptx and ("ld.global.b16" in kernel.ptx or "ld.global.b8" in kernel.ptx)
 
 
 if __name__ == "__main__":
+    capability = int(sys.argv[1])
     with pytest.MonkeyPatch.context() as patch:
         for module in (attention, head, self_conditioning, tables):
             patch.setattr(module, "roomy", lambda device: False)
-        print(most_shared(int(sys.argv[1])))
+        for module in (attention, descriptors, experts, head, self_conditioning):
+            patch.setattr(module, "bulk_copies", lambda device: capability >= 90)
+        found = everything(capability)
+    shared = max(kernel.shared for kernel in found)
+    print(json.dumps({"shared": shared, "waiting": sorted({kernel.name for kernel in found if waits(kernel)})}))

@@ -1,5 +1,6 @@
 """The kernels compiled for Hopper, on any machine: matrix instructions, registers, shared memory at the 26B shape."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from compiling import assert_fits, bf16, caught_launches, compiled, fp32, int32, meta, segments_of
+from compiling import Compiled, assert_fits, bf16, caught_launches, compiled, fp32, int32, meta, segments_of
 from triton.backends.compiler import GPUTarget
 
 from redraft.constraints.answer import AutomatonConstraint
@@ -68,16 +69,21 @@ def test_head() -> None:
     assert "wgmma.mma_async" in found[0].ptx
 
 
-@pytest.mark.parametrize("fp8", [False, True])
-def test_soft_embeddings(fp8: bool) -> None:
+def soft_embeddings(fp8: bool, capability: int) -> list[Compiled]:
+    """What soft embeddings launch, with a table in FP8 or bf16, compiled for a compute capability."""
     turned = PackedFp8(meta(WIDTH, VOCAB, dtype=torch.float8_e4m3fn), fp32(WIDTH)) if fp8 else None
     tiles = head.Tiles(peaks=fp32(ROWS, 1024), masses=fp32(ROWS, 1024), moments=fp32(ROWS, 1024), size=256)
     rows: dict[str, Any] = {name: fp32(ROWS) for name in ("argmax", "candidate", "entropy", "peak", "certainty")}
     prediction = head.Prediction(**rows, tiles=tiles)
-    found = compiled(
+    return compiled(
         self_conditioning.soft_embeddings, bf16(ROWS, VOCAB), prediction, TABLE if fp8 else bf16(VOCAB, WIDTH), bf16(1),
-        30.0, fp32(SEGMENTS), int32(SEGMENTS), SEGMENT, turned=turned,
+        30.0, fp32(SEGMENTS), int32(SEGMENTS), SEGMENT, turned=turned, capability=capability,
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+def test_soft_embeddings(fp8: bool) -> None:
+    found = soft_embeddings(fp8, capability=90)
     assert_fits(found)
     product = next(kernel for kernel in found if kernel.name == "_product_kernel")
     assert "wgmma.mma_async" in product.ptx
@@ -93,12 +99,14 @@ def test_rows_of_a_vocabulary_in_fp8() -> None:
     assert "f16x2.e4m3x2" in found[0].ptx
 
 
-@pytest.mark.parametrize("capability", [89, 120])
-def test_smaller_gpus_have_room(capability: int) -> None:
+@pytest.mark.parametrize("capability", [80, 89, 120])
+def test_smaller_gpus_have_room_and_copy_ahead(capability: int) -> None:
     command = [sys.executable, str(Path(__file__).with_name("smaller_gpus.py")), str(capability)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert int(done.stdout) <= 99 * 1024
+    needs = json.loads(done.stdout)
+    assert needs["shared"] <= 99 * 1024
+    assert needs["waiting"] == []
 
 
 @pytest.mark.parametrize("fp8", [False, True])

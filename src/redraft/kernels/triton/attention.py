@@ -18,7 +18,7 @@ from torch import Tensor
 from redraft.kernels import eager
 from redraft.kernels.gluon import attention as gluon_attention
 from redraft.kernels.packed import Rows8
-from redraft.kernels.triton.descriptors import descriptor
+from redraft.kernels.triton.descriptors import bulk_copies, descriptor, load_tile
 from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, roomy, tl, use_triton
 from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
 from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, KIND_UNUSED, UNUSED, Segments
@@ -146,9 +146,10 @@ def _attend(
     _attend_kernel[(row_tiles * tile.parts, groups * tile.splits, count)](
         q, descriptor(keys.view(-1, groups * dim), tile.keys, dim),
         descriptor(values.view(-1, groups * dim), tile.keys, dim // tile.parts), table, segments.kind, segments.start,
-        segments.length, partial, peaks, sums, table.stride(0), rows * heads, tile.splits, GROUPS=groups,
-        WINDOW=window, TILE=tile.rows, KEYS=tile.keys, SPLIT=split, PARTS=tile.parts, INSIDE=tile.inside,
-        num_warps=tile.warps, num_stages=tile.stages, **shape, **early(q),
+        segments.length, partial, peaks, sums, table.stride(0), rows * heads, tile.splits, keys.shape[:2].numel(),
+        GROUPS=groups, WINDOW=window, TILE=tile.rows, KEYS=tile.keys, SPLIT=split, PARTS=tile.parts,
+        INSIDE=tile.inside, BULK=bulk_copies(q.device), num_warps=tile.warps, num_stages=tile.stages, **shape,
+        **early(q),
     )  # fmt: skip
     if not split:
         return quantize_rows(out.view(rows, heads * dim)) if fp8 else out.view(rows, heads * dim)
@@ -163,9 +164,10 @@ def _attend(
 
 @jit
 def _attend_kernel(
-    q, keys, values, table, kind, start, length, out, peaks, sums, table_stride, total, splits,
+    q, keys, values, table, kind, start, length, out, peaks, sums, table_stride, total, splits, positions,
     ROWS: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
     TILE: tl.constexpr, KEYS: tl.constexpr, SPLIT: tl.constexpr, PARTS: tl.constexpr, INSIDE: tl.constexpr,
+    BULK: tl.constexpr,
 ):  # fmt: skip
     """One tile of packed rows (a token's heads of one group side by side) over one split of its keys."""
     await_inputs()
@@ -212,13 +214,12 @@ def _attend_kernel(
     if INSIDE:  # between the edges every row sees every key, and nothing has to be masked
         near = tl.minimum(tl.maximum(tl.cdiv(tl.max(low), KEYS) * KEYS, base), stop)
         far = tl.minimum(tl.maximum(tl.min(high) // KEYS * KEYS, near), stop)
-    peak, mass, mean = _take(peak, mass, mean, queries, keys, values, pages, base, near, low, high, key_column,
-                             value_column, KEYS, True)  # fmt: skip
+    pools = (keys, values, pages, positions, key_column, value_column)
+    sight = (low, high)
+    peak, mass, mean = _take(peak, mass, mean, queries, pools, sight, base, near, GROUPS * DIM, KEYS, True, BULK)
     if INSIDE:
-        peak, mass, mean = _take(peak, mass, mean, queries, keys, values, pages, near, far, low, high, key_column,
-                                 value_column, KEYS, False)  # fmt: skip
-        peak, mass, mean = _take(peak, mass, mean, queries, keys, values, pages, far, stop, low, high, key_column,
-                                 value_column, KEYS, True)  # fmt: skip
+        peak, mass, mean = _take(peak, mass, mean, queries, pools, sight, near, far, GROUPS * DIM, KEYS, False, BULK)
+        peak, mass, mean = _take(peak, mass, mean, queries, pools, sight, far, stop, GROUPS * DIM, KEYS, True, BULK)
 
     if not SPLIT:
         mean = tl.where((token < count)[:, None], mean / mass[:, None], 0.0)
@@ -234,16 +235,20 @@ def _attend_kernel(
 
 @jit
 def _take(
-    peak, mass, mean, queries, keys, values, pages, begin, stop, low, high, key_column, value_column,
-    KEYS: tl.constexpr, EDGE: tl.constexpr,
+    peak, mass, mean, queries, pools, sight, begin, stop, WIDTH: tl.constexpr, KEYS: tl.constexpr,
+    EDGE: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
     """Take keys begin..stop into the running softmax of a row tile: largest score, mass and unscaled mean."""
     LOG2E: tl.constexpr = 1.4426950408889634
+    DIM: tl.constexpr = queries.shape[1]
+    COLUMNS: tl.constexpr = mean.shape[1]
+    keys, values, pages, positions, key_column, value_column = pools
+    low, high = sight
     page = tl.load(pages + begin // 256, begin < stop, other=0)
     for at in tl.range(begin, stop, KEYS):
         place = page * 256 + at % 256
         page = tl.load(pages + (at + KEYS) // 256, at + KEYS < stop, other=0)  # the next turn's copy needs it early
-        key = keys.load([place, key_column]).to(queries.dtype)
+        key = load_tile(keys, place, key_column, positions, WIDTH, KEYS, DIM, BULK).to(queries.dtype)
         scores = tl.dot(queries, tl.trans(key), input_precision="ieee")
         if EDGE:
             position = (at + tl.arange(0, KEYS))[None]
@@ -253,7 +258,7 @@ def _take(
         weights = tl.exp2(scores * LOG2E - shift[:, None])
         decay = tl.exp2(peak * LOG2E - shift)
         mass = mass * decay + tl.sum(weights, 1)
-        value = values.load([place, value_column]).to(queries.dtype)
+        value = load_tile(values, place, value_column, positions, WIDTH, KEYS, COLUMNS, BULK).to(queries.dtype)
         mean = tl.dot(weights.to(value.dtype), value, mean * decay[:, None], input_precision="ieee")
         peak = new_peak
     return peak, mass, mean

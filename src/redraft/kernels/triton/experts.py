@@ -20,7 +20,7 @@ from redraft.kernels.gluon import experts as gluon_experts
 from redraft.kernels.gluon import int4_experts, int4_few_rows
 from redraft.kernels.packed import Packed, PackedExperts, PackedFp8, PackedInt4, Rows8, dequantized, values_and_scale
 from redraft.kernels.triton import tables
-from redraft.kernels.triton.descriptors import descriptor
+from redraft.kernels.triton.descriptors import bulk_copies, descriptor
 from redraft.kernels.triton.expert_kernels import down_kernel, gate_kernel
 from redraft.kernels.triton.language import INTERPRETED, use_triton
 from redraft.kernels.triton.launch import FEW_ROWS_OF_PRODUCTS, chained
@@ -145,8 +145,9 @@ def _settings(weight: Packed, routing: Routing, tile: Tile) -> dict[str, Any]:
     return {
         "FORMAT": format_of(weight), "GROUP": weight.group if isinstance(weight, PackedInt4) else 0,
         "BM": routing.block_rows, "SMALL": min(tile.small, routing.block_rows), "BN": tile.columns, "BK": tile.depth,
-        "STAGES": tile.stages, "TMA": tile.tma, "ASM": not INTERPRETED, "num_warps": tile.warps,
-        "num_stages": tile.stages, **chained(routing.order, len(routing.index), FEW_ROWS_OF_PRODUCTS),
+        "STAGES": tile.stages, "TMA": tile.tma and bulk_copies(routing.order.device), "ASM": not INTERPRETED,
+        "num_warps": tile.warps, "num_stages": tile.stages,
+        **chained(routing.order, len(routing.index), FEW_ROWS_OF_PRODUCTS),
     }  # fmt: skip
 
 

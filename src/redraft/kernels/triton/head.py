@@ -17,7 +17,7 @@ from torch import Tensor
 
 from redraft.kernels.packed import PackedFp8, Rows8, values_and_scale
 from redraft.kernels.triton import philox
-from redraft.kernels.triton.descriptors import descriptor
+from redraft.kernels.triton.descriptors import bulk_copies, descriptor, load_tile, store_tile
 from redraft.kernels.triton.language import (
     await_inputs,
     cdiv,
@@ -147,7 +147,7 @@ def _multiply(
         descriptor(logits, tile.rows, tile.tokens), row_scale, token_scale, *parts, temperature, segments.kind,
         segments.length, rows, width, vocab, cap, ROWS=segments.rows, TILE=tile.rows, TOKENS=tile.tokens,
         DEPTH=tile.depth, MAP=max(16, next_power_of_2(row_tiles)), EVEN=vocab % tile.tokens == 0,
-        num_warps=tile.warps, num_stages=tile.stages, **early(x),
+        BULK=bulk_copies(x.device), num_warps=tile.warps, num_stages=tile.stages, **early(x),
     )  # fmt: skip
     return Tiles(peaks=parts[0], masses=parts[1], moments=parts[2], size=tile.tokens)
 
@@ -183,7 +183,7 @@ def bounded(logit, cap, one, two):
 def _head_kernel(
     hidden, embedding, logits, row_scale, token_scale, peaks, masses, moments, temperature, kind, length, rows, width,
     vocab, cap, ROWS: tl.constexpr, TILE: tl.constexpr, TOKENS: tl.constexpr, DEPTH: tl.constexpr, MAP: tl.constexpr,
-    EVEN: tl.constexpr,
+    EVEN: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
     """Tiles of logits and their statistics; each program walks over its share, so that copies never pause.
 
@@ -205,8 +205,8 @@ def _head_kernel(
         first_row, token_tile = tl.sum(tl.where(matches, tile, 0), 0) * TILE, index // row_tiles
         total = tl.zeros([TILE, TOKENS], tl.float32)
         for at in tl.range(0, width, DEPTH):
-            x = hidden.load([first_row, at])
-            e = embedding.load([token_tile * TOKENS, at])
+            x = load_tile(hidden, first_row, at, rows, width, TILE, DEPTH, BULK)
+            e = load_tile(embedding, token_tile * TOKENS, at, vocab, width, TOKENS, DEPTH, BULK)
             total = tl.dot(x, tl.trans(e), total, input_precision="ieee")
 
         token = token_tile * TOKENS + tl.arange(0, TOKENS)[None]
@@ -214,8 +214,8 @@ def _head_kernel(
         if token_scale is not None:
             total *= tl.load(token_scale + token, token < vocab, other=0.0)
             total *= tl.load(row_scale + row, row < rows, other=0.0)[:, None]
-        stored = total.to(logits.dtype)
-        logits.store([first_row, token_tile * TOKENS], stored)
+        stored = total.to(logits.dtype if BULK else logits.dtype.element_ty)
+        store_tile(logits, stored, first_row, token_tile * TOKENS, rows, vocab, TILE, TOKENS, BULK)
         logit = stored.to(tl.float32)
         if not EVEN:
             logit = tl.where(token < vocab, logit, float("-inf"))

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from redraft.kernels.packed import LARGEST_E4M3, Matrix, PackedFp8, dequantized, values_and_scale
-from redraft.kernels.triton.descriptors import descriptor
+from redraft.kernels.triton.descriptors import bulk_copies, descriptor, load_tile
 from redraft.kernels.triton.head import Prediction, Tiles, capped, tempered
 from redraft.kernels.triton.language import (
     await_inputs,
@@ -181,7 +181,7 @@ def mean_embeddings(
     _product_kernel[(row_tiles * cdiv(width, tile.columns), tile.splits)](
         *factors, packed, dense, partial, rows, width, vocab,
         TILE=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth, SPLITS=tile.splits, FP8=turned is not None,
-        EVEN=vocab % tile.depth == 0, num_warps=tile.warps, num_stages=tile.stages,
+        EVEN=vocab % tile.depth == 0, BULK=bulk_copies(device), num_warps=tile.warps, num_stages=tile.stages,
         **early(logits),
     )  # fmt: skip
     out = torch.empty(rows, width, dtype=scale.dtype, device=device)
@@ -303,11 +303,11 @@ def _weigh_kernel(
 @jit
 def _product_kernel(
     weights, table, packed, dense, partial, rows, width, vocab, TILE: tl.constexpr, COLUMNS: tl.constexpr,
-    DEPTH: tl.constexpr, SPLITS: tl.constexpr, FP8: tl.constexpr, EVEN: tl.constexpr,
+    DEPTH: tl.constexpr, SPLITS: tl.constexpr, FP8: tl.constexpr, EVEN: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
     """One tile of the packed rows' weights times the table, over one split of the vocabulary.
 
-    In FP8 both are descriptors, of the packed weights [R,V] and of the turned table [D,V].
+    In FP8 these are the packed weights [R,V] and the turned table [D,V], both read as tiles.
     """
     await_inputs()
     row_tiles = tl.cdiv(rows, TILE)
@@ -324,14 +324,17 @@ def _product_kernel(
     total = tl.zeros([TILE, COLUMNS], tl.float32)
     if FP8:
         for at in tl.range(begin, end, DEPTH):
-            total = tl.dot(weights.load([first, at]), tl.trans(table.load([first_column, at])), total)
+            w = load_tile(weights, first, at, rows, vocab, TILE, DEPTH, BULK)
+            e = load_tile(table, first_column, at, width, vocab, COLUMNS, DEPTH, BULK)
+            total = tl.dot(w, tl.trans(e), total)
     else:
         row = tl.load(packed + number, number < count, other=0).to(tl.int64)
         depth = tl.arange(0, DEPTH)
         left = weights + row[:, None] * vocab + begin + depth[None]
         for at in tl.range(begin, end, DEPTH):
             w = tl.load(left) if EVEN else tl.load(left, (depth < vocab - at)[None], other=0.0)
-            total = tl.dot(w, table.load([at, first_column]), total, input_precision="ieee")
+            e = load_tile(table, at, first_column, vocab, width, DEPTH, COLUMNS, BULK)
+            total = tl.dot(w, e, total, input_precision="ieee")
             left += DEPTH
     column = first_column + tl.arange(0, COLUMNS)
     here = (split * rows + number).to(tl.int64)[:, None] * width + column[None]
