@@ -97,6 +97,9 @@ def test_what_a_hole_may_hold_can_be_read(tokenizer: Tokenizer, template: str, t
     ("{a:/.+/}{b:text}", "ab\ncd", {"a": "ab", "b": "\ncd"}), ("{a:/(x|yz)/}{b:text}", "yzq", {"a": "yz", "b": "q"}),
     ("{d:date}{t:text}", "2026-01-31 on", {"d": "2026-01-31", "t": " on"}),
     ("{d:date} {t}", "2028-02-29 on", {"d": "2028-02-29", "t": "on"}),
+    ("{a:str<3}{b:str<3}", "abcd", {"a": "ab", "b": "cd"}), ("{a:int<10}{b:int}", "512", {"a": 5, "b": 12}),
+    ("{t} {d:date}", "on or by 2026-01-31", {"t": "on or by", "d": "2026-01-31"}),
+    ("{a:text<=40}{b:text<=40}", "é" * 80, {"a": "é" * 40, "b": "é" * 40}), ("{x:int}", "007", {"x": 7}),
 ])  # fmt: skip
 def test_what_is_read_is_what_a_hole_can_hold(template: str, text: str, values: dict[str, str]) -> None:
     assert read_template(template, text) == values

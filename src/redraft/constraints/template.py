@@ -18,7 +18,24 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from redraft.constraints.automaton import Budget
-from redraft.constraints.expression import ANY, LINE, NOTHING, Counted, Expression, alt, chars, repeat, seq, text
+from redraft.constraints.expression import (
+    ANY,
+    LINE,
+    NOTHING,
+    Alt,
+    Chars,
+    Counted,
+    Expression,
+    Literal,
+    Ranges,
+    Repeat,
+    Seq,
+    alt,
+    chars,
+    repeat,
+    seq,
+    text,
+)
 from redraft.constraints.json_schema.formats import PATTERNS
 from redraft.constraints.json_schema.keywords import MAX_DIGITS
 from redraft.constraints.json_schema.numbers import Bounds, number
@@ -29,6 +46,8 @@ from redraft.errors import ConstraintError
 _KIND = re.compile(r"([a-z-]+)(?:(<=?)(.+))?")
 _NUMBER_TEXT = {"int": rf"-?[0-9]{{1,{MAX_DIGITS}}}", "float": r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"}
 
+_MOST = 10**9
+"""Repetitions that Python can count, and more than any text has."""
 _TIED = re.compile(r"\(\?[^:]|\$|(?<!\[)\^|\\[AZz1-9]")
 """Named groups, anchors and references: they mean something else where the expression is a part of a longer one."""
 
@@ -62,13 +81,14 @@ def read_template(template: str, filled: str) -> dict[str, Any]:
     Raises `ConstraintError` if the text does not fit the template.
     """
     parts = _parts(template)
-    pattern = "".join(
-        re.escape(part) if isinstance(part, str) else f"(?P<{part.name}>{_matcher(part)})" for part in parts
-    )
-    found = re.fullmatch(pattern, filled)
-    if found is None:
-        raise ConstraintError("The text does not fit the template.")
-    return {part.name: _value(part, found[part.name]) for part in parts if isinstance(part, Hole)}
+    for rare in (False, True):
+        pattern = "".join(
+            re.escape(part) if isinstance(part, str) else f"(?P<{part.name}>{_matcher(part, rare=rare)})"
+            for part in parts
+        )
+        if (found := re.fullmatch(pattern, filled)) is not None:
+            return {part.name: _value(part, found[part.name]) for part in parts if isinstance(part, Hole)}
+    raise ConstraintError("The text does not fit the template.")
 
 
 def _parts(template: str) -> list[str | Hole]:
@@ -160,15 +180,39 @@ def _number(hole: Hole, sign: str | None, limit: str | None, *, integer: bool) -
     return number(Bounds(high=high, high_open=sign == "<"), integer=integer)
 
 
-def _matcher(hole: Hole) -> str:
-    if hole.regex is not None:
-        return hole.regex if not _TIED.search(hole.regex) and _is_pythons(hole.regex) else "(?s:.*?)"
-    if hole.words:
-        return "|".join(map(re.escape, hole.words))
+def _matcher(hole: Hole, *, rare: bool) -> str:
+    """A regular expression for what the hole may hold; `rare`: for forms, too, that are not written but mean it."""
     name = hole.kind.partition("<")[0]
-    if name in PATTERNS:
-        return rf"{PATTERNS[name]}|[^\n]*?"  # a rare form, if it has to be
-    return _NUMBER_TEXT.get(name) or {"bool": "true|false", "text": "(?s:.+?)"}.get(name, r"[^\n]+?")
+    if hole.regex is not None:
+        if not _TIED.search(hole.regex) and _is_pythons(hole.regex):
+            return hole.regex
+    elif rare and not hole.words and name in PATTERNS:
+        return rf"{PATTERNS[name]}|[^\n]*?"
+    elif rare and not hole.words and name in _NUMBER_TEXT:
+        return _NUMBER_TEXT[name]
+    return _pattern(_hole(hole, Budget()), "?" if name in ("str", "text") else "")
+
+
+def _pattern(expression: Expression, lazy: str) -> str:
+    """The same as a regular expression, whose repetitions are followed by `lazy`; any text for an automaton."""
+    match expression:
+        case Chars(ranges):
+            return _class(ranges)
+        case Literal(string):
+            return re.escape(string)
+        case Seq(parts):
+            return "".join(_pattern(part, lazy) for part in parts)
+        case Alt(parts):
+            return f"(?:{'|'.join(_pattern(part, lazy) for part in parts)})"
+        case Repeat(part, least, most):
+            return f"(?:{_pattern(part, lazy)}){{{least},{'' if most is None else most}}}{lazy}"
+        case Counted(ranges, _, most):
+            return f"{_class(ranges)}{{0,{min(most, _MOST)}}}{lazy}"
+    return "(?s:.*?)"
+
+
+def _class(ranges: Ranges) -> str:
+    return "[" + "".join(rf"\U{low:08x}-\U{high:08x}" for low, high in ranges) + "]"
 
 
 def _is_pythons(pattern: str) -> bool:
