@@ -210,7 +210,7 @@ class _Compiler:
                 if (1 / multiple) != (1 / multiple).to_integral_value():
                     self._reader.refuse("multipleOf", f"is {multiple}, which cannot be enforced")
                 integer = True  # whole numbers are multiples of every unit fraction
-        found = number(shape.bounds, integer=integer)
+        found = number(shape.bounds, integer=integer, exact=bool(shape.excluded))
         whole = [int(m) for m in multiples if m == m.to_integral_value() and m != 1]
         if not whole and not shape.excluded:
             return found

@@ -68,13 +68,15 @@ def _tighter(
 
 
 @lru_cache(maxsize=256)
-def number(bounds: Bounds, *, integer: bool) -> Expression:
+def number(bounds: Bounds, *, integer: bool, exact: bool = False) -> Expression:
     """JSON numbers within bounds: integers have no point, and only what is unbounded may have an exponent.
+
+    `exact`: where there are no bounds, too, a number has no more digits than a double holds.
 
     Raises `ConstraintError` if all that lies between the bounds has more than `MOST_DIGITS` digits.
     """
     digits = 0 if integer else FRACTION_DIGITS
-    if bounds.free:
+    if bounds.free and not exact:
         return _free(digits) if integer else seq(_free(digits), _EXPONENT)
     with localcontext(EXACT):
         return _bounded(_written(bounds), digits)
