@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal, localcontext
 from typing import Any, TypeAlias
 
@@ -326,16 +326,11 @@ class _Compiler:
     def _name(self, shape: Object, like: tuple[str, ...], unlike: tuple[str, ...], taken: list[str]) -> Expression:
         patterns = tuple((pattern, True) for pattern in like) + tuple((pattern, False) for pattern in unlike)
         found = []
-        for kind in self._reader.shapes(shape.names):
+        for kind in self._reader.names(shape, String(patterns=patterns, excluded=tuple(taken))):
             if isinstance(kind, Values):
-                names = [
-                    value for value in kind.values if isinstance(value, str) and not patterns and value not in taken
-                ]
-                found += [self._style.key(name) for name in names]
+                found += [self._style.key(name) for name in kind.values]
             elif isinstance(kind, String):
-                excluded = (*kind.excluded, *taken)
-                narrowed = replace(kind, patterns=kind.patterns + patterns, excluded=excluded)
-                found.append(self._strings.name(narrowed, self._unfolding.string))
+                found.append(self._strings.name(kind, self._unfolding.string))
         return alt(*found)
 
 

@@ -92,6 +92,10 @@ class Reader:
                 found += (rest.extra,)
         return found
 
+    def names(self, shape: Object, limits: String) -> list[Shape]:
+        """Which names members may have, within limits."""
+        return self._both(self.shapes(shape.names), [limits])
+
     def _matching(self, patterns: Iterable[tuple[str, Raw]], name: str) -> Node:
         """The schemas of those patterns that a name may match."""
         return tuple(raw for pattern, raw in patterns if self._patterns.match(pattern, name, wide=True))
