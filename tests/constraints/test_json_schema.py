@@ -180,6 +180,7 @@ REFUSED = {
     "pattern": {"type": "string", "pattern": "^(?!x)"},
     "$dynamicRef": {"$dynamicRef": "#x"},
     "oneOf": {"oneOf": [{"type": "object"}, {"type": "object"}]},
+    "not": {"type": "number", "exclusiveMaximum": 5, "not": {"multipleOf": 3, "maximum": 9}},
     "required": {"type": "object", "required": True},
     "minLength": {"type": "string", "minLength": -1},
     "dependentRequired": {"dependentRequired": ["a"]},
@@ -197,7 +198,7 @@ def test_what_is_not_enforced_is_named(tokenizer: Tokenizer, keyword: str) -> No
         build(tokenizer, json_schema=REFUSED[keyword])
 
 
-@pytest.mark.parametrize("keyword", ["contains", "uniqueItems", "minProperties", "oneOf", "pattern"])
+@pytest.mark.parametrize("keyword", ["contains", "uniqueItems", "minProperties", "oneOf", "not", "pattern"])
 def test_without_strict_it_is_left_out(tokenizer: Tokenizer, keyword: str) -> None:
     assert build(tokenizer, json_schema=REFUSED[keyword], strict=False) is not None
 

@@ -280,7 +280,7 @@ class Reader:
         if any(multiple <= 0 for multiple in multiples):
             malformed("multipleOf", raw["multipleOf"])
         whole = integer or any(multiple == multiple.to_integral_value() for multiple in multiples)
-        return [Number(bounds=bounds, integer=whole, multiples=multiples)]
+        return [] if bounds.empty else [Number(bounds=bounds, integer=whole, multiples=multiples)]
 
     def _string(self, raw: Mapping[str, Any]) -> list[Shape]:
         least, most = count(raw, "minLength") or 0, count(raw, "maxLength")

@@ -114,10 +114,13 @@ def same(a: object, b: object) -> bool:
     return a == b and repr(a) == repr(b)
 
 
-def meet_numbers(a: Number, b: Number) -> Number:
+def meet_numbers(a: Number, b: Number) -> Number | None:
     """What both allow."""
+    bounds = a.bounds.both(b.bounds)
+    if bounds.empty:
+        return None
     return Number(
-        bounds=a.bounds.both(b.bounds),
+        bounds=bounds,
         integer=a.integer or b.integer,
         multiples=tuple(dict.fromkeys(a.multiples + b.multiples)),
         excluded=tuple(dict.fromkeys(a.excluded + b.excluded)),
