@@ -183,6 +183,10 @@ def jsonl_recipe(recipe: Recipe, tmp_path: Path) -> Recipe:
     return dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, vocab_size=16_384), data=data)
 
 
+def with_sources(recipe: Recipe, *sources: SourceSettings) -> Recipe:
+    return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, sources=sources))
+
+
 def test_holes_are_learned_and_their_suffix_is_given(jsonl_recipe: Recipe) -> None:
     batch = Packer(jsonl_recipe).batch(0)
     (middle,), (suffix,) = (set(TOKENIZER.encode(text)[1:]) for text in ("m m m", " s s s"))
@@ -199,10 +203,18 @@ def test_holes_are_learned_and_their_suffix_is_given(jsonl_recipe: Recipe) -> No
     assert pairs.all()
 
 
+def test_spare_room_is_never_given_text(jsonl_recipe: Recipe) -> None:
+    holes, _ = jsonl_recipe.data.sources
+    holes = dataclasses.replace(holes, spare_holes=1.0, infill=0.5)
+    batch = Packer(with_sources(jsonl_recipe, holes)).batch(0)
+    padded = (batch["canvas_target"] == TOKENIZER.pad_id) & (batch["canvas_document"] >= 0)[..., None]
+    assert padded.any()
+    assert batch["noise_region"][padded].all()
+
+
 def test_holes_of_json_lines_may_have_spare_room(jsonl_recipe: Recipe) -> None:
     holes, pairs = jsonl_recipe.data.sources
-    data = dataclasses.replace(jsonl_recipe.data, sources=(dataclasses.replace(holes, spare_holes=1.0), pairs))
-    batch = Packer(dataclasses.replace(jsonl_recipe, data=data)).batch(0)
+    batch = Packer(with_sources(jsonl_recipe, dataclasses.replace(holes, spare_holes=1.0), pairs)).batch(0)
     target, region = batch["canvas_target"], batch["noise_region"]
     padded = (target == TOKENIZER.pad_id) & (batch["canvas_document"] >= 0)[..., None]
     (suffix,) = set(TOKENIZER.encode(" s s s")[1:])

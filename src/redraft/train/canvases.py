@@ -46,11 +46,14 @@ def chat_canvases(
         return _empty_canvases(shape)
     owner = np.where(empty, -1, segment[picked])
     end = _hole_end(segments, owner, start[picked], shape[2])
-    layout = Layout.draw(end, segments.suffix[owner] > 0, shape[2], settings, rng)
-    target, filled = _cut(tokens, segments, owner, start[picked], layout, fillers)
-    is_hole, region = np.zeros(shape[:2], bool), ~empty[..., None] & (np.arange(shape[2]) < layout.end[..., None])
+    is_hole = np.zeros(shape[:2], bool)
     if marks is not None and settings.infill:
         is_hole = (rng.random(shape[:2]) < settings.infill) & ~empty
+    # Where only a smaller hole is not given, spare room would be given text.
+    layout = Layout.draw(end, (segments.suffix[owner] > 0) & ~is_hole, shape[2], settings, rng)
+    target, filled = _cut(tokens, segments, owner, start[picked], layout, fillers)
+    region = ~empty[..., None] & (np.arange(shape[2]) < layout.end[..., None])
+    if marks is not None and settings.infill:
         hole = answer_holes(target, filled, marks, piece_share=settings.line_holes, rng=rng, longest=_LONGEST_SPAN)
         hole |= extra_holes(target, marks, settings.extra_holes, rng) & ~filled
         region &= hole | ~is_hole[..., None]
