@@ -334,6 +334,12 @@ def test_recomputed_layers_give_the_same_losses(recipe: Recipe, tmp_path: Path) 
     assert run(changed(recipe, recompute=True, out=str(tmp_path / "again"))) == pytest.approx(run(recipe), rel=1e-5)
 
 
+def test_a_sharded_run_of_all_weights_computes_in_bf16_as_one_on_whole_weights(recipe: Recipe, tmp_path: Path) -> None:
+    losses = [run(changed(recipe, dtype="bfloat16", shard=shard, out=str(tmp_path / f"{shard}")))
+              for shard in (False, True)]  # fmt: skip
+    assert losses[1] == pytest.approx(losses[0], rel=0.02)
+
+
 def test_low_precision_working_weights_follow_fp32_masters() -> None:
     model = torch.nn.Linear(4, 4, bias=False)
     masters = Masters(model, torch.bfloat16, OptimizerSettings(steps=10, learning_rate=1e-5))

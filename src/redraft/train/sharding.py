@@ -39,6 +39,9 @@ class ShardedWeights:
         """Shards the model of `stream`, whose trained weights are fp32 and on the training device."""
         self.settings, self.world, self.stream = settings, world, stream
         stream.touches_all = True
+        for buffer in stream.model.buffers():  # the policy is about weights alone
+            if buffer.is_floating_point():
+                buffer.data = buffer.data.to(dtype)
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
         # Keys and values are views of what a layer computes; nothing here changes them in place.
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
