@@ -104,10 +104,9 @@ def _show_in_terminal(result: EditResult, name: str, console: Console, note: str
     from rich.text import Text
 
     from redraft.cli.printable import printable
-    from redraft.editing.spans import split_lines
 
     colours = {"+": "green", "-": "red", "@": "cyan"}
-    for line in split_lines(result.diff(name)):
-        console.print(Text(printable(line.rstrip("\r\n")), colours.get(line[:1], "dim")), soft_wrap=True)
+    for line in result.diff(name).split("\n")[:-1]:
+        console.print(Text(printable(line.removesuffix("\r")), colours.get(line[:1], "dim")), soft_wrap=True)
     parts = [f"{result.changed:.0%} changed", f"{result.steps} steps", f"{result.seconds:.1f} s"]
     console.print(" \u00b7 ".join([*parts, note] if note else parts), style="dim", markup=False)

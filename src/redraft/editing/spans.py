@@ -15,6 +15,7 @@ from redraft.text.tokenizer import Tokenizer
 Span = tuple[int, int]
 """(start, end) in characters; the end is not part of it."""
 
+_NEWLINES = re.compile(r"[^\n]*\n|[^\n]+")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
@@ -64,8 +65,11 @@ def changed_share(old: str, new: str) -> float:
 
 
 def unified_diff(old: str, new: str, name: str) -> str:
-    """A unified diff as `git` and `patch` write it, with three lines of context; empty if nothing changed."""
-    a, b = split_lines(old), split_lines(new)
+    """A unified diff as `git` and `patch` write it, with three lines of context; empty if nothing changed.
+
+    To them only a newline ends a line.
+    """
+    a, b = (_NEWLINES.findall(text) for text in (old, new))
     lines = difflib.unified_diff(a, b, f"a/{name}", f"b/{name}")
     return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)
 
