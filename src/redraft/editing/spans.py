@@ -67,8 +67,9 @@ def changed_share(old: str, new: str) -> float:
 def unified_diff(old: str, new: str, name: str) -> str:
     """A unified diff as `git` and `patch` write it, with three lines of context; empty if nothing changed.
 
-    To them only a newline ends a line.
+    To them only a newline ends a line, and a name with a space needs a tab behind it.
     """
+    name += "\t" * (" " in name)
     a, b = (_NEWLINES.findall(text) for text in (old, new))
     lines = difflib.unified_diff(a, b, f"a/{name}", f"b/{name}")
     return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)
