@@ -43,6 +43,16 @@ def test_the_answer_comes_back(cli: Cli, folder: Path, trace: Path) -> None:
     assert answer["steps"] == said["stats"]["steps"]
 
 
+def test_the_embedded_model_is_meant_beside_a_folder_of_its_name(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny").mkdir()
+    said = cli("generate", "Hello", "--steps", 1, "--max-tokens", 4, "--canvas-length", 16, "--trace", "trace.jsonl")
+    assert said.code == 0
+    assert cli("replay", "trace.jsonl").out == said.out
+
+
 def test_a_line_separator_inside_a_text_does_not_end_a_line(cli: Cli, trace: Path) -> None:
     rewrite(trace, 5, text="a\u2028b")
     trace.write_text(trace.read_text().replace("\\u2028", "\u2028"))

@@ -96,11 +96,12 @@ def open_trace(
 ) -> TraceWriter | None:
     """A writer whose header tells `redraft replay` which tokenizer to use; None without a path."""
     from redraft.cli.trace import TraceWriter
+    from redraft.model.folders import EMBEDDED
 
     if path is None:
         return None
     header = facts(llm, model, given)
-    if os.path.isdir(model.model):
+    if model.model != EMBEDDED and os.path.isdir(model.model):
         header["model"] = str(Path(model.model).resolve())
     return TraceWriter(path, {**header, "eos_token_ids": list(llm.eos_ids), **more})
 
