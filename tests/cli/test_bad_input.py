@@ -42,6 +42,7 @@ def refused(cli: Cli, words: str, *args: object) -> None:
         (("Hello", "--seed", "-1"), "seed is -1"),
         (("Hello", "--stop", ""), "stop holds an empty string."),
         (("Hello", "--raw", "--system", "Be brief."), "--system needs the chat format"),
+        (("Hello", "--pin", "0:Dear", "--pin", "0:Hello"), "Two of --pin have the same offset"),
         (("Hello", "--trace", "/no/such/folder/trace"), "cannot be written"),
         (("Hello", "--trace", "/dev/null"), "is not a regular file"),
     ],

@@ -50,7 +50,9 @@ class ConstraintOptions:
 
             given["json_schema"] = schema_of(read_text(self.json_schema, "The JSON schema"))
         if self.text_pins:
-            given["text_pins"] = dict(map(_pin, self.text_pins))
+            given["text_pins"] = pins = dict(map(_pin, self.text_pins))
+            if len(pins) < len(self.text_pins):
+                raise InputError("Two of --pin have the same offset; give each its own.")
         return given
 
 
