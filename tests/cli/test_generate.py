@@ -114,6 +114,13 @@ def test_a_schema_that_is_none_is_refused(cli: Cli, folder: Path, tmp_path: Path
     assert "A schema must be an object or a bool" in outcome.err
 
 
+@pytest.mark.parametrize("args", [("generate", "-"), ("fill", "-"), ("edit", "-", "--lines", "1")])
+def test_a_schema_and_a_text_cannot_both_be_standard_input(cli: Cli, args: tuple[str, ...]) -> None:
+    outcome = cli(*args, "--json-schema", "-", "--model", "/no/such/model", stdin=b"a <|fill|>")
+    assert outcome.code == 2
+    assert outcome.err == "error: Standard input holds the text already; give --json-schema a file.\n"
+
+
 def test_an_empty_constraint_is_one(cli: Cli, folder: Path) -> None:
     assert cli("generate", "Hello", "--model", folder, *OPTIONS, "--regex", "").out == "\n"
     outcome = cli("generate", "Hello", "--model", folder, *OPTIONS, "--template", "")

@@ -39,11 +39,13 @@ class ConstraintOptions:
         list[str] | None, _option("--pin", "TEXT stands at this offset, in characters; may be repeated.", "OFFSET:TEXT")
     ] = None
 
-    def given(self) -> dict[str, Any]:
-        """What was given, by the names that `LLM.generate` knows.
+    def given(self, source: str) -> dict[str, Any]:
+        """What was given beside the text of `source`, by the names that `LLM.generate` knows.
 
         Raises `InputError` for a file that is no schema and a pin that cannot be read.
         """
+        if source == self.json_schema == "-":
+            raise InputError("Standard input holds the text already; give --json-schema a file.")
         given = {name: value for name, value in vars(self).items() if value not in (None, [])}
         if self.json_schema is not None:
             from redraft.constraints import schema_of

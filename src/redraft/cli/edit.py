@@ -51,7 +51,7 @@ def edit(
     text = read_text(file, "The file")
     check_writable(file, write)
     span = line_span(text, first, last)
-    given, limits = sampling.given(), constraints.given()
+    given, limits = sampling.given(), constraints.given(file)
     if instruction is not None and not instruction.strip():
         raise InputError("The instruction is empty.")
     llm = model.load()

@@ -53,7 +53,7 @@ def fill(
 
     pieces = _pieces(file)
     check_writable(file, write)
-    given, limits = sampling.given(), constraints.given()
+    given, limits = sampling.given(), constraints.given(file)
     llm = model.load()
     console = Console(highlight=False)
     result = _fill(llm, pieces, given | limits, console)

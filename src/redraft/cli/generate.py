@@ -50,7 +50,8 @@ def generate(
     from redraft.outputs import check_file
 
     text = _checked_prompt(prompt, raw=raw, system=system)
-    given, limits = sampling.given(stop=output.stop, latency_budget_ms=output.latency_budget_ms), constraints.given()
+    given = sampling.given(stop=output.stop, latency_budget_ms=output.latency_budget_ms)
+    limits = constraints.given(prompt)
     check_file(output.trace)
     llm = model.load()
     messages = [{"role": "system", "content": system}] if system else []
