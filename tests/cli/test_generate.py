@@ -114,6 +114,12 @@ def test_a_schema_that_is_none_is_refused(cli: Cli, folder: Path, tmp_path: Path
     assert "A schema must be an object or a bool" in outcome.err
 
 
+def test_a_schema_may_begin_with_a_byte_order_mark(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text('\ufeff{"const": 12}\r\n')
+    assert cli("generate", "Hello", "--model", folder, *OPTIONS, "--json-schema", file).out == "12\n"
+
+
 @pytest.mark.parametrize("args", [("generate", "-"), ("fill", "-"), ("edit", "-", "--lines", "1")])
 def test_a_schema_and_a_text_cannot_both_be_standard_input(cli: Cli, args: tuple[str, ...]) -> None:
     outcome = cli(*args, "--json-schema", "-", "--model", "/no/such/model", stdin=b"a <|fill|>")

@@ -50,7 +50,7 @@ class ConstraintOptions:
         if self.json_schema is not None:
             from redraft.constraints import schema_of
 
-            given["json_schema"] = schema_of(read_text(self.json_schema, "The JSON schema"))
+            given["json_schema"] = schema_of(read_text(self.json_schema, "The JSON schema").removeprefix("\ufeff"))
         if self.text_pins:
             given["text_pins"] = pins = dict(map(_pin, self.text_pins))
             if len(pins) < len(self.text_pins):
