@@ -71,6 +71,15 @@ def test_json_last(cli: Cli, folder: Path, file: Path) -> None:
     assert PREFIX.decode() + outcome.json["text"] + SUFFIX.decode() == outcome.json["full_text"]
 
 
+def test_json_tells_the_settings_of_a_filling(cli: Cli, copied: Path, file: Path) -> None:
+    (copied / "generation_config.json").write_text('{"eos_token_id": [1], "max_denoising_steps": 48}')
+    options = ("--model", copied, "--max-tokens", 1, "--json")
+    assert cli("fill", file, *options).json["settings"]["steps"] == 12
+    assert cli("fill", file, *options, "--steps", 3).json["settings"]["steps"] == 3
+    said = cli("edit", file, "Change it", "--lines", 1, "--model", copied, "--canvas-length", 32, "--json")
+    assert (said.json["settings"]["steps"], said.json["settings"]["max_tokens"]) == (16, None)
+
+
 def test_a_terminal_sees_the_hole_settle(cli: Cli, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the lines before it and the pinned text behind it; the filled text alone stays."""
     for name, value in {"TTY_COMPATIBLE": "1", "COLUMNS": "60", "LINES": "20", "TERM": "xterm"}.items():

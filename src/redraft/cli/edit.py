@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from redraft.editing import EditResult
+    from redraft.llm import LLM
 
 Write = Annotated[bool, option("--write", "Replace FILE by the edited text.")]
 
@@ -46,6 +48,7 @@ def edit(
     16 if not given.
     """
     from redraft.editing import line_span
+    from redraft.editing.api import DEFAULT_STEPS
 
     first, last = _numbers(lines)
     text = read_text(file, "The file")
@@ -59,7 +62,16 @@ def edit(
         result = llm.edit(text, span, instruction, strength=strength, **given, **limits)
     finish(result, file, write=write, json=json)
     if json:
-        print_json(result.to_dict() | {"diff": result.diff(file)} | facts(llm, model, given))
+        print_json(result.to_dict() | {"diff": result.diff(file)} | facts_of_span(llm, model, given, DEFAULT_STEPS))
+
+
+def facts_of_span(llm: LLM, model: ModelOptions, given: Mapping[str, Any], steps: int) -> dict[str, Any]:
+    """`facts` of a filling or an edit, with a step cap of its own and a length that is found unless it is given."""
+    from redraft.filling import fill_settings
+
+    found = facts(llm, model, {"steps": fill_settings(llm.defaults, given, steps).steps, **given})
+    found["settings"]["max_tokens"] = given.get("max_tokens")
+    return found
 
 
 def check_writable(file: str, write: bool) -> None:

@@ -12,8 +12,8 @@ import typer
 
 from redraft.cli.answer import Tally
 from redraft.cli.constraints import ConstraintOptions
-from redraft.cli.edit import check_writable, waiting
-from redraft.cli.generate import facts, print_json
+from redraft.cli.edit import check_writable, facts_of_span, waiting
+from redraft.cli.generate import print_json
 from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups, read_text
 from redraft.cli.replace import replace_file
 from redraft.errors import InputError
@@ -51,6 +51,8 @@ def fill(
     """
     from rich.console import Console
 
+    from redraft.filling.api import DEFAULT_STEPS
+
     pieces = _pieces(file)
     check_writable(file, write)
     given, limits = sampling.given(), constraints.given(file)
@@ -61,7 +63,7 @@ def fill(
         replace_file(Path(file), result.full_text)
     _show(result, pieces, console, write=write, json=json)
     if json:
-        print_json(result.to_dict() | facts(llm, model, given))
+        print_json(result.to_dict() | facts_of_span(llm, model, given, DEFAULT_STEPS))
 
 
 def show_filling(llm: LLM, prefix: str, suffix: str, **settings: Any) -> FillResult:

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from redraft.cli.edit import Write, check_writable, finish, waiting
-from redraft.cli.generate import facts, print_json
+from redraft.cli.edit import Write, check_writable, facts_of_span, finish, waiting
+from redraft.cli.generate import print_json
 from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups, number, option, read_text
 from redraft.errors import InputError
 
@@ -31,6 +31,7 @@ def next_edit(
     Nothing is printed if none is due. For example: git show HEAD:FILE | redraft next-edit FILE --since -
     """
     from redraft.editing import edits_between
+    from redraft.editing.api import DEFAULT_STEPS
 
     if since is None and at is None:
         raise InputError("Give the text before the edits with --since, or the cursor with --at.")
@@ -50,7 +51,7 @@ def next_edit(
         typer.echo("Nothing is due.", err=True)
     if json:
         proposal = None if found is None else found.to_dict() | {"diff": found.edit.diff(file)}
-        print_json({"edit": proposal} | facts(llm, model, given))
+        print_json({"edit": proposal} | facts_of_span(llm, model, given, DEFAULT_STEPS))
 
 
 def _offset(text: str, at: str) -> int:
