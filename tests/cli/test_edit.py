@@ -113,6 +113,16 @@ def test_what_changes_nothing_says_so(cli: Cli, folder: Path, file: Path) -> Non
     assert (outcome.code, outcome.out, outcome.err) == (0, "", "nothing changed\n")
 
 
+def test_the_difference_in_json_is_the_one_that_is_printed(cli: Cli, folder: Path) -> None:
+    arguments = ("edit", "-", "--lines", 1, "--choices", "b", "--steps", 1, "--model", folder)
+    printed = cli(*arguments, stdin=b"a\n").out
+    assert (
+        printed
+        == cli(*arguments, "--json", stdin=b"a\n").json["diff"]
+        == ("--- a/stdin\n+++ b/stdin\n@@ -1 +1 @@\n-a\n+b\n")
+    )
+
+
 def test_edit_is_what_the_library_does(cli: Cli, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = {}
     whole = LLM.edit

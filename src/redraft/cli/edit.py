@@ -62,7 +62,9 @@ def edit(
         result = llm.edit(text, span, instruction, strength=strength, **given, **limits)
     finish(result, file, write=write, json=json)
     if json:
-        print_json(result.to_dict() | {"diff": result.diff(file)} | facts_of_span(llm, model, given, DEFAULT_STEPS))
+        print_json(
+            result.to_dict() | {"diff": result.diff(diff_name(file))} | facts_of_span(llm, model, given, DEFAULT_STEPS)
+        )
 
 
 def facts_of_span(llm: LLM, model: ModelOptions, given: Mapping[str, Any], steps: int) -> dict[str, Any]:
@@ -72,6 +74,11 @@ def facts_of_span(llm: LLM, model: ModelOptions, given: Mapping[str, Any], steps
     found = facts(llm, model, {"steps": fill_settings(llm.defaults, given, steps).steps, **given})
     found["settings"]["max_tokens"] = given.get("max_tokens")
     return found
+
+
+def diff_name(file: str) -> str:
+    """What a diff calls the file."""
+    return "stdin" if file == "-" else file
 
 
 def check_writable(file: str, write: bool) -> None:
@@ -101,7 +108,7 @@ def finish(result: EditResult, file: str, *, write: bool, json: bool, note: str 
 
     if write:
         replace_file(Path(file), result.full_text)
-    console, name = Console(highlight=False), "stdin" if file == "-" else file
+    console, name = Console(highlight=False), diff_name(file)
     if console.is_terminal:
         _show_in_terminal(result, name, console, note)
     elif not json:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from redraft.cli.edit import Write, check_writable, facts_of_span, finish, waiting
+from redraft.cli.edit import Write, check_writable, diff_name, facts_of_span, finish, waiting
 from redraft.cli.generate import print_json
 from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups, number, option, read_text
 from redraft.errors import InputError
@@ -50,7 +50,7 @@ def next_edit(
     elif not json:
         typer.echo("Nothing is due.", err=True)
     if json:
-        proposal = None if found is None else found.to_dict() | {"diff": found.edit.diff(file)}
+        proposal = None if found is None else found.to_dict() | {"diff": found.edit.diff(diff_name(file))}
         print_json({"edit": proposal} | facts_of_span(llm, model, given, DEFAULT_STEPS))
 
 
