@@ -9,7 +9,7 @@ import pytest
 import redraft
 from redraft.cli.main import main
 from redraft.errors import InputError, SettingError
-from redraft.train.distill import collect, prompts_of
+from redraft.train.distill import Collected, collect, prompts_of
 from redraft.train.jsonl import Limits, read_jsonl
 
 
@@ -112,6 +112,21 @@ def test_the_command_writes_answers_of_the_model(tmp_path: Path, capsys) -> None
     arguments[2] = str(tmp_path)
     assert main(arguments) == 2
     assert "is there already" in capsys.readouterr().err
+
+
+def test_the_steps_are_those_of_the_preset(tmp_path: Path, monkeypatch) -> None:
+    seen: dict[str, object] = {}
+    monkeypatch.setattr(
+        "redraft.train.distill.collect",
+        lambda *_, **given: seen.update(given) or Collected(asked=0, kept=0, mean_steps=0),
+    )
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text('{"prompt": "hi", "completion": "x"}\n')
+    arguments = ["distill", str(prompts), str(tmp_path / "own.jsonl"), "--device", "cpu", "--preset", "careful"]
+    assert main(arguments) == 0
+    assert (seen["steps"], seen["preset"]) == (96, "careful")
+    assert main([*arguments, "--steps", "3"]) == 0
+    assert seen["steps"] == 3
 
 
 def test_a_prompt_that_cannot_be_asked_is_refused_before_any_is(tmp_path: Path, monkeypatch, capsys) -> None:

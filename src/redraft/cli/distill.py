@@ -9,6 +9,7 @@ import typer
 
 from redraft.cli.generate import print_json
 from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups
+from redraft.config import resolve_settings
 from redraft.errors import InputError
 
 
@@ -38,7 +39,8 @@ def distill(
     check_new(out, folder=False)
     out.parent.mkdir(parents=True, exist_ok=True)
     llm = model.load()
-    steps = given.pop("steps", llm.defaults.steps)
+    steps = resolve_settings(llm.defaults, **given).steps
+    given.pop("steps", None)
     asked = list(prompts_of(prompts, llm, tokens=llm.model.config.max_position_embeddings))
     for prompt in asked:
         llm.request(prompt, steps=steps, **given)  # refuses what cannot be asked before anything is
