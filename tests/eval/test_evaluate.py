@@ -232,6 +232,10 @@ def test_left_to_right_hides_what_is_behind_and_is_cut_where_the_answer_ends():
     assert model.chats == [ITEM.prefix, ITEM.prefix]
     assert model.settings[0] == {"steps": infill.LEFT_STEPS, "seed": 0, "max_tokens": 6}
     assert result.records[0].forwards == 5
+    model = Sides(["", ""])
+    infill.evaluate(model, [ITEM], method="left", preset="careful")
+    infill.evaluate(model, [ITEM], method="left", preset="careful", steps=3)
+    assert [given["steps"] for given in model.settings] == [96, 3]
 
 
 def test_methods_are_compared_item_by_item():

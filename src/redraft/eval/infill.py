@@ -15,6 +15,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from redraft.config import PRESETS
 from redraft.errors import InputError, SettingError
 from redraft.eval.files import read_items
 from redraft.eval.result import EvalResult, ItemRecord
@@ -23,7 +24,7 @@ from redraft.eval.task import Progress, evaluate_batches
 Method = Literal["found", "given", "left"]
 METHODS: tuple[Method, ...] = ("found", "given", "left")
 LEFT_STEPS = 12
-"""Step cap of left to right when none is given, that of `fill`."""
+"""Step cap of left to right when neither one nor a preset with one is given, that of `fill`."""
 
 _FIELDS: dict[str, type] = dict.fromkeys(("id", "prefix", "answer", "suffix", "source"), str)
 
@@ -181,7 +182,8 @@ def _filled(llm: Fills, item: InfillItem, method: Method, given: dict[str, Any])
 
 def _left(llm: Fills, item: InfillItem, given: dict[str, Any]) -> ItemRecord:
     """The first characters that come behind the prefix, as many as the answer has."""
-    given = {"steps": LEFT_STEPS, **given, "max_tokens": 2 * _length(llm, item)}
+    steps = PRESETS.get(given.get("preset") or "", {}).get("steps", LEFT_STEPS)
+    given = {"steps": steps, **given, "max_tokens": 2 * _length(llm, item)}
     result = llm.generate(item.prefix or "\n", raw=True, **given)
     return _record(item, result.text[: len(item.answer)], sum(result.stats.steps), result.stats, result.token_ids)
 
