@@ -14,6 +14,8 @@ def check_file(path: Path | None) -> None:
         return
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is not a regular file.")
+    if path.exists() and not os.access(path, os.W_OK):
+        raise InputError(f"{path} cannot be written: it is read-only.")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise InputError(f"{path} cannot be written: {path.parent} is not a folder that one may write to.")
 

@@ -1,5 +1,6 @@
 """`eval`, `bench cpu` and `train`: what they print, and that the floor counts every product."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -59,6 +60,16 @@ def test_bad_sets_are_refused_before_loading(cli: Cli, tmp_path: Path, puzzles: 
     assert "does not exist" in cli("eval", "tools", tmp_path / "none").err
     assert "cannot be written" in cli("eval", "tools", "--records", "/no/such/folder/x", "--model", "/none").err
     assert "--limit is 0" in cli("eval", "infill", "--limit", 0).err
+
+
+def test_records_that_cannot_be_replaced_are_refused_before_loading(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    records = tmp_path / "records.jsonl"
+    records.write_text("old")
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (records, os.W_OK))
+    outcome = cli("eval", "tools", "--records", records, "--model", "/none")
+    assert (outcome.code, outcome.err) == (2, f"error: {records} cannot be written: it is read-only.\n")
 
 
 @pytest.mark.parametrize("content", [None, b"{", b'{"name": "a"}', b"\xff", b"[" * 100_000])
