@@ -95,6 +95,16 @@ def test_a_terminal_sees_the_hole_settle(cli: Cli, folder: Path, file: Path, mon
     assert "step 1/" not in left
 
 
+@pytest.mark.parametrize("args", [("fill",), ("edit", "--lines", 1), ("next-edit", "--at", 1)])
+def test_a_file_that_cannot_be_replaced_is_refused_before_loading(
+    cli: Cli, file: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[object, ...]
+) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (file.parent, os.W_OK))
+    outcome = cli(*args, file, "--write", "--model", "/no/such/model")
+    assert outcome.code == 2
+    assert outcome.err.endswith(f"{file.parent} is not a folder that one may write to.\n")
+
+
 @pytest.mark.parametrize("failure", ["filling", "writing"])
 def test_a_failure_leaves_the_file_alone(
     cli: Cli, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch, failure: str

@@ -82,9 +82,12 @@ def diff_name(file: str) -> str:
 
 
 def check_writable(file: str, write: bool) -> None:
-    """Raise `InputError` for standard input that should be replaced."""
+    """Raise `InputError` for standard input that should be replaced, and for a file that cannot be."""
+    from redraft.outputs import check_file
+
     if write and file == "-":
         raise InputError("--write needs a file; standard input cannot be replaced.")
+    check_file(Path(file).resolve() if write else None)
 
 
 def _numbers(lines: str) -> tuple[int, int]:
