@@ -148,6 +148,8 @@ def test_without_an_instruction_slips_are_repaired() -> None:
     result = llm.edit(text, span)
     check_outside(text, span, result)
     assert result.text == "    for item in items:"
+    assert llm.edit("import os\n\n\ndef f(x):\n    return x\n", (10, 10)).text == ""  # a blank line fits
+    assert llm.edit("x = foo(1, 2\ny = 3\n", (12, 12)).text == ")"
 
 
 def test_what_is_reported_adds_up(llm: LLM) -> None:

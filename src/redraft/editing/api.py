@@ -173,7 +173,7 @@ class _Task:
 
     def _stays(self, context: Context, hole: Hole, draft: Sequence[int], choice: Choice) -> bool:
         """Whether there is no slip: the old text is likelier than any draft, whatever single tokens are doubted."""
-        if self._instruction is not None or self._wanted or self._strength == 1 or not draft:
+        if self._instruction is not None or self._wanted or self._strength == 1:
             return False
         old = with_what_follows(hole, draft)
         (logprobs,) = causal_scores(context.model, context.cache.copy([0]), context.last_hidden, [old])
