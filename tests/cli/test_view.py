@@ -95,6 +95,7 @@ class TestDraft:
         ("plain é 漢 👩\u200d🚀\n", "plain é 漢 👩\u200d🚀\n"),
         ("a\tb", "a    b"),
         ("\x00\x07\r\x7f\x9b", "\\x00\\x07\\x0d\\x7f\\x9b"),
+        ("a\r\nb\n\rc", "a\nb\n\\x0dc"),
         ("a\u202eb\u2028c\ufeff", "a\\u202eb\\u2028c\\ufeff"),
         ("a\u00a0b", "a b"),
         ("\U000e0001", "\\U000e0001"),

@@ -9,10 +9,10 @@ TAB = "    "
 
 
 def printable(text: str) -> str:
-    """`text` with control, format and unassigned characters written out; newlines stay, tabs become spaces."""
+    """`text` with control, format and unassigned characters written out; line ends stay, tabs become spaces."""
     if text.isprintable():
         return text
-    return "".join(map(_printable_character, text))
+    return "".join(map(_printable_character, text.replace("\r\n", "\n")))
 
 
 def _printable_character(char: str) -> str:
