@@ -68,6 +68,16 @@ def test_the_prompt_may_come_from_standard_input(cli: Cli, folder: Path, llm: LL
     assert outcome.out == llm.generate("Zwei Wörter", **SETTINGS).text + "\n"
 
 
+@pytest.mark.parametrize("args", [("generate", "-"), ("chat",), ("decide", "-", "--choice", "a", "--choice", "b")])
+def test_a_byte_order_mark_is_no_part_of_what_is_asked(cli: Cli, folder: Path, args: tuple[str, ...]) -> None:
+    shown = ("--steps", 1, "--max-tokens", 4) if "decide" not in args else ()
+    plain, marked = (
+        cli(*args, "--model", folder, *shown, "--json", stdin=text.encode()).json for text in ("Hi", "\ufeffHi\r\n")
+    )
+    named = ("messages", "text", "decisions")
+    assert [plain.get(name) for name in named] == [marked.get(name) for name in named]
+
+
 def test_raw_text_is_continued(cli: Cli, folder: Path, llm: LLM) -> None:
     outcome = cli("generate", "def f(", "--raw", "--model", folder, *OPTIONS)
     assert outcome.out == llm.generate("def f(", raw=True, **SETTINGS).text + "\n"

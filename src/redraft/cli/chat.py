@@ -111,7 +111,7 @@ def _talk(conversation: _Conversation, console: Console) -> int:
         _enable_line_editing()
         console.print("Talk to the model. /help lists the commands.", style="dim")
     while (line := _read(interactive)) is not None:
-        match line.strip():
+        match line.removeprefix("\ufeff").strip():
             case "":
                 continue
             case "/quit":

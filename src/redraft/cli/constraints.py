@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from redraft.cli.options import number, read_text
+from redraft.cli.options import number, read_words
 from redraft.errors import InputError
 
 _PANEL = "What the answer must be"
@@ -50,7 +50,7 @@ class ConstraintOptions:
         if self.json_schema is not None:
             from redraft.constraints import schema_of
 
-            given["json_schema"] = schema_of(read_text(self.json_schema, "The JSON schema").removeprefix("\ufeff"))
+            given["json_schema"] = schema_of(read_words(self.json_schema, "The JSON schema"))
         if self.text_pins:
             given["text_pins"] = pins = dict(map(_pin, self.text_pins))
             if len(pins) < len(self.text_pins):

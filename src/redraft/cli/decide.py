@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from redraft.cli.generate import print_json
-from redraft.cli.options import JsonFlag, ModelOptions, expand_groups, read_text
+from redraft.cli.options import JsonFlag, ModelOptions, expand_groups, read_words
 from redraft.errors import InputError
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _questions(question: str) -> list[str]:
         return [question]
     from redraft.editing.spans import split_lines
 
-    lines = split_lines(read_text("-", "The questions from"))
+    lines = split_lines(read_words("-", "The questions from"))
     return [line.rstrip("\r\n") for line in lines if line.strip()]
 
 

@@ -15,7 +15,7 @@ import typer
 
 from redraft.cli.answer import INTERRUPTED, follow
 from redraft.cli.constraints import ConstraintOptions
-from redraft.cli.options import ModelOptions, OutputOptions, SamplingOptions, expand_groups, read_text
+from redraft.cli.options import ModelOptions, OutputOptions, SamplingOptions, expand_groups, read_words
 from redraft.config import resolve_settings
 from redraft.errors import InputError
 
@@ -69,7 +69,7 @@ def generate(
 
 
 def _checked_prompt(prompt: str, *, raw: bool, system: str | None) -> str:
-    text = read_text("-", "The prompt from") if prompt == "-" else prompt
+    text = read_words("-", "The prompt from") if prompt == "-" else prompt
     if not text if raw else not text.strip():
         raise InputError("The prompt is empty.")
     if raw and system:

@@ -209,6 +209,11 @@ def check_picture(path: Path | None) -> None:
         raise SettingError("A picture needs matplotlib: pip install 'redraft[train]'.")
 
 
+def read_words(source: str, what: str) -> str:
+    """`read_text` less the byte order mark that programs on Windows put before a text; for what is not written back."""
+    return read_text(source, what).removeprefix("\ufeff")
+
+
 def read_text(source: str, what: str) -> str:
     """UTF-8 text of a file, or of standard input for `-`, byte for byte. Raises `InputError` naming what is wrong."""
     import sys
