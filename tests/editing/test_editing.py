@@ -290,6 +290,8 @@ class TestNextEdit:
         assert recent == [("a = 0\n", "x = 0\n"), ("    a += b\n", "    x += b\n    y\n")]
         assert new[:cursor].endswith("    y\n")
         assert edits_between(old, old) == ([], 0)
+        many = "same\n" * 100_000  # an alignment of every line with every other would take hours
+        assert edits_between(f"{many}a\n{many}", f"{many}b\n{many}") == ([("a\n", "b\n")], len(many) + 2)
 
     @pytest.mark.parametrize(
         ("text", "cursor", "recent", "sentence"),

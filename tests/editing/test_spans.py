@@ -123,4 +123,8 @@ def test_a_diff_as_git_writes_it() -> None:
         "--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n a\n-b\n+c\n\\ No newline at end of file\n"
     )
     assert unified_diff("a\rb\nc\n", "a\rx\nc\n", "f") == ("--- a/f\n+++ b/f\n@@ -1,2 +1,2 @@\n-a\rb\n+a\rx\n c\n")
+    same = "same\n" * 100_000
+    assert unified_diff(same + "a\n" + same, same + "b\n" + same, "f").splitlines()[2:] == [
+        "@@ -99998,7 +99998,7 @@", *[" same"] * 3, "-a", "+b", *[" same"] * 3
+    ]  # fmt: skip
     assert unified_diff("a", "b", "my file").startswith("--- a/my file\t\n+++ b/my file\t\n@@")

@@ -24,7 +24,7 @@ from redraft.editing.api import edit, task_of
 from redraft.editing.drafts import draft_probabilities
 from redraft.editing.reading import Front
 from redraft.editing.result import EditResult
-from redraft.editing.spans import Span, check_span, count_lines, cut, line_of, line_span, split_lines
+from redraft.editing.spans import Span, check_span, common_ends, count_lines, cut, line_of, line_span, split_lines
 from redraft.errors import PromptError
 from redraft.filling.context import Context
 from redraft.filling.scoring import causal_scores
@@ -80,7 +80,9 @@ def next_edit(
 def edits_between(old: str, new: str) -> tuple[list[tuple[str, str]], int]:
     """The edits that made `new` of `old`, line by line, from top to bottom; and where the last one ends in `new`."""
     a, b = split_lines(old), split_lines(new)
-    ends, found, cursor = [0, *accumulate(map(len, b))], list[tuple[str, str]](), 0
+    same, rest = common_ends(a, b)
+    ends, found, cursor = list(accumulate(map(len, b), initial=0))[same:], list[tuple[str, str]](), 0
+    a, b = a[same : len(a) - rest], b[same : len(b) - rest]
     for kind, low, high, start, end in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
         if kind == "equal":
             continue
@@ -106,12 +108,7 @@ def core(old: str, new: str) -> tuple[str, str]:
     """What really was replaced: the pair without what both have in common at their ends, out to whole words."""
     if old == new:
         return "", ""
-    start = 0
-    while start < min(len(old), len(new)) and old[start] == new[start]:
-        start += 1
-    end = 0
-    while end < min(len(old), len(new)) - start and old[-1 - end] == new[-1 - end]:
-        end += 1
+    start, end = common_ends(old, new)
     while start and re.match(r"\w", old[start - 1]):
         start -= 1
     while end and re.match(r"\w", old[len(old) - end]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
@@ -71,8 +72,22 @@ def unified_diff(old: str, new: str, name: str) -> str:
     """
     name += "\t" * (" " in name)
     a, b = (_NEWLINES.findall(text) for text in (old, new))
-    lines = difflib.unified_diff(a, b, f"a/{name}", f"b/{name}")
-    return "".join(line if line.endswith("\n") else line + "\n\\ No newline at end of file\n" for line in lines)
+    start, end = common_ends(a, b)  # `difflib` alone takes minutes over many lines that repeat, or rewrites them all
+    first, rest = max(0, start - 3), max(0, end - 3)
+    lines = difflib.unified_diff(a[first : len(a) - rest], b[first : len(b) - rest], f"a/{name}", f"b/{name}")
+    return "".join(
+        re.sub(r"(?<=[-+])\d+", lambda found: str(int(found[0]) + first), line) if line.startswith("@@")
+        else line if line.endswith("\n") else line + "\n\\ No newline at end of file\n"
+        for line in lines
+    )  # fmt: skip
+
+
+def common_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
+    """How much two texts or lists of lines have in common at their beginning, and in what is left at their end."""
+    least = min(len(old), len(new))
+    start = next((at for at in range(least) if old[at] != new[at]), least)
+    end = next((at for at in range(least - start) if old[-1 - at] != new[-1 - at]), least - start)
+    return start, end
 
 
 def split_lines(text: str) -> list[str]:
