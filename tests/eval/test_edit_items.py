@@ -2,10 +2,11 @@
 
 import json
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
-from redraft.errors import InputError
+from redraft.errors import InputError, PromptError
 from redraft.eval import DATA
 from redraft.eval.edit import EditItem, evaluate, read_edits_jsonl
 
@@ -42,3 +43,8 @@ def test_broken_lines_are_named(tmp_path):
     path.write_text(json.dumps({"id": "e", "instruction": "x"}) + "\n")
     with pytest.raises(InputError, match=r"edits\.jsonl, line 1"):
         read_edits_jsonl(path)
+
+
+def test_an_item_that_cannot_be_edited_is_named():
+    with pytest.raises(PromptError, match="item e: The instruction is empty"):
+        evaluate(Mock(edit=Mock(side_effect=PromptError("The instruction is empty."))), [ITEM])

@@ -3,6 +3,7 @@
 import dataclasses
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -217,6 +218,13 @@ def test_the_middle_of_an_answer_leaves_whole_words_on_both_sides():
     assert middle.suffix.endswith(ITEM.suffix)
     assert 0 < len(middle.answer) < len(ITEM.answer)
     assert infill.middle_of(dataclasses.replace(ITEM, answer="    pass")) is None
+
+
+def test_an_item_that_cannot_be_filled_is_named():
+    model = Sides([])
+    model.fill = Mock(side_effect=PromptError("There is nothing to fill."))
+    with pytest.raises(PromptError, match="item x: There is nothing to fill"):
+        infill.evaluate(model, [ITEM])
 
 
 def test_the_length_is_given_in_tokens():

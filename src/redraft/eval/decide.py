@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from redraft.deciding import Decision
 from redraft.eval.result import EvalResult, ItemRecord
-from redraft.eval.task import Progress, evaluate_batches
+from redraft.eval.task import Progress, asking, evaluate_batches
 from redraft.eval.tools import ToolItem
 
 TEMPLATE = "<|tool_call>call:{choice}{{"
@@ -32,9 +32,14 @@ def evaluate(
     given = {"template": TEMPLATE, "ends": False, **settings}
 
     def answer(batch: Sequence[ToolItem]) -> list[ItemRecord]:
-        return [_record(i, llm.decide(i.messages, _names(i), tools=i.tools, **given)) for i in batch]
+        return [_decided(llm, item, given) for item in batch]
 
     return evaluate_batches(items, answer, progress=progress)
+
+
+def _decided(llm: Decides, item: ToolItem, given: dict[str, Any]) -> ItemRecord:
+    with asking(item.id):
+        return _record(item, llm.decide(item.messages, _names(item), tools=item.tools, **given))
 
 
 def _names(item: ToolItem) -> list[str]:

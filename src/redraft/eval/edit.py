@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from redraft.eval.files import read_items
 from redraft.eval.result import EvalResult, ItemRecord
-from redraft.eval.task import Progress, evaluate_batches
+from redraft.eval.task import Progress, asking, evaluate_batches
 
 _FIELDS: dict[str, type] = dict.fromkeys(("id", "instruction", "before", "old", "new", "behind"), str)
 
@@ -46,7 +46,8 @@ def evaluate(llm: Edits, items: Sequence[EditItem], *, progress: Progress | None
 def _edited(llm: Edits, item: EditItem, given: dict[str, Any]) -> ItemRecord:
     start = len(item.before)
     text = item.before + item.old + item.behind
-    result = llm.edit(text, (start, start + len(item.old)), item.instruction, **given)
+    with asking(item.id):
+        result = llm.edit(text, (start, start + len(item.old)), item.instruction, **given)
     return ItemRecord(
         id=item.id,
         solved=result.text == item.new,

@@ -19,7 +19,7 @@ from redraft.config import PRESETS
 from redraft.errors import InputError, SettingError
 from redraft.eval.files import read_items
 from redraft.eval.result import EvalResult, ItemRecord
-from redraft.eval.task import Progress, evaluate_batches
+from redraft.eval.task import Progress, asking, evaluate_batches
 
 Method = Literal["found", "given", "left"]
 METHODS: tuple[Method, ...] = ("found", "given", "left")
@@ -108,7 +108,7 @@ def evaluate(
     given = {"seed": 0, **settings}
 
     def answer(batch: Sequence[InfillItem]) -> list[ItemRecord]:
-        return [_left(llm, item, given) if method == "left" else _filled(llm, item, method, given) for item in batch]
+        return [_answered(llm, item, method, given) for item in batch]
 
     return evaluate_batches(items, answer, progress=progress)
 
@@ -172,6 +172,11 @@ def sign_test(one: EvalResult, other: EvalResult) -> tuple[int, int, float]:
     ahead, behind = pairs.count((True, False)), pairs.count((False, True))
     tail = sum(math.comb(ahead + behind, wins) for wins in range(min(ahead, behind) + 1))
     return ahead, behind, min(1.0, 2 * tail / 2 ** (ahead + behind))
+
+
+def _answered(llm: Fills, item: InfillItem, method: Method, given: dict[str, Any]) -> ItemRecord:
+    with asking(item.id):
+        return _left(llm, item, given) if method == "left" else _filled(llm, item, method, given)
 
 
 def _filled(llm: Fills, item: InfillItem, method: Method, given: dict[str, Any]) -> ItemRecord:

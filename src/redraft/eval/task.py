@@ -6,7 +6,8 @@ A `Task` is the ordinary kind: a chat prompt for each item, and a judge of the a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -101,11 +102,9 @@ class Task(Generic[T]):
 
     def _checked_prompt(self, llm: Generates, item: T, settings: Mapping[str, Any]) -> list[int]:
         """An item's prompt. Raises `PromptError` or `SettingError` naming the item if it cannot be asked."""
-        try:
+        with asking(self.id(item)):
             prompt = self.prompt(llm, item)
             llm.request(prompt, **settings)
-        except (PromptError, SettingError) as error:
-            raise type(error)(f"item {self.id(item)}: {error}") from error
         return prompt
 
     def _record(self, item: T, answer: Result) -> ItemRecord:
@@ -118,6 +117,15 @@ class Task(Generic[T]):
             tokens=len(answer.token_ids),
             forwards=answer.stats.forwards,
         )
+
+
+@contextmanager
+def asking(id: str) -> Iterator[None]:
+    """Inside, a `PromptError` or `SettingError` names the item that cannot be asked."""
+    try:
+        yield
+    except (PromptError, SettingError) as error:
+        raise type(error)(f"item {id}: {error}") from error
 
 
 def evaluate_batches(
