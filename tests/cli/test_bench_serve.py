@@ -10,6 +10,16 @@ from socket import create_server
 import pytest
 from outcome import Cli
 
+from redraft.bench.quantile import quantile
+
+
+@pytest.mark.parametrize(
+    ("share", "count", "rank"), [(0.5, 1, 1), (0.5, 2, 1), (0.5, 3, 2), (0.95, 20, 19), (0.95, 21, 20), (1.0, 4, 4)]
+)
+def test_a_quantile_is_the_nearest_rank(share: float, count: int, rank: int) -> None:
+    assert quantile(range(count, 0, -1), share) == rank
+    assert quantile([], share) == 0
+
 
 def test_a_small_run_measures_every_load(cli: Cli, folder: Path, tmp_path: Path) -> None:
     lengths, plot = tmp_path / "lengths.jsonl", tmp_path / "load.svg"

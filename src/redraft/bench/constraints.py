@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from redraft.bench.quantile import quantile
 from redraft.constraints.answer import AutomatonCanvas, AutomatonConstraint
 from redraft.constraints.build import build
 from redraft.diffusion.sampler import marginals
@@ -59,11 +60,10 @@ class SchemaFigures:
 
 
 def _quantiles(values: Sequence[float]) -> dict[str, float] | None:
-    ordered = sorted(values)
-    if not ordered:
+    if not values:
         return None
     places = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "max": 1.0}
-    return {name: round(ordered[min(int(q * len(ordered)), len(ordered) - 1)], 2) for name, q in places.items()}
+    return {name: round(quantile(values, share), 2) for name, share in places.items()}
 
 
 def read_schemas(path: str | Path) -> list[tuple[str, Any]]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from redraft.bench.quantile import quantile
 from redraft.errors import InputError
 from redraft.text.json_lines import fail, read_objects
 
@@ -77,12 +78,6 @@ class Level:
             "tokens_per_forward": round(tokens / max(forwards, 1), 2),
             "model_busy": round(self.busy_seconds / self.seconds, 4),
         }
-
-
-def quantile(values: Sequence[float], share: float) -> float:
-    """The nearest-rank quantile; 0 of nothing."""
-    ordered = sorted(values)
-    return ordered[min(int(share * len(ordered)), len(ordered) - 1)] if ordered else 0.0
 
 
 def read_lengths(file: Path | None) -> list[tuple[int, int]]:

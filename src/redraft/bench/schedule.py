@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from redraft.bench.quantile import quantile
 from redraft.bench.step_counts import NAMES, draw_steps
 from redraft.cache.pages import PAGE
 from redraft.engine.request import Finished, Request
@@ -145,8 +146,7 @@ def _seconds(life: Life) -> float:
 
 
 def _percentiles(values: Sequence[float]) -> tuple[float, float]:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2], ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))]
+    return quantile(values, 0.5), quantile(values, 0.95)
 
 
 QUESTIONS = (
