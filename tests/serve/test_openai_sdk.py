@@ -13,7 +13,7 @@ from serving import ScriptedEngine, ServerProcess, scripted_server
 
 from redraft.engine.transcript import EMPTY_THOUGHT
 from redraft.llm import LLM
-from redraft.serve.openai_chat import tool_constraint
+from redraft.serve.openai_chat import format_constraint, tool_constraint
 from redraft.serve.shapes.chat import ChatRequest
 
 HELLO = [{"role": "user", "content": "Hello!"}]
@@ -38,6 +38,13 @@ def test_a_function_may_have_the_name_of_a_mode() -> None:
     )
     body = ChatRequest.model_validate({"model": "m", "messages": HELLO, "tools": [tool], "tool_choice": choice})
     assert tool_constraint(body)["tool_choice"] == {"name": "none"}
+
+
+def test_the_strictness_of_the_request_holds_for_a_format_that_says_none() -> None:
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
+    body = {"model": "m", "messages": HELLO, "response_format": wanted, "strict": False}
+    request = ChatRequest.model_validate(body)
+    assert (request.constraints() | format_constraint(request))["strict"] is False
 
 
 @pytest.fixture
@@ -280,6 +287,10 @@ def test_models(client: openai.OpenAI) -> None:
         ({"tools": [{"type": "function", "function": 3}]}, "valid dictionary", "tools[0].function"),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "is required",
          "response_format.json_schema.schema"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["a"]}}},
+          "extra_body": {"json_schema": {"enum": ["b"]}}}, "json_schema and response_format say the same", None),
+        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}, "strict": True}},
+          "extra_body": {"strict": False}}, "strict and response_format's strict say different things", None),
         ({"messages": [{"role": "user", "content": "long " * 2000}]}, "The prompt has", None),
         ({"top_logprobs": 2}, "top_logprobs needs logprobs", None),
         ({"n": 0}, "n: Input should be", "n"),

@@ -57,7 +57,8 @@ def format_constraint(body: ChatRequest) -> dict[str, Any]:
     if wanted.json_schema is None:
         return {"json_object": True, "thinking": body.wants_thinking}
     schema = wanted.json_schema
-    return {"json_schema": schema.schema_, "strict": schema.strict is not False, "thinking": body.wants_thinking}
+    strict = {} if schema.strict is None else {"strict": schema.strict}
+    return {"json_schema": schema.schema_, "thinking": body.wants_thinking} | strict
 
 
 @dataclass(slots=True)

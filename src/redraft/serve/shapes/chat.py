@@ -212,7 +212,18 @@ class ChatRequest(Settings, Constraints):
             raise PydanticCustomError("contradiction", "stream_options needs stream to be true")
         if self.tool_choice not in (None, "none", "auto") and not self.tools:
             raise PydanticCustomError("contradiction", "tool_choice needs tools")
+        self._check_format()
         return self
+
+    def _check_format(self) -> None:
+        """A schema in `response_format` and Redraft's own fields must not say different things."""
+        wanted = self.response_format and self.response_format.json_schema
+        if wanted is None:
+            return
+        if self.json_schema is not None:
+            raise PydanticCustomError("contradiction", "json_schema and response_format say the same; give one of them")
+        if self.strict is not None and wanted.strict not in (None, self.strict):
+            raise PydanticCustomError("contradiction", "strict and response_format's strict say different things")
 
     @property
     def wants_thinking(self) -> bool:
