@@ -29,6 +29,7 @@ from redraft.errors import EngineError, QueueFullError
 from redraft.llm import LLM
 from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
+from redraft.text.template import ChatTemplate
 
 
 @pytest.fixture
@@ -379,6 +380,25 @@ def test_every_prompt_that_ends_inside_a_thought_has_it_closed_first(llm: LLM) -
     close = llm.tokenizer.special_id("<channel|>")
     assert plain.automaton.step(0, close) < 0
     assert thinking.automaton.step(0, close) > 0
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"), [("chat/completions", {"thinking": True}), ("messages", {"thinking": {"type": "enabled"}})]
+)
+def test_a_constraint_of_redrafts_own_leaves_room_for_a_thought(llm: LLM, path: str, asked: dict[str, Any]) -> None:
+    template = ChatTemplate("{{ messages[0].content }}{% if enable_thinking %}<|think|>{% endif %}")
+    thinker = LLM(llm.model, llm.tokenizer, template, path=llm.path, eos_ids=llm.eos_ids)
+    engine = ScriptedEngine(thinker, lambda request: ["x"])
+    body = CHAT | {"model": "other", "regex": "ab"}
+    with scripted_server(thinker, engine) as url:
+        for fields in ({}, asked):
+            assert httpx.post(f"{url}/v1/{path}", json=body | fields).status_code == 200
+    plain, thinking = (request.constraint for request in engine.requests)
+    assert isinstance(plain, AutomatonConstraint)
+    assert isinstance(thinking, AutomatonConstraint)
+    opening = llm.tokenizer.special_id("<|channel>")
+    assert plain.automaton.step(0, opening) < 0
+    assert thinking.automaton.step(0, opening) > 0
 
 
 @pytest.mark.parametrize(("path", "asked"), [("chat/completions", {"messages": CHAT["messages"]}),

@@ -31,7 +31,7 @@ def plan_messages(planner: Planner, body: MessagesRequest) -> Plan:
     return planner.plan(
         [ids],
         given=body.settings() | {"max_tokens": body.max_tokens, "stop": body.stop_sequences},
-        wanted=body.constraints() | tool_constraint(body),
+        wanted=body.constraints() | {"thinking": body.wants_thinking} | tool_constraint(body),
         seed=body.seed,
         temperature=body.temperature,
         timeout=body.timeout,
@@ -45,7 +45,7 @@ def tool_constraint(body: MessagesRequest) -> dict[str, Any]:
     choice = body.tool_choice
     names = {"any": "required", "none": "none", "auto": "auto"}
     wanted = "auto" if choice is None else names.get(choice.type, {"name": choice.name})
-    return {"tools": body.declared_tools(), "tool_choice": wanted, "thinking": body.wants_thinking}
+    return {"tools": body.declared_tools(), "tool_choice": wanted}
 
 
 @dataclass(slots=True)

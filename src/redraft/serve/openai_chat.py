@@ -28,10 +28,11 @@ def plan_chat(planner: Planner, body: ChatRequest, *, drafts: bool = False) -> P
         "stop": body.stop,
         "logprobs": (body.top_logprobs or 0) if body.logprobs else None,
     }
+    wanted = body.constraints() | tool_constraint(body) | format_constraint(body)
     return planner.plan(
         [ids],
         given=given,
-        wanted=body.constraints() | tool_constraint(body) | format_constraint(body),
+        wanted=wanted | {"thinking": body.wants_thinking},
         n=body.n or 1,
         seed=body.seed,
         temperature=body.temperature,
@@ -46,7 +47,7 @@ def tool_constraint(body: ChatRequest) -> dict[str, Any]:
         return {}
     choice = body.tool_choice or "auto"
     wanted = choice if isinstance(choice, str) else {"name": choice.function.name}
-    return {"tools": body.declared_tools(), "tool_choice": wanted, "thinking": body.wants_thinking}
+    return {"tools": body.declared_tools(), "tool_choice": wanted}
 
 
 def format_constraint(body: ChatRequest) -> dict[str, Any]:
@@ -55,10 +56,9 @@ def format_constraint(body: ChatRequest) -> dict[str, Any]:
     if wanted is None or wanted.type == "text":
         return {}
     if wanted.json_schema is None:
-        return {"json_object": True, "thinking": body.wants_thinking}
+        return {"json_object": True}
     schema = wanted.json_schema
-    strict = {} if schema.strict is None else {"strict": schema.strict}
-    return {"json_schema": schema.schema_, "thinking": body.wants_thinking} | strict
+    return {"json_schema": schema.schema_} | ({} if schema.strict is None else {"strict": schema.strict})
 
 
 @dataclass(slots=True)
