@@ -255,6 +255,12 @@ def test_several_prompts_in_one_completion(client: openai.OpenAI, llm: LLM) -> N
     assert [choice.text for choice in answer.choices] == expected
 
 
+def test_equal_prompts_without_a_seed_have_answers_of_their_own(client: openai.OpenAI) -> None:
+    answer = client.completions.create(model="random", prompt=["one"] * 3, max_tokens=16)
+    assert len({choice.redraft["seed"] for choice in answer.choices}) == 3  # type: ignore[attr-defined]
+    assert len({choice.text for choice in answer.choices}) == 3
+
+
 def test_models(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["random", "gpt-4o"]
     assert client.models.retrieve("gpt-4o").owned_by == "redraft"

@@ -90,13 +90,12 @@ class Planner:
         settings = {name: value for name, value in given.items() if value is not None}
         asked = {name: value for name, value in wanted.items() if value is not None}
         common = settings | asked | self._temperatures(settings, temperature) | {
-            "seed": _seed(seed, temperature),
             "timeout": min(timeout or self.settings.timeout, self.settings.timeout),
             "drafts": drafts,
         }  # fmt: skip
         requests: list[Request] = []
         for ids in prompts:
-            requests += self._answers(ids, n, common)
+            requests += self._answers(ids, n, common | {"seed": _seed(seed, temperature)})
         return Plan(
             requests=tuple(requests),
             n=n,
