@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import gc
 import threading
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
@@ -206,6 +207,22 @@ class TestRun:
             count = len(made)
             assert await front.run(lambda: "free") == "free"
             assert len(made) <= count + 1
+
+        driven(make(), body)
+
+    def test_functions_that_never_cease_do_not_keep_requests_waiting(self, make: Make) -> None:
+        async def body(front: AsyncEngine) -> None:
+            async def ask_again() -> None:
+                while True:
+                    await front.run(lambda: time.sleep(0.01))
+
+            asking = [asyncio.create_task(ask_again()) for _ in range(3)]
+            await asyncio.sleep(0.05)
+            try:
+                assert end_of(await asyncio.wait_for(collect(front.stream(ask(1))), 10)).finish_reason == "length"
+            finally:
+                for task in asking:
+                    task.cancel()
 
         driven(make(), body)
 

@@ -2,7 +2,8 @@
 
 Everything that touches the engine is a small function put into the thread's inbox and called between two forwards; so
 nothing in the engine needs a lock, and a cancelled request costs at most the forward that is under way. What makes
-forwards of its own (fill, edit, decide) is ended between two of them when its caller has gone or the engine stops.
+forwards of its own (fill, edit, decide) waits apart, so that one of them at most runs between two forwards of requests;
+it is ended between two of its own when its caller has gone or the engine stops.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ class AsyncEngine:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._inbox: deque[_Call] = deque()
+        self._work: deque[_Call] = deque()
         self._wake = threading.Condition()
         self._mailboxes: dict[int, _Mailbox] = {}
         self._ids = itertools.count(1)
@@ -123,7 +125,7 @@ class AsyncEngine:
         boxes = [_Mailbox() for _ in requests]
         streams = [_Stream(self, request, box) for request, box in zip(requests, boxes, strict=True)]
         try:
-            await self.run(lambda: self._add(requests, boxes))
+            await self._called(lambda: self._add(requests, boxes), self._inbox)
         except Exception:  # refused: there is nothing that dropping the streams would have to cancel
             for stream in streams:
                 stream.forget()
@@ -142,11 +144,15 @@ class AsyncEngine:
     async def run(self, function: Callable[[], T]) -> T:
         """Call `function` on the model's thread, between two forwards; returns or raises what it does.
 
-        For work that needs the model but is no request (fill, edit, decide). Nothing else runs meanwhile. It ends
-        before its next forward when this is cancelled, or with an `EngineError` when the engine is told to stop.
+        For work that needs the model but is no request (fill, edit, decide). Nothing else runs meanwhile, and open
+        requests have a forward before the next such call. It ends before its next forward when this is cancelled, or
+        with an `EngineError` when the engine is told to stop.
         """
+        return await self._called(function, self._work)
+
+    async def _called(self, function: Callable[[], T], queue: deque[_Call]) -> T:
         call = _Call(function)
-        self._post(call)
+        self._post(call, queue)
         try:
             return await asyncio.wrap_future(call.future)
         except asyncio.CancelledError:
@@ -155,7 +161,7 @@ class AsyncEngine:
 
     def cancel(self, request_id: int) -> None:
         """End a request before the next forward. Never waits; unknown and ended ids are ignored."""
-        self._post(_Call(lambda: self._engine.cancel(request_id)))
+        self._post(_Call(lambda: self._engine.cancel(request_id)), self._inbox)
 
     @property
     def healthy(self) -> bool:
@@ -192,13 +198,13 @@ class AsyncEngine:
             raise
         self._mailboxes |= {request.request_id: box for request, box in zip(requests, boxes, strict=True)}
 
-    def _post(self, call: _Call) -> None:
-        """Have the model's thread call something."""
+    def _post(self, call: _Call, queue: deque[_Call]) -> None:
+        """Have the model's thread call something from one of its queues."""
         with self._wake:
             if self._stopped:
                 call.refuse(self._error)
                 return
-            self._inbox.append(call)
+            queue.append(call)
             self._wake.notify()
 
     def _notify(self) -> None:
@@ -206,8 +212,10 @@ class AsyncEngine:
             self._wake.notify()
 
     def _loop(self) -> None:
-        """The model's thread: calls from the inbox, then one forward, as long as there is anything to do."""
+        """The model's thread: some work, all of the inbox, then one forward, as long as there is anything to do."""
         while self._wait():
+            if self._work:
+                self._call(self._work.popleft())
             while self._inbox:
                 self._call(self._inbox.popleft())
             self._stats = self._engine.stats()
@@ -216,7 +224,7 @@ class AsyncEngine:
         self._stop()
 
     def _call(self, call: _Call) -> None:
-        """One function from the inbox; its forwards look whether anybody still wants them."""
+        """One function; its forwards look whether anybody still wants them."""
 
         def check() -> None:
             if self._stopping:
@@ -230,8 +238,12 @@ class AsyncEngine:
     def _wait(self) -> bool:
         """Sleep until there is something to do; False when it is time to stop."""
         with self._wake:
-            self._wake.wait_for(lambda: self._inbox or self._engine.busy or self._draining or self._stopping)
-        return not self._stopping and (bool(self._inbox) or self._engine.busy or not self._draining)
+            self._wake.wait_for(lambda: self._busy or self._draining or self._stopping)
+        return not self._stopping and (self._busy or not self._draining)
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._inbox or self._work) or self._engine.busy
 
     def _step(self) -> None:
         """One forward. If it fails, so do all open requests; if it keeps failing, the engine stops."""
@@ -269,9 +281,10 @@ class AsyncEngine:
         self._deliver(self._engine.tell())
         with self._wake:
             self._stopped = True
-            for call in self._inbox:
-                call.refuse(self._error)
-            self._inbox.clear()
+            for queue in (self._inbox, self._work):
+                for call in queue:
+                    call.refuse(self._error)
+                queue.clear()
 
 
 class _Call:
