@@ -8,7 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import CHAT, ServerProcess, server_process
+from serving import CHAT, ScriptedEngine, ServerProcess, scripted_server, server_process
+
+from redraft.engine.request import Request
+from redraft.errors import EngineError
+from redraft.llm import LLM
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +78,26 @@ def test_log_lines(server: ServerProcess, guarded: ServerProcess) -> None:
     assert "Xylophone" not in "".join(server.lines)
     assert secret in "".join(guarded.lines)
     assert "file-key" not in "".join(guarded.lines)
+
+
+def _fail(request: Request) -> list[str]:
+    raise EngineError("A forward failed with RuntimeError: secret.")
+
+
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/drafts"])
+def test_the_log_has_the_id_of_a_request_that_failed(
+    llm: LLM, caplog: pytest.LogCaptureFixture, path: str, stream: bool
+) -> None:
+    what = {"prompt": "Hello!"} if path == "/v1/completions" else {"messages": CHAT["messages"]}
+    body = {"model": "other", "max_tokens": 16, **({} if path == "/v1/drafts" else {"stream": stream}), **what}
+    with scripted_server(llm, ScriptedEngine(llm, _fail)) as url:
+        answer = httpx.post(url + path, json=body, headers={"x-request-id": "find-me"})
+    assert "its log has the request id" in answer.text
+    if path == "/v1/messages":
+        assert '"request_id":"find-me"' in answer.text
+    facts = [getattr(record, "facts", {}) for record in caplog.records]
+    assert [fact["id"] for fact in facts if fact.get("event") == "failure"] == ["find-me"]
 
 
 def _line(server: ServerProcess, request_id: str) -> dict[str, Any]:

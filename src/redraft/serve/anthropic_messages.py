@@ -10,7 +10,7 @@ from typing import Any
 from redraft.engine.request import Finished
 from redraft.serve.answers import Answers, Call, Piece, Reply, new_replies, read_all
 from redraft.serve.http import dumps, event
-from redraft.serve.logs import stream_fault
+from redraft.serve.logs import told_fault
 from redraft.serve.openai_common import extras
 from redraft.serve.planning import Plan, Planner
 from redraft.serve.shapes.messages import CountRequest, MessagesRequest
@@ -54,6 +54,7 @@ class MessageWriter:
 
     body: MessagesRequest
     tokenizer: Tokenizer
+    request_id: str
     id: str = field(default_factory=lambda: f"msg_{secrets.token_hex(12)}")
 
     async def whole(self, answers: Answers) -> dict[str, Any]:
@@ -80,7 +81,7 @@ class MessageWriter:
                         yield _named(told)
             yield _named({"type": "message_stop"})
         except Exception as error:
-            yield _named(stream_fault(self.id, error).anthropic(self.id))
+            yield _named(told_fault(self.request_id, error).anthropic(self.request_id))
         finally:
             await answers.close()
 

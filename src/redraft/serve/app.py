@@ -15,6 +15,7 @@ from redraft.serve import plain_routes, routes, two_sided_routes
 from redraft.serve.faults import Fault, fault_of, stopping, validation_fault
 from redraft.serve.gate import Gate, fault_response
 from redraft.serve.http import CLIENT_GONE, ClientGone
+from redraft.serve.logs import told_fault
 from redraft.serve.openapi import document
 from redraft.serve.service import Service
 
@@ -49,8 +50,11 @@ def create_app(service: Service) -> ASGIApp:
 
 async def _fault(request: Request, error: Exception) -> Response:
     # An engine that was closed on purpose is no failure.
-    closed = isinstance(error, EngineError) and request.app.state.service.phase == "stopping"
-    return _respond(request, stopping() if closed else fault_of(error))
+    if isinstance(error, EngineError) and request.app.state.service.phase == "stopping":
+        return _respond(request, stopping())
+    if isinstance(error, RedraftError):
+        return _respond(request, told_fault(request.state.visit.id, error))
+    return _respond(request, fault_of(error))  # the gate logs it
 
 
 async def _invalid(request: Request, error: Exception) -> Response:

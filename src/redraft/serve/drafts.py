@@ -18,14 +18,16 @@ from typing import Any
 from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.serve.answers import Answers, new_replies
 from redraft.serve.http import event
-from redraft.serve.logs import stream_fault
+from redraft.serve.logs import told_fault
 from redraft.serve.openai_common import extras
 from redraft.text.tokenizer import Tokenizer
 
 ENTROPY_DIGITS = 4
 
 
-async def draft_events(answers: Answers, tokenizer: Tokenizer, eos_ids: tuple[int, ...]) -> AsyncGenerator[str]:
+async def draft_events(
+    answers: Answers, tokenizer: Tokenizer, eos_ids: tuple[int, ...], request_id: str
+) -> AsyncGenerator[str]:
     """The events of one answer; a failure on the way becomes an event as well."""
     (reply,), request = new_replies(answers.plan), answers.plan.requests[0]
     try:
@@ -47,7 +49,7 @@ async def draft_events(answers: Answers, tokenizer: Tokenizer, eos_ids: tuple[in
             "done",
         )
     except Exception as error:
-        yield event(stream_fault("drafts", error).openai(), "error")
+        yield event(told_fault(request_id, error).openai(), "error")
     finally:
         await answers.close()
 

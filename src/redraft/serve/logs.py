@@ -42,11 +42,11 @@ def log_request(request_id: str, method: str, path: str, status: int, seconds: f
     )
 
 
-def stream_fault(name: str, error: Exception) -> Fault:
-    """What the readers of a stream that has begun are told; what they are not told goes to the log."""
+def told_fault(request_id: str, error: Exception) -> Fault:
+    """What a request's client is told of an error; what it is not told goes to the log."""
     fault = fault_of(error)
     if fault.status >= 500 and not isinstance(error, Fault):
-        log_failure(name, error)
+        log_failure(request_id, error)
     return fault
 
 

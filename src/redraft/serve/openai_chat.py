@@ -11,7 +11,7 @@ from typing import Any
 from redraft.engine.request import Finished
 from redraft.serve.answers import Answers, Call, Piece, Reply, new_replies, read_all
 from redraft.serve.http import dumps, event
-from redraft.serve.logs import stream_fault
+from redraft.serve.logs import told_fault
 from redraft.serve.openai_common import chat_logprobs, extras, finish_reason, finished, usage
 from redraft.serve.planning import Plan, Planner
 from redraft.serve.shapes.chat import ChatRequest
@@ -68,6 +68,7 @@ class ChatWriter:
     body: ChatRequest
     tokenizer: Tokenizer
     fingerprint: str
+    request_id: str
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -93,7 +94,7 @@ class ChatWriter:
                 yield event(self._envelope("chat.completion.chunk") | last)
             yield event("[DONE]")
         except Exception as error:
-            yield event(stream_fault(self.id, error).openai())
+            yield event(told_fault(self.request_id, error).openai())
         finally:
             await answers.close()
 

@@ -14,7 +14,7 @@ from redraft.diffusion.records import Commit
 from redraft.engine.request import Finished
 from redraft.serve.answers import Answers
 from redraft.serve.http import event
-from redraft.serve.logs import stream_fault
+from redraft.serve.logs import told_fault
 from redraft.serve.openai_common import completion_logprobs, extras, finish_reason, usage
 from redraft.serve.planning import Plan, Planner
 from redraft.serve.service import Service
@@ -46,6 +46,7 @@ class CompletionWriter:
     body: CompletionRequest
     tokenizer: Tokenizer
     fingerprint: str
+    request_id: str
     id: str = field(default_factory=lambda: f"cmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -81,7 +82,7 @@ class CompletionWriter:
                 yield event(self._envelope() | last)
             yield event("[DONE]")
         except Exception as error:
-            yield event(stream_fault(self.id, error).openai())
+            yield event(told_fault(self.request_id, error).openai())
         finally:
             await answers.close()
 

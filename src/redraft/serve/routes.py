@@ -31,7 +31,7 @@ async def chat_completions(request: Request, body: ChatRequest) -> Response:
     service = service_of(request)
     plan = await asyncio.to_thread(plan_chat, service.planner, body)
     answers = await _begin(request, plan, body.user)
-    writer = ChatWriter(body, service.llm.tokenizer, fingerprint(service))
+    writer = ChatWriter(body, service.llm.tokenizer, fingerprint(service), _id(request))
     if body.stream:
         return _stream(service, answers, writer.chunks(answers))
     return Json(await unless_gone(request, writer.whole(answers)))
@@ -41,7 +41,7 @@ async def chat_completions(request: Request, body: ChatRequest) -> Response:
 async def completions(request: Request, body: CompletionRequest) -> Response:
     """Continue plain text, or fill the hole before `suffix`, in OpenAI's shape."""
     service = service_of(request)
-    writer = CompletionWriter(body, service.llm.tokenizer, fingerprint(service))
+    writer = CompletionWriter(body, service.llm.tokenizer, fingerprint(service), _id(request))
     if body.suffix is not None:
         return await _fill(request, service, body, writer)
     plan = await asyncio.to_thread(plan_completion, service.planner, body)
@@ -57,7 +57,7 @@ async def messages(request: Request, body: MessagesRequest) -> Response:
     service = service_of(request)
     plan = await asyncio.to_thread(plan_messages, service.planner, body)
     answers = await _begin(request, plan, body.metadata.user_id if body.metadata else None)
-    writer = MessageWriter(body, service.llm.tokenizer)
+    writer = MessageWriter(body, service.llm.tokenizer, _id(request))
     if body.stream:
         return _stream(service, answers, writer.events(answers))
     return Json(await unless_gone(request, writer.whole(answers)))
@@ -76,7 +76,8 @@ async def drafts(request: Request, body: DraftsRequest) -> Response:
     service = service_of(request)
     plan = await asyncio.to_thread(plan_chat, service.planner, body, drafts=True)
     answers = await _begin(request, plan, body.user)
-    return _stream(service, answers, draft_events(answers, service.llm.tokenizer, service.llm.eos_ids))
+    events = draft_events(answers, service.llm.tokenizer, service.llm.eos_ids, _id(request))
+    return _stream(service, answers, events)
 
 
 async def _begin(request: Request, plan: Plan, user: str | None) -> Answers:
@@ -88,6 +89,11 @@ async def _begin(request: Request, plan: Plan, user: str | None) -> Answers:
     if service.settings.log_prompts:
         facts["prompts"] = [service.llm.tokenizer.decode(item.prompt) for item in plan.requests[:: plan.n]]
     return await service.begin(plan, facts)
+
+
+def _id(request: Request) -> str:
+    """What the client and the log call this request."""
+    return request.state.visit.id
 
 
 def _stream(service: Service, answers: Answers, events: AsyncGenerator[str]) -> Response:
