@@ -1,6 +1,8 @@
 """Who may come in with a key, which origins may ask, and what the log keeps to itself."""
 
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +80,27 @@ def test_log_lines(server: ServerProcess, guarded: ServerProcess) -> None:
     assert "Xylophone" not in "".join(server.lines)
     assert secret in "".join(guarded.lines)
     assert "file-key" not in "".join(guarded.lines)
+
+
+def test_a_failure_of_the_engine_is_one_line_of_json() -> None:
+    code = """
+import logging
+from redraft.serve import logs
+logs.configure()
+try:
+    1 // 0
+except ZeroDivisionError as error:
+    logging.getLogger("redraft.engine.async_engine").exception("a forward failed: %s", error)
+logging.getLogger("redraft").warning("vision tensors are left out")
+logs.logger.info("ready")
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    failed, left_out, ready = (json.loads(line) for line in done.stderr.splitlines())
+    assert (failed["message"], failed["error"]) == ("a forward failed: integer division or modulo by zero",
+                                                    "ZeroDivisionError")  # fmt: skip
+    assert failed["places"]
+    assert left_out["message"] == "vision tensors are left out"
+    assert ready["level"] == "info"
 
 
 def _fail(request: Request) -> list[str]:

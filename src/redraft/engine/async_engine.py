@@ -253,7 +253,7 @@ class AsyncEngine:
             if self._engine.counters.forwards > forwards:
                 self._failures = 0
         except Exception as error:
-            _log.exception("a forward failed")
+            _log.exception("a forward failed: %s", error)
             self._failures += 1
             self._stopping = self._failures >= MOST_FAILURES
             self._fail(EngineError(f"A forward failed with {type(error).__name__}: {error}"))

@@ -20,17 +20,20 @@ class _JsonLines(logging.Formatter):
         """The record's facts behind time and level."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         facts = getattr(record, "facts", None) or {"message": record.getMessage()}
+        if record.exc_info and record.exc_info[1] is not None:
+            facts = {**facts, **_whence(record.exc_info[1])}
         return json.dumps({"time": time, "level": record.levelname.lower(), **facts}, ensure_ascii=True, default=str)
 
 
 def configure(level: str = "info") -> None:
-    """Send log lines to standard error; uvicorn's own go the same way."""
+    """Send log lines to standard error; those of the engine, uvicorn and asyncio go the same way."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
-    for name in ("redraft.serve", "uvicorn"):
+    for name in ("redraft", "uvicorn", "asyncio"):
         target = logging.getLogger(name)
         target.handlers, target.propagate = [handler], False
-        target.setLevel(level.upper() if name == "redraft.serve" else "WARNING")
+        target.setLevel("WARNING")
+    logger.setLevel(level.upper())
 
 
 def log_request(request_id: str, method: str, path: str, status: int, seconds: float, facts: Mapping[str, Any]) -> None:
@@ -51,7 +54,11 @@ def told_fault(request_id: str, error: Exception) -> Fault:
 
 
 def log_failure(request_id: str, error: Exception) -> None:
-    """Where an unexpected error came from: places in the code, and no values that a user sent."""
+    """Where an unexpected error came from."""
+    logger.error("", extra={"facts": {"event": "failure", "id": request_id, **_whence(error)}})
+
+
+def _whence(error: BaseException) -> dict[str, Any]:
+    """An error's kind and its places in the code, and no values that a user sent."""
     places = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
-    facts = {"event": "failure", "id": request_id, "error": type(error).__name__, "places": places}
-    logger.error("", extra={"facts": facts})
+    return {"error": type(error).__name__, "places": places}
