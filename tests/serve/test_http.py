@@ -27,6 +27,7 @@ from redraft.engine.runner import EagerRunner
 from redraft.engine.settings import EngineSettings
 from redraft.errors import EngineError, QueueFullError
 from redraft.llm import LLM
+from redraft.serve.server import _Server
 from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
 from redraft.text.template import ChatTemplate
@@ -438,6 +439,12 @@ def _impatient_server(llm: LLM) -> Iterator[Callable[[str, dict[str, Any]], list
 
 def _text_of(choice: dict[str, Any]) -> str:
     return choice["text"] if "text" in choice else (choice.get("message") or choice["delta"]).get("content") or ""
+
+
+def test_a_client_that_does_not_read_gets_the_grace_once(llm: LLM) -> None:
+    """What is left for the connections when it is over are seconds, however long it was."""
+    service = Service(ServeSettings(names=("random",), grace=30))
+    assert _Server(service, lambda: llm, lambda llm: None).config.timeout_graceful_shutdown == 5
 
 
 @pytest.mark.parametrize("twice", [False, True])

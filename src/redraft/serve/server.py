@@ -18,7 +18,7 @@ from redraft.serve.app import create_app
 from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
 
-_CLOSING_SECONDS = 5.0
+_CLOSING_SECONDS = 5
 """For the last bytes of streams that were ended, after the grace period."""
 _TICK_SECONDS = 0.05
 
@@ -63,7 +63,6 @@ def serve(
 
 class _Server(uvicorn.Server):
     def __init__(self, service: Service, load: Callable[[], LLM], ready: Callable[[LLM], None]) -> None:
-        settings = service.settings
         super().__init__(
             uvicorn.Config(
                 create_app(service),
@@ -72,7 +71,7 @@ class _Server(uvicorn.Server):
                 lifespan="off",
                 server_header=False,
                 timeout_keep_alive=30,
-                timeout_graceful_shutdown=int(settings.grace + _CLOSING_SECONDS) + 1,
+                timeout_graceful_shutdown=_CLOSING_SECONDS,
             )
         )
         self._service, self._load, self._ready = service, load, ready
