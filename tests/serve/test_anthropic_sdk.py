@@ -9,7 +9,7 @@ from serving import ScriptedEngine, ServerProcess, scripted_server
 
 from redraft.llm import LLM
 from redraft.serve.anthropic_messages import tool_constraint
-from redraft.serve.shapes.messages import MessagesRequest
+from redraft.serve.shapes.messages import CountRequest, MessagesRequest
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]
 WEATHER: Any = {
@@ -30,6 +30,14 @@ def test_a_tool_may_have_the_name_of_a_mode() -> None:
     messages = [{"role": "user", "content": "Hello!"}]
     body = MessagesRequest.model_validate({"model": "m", "max_tokens": 9, "messages": messages, **asked})
     assert tool_constraint(body)["tool_choice"] == {"name": "none"}
+
+
+def test_a_turn_without_blocks_is_an_empty_turn() -> None:
+    turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": []}, {"role": "user", "content": []}]
+    asked = CountRequest.model_validate({"model": "m", "messages": turns})
+    assert [(turn["role"], turn["content"]) for turn in asked.chat()] == [
+        ("user", "a"), ("assistant", ""), ("user", "")
+    ]  # fmt: skip
 
 
 @pytest.fixture

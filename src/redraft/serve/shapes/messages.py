@@ -192,7 +192,7 @@ def _user(turn: UserTurn) -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = [
         {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block)} for block in results
     ]
-    return [*messages, {"role": "user", "content": "\n".join(words)}] if words else messages
+    return [*messages, {"role": "user", "content": "\n".join(words)}] if words or not messages else messages
 
 
 def _result(block: ToolResultBlock) -> str | dict[str, str]:
