@@ -43,4 +43,8 @@ class DraftsRequest(ChatRequest):
             raise PydanticCustomError("contradiction", "drafts are shown of one answer; n must be 1")
         if self.stream is False:
             raise PydanticCustomError("contradiction", "drafts are always streamed; stream cannot be false")
+        if self.logprobs:
+            raise PydanticCustomError("contradiction", "drafts tell entropies and no log-probabilities")
+        if self.stream_options is not None and self.stream_options.include_usage:
+            raise PydanticCustomError("contradiction", "drafts tell their cost at their end; leave out include_usage")
         return self
