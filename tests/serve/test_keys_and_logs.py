@@ -80,6 +80,9 @@ def test_log_lines(server: ServerProcess, guarded: ServerProcess) -> None:
     assert "Xylophone" not in "".join(server.lines)
     assert secret in "".join(guarded.lines)
     assert "file-key" not in "".join(guarded.lines)
+    hole = {"model": "random", "prompt": "a", "suffix": "b", "max_tokens": 1, "user": "ben"}
+    httpx.post(f"{server.url}/v1/completions", json=hole, headers={"x-request-id": "log-a-hole"})
+    assert _line(server, "log-a-hole")["user"] == "ben"
 
 
 def test_a_failure_of_the_engine_is_one_line_of_json() -> None:

@@ -83,9 +83,7 @@ async def drafts(request: Request, body: DraftsRequest) -> Response:
 async def _begin(request: Request, plan: Plan, user: str | None) -> Answers:
     """Hand a plan to the engine, and note for the log what it is."""
     service, facts = service_of(request), request.state.visit.facts
-    facts |= {"prompt_tokens": plan.prompt_tokens, "answers": len(plan.requests)}
-    if user is not None:
-        facts["user"] = user
+    facts |= {"prompt_tokens": plan.prompt_tokens, "answers": len(plan.requests), **_asker(user)}
     if service.settings.log_prompts:
         facts["prompts"] = [service.llm.tokenizer.decode(item.prompt) for item in plan.requests[:: plan.n]]
     return await service.begin(plan, facts)
@@ -100,6 +98,11 @@ def _stream(service: Service, answers: Answers, events: AsyncGenerator[str]) -> 
     return EventStream(events, answers.close, limit=service.settings.timeout + SPARE_SECONDS)
 
 
+def _asker(user: str | None) -> dict[str, str]:
+    return {} if user is None else {"user": user}
+
+
 async def _fill(request: Request, service: Service, body: CompletionRequest, writer: CompletionWriter) -> Response:
+    request.state.visit.facts |= _asker(body.user)
     whole = await unless_gone(request, writer.filled(service))
     return EventStream(writer.filled_chunks(whole)) if body.stream else Json(whole)
