@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 from redraft.config import MAX_NUMBER, require_at_most
 from redraft.engine.settings import EngineSettings
 from redraft.errors import SettingError
 
+_ORIGIN = re.compile(r"https?://[^\s/?#@A-Z]+")
 LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 
@@ -59,8 +61,11 @@ class ServeSettings:
             timeout=self.timeout,
             grace=self.grace,
         )
-        if any(not origin.startswith(("http://", "https://")) and origin != "*" for origin in self.origins):
-            raise SettingError("An origin is '*' or begins with http:// or https://.")
+        if wrong := [origin for origin in self.origins if origin != "*" and not _ORIGIN.fullmatch(origin)]:
+            raise SettingError(
+                f"The origin {wrong[0]!r} is none that a browser names; write '*', or one such as https://app.example, "
+                "in small letters and with nothing behind host and port."
+            )
 
     @property
     def is_local(self) -> bool:
