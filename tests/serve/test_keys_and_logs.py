@@ -20,7 +20,7 @@ from redraft.llm import LLM
 @pytest.fixture(scope="module")
 def guarded(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     keys = tmp_path_factory.mktemp("keys") / "keys"
-    keys.write_text("# ours\nfile-key   # Ann\n")
+    keys.write_text("\ufefffile-key   # Ann, by a program that marks the byte order\n# nobody's\n", encoding="utf-8")
     options = ("--api-keys", str(keys), "--cors", "https://app.example", "--log-prompts", "--name", "random")
     with server_process(folder, *options, environment={"REDRAFT_API_KEYS": "env-key, other"}) as running:
         yield running
@@ -80,6 +80,16 @@ def test_log_lines(server: ServerProcess, guarded: ServerProcess) -> None:
     assert "Xylophone" not in "".join(server.lines)
     assert secret in "".join(guarded.lines)
     assert "file-key" not in "".join(guarded.lines)
+    for path, asked in (
+        ("fill", {"prefix": secret, "suffix": "!", "length": 1}),
+        ("completions", {"prompt": secret, "suffix": "!", "max_tokens": 1}),
+        ("decisions", {"question": secret, "choices": ["yes", "no"]}),
+    ):
+        for running in (server, guarded):
+            headers = {"authorization": "Bearer file-key", "x-request-id": f"log-{path}"}
+            body = {"model": "random", **asked}
+            assert httpx.post(f"{running.url}/v1/{path}", json=body, headers=headers).status_code == 200
+            assert (secret in json.dumps(_line(running, f"log-{path}"))) == (running is guarded), path
     hole = {"model": "random", "prompt": "a", "suffix": "b", "max_tokens": 1, "user": "ben"}
     httpx.post(f"{server.url}/v1/completions", json=hole, headers={"x-request-id": "log-a-hole"})
     assert _line(server, "log-a-hole")["user"] == "ben"

@@ -221,6 +221,8 @@ def test_a_suffix_makes_a_completion_a_filling(client: openai.OpenAI) -> None:
     assert [[choice.text for choice in chunk.choices] for chunk in chunks] == [[answer.choices[0].text], []]
     assert [chunk.usage for chunk in chunks] == [None, answer.usage]
     assert answer.choices[0].finish_reason == "stop"
+    stats = answer.choices[0].model_extra["redraft"]["stats"]
+    assert 1 <= stats["steps"][0] <= stats["forwards"]
     with pytest.raises(openai.BadRequestError, match="suffix and n do not go together"):
         client.completions.create(model="random", prompt="a", suffix="b", n=2)
 

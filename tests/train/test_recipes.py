@@ -125,6 +125,12 @@ def test_unreadable_recipes_are_named(tmp_path: Path) -> None:
             read_recipe(tmp_path / "bad.toml")
 
 
+def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    path = tmp_path / "nano.toml"
+    path.write_text("\ufeff" + (FOLDER / "nano.toml").read_text(), encoding="utf-8")
+    assert read_recipe(path) == read_recipe(FOLDER / "nano.toml")
+
+
 def test_settings_that_exclude_each_other(recipe: Recipe) -> None:
     with pytest.raises(SettingError, match=r"run\.curve_every cannot be had with run\.shard"):
         dataclasses.replace(recipe.run, curve_every=2, shard=True)

@@ -26,7 +26,7 @@ def read_keys(file: Path | None, environment: Mapping[str, str]) -> tuple[str, .
 
 def _file_keys(file: Path) -> list[str]:
     try:
-        lines = file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"The key file {file} cannot be read: {why(error)}.") from error
     keys = [line.split("#", 1)[0].strip() for line in lines]

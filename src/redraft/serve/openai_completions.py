@@ -97,9 +97,10 @@ class CompletionWriter:
         await asyncio.to_thread(planner.check_text, body.prompt + body.suffix)
         fill = functools.partial(planner.llm.fill, body.prompt, body.suffix, **given)
         result = await service.work(fill)
-        choice = self._choice(0, result.text) | {"finish_reason": "stop"}
+        more: dict[str, Any] = {"stats": {"steps": [one.steps for one in result.fillings], "forwards": result.forwards}}
         if body.confidence:
-            choice["redraft"] = {"confidence": [token for one in result.fillings for token in one.to_dict()["tokens"]]}
+            more["confidence"] = [token for one in result.fillings for token in one.to_dict()["tokens"]]
+        choice = self._choice(0, result.text) | {"finish_reason": "stop", "redraft": more}
         usage = await asyncio.to_thread(self._fill_usage, result.text)
         return self._envelope() | {"choices": [choice], "usage": usage}
 

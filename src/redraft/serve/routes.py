@@ -103,6 +103,9 @@ def _asker(user: str | None) -> dict[str, str]:
 
 
 async def _fill(request: Request, service: Service, body: CompletionRequest, writer: CompletionWriter) -> Response:
-    request.state.visit.facts |= _asker(body.user)
+    facts = request.state.visit.facts
+    facts |= _asker(body.user)
     whole = await unless_gone(request, writer.filled(service))
+    if service.settings.log_prompts:
+        facts |= {"prompts": [body.prompt, body.suffix], "texts": [choice["text"] for choice in whole["choices"]]}
     return EventStream(writer.filled_chunks(whole)) if body.stream else Json(whole)

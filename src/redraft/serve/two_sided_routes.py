@@ -30,7 +30,7 @@ async def fill(request: Request, body: FillRequest) -> Response:
     text = (body.text,) if body.text is not None else (body.prefix, body.suffix)
     work = functools.partial(planner.llm.fill, *text, **body.wanted(), **_given(given))  # type: ignore[arg-type]
     await asyncio.to_thread(planner.check_text, "".join(split_pieces(*text)))  # type: ignore[arg-type]
-    return await _run(request, body.model, work)
+    return await _run(request, body, work)
 
 
 @router.post("/v1/edits")
@@ -41,7 +41,7 @@ async def edits(request: Request, body: EditRequest) -> Response:
     start, end = body.span
     work = functools.partial(planner.llm.edit, body.text, (start, end), body.instruction, **_given(given))
     await asyncio.to_thread(planner.check_text, body.text + (body.instruction or ""))
-    return await _run(request, body.model, work)
+    return await _run(request, body, work)
 
 
 @router.post("/v1/edits/next")
@@ -52,7 +52,7 @@ async def next_edit(request: Request, body: NextEditRequest) -> Response:
     given = _given({"max_tokens": body.max_tokens, "seed": body.seed})
     work = functools.partial(planner.llm.next_edit, body.text, body.cursor, recent, **body.settings(), **given)
     await asyncio.to_thread(planner.check_text, body.text + "".join(old + new for old, new in recent))
-    return await _run(request, body.model, lambda: _Proposal(work()))
+    return await _run(request, body, lambda: _Proposal(work()))
 
 
 @router.post("/v1/decisions")
@@ -61,7 +61,7 @@ async def decisions(request: Request, body: DecisionRequest) -> Response:
     planner = _planner(request, body.model)
     work = functools.partial(planner.llm.decide, body.asked(), body.choices, **body.options())
     await asyncio.to_thread(_check_questions, planner, body)
-    return await _run(request, body.model, work)
+    return await _run(request, body, work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,17 @@ class _Proposal:
         return {"edit": None if self.edit is None else self.edit.to_dict()}
 
 
-async def _run(request: Request, model: str, work: Callable[[], Any]) -> Response:
-    result = await unless_gone(request, service_of(request).work(work))
+_Body = FillRequest | EditRequest | NextEditRequest | DecisionRequest
+
+
+async def _run(request: Request, body: _Body, work: Callable[[], Any]) -> Response:
+    service = service_of(request)
+    result = await unless_gone(request, service.work(work))
     several = isinstance(result, list)
     content = {"decisions": [one.to_dict() for one in result]} if several else result.to_dict()
-    return Json({"model": model} | content)
+    if service.settings.log_prompts:
+        request.state.visit.facts |= {"asked": body.model_dump(exclude_unset=True), "answered": content}
+    return Json({"model": body.model} | content)
 
 
 def _check_questions(planner: Planner, body: DecisionRequest) -> None:

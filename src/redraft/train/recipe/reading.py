@@ -17,7 +17,7 @@ def read_recipe(path: Path | str) -> Recipe:
     """Read a TOML recipe. Raises `SettingError` for a missing or malformed file and for any wrong setting."""
     path = Path(path)
     try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+        raw = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError:
         raise SettingError(f"There is no recipe at {str(path)!r}.") from None
     except OSError as error:
