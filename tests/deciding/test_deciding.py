@@ -185,3 +185,8 @@ def test_rows_of_different_lengths_are_read_in_batches(llm: LLM) -> None:
     together = read(llm.model, cache, rows, 0)
     for row, odds in zip(rows, together, strict=True):
         assert read(llm.model, cache, [row], 0)[0] == pytest.approx(odds, abs=1e-4)
+
+
+def test_a_certain_choice_has_an_entropy_of_nothing() -> None:
+    reading = Reading(name="x", choice="a", probabilities={"a": 1.0, "b": 0.0}, raw={}, reads=1, agreement=1.0)
+    assert str(reading.to_dict()["entropy"]) == "0.0"

@@ -3,6 +3,7 @@
 import random
 import re
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import redraft
+from random_model import write_random_model
+from redraft.diffusion.prefill import prefill
+from redraft.editing import following
 from redraft.editing.drafts import DOUBT, drafts_of, keeping, mending
 from redraft.editing.following import core, edits_between, line_doubts, occurrences
 from redraft.editing.spans import line_span
@@ -258,6 +262,19 @@ class TestNextEdit:
     def test_nothing_is_due(self, llm: LLM) -> None:
         """The replaced text stands nowhere else, and no line can be doubted."""
         assert llm.next_edit("\n\n\n", 1, [("a", "b")]) is None
+
+    def test_a_line_is_doubted_within_the_context(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What stands before has no room beside a canvas here."""
+        llm = redraft.load(write_random_model(tmp_path, canvas=24, context=25), device="cpu", dtype="float32")
+        read: list[int] = []
+
+        def watched(model: Any, cache: Any, rows: list[list[int]]) -> Any:
+            read.append(len(rows[0]))
+            return prefill(model, cache, rows)
+
+        monkeypatch.setattr(following, "prefill", watched)
+        assert len(line_doubts(llm, self.TEXT, 12)) == 4
+        assert read == [1] * 4
 
     def test_a_doubted_line_is_edited_and_nothing_else(self, llm: LLM) -> None:
         """A random network doubts every line; without recent edits only a slip would be put right."""

@@ -34,7 +34,7 @@ class Reading:
 
     @property
     def entropy(self) -> float:
-        return -sum(p * math.log(p) for p in self.probabilities.values() if p > 0)
+        return sum(-p * math.log(p) for p in self.probabilities.values() if p > 0)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""

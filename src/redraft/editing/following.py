@@ -219,7 +219,8 @@ def _certainties(front: Front, text: str, span: Span) -> list[float]:
     view = canvas - len(here.draft)
     if view < 1:
         return []
-    before = here.before[-(model.config.max_position_embeddings - canvas - 1) :]
+    room = model.config.max_position_embeddings - canvas - 1  # beside the canvas and what begins a text
+    before = here.before[max(0, len(here.before) - room) :]
     cache = model.new_cache(1, len(before) + 1)
     last = prefill(model, cache, [[tokenizer.bos_id, *before]])
     context = Context(model=model, cache=cache, last_hidden=last, view=view, canvas=canvas, settings=front.defaults)
