@@ -369,18 +369,20 @@ def test_a_broken_engine_is_a_500_without_details(llm: LLM) -> None:
     assert (ready.status_code, ready.json()["error"]["code"]) == (503, "engine_stopped")
 
 
+def begins_with(engine: ScriptedEngine, token: int) -> list[bool]:
+    """Of every request that came, whether what its answer must be may begin with a token."""
+    constraints = [request.constraint for request in engine.requests]
+    assert all(isinstance(constraint, AutomatonConstraint) for constraint in constraints)
+    return [constraint.automaton.step(0, token) > 0 for constraint in constraints]
+
+
 def test_every_prompt_that_ends_inside_a_thought_has_it_closed_first(llm: LLM) -> None:
     opened = [*llm.tokenizer.encode("<|turn>model\n<|channel>thought\n")]
     engine = ScriptedEngine(llm, lambda request: ["x"])
     body = {"model": "other", "prompt": [[5, 6], opened], "regex": "ab"}
     with scripted_server(llm, engine) as url:
         assert httpx.post(f"{url}/v1/completions", json=body).status_code == 200
-    plain, thinking = (request.constraint for request in engine.requests)
-    assert isinstance(plain, AutomatonConstraint)
-    assert isinstance(thinking, AutomatonConstraint)
-    close = llm.tokenizer.special_id("<channel|>")
-    assert plain.automaton.step(0, close) < 0
-    assert thinking.automaton.step(0, close) > 0
+    assert begins_with(engine, llm.tokenizer.special_id("<channel|>")) == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -394,12 +396,7 @@ def test_a_constraint_of_redrafts_own_leaves_room_for_a_thought(llm: LLM, path: 
     with scripted_server(thinker, engine) as url:
         for fields in ({}, asked):
             assert httpx.post(f"{url}/v1/{path}", json=body | fields).status_code == 200
-    plain, thinking = (request.constraint for request in engine.requests)
-    assert isinstance(plain, AutomatonConstraint)
-    assert isinstance(thinking, AutomatonConstraint)
-    opening = llm.tokenizer.special_id("<|channel>")
-    assert plain.automaton.step(0, opening) < 0
-    assert thinking.automaton.step(0, opening) > 0
+    assert begins_with(engine, llm.tokenizer.special_id("<|channel>")) == [False, True]
 
 
 @pytest.mark.parametrize(("path", "asked"), [("chat/completions", {"messages": CHAT["messages"]}),

@@ -18,7 +18,7 @@ class Tile:
     depth     inputs per step; INT4 takes 128 whatever it says
     stages    steps in flight
     warps     per program
-    tma       weights through the bulk copy engine
+    tma       weights through the bulk copy engine, on GPUs that have one
     small     tiles with at most so many rows take narrower instructions; 0 for none
     """
 
