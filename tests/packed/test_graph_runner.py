@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -87,7 +88,7 @@ def same(record: Drafted, drafted: Drafted) -> bool:
     """Equal decisions; entropies to rounding."""
     close = torch.allclose(torch.tensor(record.entropy), torch.tensor(drafted.entropy), atol=1e-4)
     names = "canvas", "argmax_canvas", "accepted", "converged"
-    return close and all(getattr(record, name) == getattr(drafted, name) for name in names)
+    return close and all(np.array_equal(getattr(record, name), getattr(drafted, name)) for name in names)
 
 
 def test_every_step_is_that_of_the_eager_runner_alone_and_beside_others(
@@ -122,7 +123,7 @@ def test_fp8_moves_answers_no_farther_than_rounding(
         runner.run(work[:count]) for runner, count in ((exact, 1), (alone, 1), (together, 2))
     )
     assert same(found, again)
-    assert found.entropy != near.entropy
+    assert (found.entropy != near.entropy).any()
     assert torch.allclose(torch.tensor(found.entropy), torch.tensor(near.entropy), atol=0.2)
     assert sum(a == b for a, b in zip(found.argmax_canvas, near.argmax_canvas, strict=True)) >= 14
 
@@ -191,7 +192,7 @@ def test_more_segments_than_the_largest_graph_run_in_turns(packed: PackedTransfo
     others = [Encode(slot=1, start=at, token_ids=prompt[at : at + 256]) for at in (0, 256)]
     drafted = runner.run([*chunks, *others, step_of(0, 300, 0), step_of(1, 300, 0, seed=100)])
     whole.run(chunks)
-    assert drafted[0].argmax_canvas == drafted[1].argmax_canvas
+    assert np.array_equal(drafted[0].argmax_canvas, drafted[1].argmax_canvas)
     assert same(drafted[0], whole.run([step_of(0, 300, 0)])[0])
 
 
@@ -214,7 +215,7 @@ def test_adapters_beside_each_other_answer_as_alone(plain: Transformer, packed: 
         alone.run([Encode(slot=slot, start=0, token_ids=prompt)])
         for step in range(3):
             assert drafted[step][slot] == alone.run([step_of(slot, 20, step, seed=1)])[0]
-    assert len({one.argmax_canvas for one in drafted[-1]}) == 3
+    assert len({one.argmax_canvas.tobytes() for one in drafted[-1]}) == 3
 
 
 def test_requests_may_have_a_single_page(packed: PackedTransformer) -> None:

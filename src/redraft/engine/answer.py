@@ -42,7 +42,7 @@ class Answer:
     tokens: list[TokenConfidence] = field(default_factory=list)
     cached_tokens: int = 0
     _committing: tuple[int, ...] = ()
-    _draft: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    _draft: NDArray[np.integer] = field(default_factory=lambda: np.empty(0, np.int64))
     _settled: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     _deadline: float | None = None
     _limits: ConstraintState | None = None
@@ -109,23 +109,23 @@ class Answer:
             request_id=self.request.request_id,
             canvas_index=self.job.canvas_index,
             step=step,
-            canvas=drafted.canvas,
-            argmax_canvas=drafted.argmax_canvas,
-            accepted=drafted.accepted,
-            entropy=drafted.entropy,
+            canvas=tuple(drafted.canvas.tolist()),
+            argmax_canvas=tuple(drafted.argmax_canvas.tolist()),
+            accepted=tuple(drafted.accepted.tolist()),
+            entropy=tuple(drafted.entropy.tolist()),
             temperature=self._temperature(step),
             converged=drafted.converged,
         )
 
     def follow(self, drafted: Drafted, step: int) -> None:
         """Note since which step each position of the draft is what it is."""
-        now = np.asarray(drafted.argmax_canvas)  # [L]
-        self._settled = np.zeros_like(now) if step == 0 else np.where(now == self._draft, self._settled, step)
+        now = drafted.argmax_canvas
+        self._settled = np.zeros(len(now), np.int64) if step == 0 else np.where(now == self._draft, self._settled, step)
         self._draft = now
 
     def commit(self, drafted: Drafted, now: float) -> Commit:
         """The canvas is done: take its tokens up to the first end-of-text, and never more than max_tokens."""
-        canvas = drafted.argmax_canvas
+        canvas = tuple(drafted.argmax_canvas.tolist())
         end = next((i for i, token in enumerate(canvas) if token in self.eos_ids), None)
         room = self.tokens_left
         taken = canvas[:end][:room]
@@ -236,7 +236,7 @@ class Answer:
 
     def _confidence(self, drafted: Drafted, count: int) -> list[TokenConfidence]:
         top, settled = drafted.top, self._settled.tolist()
-        known = zip(drafted.argmax_canvas[:count], drafted.entropy, settled, strict=False)
+        known = zip(drafted.argmax_canvas[:count].tolist(), drafted.entropy.tolist(), settled, strict=False)
         if top is None:
             return [TokenConfidence(*one) for one in known]
         likely = (tuple(zip(*both, strict=True)) for both in zip(top.token_ids, top.logprobs, strict=True))

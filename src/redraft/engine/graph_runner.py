@@ -139,7 +139,7 @@ class GraphRunner:
             if _samples_outside(part)
         }
         step.wait()
-        report = step.buffers.report
+        report = step.buffers.report.copy()
         return [outside[index] if index in outside else _drafted(part, report[index]) for index, part in canvases]
 
     # --- inside the graph -----------------------------------------------------------------------------------------
@@ -240,9 +240,9 @@ def _drafted(part: Denoise, report: np.ndarray) -> Drafted:
     canvas, argmax, accepted, entropy = report[2:].reshape(4, -1)[:, : part.length]
     return Drafted(
         slot=part.slot,
-        canvas=tuple(canvas.tolist()),
-        argmax_canvas=tuple(argmax.tolist()),
-        accepted=tuple(accepted.astype(bool).tolist()),
-        entropy=tuple(entropy.view(np.float32).tolist()),
+        canvas=canvas,
+        argmax_canvas=argmax,
+        accepted=accepted.astype(bool),
+        entropy=entropy.view(np.float32),
         converged=bool(report[0]),
     )

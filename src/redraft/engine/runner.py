@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Self
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -113,14 +114,14 @@ class EagerRunner:
 def drafted_by(slot: int, entered: Tensor, outcome: Outcome) -> Drafted:
     """What a step of the canvas `entered` [L] came to, on the host: one copy, which waits for the device."""
     columns = entered, outcome.argmax, outcome.accepted, outcome.entropy, outcome.converged.expand_as(entered)
-    canvas, argmax, accepted, entropy, converged = torch.stack([column.double() for column in columns]).tolist()
+    canvas, argmax, accepted, entropy, converged = torch.stack([column.double() for column in columns]).cpu().numpy()
     top = outcome.top
     return Drafted(
         slot=slot,
-        canvas=tuple(map(int, canvas)),
-        argmax_canvas=tuple(map(int, argmax)),
-        accepted=tuple(map(bool, accepted)),
-        entropy=tuple(entropy),
+        canvas=canvas.astype(np.int64),
+        argmax_canvas=argmax.astype(np.int64),
+        accepted=accepted.astype(bool),
+        entropy=entropy.astype(np.float32),
         converged=bool(converged[0]),
         top=None
         if top is None

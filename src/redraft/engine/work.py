@@ -18,6 +18,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from redraft.cache.pages import PAGE
 from redraft.diffusion.step import StepRule
 
@@ -80,17 +83,23 @@ class TopTokens:
     logprobs: tuple[tuple[float, ...], ...]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Drafted:
-    """What a Denoise did; every sequence has one entry per canvas position. Fields as in `records.DenoiseStep`."""
+    """What a Denoise did; arrays [L] have one entry per canvas position. Fields as in `records.DenoiseStep`."""
 
     slot: int
-    canvas: tuple[int, ...]
-    argmax_canvas: tuple[int, ...]
-    accepted: tuple[bool, ...]
-    entropy: tuple[float, ...]
+    canvas: NDArray[np.integer]
+    argmax_canvas: NDArray[np.integer]
+    accepted: NDArray[np.bool_]
+    entropy: NDArray[np.float32]
     converged: bool
     top: TopTokens | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both did the same, to the last bit."""
+        return isinstance(other, Drafted) and all(
+            np.array_equal(getattr(self, name), getattr(other, name)) for name in self.__slots__
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
