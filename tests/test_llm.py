@@ -172,6 +172,7 @@ def test_the_lowest_and_the_highest_temperature_can_be_honoured(llm: LLM) -> Non
         ("", "prompt is empty"),
         ([], "must be a non-empty"),
         (b"hi", "must be a non-empty"),
+        (["hi", "there"], "generate_batch answers them"),
         ([5, 99_999], "99999"),
         ([-1], "-1"),
         (list(range(5, 190)), "must have at most 176"),

@@ -277,6 +277,8 @@ class LLM:
             raise PromptError("raw=True takes a str.")
         if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence) or not len(prompt):
             raise PromptError("The prompt must be a non-empty str, list of messages or list of token ids.")
+        if all(isinstance(item, str) for item in prompt):
+            raise PromptError("A list of texts is several prompts: generate_batch answers them.")
         if all(isinstance(item, Mapping) for item in prompt):
             return self.encode_chat(prompt)  # type: ignore[arg-type]
         self.tokenizer.check_ids(prompt)  # type: ignore[arg-type]

@@ -66,3 +66,10 @@ def test_the_command_simulates_measures_and_draws(cli: Cli, folder: Path, tmp_pa
 def test_numbers_of_nothing_are_refused(cli: Cli) -> None:
     outcome = cli("bench", "schedule", "--simulated", 0)
     assert (outcome.code, outcome.err) == (2, "error: --simulated is 0; it must be at least 1.\n")
+
+
+def test_a_place_for_no_picture_is_refused_before_the_work(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redraft.bench.schedule.simulate_all", lambda **_: pytest.fail("worked in vain"))
+    outcome = cli("bench", "schedule", "--plot", "/no/such/folder/policies.png")
+    assert outcome.code == 2
+    assert "/no/such/folder is not a folder that one may write to" in outcome.err

@@ -43,7 +43,6 @@ def serve(
     from rich.progress import Progress
 
     from redraft.bench.load import Runner, Target, make_jobs, read_lengths
-    from redraft.outputs import check_file
 
     clients, speeds = _numbers("concurrency", concurrency), _numbers("rates", rates)
     at_least(1, requests=requests)
@@ -53,7 +52,6 @@ def serve(
         raise InputError(f"--target is {target}; it must be above 0 and finite.")
     pairs = read_lengths(lengths)
     check_picture(plot)
-    check_file(plot)
     settings = SamplingOptions(preset=preset, steps=steps).given()
     console = Console(stderr=True)
     levels: list[Level] = []

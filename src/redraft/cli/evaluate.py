@@ -223,14 +223,12 @@ def curve(
     from redraft.eval import curve as curves
     from redraft.eval.task import spread
     from redraft.model.folders import read_config, resolve_folder
-    from redraft.outputs import check_file
 
     chosen, given, counts = curves.task_of(task), sampling.given(), whole_numbers("budgets", budgets)
     at_least(1, limit=limit)
     if "steps" in given:
         raise InputError("--steps is what --budgets varies; leave it out.")
     check_picture(picture)
-    check_file(picture)
     items = spread(chosen.items(file), limit)
     names = [model.model, *(against or [])]
     for name in names:  # a wrong one is not found behind the measuring of the first

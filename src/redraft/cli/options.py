@@ -20,6 +20,7 @@ import typer
 
 from redraft.config import GenerationSettings, resolve_settings
 from redraft.errors import InputError, SettingError, why
+from redraft.outputs import check_file
 
 if TYPE_CHECKING:
     from redraft.llm import LLM
@@ -198,7 +199,7 @@ def whole_numbers(name: str, text: str) -> list[int]:
 
 
 def check_picture(path: Path | None) -> None:
-    """Raise `SettingError` if no picture can be drawn there, which is better known before the work than after."""
+    """Raise `SettingError` or `InputError`, before the work is begun, if no picture can be drawn there."""
     from importlib.util import find_spec
 
     if path is None:
@@ -207,6 +208,7 @@ def check_picture(path: Path | None) -> None:
         raise SettingError(f"{path} is no picture that can be drawn; its name must end in .png, .svg or .pdf.")
     if find_spec("matplotlib") is None:
         raise SettingError("A picture needs matplotlib: pip install 'redraft[train]'.")
+    check_file(path)
 
 
 def read_words(source: str, what: str) -> str:
