@@ -204,3 +204,11 @@ def test_a_key_is_asked_for(browser: Any, folder: Path) -> None:
         page.press("#key", "Enter")
         page.wait_for_selector('#model[data-state="ready"]', timeout=WAIT)
         page.close()
+
+
+@pytest.mark.parametrize(("field", "text", "named"), [("seed", "x7", "seed"), ("max", "8 tokens", "max_tokens")])
+def test_what_is_no_number_is_refused_and_not_left_out(page: Any, field: str, text: str, named: str) -> None:
+    page.evaluate("([id, text]) => { document.getElementById(id).value = text; }", [field, text])
+    page.fill("#prompt", "Hello!")
+    page.press("#prompt", "Enter")
+    page.wait_for_selector(f'.trouble:has-text("{named}: Input should be a valid integer")')
