@@ -212,3 +212,16 @@ def test_what_is_no_number_is_refused_and_not_left_out(page: Any, field: str, te
     page.fill("#prompt", "Hello!")
     page.press("#prompt", "Enter")
     page.wait_for_selector(f'.trouble:has-text("{named}: Input should be a valid integer")')
+
+
+def test_a_question_that_was_refused_can_be_sent_again(page: Any) -> None:
+    page.evaluate("() => { document.getElementById('length').value = '7'; }")
+    ask(page, "A question of many words.")
+    page.wait_for_selector(".trouble")
+    finished(page)
+    assert page.input_value("#prompt") == "A question of many words."
+    page.evaluate("() => { document.getElementById('length').value = ''; }")
+    page.press("#prompt", "Enter")
+    finished(page)
+    assert page.inner_text(".user") == "A question of many words."
+    assert page.input_value("#prompt") == ""
