@@ -225,3 +225,16 @@ def test_a_question_that_was_refused_can_be_sent_again(page: Any) -> None:
     finished(page)
     assert page.inner_text(".user") == "A question of many words."
     assert page.input_value("#prompt") == ""
+
+
+def test_a_reload_while_an_answer_is_written_stops_it(page: Any) -> None:
+    page.fill("#steps", "96")
+    ask(page, "Tell me everything.")
+    page.wait_for_selector(".answer .tok", timeout=WAIT)
+    page.reload()
+    page.wait_for_selector('#model[data-state="ready"]', timeout=WAIT)
+    assert page.inner_text(".user") == "Tell me everything."
+    assert "stopped after" in page.inner_text(".answer .facts")
+    page.focus("#scrub")
+    page.keyboard.press("Home")
+    assert page.inner_text("#where").startswith("canvas 1 · step 1 ·")
