@@ -238,3 +238,18 @@ def test_a_reload_while_an_answer_is_written_stops_it(page: Any) -> None:
     page.focus("#scrub")
     page.keyboard.press("Home")
     assert page.inner_text("#where").startswith("canvas 1 · step 1 ·")
+
+
+def test_a_speed_stands_with_the_dials_that_were_asked_with(page: Any) -> None:
+    page.fill("#preset", "0")
+    ask(page, "Hello!", 200)
+    page.wait_for_selector(".answer .tok", timeout=WAIT)
+    page.fill("#preset", "2")
+    finished(page)
+    assert page.inner_text("#preset-speed").count("tok/s") == 1
+    assert "tok/s" in page.inner_text("#preset-speed span:first-child")
+    page.fill("#steps", "3")
+    ask(page, "Hello!", 16)
+    finished(page)
+    assert page.inner_text("#preset-speed").count("tok/s") == 1, "three steps are no preset"
+    assert "measured at 3 steps" in page.inner_text("#steps-speed")
