@@ -253,3 +253,17 @@ def test_a_speed_stands_with_the_dials_that_were_asked_with(page: Any) -> None:
     finished(page)
     assert page.inner_text("#preset-speed").count("tok/s") == 1, "three steps are no preset"
     assert "measured at 3 steps" in page.inner_text("#steps-speed")
+
+
+def test_steps_stay_with_their_answer_when_another_tab_begins_anew(page: Any) -> None:
+    ask(page, "The first tab's question", 16)
+    finished(page)
+    other = page.context.new_page()
+    other.goto(page.url)
+    other.wait_for_selector('#model[data-state="ready"]', timeout=WAIT)
+    other.click("#new")
+    ask(other, "The second tab's question", 16)
+    finished(other)
+    page.reload()
+    assert page.inner_text(".user") == "The second tab's question"
+    assert page.locator("#timeline").is_hidden()
