@@ -267,3 +267,16 @@ def test_steps_stay_with_their_answer_when_another_tab_begins_anew(page: Any) ->
     page.reload()
     assert page.inner_text(".user") == "The second tab's question"
     assert page.locator("#timeline").is_hidden()
+
+
+def test_keys_work_with_shift_and_behind_a_checkbox(page: Any) -> None:
+    page.fill("#steps", "16")
+    ask(page, "Hello!", 48)
+    finished(page)
+    page.focus("#scrub")
+    page.keyboard.press("Shift+P")
+    assert page.get_attribute("#play", "aria-label") == "Pause"
+    page.click("summary:has-text('Settings')")
+    page.focus("#thinking")
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "prompt"
