@@ -280,3 +280,16 @@ def test_keys_work_with_shift_and_behind_a_checkbox(page: Any) -> None:
     page.focus("#thinking")
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.id") == "prompt"
+
+
+def test_a_key_that_no_header_could_hold_is_asked_for_again(browser: Any, folder: Path) -> None:
+    with server_process(folder, environment={"REDRAFT_API_KEYS": "sesame"}) as guarded:
+        page = browser.new_page()
+        page.goto(guarded.url)
+        page.wait_for_selector("#ask[open]", timeout=WAIT)
+        page.fill("#key", "the key → sesame")
+        page.press("#key", "Enter")
+        page.fill("#ask[open] #key", "sesame")
+        page.press("#key", "Enter")
+        page.wait_for_selector('#model[data-state="ready"]', timeout=WAIT)
+        page.close()
