@@ -138,6 +138,7 @@ def test_texts_and_questions_are_no_longer_than_a_prompt_may_be(llm: LLM, path: 
         ("/v1/fill", {"prefix": "a"}, "give prefix and suffix, or text"),
         ("/v1/fill", {"prefix": "a", "suffix": "b", "stop": ["x"]}, "Unknown field 'stop'"),
         ("/v1/fill", {"prefix": "a", "suffix": "b", "pins": {"0": "x"}}, "use text_pins"),
+        ("/v1/fill", {"prefix": "a", "suffix": "b", "text_pins": {"0": "x", "00": "y"}}, "text_pins.00: String should"),
         ("/v1/fill", {"prefix": "a", "suffix": "b", "regex": "("}, "unbalanced parenthesis"),
         ("/v1/fill", {"prefix": "a", "suffix": "b", "regex": "a{99}", "max_tokens": 2}, "shortest text"),
         ("/v1/fill", {"prefix": "a", "suffix": "b", "max_tokens": 400}, "may have 1 to 256 tokens"),

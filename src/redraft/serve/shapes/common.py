@@ -97,8 +97,8 @@ class Settings(Sampling):
     timeout: Annotated[float, Field(gt=0, description="Seconds after which the answer is cut.")] | None = None
 
 
-Position = Annotated[str, Field(pattern="^[0-9]{1,9}$")]
-"""A whole number as the key of a JSON object."""
+Position = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
+"""A whole number as the key of a JSON object, written in one way only: two keys never mean one position."""
 Pins = Annotated[dict[Position, str], few(10_000)]
 
 
