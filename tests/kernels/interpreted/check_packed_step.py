@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -46,7 +47,6 @@ def test_two_steps(fp8: bool) -> None:
         (found,) = fast.run(_work(step))
         with kernels.force("eager"):
             (expected,) = plain.run(_work(step))
-        assert found.canvas == expected.canvas
-        assert found.argmax_canvas == expected.argmax_canvas
-        assert found.accepted == expected.accepted
+        for name in ("canvas", "argmax_canvas", "accepted"):
+            assert np.array_equal(getattr(found, name), getattr(expected, name)), name
         torch.testing.assert_close(torch.tensor(found.entropy), torch.tensor(expected.entropy), atol=2e-3, rtol=2e-3)
