@@ -101,6 +101,14 @@ class TestConstraints:
         check_outside(text, (6, 10), result)
         assert result.text in ("lley", "rious")
 
+    def test_the_given_parts_of_a_long_token_have_room_beside_the_span(self, llm: LLM) -> None:
+        """Both take up to four tokens once they do not make one together."""
+        text = "raise NotImplementedError\n"
+        assert len(llm.tokenizer.encode(" NotImplementedError")) == 1
+        for at in range(6, 25):
+            result = llm.edit(text, (at, at), choices=["Q!Q"], max_tokens=3, steps=1)
+            assert result.full_text == text[:at] + "Q!Q" + text[at:]
+
     def test_a_span_of_several_parts_cannot_obey(self, llm: LLM) -> None:
         with pytest.raises(ConstraintError, match=r"edited in . parts, which forbidden cannot hold for"):
             llm.edit(LONG, line_span(LONG, 2, 9), "x", forbidden=["a"])

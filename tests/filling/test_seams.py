@@ -29,6 +29,12 @@ def test_the_index_equals_a_search(tokenizer: Tokenizer, seams: Seams) -> None:
         assert seams.ending(text) == tuple(sorted(id for id, own in plain.items() if own.endswith(text)))
 
 
+def test_the_fewest_tokens_that_spell_a_text(tokenizer: Tokenizer, seams: Seams) -> None:
+    assert [seams.fewest(text) for text in (b"", b"return", b"\xf0\x9f")] == [0, 1, 2]
+    for text in ("plementedError", "naïve 👩", "x" * 40):
+        assert 1 < seams.fewest(text.encode()) <= len(tokenizer.encode(text))
+
+
 def test_it_is_built_once(tokenizer: Tokenizer) -> None:
     assert Seams.of(tokenizer) is Seams.of(tokenizer)
 

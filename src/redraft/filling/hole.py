@@ -71,8 +71,9 @@ class Hole:
     @property
     def seams(self) -> int:
         """How many positions of the hole are needed for given text at most."""
-        longest = 1 if self.language is None else LONGEST
-        return longest * (self.first is not None) + (self.last is not None)
+        if self.language is None:
+            return (self.first is not None) + (self.last is not None)
+        return self._for_seams
 
     def possible(self, length: int) -> bool:
         """Whether `length` positions can hold what stands at both seams, and a text of the language."""
@@ -85,7 +86,7 @@ class Hole:
         if not wanted:
             return self
         before, behind = (seam.text if seam else b"" for seam in (self.first, self.last))
-        most = longest + LONGEST * bool(before) + bool(behind)
+        most = longest + self._for_seams
         return replace(self, language=language_of(self.tokenizer, wanted, most, before, behind))
 
     def guess(self, draft: Draft, canvas_length: int, *, padded: bool = False) -> Guess:
@@ -124,6 +125,13 @@ class Hole:
         edges = [at := at + len(self.tokenizer.token_bytes(id)) for id in ids]
         starts = [_characters(own, edge) for edge in (-self._given[0], *edges)]
         return tuple(pairwise(starts))
+
+    @property
+    def _for_seams(self) -> int:
+        """Positions in which both seams' texts can be spelled, whatever text stands between them."""
+        fewest = Seams.of(self.tokenizer).fewest
+        before = max(LONGEST, fewest(self.first.text)) if self.first else 0
+        return before + (fewest(self.last.text) if self.last else 0)
 
     @property
     def _given(self) -> tuple[int, int]:

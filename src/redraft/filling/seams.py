@@ -33,6 +33,7 @@ class Seams:
         special = set(tokenizer.special_ids.values())
         ids = [id for id in range(tokenizer.vocab_size) if id not in special]
         self._bytes = {id: text for id in ids if (text := tokenizer.token_bytes(id))}
+        self._texts = frozenset(self._bytes.values())
         self._forward = sorted((text, id) for id, text in self._bytes.items())
         self._backward = sorted((text[::-1], id) for id, text in self._bytes.items())
 
@@ -50,6 +51,13 @@ class Seams:
     def ending(self, text: bytes) -> tuple[int, ...]:
         """Ids of all tokens that end with `text`, sorted."""
         return _starting(self._backward, text[::-1])
+
+    def fewest(self, text: bytes) -> int:
+        """How many tokens spell `text` at least."""
+        least = [0]
+        for end in range(1, len(text) + 1):
+            least.append(1 + min(least[start] for start in range(end) if text[start:end] in self._texts))
+        return least[-1]
 
     def before(self, ids: Sequence[int]) -> list[Seam]:
         """Seams of the last token, the last two, and so on before a hole, as far as some token can replace them."""
