@@ -14,6 +14,7 @@ import redraft
 from random_model import write_random_model
 from redraft.diffusion.prefill import prefill
 from redraft.editing import following
+from redraft.editing.api import edit
 from redraft.editing.drafts import DOUBT, drafts_of, keeping, mending
 from redraft.editing.following import core, edits_between, line_doubts, occurrences
 from redraft.editing.spans import line_span
@@ -294,6 +295,25 @@ class TestNextEdit:
         assert proposal.reason == "doubt"
         assert proposal.edit.span == max(doubts, key=doubts.__getitem__)
         check_outside(self.TEXT, proposal.edit.span, proposal.edit)
+
+    def test_of_many_recent_edits_the_latest_that_fit_are_told(self, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+        told: list[str | None] = []
+
+        def watched(front: Any, text: str, span: Any, instruction: str | None, **given: Any) -> Any:
+            told.append(instruction)
+            return edit(front, text, span, instruction, **given)
+
+        monkeypatch.setattr(following, "edit", watched)
+        small, large = [(f"old{i}", f"new{i}") for i in range(99)], ("", "x = 1\n" * 500)
+        proposal = llm.next_edit(self.TEXT, 12, [*small, large], steps=1)
+        assert proposal is not None
+        assert proposal.reason == "doubt"
+        assert told[0] is not None
+        assert told[0].endswith("'old97' became 'new97'\n- 'old98' became 'new98'\nMake the next one.")
+        assert "'old0'" not in told[0]
+        assert len(llm.tokenizer.encode(told[0])) < 512 / 4 + 20
+        llm.next_edit(self.TEXT, 12, [large], steps=1)
+        assert told[1] is None
 
     @pytest.mark.parametrize(
         ("old", "new", "expected"),

@@ -40,6 +40,8 @@ TAIL = 24
 """Tokens from a place on that are compared."""
 LINES = 4
 """Lines before and behind the cursor whose doubt is measured."""
+TOLD = 4
+"""Recent edits take this part of the context at most, a quarter, and the text around the line the rest."""
 DOUBTFUL = 0.05
 """A line is worth an edit if some token of it is less probable than this."""
 
@@ -193,10 +195,19 @@ def _doubt(
     span = max(doubts, key=doubts.__getitem__)
     if doubts[span] <= 1 - DOUBTFUL:
         return None
-    done = "".join(f"\n- {old!r} became {new!r}" for old, new in pairs)
-    instruction = f"These edits were just made:{done}\nMake the next one." if pairs else None
-    result = edit(front, text, span, instruction, **given)
+    result = edit(front, text, span, _asked_for(front, pairs), **given)
     return NextEdit(edit=result, reason="doubt", confidence=doubts[span]) if result.old != result.text else None
+
+
+def _asked_for(front: Front, pairs: Sequence[tuple[str, str]]) -> str | None:
+    """The instruction that names recent edits, the latest that there is room for; None without any."""
+    room = front.model.config.max_position_embeddings // TOLD
+    done = ""
+    for old, new in reversed(pairs):
+        line = f"\n- {old!r} became {new!r}"
+        if (tokens := len(front.tokenizer.encode(line, special=False))) <= room:
+            done, room = line + done, room - tokens
+    return f"These edits were just made:{done}\nMake the next one." if done else None
 
 
 def line_doubts(front: Front, text: str, cursor: int) -> dict[Span, float]:
