@@ -165,6 +165,15 @@ def test_bad_input(llm: LLM, question: object, settings: dict, error: type[Excep
         llm.decide(question, CHOICES, **settings)  # type: ignore[call-overload]
 
 
+def test_an_answer_that_is_too_long_with_some_choices_is_refused_before_any_compute(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether both long ones come together is known only when the first slot has been read."""
+    monkeypatch.setattr(type(llm.model), "encode", None)
+    with pytest.raises(SettingError, match="a canvas has at most 512"):
+        llm.decide("x", {"first": ["a", "w " * 300], "second": ["w " * 300, "b"]}, template="{first}: {second}")
+
+
 def test_bad_examples() -> None:
     reading = Reading(name="x", choice="a", probabilities={"a": 0.5, "b": 0.5}, raw={}, reads=1, agreement=1.0)
     with pytest.raises(SettingError, match="1 readings and 0 answers"):

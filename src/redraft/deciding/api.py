@@ -142,8 +142,9 @@ class _Desk:
     def __init__(self, front: Front, form: Form, prompts: list[list[int]], rule: Rule) -> None:
         self._model, self._tokenizer, self._form, self._rule = front.model, front.tokenizer, form, rule
         self._longest = max(map(len, prompts))
-        for slot in range(len(form.names)):  # any choice of the earlier slots will do to see that the answer fits
-            self._rows(0, tuple(choices[0] for choices in form.choices[:slot]))
+        longest = [max(choices, key=lambda choice: len(self._tokenizer.encode(choice))) for choices in form.choices]
+        for slot in range(len(form.names)):  # what fits behind the longest choices of the earlier slots fits behind all
+            self._rows(0, tuple(longest[:slot]))
         self._cache = self._model.new_cache(len(prompts), self._longest)
         prefill(self._model, self._cache, prompts)
 
