@@ -191,6 +191,8 @@ def test_prompts_and_messages_come_in_lists(llm: LLM) -> None:
     for messages in ({"role": "user", "content": "x"}, "hi", None, [], iter([])):
         with pytest.raises(PromptError, match="must be a list with at least one message"):
             llm.chat(messages)  # type: ignore[arg-type]
+    with pytest.raises(SettingError, match="seeds is 5; it must be a list with a seed for each prompt"):
+        llm.generate_batch(["x"], seeds=5)  # type: ignore[arg-type]
 
 
 def test_streaming_complains_before_it_starts(llm: LLM) -> None:

@@ -367,6 +367,8 @@ class LLM:
         """Validate at once, then return the lazy stream of events, whose `request_id` is the prompt's place."""
         if own := sorted(given.keys() & {"request_id", "timeout", "drafts"}):
             raise SettingError(f"{own[0]} is no setting of an answer; requests to an engine have it.")
+        if seeds is not None and not isinstance(seeds, Sequence):
+            raise SettingError(f"seeds is {seeds!r}; it must be a list with a seed for each prompt.")
         if seeds is not None and len(seeds) != len(prompts):
             raise SettingError(f"There are {len(seeds)} seeds for {len(prompts)} prompts.")
         requests = []
