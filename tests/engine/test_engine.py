@@ -258,6 +258,7 @@ class TestEnds:
         events += engine.step()
         end = end_of(events)
         commits = [event for event in events if isinstance(event, Commit)]
+        assert len(end.stats.step_budgets) == len(end.stats.steps) == end.stats.canvases
         assert (end.text, len(end.token_ids), len(end.tokens)) == (written, 2 * CANVAS, 2 * CANVAS)
         assert "".join(commit.text for commit in commits) == end.text
         assert sum((commit.token_ids for commit in commits), ()) == end.token_ids

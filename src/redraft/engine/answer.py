@@ -156,7 +156,9 @@ class Answer:
         """The last event. Of an answer that was broken off, it holds what has been committed."""
         assert self.ended is not None
         transcript = self.transcript
-        steps = [*self.steps, self.job.step] if self.job.step and self.ended in ("cancelled", "timeout") else self.steps
+        steps, budgets = self.steps, self.budgets
+        if self.job.step and self.ended in ("cancelled", "timeout"):  # in the midst of a canvas
+            steps, budgets = [*steps, self.job.step], [*budgets, self.budget]
         stats = AnswerStats(
             canvases=len(steps),
             steps=tuple(steps),
@@ -167,7 +169,7 @@ class Answer:
             cached_tokens=self.cached_tokens,
             queue_seconds=(now if self.started is None else self.started) - self.added,
             first_commit_seconds=None if self.first_commit is None else self.first_commit - self.added,
-            step_budgets=tuple(self.budgets),
+            step_budgets=tuple(budgets),
         )
         return Finished(
             request_id=self.request.request_id,
