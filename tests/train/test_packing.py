@@ -61,7 +61,7 @@ def test_without_clean_answer_only_earlier_canvases_are_in_the_stream() -> None:
 def test_text_rows_cover_documents_in_order(tmp_path: Path) -> None:
     source = text_source(tmp_path)
     windows = source.windows(np.random.default_rng(1), 0, 8, 64, "train")
-    segments = text_segments(source, windows, 64)
+    segments = text_segments(source, windows)
     clean = clean_rows(source.tokens, segments, 8, 64, 1.0)
     for row, start in enumerate(windows[0]):
         used = clean["document"][row] >= 0
@@ -76,7 +76,7 @@ def test_text_canvases_continue_their_documents(tmp_path: Path, infill: float) -
     source, rng = text_source(tmp_path), np.random.default_rng(2)
     holes = {"infill": infill, "hole_weight": 3.0, "hole_full_noise": 0.25} if infill else {}
     settings = SourceSettings(name="t", kind="text", share=1.0, path="x", **holes)
-    segments = text_segments(source, source.windows(rng, 0, 16, 64, "train"), 64)
+    segments = text_segments(source, source.windows(rng, 0, 16, 64, "train"))
     clean = clean_rows(source.tokens, segments, 16, 64, 1.0)
     made = text_canvases(source, segments, clean, (16, 6, CANVAS), settings, rng, Fillers(eos=EOS, pad=PAD))
     key = {(r, n): i for i, (r, n) in enumerate(zip(segments.row, segments.number, strict=True))}
@@ -105,7 +105,7 @@ def test_text_canvases_continue_their_documents(tmp_path: Path, infill: float) -
 def test_given_text_may_have_further_holes(tmp_path: Path) -> None:
     source, rng = text_source(tmp_path), np.random.default_rng(2)
     settings = SourceSettings(name="t", kind="text", share=1.0, path="x", infill=1.0, extra_holes=1.0, hole_weight=2.0)
-    segments = text_segments(source, source.windows(rng, 0, 16, 64, "train"), 64)
+    segments = text_segments(source, source.windows(rng, 0, 16, 64, "train"))
     clean = clean_rows(source.tokens, segments, 16, 64, 1.0)
     made = text_canvases(source, segments, clean, (16, 6, CANVAS), settings, rng, Fillers(eos=EOS, pad=PAD))
     region = made["noise_region"]
@@ -118,7 +118,7 @@ def test_given_text_may_have_further_holes(tmp_path: Path) -> None:
 def test_line_holes_are_lines(tmp_path: Path) -> None:
     source, rng = text_source(tmp_path), np.random.default_rng(3)
     settings = SourceSettings(name="t", kind="text", share=1.0, path="x", infill=1.0, line_holes=1.0)
-    segments = text_segments(source, source.windows(rng, 0, 32, 64, "train"), 64)
+    segments = text_segments(source, source.windows(rng, 0, 32, 64, "train"))
     clean = clean_rows(source.tokens, segments, 32, 64, 1.0)
     made = text_canvases(source, segments, clean, (32, 6, 32), settings, rng, Fillers(eos=EOS, pad=PAD))
     whole = 0
@@ -132,7 +132,7 @@ def test_spare_room_of_a_hole_is_padded_and_the_text_goes_on_behind_it(tmp_path:
     source, rng = text_source(tmp_path), np.random.default_rng(4)
     settings = SourceSettings(name="t", kind="text", share=1.0, path="x", infill=1.0, spare_holes=0.75, hole_weight=2.0,
                               fill_weight=0.5)  # fmt: skip
-    segments = text_segments(source, source.windows(rng, 0, 64, 64, "train"), 64)
+    segments = text_segments(source, source.windows(rng, 0, 64, 64, "train"))
     clean = clean_rows(source.tokens, segments, 64, 64, 1.0)
     made = text_canvases(source, segments, clean, (64, 6, CANVAS), settings, rng, Fillers(eos=EOS, pad=PAD))
     key = {(r, n): i for i, (r, n) in enumerate(zip(segments.row, segments.number, strict=True))}

@@ -11,7 +11,6 @@ from redraft.train.build.sudoku import (
     SudokuEncoder,
     SudokuSampler,
     build,
-    encode_sudoku,
     generate,
     load_base,
     random_cell_orders,
@@ -149,11 +148,11 @@ class Template:
 
 def test_encoding_by_look_up_equals_tokenising_the_text(base):
     puzzles, solutions = SudokuSampler(base, seed=3).sample(6)
-    documents, prompt_length = encode_sudoku(CharacterTokenizer(), Template(), puzzles, solutions)
-    for document, puzzle, solution in zip(documents, puzzles, solutions, strict=True):
+    encoder = SudokuEncoder(CharacterTokenizer(), Template())
+    for document, puzzle, solution in zip(encoder.encode(puzzles, solutions), puzzles, solutions, strict=True):
         prompt, answer = render_sudoku(Template(), puzzle, solution)
         assert "".join(map(chr, document)) == prompt + answer
-        assert len(prompt) == prompt_length
+        assert len(prompt) == encoder.prompt_length
 
 
 def test_encoder_refuses_a_tokenizer_that_joins_digits():

@@ -18,7 +18,7 @@ from redraft.cache.pages import PAGE
 from redraft.engine.request import Finished, Request
 from redraft.engine.scheduler import Plan
 from redraft.engine.settings import POLICIES, EngineSettings
-from redraft.engine.simulation import Life, Load, Simulated, simulate
+from redraft.engine.simulation import Load, Simulated, simulate
 from redraft.engine.work import Limits
 from redraft.llm import LLM
 
@@ -136,13 +136,9 @@ def _row(policy: str, name: str, cost: CostModel, load: float | None, done: Simu
         load=load,
         canvases_per_second=done.canvases_per_second,
         first_canvas=_percentiles([life.first_commit - life.load.arrival for life in done.lives]),
-        answer=_percentiles([_seconds(life) for life in done.lives]),
+        answer=_percentiles([life.seconds for life in done.lives]),
         occupancy=done.occupancy,
     )
-
-
-def _seconds(life: Life) -> float:
-    return life.seconds
 
 
 def _percentiles(values: Sequence[float]) -> tuple[float, float]:

@@ -17,7 +17,6 @@ from redraft.constraints.tokens import TokenAutomaton
 from redraft.diffusion.sampler import MASKED, Distribution
 from redraft.kernels.triton.chain import (
     NEVER,
-    ChainTile,
     Edges,
     Lists,
     add_by_class,
@@ -59,11 +58,7 @@ class DeviceCanvas:
 class DeviceChain:
     """The tables of an automaton over W tokens, whose classes are `class_of` [W], on a device."""
 
-    def __init__(
-        self, automaton: TokenAutomaton, class_of: Array, device: torch.device, tile: ChainTile | None = None
-    ) -> None:
-        """`tile` says how the recursion runs on a GPU, instead of the rule in `ChainTile.of`."""
-
+    def __init__(self, automaton: TokenAutomaton, class_of: Array, device: torch.device) -> None:
         def put(values: Array) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32)).to(device)
 
@@ -82,7 +77,7 @@ class DeviceChain:
         self.uses = lists(by_label, automaton.source, automaton.sets)  # where a set's edges begin,
         self.leads = put(automaton.target[by_label.order])  # and where they lead
         source, target, label = map(torch.from_numpy, (automaton.source, automaton.target, automaton.label))
-        self.edges = Edges.of(source.long(), target.long(), label.long(), automaton.states, device, tile)
+        self.edges = Edges.of(source.long(), target.long(), label.long(), automaton.states, device)
 
     def restrict(self, logits: Tensor, canvas: DeviceCanvas) -> Distribution:
         """The constrained marginals of tempered logits [F,W], which are overwritten, and the best string's tokens."""

@@ -55,7 +55,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The best candidate, the lengths that were finished, and how many canvas passes all of it took."""
+    """The best candidate, the lengths that were finished, and how many passes over canvases and texts it took."""
 
     best: Candidate
     lengths: tuple[int, ...]
@@ -131,7 +131,7 @@ class _Batch:
 
     def __init__(self, context: Context, hole: Hole, drafts: Sequence[Draft]) -> None:
         wanted = min(_rounded(drafts[0]) + context.view, context.canvas)
-        length = max(wanted, *map(len, drafts), 0)
+        length = max(wanted, *map(len, drafts))
         self.candidates = [Candidate(hole, len(draft), hole.guess(draft, length)) for draft in drafts]
         guesses = [candidate.guess for candidate in self.candidates]
         cache = context.cache.select([0] * len(guesses))

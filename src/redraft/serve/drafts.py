@@ -1,12 +1,12 @@
 """`/v1/drafts`: the canvas while it settles, as server-sent events.
 
-    event: start     what was asked: prompt tokens, settings, seed
+    event: start     what was asked: prompt tokens, end-of-text ids, settings with the seed
     event: denoise   a DenoiseStep, and `pieces`: the text of every position's draft token
     event: commit    a Commit: text that stays
     event: done      how the answer ended, its parts (content, reasoning, tool calls), and what it cost
     event: error     OpenAI's error body
 
-The data of `denoise` and `commit` are the lines of a trace (`redraft generate --trace`) with `pieces` added.
+The data of `denoise`, less its `pieces`, and of `commit` are the lines of a trace (`redraft generate --trace`).
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def chat_segments(pool: Pool, tries: Ints, tokens: int, canvas: int, *, clean_an
     return Segments.from_pieces(pieces)
 
 
-def text_segments(source: TextShard, windows: tuple[Ints, Ints], tokens: int) -> Segments:
+def text_segments(source: TextShard, windows: tuple[Ints, Ints]) -> Segments:
     """The documents that each window [start, end) touches, in order."""
     first = np.searchsorted(source.offsets, windows[0], side="right") - 1
     last = np.searchsorted(source.offsets, windows[1], side="left")
@@ -166,7 +166,7 @@ class Packer:
     ) -> Arrays:
         length = self.data.tokens
         windows = source.windows(rng, first, rows, length, part)
-        segments = text_segments(source, windows, length)
+        segments = text_segments(source, windows)
         clean = clean_rows(source.tokens, segments, rows, length, 1.0)
         # A window that begins inside a document begins with <bos> all the same, as a cut prompt does.
         clean["tokens"][:, 0] = self.recipe.model.bos_token_id

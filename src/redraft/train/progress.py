@@ -27,7 +27,7 @@ class Reporter:
     def __init__(self, steps: int, done: int, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True, quiet=quiet)
         self._steps, self._progress, self._task = steps, None, TaskID(0)
-        self._done, self._started, self._first = done, time.perf_counter(), done
+        self._started, self._first = time.perf_counter(), done
         if self._console.is_terminal and not quiet:
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed}/{task.total}"),
                        TimeRemainingColumn())  # fmt: skip

@@ -119,10 +119,10 @@ def is_permissive(message: email.message.Message) -> bool:
     return any(word in text for word in PERMISSIVE) and not any(word in text for word in COPYLEFT)
 
 
-def archive_files(package: str, archive: Path, suffix: str = ".py") -> Iterator[SourceFile]:
-    """The files of a wheel whose name ends with `suffix` and whose bytes are UTF-8."""
+def archive_files(package: str, archive: Path) -> Iterator[SourceFile]:
+    """The Python files of a wheel whose bytes are UTF-8."""
     with zipfile.ZipFile(archive) as file:
-        for path in sorted(name for name in file.namelist() if name.endswith(suffix)):
+        for path in sorted(name for name in file.namelist() if name.endswith(".py")):
             try:
                 text = file.read(path).decode()
             except UnicodeDecodeError:

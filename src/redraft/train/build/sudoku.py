@@ -242,14 +242,6 @@ class SudokuEncoder:
                 )
 
 
-def encode_sudoku(
-    tokenizer: Encodes, template: Renders, puzzles: Grids, solutions: Grids
-) -> tuple[NDArray[np.uint16], int]:
-    """(documents uint16 [B, T], prompt length) of a batch; keep a :class:`SudokuEncoder` to encode many batches."""
-    encoder = SudokuEncoder(tokenizer, template)
-    return encoder.encode(puzzles, solutions), encoder.prompt_length
-
-
 def _uniform_encodings(encode: Callable[[int], list[int]], digits: int) -> NDArray[np.uint16]:
     """Encodings of the grids made of one digit only, uint16 [10, T]."""
     rows = [encode(digit) for digit in range(digits)]
