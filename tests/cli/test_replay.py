@@ -62,8 +62,10 @@ def test_a_line_separator_inside_a_text_does_not_end_a_line(cli: Cli, trace: Pat
 def test_what_a_canvas_that_was_broken_off_had_held_back_follows_a_commit(cli: Cli, trace: Path) -> None:
     last = json.loads(trace.read_text().splitlines()[-1])
     held = last | {"canvas_index": last["canvas_index"] + 1, "token_ids": [], "text": " and the rest"}
+    steps = cli("replay", trace, "--json").json["answers"][0]["steps"]
     trace.write_text(f"{trace.read_text()}{json.dumps(held)}\n")
     assert cli("replay", trace).out.endswith(" and the rest\n")
+    assert cli("replay", trace, "--json").json["answers"][0]["steps"] == steps
 
 
 @pytest.mark.parametrize(

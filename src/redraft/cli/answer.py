@@ -41,7 +41,8 @@ class Tally:
         assert self.latest is not None, "a commit comes after its canvas' steps"
         self.text += record.text
         self.token_ids += record.token_ids
-        self.steps.append(self.latest.step + 1)
+        if record.canvas_index == self.latest.canvas_index:  # else its canvas was broken off before its first step
+            self.steps.append(self.latest.step + 1)
         self.finish_reason = record.finish_reason
 
     @property
