@@ -28,7 +28,7 @@ async def fill(request: Request, body: FillRequest) -> Response:
     planner = _planner(request, body.model)
     given = {"max_tokens": body.max_tokens, "length": body.length, "seed": body.seed}
     text = (body.text,) if body.text is not None else (body.prefix, body.suffix)
-    work = functools.partial(planner.llm.fill, *text, **body.wanted(), **_given(given))  # type: ignore[arg-type]
+    work = functools.partial(planner.llm.fill, *text, **body.wanted(), **_given(given))
     await asyncio.to_thread(planner.check_text, "".join(split_pieces(*text)))  # type: ignore[arg-type]
     return await _run(request, body, work)
 

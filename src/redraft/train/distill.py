@@ -83,7 +83,7 @@ def collect(
 
 def _end(text: str, tokenizer: Any) -> int:
     """The token that ended an answer, which the answer itself leaves out."""
-    return tokenizer.special_id(RESPONSE_OPEN) if text.endswith(CALL_CLOSE) else tokenizer.turn_end_id  # type: ignore[no-any-return]
+    return tokenizer.special_id(RESPONSE_OPEN) if text.endswith(CALL_CLOSE) else tokenizer.turn_end_id
 
 
 def _batches(prompts: Iterable[list[int]], size: int) -> Iterator[list[list[int]]]:

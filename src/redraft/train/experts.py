@@ -60,7 +60,7 @@ def routed_experts(
     sorting = sort_by_expert(index, gate_up.shape[0])
     ends = sorting.ends
     if change is None and not any(isinstance(w, Tensor) and w.requires_grad for w in (gate_up, down)):
-        return _FrozenExperts.apply(x, weight, *sorting, gate_up, down)  # type: ignore[no-any-return]
+        return _FrozenExperts.apply(x, weight, *sorting, gate_up, down)
     rows = _Dispatch.apply(x, sorting.token, sorting.inverse)  # [R,D]
     inner = product(rows, gate_up, ends)
     if change is not None:
@@ -69,7 +69,7 @@ def routed_experts(
     out = product(hidden, down, ends)
     if change is not None:
         out = out + product(product(hidden, change.down_a, ends), change.down_b, ends) * change.scale
-    return _Combine.apply(out, weight, sorting.order, sorting.token, sorting.inverse)  # type: ignore[no-any-return]
+    return _Combine.apply(out, weight, sorting.order, sorting.token, sorting.inverse)
 
 
 class FrozenExperts(nn.Module):
@@ -86,7 +86,7 @@ class FrozenExperts(nn.Module):
 def product(rows: Tensor, weights: Weights, ends: Tensor) -> Tensor:
     """Sorted rows [R,in] times their experts' weights [E,out,in], transposed: [R,out]."""
     if isinstance(weights, Frozen):
-        return _FrozenProduct.apply(rows, weights, ends)  # type: ignore[no-any-return]
+        return _FrozenProduct.apply(rows, weights, ends)
     return _grouped(rows, weights.mT, ends)
 
 

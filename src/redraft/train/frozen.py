@@ -69,7 +69,7 @@ class _Linear(torch.autograd.Function):
 
 def linear(x: Tensor, weight: Weights) -> Tensor:
     """x [...,I] times a weight [O,I], transposed: [...,O]."""
-    return F.linear(x, weight) if isinstance(weight, Tensor) else _Linear.apply(x, weight)  # type: ignore[no-any-return]
+    return F.linear(x, weight) if isinstance(weight, Tensor) else _Linear.apply(x, weight)
 
 
 class FrozenLinear(nn.Module):

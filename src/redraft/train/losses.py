@@ -96,7 +96,7 @@ def linear_cross_entropy(
         target, weight = F.pad(target, (0, padding)), F.pad(weight, (0, padding))
         seen = None if seen is None else (F.pad(seen[0], (0, padding)), F.pad(seen[1], (0, padding)))
     settings = (cap, min(chunk, count), compiled)
-    total, losses, hits = _LinearCrossEntropy.apply(hidden, embedding, target, weight, seen, *settings)  # type: ignore[misc]
+    total, losses, hits = _LinearCrossEntropy.apply(hidden, embedding, target, weight, seen, *settings)
     return total, losses[:count], hits[:count]
 
 

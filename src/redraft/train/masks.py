@@ -181,7 +181,7 @@ def _sparse_attention(
         k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)  # [B,G,T+Q,H]
     flex: Callable[..., Any] = flex_attention
     out = flex(q, k, v, block_mask=mask, scale=1.0, enable_gqa=True, kernel_options=options)
-    return out.transpose(1, 2).flatten(2)  # type: ignore[no-any-return]
+    return out.transpose(1, 2).flatten(2)
 
 
 def _tiles(q: Tensor) -> dict[str, Any] | None:

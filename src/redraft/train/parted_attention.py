@@ -32,7 +32,7 @@ def parted_attention(q: Tensor, clean: Part, own: Part | None, seen: Tensor, can
     """
     own_k, own_v = own or (None, None)
     out = _Parted.apply(q, *clean, own_k, own_v, seen, canvas, compiled)
-    return out.transpose(1, 2).flatten(2)  # type: ignore[no-any-return]
+    return out.transpose(1, 2).flatten(2)
 
 
 def _rows(x: Tensor, groups: int, canvas: int) -> Tensor:
@@ -116,7 +116,7 @@ def _cut(tensors: tuple[Tensor | None, ...], part: slice) -> list[Tensor | None]
 def _joined(parts: list[tuple[Tensor | None, ...]]) -> list[Tensor | None]:
     """Column by column; a column is of tensors or of None."""
     columns = zip(*parts, strict=True)
-    return [None if column[0] is None else torch.cat(column) for column in columns]  # type: ignore[arg-type]
+    return [None if column[0] is None else torch.cat(column) for column in columns]
 
 
 class _Parted(torch.autograd.Function):

@@ -31,7 +31,7 @@ class EagerPass:
 
     def losses(self, batch: Batch, seed: int, step: int) -> Outcome:
         """The losses of `batch` with the noise of (seed, step), to look at."""
-        return self.stream(batch, seed, step)  # type: ignore[no-any-return]
+        return self.stream(batch, seed, step)
 
     def is_settled(self, rows: int, seed: int, step: int) -> bool:
         """Whether the pass of (seed, step) over so many rows is launched as it will always be."""

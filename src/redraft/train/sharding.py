@@ -167,7 +167,7 @@ def sharded_folder(folder: Path) -> Path:
 def load_meta(folder: Path) -> dict[str, Any]:
     """What a run's sharded checkpoint says of the run."""
     try:
-        return torch.load(sharded_folder(folder) / META, weights_only=True)  # type: ignore[no-any-return]
+        return torch.load(sharded_folder(folder) / META, weights_only=True)
     except SettingError:
         raise
     except Exception as error:  # torch raises many kinds for a damaged file

@@ -170,7 +170,7 @@ class _Packer:
         weights = [self._dense(name) for name in names]
         if all(isinstance(weight, Tensor) for weight in weights):
             return weights[0] if len(weights) == 1 else torch.cat(weights)  # type: ignore[arg-type]
-        rows = [weight if isinstance(weight, Fp8Weight) else quantize_fp8(weight) for weight in weights]  # type: ignore[arg-type]
+        rows = [weight if isinstance(weight, Fp8Weight) else quantize_fp8(weight) for weight in weights]
         whole = Fp8Weight(torch.cat([row.values for row in rows]), torch.cat([row.scale for row in rows]))
         packed = prepare(whole)
         assert isinstance(packed, PackedFp8)

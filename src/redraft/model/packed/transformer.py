@@ -33,10 +33,10 @@ class PackedTransformer(Transformer):
         if packed.quantization is not None:
             without_workspace()
         self.config, self.packed = packed.config, packed
-        self.self_conditioning = _SelfConditioning(packed)  # type: ignore[assignment]
+        self.self_conditioning = _SelfConditioning(packed)
         self._frequencies: dict[str, Tensor] = {}
 
-    def state_dict(self, *args: Any, **kwargs: Any) -> NoReturn:  # type: ignore[override]
+    def state_dict(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: the weights are not laid out as files hold them."""
         raise SettingError("These weights are packed for computing and cannot be saved; load the folder by load_model.")
 
