@@ -10,6 +10,7 @@ import pytest
 from redraft.cli.keyboard import silent_keyboard
 
 pty = pytest.importorskip("pty", reason="needs terminals as Unix has them")
+termios = pytest.importorskip("termios", reason="needs terminals as Unix has them")
 
 PROGRAM = """
 import sys
@@ -59,5 +60,5 @@ def test_a_process_in_the_background_leaves_the_terminal_alone() -> None:
     """It would be stopped for changing it."""
     ours, theirs = pty.openpty()
     with os.fdopen(theirs, "r") as keyboard, silent_keyboard(keyboard):  # not the terminal that this process belongs to
-        pass
+        assert termios.tcgetattr(keyboard)[3] & termios.ECHO
     os.close(ours)
