@@ -23,9 +23,8 @@ from redraft.engine.work import Limits
 from redraft.llm import LLM
 
 SLOTS = 8
-REQUESTS = 300
 LOADS = (0.5, 0.8)
-"""Arrivals per second, as a part of what the mixed policy can serve."""
+"""Requests per second, as a part of what the mixed policy can serve."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ class Row:
 
 
 def simulate_all(
-    names: Sequence[str] = NAMES, costs: Sequence[CostModel] = COSTS, requests: int = REQUESTS, slots: int = SLOTS
+    names: Sequence[str] = NAMES, costs: Sequence[CostModel] = COSTS, *, requests: int, slots: int = SLOTS
 ) -> list[Row]:
     """Every policy under every distribution, cost and load, with the same requests."""
     rows = []
