@@ -81,6 +81,19 @@ def test_weights_keep_their_format_until_they_are_needed(folder: Path, tmp_path:
     assert set(formats.values()) == {"fp8", "int4"}
 
 
+@pytest.mark.parametrize("format", ["fp8", "int4"])
+def test_a_single_expert_is_read_as_a_block_of_one(tmp_path: Path, format: str) -> None:
+    model = Transformer(dataclasses.replace(preset("nano"), num_experts=1, top_k_experts=1))
+    initialise(model, 0)
+    save_model(model, tmp_path / "model")
+    quantize_folder(tmp_path / "model", tmp_path / "out", format, group=GROUP)
+    checkpoint = Checkpoint(tmp_path / "out")
+    for name, weight in model.state_dict().items():
+        read = checkpoint.weight(name)
+        plain = read if isinstance(read, Tensor) else read.dequantize(torch.float32)
+        torch.testing.assert_close(plain, expected(name, weight, format), rtol=0, atol=0)
+
+
 @pytest.mark.parametrize("convention", ["compressed-tensors", "modelopt"])
 def test_nvfp4_of_either_convention_is_the_same_weight(model: Transformer, folder: Path, convention: str) -> None:
     """The one stores a divisor, the other a factor, under different names."""

@@ -62,7 +62,7 @@ class Checkpoint:
     def weight(self, name: str) -> Weight:
         """One weight on the CPU, experts as one block [E,N,K]."""
         rows = [join([self._matrix(base) for base in bases], torch.cat) for bases in self._matrices(name)]
-        return join(rows, torch.stack) if len(rows) > 1 else rows[0]
+        return rows[0] if len(rows[0].shape) == len(self.shapes[name]) else join(rows, torch.stack)
 
     def _matrices(self, name: str) -> list[tuple[str, ...]]:
         """The stored matrices behind one of our names: outside experts to be stacked, inside rows to be joined."""
