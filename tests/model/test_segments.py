@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="o
 CANVAS = 16
 
 
-@pytest.fixture(scope="module", params=[8, 300], ids=["short window", "window over a page"])
+@pytest.fixture(scope="module", params=[1, 8, 300], ids=["no past", "short window", "window over a page"])
 def model(request: pytest.FixtureRequest) -> Transformer:
     network = Transformer(
         replace(preset("nano"), layer_types=(SLIDING, FULL), sliding_window=request.param, max_position_embeddings=4096)

@@ -71,7 +71,7 @@ class KVCache:
         store, length = self._layers[layer], self.lengths[row]
         count, request = min(length, store.slots), self._rows[row]
         keys, values = store.keys[request, :, :count], store.values[request, :, :count]
-        if length > count and (oldest := length % store.slots):
+        if 0 < count < length and (oldest := length % store.slots):
             keys, values = keys.roll(-oldest, 1), values.roll(-oldest, 1)
         return keys, values, torch.arange(length - count, length, device=keys.device)
 
