@@ -23,8 +23,9 @@ def check_file(path: Path | None) -> None:
 def check_new(path: Path, *, folder: bool = True) -> None:
     """Raise `SettingError` unless a folder, which may be there if it is empty, or else a file can be made at `path`."""
     try:
-        taken = any(path.iterdir()) if folder and path.is_dir() else path.exists()
-        above = next(parent for parent in path.absolute().parents if parent.exists())
+        there = folder and path.is_dir()
+        taken = any(path.iterdir()) if there else path.exists() or path.is_symlink()
+        above = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
     except OSError as error:
         raise SettingError(f"{path} cannot be made: {why(error)}.") from error
     if taken:

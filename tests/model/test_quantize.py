@@ -68,6 +68,39 @@ def test_a_quantized_folder_loads_as_exactly_the_rounded_weights(
     assert {path.name for path in tmp_path.iterdir()} == {"model", "out"}
 
 
+@pytest.mark.parametrize("place", ["folder", "link", "here"])
+def test_an_empty_folder_is_filled_where_it_is(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """A link and the working directory cannot be replaced, and neither can a disk of its own."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to("empty")
+    monkeypatch.chdir(tmp_path / "empty")
+    target = {"folder": tmp_path / "empty", "link": tmp_path / "link", "here": Path()}[place]
+    quantize_folder(folder, target, "fp8")
+    assert Checkpoint(tmp_path / "empty").formats
+    assert (tmp_path / "link").is_symlink()
+    files = {path.name for path in target.iterdir()}
+    assert files == {"config.json", "model-00001.safetensors", "model.safetensors.index.json", "tokenizer.json"}
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_full_disk_leaves_the_target_as_it_was(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    def full_disk(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    target = tmp_path / "out"
+    if there:
+        target.mkdir()
+    monkeypatch.setattr("redraft.model.quantize.shutil.copyfile", full_disk)
+    with pytest.raises(OSError, match="No space left"):
+        quantize_folder(folder, target, "fp8")
+    assert target.exists() == there
+    assert not there or not list(target.iterdir())
+
+
 def test_weights_keep_their_format_until_they_are_needed(folder: Path, tmp_path: Path) -> None:
     quantize_folder(folder, tmp_path / "fp8", "fp8")
     quantize_folder(folder, tmp_path / "int4", "int4", group=GROUP)
@@ -230,6 +263,9 @@ def test_what_cannot_be_quantized_is_refused_and_leaves_nothing(folder: Path, tm
         quantize_folder(folder, tmp_path / "out", "int3")
     with pytest.raises(SettingError, match="is there already"):
         quantize_folder(folder, folder, "fp8")
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(SettingError, match="link is there already"):
+        quantize_folder(folder, tmp_path / "link", "fp8")
     for group in (7, 0, -4):
         with pytest.raises(SettingError, match=rf"group is {group}; it must divide"):
             quantize_folder(folder, tmp_path / "out", "int4", group=group)
@@ -239,4 +275,4 @@ def test_what_cannot_be_quantized_is_refused_and_leaves_nothing(folder: Path, tm
     quantize_folder(folder, tmp_path / "out", "fp8")
     with pytest.raises(CheckpointError, match="quantized already"):
         quantize_folder(tmp_path / "out", tmp_path / "again", "fp8")
-    assert {path.name for path in tmp_path.iterdir()} == {"model", "odd", "out"}
+    assert {path.name for path in tmp_path.iterdir()} == {"model", "odd", "out", "link"}

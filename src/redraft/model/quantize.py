@@ -14,6 +14,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,7 @@ def quantize_folder(
     max_shard_size: int = 5_000_000_000,
     progress: Callable[[int, int], None] = lambda done, whole: None,
 ) -> dict[str, Any]:
-    """Write a quantized copy of the model folder `source` to the new folder `target`; returns what it holds.
+    """Write a quantized copy of the model folder `source` to the new or empty folder `target`; returns what it holds.
 
     Host memory holds one shard and one weight at a time. `progress` hears of weights done, of all. Raises
     `SettingError` for an unknown format, a group that does not fit and a target that cannot be made, `CheckpointError`
@@ -66,15 +67,29 @@ def quantize_folder(
         raise CheckpointError(f"{source} is quantized already; quantize the bf16 weights.")
     for inputs in (checkpoint.config.hidden_size, checkpoint.config.moe_intermediate_size) if format == "int4" else ():
         check_group(inputs, group)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".quantizing-") as temporary:
-        work = Path(temporary) / "model"
-        work.mkdir()
+    with _filling(target) as work:
         sizes = _write_weights(checkpoint, work, format, group, max_shard_size, progress)
         _write_description(source, work, format, group)
-        work.chmod(0o755)
-        work.rename(target)
     return {"format": format, "bytes": sum(sizes.values()), "bytes_by_format": sizes}
+
+
+@contextmanager
+def _filling(target: Path) -> Iterator[Path]:
+    """A folder whose files become those of `target`, the config last, once all are written.
+
+    It lies inside, as `target` may be the working directory, a link or a disk of its own, which nothing can replace.
+    """
+    made = not target.exists()
+    target.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(dir=target, prefix=".quantizing-") as temporary:
+            yield Path(temporary)
+            for file in sorted(Path(temporary).iterdir(), key=lambda file: file.name == CONFIG_FILE):
+                file.rename(target / file.name)
+    except BaseException:
+        if made:
+            shutil.rmtree(target)
+        raise
 
 
 def _write_weights(
