@@ -15,6 +15,7 @@ from redraft.errors import CheckpointError, SettingError
 from redraft.model import Transformer
 from redraft.model.adapters import Adapter, load_adapter, merge, save_adapter, shapes_of
 from redraft.model.initialise import initialise
+from redraft.model.names import to_hugging_face
 from redraft.model.weights import load_model, save_model
 from redraft.train.batch import Batch
 from redraft.train.checkpoint import load_checkpoint, save_checkpoint
@@ -300,6 +301,17 @@ def test_merging_by_command_keeps_the_folder_and_the_logits(config, tmp_path: Pa
     arguments[3] = str(tmp_path / "base" / "config.json" / "out")
     assert main(arguments) == 2
     assert "out cannot be made: " in capsys.readouterr().err
+
+
+def test_merging_float16_weights_rounds_the_sum_once_to_float16(config, tmp_path: Path) -> None:
+    save_model(plain(config).half(), tmp_path / "base")
+    saved(config, tmp_path / "adapter")
+    assert main(["merge", str(tmp_path / "base"), str(tmp_path / "adapter"), str(tmp_path / "merged")]) == 0
+    expected = load_model(tmp_path / "base", "cpu", "float32")
+    merge(expected, load_adapter(tmp_path / "adapter"))
+    merged = load_file(tmp_path / "merged" / "model.safetensors")
+    for name, weight in expected.state_dict().items():
+        assert torch.equal(merged[to_hugging_face(name)], weight.half()), name
 
 
 def test_loading_with_adapters_answers_like_the_merged_model(tmp_path: Path) -> None:

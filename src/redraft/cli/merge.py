@@ -30,16 +30,17 @@ def merge(
     from redraft.model.adapters import merge as fold
     from redraft.model.checkpoint import Checkpoint
     from redraft.model.folders import resolve_folder
+    from redraft.model.placement import DTYPES
     from redraft.model.weights import load_model, save_model
     from redraft.outputs import check_new
 
     folder = resolve_folder(model)
     check_new(out)
     change, dtype = load_adapter(adapter), Checkpoint(folder).dtype
-    network = load_model(folder, "cpu", dtype)
+    network = load_model(folder, "cpu", dtype if dtype in DTYPES.values() else "float32")
     change.check_fits(shapes_of(network), str(adapter))
     fold(network, change)
-    save_model(network, out)
+    save_model(network.to(dtype), out)
     _copy_beside(folder, out)
     if json:
         print_json({"model": str(out), "weights_changed": len(change.factors)})
