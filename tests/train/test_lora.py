@@ -253,6 +253,8 @@ def test_unequal_twins_and_half_adapters_are_refused(config, tmp_path: Path) -> 
 @pytest.mark.parametrize(("change", "message"), [
     ({"peft_type": "IA3"}, "kind 'IA3'"),
     ({"use_dora": True}, "uses use_dora"),
+    ({"alora_invocation_tokens": [5, 6]}, "uses alora_invocation_tokens"),
+    ({"kasa_config": {"beta": 1e-4}}, "uses kasa_config"),
     ({"r": 0}, "numbers above 0"),
     ({"lora_alpha": math.inf}, "numbers above 0"),
     ({"lora_alpha": 10**400}, "numbers above 0"),
@@ -270,8 +272,8 @@ def test_other_kinds_of_adapters_are_named(config, tmp_path: Path, change: dict,
     with pytest.raises(CheckpointError, match=r"has no adapter_config\.json"):
         load_adapter(tmp_path / "nothing")
     (tmp_path / "adapter_model.safetensors").unlink()
-    plain = {"peft_type": "LORA", "use_dora": False, "r": 2, "lora_alpha": 4, "init_lora_weights": True}
-    file.write_text(json.dumps(json.loads(file.read_text()) | plain))
+    plain = {"peft_type": "LORA", "r": 2, "lora_alpha": 4}
+    file.write_text(json.dumps(plain))
     with pytest.raises(CheckpointError, match=r"has no adapter_model\.safetensors"):
         load_adapter(tmp_path)
 
