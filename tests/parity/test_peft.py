@@ -65,3 +65,22 @@ def test_an_adapter_trained_by_peft_on_tied_modules_is_refused(reference_folder:
     theirs.save_pretrained(tmp_path)
     with pytest.raises(CheckpointError, match="differently for encoder and decoder"):
         load_adapter(tmp_path)
+
+
+def test_ranks_by_pattern_are_those_of_peft(reference_folder: Path, tmp_path: Path) -> None:
+    """Of experts the file holds one matrix for all, which the rank cuts."""
+    base = DiffusionGemmaForBlockDiffusion.from_pretrained(reference_folder).eval()
+    _, before = canvas_logits(base)
+    ranks = {"q_proj": 6, r"experts\.gate_up_proj": 2, r"layers\.0\.experts\.down_proj": 8, "experts": 1}
+    experts = ["experts.gate_up_proj", "experts.down_proj"]
+    settings = peft.LoraConfig(r=4, lora_alpha=8, target_modules=TARGETS, target_parameters=experts, rank_pattern=ranks)
+    theirs = peft.get_peft_model(base, settings)
+    parameters = dict(theirs.named_parameters())
+    with torch.no_grad():
+        for name in [name for name in parameters if ".lora_" in name and ".decoder." in name]:
+            parameters[name].normal_(std=0.1, generator=torch.Generator().manual_seed(len(name)))
+            parameters[name.replace(".decoder.", ".encoder.language_model.")].copy_(parameters[name])
+    theirs.save_pretrained(tmp_path)
+    _, expected = canvas_logits(theirs.eval())
+    assert (expected - before).abs().max() > 0.05
+    torch.testing.assert_close(our_logits(reference_folder, tmp_path), expected, atol=1e-4, rtol=1e-4)

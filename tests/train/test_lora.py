@@ -260,6 +260,10 @@ def test_unequal_twins_and_half_adapters_are_refused(config, tmp_path: Path) -> 
     ({"lora_alpha": 10**400}, "numbers above 0"),
     ({"target_parameters": 3, "r": 8}, "its r is 8"),
     ({"r": 8}, r"layers\.0\.\S+ in \S+ have rank \d; its r is 8"),
+    ({"rank_pattern": {"q_proj": 8}}, r"attention\.q_proj\.weight in \S+ have rank \d; its r is 8"),
+    ({"rank_pattern": {"(": 8}}, "must hold patterns with whole numbers above 0 in rank_pattern"),
+    ({"rank_pattern": {"q_proj": "wide"}}, "must hold patterns with whole numbers above 0 in rank_pattern"),
+    ({"rank_pattern": [8]}, "must hold patterns with whole numbers above 0 in rank_pattern"),
     ({"init_lora_weights": "pissa_niter_4"}, "begun with 'pissa_niter_4', which changes the weights under it"),
     ({"init_lora_weights": "olora"}, "begun with 'olora'"),
 ])  # fmt: skip

@@ -14,6 +14,7 @@ import copy
 import json
 import math
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -255,18 +256,32 @@ def _pair(tensors: Mapping[str, Tensor], folder: Path, config: Mapping[str, Any]
 
 
 def _factors(name: str, a: Tensor, b: Tensor, config: Mapping[str, Any], folder: Path) -> Factors:
+    rank = _rank(name, config, folder)
     if not _is_experts(name):
         ok = a.ndim == b.ndim == 2 and a.shape[0] == b.shape[1]
         factors = Factors(a, b)
     else:
-        rank = int(config["r"])
         ok = a.ndim == b.ndim == 2 and a.shape[0] == b.shape[1] and a.shape[0] % rank == 0
         factors = Factors(a.unflatten(0, (-1, rank)), b.unflatten(1, (rank, -1)).permute(2, 0, 1)) if ok else None
     if not ok or factors is None:
         raise CheckpointError(f"The factors of {name} in {folder} do not fit each other: {a.shape} and {b.shape}.")
-    if factors.rank != config["r"] and not config.get("rank_pattern"):
-        raise CheckpointError(f"The factors of {name} in {folder} have rank {factors.rank}; its r is {config['r']}.")
+    if factors.rank != rank:
+        raise CheckpointError(f"The factors of {name} in {folder} have rank {factors.rank}; its r is {rank}.")
     return factors
+
+
+def _rank(name: str, config: Mapping[str, Any], folder: Path) -> int:
+    """The rank of one weight's factors: that of the first pattern that ends PEFT's name of it, else the adapter's."""
+    theirs = to_hugging_face(name).removesuffix(".weight")
+    try:
+        patterns = dict(config.get("rank_pattern") or {})
+        found = (rank for pattern, rank in patterns.items() if re.match(rf"(.*\.)?({pattern})$", theirs))
+        rank = int(next(found, config["r"]))
+    except (TypeError, ValueError, OverflowError, re.error):
+        rank = 0
+    if rank < 1:
+        raise CheckpointError(f"{folder / CONFIG} must hold patterns with whole numbers above 0 in rank_pattern.")
+    return rank
 
 
 def _file_tensors(name: str, factors: Factors) -> dict[str, Tensor]:
