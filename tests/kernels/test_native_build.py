@@ -56,6 +56,28 @@ def test_options_may_name_another_processor(tmp_path: Path, monkeypatch: pytest.
     assert build._compiler() == [str(compiler), "-march=x86-64-v3"]
 
 
+def test_a_compiler_below_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = fake_compiler(tmp_path, "exit 0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("CC", "./cc")
+    assert build._compiler() == [str(compiler), "-march=native"]
+
+
+def test_a_compiler_whose_quotation_does_not_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("CC", 'gcc "')
+    assert build.library.__wrapped__() is None
+    assert "C kernels are left out, which makes a CPU slower: No closing quotation" in caplog.text
+
+
+@needs_compiler
+def test_a_blank_compiler_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = build._compiler()
+    monkeypatch.setenv("CC", " ")
+    assert build._compiler() == usual
+
+
 @needs_compiler
 def test_another_processor_gets_another_file(monkeypatch: pytest.MonkeyPatch) -> None:
     build.library.__wrapped__()

@@ -35,7 +35,8 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         return _load()
-    except (OSError, RuntimeError, subprocess.SubprocessError) as error:  # RuntimeError: there is no home folder
+    except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
+        # RuntimeError: there is no home folder; ValueError: $CC has a quotation that does not end
         _log.warning("C kernels are left out, which makes a CPU slower: %s", _reason(error))
         return None
 
@@ -56,9 +57,9 @@ def _compiler() -> list[str] | None:
 
     It compiles for this processor unless its options name another.
     """
-    given = os.environ.get("CC")
-    commands = [shlex.split(given)] if given else [["gcc"], ["cc"]]
-    found = ([path, *options] for name, *options in commands if (path := shutil.which(name)))
+    given = shlex.split(os.environ.get("CC", ""))
+    commands = [given] if given else [["gcc"], ["cc"]]
+    found = ([os.path.abspath(path), *options] for name, *options in commands if (path := shutil.which(name)))
     command = next(found, None)
     if command is not None and not any(option.startswith("-march=") for option in command):
         command.append("-march=native")
