@@ -188,7 +188,7 @@ def test_a_packed_twin_is_what_loading_with_the_adapter_makes(
         quantize_folder(folder, tmp_path / "q", stored)
     place = tmp_path / "q" if stored else folder
     adapter = random_adapter(redraft.load_model(folder, "cpu", "float32"), 1, names)
-    for quantization in (None,) if stored else (None, "fp8", "int4"):
+    for quantization in (None, stored) if stored else (None, "fp8", "int4"):
         given = {"device": "cpu", "dtype": "float32", "quantization": quantization}
         base, expected = load_packed(place, **given), load_packed(place, adapter=adapter, **given)  # type: ignore[arg-type]
         made = loading.twin(base, place, adapter)

@@ -66,9 +66,9 @@ def _give_back(device: torch.device) -> None:
         torch.cuda.empty_cache()
 
 
-def repack(model: PackedModel, source: Source, changed: Set[str], *, quantization: str | None = None) -> PackedModel:
+def repack(model: PackedModel, source: Source, changed: Set[str]) -> PackedModel:
     """`model` with the matrices that hold weights named in `changed` packed anew from `source`; the rest is shared."""
-    packer = _Packer(model.config, source, model.device, model.dtype, quantization)
+    packer = _Packer(model.config, source, model.device, model.dtype, model.asked)
 
     def renewed(record: Any, fields: _Fields) -> Any:
         return replace(record, **_made({name: made for name, made in fields.items() if changed & set(made[1])}))
@@ -106,6 +106,7 @@ class _Packer:
         return PackedModel(
             config=config,
             quantization=self._format(),
+            asked=self.asked,
             vocabulary=vocabulary,
             embedding_scale=scale,
             soft_norm=self.plain("self_conditioning.pre_norm.weight"),

@@ -104,11 +104,8 @@ def twin(model: Transformer, folder: Path, adapter: Adapter) -> Transformer:
     """What `load_for_inference` makes of `folder` with an adapter, sharing with `model`, made without, what it can."""
     if not isinstance(model, PackedTransformer):
         return with_adapter(model, adapter)
-    checkpoint = Checkpoint(folder)
-    asked = None if checkpoint.formats else model.packed.quantization
-    return PackedTransformer(
-        repack(model.packed, adapter.applied(checkpoint.weight), set(adapter.factors), quantization=asked)
-    )
+    source = adapter.applied(Checkpoint(folder).weight)
+    return PackedTransformer(repack(model.packed, source, set(adapter.factors)))
 
 
 def fits_kernels(config: ModelConfig) -> bool:

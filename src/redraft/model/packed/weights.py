@@ -48,7 +48,7 @@ class PackedLayer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedModel:
-    """The whole text model. `quantization` None: every matrix is plain.
+    """The whole text model. `quantization` None: every matrix is plain. `asked`: the format of weights in full.
 
     The vocabulary is the head as well; embedding_scale [1] is rounded to the working dtype as the reference does it.
     Self-conditioning is plain in every format. frequencies: fp32 [H/2] per layer kind.
@@ -56,6 +56,7 @@ class PackedModel:
 
     config: ModelConfig
     quantization: str | None
+    asked: str | None
     vocabulary: Vocabulary
     embedding_scale: Tensor
     soft_norm: Tensor
