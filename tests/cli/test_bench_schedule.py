@@ -50,7 +50,7 @@ def test_where_a_forward_costs_mostly_itself_sharing_it_pays() -> None:
 
 
 def test_the_command_simulates_measures_and_draws(cli: Cli, folder: Path, tmp_path: Path) -> None:
-    picture = tmp_path / "plots" / "schedule.png"
+    picture = tmp_path / "schedule.png"
     outcome = cli(
         "bench", "schedule", "--model", folder, "--simulated", 4, "--measured", 3, "--slots", 2, "--max-tokens", 20,
         "--plot", picture,

@@ -33,7 +33,6 @@ def draw(rows: Sequence[Row], file: Path) -> None:
         for plot, load in zip(line[1:], loads, strict=True):
             _bars(plot, [r for r in of_cost if r.load == load], "s", f"first canvas, p95, at {load:.0%} load")
     plots[0][0].legend(fontsize=7)
-    file.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(file, dpi=120)
 
 
