@@ -15,6 +15,7 @@ from redraft.kernels.packed import PackedFp8, Rows8
 from redraft.kernels.triton import attention, head, norms, philox, qkv, rows, self_conditioning, step
 from redraft.kernels.triton.quantize import quantize_rows
 from redraft.kernels.triton.segments import DENOISE, ENCODE, UNUSED, Segments
+from redraft.kernels.triton.softcap import tempered
 from redraft.model.packed.vocabulary import pack_vocabulary
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.prepare import prepare
@@ -195,7 +196,7 @@ def test_head() -> None:
     exact = hidden.float() @ embedding.float().t()
     eager = hidden @ embedding.t()
     assert (logits[rows] - exact[rows]).norm() <= 2 * (eager[rows] - exact[rows]).norm()
-    x = head.tempered(logits, CAP, heat)[rows]
+    x = tempered(logits, CAP, heat)[rows]
     assert torch.equal(seen.argmax[rows].long(), x.argmax(-1))
     p = x.double().softmax(-1)
     entropy = -(p * p.clamp(min=1e-300).log()).sum(-1)
@@ -215,7 +216,7 @@ def test_head_in_fp8() -> None:
     seen, logits, rows = new_prediction(hidden, embedding, heat)
     exact = quantize_rows(hidden).dequantize(torch.float32) @ whole.dequantize(torch.float32).t()
     assert (logits[rows] - exact[rows]).norm() <= 2**-8 * exact[rows].norm()
-    assert torch.equal(seen.argmax[rows].long(), head.tempered(logits, CAP, heat)[rows].argmax(-1))
+    assert torch.equal(seen.argmax[rows].long(), tempered(logits, CAP, heat)[rows].argmax(-1))
 
 
 def test_soft_embeddings() -> None:
@@ -224,7 +225,7 @@ def test_soft_embeddings() -> None:
     hidden[::2] = 20 * embedding[: 2 * ROWS]  # certain rows
     heat, scale, want = torch.tensor([0.8, 1.0, 0.41, 1.0]), bf16(1) + 22, ints(1, 1, 1, 1)
     seen, logits, rows = new_prediction(hidden, embedding, heat)
-    p = head.tempered(logits, CAP, heat).bfloat16().float().softmax(-1)
+    p = tempered(logits, CAP, heat).bfloat16().float().softmax(-1)
     exact = p @ embedding.float() * scale.float()
     with kernels.force("eager"):
         theirs = self_conditioning.soft_embeddings(logits, seen, embedding, scale, CAP, heat, want, mixed())

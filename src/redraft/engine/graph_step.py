@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from redraft.config import ModelConfig
 from redraft.engine.graph_buffers import StepFields
+from redraft.kernels.streams import beside
 from redraft.kernels.switches import call
 from redraft.kernels.triton.head import Prediction, predict
 from redraft.kernels.triton.self_conditioning import soft_embeddings
@@ -83,8 +85,9 @@ def run_step(model: PackedModel, fields: StepFields, state: SlotState, pages: Pa
 def sample(model: PackedModel, fields: StepFields, state: SlotState, hidden: Tensor, deliver: Deliver) -> None:
     """From hidden states [R,D] to the next state of every DENOISE segment's canvas, HEAD_ROWS rows at a time.
 
-    The report is delivered before the soft embeddings of the last rows: the host reads it and prepares the next step,
-    which alone needs them, while the device makes them.
+    The report is delivered beside the soft embeddings of the last rows: the host reads it and prepares the next step,
+    which alone needs them, while the device makes them. Decisions do not go beside them, because soft embeddings would
+    leave these no room on the device.
     """
     size = min(fields.count, max(1, HEAD_ROWS // fields.rows))
     logits = torch.empty(size * fields.rows, model.config.vocab_size, dtype=model.dtype, device=model.device)
@@ -93,9 +96,12 @@ def sample(model: PackedModel, fields: StepFields, state: SlotState, hidden: Ten
         part, rows = fields.part(first, first + size), hidden[first * fields.rows :]
         seen, block = _decide(model, part, state, rows, logits)
         blocks.append(block)
-        if first + size >= fields.count:
-            deliver(blocks[0] if len(blocks) == 1 else torch.cat(blocks))
-        _keep_soft(model, part, state, logits, seen)
+        keep_soft = partial(_keep_soft, model, part, state, logits, seen)
+        if first + size < fields.count:
+            keep_soft()
+        else:
+            report = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
+            beside(model.device, partial(deliver, report), keep_soft)
 
 
 def _decide(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from redraft.kernels.gluon import head as gluon_head
 from redraft.kernels.packed import PackedFp8, Rows8, values_and_scale
 from redraft.kernels.triton import philox
 from redraft.kernels.triton.descriptors import bulk_copies, descriptor, load_tile, store_tile
@@ -25,7 +26,6 @@ from redraft.kernels.triton.language import (
     jit,
     next_power_of_2,
     processors,
-    reciprocal,
     roomy,
     tl,
     use_triton,
@@ -34,6 +34,7 @@ from redraft.kernels.triton.linear import linear
 from redraft.kernels.triton.philox import Counters, uniform_of
 from redraft.kernels.triton.quantize import quantize_rows
 from redraft.kernels.triton.segments import KIND_DENOISE, KIND_UNUSED, Segments
+from redraft.kernels.triton.softcap import bounded, capped, tempered
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,12 +110,6 @@ def predict(
     )
 
 
-def tempered(logits: Tensor, cap: float, temperature: Tensor) -> Tensor:
-    """Raw logits [R,V] -> soft-capped logits over their segment's temperature, fp32."""
-    heat = temperature.repeat_interleave(logits.shape[0] // len(temperature))[:, None]  # [R,1]
-    return (logits.float() / cap).tanh() * cap / heat
-
-
 def _invert(weights: Tensor, uniform: Tensor, fallback: Tensor) -> Tensor:
     """Index per row where the cumulative weights [R,V] pass `uniform` fp64 [R] of their sum."""
     edges = weights.double().cumsum(-1)
@@ -138,10 +133,16 @@ def _multiply(
     logits: Tensor, tile: HeadTile | None,
 ) -> Tiles:  # fmt: skip
     (x, row_scale), (table, token_scale) = values_and_scale(hidden), values_and_scale(embedding)
-    tile = tile or tuned(x)
     (rows, width), vocab = x.shape, len(table)
+    in_gluon = tile is None and gluon_head.fits(x, vocab)
+    tile = tile or tuned(x)
+    size = gluon_head.tokens(x) if in_gluon else tile.tokens
+    parts = [torch.empty(rows, cdiv(vocab, size), dtype=torch.float32, device=x.device) for _ in range(3)]
+    tiles = Tiles(peaks=parts[0], masses=parts[1], moments=parts[2], size=size)
+    if in_gluon:
+        gluon_head.multiply(x, row_scale, table, token_scale, cap, temperature, segments, logits, parts)
+        return tiles
     row_tiles, token_tiles = cdiv(rows, tile.rows), cdiv(vocab, tile.tokens)
-    parts = [torch.empty(rows, token_tiles, dtype=torch.float32, device=x.device) for _ in range(3)]
     _head_kernel[(min(row_tiles * token_tiles, processors(x.device)),)](
         descriptor(x, tile.rows, tile.depth), descriptor(table, tile.tokens, tile.depth),
         descriptor(logits, tile.rows, tile.tokens), row_scale, token_scale, *parts, temperature, segments.kind,
@@ -149,7 +150,7 @@ def _multiply(
         DEPTH=tile.depth, MAP=max(16, next_power_of_2(row_tiles)), EVEN=vocab % tile.tokens == 0,
         BULK=bulk_copies(x.device), num_warps=tile.warps, num_stages=tile.stages, **early(x),
     )  # fmt: skip
-    return Tiles(peaks=parts[0], masses=parts[1], moments=parts[2], size=tile.tokens)
+    return tiles
 
 
 def _finish(
@@ -165,18 +166,6 @@ def _finish(
         TOKENS=tiles.size, COUNT=count, BLOCK=next_power_of_2(count), num_warps=4, **early(logits),
     )  # fmt: skip
     return Prediction(argmax=argmax, candidate=candidate, entropy=entropy, peak=peak, certainty=certainty, tiles=tiles)
-
-
-@jit
-def capped(logit, cap, heat):
-    """cap * tanh(logit / cap) / heat in units of ln 2: tanh(z) = 1 - 2 / (e^2z + 1)."""
-    return bounded(logit, cap, cap * 1.4426950408889634 / heat, cap * -2.8853900817779268 / heat)
-
-
-@jit
-def bounded(logit, cap, one, two):
-    """one + two / (e^(2 logit / cap) + 1): what `capped` computes, with its factors known."""
-    return one + two * reciprocal(tl.exp2(logit * (2.885390081777927 / cap)) + 1.0)
 
 
 @jit

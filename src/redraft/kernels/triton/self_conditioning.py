@@ -23,7 +23,7 @@ from torch import Tensor
 
 from redraft.kernels.packed import LARGEST_E4M3, Matrix, PackedFp8, dequantized, values_and_scale
 from redraft.kernels.triton.descriptors import bulk_copies, descriptor, load_tile
-from redraft.kernels.triton.head import Prediction, Tiles, capped, tempered
+from redraft.kernels.triton.head import Prediction, Tiles
 from redraft.kernels.triton.language import (
     await_inputs,
     cdiv,
@@ -32,10 +32,12 @@ from redraft.kernels.triton.language import (
     jit,
     next_power_of_2,
     roomy,
+    rounded,
     tl,
     use_triton,
 )
 from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, Segments
+from redraft.kernels.triton.softcap import capped, tempered
 
 DROPPED = 2.0**-9
 """Probability mass that a row may leave out. Half of it is allowed to the tempered logits as they are; rounding these
@@ -199,7 +201,7 @@ def mean_embeddings(
 def _rounded_weight(x, peak, logits):
     """e^(x - peak) of tempered logits in units of ln 2, both rounded to the logits' dtype in nats first."""
     dtype = logits.dtype.element_ty
-    gap = (x * 0.6931471805599453).to(dtype).to(tl.float32) - (peak * 0.6931471805599453).to(dtype).to(tl.float32)
+    gap = rounded(x * 0.6931471805599453, dtype) - (peak * 0.6931471805599453).to(dtype).to(tl.float32)
     return tl.exp2(gap * 1.4426950408889634)
 
 

@@ -206,15 +206,15 @@ def _finish_kernel(
     argmax = tl.load(argmaxes + here + position, inside, other=-1)
     candidate = tl.load(candidates + here + position, inside, other=0)
 
-    # What comes before a position in rising order of entropy, summed piece by piece.
-    before = tl.zeros([BLOCK], tl.float32)
+    # What comes before a position in rising order of entropy, piece by piece, and summed once.
+    earlier = tl.zeros([BLOCK, PIECE], tl.float32)
     for first in tl.static_range(0, BLOCK, PIECE):
         other = first + tl.arange(0, PIECE)
         theirs = tl.load(entropies + here + other, other < length, other=0.0)
         tied = (theirs[None] == entropy[:, None]) & (other[None] < position[:, None])
         lower = ((theirs[None] < entropy[:, None]) | tied) & (other < length)[None]
-        before += tl.sum(tl.where(lower, theirs[None], 0.0), 1)
-    accepted = inside & (before <= tl.load(entropy_bound + segment))
+        earlier += tl.where(lower, theirs[None], 0.0)
+    accepted = inside & (tl.sum(earlier, 1) <= tl.load(entropy_bound + segment))
 
     eos = tl.load(eos_ids + segment * EOS_IDS + tl.arange(0, EOS_IDS))
     ended = inside & (tl.max((argmax[:, None] == eos[None]).to(tl.int32), 1) != 0)

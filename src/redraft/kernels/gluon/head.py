@@ -1,0 +1,225 @@
+"""The vocabulary head on Hopper: tiles of logits, and what `kernels.triton.head` wants to know of each.
+
+A program walks over its share of tiles. One warp brings hidden rows and the table through a ring that does not pause
+between tiles; two warp groups multiply, each by half of a tile's rows, and leave their logits in shared memory; a
+fourth group stores and summarizes these while the next tile is multiplied. Products are added up as in
+`kernels.triton.head`: a logit gets the same bits.
+"""
+
+# What a format needs is bound under the same condition under which it is used.
+# pyright: reportPossiblyUnboundVariable=false
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from redraft.kernels.gluon.language import constant, descriptor, gl, gluon, hopper, use_gluon
+from redraft.kernels.gluon.ring import new_barriers
+from redraft.kernels.triton.language import await_inputs, early, processors
+from redraft.kernels.triton.segments import KIND_DENOISE, KIND_UNUSED, Segments
+from redraft.kernels.triton.softcap import bounded, capped
+
+STAGES = 3
+"""Steps along the width whose rows and tokens lie in shared memory, 128 bytes of each."""
+
+MOST_TILES = 16
+"""Tiles of rows that a launch can have: their numbers, four bits each, are one number."""
+
+
+WARPS = {1: 4, 2: 2}
+
+
+def tokens(x: Tensor) -> int:
+    """Tokens of a tile: as many as leave two warp groups room for their sums."""
+    return 128 if x.element_size() == 1 else 256
+
+
+def fits(x: Tensor, vocab: int) -> bool:
+    """Whether the kernel takes hidden rows [R,D] in bf16 or FP8 with a vocabulary of this size."""
+    return use_gluon(x) and x.element_size() <= 2 and vocab % tokens(x) == 0 and len(x) <= MOST_TILES * _rows(x)
+
+
+def multiply(
+    x: Tensor, row_scale: Tensor | None, table: Tensor, token_scale: Tensor | None, cap: float, temperature: Tensor,
+    segments: Segments, logits: Tensor, parts: list[Tensor],
+) -> None:  # fmt: skip
+    """x [R,D] times table [V,D] transposed -> logits [R,V], and parts: every tile's peaks, masses, moments [R,V/size].
+
+    As `kernels.triton.head.predict` describes them.
+    """
+    (rows, width), tile = x.shape, _rows(x)
+    depth = 128 // x.element_size()
+    _head_kernel[(processors(x.device),)](
+        descriptor(x, [tile, depth]), descriptor(table, [tokens(x), depth]),
+        descriptor(logits, [tile // 2, tokens(x)]), row_scale, token_scale, *parts, temperature, segments.kind,
+        segments.length, rows, len(table), cap, ROWS=segments.rows, HALF=tile // 2, TOKENS=tokens(x), DEPTH=depth,
+        STEPS=-(-width // depth), STAGES=STAGES, MOST_TILES=MOST_TILES, WARPS=WARPS[x.element_size()], num_warps=4,
+        maxnreg=128 if WARPS[x.element_size()] == 4 else 168, **early(x),
+    )  # fmt: skip
+
+
+def _rows(x: Tensor) -> int:
+    """Rows of a tile: 32,768 sums for both groups."""
+    return 32768 // tokens(x)
+
+
+@constant
+def _sums(dtype, columns):
+    """The layout of a warp group's sums over inputs of a dtype."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 256 // dtype.primitive_bitwidth])
+
+
+@gluon
+def _head_kernel(
+    x, table, logits, row_scale, token_scale, peaks, masses, moments, temperature, kind, length, rows, vocab, cap,
+    ROWS: gl.constexpr, HALF: gl.constexpr, TOKENS: gl.constexpr, DEPTH: gl.constexpr, STEPS: gl.constexpr,
+    STAGES: gl.constexpr, MOST_TILES: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """Tiles of 2*HALF rows x TOKENS, row tiles of the same tokens side by side: they share the cache."""
+    await_inputs()
+    tiles = _live_tiles(kind, length, rows, ROWS, 2 * HALF, MOST_TILES)
+    hidden = gl.allocate_shared_memory(x.dtype, [STAGES, 2 * HALF, DEPTH], x.layout)
+    tokens = gl.allocate_shared_memory(table.dtype, [STAGES, TOKENS, DEPTH], table.layout)
+    ready, free = new_barriers(STAGES, 1)
+    shown = gl.allocate_shared_memory(logits.dtype, [2, HALF, TOKENS], logits.layout)
+    made, taken = new_barriers(2, 1, 1)
+    ring = (hidden, tokens, ready, free)
+    show = (shown, made, taken)
+    scales = (row_scale, token_scale)
+    parts = (peaks, masses, moments)
+    gl.warp_specialize([
+        (_multiply, (ring, show, tiles, scales, rows, vocab, 0, HALF, TOKENS, STEPS, STAGES)),
+        (_multiply, (ring, show, tiles, scales, rows, vocab, 1, HALF, TOKENS, STEPS, STAGES)),
+        (_summarize, (show, tiles, logits, parts, temperature, rows, vocab, cap, ROWS, HALF, TOKENS, WARPS)),
+        (_copy, (ring, tiles, x, table, vocab, HALF, TOKENS, DEPTH, STEPS, STAGES)),
+    ], [4, WARPS, 1], [184, 104, 40] if WARPS == 4 else [208, 88, 88])  # fmt: skip
+
+
+@gluon
+def _live_tiles(kind, length, rows, ROWS: gl.constexpr, TILE: gl.constexpr, MOST_TILES: gl.constexpr):
+    """How many row tiles have a canvas row, and their numbers, four bits each from the lowest on.
+
+    A segment's live rows are its first, and start at a multiple of 16.
+    """
+    SAMPLES: gl.constexpr = gl.BlockedLayout([1, 2], [4, 8], [4, 1], [1, 0])
+    tile = gl.arange(0, MOST_TILES, gl.SliceLayout(1, SAMPLES))
+    sample = tile[:, None] * TILE + gl.arange(0, TILE // 16, gl.SliceLayout(0, SAMPLES))[None] * 16
+    live = sample < rows
+    live &= gl.load(kind + sample // ROWS, mask=live, other=KIND_UNUSED) == KIND_DENOISE
+    live &= sample % ROWS < gl.load(length + sample // ROWS, mask=live, other=0)
+    wanted = gl.sum(gl.max(live.to(gl.int32), 1) << tile, 0)
+    count = 0
+    numbers = wanted.to(gl.int64) * 0
+    for i in gl.static_range(MOST_TILES):
+        here = wanted >> i & 1
+        numbers |= (here * i).to(gl.int64) << count * 4
+        count += here
+    return count, numbers
+
+
+@gluon
+def _place(tiles, index, HALF: gl.constexpr, TOKENS: gl.constexpr):
+    """First row and first token of the tile with an index."""
+    count, numbers = tiles
+    row_tile = (numbers >> (index % count * 4) & 15).to(gl.int32)
+    return row_tile * (2 * HALF), index // count * TOKENS
+
+
+@gluon
+def _copy(
+    ring, tiles, x, table, vocab, HALF: gl.constexpr, TOKENS: gl.constexpr, DEPTH: gl.constexpr, STEPS: gl.constexpr,
+    STAGES: gl.constexpr,
+):  # fmt: skip
+    """Bring hidden rows and tokens, as places in the ring come free."""
+    hidden, tokens, ready, free = ring
+    number = 0
+    for index in range(gl.program_id(0), tiles[0] * (vocab // TOKENS), gl.num_programs(0)):
+        row, token = _place(tiles, index, HALF, TOKENS)
+        for step in range(STEPS):
+            stage = number % STAGES
+            full = ready.index(stage)
+            hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
+            hopper.mbarrier.expect(full, (2 * HALF + TOKENS) * 128)
+            hopper.tma.async_copy_global_to_shared(x, [row, step * DEPTH], full, hidden.index(stage))
+            hopper.tma.async_copy_global_to_shared(table, [token, step * DEPTH], full, tokens.index(stage))
+            number += 1
+
+
+@gluon
+def _multiply(
+    ring, show, tiles, scales, rows, vocab, INDEX: gl.constexpr, HALF: gl.constexpr, TOKENS: gl.constexpr,
+    STEPS: gl.constexpr, STAGES: gl.constexpr,
+):  # fmt: skip
+    """One warp group's half of the rows of every tile; their scales are on their way during the product."""
+    hidden, tokens, ready, free = ring
+    shown, made, taken = show
+    row_scale, token_scale = scales
+    SUMS: gl.constexpr = _sums(hidden.dtype, TOKENS)
+    number = 0
+    for index in range(gl.program_id(0), tiles[0] * (vocab // TOKENS), gl.num_programs(0)):
+        row, token = _place(tiles, index, HALF, TOKENS)
+        if token_scale is not None:
+            line = row + INDEX * HALF + gl.arange(0, HALF, gl.SliceLayout(1, SUMS))
+            row_factor = gl.load(row_scale + line, mask=line < rows, other=0.0)[:, None]
+            token_factor = gl.load(token_scale + token + gl.arange(0, TOKENS, gl.SliceLayout(0, SUMS)))[None]
+        sums = gl.zeros([HALF, TOKENS], gl.float32, SUMS)
+        for step in range(STEPS):
+            at = number + step
+            hopper.mbarrier.wait(ready.index(at % STAGES), at // STAGES & 1)
+            left = hidden.index(at % STAGES).slice(INDEX * HALF, HALF, dim=0)
+            sums = hopper.warpgroup_mma(left, tokens.index(at % STAGES).permute((1, 0)), sums, is_async=True)
+            sums = hopper.warpgroup_mma_wait(1, deps=[sums])
+            hopper.mbarrier.arrive(free.index((at - 1) % STAGES), count=1, pred=step > 0)
+        sums = hopper.warpgroup_mma_wait(0, deps=[sums])
+        number += STEPS
+        hopper.mbarrier.arrive(free.index((number - 1) % STAGES), count=1)
+        if token_scale is not None:
+            sums = sums * token_factor * row_factor
+        hopper.mbarrier.wait(taken.index(INDEX), index // gl.num_programs(0) & 1 ^ 1)
+        shown.index(INDEX).store(sums.to(shown.dtype))
+        hopper.fence_async_shared()
+        hopper.mbarrier.arrive(made.index(INDEX), count=1)
+
+
+@gluon
+def _summarize(
+    show, tiles, logits, parts, temperature, rows, vocab, cap, ROWS: gl.constexpr, HALF: gl.constexpr,
+    TOKENS: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """Store every tile's logits, and what is known of its rows, some at a time."""
+    shown, made, taken = show
+    COUNT: gl.constexpr = 1024 * WARPS // TOKENS
+    for index in range(gl.program_id(0), tiles[0] * (vocab // TOKENS), gl.num_programs(0)):
+        row, token = _place(tiles, index, HALF, TOKENS)
+        for half in gl.static_range(2):
+            there = shown.index(half)
+            hopper.mbarrier.wait(made.index(half), index // gl.num_programs(0) & 1)
+            hopper.tma.async_copy_shared_to_global(logits, [row + half * HALF, token], there)
+            for first in gl.static_range(0, HALF, COUNT):
+                _summarize_rows(
+                    there.slice(first, COUNT, dim=0), row + half * HALF + first, token // TOKENS, parts, temperature,
+                    rows, vocab // TOKENS, cap, ROWS, COUNT, TOKENS, WARPS,
+                )  # fmt: skip
+            hopper.tma.store_wait(0)
+            hopper.mbarrier.arrive(taken.index(half), count=1)
+
+
+@gluon
+def _summarize_rows(
+    shown, first, token_tile, parts, temperature, rows, token_tiles, cap, ROWS: gl.constexpr, COUNT: gl.constexpr,
+    TOKENS: gl.constexpr, WARPS: gl.constexpr,
+):  # fmt: skip
+    """The largest logit, mass and moment of COUNT rows of a tile."""
+    peaks, masses, moments = parts
+    WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [WARPS, 1], [1, 0])
+    logit = shown.load(WIDE).to(gl.float32)
+    row = first + gl.arange(0, COUNT, gl.SliceLayout(1, WIDE))
+    heat = gl.load(temperature + row // ROWS, mask=row < rows, other=1.0)
+    peak = gl.max(logit, 1)
+    unit = cap * 1.4426950408889634 / heat
+    x = bounded(logit, cap, (unit - capped(peak, cap, heat))[:, None], (-2.0 * unit)[:, None])
+    weight = gl.exp2(x)
+    here = row * token_tiles + token_tile
+    gl.store(peaks + here, peak, mask=row < rows)
+    gl.store(masses + here, gl.sum(weight, 1), mask=row < rows)
+    gl.store(moments + here, gl.sum(weight * x, 1), mask=row < rows)

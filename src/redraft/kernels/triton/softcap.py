@@ -1,0 +1,25 @@
+"""Soft-capped logits over a temperature; in kernels in units of ln 2, because their exponentials are powers of 2."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from redraft.kernels.triton.language import jit, reciprocal, tl
+
+
+def tempered(logits: Tensor, cap: float, temperature: Tensor) -> Tensor:
+    """Raw logits [R,V] -> soft-capped logits over their segment's temperature, fp32."""
+    heat = temperature.repeat_interleave(logits.shape[0] // len(temperature))[:, None]  # [R,1]
+    return (logits.float() / cap).tanh() * cap / heat
+
+
+@jit
+def capped(logit, cap, heat):
+    """cap * tanh(logit / cap) / heat in units of ln 2: tanh(z) = 1 - 2 / (e^2z + 1)."""
+    return bounded(logit, cap, cap * 1.4426950408889634 / heat, cap * -2.8853900817779268 / heat)
+
+
+@jit
+def bounded(logit, cap, one, two):
+    """one + two / (e^(2 logit / cap) + 1): what `capped` computes, with its factors known."""
+    return one + two * reciprocal(tl.exp2(logit * (2.885390081777927 / cap)) + 1.0)
