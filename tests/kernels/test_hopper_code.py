@@ -11,7 +11,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from compiling import Compiled, assert_fits, bf16, caught_launches, compiled, fp32, int32, meta, segments_of
+from compiling import Compiled, assert_fits, bf16, caught_launches, compiled, fp32, int32, meta, only, segments_of
 from triton.backends.compiler import GPUTarget
 
 from redraft.constraints.answer import AutomatonConstraint
@@ -54,19 +54,20 @@ def test_attention_of_many_canvases(dim: int, groups: int, window: int | None) -
     assert_fits(found)
     assert "setmaxnreg" in found[0].ptx
     assert "wgmma.mma_async" in found[0].ptx
+    assert "tensor.3d.global.shared" in found[0].ptx  # results leave in bulk
 
 
-def test_head_in_fp8() -> None:
-    found = compiled(head.predict, bf16(ROWS, WIDTH), TABLE, 30.0, fp32(SEGMENTS), COUNTERS, SEGMENT, bf16(ROWS, VOCAB))
+@pytest.mark.parametrize("gluon", [True, False])
+@pytest.mark.parametrize("fp8", [True, False])
+def test_head(fp8: bool, gluon: bool) -> None:
+    table = TABLE if fp8 else bf16(VOCAB, WIDTH)
+    arguments = bf16(ROWS, WIDTH), table, 30.0, fp32(SEGMENTS), COUNTERS, SEGMENT, bf16(ROWS, VOCAB)
+    tile = None if gluon else head.tuned(meta(ROWS, WIDTH, dtype=torch.float8_e4m3fn if fp8 else torch.bfloat16))
+    found = compiled(head.predict, *arguments, tile=tile)
     assert_fits(found)
-    assert "f32.e4m3.e4m3" in next(kernel for kernel in found if kernel.name == "_head_kernel").ptx
-
-
-def test_head() -> None:
-    arguments = bf16(ROWS, WIDTH), bf16(VOCAB, WIDTH), 30.0, fp32(SEGMENTS), COUNTERS, SEGMENT, bf16(ROWS, VOCAB)
-    found = compiled(head.predict, *arguments)
-    assert_fits(found)
-    assert "wgmma.mma_async" in found[0].ptx
+    product = only(found, "_head_kernel").ptx
+    assert ("f32.e4m3.e4m3" if fp8 else "f32.bf16.bf16") in product
+    assert ("setmaxnreg" in product) == gluon
 
 
 def soft_embeddings(fp8: bool, capability: int) -> list[Compiled]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from redraft import kernels
 from redraft.kernels import eager
 from redraft.kernels.gluon.attention import fits
+from redraft.kernels.gluon.head import fits as fits_head
 from redraft.kernels.packed import PackedFp8, Rows8
 from redraft.kernels.triton import attention, head, norms, philox, qkv, rows, self_conditioning, step
 from redraft.kernels.triton.quantize import quantize_rows
@@ -217,6 +218,31 @@ def test_head_in_fp8() -> None:
     exact = quantize_rows(hidden).dequantize(torch.float32) @ whole.dequantize(torch.float32).t()
     assert (logits[rows] - exact[rows]).norm() <= 2**-8 * exact[rows].norm()
     assert torch.equal(seen.argmax[rows].long(), tempered(logits, CAP, heat)[rows].argmax(-1))
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+def test_head_in_gluon_has_the_same_logits(fp8: bool) -> None:
+    """Of canvases among segments that have no row to look at, in several tiles of rows."""
+    kinds = [DENOISE, ENCODE, ENCODE, UNUSED, DENOISE, ENCODE, ENCODE, DENOISE]
+    lengths, rows, vocab = [256, 256, 200, 0, 17, 256, 256, 240], 256, 16384
+    segments = Segments(kind=ints(*kinds), start=ints(*[0] * 8), length=ints(*lengths), rows=rows)
+    table = bf16(vocab, WIDTH, scale=0.1)
+    hidden, embedding = bf16(8 * rows, WIDTH), prepare(quantize_fp8(table)) if fp8 else table
+    if not fits_head(hidden, vocab):
+        pytest.skip("needs a Hopper GPU")
+    numbers = torch.arange(8, dtype=torch.int32)
+    given = CAP, 0.4 + numbers / 10, philox.Counters(seed=numbers.long(), canvas=numbers, step=numbers), segments
+    tile = head.tuned(hidden.to(torch.float8_e4m3fn) if fp8 else hidden)
+    plain, gluon = (torch.zeros(8 * rows, vocab, dtype=hidden.dtype) for _ in range(2))
+    expected = head.predict(hidden, embedding, *given, plain, tile=tile)
+    seen = head.predict(hidden, embedding, *given, gluon)
+    wanted = segments.live() & (segments.kind == DENOISE).repeat_interleave(rows)
+    assert torch.equal(gluon[wanted], plain[wanted])
+    assert (gluon[256:768] == 0).all()  # a tile without a canvas is left alone
+    assert torch.equal(seen.argmax, expected.argmax)
+    assert (seen.candidate == expected.candidate).float().mean() > 0.999
+    for name in ("entropy", "peak", "certainty"):
+        torch.testing.assert_close(getattr(seen, name), getattr(expected, name), rtol=1e-5, atol=1e-5)
 
 
 def test_soft_embeddings() -> None:

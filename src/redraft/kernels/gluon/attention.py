@@ -42,22 +42,22 @@ def attend(
 
     A turn takes `turn` keys; `parts` programs share the columns of the values, and each computes the scores anew.
     """
-    (_, heads, dim), groups, share = q.shape, keys.shape[2], q.shape[1] // keys.shape[2]
+    dim, groups, share = q.shape[2], keys.shape[2], q.shape[1] // keys.shape[2]
     out = q.new_empty(q.shape)
     _attend_kernel[(segments.rows * share // TILE * parts, groups, len(segments.kind))](
         descriptor(q, [64 // share, share, dim]), descriptor(keys.view(-1, groups * dim), [turn, dim]),
         descriptor(values.view(-1, groups * dim), [turn, dim // parts]), table, segments.kind, segments.start,
-        segments.length, out, table.stride(0), ROWS=segments.rows, HEADS=heads, SHARE=share, DIM=dim, WINDOW=window,
-        KEYS=turn, PARTS=parts, STAGES=STAGES, num_warps=4, maxnreg=168, **early(q),
+        segments.length, descriptor(out, [64 // share, share, dim // parts]), table.stride(0), ROWS=segments.rows,
+        SHARE=share, DIM=dim, WINDOW=window, KEYS=turn, PARTS=parts, STAGES=STAGES, num_warps=4, maxnreg=168,
+        **early(q),
     )  # fmt: skip
     return out
 
 
 @gluon
 def _attend_kernel(
-    q, keys, values, table, kind, start, length, out, table_stride, ROWS: gl.constexpr, HEADS: gl.constexpr,
-    SHARE: gl.constexpr, DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr,
-    STAGES: gl.constexpr,
+    q, keys, values, table, kind, start, length, out, table_stride, ROWS: gl.constexpr, SHARE: gl.constexpr,
+    DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """One tile of 128 packed rows over all its keys."""
     await_inputs()
@@ -102,8 +102,8 @@ def _attend_kernel(
     ring = (key_ring, value_ring, keys_ready, values_ready, keys_free, values_free)
     pages = table + segment * table_stride
     gl.warp_specialize([
-        (_attend_rows, (rows, ring, out, place, walk, seen, 0, ROWS, HEADS, SHARE, DIM, WINDOW, KEYS, PARTS, STAGES)),
-        (_attend_rows, (rows, ring, out, place, walk, seen, 1, ROWS, HEADS, SHARE, DIM, WINDOW, KEYS, PARTS, STAGES)),
+        (_attend_rows, (rows, ring, out, place, walk, seen, 0, ROWS, SHARE, DIM, WINDOW, KEYS, PARTS, STAGES)),
+        (_attend_rows, (rows, ring, out, place, walk, seen, 1, ROWS, SHARE, DIM, WINDOW, KEYS, PARTS, STAGES)),
         (_copy, (q, keys, values, pages, rows, ring, place, walk, ROWS, SHARE, DIM, KEYS, PARTS, STAGES)),
     ], [4, 1], [240, 24])  # fmt: skip
 
@@ -142,9 +142,8 @@ def _copy(
 
 @gluon
 def _attend_rows(
-    rows, ring, out, place, walk, seen, INDEX: gl.constexpr, ROWS: gl.constexpr, HEADS: gl.constexpr,
-    SHARE: gl.constexpr, DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr,
-    STAGES: gl.constexpr,
+    rows, ring, out, place, walk, seen, INDEX: gl.constexpr, ROWS: gl.constexpr, SHARE: gl.constexpr,
+    DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """One warp group's 64 rows: a running softmax over all turns, one turn's weights made during another's product."""
     queries, queries_ready = rows
@@ -199,13 +198,17 @@ def _attend_rows(
         0, deps=[hopper.warpgroup_mma(weights, value_ring.index(last), mean, is_async=True)]
     )
 
-    packed = first_row + gl.arange(0, 64, gl.SliceLayout(1, MEAN))
-    token = packed // SHARE
-    line = (segment * ROWS + token) * HEADS + group * SHARE + packed % SHARE
-    column = part * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, MEAN))
+    token = (first_row + gl.arange(0, 64, gl.SliceLayout(1, MEAN))) // SHARE
     mean = mean / gl.convert_layout(mass, gl.SliceLayout(1, MEAN))[:, None]
     mean = gl.where((token < count)[:, None], mean, 0.0)
-    gl.store(out + line[:, None] * DIM + column[None], mean.to(out.dtype.element_ty))
+    # In bulk, by way of where the queries were: nobody reads them any more.
+    FLAT: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
+    queries.index(INDEX)._reinterpret(queries.dtype, [64, COLUMNS], FLAT).store(mean.to(queries.dtype))
+    hopper.fence_async_shared()
+    done = queries.index(INDEX)._reinterpret(queries.dtype, [64 // SHARE, SHARE, COLUMNS], out.layout)
+    row = segment * ROWS + first_row // SHARE
+    hopper.tma.async_copy_shared_to_global(out, [row, group * SHARE, part * COLUMNS], done)
+    hopper.tma.store_wait(0)
 
 
 @gluon
