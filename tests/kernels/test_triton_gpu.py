@@ -11,7 +11,7 @@ from torch import Tensor
 from redraft import kernels
 from redraft.kernels import eager
 from redraft.kernels.gluon.attention import fits
-from redraft.kernels.gluon.head import fits as fits_head
+from redraft.kernels.gluon.head import tile_for
 from redraft.kernels.packed import PackedFp8, Rows8
 from redraft.kernels.triton import attention, head, norms, philox, qkv, rows, self_conditioning, step
 from redraft.kernels.triton.quantize import quantize_rows
@@ -228,7 +228,7 @@ def test_head_in_gluon_has_the_same_logits(fp8: bool) -> None:
     segments = Segments(kind=ints(*kinds), start=ints(*[0] * 8), length=ints(*lengths), rows=rows)
     table = bf16(vocab, WIDTH, scale=0.1)
     hidden, embedding = bf16(8 * rows, WIDTH), prepare(quantize_fp8(table)) if fp8 else table
-    if not fits_head(hidden, vocab):
+    if tile_for(hidden, vocab) is None:
         pytest.skip("needs a Hopper GPU")
     numbers = torch.arange(8, dtype=torch.int32)
     given = CAP, 0.4 + numbers / 10, philox.Counters(seed=numbers.long(), canvas=numbers, step=numbers), segments

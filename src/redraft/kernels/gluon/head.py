@@ -1,8 +1,8 @@
 """The vocabulary head on Hopper: tiles of logits, and what `kernels.triton.head` wants to know of each.
 
 A program walks over its share of tiles. One warp brings hidden rows and the table through a ring that does not pause
-between tiles; two warp groups multiply, each by half of a tile's rows, and leave their logits in shared memory; a
-fourth group stores and summarizes these while the next tile is multiplied. Products are added up as in
+between tiles; two warp groups multiply, each by half of a tile's rows, and leave their logits in shared memory; other
+warps store and summarize these while the next tile is multiplied. Products are added up as in
 `kernels.triton.head`: a logit gets the same bits.
 """
 
@@ -11,11 +11,13 @@ fourth group stores and summarizes these while the next tile is multiplied. Prod
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from torch import Tensor
 
 from redraft.kernels.gluon.language import constant, descriptor, gl, gluon, hopper, use_gluon
 from redraft.kernels.gluon.ring import new_barriers
-from redraft.kernels.triton.language import await_inputs, early, processors
+from redraft.kernels.triton.language import await_inputs, cdiv, early, processors
 from redraft.kernels.triton.segments import KIND_DENOISE, KIND_UNUSED, Segments
 from redraft.kernels.triton.softcap import bounded, capped
 
@@ -26,41 +28,55 @@ MOST_TILES = 16
 """Tiles of rows that a launch can have: their numbers, four bits each, are one number."""
 
 
-WARPS = {1: 4, 2: 2}
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Tile:
+    """How the product is cut for numbers of one size.
+
+    rows, tokens  of a tile: 128 sums for every thread that multiplies
+    warps         that summarize. An instruction over 256 tokens wants more registers at the launch than 16 warps can
+                  have, so bf16 has two, and twice the time
+    launched      registers of every thread at the launch; groups then exchange them
+    registers     of threads that multiply, summarize and copy
+    """
+
+    rows: int
+    tokens: int
+    warps: int
+    launched: int
+    registers: tuple[int, int, int]
 
 
-def tokens(x: Tensor) -> int:
-    """Tokens of a tile: as many as leave two warp groups room for their sums."""
-    return 128 if x.element_size() == 1 else 256
+TILES = {
+    1: Tile(rows=256, tokens=128, warps=4, launched=128, registers=(184, 104, 40)),
+    2: Tile(rows=128, tokens=256, warps=2, launched=168, registers=(208, 88, 88)),
+}
+"""By the bytes of a number."""
 
 
-def fits(x: Tensor, vocab: int) -> bool:
-    """Whether the kernel takes hidden rows [R,D] in bf16 or FP8 with a vocabulary of this size."""
-    return use_gluon(x) and x.element_size() <= 2 and vocab % tokens(x) == 0 and len(x) <= MOST_TILES * _rows(x)
+def tile_for(x: Tensor, vocab: int) -> Tile | None:
+    """The tile for hidden rows [R,D] and a vocabulary of this size; None if the kernel does not take them."""
+    tile = TILES.get(x.element_size()) if use_gluon(x) else None
+    if tile is None or vocab % tile.tokens or len(x) > MOST_TILES * tile.rows:
+        return None
+    return tile
 
 
 def multiply(
     x: Tensor, row_scale: Tensor | None, table: Tensor, token_scale: Tensor | None, cap: float, temperature: Tensor,
-    segments: Segments, logits: Tensor, parts: list[Tensor],
+    segments: Segments, logits: Tensor, parts: list[Tensor], tile: Tile,
 ) -> None:  # fmt: skip
-    """x [R,D] times table [V,D] transposed -> logits [R,V], and parts: every tile's peaks, masses, moments [R,V/size].
+    """x [R,D] times table [V,D] transposed -> logits [R,V], and parts: every tile's peaks, masses, moments.
 
-    As `kernels.triton.head.predict` describes them.
+    These are [R,V/tokens] each, as `kernels.triton.head.Tiles` describes them.
     """
-    (rows, width), tile = x.shape, _rows(x)
-    depth = 128 // x.element_size()
+    (rows, width), depth, half = x.shape, 128 // x.element_size(), tile.rows // 2
     _head_kernel[(processors(x.device),)](
-        descriptor(x, [tile, depth]), descriptor(table, [tokens(x), depth]),
-        descriptor(logits, [tile // 2, tokens(x)]), row_scale, token_scale, *parts, temperature, segments.kind,
-        segments.length, rows, len(table), cap, ROWS=segments.rows, HALF=tile // 2, TOKENS=tokens(x), DEPTH=depth,
-        STEPS=-(-width // depth), STAGES=STAGES, MOST_TILES=MOST_TILES, WARPS=WARPS[x.element_size()], num_warps=4,
-        maxnreg=128 if WARPS[x.element_size()] == 4 else 168, **early(x),
+        descriptor(x, [tile.rows, depth]), descriptor(table, [tile.tokens, depth]),
+        descriptor(logits, [half, tile.tokens]), row_scale, token_scale, *parts, temperature, segments.kind,
+        segments.length, rows, len(table), cap, ROWS=segments.rows, HALF=half, TOKENS=tile.tokens, DEPTH=depth,
+        STEPS=cdiv(width, depth), STAGES=STAGES, MOST_TILES=MOST_TILES, WARPS=tile.warps, REGISTERS=tile.registers,
+        num_warps=4, maxnreg=tile.launched, **early(x),
     )  # fmt: skip
-
-
-def _rows(x: Tensor) -> int:
-    """Rows of a tile: 32,768 sums for both groups."""
-    return 32768 // tokens(x)
 
 
 @constant
@@ -73,7 +89,7 @@ def _sums(dtype, columns):
 def _head_kernel(
     x, table, logits, row_scale, token_scale, peaks, masses, moments, temperature, kind, length, rows, vocab, cap,
     ROWS: gl.constexpr, HALF: gl.constexpr, TOKENS: gl.constexpr, DEPTH: gl.constexpr, STEPS: gl.constexpr,
-    STAGES: gl.constexpr, MOST_TILES: gl.constexpr, WARPS: gl.constexpr,
+    STAGES: gl.constexpr, MOST_TILES: gl.constexpr, WARPS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Tiles of 2*HALF rows x TOKENS, row tiles of the same tokens side by side: they share the cache."""
     await_inputs()
@@ -92,7 +108,7 @@ def _head_kernel(
         (_multiply, (ring, show, tiles, scales, rows, vocab, 1, HALF, TOKENS, STEPS, STAGES)),
         (_summarize, (show, tiles, logits, parts, temperature, rows, vocab, cap, ROWS, HALF, TOKENS, WARPS)),
         (_copy, (ring, tiles, x, table, vocab, HALF, TOKENS, DEPTH, STEPS, STAGES)),
-    ], [4, WARPS, 1], [184, 104, 40] if WARPS == 4 else [208, 88, 88])  # fmt: skip
+    ], [4, WARPS, 1], [REGISTERS[0], REGISTERS[1], REGISTERS[2]])  # fmt: skip
 
 
 @gluon

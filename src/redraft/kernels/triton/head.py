@@ -68,7 +68,7 @@ class Tiles:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeadTile:
-    """How the product is cut: rows x tokens of the vocabulary, in steps of `depth` along the width."""
+    """How Triton's product is cut: rows x tokens of the vocabulary, in steps of `depth` along the width."""
 
     rows: int
     tokens: int
@@ -92,7 +92,7 @@ def predict(
 
     hidden [R,D], tied embedding [V,D], temperature fp32 [S]. `logits` [R,V] in hidden's dtype receives the raw logits
     (not capped, not tempered) of canvas rows; an embedding in FP8 makes an FP8 product. Segments of another kind than
-    DENOISE cost nothing, their rows' logits mean nothing. `tile` overrides the tuned shape of the kernel.
+    DENOISE cost nothing, their rows' logits mean nothing. With `tile` the product is Triton's, in that shape.
     """
     rows = quantize_rows(hidden) if isinstance(embedding, PackedFp8) else hidden
     if use_triton(hidden):
@@ -134,13 +134,13 @@ def _multiply(
 ) -> Tiles:  # fmt: skip
     (x, row_scale), (table, token_scale) = values_and_scale(hidden), values_and_scale(embedding)
     (rows, width), vocab = x.shape, len(table)
-    in_gluon = tile is None and gluon_head.fits(x, vocab)
+    in_gluon = gluon_head.tile_for(x, vocab) if tile is None else None
     tile = tile or tuned(x)
-    size = gluon_head.tokens(x) if in_gluon else tile.tokens
+    size = tile.tokens if in_gluon is None else in_gluon.tokens
     parts = [torch.empty(rows, cdiv(vocab, size), dtype=torch.float32, device=x.device) for _ in range(3)]
     tiles = Tiles(peaks=parts[0], masses=parts[1], moments=parts[2], size=size)
-    if in_gluon:
-        gluon_head.multiply(x, row_scale, table, token_scale, cap, temperature, segments, logits, parts)
+    if in_gluon is not None:
+        gluon_head.multiply(x, row_scale, table, token_scale, cap, temperature, segments, logits, parts, in_gluon)
         return tiles
     row_tiles, token_tiles = cdiv(rows, tile.rows), cdiv(vocab, tile.tokens)
     _head_kernel[(min(row_tiles * token_tiles, processors(x.device)),)](
