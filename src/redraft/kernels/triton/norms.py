@@ -16,7 +16,7 @@ from torch import Tensor
 
 from redraft.kernels import eager
 from redraft.kernels.packed import Matrix, Rows8, rows_of, values_and_scale
-from redraft.kernels.triton.language import await_inputs, early, forget, jit, next_power_of_2, rounded, tl, use_triton
+from redraft.kernels.triton.language import await_inputs, early, forget, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.quantize import quantize_rows_eager
 from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, Segments
 
@@ -190,12 +190,6 @@ def _round(x, pointer):
 
 
 @jit
-def _round_output(x, pointer, FP8: tl.constexpr):
-    """The same for a norm's output, which is not stored as it is if FP8."""
-    return rounded(x, pointer.dtype.element_ty) if FP8 else _round(x, pointer)
-
-
-@jit
 def _factor(x, width, eps):
     """One over the root mean square of a row."""
     return tl.rsqrt(tl.sum(x * x, 0) / width + eps)
@@ -225,7 +219,7 @@ def _norm_kernel(x, weight, y, scale, width, eps, FP8: tl.constexpr, BLOCK: tl.c
     factor = _read(weight, column, inside)
     await_inputs()
     value = _read(x, row * width + column, inside)
-    value = _round_output(value * _factor(value, width, eps) * factor, x, FP8)
+    value = _round(value * _factor(value, width, eps) * factor, x)
     _write(y, scale, row, width, column, value, _peak(value, FP8), FP8)
 
 
@@ -249,7 +243,7 @@ def _enter_kernel(
         value = _round(value + added, x)
         value = _round(value * _factor(value, width, eps), x)
     tl.store(x + row * width + column, value.to(x.dtype.element_ty), inside)
-    value = _round_output(value * _factor(value, width, eps) * factor, x, FP8)
+    value = _round(value * _factor(value, width, eps) * factor, x)
     _write(y, scale, row, width, column, value, _peak(value, FP8), FP8)
 
 
@@ -272,8 +266,7 @@ def _after_attention_kernel(
     normed = value * _factor(value, width, eps)
     routed = _round(_round(normed, x) * router_weight, x) * router_factor
     tl.store(router + here, routed.to(x.dtype.element_ty), inside)
-    for_mlp = _round_output(normed * mlp_factor, x, FP8)
-    for_experts = _round_output(normed * experts_factor, x, FP8)
+    for_mlp, for_experts = _round(normed * mlp_factor, x), _round(normed * experts_factor, x)
     mlp_peak, experts_peak = 0.0, 0.0
     if FP8:
         mlp_peak, experts_peak = tl.split(tl.max(tl.abs(tl.join(for_mlp, for_experts)), 0))
@@ -311,5 +304,5 @@ def _after_experts_kernel(
     both = _round(both * _factor(both, width, eps) * both_factor, x)
     value = _round(_round(value.to(tl.float32) + both, x) * scalar, x)
     tl.store(out + here, value.to(x.dtype.element_ty), inside)
-    value = _round_output(value * _factor(value, width, eps) * factor, x, FP8)
+    value = _round(value * _factor(value, width, eps) * factor, x)
     _write(y, scale, row, width, column, value, _peak(value, FP8), FP8)

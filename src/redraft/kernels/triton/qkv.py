@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from redraft.kernels import eager
-from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, rounded, tl, use_triton
+from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.segments import KIND_UNUSED, Segments
 
 Rope = tuple[Tensor, Tensor]
@@ -124,8 +124,8 @@ def _qkv_kernel(
     left, right, factor = _normed(qkv + (row * TOTAL + head) * 2 * HALF + lane, inside, HALF, eps)
     is_query = head < HEADS
     weight = tl.where(is_query, q_norm, k_norm) + lane
-    left_out = rounded(left * factor * tl.load(weight, inside, other=0.0).to(tl.float32), dtype)
-    right_out = rounded(right * factor * tl.load(weight + HALF, inside, other=0.0).to(tl.float32), dtype)
+    left_out = (left * factor * tl.load(weight, inside, other=0.0).to(tl.float32)).to(dtype).to(tl.float32)
+    right_out = (right * factor * tl.load(weight + HALF, inside, other=0.0).to(tl.float32)).to(dtype).to(tl.float32)
     rotated_left = (left_out * cos - right_out * sin).to(dtype)
     rotated_right = (right_out * cos + left_out * sin).to(dtype)
     target = q + (row * HEADS + head) * 2 * HALF + lane
