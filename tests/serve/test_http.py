@@ -141,6 +141,13 @@ def test_bad_bodies(http: httpx.Client, body: bytes, status: int, said: str) -> 
     assert said in answer.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("body", [b"{", b"[]", b"[" * 100_000, b'"\xff"', b'{"n": 1' + b"0" * 5000 + b"}"])
+def test_what_is_no_json_object_has_a_code(http: httpx.Client, body: bytes) -> None:
+    answer = http.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["code"] == "invalid_json"
+
+
 def test_json_must_say_that_it_is_json(http: httpx.Client) -> None:
     """A form on another web page could send anything else without asking first."""
     answer = http.post("/v1/chat/completions", content=json.dumps(CHAT), headers={"content-type": "text/plain"})

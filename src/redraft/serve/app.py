@@ -74,7 +74,8 @@ async def _http(request: Request, error: Exception) -> Response:
         400: "The body is not valid JSON.",
     }
     message = sentences.get(error.status_code, str(error.detail))
-    return _respond(request, Fault(error.status_code, message, headers=error.headers or {}))
+    code = "invalid_json" if error.status_code == 400 else None
+    return _respond(request, Fault(error.status_code, message, code=code, headers=error.headers or {}))
 
 
 def _respond(request: Request, fault: Fault) -> Response:
