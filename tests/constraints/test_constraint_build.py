@@ -287,6 +287,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"json_schema": 3}, "must be a dict"),
     ({"json_schema": 0}, "must be a dict"),
     ({"json_schema": False}, "allows no JSON"),
+    ({"json_schema": {"enum": []}}, "allows no JSON"),
     ({"json_schema": {"type": "object", "required": ["a"], "properties": {"a": False}}}, "allows no JSON"),
     ({"json_schema": {"type": "integer", "minimum": 3, "maximum": 2}}, "allows no JSON"),
     ({"json_schema": {"contains": {}}}, "'contains' cannot be enforced"),
@@ -332,7 +333,14 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"choices": ["abc"], "must_include": ["d"]}, "allows no text"),
     ({"tools": [CLOCK], "tool_choice": "dance"}, "must be auto, none, required or one of clock"),
     ({"tools": [named("f", {"type": "array"})], "tool_choice": "required"}, "arguments are an object"),
-    ({"tools": [named("f", {"required": [""]})], "tool_choice": "required"}, "tool 'f': The schema allows no JSON"),
+    ({"tools": [named("f", {"required": ["p<q"]})], "tool_choice": "required"}, "tool 'f': .* member named 'p<q'"),
+    (
+        {
+            "tools": [named("f", {"properties": {"p": {"const": '<|"|>'}}, "required": ["p"]})],
+            "tool_choice": "required",
+        },
+        r"tool 'f': The schema asks for '<",
+    ),
     ({"tool_choice": "required"}, "no tools are declared"),
     ({"choises": ["a"]}, "Unknown"),
 ]

@@ -198,6 +198,20 @@ def test_what_is_not_enforced_is_named(tokenizer: Tokenizer, keyword: str) -> No
         build(tokenizer, json_schema=REFUSED[keyword])
 
 
+def test_undeclared_members_that_would_be_needed_are_said_or_left_out(tokenizer: Tokenizer) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "null"}}, "required": ["b"], "minProperties": 3}
+    with pytest.raises(ConstraintError, match="'minProperties' can be enforced for declared members only"):
+        build(tokenizer, json_schema=schema)
+    dfa = compile_bytes(compile_schema(schema, Budget(), strict=False), Budget())
+    assert dfa.matches(b'{"a":null,"b":1}')
+    assert not dfa.matches(b'{"b":1}')
+    with pytest.raises(ConstraintError, match="allows no JSON"):
+        build(tokenizer, json_schema=schema | {"properties": {"b": True}, "additionalProperties": False})
+    schema |= {"properties": {"a": {"type": "null"}, "c": True}, "required": [], "dependentRequired": {"a": ["b"]}}
+    dfa = compile_bytes(compile_schema(schema | {"minProperties": 2}, Budget(), strict=True), Budget())
+    assert dfa.matches(b'{"a":null,"b":1}')
+
+
 @pytest.mark.parametrize("keyword", ["contains", "uniqueItems", "minProperties", "oneOf", "not", "pattern"])
 def test_without_strict_it_is_left_out(tokenizer: Tokenizer, keyword: str) -> None:
     assert build(tokenizer, json_schema=REFUSED[keyword], strict=False) is not None

@@ -56,6 +56,7 @@ MAX_DEPTH = 40
 """Schemas inside schemas."""
 ENOUGH_STATES = 5_000
 """An unfolding of about so many states is taken at once; else the next, smaller one is tried."""
+_DECLARED_ALONE = "can be enforced for declared members only"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,7 +102,8 @@ def _compiled(schema: Raw, budget: Budget, strict: bool, style: Style) -> Expres
     reader = Reader(document, patterns, strict=strict)
     for unfolding in UNFOLDINGS:
         try:
-            found = _Compiler(reader, strings, budget, unfolding, style).node((document.root,))
+            compiler = _Compiler(reader, strings, budget, unfolding, style)
+            found = compiler.node((document.root,))
         except _TooLarge:
             continue
         except TooManyStatesError:
@@ -109,7 +111,7 @@ def _compiled(schema: Raw, budget: Budget, strict: bool, style: Style) -> Expres
                 raise
             continue
         if found is NOTHING and unfolding is UNFOLDINGS[0]:
-            raise ConstraintError("The schema allows no JSON at all.")
+            raise ConstraintError(compiler.obstacle or "The schema allows no JSON at all.")
         if found is not NOTHING and (found.size <= ENOUGH_STATES or unfolding is UNFOLDINGS[-1]):
             return found
     raise ConstraintError(f"The schema unfolds into more than {MAX_PARTS} parts; split it.")
@@ -146,6 +148,8 @@ class _Compiler:
         self._known: dict[Key, list[_Known]] = {}
         self._met: list[set[Key]] = [set()]
         self._depth, self._deepest, self._parts = 0, 0, 0
+        self.obstacle = ""
+        """Why something that the schema allows is not written, as a sentence."""
 
     def node(self, node: Node) -> Expression:
         """Texts that obey all schemas of a node."""
@@ -193,7 +197,7 @@ class _Compiler:
     def _shape(self, shape: Shape) -> Expression:
         match shape:
             case Values():
-                return alt(*(self._style.value(value) for value in shape.values))
+                return self._values(shape)
             case Number():
                 return self._number(shape)
             case String():
@@ -202,6 +206,12 @@ class _Compiler:
                 return self._array(shape)
             case Object():
                 return self._object(shape)
+
+    def _values(self, shape: Values) -> Expression:
+        found = alt(*(self._style.value(value) for value in shape.values))
+        if found is NOTHING and shape.values:
+            self.obstacle = f"The schema asks for {shape.values[0]!r:.80}, which cannot be written here."
+        return found
 
     def _number(self, shape: Number) -> Expression:
         multiples, integer = list(shape.multiples), shape.integer
@@ -276,6 +286,8 @@ class _Compiler:
             if member is not NOTHING:
                 found.append((member, name in required))
             elif name in required:
+                if value is not NOTHING:
+                    self.obstacle = f"The schema asks for a member named {name!r:.80}, which cannot be written here."
                 return None
         return found
 
@@ -289,6 +301,9 @@ class _Compiler:
                 if required or spare >= 0:
                     kept.append((item, required))
             members = kept
+        if len(members) < least and not self._closed(shape):
+            self.obstacle = f"The schema keyword 'minProperties' {_DECLARED_ALONE}."
+            least = least if self._reader.strict else len(members)
         if len(members) < least:
             return NOTHING
         if least <= sum(required for _, required in members):
@@ -304,7 +319,7 @@ class _Compiler:
         entries = alt(*(seq(name, self._style.colon, value) for name, value in self._entries(shape)))
         least = shape.least
         if least > 1:
-            self._reader.refuse("minProperties", "can be enforced for declared members only")
+            self._reader.refuse("minProperties", _DECLARED_ALONE)
             least = 1
         body = joined(entries, self._style.comma, least, None if shape.most is None else min(shape.most, EXACT_COUNT))
         return NOTHING if body is NOTHING else seq(text("{"), body, text("}"))

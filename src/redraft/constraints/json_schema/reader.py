@@ -66,7 +66,7 @@ class Reader:
     """Reads the schemas of one document."""
 
     def __init__(self, document: Document, patterns: Patterns, *, strict: bool) -> None:
-        self._document, self._patterns, self._strict = document, patterns, strict
+        self._document, self._patterns, self.strict = document, patterns, strict
         self._depth = 0
         self._known: dict[tuple[int, ...], tuple[Node, list[Shape]]] = {}
 
@@ -106,7 +106,7 @@ class Reader:
 
     def refuse(self, keyword: str, why: str = "cannot be enforced") -> None:
         """Raise `ConstraintError` naming the keyword, unless the caller validates by other means (`strict=False`)."""
-        if self._strict:
+        if self.strict:
             raise ConstraintError(f"The schema keyword {keyword!r} {why}.")
 
     def _read(self, raw: Raw) -> list[Shape]:
