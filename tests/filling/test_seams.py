@@ -3,6 +3,7 @@
 import random
 
 import pytest
+import tokenizers
 from hard_texts import cuts
 
 from redraft.filling.hole import Hole
@@ -33,6 +34,14 @@ def test_the_fewest_tokens_that_spell_a_text(tokenizer: Tokenizer, seams: Seams)
     assert [seams.fewest(text) for text in (b"", b"return", b"\xf0\x9f")] == [0, 1, 2]
     for text in ("plementedError", "naïve 👩", "x" * 40):
         assert 1 < seams.fewest(text.encode()) <= len(tokenizer.encode(text))
+
+
+def test_not_every_byte_is_a_token() -> None:
+    words = ["<pad>", "<eos>", "<bos>", "<unk>", "<turn|>", "ab", "abc", "cab", "é"]
+    backend = tokenizers.Tokenizer(tokenizers.models.Unigram([(word, -1.0) for word in words], unk_id=3))
+    backend.decoder = tokenizers.decoders.ByteFallback()
+    seams = Seams.of(Tokenizer(backend))
+    assert [seams.fewest(text.encode()) for text in ("ab", "abcab", "abcabab", "éabé")] == [1, 2, 3, 3]
 
 
 def test_it_is_built_once(tokenizer: Tokenizer) -> None:

@@ -53,10 +53,11 @@ class Seams:
         return _starting(self._backward, text[::-1])
 
     def fewest(self, text: bytes) -> int:
-        """How many tokens spell `text` at least."""
+        """How many tokens spell `text`, bytes of tokens, at least."""
         least = [0]
         for end in range(1, len(text) + 1):
-            least.append(1 + min(least[start] for start in range(end) if text[start:end] in self._texts))
+            last = (least[start] for start in range(end) if text[start:end] in self._texts)
+            least.append(1 + min(last, default=len(text)))  # where none ends, more than any spelling takes
         return least[-1]
 
     def before(self, ids: Sequence[int]) -> list[Seam]:
