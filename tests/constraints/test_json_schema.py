@@ -1,5 +1,6 @@
 """JSON Schema: whatever is written validates; what cannot be enforced is refused by name."""
 
+import itertools
 import json
 import os
 import random
@@ -253,6 +254,15 @@ def test_what_dialects_read_differently_is_pythons_in_a_regex_and_refused_in_a_p
 def test_what_is_no_regex_or_an_unsupported_one_is_said(pattern: str, message: str) -> None:
     with pytest.raises(ConstraintError, match=message):
         parse_regex(pattern)
+
+
+@pytest.mark.parametrize("pattern", [
+    r"a$\n", r"a$\s*", r"(a$|\n)*", r"$\n?", r"a?\Z\n?", r"\Z^a?", r"(a\Z)?\n*$", r"$^\n", r"(a*$\n?)+", r"a(\n$|$)\n?",
+])  # fmt: skip
+def test_the_end_of_a_text_is_where_python_sees_it(pattern: str) -> None:
+    dfa = compile_bytes(parse_regex(pattern), Budget())
+    for text in ("".join(chars) for count in range(5) for chars in itertools.product("a\n", repeat=count)):
+        assert dfa.matches(text.encode()) == bool(re.fullmatch(pattern, text)), text
 
 
 def _same_as_python(pattern: str, *, anchored: bool) -> None:

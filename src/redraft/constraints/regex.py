@@ -72,8 +72,9 @@ def parse_regex(
     """The expression of `pattern`.
 
     `anchored` (Python's `fullmatch`): the whole text must match. Otherwise, as JSON Schema's `pattern` has it, the text
-    must hold a match, and `^` and `$` tie it to the ends. `wide`: what any dialect matches, and not only what all do;
-    Python's `$` also stands before a line feed at the end. Raises `ConstraintError` for what is malformed or irregular.
+    must hold a match, and `^` and `$` tie it to the ends. `wide`: what any dialect matches, and not only what all do.
+    Where either is set, `$` also stands before a line feed at the end, as in Python. Raises `ConstraintError` for what
+    is malformed or irregular.
     """
     if len(pattern) > MAX_LENGTH:
         raise ConstraintError(f"The {what} has {len(pattern)} characters; at most {MAX_LENGTH} are allowed.")
@@ -85,7 +86,7 @@ def parse_regex(
         body = seq(EMPTY if start else free, body, (optional(text("\n")) if wide else EMPTY) if end else free)
     if not parser.has_anchors:
         return body
-    return Machine(compile_anchored(body, budget or Budget(), line_feed=wide), None)
+    return Machine(compile_anchored(body, budget or Budget(), line_feed=anchored or wide), None)
 
 
 def _without_anchors(pattern: str) -> tuple[str, bool, bool]:
@@ -145,7 +146,7 @@ class _Parser:
 
     def _anchor(self) -> Expression | None:
         """What stands behind a backslash, if it is an anchor."""
-        for letter, sign in (("A", "^"), ("Z", "$"), ("z", "$")):
+        for letter, sign in (("A", "^"), ("Z", r"\Z"), ("z", r"\Z")):
             if self._take(letter):
                 self.has_anchors = True
                 return Mark(sign)

@@ -28,7 +28,7 @@ from redraft.constraints.expression import (
 )
 
 BYTES = 256
-_START, _END = MAX_CODE + 1, MAX_CODE + 2
+_START, _END, _LAST = MAX_CODE + 1, MAX_CODE + 2, MAX_CODE + 3
 
 _LENGTHS = ((0x0, 0x7F), (0x80, 0x7FF), (0x800, 0xFFFF), (0x10000, 0x10FFFF))
 
@@ -45,25 +45,25 @@ def compile_codes(expression: Expression, budget: Budget) -> Dfa:
 
 
 def compile_anchored(expression: Expression, budget: Budget, *, line_feed: bool = False) -> Dfa:
-    """The same for an expression in which the marks `^` and `$` stand for the start and the end of the text.
+    r"""The same for an expression in which the mark `^` stands for the start of the text, `$` and `\Z` for its end.
 
     With `line_feed`, one may follow behind a `$`, and be what the expression reads there.
     """
-    writer = _Writer(budget, {"^": _START, "$": _END}, as_bytes=False)
+    writer = _Writer(budget, {"^": _START, "$": _END, r"\Z": _LAST}, as_bytes=False)
     return determinise(_layered(writer.nondeterministic(expression), line_feed), budget)
 
 
 def _layered(nfa: Nfa, line_feed: bool) -> Nfa:
     """`nfa` without its anchors: they become moves that only exist where they hold.
 
-    Five layers of the states: 0 nothing read yet, 1 something read, 2 and 3 the same behind a `$`, where nothing more
-    can be read but, if it may follow, the line feed behind which is layer 4.
+    Six layers of the states: 0 nothing read yet, 1 something read, 2 and 3 the same behind a `$`, where nothing more
+    can be read but, if it may follow, the line feed, 4 and 5 the same where nothing at all can be read any more.
     """
     found, count = Nfa(), len(nfa.edges)
-    while len(found.edges) < 2 + 5 * count:
+    while len(found.edges) < 2 + 6 * count:
         found.state()
     found.move(0, 2)
-    for layer in range(5):
+    for layer in range(6):
         base = 2 + layer * count
         found.move(base + 1, 1)
         found.place |= {base + state: base + place for state, place in nfa.place.items()}
@@ -73,14 +73,16 @@ def _layered(nfa: Nfa, line_feed: bool) -> Nfa:
                 found.move(base + state, base + target)
             for low, high, target in nfa.edges[state]:
                 if low == _START:
-                    if layer in (0, 2):
+                    if layer % 2 == 0:
                         found.move(base + state, base + target)
                 elif low == _END:
-                    found.move(base + state, 2 + (layer | 2 if layer < 4 else 4) * count + target)
+                    found.move(base + state, 2 + (layer | 2 if layer < 4 else layer) * count + target)
+                elif low == _LAST:
+                    found.move(base + state, 2 + (4 | layer % 2) * count + target)
                 elif layer < 2:
                     found.edge(base + state, low, high, 2 + count + target)
                 elif line_feed and layer < 4 and low <= 10 <= high:
-                    found.edge(base + state, 10, 10, 2 + 4 * count + target)
+                    found.edge(base + state, 10, 10, 2 + 5 * count + target)
     return found
 
 
