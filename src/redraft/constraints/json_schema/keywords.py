@@ -80,6 +80,14 @@ def list_of(raw: Mapping[str, Any], name: str) -> list[Any]:
     return value
 
 
+def names_of(raw: Mapping[str, Any], name: str) -> list[str]:
+    """A list of members' names, empty if the keyword is not there."""
+    value = list_of(raw, name)
+    if not all(isinstance(item, str) for item in value):
+        malformed(name, value)
+    return value
+
+
 def types_of(raw: Mapping[str, Any]) -> list[str]:
     """The types that `type` names, each once; all if the keyword is not there."""
     value = raw.get("type", TYPES)

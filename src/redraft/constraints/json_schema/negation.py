@@ -7,9 +7,9 @@ out makes the language smaller, never wrong. `$absent`, `$exclude` and `$unlike`
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
-from redraft.constraints.json_schema.keywords import list_of, types_of
+from redraft.constraints.json_schema.keywords import count, decimal, list_of, names_of, text_of, types_of
 from redraft.constraints.json_schema.references import Document
 from redraft.constraints.json_schema.shapes import Raw
 
@@ -40,7 +40,7 @@ def _of_keyword(raw: Mapping[str, Any], keyword: str, document: Document, depth:
     if keyword == "enum":
         return [{EXCLUDE: list_of(raw, keyword)}]
     if keyword in _SIMPLE:
-        return _SIMPLE[keyword](value)
+        return _SIMPLE[keyword](raw, keyword)
     if keyword in ("anyOf", "oneOf") and isinstance(value, list):
         return [{"allOf": [{"anyOf": negations(branch, document, depth + 1) or [False]} for branch in value]}]
     if keyword == "allOf" and isinstance(value, list):
@@ -65,23 +65,31 @@ def _other_types(names: set[str]) -> list[Raw]:
     return [{"type": others}] if others else []
 
 
-def _limit(keyword: str, kind: str, step: int) -> Callable[[Any], list[Raw]]:
-    def negated(value: Any) -> list[Raw]:
-        if isinstance(value, bool) or not isinstance(value, int) or value + step < 0:
-            return []
-        return [{"type": kind, keyword: value + step}]
+_Simple: TypeAlias = Callable[[Mapping[str, Any], str], list[Raw]]
+
+
+def _limit(opposite: str, kind: str, step: int) -> _Simple:
+    def negated(raw: Mapping[str, Any], keyword: str) -> list[Raw]:
+        value = count(raw, keyword)
+        return [] if value is None or value + step < 0 else [{"type": kind, opposite: value + step}]
 
     return negated
 
 
-def _side(keyword: str) -> Callable[[Any], list[Raw]]:
-    return lambda value: [] if isinstance(value, bool) else [{"type": "number", keyword: value}]
+def _side(opposite: str) -> _Simple:
+    def negated(raw: Mapping[str, Any], keyword: str) -> list[Raw]:
+        if isinstance(raw[keyword], bool):
+            return []
+        decimal(raw, keyword)  # refuses what is no number
+        return [{"type": "number", opposite: raw[keyword]}]
+
+    return negated
 
 
-_SIMPLE: dict[str, Callable[[Any], list[Raw]]] = {
-    "const": lambda value: [{EXCLUDE: [value]}],
-    "required": lambda names: [{"type": "object", ABSENT: [name]} for name in names] if isinstance(names, list) else [],
-    "pattern": lambda pattern: [{"type": "string", UNLIKE: pattern}],
+_SIMPLE: dict[str, _Simple] = {
+    "const": lambda raw, keyword: [{EXCLUDE: [raw[keyword]]}],
+    "required": lambda raw, keyword: [{"type": "object", ABSENT: [name]} for name in names_of(raw, keyword)],
+    "pattern": lambda raw, keyword: [{"type": "string", UNLIKE: text_of(raw, keyword)}],
     "minLength": _limit("maxLength", "string", -1),
     "maxLength": _limit("minLength", "string", 1),
     "minItems": _limit("maxItems", "array", -1),

@@ -15,6 +15,7 @@ from redraft.constraints.json_schema.keywords import (
     list_of,
     malformed,
     mapping_of,
+    names_of,
     schemas_of,
     text_of,
     types_of,
@@ -308,9 +309,7 @@ class Reader:
 
     def _object(self, raw: Mapping[str, Any]) -> list[Shape]:
         properties, patterns = mapping_of(raw, "properties"), mapping_of(raw, "patternProperties")
-        required = list_of(raw, "required")
-        if not all(isinstance(name, str) for name in required):
-            malformed("required", required)
+        required = names_of(raw, "required")
         extra = raw.get("additionalProperties", True)
         declared = tuple(
             (name, (schema, *self._matching(patterns.items(), name))) for name, schema in properties.items()
