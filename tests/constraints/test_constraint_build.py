@@ -300,6 +300,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"json_schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 1e-300}}, "more than 80 digits before or"),
     ({"json_schema": {"type": "number", "minimum": float("nan")}}, "holds nan, which is no JSON number"),
     ({"json_schema": {"type": "number", "multipleOf": float("nan")}}, "holds nan, which is no JSON number"),
+    ({"json_schema": {"enum": [b"x"]}}, "holds b'x', which is no JSON value"),
+    ({"json_schema": {"properties": {1: {}}}}, "holds the name 1, which is no string"),
     ({"json_schema": {"const": float("nan")}}, "holds nan, which is no JSON number"),
     ({"json_schema": '{"enum": [1e999]}'}, "holds inf, which is no JSON number"),
     (

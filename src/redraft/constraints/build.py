@@ -27,7 +27,7 @@ from redraft.constraints.expression import (
     seq,
     text,
 )
-from redraft.constraints.json_schema import check_numbers, compile_schema
+from redraft.constraints.json_schema import check_json, compile_schema
 from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import BYTES, compile_bytes, compile_codes
 from redraft.constraints.template import parse_template
@@ -227,7 +227,7 @@ def schema_of(given: Any) -> Any:
         schema = _plain_schema(given)
         if not isinstance(schema, Mapping | bool):
             raise ConstraintError(f"A schema must be an object or a bool, not {type(schema).__name__}.")
-        check_numbers(schema)
+        check_json(schema)
     return schema
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from redraft.constraints.automaton import Budget
 from redraft.constraints.expression import Expression, Mark, alt, repeat, seq, text
-from redraft.constraints.json_schema import check_numbers, compile_schema
+from redraft.constraints.json_schema import check_json, compile_schema
 from redraft.constraints.json_schema.style import CALL
 from redraft.errors import ConstraintError
 from redraft.text.messages import check_tools
@@ -25,7 +25,7 @@ def check_choice(tools: Sequence[Mapping[str, Any]] | None, choice: Any) -> None
     check_tools(tools)
     for tool in tools or ():
         with _named(tool["function"]):
-            check_numbers(tool["function"].get("parameters"))
+            check_json(tool["function"].get("parameters"))
     if choice is None or (choice in ("auto", "none") if isinstance(choice, str) else False):
         return
     if not tools:

@@ -1,6 +1,6 @@
 """JSON Schema to expressions: `compile_schema`. docs/constraints.md lists the enforced keywords."""
 
 from redraft.constraints.json_schema.compiler import compile_schema
-from redraft.constraints.json_schema.keywords import check_numbers
+from redraft.constraints.json_schema.keywords import check_json
 
-__all__ = ["check_numbers", "compile_schema"]
+__all__ = ["check_json", "compile_schema"]

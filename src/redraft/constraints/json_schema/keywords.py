@@ -16,18 +16,22 @@ MAX_DIGITS = 320
 """Digits of an integer in a schema; all that a double can hold has fewer before its point."""
 
 
-def check_numbers(raw: Any) -> None:
-    """Raise `ConstraintError` if a schema holds a number that is not JSON, or one of absurd size."""
+def check_json(raw: Any) -> None:
+    """Raise `ConstraintError` if a schema holds something that is not JSON, or a number of absurd size."""
     if isinstance(raw, Mapping):
-        for value in raw.values():
-            check_numbers(value)
+        for name, value in raw.items():
+            if not isinstance(name, str):
+                raise ConstraintError(f"The schema holds the name {name!r:.80}, which is no string.")
+            check_json(value)
     elif isinstance(raw, list | tuple):
         for value in raw:
-            check_numbers(value)
+            check_json(value)
     elif isinstance(raw, float) and not math.isfinite(raw):
         raise ConstraintError(f"The schema holds {raw}, which is no JSON number.")
     elif isinstance(raw, int) and abs(raw) >= 10**MAX_DIGITS:
         raise ConstraintError(f"The schema holds an integer of more than {MAX_DIGITS} digits.")
+    elif not isinstance(raw, str | float | int | None):
+        raise ConstraintError(f"The schema holds {raw!r:.80}, which is no JSON value.")
 
 
 def bound(raw: Mapping[str, Any], name: str, exclusive: str) -> Bounds:
