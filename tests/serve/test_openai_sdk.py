@@ -302,6 +302,9 @@ def test_models(client: openai.OpenAI) -> None:
         ({"messages": [{"role": "user", "content": "long " * 2000}]}, "The prompt has", None),
         ({"top_logprobs": 2}, "top_logprobs needs logprobs", None),
         ({"n": 0}, "n: Input should be", "n"),
+        ({"stop": ["x"] * 17}, "stop: List should have at most 16 items", "stop"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}],
+          "tool_choice": {"type": "function", "function": 3}}, "valid dictionary", "tool_choice.function"),
         ({"extra_body": {"thinking": True}}, "does not know 'enable_thinking'", None),
     ],
 )  # fmt: skip
@@ -314,6 +317,25 @@ def test_what_cannot_be_honoured_is_a_400_that_says_so(
     if param is not None:
         assert caught.value.param == param
     assert caught.value.type == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ([], "prompt: List should have at least 1 item"),
+        ([[1], []], "prompt[1]: List should have at least 1 item"),
+        ([[1], "a"], "prompt[1]: Input should be a valid list"),
+        (["a"] * 129, "prompt: List should have at most 128 items"),
+        ([[1, 2]] * 129, "prompt: List should have at most 128 items"),
+        ([1, "a"], "prompt[1]: Input should be a valid integer"),
+        (["a", 1], "prompt[1]: Input should be a valid string"),
+        (5, "prompt: Input should be a valid string"),
+    ],
+)
+def test_prompts_are_refused_as_what_they_are_meant_to_be(client: openai.OpenAI, prompt: Any, said: str) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model="random", prompt=prompt)
+    assert said in caught.value.message
 
 
 def test_a_wrong_model_is_a_404(client: openai.OpenAI) -> None:

@@ -82,7 +82,7 @@ def validation_fault(errors: Sequence[Mapping[str, Any]], body: Any) -> Fault:
     """The clearest of Pydantic's findings about `body`, as one sentence that names the field."""
     # An unknown field says most; of a union's other findings, one per member, the one that got furthest does.
     unknown = (error for error in errors if error["type"] == "extra_forbidden")
-    worst = next(unknown, None) or max(errors, key=lambda error: len(_path(error, body)))
+    worst = next(unknown, None) or max(errors, key=lambda error: _progress(error, body))
     name = _field(_path(worst, body))
     match worst["type"]:
         case "extra_forbidden":
@@ -99,6 +99,13 @@ def validation_fault(errors: Sequence[Mapping[str, Any]], body: Any) -> Fault:
         case kind:
             code = kind if kind.startswith("unsupported") else "invalid_value"
             return Fault(400, f"{name or 'The body'}: {worst['msg']}.", name, code)
+
+
+def _progress(error: Mapping[str, Any], body: Any) -> tuple[bool, int, list[int]]:
+    """How far a member of a union got: whether the value is of its kind, how deep it went, behind how many items."""
+    path, kind = _path(error, body), error["type"]
+    of_kind = kind != "literal_error" and not kind.endswith("_type")
+    return of_kind, len(path), [part for part in path if isinstance(part, int)]
 
 
 def _path(error: Mapping[str, Any], body: Any) -> list[str | int]:
