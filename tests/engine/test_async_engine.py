@@ -226,6 +226,20 @@ class TestRun:
 
         driven(make(), body)
 
+    def test_the_wait_behind_one_counts(self, make: Make) -> None:
+        async def body(front: AsyncEngine) -> None:
+            held = asyncio.create_task(front.run(lambda: time.sleep(0.4)))
+            await asyncio.sleep(0)
+            whole, late = await front.submit([ask(1), ask(2, timeout=0.3)])
+            cut = end_of(await collect(late))
+            assert (cut.finish_reason, cut.token_ids) == ("timeout", ())
+            end = end_of(await collect(whole))
+            assert end.finish_reason == "length"
+            assert end.stats.seconds > end.stats.queue_seconds > 0.3
+            await held
+
+        driven(make(), body)
+
 
 def encode_for_ever(model: Transformer, made: list[int]) -> None:
     """Forwards without an end, each of which is noted."""

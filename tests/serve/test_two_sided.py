@@ -1,5 +1,7 @@
 """`/v1/fill`, `/v1/edits` and `/v1/decisions` on a real server; what is given comes back byte for byte."""
 
+import asyncio
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -7,8 +9,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import ScriptedEngine, ServerProcess, scripted_server, server_process
+from serving import CHAT, ScriptedEngine, ServerProcess, scripted_server, server_process
 
+from redraft.engine.async_engine import AsyncEngine
+from redraft.engine.settings import EngineSettings
 from redraft.llm import LLM
 
 
@@ -129,6 +133,29 @@ def test_texts_and_questions_are_no_longer_than_a_prompt_may_be(llm: LLM, path: 
         answer = httpx.post(url + path, json={"model": "other"} | body, timeout=60)
     assert answer.status_code == 400, answer.text
     assert "this server takes at most 40." in answer.json()["error"]["message"]
+
+
+def test_a_request_behind_a_long_filling_hears_when_its_time_is_over(llm: LLM) -> None:
+    engine = AsyncEngine(llm.new_engine(EngineSettings()))
+    begun, held = threading.Event(), threading.Event()
+
+    def fill() -> None:
+        begun.set()
+        held.wait(30)
+
+    with scripted_server(llm, engine) as url, ThreadPoolExecutor(1) as pool:
+        filling = pool.submit(asyncio.run, engine.run(fill))
+        try:
+            assert begun.wait(30)
+            body = CHAT | {"model": "scripted", "timeout": 0.25}
+            answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=20)
+            assert (answer.status_code, held.is_set(), engine.stats().forwards) == (408, False, 0)
+            assert answer.json()["error"]["message"] == "The answer was not finished within 0.25 seconds."
+        finally:
+            held.set()
+        filling.result()
+        assert httpx.post(f"{url}/v1/chat/completions", json=body | {"timeout": 60}, timeout=60).status_code == 200
+    asyncio.run(engine.close(drain=False))
 
 
 @pytest.mark.parametrize(

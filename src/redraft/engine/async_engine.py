@@ -119,13 +119,14 @@ class AsyncEngine:
     async def submit(self, requests: Sequence[Request]) -> Sequence[AsyncGenerator[Event, None]]:
         """Queue all of the requests, or none and raise what `Engine.add` raised; returns their generators of events.
 
-        A generator ends after `Finished`; it raises `EngineError` if the engine breaks. Closing one, also one that was
-        never started, cancels its request within one forward.
+        Their time runs from this call, whatever the model's thread is at. A generator ends after `Finished`; it raises
+        `EngineError` if the engine breaks. Closing one, also one that was never started, cancels its request within one
+        forward.
         """
-        boxes = [_Mailbox() for _ in requests]
+        boxes, since = [_Mailbox() for _ in requests], self._engine.now()
         streams = [_Stream(self, request, box) for request, box in zip(requests, boxes, strict=True)]
         try:
-            await self._called(lambda: self._add(requests, boxes), self._inbox)
+            await self._called(lambda: self._add(requests, boxes, since), self._inbox)
         except Exception:  # refused: there is nothing that dropping the streams would have to cancel
             for stream in streams:
                 stream.forget()
@@ -183,14 +184,14 @@ class AsyncEngine:
         self._notify()
         await asyncio.to_thread(self._thread.join)
 
-    def _add(self, requests: Sequence[Request], boxes: Sequence[_Mailbox]) -> None:
+    def _add(self, requests: Sequence[Request], boxes: Sequence[_Mailbox], since: float) -> None:
         """On the model's thread: all or none."""
         if self._draining:
             raise EngineError("The engine is shutting down.")
         added: list[int] = []
         try:
             for request in requests:
-                self._engine.add(request)
+                self._engine.add(request, since=since)
                 added.append(request.request_id)
         except Exception:
             for request_id in added:

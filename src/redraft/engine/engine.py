@@ -58,15 +58,19 @@ class Engine:
         self._working = False
         self._lock = threading.RLock()
 
-    def add(self, request: Request) -> None:
-        """Queue a request.
+    def now(self) -> float:
+        """The engine's clock, in seconds; any thread may ask."""
+        return self._clock()
+
+    def add(self, request: Request, *, since: float | None = None) -> None:
+        """Queue a request, whose time runs since `since`, by `now`, or from this moment.
 
         Raises `PromptError` or `SettingError` for one that can never be answered (with the numbers), `QueueFullError`
         when too many wait. Nothing is kept of a refused request.
         """
         try:
             self._check_queue()
-            answer = self._prepared(request)
+            answer = self._prepared(request, self.now() if since is None else since)
         except (PromptError, SettingError, QueueFullError):
             self.counters.refused += 1
             raise
@@ -107,7 +111,7 @@ class Engine:
         when others are writing an answer with one of its ids raises a `SettingError`.
         """
         with self._lock:
-            answers = [self._prepared(request) for request in requests]
+            answers = [self._prepared(request, self.now()) for request in requests]
         if len({request.request_id for request in requests}) < len(requests):
             raise SettingError("Two requests have the same request_id.")
         return self._answer(answers)
@@ -201,7 +205,7 @@ class Engine:
         self._open[answer.request.request_id] = answer
         self.scheduler.add(answer.job)
 
-    def _prepared(self, request: Request) -> Answer:
+    def _prepared(self, request: Request, since: float) -> Answer:
         """The request's answer to be. Raises what `add` raises, but for a full queue."""
         if not request.prompt:
             raise PromptError("The prompt is empty.")
@@ -219,7 +223,7 @@ class Engine:
         if request.constraint is not None:
             request.constraint.check(request.settings.max_tokens)
         transcript = Transcript(self.decoder, request.settings.stop)
-        answer = Answer.begin(request, transcript, self._eos_ids, self._canvas_length, self._clock())
+        answer = Answer.begin(request, transcript, self._eos_ids, self._canvas_length, since)
         if answer.canvas_length > self.runner.limits.canvas:
             raise SettingError(
                 f"canvas_length is {answer.canvas_length}; this engine's canvases have at most "

@@ -23,7 +23,7 @@ class Request:
     settings    every setting of this answer, its seed included
     constraint  what the answer may hold
     adapter     the name of the adapter that answers; None for the model itself
-    timeout     seconds from `Engine.add` after which the answer ends with what has been committed
+    timeout     seconds from when the engine was asked, after which the answer ends with what has been committed
     drafts      whether `DenoiseStep` records are wanted, or only what is committed
     """
 
@@ -85,7 +85,7 @@ class AnswerStats(Stats):
     """What the engine knows beyond that.
 
     prompt_tokens         of which `cached_tokens` came from the prefix cache
-    queue_seconds         of `seconds`, which begin with `Engine.add`, those spent waiting for room
+    queue_seconds         of `seconds`, which begin when the engine is asked, those before it had a slot
     first_commit_seconds  until the first committed canvas; None if none was
     step_budgets          the step cap of each canvas: the setting, or what `latency_budget_ms` allowed
     """

@@ -45,7 +45,7 @@ class Answers:
                     raise stopping()
                 empty += event.finish_reason == "timeout" and not event.token_ids
                 if empty == len(self._streams):
-                    raise timed_out(event.stats.seconds)
+                    raise timed_out(self.plan.timeout)
             yield index, event
 
     async def _merged(self) -> AsyncIterator[tuple[int, Event]]:

@@ -19,7 +19,7 @@ from redraft.text.prompt import thought_open
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Answers to write: `n` engine requests per prompt, prompt by prompt.
+    """Answers to write: `n` engine requests per prompt, prompt by prompt, within `timeout` seconds.
 
     reasoning_open  the prompt ends inside a thought, so the answer begins in one
     """
@@ -27,6 +27,7 @@ class Plan:
     requests: tuple[Request, ...]
     n: int
     prompt_tokens: int
+    timeout: float
     reasoning_open: bool = False
 
 
@@ -89,10 +90,8 @@ class Planner:
         """
         settings = {name: value for name, value in given.items() if value is not None}
         asked = {name: value for name, value in wanted.items() if value is not None}
-        common = settings | asked | self._temperatures(settings, temperature) | {
-            "timeout": min(timeout or self.settings.timeout, self.settings.timeout),
-            "drafts": drafts,
-        }  # fmt: skip
+        limit = min(timeout or self.settings.timeout, self.settings.timeout)
+        common = settings | asked | self._temperatures(settings, temperature) | {"timeout": limit, "drafts": drafts}
         requests: list[Request] = []
         for ids in prompts:
             requests += self._answers(ids, n, common | {"seed": _seed(seed, temperature)})
@@ -100,6 +99,7 @@ class Planner:
             requests=tuple(requests),
             n=n,
             prompt_tokens=sum(map(len, prompts)),
+            timeout=limit,
             reasoning_open=thought_open(prompts[0], self.llm.tokenizer),
         )
 

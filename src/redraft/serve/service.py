@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Literal, TypeVar
@@ -105,7 +105,10 @@ class Service:
         return Planner(self.llm, self.engine, self.settings)
 
     async def begin(self, plan: Plan, facts: dict[str, Any]) -> Answers:
-        """Hand a plan to the engine; `facts` for the log line grow with the answers."""
+        """Hand a plan to the engine; `facts` for the log line grow with the answers.
+
+        Raises a `Fault` if the plan's time is over before the model's thread looks at it.
+        """
         facts["tokens"] = 0
 
         def observe(finished: Finished) -> None:
@@ -114,19 +117,15 @@ class Service:
             if self.settings.log_prompts:
                 facts.setdefault("texts", []).append(finished.text)
 
-        return Answers(plan, await self.engine.submit(plan.requests), observe=observe)
+        streams = await _within(plan.timeout, self.engine.submit(plan.requests))
+        return Answers(plan, streams, observe=observe)
 
     async def work(self, function: Callable[[], T]) -> T:
         """Have the model's thread call `function`, which makes forwards of its own, for as long as a request may take.
 
         Raises a `Fault` if that is too short; the thread then ends the work before its next forward.
         """
-        seconds = self.settings.timeout
-        try:
-            async with asyncio.timeout(seconds):
-                return await self.engine.run(function)
-        except TimeoutError:
-            raise timed_out(seconds) from None
+        return await _within(self.settings.timeout, self.engine.run(function))
 
     def count_refusal(self, fault: Fault) -> None:
         """Count a request that was turned away."""
@@ -134,6 +133,15 @@ class Service:
 
     def _engine_stats(self) -> EngineStats | None:
         return None if self._engine is None else self._engine.stats()
+
+
+async def _within(seconds: float, work: Awaitable[T]) -> T:
+    """Await `work`; cancel it and raise a `Fault` if it takes longer than `seconds`."""
+    try:
+        async with asyncio.timeout(seconds):
+            return await work
+    except TimeoutError:
+        raise timed_out(seconds) from None
 
 
 async def _in_thread(function: Callable[[], T]) -> T:
