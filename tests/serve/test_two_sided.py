@@ -1,9 +1,10 @@
 """`/v1/fill`, `/v1/edits` and `/v1/decisions` on a real server; what is given comes back byte for byte."""
 
 import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -135,7 +136,9 @@ def test_texts_and_questions_are_no_longer_than_a_prompt_may_be(llm: LLM, path: 
     assert "this server takes at most 40." in answer.json()["error"]["message"]
 
 
-def test_a_request_behind_a_long_filling_hears_when_its_time_is_over(llm: LLM) -> None:
+@contextlib.contextmanager
+def _server_that_fills(llm: LLM) -> Iterator[tuple[str, Callable[[], object]]]:
+    """A server in the midst of a filling, its address, and what ends that."""
     engine = AsyncEngine(llm.new_engine(EngineSettings()))
     begun, held = threading.Event(), threading.Event()
 
@@ -147,15 +150,34 @@ def test_a_request_behind_a_long_filling_hears_when_its_time_is_over(llm: LLM) -
         filling = pool.submit(asyncio.run, engine.run(fill))
         try:
             assert begun.wait(30)
-            body = CHAT | {"model": "scripted", "timeout": 0.25}
-            answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=20)
-            assert (answer.status_code, held.is_set(), engine.stats().forwards) == (408, False, 0)
-            assert answer.json()["error"]["message"] == "The answer was not finished within 0.25 seconds."
+            yield url, lambda: (held.set(), filling.result())
+            assert engine.stats().running == 0
         finally:
             held.set()
-        filling.result()
-        assert httpx.post(f"{url}/v1/chat/completions", json=body | {"timeout": 60}, timeout=60).status_code == 200
     asyncio.run(engine.close(drain=False))
+
+
+def test_a_request_behind_a_long_filling_hears_when_its_time_is_over(llm: LLM) -> None:
+    body = CHAT | {"model": "scripted", "timeout": 0.25}
+    with _server_that_fills(llm) as (url, end):
+        answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=20)
+        assert answer.status_code == 408
+        assert answer.json()["error"]["message"] == "The answer was not finished within 0.25 seconds."
+        end()
+        assert httpx.post(f"{url}/v1/chat/completions", json=body | {"timeout": 60}, timeout=60).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_behind_a_long_filling_leaves_its_place(llm: LLM, stream: bool) -> None:
+    with _server_that_fills(llm) as (url, end):
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/v1/chat/completions", json=CHAT | {"model": "scripted", "stream": stream}, timeout=0.5)
+        left = 'redraft_requests_total{endpoint="/v1/chat/completions",status="499"} 1.0'
+        deadline = time.monotonic() + 10
+        while left not in httpx.get(f"{url}/metrics").text:
+            assert time.monotonic() < deadline, "it holds its place as long as the filling takes"
+            time.sleep(0.02)
+        end()
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ async def _begin(request: Request, plan: Plan, user: str | None) -> Answers:
     facts |= {"prompt_tokens": plan.prompt_tokens, "answers": len(plan.requests), **_asker(user)}
     if service.settings.log_prompts:
         facts["prompts"] = [service.llm.tokenizer.decode(item.prompt) for item in plan.requests[:: plan.n]]
-    return await service.begin(plan, facts)
+    return await unless_gone(request, service.begin(plan, facts))
 
 
 def _id(request: Request) -> str:
