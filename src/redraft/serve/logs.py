@@ -25,7 +25,7 @@ class _JsonLines(logging.Formatter):
         return json.dumps({"time": time, "level": record.levelname.lower(), **facts}, ensure_ascii=True, default=str)
 
 
-def configure(level: str = "info") -> None:
+def configure() -> None:
     """Send log lines to standard error; those of the engine, uvicorn and asyncio go the same way."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
@@ -33,11 +33,11 @@ def configure(level: str = "info") -> None:
         target = logging.getLogger(name)
         target.handlers, target.propagate = [handler], False
         target.setLevel("WARNING")
-    logger.setLevel(level.upper())
+    logger.setLevel("INFO")
 
 
 def log_request(request_id: str, method: str, path: str, status: int, seconds: float, facts: Mapping[str, Any]) -> None:
-    """One line per request; probes are shown to the curious only."""
+    """One line per request; probes are told at a level that `configure` leaves out."""
     quiet = path in ("/health", "/ready", "/metrics")
     line = {"event": "request", "id": request_id, "method": method, "path": path, "status": status}
     logger.log(
