@@ -312,6 +312,20 @@ class TestRefusals:
         assert engine.stats().refused == 1
         assert engine.stats().waiting == 2
 
+    def test_requests_that_there_is_room_for_do_not_wait(self, make: Make) -> None:
+        requests = [ask(i) for i in range(3)]
+        engine = make(slots=2, max_waiting=1)
+        for request in requests:
+            engine.add(request)
+        with pytest.raises(QueueFullError, match="1 requests are waiting already"):
+            engine.add(ask(3))
+        events = [event for _ in range(99) for event in engine.step()]
+        alone = run(make(), requests)
+        for request in requests:
+            mine = [event for event in events if event.request_id == request.request_id]
+            assert untimed(mine) == untimed(alone[request.request_id])
+        assert nothing_held(engine)
+
     def test_more_requests_than_may_wait_are_fed_in(self, make: Make) -> None:
         told = run(make(slots=2, max_waiting=3), [ask(i) for i in range(9)])
         assert all(end_of(events).finish_reason == "length" for events in told.values())

@@ -242,6 +242,8 @@ class Engine:
             self.scheduler.forget_prefixes()
 
     def _check_queue(self) -> None:
+        if len(self.scheduler.waiting) >= self.settings.max_waiting:
+            self._admit(self.now())  # whom there is room for has only not been looked at
         waiting = len(self.scheduler.waiting)
         if waiting >= self.settings.max_waiting:
             rounds = waiting / self.scheduler.slots
@@ -260,11 +262,14 @@ class Engine:
         self._deliver([*answer.break_off(ending), self._end(answer)])
 
     def _plan(self, now: float) -> Plan:
+        self._admit(now)
+        return self.scheduler.plan()
+
+    def _admit(self, now: float) -> None:
         if self.scheduler.may_admit:
             self._notice_weights()
         for job in self.scheduler.admit():
             self._open[job.request_id].started = now
-        return self.scheduler.plan()
 
     def _work(self, plan: Plan, now: float) -> list[Segment]:
         """The plan's segments, after telling the runner where pages have moved."""
