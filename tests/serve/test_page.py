@@ -76,6 +76,19 @@ def test_drafts_arrive_and_can_be_stopped(page: Any) -> None:
     assert page.inner_text("#send") == "Send"
 
 
+def test_a_server_that_has_gone_is_shown_and_found_again(page: Any) -> None:
+    page.context.set_offline(True)
+    page.fill("#prompt", "Hello!")
+    page.press("#prompt", "Enter")
+    page.wait_for_selector('#model[data-state="error"]:has-text("no connection")', timeout=WAIT)
+    assert page.input_value("#prompt") == "Hello!"
+    page.context.set_offline(False)
+    page.wait_for_selector('#model[data-state="ready"]', timeout=WAIT)
+    ask(page, "Hello!", 16)
+    finished(page)
+    assert "tok/s" in page.inner_text(".answer .facts")
+
+
 def test_the_timeline_goes_back_to_every_step(page: Any) -> None:
     ask(page, "Hello!", 48)
     finished(page)
