@@ -62,6 +62,19 @@ def test_nobody_is_let_in_before_the_engine_is_warm(llm: LLM, monkeypatch: pytes
     assert seen == [("loading", "redraft-engine")]
 
 
+def test_as_many_as_may_be_open_find_room_in_the_queue(llm: LLM) -> None:
+    service = Service(ServeSettings(names=("random",), max_open=400, grace=0))
+
+    async def life() -> None:
+        await service.load(lambda: llm)
+        ids = [service.engine.next_id() for _ in range(400)]
+        streams = await service.engine.submit([llm.request([2, 50], request_id=one, max_tokens=16) for one in ids])
+        assert len(streams) == 400
+        await service.stop(0)
+
+    asyncio.run(life())
+
+
 def test_it_answers_503_while_it_loads(folder: Path) -> None:
     slow = ServerProcess(folder)
     try:

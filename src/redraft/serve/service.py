@@ -8,6 +8,7 @@ import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from fastapi import Request
@@ -49,7 +50,10 @@ class Service:
     async def load(self, load: Callable[[], LLM]) -> None:
         """Load the model in a thread and warm its engine up, so that health checks are answered meanwhile."""
         llm = await _in_thread(load)
-        inner = await _in_thread(functools.partial(llm.new_engine, self.settings.engine))
+        asked = self.settings.engine
+        # Whoever is let in finds room in the engine's queue.
+        settings = replace(asked, max_waiting=max(asked.max_waiting, self.settings.max_open))
+        inner = await _in_thread(functools.partial(llm.new_engine, settings))
         engine = AsyncEngine(inner)
         await engine.run(inner.runner.warm_up)
         self.start(llm, engine)

@@ -22,7 +22,8 @@ class ServeSettings:
     origins         web origins that may call from a browser (CORS); none by default
     max_body        bytes of a request
     max_prompt      tokens of a prompt; None for what the context holds
-    max_open        requests that may be open at a time, queued ones included; one more is a 429
+    max_open        requests that may be open at a time, queued ones included; one more is a 429. As many answers at
+                    least, or `engine.max_waiting` if that is more, may wait
     timeout         seconds of a request at most
     grace           seconds that open requests are given when the server is told to stop
     log_prompts     whether log lines hold the texts of requests and answers
