@@ -79,12 +79,18 @@ def test_prompts_are_those_of_the_file_without_their_answers(llm: redraft.LLM, t
     file = tmp_path / "p.jsonl"
     messages = [{"role": "user", "content": "Hello!"}, {"role": "assistant", "content": "Hi."}]
     file.write_text(json.dumps({"messages": messages}) + "\n" + json.dumps({"prompt": "a b", "completion": "c"}) + "\n")
-    first, second = prompts_of(file, llm, tokens=256)
+    first, second = prompts_of(file, llm)
     assert first == llm.encode_chat(messages[:1])
     assert second == llm.prompt_ids("a b", raw=True)
     file.write_text(json.dumps({"prefix": "a", "middle": "b", "suffix": "c"}) + "\n")
     with pytest.raises(InputError, match="texts with holes"):
-        list(prompts_of(file, llm, tokens=256))
+        list(prompts_of(file, llm))
+
+
+def test_an_answer_that_is_left_out_may_be_of_any_length(llm: redraft.LLM, tmp_path: Path) -> None:
+    file = tmp_path / "p.jsonl"
+    file.write_text(json.dumps({"prompt": "a b", "completion": "c " * 5000}) + "\n")
+    assert list(prompts_of(file, llm)) == [llm.prompt_ids("a b", raw=True)]
 
 
 def test_the_command_writes_answers_of_the_model(tmp_path: Path, capsys) -> None:
@@ -129,11 +135,12 @@ def test_the_steps_are_those_of_the_preset(tmp_path: Path, monkeypatch) -> None:
     assert seen["steps"] == 3
 
 
-def test_a_prompt_that_cannot_be_asked_is_refused_before_any_is(tmp_path: Path, monkeypatch, capsys) -> None:
+@pytest.mark.parametrize("words", [2000, 5000])  # 5,000 are more than the context
+def test_a_prompt_that_cannot_be_asked_is_refused_before_any_is(words, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr("redraft.LLM.generate_batch", lambda *_, **__: pytest.fail("something was asked"))
     prompts, out = tmp_path / "prompts.jsonl", tmp_path / "own.jsonl"
     prompts.write_text(
-        '{"prompt": "hi", "completion": "x"}\n' + json.dumps({"prompt": "hi " * 2000, "completion": "x"})
+        '{"prompt": "hi", "completion": "x"}\n' + json.dumps({"prompt": "hi " * words, "completion": "x"})
     )
     assert main(["distill", str(prompts), str(out), "--batch-size", "1", "--device", "cpu"]) == 2
     assert "with a canvas of 128 it must have at most 3968." in capsys.readouterr().err

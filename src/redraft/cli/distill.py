@@ -41,7 +41,7 @@ def distill(
     llm = model.load()
     steps = resolve_settings(llm.defaults, **given).steps
     given.pop("steps", None)
-    asked = list(prompts_of(prompts, llm, tokens=llm.model.config.max_position_embeddings))
+    asked = list(prompts_of(prompts, llm))
     for prompt in asked:
         llm.request(prompt, steps=steps, **given)  # refuses what cannot be asked before anything is
     console = Console(stderr=True)

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from redraft.errors import InputError, SettingError
 from redraft.text.tools import CALL_CLOSE, RESPONSE_OPEN
-from redraft.train.jsonl import ANSWER_IDS, PROMPT_IDS, Limits, read_jsonl
+from redraft.train.jsonl import ANSWER_IDS, PROMPT_IDS, read_jsonl
 
 
 class Answers(Protocol):
@@ -37,13 +37,12 @@ class Collected:
     mean_steps: float
 
 
-def prompts_of(path: Path, llm: Answers, *, tokens: int) -> Iterator[list[int]]:
+def prompts_of(path: Path, llm: Answers) -> Iterator[list[int]]:
     """The prompts of a JSON-lines file of conversations or of prompts and completions; their answers are left out.
 
     Raises `InputError` that names file and line.
     """
-    limits = Limits(tokens=tokens, canvas=tokens, canvases=0)
-    shard, suffixes = read_jsonl(path, text=False, tokenizer=llm.tokenizer, template=llm.template, limits=limits)
+    shard, suffixes = read_jsonl(path, text=False, tokenizer=llm.tokenizer, template=llm.template, limits=None)
     if suffixes.any():
         raise InputError(f"{path} holds texts with holes, which ask for nothing.")
     for document in range(len(shard)):

@@ -61,11 +61,12 @@ class _Piece:
 
 
 def read_jsonl(
-    path: Path, *, text: bool, tokenizer: Tokenizer, template: ChatTemplate | None, limits: Limits
+    path: Path, *, text: bool, tokenizer: Tokenizer, template: ChatTemplate | None, limits: Limits | None
 ) -> tuple[Shard, np.ndarray]:
     """All documents of a file as flat arrays, and for each the length of its given suffix, int64 [n].
 
-    With `text` every line must be {"text": ...}; otherwise none may be. Raises `InputError` that names file and line.
+    With `text` every line must be {"text": ...}; otherwise none may be. Without `limits` documents are of any length.
+    Raises `InputError` that names file and line.
     """
     tokens, lengths, prompts, suffixes = array("i"), array("q"), array("q"), array("q")
     for number, record in read_objects(path):
@@ -192,8 +193,8 @@ def _string(record: Mapping[str, Any], name: str) -> str:
     return value
 
 
-def _check_fits(piece: _Piece, text: bool, limits: Limits) -> None:
-    if text:
+def _check_fits(piece: _Piece, text: bool, limits: Limits | None) -> None:
+    if text or limits is None:
         return
     canvases = -(-len(piece.answer) // limits.canvas)
     if limits.canvases and canvases > limits.canvases:
