@@ -46,11 +46,12 @@ def test_attention(dim: int, groups: int, window: int | None, kept: torch.dtype)
     assert "cp.async.bulk.tensor" in found[0].ptx
 
 
+@pytest.mark.parametrize("count", [1, 2, 8])
 @pytest.mark.parametrize(("dim", "groups", "window"), [(256, 8, 1024), (512, 2, None)])
-def test_attention_of_many_canvases(dim: int, groups: int, window: int | None) -> None:
-    q, pages = bf16(8 * LENGTH, HEADS, dim), bf16(64, 256, groups, dim)
+def test_attention_of_canvases_of_256(dim: int, groups: int, window: int | None, count: int) -> None:
+    q, pages = bf16(count * LENGTH, HEADS, dim), bf16(64, 256, groups, dim)
     with caught_launches(GPUTarget("cuda", 90, 32)) as found:
-        attention.attend(q, pages, pages, int32(8, 32), segments_of(8, LENGTH), window=window)
+        attention.attend(q, pages, pages, int32(count, 32), segments_of(count, LENGTH), window=window)
     assert_fits(found)
     assert "setmaxnreg" in found[0].ptx
     assert "wgmma.mma_async" in found[0].ptx

@@ -145,15 +145,19 @@ def test_attention(groups: int, dim: int, window: int | None, splits: int, kept:
     assert_as_exact_as_eager(attend, *inputs, rows=segments.live())
 
 
+@pytest.mark.parametrize(("rows", "more"), [(128, 1), (64, 1), (64, 2)])
 @pytest.mark.parametrize(("groups", "dim", "window"), [(4, 256, 256), (4, 256, None), (2, 512, None)])
-def test_attention_in_gluon_has_the_same_bits(groups: int, dim: int, window: int | None) -> None:
+def test_attention_in_gluon_has_the_same_bits(groups: int, dim: int, window: int | None, rows: int, more: int) -> None:
     segments, table = mixed(), torch.randperm(16).int().view(4, 4)
     q, keys, values = bf16(4 * ROWS, 8, dim, scale=dim**-0.5), *(bf16(16, 256, groups, dim) for _ in range(2))
     if not fits(q, keys, segments):
         pytest.skip("needs a Hopper GPU")
     parts = dim // 256
-    shape = {"keys": 64 // parts, "splits": 1, "parts": parts, "warps": 4, "stages": 2}
-    tiles = (attention.AttentionTile(rows=64, **shape), attention.AttentionTile(rows=128, gluon=True, **shape))
+    shape = {"keys": 64 // parts, "splits": 1, "warps": 4, "stages": 2}
+    tiles = (
+        attention.AttentionTile(rows=64, parts=parts, **shape),
+        attention.AttentionTile(rows=rows, parts=parts * more, gluon=True, **shape),
+    )
     plain, gluon = (attention.attend(q, keys, values, table, segments, window=window, tile=tile) for tile in tiles)
     assert isinstance(plain, Tensor)
     assert isinstance(gluon, Tensor)

@@ -1,8 +1,8 @@
-"""Attention on Hopper: one warp brings keys and values, two warp groups attend, each at its own pace.
+"""Attention on Hopper: one warp brings keys and values, one or two warp groups attend, each at its own pace.
 
-A warp group owns 64 packed rows (a token's heads of one group side by side). While one waits for its softmax, the other
-has the tensor cores; while one's values are multiplied, its next weights are made. Each copy of keys and values serves
-both.
+A warp group owns 64 packed rows (a token's heads of one group side by side). Of two, one has the tensor cores while the
+other makes weights, and each copy of keys and values serves both. One alone, where there are not rows enough for two on
+every SM, makes its next weights while its values are multiplied.
 
 Every row goes through the same turns of the same width, in the same order and with the same formulas as in
 `kernels.triton.attention`, so it gets the same bits from both.
@@ -13,11 +13,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from redraft.kernels.gluon.language import descriptor, gl, gluon, hopper, use_gluon
+from redraft.kernels.gluon.ring import await_place, new_barriers
 from redraft.kernels.triton.language import await_inputs, early
 from redraft.kernels.triton.segments import KIND_DENOISE, KIND_UNUSED, Segments
-
-TILE = 128
-"""Packed rows of a program: 64 for each warp group."""
 
 STAGES = 2
 """Turns whose keys and values lie in shared memory."""
@@ -31,25 +29,27 @@ def fits(q: Tensor, keys: Tensor, segments: Segments) -> bool:
         and q.element_size() == keys.element_size() == 2
         and q.shape[2] in (256, 512)
         and 64 % share == 0
-        and segments.rows * share % TILE == 0
+        and segments.rows * share % 64 == 0
     )
 
 
 def attend(
-    q: Tensor, keys: Tensor, values: Tensor, table: Tensor, segments: Segments, *, window: int, turn: int, parts: int
-) -> Tensor:
+    q: Tensor, keys: Tensor, values: Tensor, table: Tensor, segments: Segments, *, window: int, rows: int, turn: int,
+    parts: int,
+) -> Tensor:  # fmt: skip
     """q [R,N,H] over pages of keys and values [pages,256,G,H] -> [R,N,H]; see `kernels.triton.attention.attend`.
 
-    A turn takes `turn` keys; `parts` programs share the columns of the values, and each computes the scores anew.
+    A program takes 64 or 128 packed `rows`, a turn of it `turn` keys; `parts` programs share the columns of the values,
+    and each computes the scores anew.
     """
     dim, groups, share = q.shape[2], keys.shape[2], q.shape[1] // keys.shape[2]
     out = q.new_empty(q.shape)
-    _attend_kernel[(segments.rows * share // TILE * parts, groups, len(segments.kind))](
+    _attend_kernel[(segments.rows * share // rows * parts, groups, len(segments.kind))](
         descriptor(q, [64 // share, share, dim]), descriptor(keys.view(-1, groups * dim), [turn, dim]),
         descriptor(values.view(-1, groups * dim), [turn, dim // parts]), table, segments.kind, segments.start,
         segments.length, descriptor(out, [64 // share, share, dim // parts]), table.stride(0), ROWS=segments.rows,
-        SHARE=share, DIM=dim, WINDOW=window, KEYS=turn, PARTS=parts, STAGES=STAGES, num_warps=4, maxnreg=168,
-        **early(q),
+        SHARE=share, DIM=dim, WINDOW=window, KEYS=turn, PARTS=parts, GROUPS=rows // 64, STAGES=STAGES, num_warps=4,
+        maxnreg=168, **early(q),
     )  # fmt: skip
     return out
 
@@ -57,13 +57,15 @@ def attend(
 @gluon
 def _attend_kernel(
     q, keys, values, table, kind, start, length, out, table_stride, ROWS: gl.constexpr, SHARE: gl.constexpr,
-    DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
+    DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr, GROUPS: gl.constexpr,
+    STAGES: gl.constexpr,
 ):  # fmt: skip
-    """One tile of 128 packed rows over all its keys."""
+    """One tile of 64 packed rows for each of GROUPS warp groups over all its keys."""
     await_inputs()
     COLUMNS: gl.constexpr = DIM // PARTS
+    TILE: gl.constexpr = 64 * GROUPS
     segment, group = gl.program_id(2), gl.program_id(1)
-    first_row, part = gl.program_id(0) // PARTS * 128, gl.program_id(0) % PARTS
+    first_row, part = gl.program_id(0) // PARTS * TILE, gl.program_id(0) % PARTS
     what, begin, count = gl.load(kind + segment), gl.load(start + segment), gl.load(length + segment)
     if what == KIND_UNUSED:
         count = 0
@@ -73,27 +75,20 @@ def _attend_kernel(
     low, stop = begin, begin + count
     if what < KIND_DENOISE:
         low = begin + token
-        stop = begin + gl.minimum((first_row + 127) // SHARE + 1, count)
+        stop = begin + gl.minimum((first_row + TILE - 1) // SHARE + 1, count)
     base = 0
     if WINDOW > 0:
         base = gl.maximum(low - (WINDOW - 1), 0) // KEYS * KEYS
     turns = gl.where(token < count, (stop - base + KEYS - 1) // KEYS, 1)
 
-    queries = gl.allocate_shared_memory(q.dtype, [2, 64 // SHARE, SHARE, DIM], q.layout)
+    queries = gl.allocate_shared_memory(q.dtype, [GROUPS, 64 // SHARE, SHARE, DIM], q.layout)
     key_ring = gl.allocate_shared_memory(keys.dtype, [STAGES, KEYS, DIM], keys.layout)
     value_ring = gl.allocate_shared_memory(values.dtype, [STAGES, KEYS, COLUMNS], values.layout)
-    queries_ready = gl.allocate_shared_memory(gl.int64, [2, 1], hopper.mbarrier.MBarrierLayout())
-    keys_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
-    values_ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
-    keys_free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
-    values_free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
-    for i in gl.static_range(2):
+    queries_ready = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], hopper.mbarrier.MBarrierLayout())
+    for i in gl.static_range(GROUPS):
         hopper.mbarrier.init(queries_ready.index(i), count=1)
-    for i in gl.static_range(STAGES):
-        hopper.mbarrier.init(keys_ready.index(i), count=1)
-        hopper.mbarrier.init(values_ready.index(i), count=1)
-        hopper.mbarrier.init(keys_free.index(i), count=2)
-        hopper.mbarrier.init(values_free.index(i), count=2)
+    keys_ready, keys_free = new_barriers(STAGES, 1, GROUPS)
+    values_ready, values_free = new_barriers(STAGES, 1, GROUPS)
 
     place = (segment, group, part, first_row)
     walk = (base, turns)
@@ -101,17 +96,23 @@ def _attend_kernel(
     rows = (queries, queries_ready)
     ring = (key_ring, value_ring, keys_ready, values_ready, keys_free, values_free)
     pages = table + segment * table_stride
-    gl.warp_specialize([
-        (_attend_rows, (rows, ring, out, place, walk, seen, 0, ROWS, SHARE, DIM, WINDOW, KEYS, PARTS, STAGES)),
-        (_attend_rows, (rows, ring, out, place, walk, seen, 1, ROWS, SHARE, DIM, WINDOW, KEYS, PARTS, STAGES)),
-        (_copy, (q, keys, values, pages, rows, ring, place, walk, ROWS, SHARE, DIM, KEYS, PARTS, STAGES)),
-    ], [4, 1], [240, 24])  # fmt: skip
+    if GROUPS == 1:
+        gl.warp_specialize([
+            (_attend_rows, (rows, ring, out, place, walk, seen, 0, ROWS, SHARE, DIM, WINDOW, KEYS, PARTS, 1, STAGES)),
+            (_copy, (q, keys, values, pages, rows, ring, place, walk, ROWS, SHARE, DIM, KEYS, PARTS, 1, STAGES)),
+        ], [1], [24])  # fmt: skip
+    else:
+        gl.warp_specialize([
+            (_attend_rows, (rows, ring, out, place, walk, seen, 0, ROWS, SHARE, DIM, WINDOW, KEYS, PARTS, 2, STAGES)),
+            (_attend_rows, (rows, ring, out, place, walk, seen, 1, ROWS, SHARE, DIM, WINDOW, KEYS, PARTS, 2, STAGES)),
+            (_copy, (q, keys, values, pages, rows, ring, place, walk, ROWS, SHARE, DIM, KEYS, PARTS, 2, STAGES)),
+        ], [4, 1], [240, 24])  # fmt: skip
 
 
 @gluon
 def _copy(
     q, keys, values, pages, rows, ring, place, walk, ROWS: gl.constexpr, SHARE: gl.constexpr, DIM: gl.constexpr,
-    KEYS: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
+    KEYS: gl.constexpr, PARTS: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Bring the tile's queries, then keys and values turn by turn as their places in the ring come free."""
     queries, queries_ready = rows
@@ -119,7 +120,7 @@ def _copy(
     segment, group, part, first_row = place
     base, turns = walk
     COLUMNS: gl.constexpr = DIM // PARTS
-    for i in gl.static_range(2):
+    for i in gl.static_range(GROUPS):
         token = segment * ROWS + (first_row + i * 64) // SHARE
         hopper.mbarrier.expect(queries_ready.index(i), 64 * DIM * 2)
         hopper.tma.async_copy_global_to_shared(q, [token, group * SHARE, 0], queries_ready.index(i), queries.index(i))
@@ -143,9 +144,15 @@ def _copy(
 @gluon
 def _attend_rows(
     rows, ring, out, place, walk, seen, INDEX: gl.constexpr, ROWS: gl.constexpr, SHARE: gl.constexpr,
-    DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr, STAGES: gl.constexpr,
+    DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr, GROUPS: gl.constexpr,
+    STAGES: gl.constexpr,
 ):  # fmt: skip
-    """One warp group's 64 rows: a running softmax over all turns, one turn's weights made during another's product."""
+    """One warp group's 64 rows: a running softmax over all turns, one turn's weights made during another's product.
+
+    Where `warpgroup_mma_wait` for values stands in the code is not where it comes to lie: the assembler moves it up to
+    the last branch, and the one of a wait for a copy is such a branch. So a group alone waits for values behind the
+    weights of their turn. Two groups take turns at the tensor cores, and are slower so.
+    """
     queries, queries_ready = rows
     key_ring, value_ring, keys_ready, values_ready, keys_free, values_free = ring
     segment, group, part, first_row = place
@@ -171,32 +178,37 @@ def _attend_rows(
     mean = gl.zeros([64, COLUMNS], gl.float32, MEAN)
     nothing = gl.zeros([64, KEYS], gl.float32, SCORES)
     hopper.mbarrier.wait(queries_ready.index(INDEX), 0)
-    hopper.mbarrier.wait(keys_ready.index(0), 0)
+    await_place(keys_ready, 0, STAGES)
     scores = hopper.warpgroup_mma(mine, key_ring.index(0).permute((1, 0)), nothing, use_acc=False, is_async=True)
     scores = hopper.warpgroup_mma_wait(0, deps=[scores])
     hopper.mbarrier.arrive(keys_free.index(0), count=1)
-    weights, decay, peak, mass = _weigh(scores, peak, mass, base, edges, KEYS, SCORES)
+    weights, _, peak, mass = _weigh(scores, peak, mass, base, edges, KEYS, SCORES)
     weights = gl.convert_layout(weights.to(queries.dtype), WEIGHTS)
+    if GROUPS == 1:
+        await_place(values_ready, 0, STAGES)
     for turn in range(1, turns):
         stage, before = turn % STAGES, (turn - 1) % STAGES
-        hopper.mbarrier.wait(keys_ready.index(stage), turn // STAGES & 1)
+        await_place(keys_ready, turn, STAGES)
         scores = hopper.warpgroup_mma(
             mine, key_ring.index(stage).permute((1, 0)), nothing, use_acc=False, is_async=True
         )
-        hopper.mbarrier.wait(values_ready.index(before), (turn - 1) // STAGES & 1)
+        if GROUPS > 1:
+            await_place(values_ready, turn - 1, STAGES)
         mean = hopper.warpgroup_mma(weights, value_ring.index(before), mean, is_async=True)
         scores = hopper.warpgroup_mma_wait(1, deps=[scores])
         hopper.mbarrier.arrive(keys_free.index(stage), count=1)
-        following, decay, peak, mass = _weigh(scores, peak, mass, base + turn * KEYS, edges, KEYS, SCORES)
-        mean = hopper.warpgroup_mma_wait(0, deps=[mean])
+        following, fade, peak, mass = _weigh(scores, peak, mass, base + turn * KEYS, edges, KEYS, SCORES)
+        following = gl.convert_layout(following.to(queries.dtype), WEIGHTS)
+        fade = gl.convert_layout(fade, gl.SliceLayout(1, MEAN))
+        if GROUPS == 1:
+            await_place(values_ready, turn, STAGES)
+        mean, weights, fade, mass = hopper.warpgroup_mma_wait(0, deps=[mean, following, fade, mass])
         hopper.mbarrier.arrive(values_free.index(before), count=1)
-        mean = mean * gl.convert_layout(decay, gl.SliceLayout(1, MEAN))[:, None]
-        weights = gl.convert_layout(following.to(queries.dtype), WEIGHTS)
-    last = (turns - 1) % STAGES
-    hopper.mbarrier.wait(values_ready.index(last), (turns - 1) // STAGES & 1)
-    mean = hopper.warpgroup_mma_wait(
-        0, deps=[hopper.warpgroup_mma(weights, value_ring.index(last), mean, is_async=True)]
-    )
+        mean = mean * fade[:, None]
+    if GROUPS > 1:
+        await_place(values_ready, turns - 1, STAGES)
+    last = value_ring.index((turns - 1) % STAGES)
+    mean = hopper.warpgroup_mma_wait(0, deps=[hopper.warpgroup_mma(weights, last, mean, is_async=True)])
 
     token = (first_row + gl.arange(0, 64, gl.SliceLayout(1, MEAN))) // SHARE
     mean = mean / gl.convert_layout(mass, gl.SliceLayout(1, MEAN))[:, None]

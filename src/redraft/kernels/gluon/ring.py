@@ -14,3 +14,9 @@ def new_barriers(STAGES: gl.constexpr, ARRIVALS: gl.constexpr, GROUPS: gl.conste
         hopper.mbarrier.init(ready.index(i), count=ARRIVALS)
         hopper.mbarrier.init(free.index(i), count=GROUPS)
     return ready, free
+
+
+@gluon
+def await_place(ready, turn, STAGES: gl.constexpr):
+    """Wait until what turn number `turn` copies has come."""
+    hopper.mbarrier.wait(ready.index(turn % STAGES), turn // STAGES & 1)

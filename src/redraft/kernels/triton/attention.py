@@ -35,7 +35,7 @@ class AttentionTile:
     splits   programs that share the keys of one row tile
     parts    programs that share the columns of the values; each computes the scores anew
     inside   a loop of its own, without masks, for keys that all rows see: pays when a program reads many keys
-    gluon    by the kernel of `kernels.gluon`, which looks at `keys` and `parts` only and does not split
+    gluon    by the kernel of `kernels.gluon`, which looks at `rows`, `keys` and `parts` only and does not split
     """
 
     rows: int
@@ -103,12 +103,9 @@ def tuned(q: Tensor, keys: Tensor, segments: Segments) -> AttentionTile:
         rows, keys_at_once = (32, 32) if dim <= 256 else (16, 16)
         parts = 1 if dim <= 256 else 2
         return AttentionTile(rows=rows, keys=keys_at_once, splits=splits, parts=parts, warps=4, stages=2)
+    if splits == 1 and gluon_attention.fits(q, keys, segments):
+        return _tuned_gluon(dim, packed, len(segments.kind) * groups)
     tall = len(segments.kind) * groups * cdiv(packed, 128)  # tiles of 128 rows
-    both = 1 if dim <= 256 else 2
-    if splits == 1 and tall * both >= 96 and gluon_attention.fits(q, keys, segments):
-        return AttentionTile(
-            rows=128, keys=64 // both, splits=1, parts=both, warps=4, stages=gluon_attention.STAGES, gluon=True
-        )
     if dim > 256:
         return AttentionTile(rows=64, keys=32, splits=splits, parts=2, warps=4, stages=3)
     kept_small = keys.element_size() == 1  # e4m3 is widened in registers, of which a loop of its own takes more
@@ -118,6 +115,18 @@ def tuned(q: Tensor, keys: Tensor, segments: Segments) -> AttentionTile:
     parts = 2 if len(segments.kind) == 1 and dim >= 128 else 1
     inside = parts == 1 and not kept_small
     return AttentionTile(rows=64, keys=64, splits=splits, parts=parts, warps=4, stages=3, inside=inside)
+
+
+def _tuned_gluon(dim: int, packed: int, walks: int) -> AttentionTile:
+    """Two groups a program where these are enough for most SMs; else one, and more parts until there are."""
+    enough, parts = 96, 1 if dim <= 256 else 2
+    keys, rows = 64 // parts, 128
+    if packed % 128 or walks * (packed // 128) * parts < enough:
+        rows = 64
+        parts *= 1 if walks * (packed // 64) * parts >= enough else 2
+    return AttentionTile(
+        rows=rows, keys=keys, splits=1, parts=parts, warps=4, stages=gluon_attention.STAGES, gluon=True
+    )
 
 
 def _attend(
@@ -132,7 +141,8 @@ def _attend(
 ) -> Rows:
     (rows, heads, dim), groups, count = q.shape, keys.shape[2], len(segments.kind)
     if tile.gluon:
-        out = gluon_attention.attend(q, keys, values, table, segments, window=window, turn=tile.keys, parts=tile.parts)
+        sizes = {"rows": tile.rows, "turn": tile.keys, "parts": tile.parts}
+        out = gluon_attention.attend(q, keys, values, table, segments, window=window, **sizes)
         return quantize_rows(out.flatten(1)) if fp8 else out.flatten(1)
     split = tile.splits > 1
     out = torch.empty_like(q, dtype=torch.float8_e4m3fn if split and fp8 else q.dtype)
