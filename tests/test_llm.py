@@ -185,6 +185,16 @@ def test_a_prompt_that_cannot_be_answered_is_named(llm: LLM, prompt: object, sen
         llm.generate(prompt)  # type: ignore[arg-type]
 
 
+def test_a_prompt_that_has_no_room_is_refused_before_its_constraint_is_compiled(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redraft.llm.build", lambda *given, **wanted: pytest.fail("the constraint is compiled"))
+    with pytest.raises(PromptError, match="must have at most 176"):
+        llm.generate(list(range(5, 190)), regex="a+")
+    with pytest.raises(SettingError, match="has room for"):
+        llm.generate([5], regex="a+", max_tokens=100_000)
+
+
 def test_prompts_and_messages_come_in_lists(llm: LLM) -> None:
     with pytest.raises(PromptError, match="must be a list of prompts"):
         llm.generate_batch("hi")

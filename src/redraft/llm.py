@@ -302,12 +302,13 @@ class LLM:
         wanted = {name: settings.pop(name) for name in NAMES if name in settings}
         resolved = resolve_settings(self.defaults, **settings)
         ids = self.prompt_ids(prompt, raw=raw)
-        if any(value is not None for value in wanted.values()):
-            constraint = self._constraint(wanted, resolved, ids, constraint)
+        fitting = self._fit(resolved, len(ids), explicit=settings.get("max_tokens") is not None)
+        if any(value is not None for value in wanted.values()):  # compiled last: it may take seconds
+            constraint = self._constraint(wanted, fitting, ids, constraint)
         return Request(
             request_id=request_id,
             prompt=tuple(ids),
-            settings=self._fit(resolved, len(ids), explicit=settings.get("max_tokens") is not None),
+            settings=fitting,
             constraint=constraint,
             adapter=self.adapter,
             timeout=timeout,
