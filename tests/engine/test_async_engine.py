@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -317,6 +318,22 @@ class TestClosing:
             events = await collect(stream)
             assert end_of(events).finish_reason == "cancelled"
             assert all(isinstance(event, DenoiseStep | Commit | Finished) for event in events)
+
+        driven(make(), body)
+
+    def test_it_needs_none_of_the_loops_threads(self, make: Make) -> None:
+        held = threading.Event()
+
+        async def body(front: AsyncEngine) -> None:
+            with ThreadPoolExecutor(1) as pool:
+                asyncio.get_running_loop().set_default_executor(pool)
+                waiting = asyncio.create_task(asyncio.to_thread(held.wait, 30))
+                await asyncio.sleep(0)
+                try:
+                    await asyncio.wait_for(front.close(drain=True, timeout=1), 10)
+                finally:
+                    held.set()
+                    await waiting
 
         driven(make(), body)
 

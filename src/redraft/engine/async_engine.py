@@ -109,7 +109,9 @@ class AsyncEngine:
         self._draining = self._stopping = self._stopped = False
         self._failures = 0
         self._error = EngineError("The engine has stopped.")
-        self._thread = threading.Thread(target=self._loop, name="redraft-engine", daemon=True)
+        self._ended: Future[None] = Future()
+        self._ended.set_running_or_notify_cancel()  # from now on only the thread ends it
+        self._thread = threading.Thread(target=self._run, name="redraft-engine", daemon=True)
         self._thread.start()
 
     def next_id(self) -> int:
@@ -179,10 +181,11 @@ class AsyncEngine:
         self._draining = True
         if drain:
             self._notify()
-            await asyncio.to_thread(self._thread.join, timeout)
+            await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=timeout)
         self._stopping = True
         self._notify()
-        await asyncio.to_thread(self._thread.join)
+        await asyncio.wrap_future(self._ended)
+        self._thread.join()  # at its last line
 
     def _add(self, requests: Sequence[Request], boxes: Sequence[_Mailbox], since: float) -> None:
         """On the model's thread: all or none."""
@@ -212,8 +215,15 @@ class AsyncEngine:
         with self._wake:
             self._wake.notify()
 
+    def _run(self) -> None:
+        """The model's thread."""
+        try:
+            self._loop()
+        finally:
+            self._ended.set_result(None)
+
     def _loop(self) -> None:
-        """The model's thread: some work, all of the inbox, then one forward, as long as there is anything to do."""
+        """Some work, all of the inbox, then one forward, as long as there is anything to do."""
         while self._wait():
             if self._work:
                 self._call(self._work.popleft())
