@@ -485,6 +485,48 @@ def test_what_is_open_when_the_grace_ends_is_told_so(folder: Path, twice: bool) 
     assert "[DONE]" not in stream.result().text
 
 
+READS_FOR_EVER = """
+import sys
+import threading
+from redraft.cli.main import main
+from redraft.llm import LLM
+
+def read(*request, **how):
+    print("reading", flush=True)
+    while True:
+        pass
+
+LLM.encode_chat = read
+sys.exit(main(["serve", "--model", sys.argv[1], "--name", "random", "--port", "0", "--grace", "0.5", "--json"]))
+"""
+
+
+def test_requests_that_are_still_read_when_the_grace_ends_are_told_so(folder: Path) -> None:
+    """More of them than are read at a time, one whose body does not come, and one that only asks how long it is."""
+    command = [sys.executable, "-c", READS_FOR_EVER, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, ThreadPoolExecutor(9) as pool:
+        try:
+            assert server.stdout is not None
+            url = json.loads(server.stdout.readline())["url"]
+            paths = ["/v1/chat/completions"] * 8 + ["/v1/messages/count_tokens"]
+            bodies = [{name: CHAT[name] for name in ("model", "messages")} for _ in paths]
+            asked = [
+                pool.submit(httpx.post, url + path, json=body, timeout=60)
+                for path, body in zip(paths, bodies, strict=True)
+            ]
+            with socket.create_connection(("127.0.0.1", httpx.URL(url).port)) as slow:
+                slow.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
+                assert [server.stdout.readline() for _ in range(6)] == ["reading\n"] * 6
+                time.sleep(0.5)
+                server.send_signal(signal.SIGTERM)
+                assert server.wait(30) == 0
+                assert b"503" in slow.recv(4096).partition(b"\r\n")[0]
+        finally:
+            server.kill()
+    assert [one.result().status_code for one in asked] == [503] * 9
+    assert "The server is shutting down." in asked[0].result().json()["error"]["message"]
+
+
 def test_the_command_says_what_is_wrong_before_it_loads(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,6 +1,11 @@
 """Bodies of megabytes hold up nobody else: where their text is read, and how many of their mistakes are told."""
 
 import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -9,11 +14,13 @@ from pydantic import ValidationError
 from serving import CHAT, ScriptedEngine, scripted_server
 
 from redraft.llm import LLM
+from redraft.serve.planning import Planner
 from redraft.serve.shapes.chat import ChatRequest
 from redraft.serve.shapes.common import MOST_FIELDS, Shape
 from redraft.serve.shapes.completions import CompletionRequest
 from redraft.serve.shapes.messages import MessagesRequest
 from redraft.serve.shapes.two_sided import DecisionRequest
+from redraft.serve.threads import LARGE
 from redraft.text.tokenizer import Tokenizer
 
 
@@ -47,6 +54,65 @@ def test_no_text_is_read_on_the_event_loop(
         assert httpx.post(f"{url}{path}", json=body, timeout=60).status_code == 200
     assert places
     assert not any(places)
+
+
+LONG = CHAT | {"model": "other", "messages": [{"role": "user", "content": "a" * LARGE}]}
+SHORT = CHAT | {"model": "other"}
+
+
+@contextlib.contextmanager
+def _server_that_reads_long(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, ScriptedEngine]]:
+    """A server that reads no long message before this ends; and its engine."""
+    held, read = threading.Event(), Planner.chat_ids
+
+    def read_long(self: Planner, messages: Any, **how: Any) -> list[int]:
+        if len(messages[0]["content"]) >= LARGE:
+            held.wait(30)
+            return [2, 50]
+        return read(self, messages, **how)
+
+    monkeypatch.setattr(Planner, "chat_ids", read_long)
+    engine = ScriptedEngine(llm, lambda request: ["x"])
+    with scripted_server(llm, engine) as url, ThreadPoolExecutor(12) as pool:
+        try:
+            for _ in range(12):
+                pool.submit(httpx.post, f"{url}/v1/chat/completions", json=LONG, timeout=60)
+            time.sleep(0.5)
+            yield url, engine
+        finally:
+            held.set()
+
+
+def test_a_short_request_waits_for_no_long_ones(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    with _server_that_reads_long(llm, monkeypatch) as (url, engine):
+        assert httpx.post(f"{url}/v1/chat/completions", json=SHORT, timeout=10).status_code == 200
+        assert httpx.post(f"{url}/tokenize", json={"text": "Hello!"}, timeout=10).status_code == 200
+        assert len(engine.requests) == 1
+    assert len(engine.requests) == 13
+
+
+def test_the_time_of_a_request_runs_while_it_is_read(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    with _server_that_reads_long(llm, monkeypatch) as (url, engine):
+        late = httpx.post(f"{url}/v1/chat/completions", json=LONG | {"timeout": 0.25}, timeout=10)
+        assert (late.status_code, late.json()["error"]["code"]) == (408, "timeout")
+        assert httpx.post(f"{url}/v1/chat/completions", json=SHORT | {"timeout": 8}, timeout=10).status_code == 200
+        assert 0 < (engine.requests[0].timeout or 0) < 8
+    assert len(engine.requests) == 13, "one whose time was over went on to the engine"
+    assert min(request.timeout or 0 for request in engine.requests[1:]) < 600 - 0.5
+
+
+def test_a_client_that_leaves_while_its_request_is_read_leaves_its_place(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _server_that_reads_long(llm, monkeypatch) as (url, engine):
+        with pytest.raises(httpx.ReadTimeout):
+            httpx.post(f"{url}/v1/chat/completions", json=LONG, timeout=0.5)
+        left = 'redraft_requests_total{endpoint="/v1/chat/completions",status="499"} 1.0'
+        deadline = time.monotonic() + 10
+        while left not in httpx.get(f"{url}/metrics").text:
+            assert time.monotonic() < deadline, "it holds its place until it is read"
+            time.sleep(0.02)
+    assert len(engine.requests) == 12
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def serve(
 
     if not serve(settings, lambda: model.load(adapters), listener, ready=ready):
         sys.stderr.flush()
-        os._exit(0)  # Python's own way out would abort in the middle of the thread that loads
+        os._exit(0)  # Python's own way out would abort in the middle of a thread
 
 
 def _adapters(given: list[str], taken: tuple[str, ...]) -> dict[str, str]:

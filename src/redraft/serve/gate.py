@@ -63,12 +63,14 @@ class Gate:
                 401, "The API key is missing or wrong.", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"}
             )
         if path not in ANSWERING or scope["method"] != "POST":
-            await visit.read(self._service.settings.max_body)
-            await self._app(scope, visit.receive, visit.send)
+            await self._answer(visit, scope)
             return
         async with self._service.place():
-            await visit.read(self._service.settings.max_body)
-            await self._app(scope, visit.receive, visit.send)
+            await self._answer(visit, scope)
+
+    async def _answer(self, visit: _Visit, scope: Scope) -> None:
+        await self._service.unless_over(visit.read(self._service.settings.max_body))
+        await self._app(scope, visit.receive, visit.send)
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
         """Without keys, a web page elsewhere could reach a local server under a name of its own (DNS rebinding)."""
@@ -95,6 +97,8 @@ class _Visit:
         self.id = _request_id(self.headers.get(b"x-request-id", b""))
         self.status = CLIENT_GONE
         self.facts: dict[str, Any] = {}
+        self.size = 0
+        """Bytes of the body that was read."""
         self._scope, self._receive, self._send = scope, receive, send
         self._body: bytes | None = None
         self._ended = False
@@ -115,6 +119,7 @@ class _Visit:
         try:
             async with asyncio.timeout(BODY_SECONDS):
                 self._body = await self._read(limit)
+            self.size = len(self._body)
         except TimeoutError:
             raise Fault(408, "The request's body did not arrive in time.", code="timeout") from None
 

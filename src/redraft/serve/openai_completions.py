@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import secrets
 import time
@@ -86,22 +85,22 @@ class CompletionWriter:
         finally:
             await answers.close()
 
-    async def filled(self, service: Service) -> dict[str, Any]:
-        """The body of a filled hole. The model's thread fills it between two steps of other answers."""
+    async def filled(self, service: Service, size: int) -> dict[str, Any]:
+        """The body of a filled hole, for a request of `size` bytes; filled as `Service.work` does."""
         body = self.body
         planner = service.planner.for_model(body.model)
         assert isinstance(body.prompt, str)
         assert body.suffix is not None
         settings = body.settings() | body.constraints() | {"max_tokens": body.max_tokens, "seed": body.seed}
         given = {name: value for name, value in settings.items() if value is not None}
-        await asyncio.to_thread(planner.check_text, body.prompt + body.suffix)
+        check = functools.partial(planner.check_text, body.prompt + body.suffix)
         fill = functools.partial(planner.llm.fill, body.prompt, body.suffix, **given)
-        result = await service.work(fill)
+        result = await service.work(check, fill, size=size)
         more: dict[str, Any] = {"stats": {"steps": [one.steps for one in result.fillings], "forwards": result.forwards}}
         if body.confidence:
             more["confidence"] = [token for one in result.fillings for token in one.to_dict()["tokens"]]
         choice = self._choice(0, result.text) | {"finish_reason": "stop", "redraft": more}
-        usage = await asyncio.to_thread(self._fill_usage, result.text)
+        usage = await service.read(functools.partial(self._fill_usage, result.text), size)
         return self._envelope() | {"choices": [choice], "usage": usage}
 
     def _fill_usage(self, filling: str) -> dict[str, int]:

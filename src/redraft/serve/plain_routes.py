@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
+from functools import partial
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
@@ -15,7 +15,7 @@ from redraft.serve.http import Json
 from redraft.serve.metrics import CONTENT_TYPE
 from redraft.serve.page import Page
 from redraft.serve.planning import Planner
-from redraft.serve.service import Service, service_of
+from redraft.serve.service import Service, read, service_of
 from redraft.serve.shapes.own import DetokenizeRequest, TokenizeRequest
 from redraft.text.tokenizer import Tokenizer
 
@@ -42,14 +42,14 @@ async def model(request: Request, name: str) -> Response:
 @router.post("/tokenize")
 async def tokenize(request: Request, body: TokenizeRequest) -> Response:
     """Token ids of a text or of a conversation as the model reads it."""
-    tokens = await asyncio.to_thread(_tokens, _planner(request, body.model), body)
+    tokens = await read(request, partial(_tokens, _planner(request, body.model), body))
     return Json({"tokens": tokens, "count": len(tokens)})
 
 
 @router.post("/detokenize")
 async def detokenize(request: Request, body: DetokenizeRequest) -> Response:
     """The text of token ids."""
-    return Json(await asyncio.to_thread(_texts, _planner(request, body.model).llm.tokenizer, body))
+    return Json(await read(request, partial(_texts, _planner(request, body.model).llm.tokenizer, body)))
 
 
 @router.get("/health")

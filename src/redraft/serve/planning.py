@@ -90,7 +90,7 @@ class Planner:
         """
         settings = {name: value for name, value in given.items() if value is not None}
         asked = {name: value for name, value in wanted.items() if value is not None}
-        limit = min(timeout or self.settings.timeout, self.settings.timeout)
+        limit = self.settings.limit(timeout)
         common = settings | asked | self._temperatures(settings, temperature) | {"timeout": limit, "drafts": drafts}
         requests: list[Request] = []
         for ids in prompts:

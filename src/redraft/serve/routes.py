@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
 
 from fastapi import APIRouter, Request, Response
 
@@ -14,7 +14,7 @@ from redraft.serve.http import EventStream, Json, unless_gone
 from redraft.serve.openai_chat import ChatWriter, plan_chat
 from redraft.serve.openai_completions import CompletionWriter, plan_completion
 from redraft.serve.planning import Plan
-from redraft.serve.service import Service, fingerprint, service_of
+from redraft.serve.service import Service, fingerprint, read, service_of
 from redraft.serve.shapes.chat import ChatRequest
 from redraft.serve.shapes.completions import CompletionRequest
 from redraft.serve.shapes.messages import CountRequest, MessagesRequest
@@ -29,8 +29,7 @@ SPARE_SECONDS = 5.0
 async def chat_completions(request: Request, body: ChatRequest) -> Response:
     """Answer a conversation, in OpenAI's shape."""
     service = service_of(request)
-    plan = await asyncio.to_thread(plan_chat, service.planner, body)
-    answers = await _begin(request, plan, body.user)
+    answers = await _begin(request, partial(plan_chat, service.planner, body), body.timeout, body.user)
     writer = ChatWriter(body, service.llm.tokenizer, fingerprint(service), _id(request))
     if body.stream:
         return _stream(service, answers, writer.chunks(answers))
@@ -44,8 +43,7 @@ async def completions(request: Request, body: CompletionRequest) -> Response:
     writer = CompletionWriter(body, service.llm.tokenizer, fingerprint(service), _id(request))
     if body.suffix is not None:
         return await _fill(request, service, body, writer)
-    plan = await asyncio.to_thread(plan_completion, service.planner, body)
-    answers = await _begin(request, plan, body.user)
+    answers = await _begin(request, partial(plan_completion, service.planner, body), body.timeout, body.user)
     if body.stream:
         return _stream(service, answers, writer.chunks(answers))
     return Json(await unless_gone(request, writer.whole(answers)))
@@ -55,8 +53,8 @@ async def completions(request: Request, body: CompletionRequest) -> Response:
 async def messages(request: Request, body: MessagesRequest) -> Response:
     """Answer a conversation, in Anthropic's shape."""
     service = service_of(request)
-    plan = await asyncio.to_thread(plan_messages, service.planner, body)
-    answers = await _begin(request, plan, body.metadata.user_id if body.metadata else None)
+    user = body.metadata.user_id if body.metadata else None
+    answers = await _begin(request, partial(plan_messages, service.planner, body), body.timeout, user)
     writer = MessageWriter(body, service.llm.tokenizer, _id(request))
     if body.stream:
         return _stream(service, answers, writer.events(answers))
@@ -66,27 +64,25 @@ async def messages(request: Request, body: MessagesRequest) -> Response:
 @router.post("/v1/messages/count_tokens")
 async def messages_count_tokens(request: Request, body: CountRequest) -> Response:
     """How many tokens a conversation has, in Anthropic's shape."""
-    service = service_of(request)
-    return Json({"input_tokens": await asyncio.to_thread(count_tokens, service.planner, body)})
+    return Json({"input_tokens": await read(request, partial(count_tokens, service_of(request).planner, body))})
 
 
 @router.post("/v1/drafts")
 async def drafts(request: Request, body: DraftsRequest) -> Response:
     """Answer a conversation and show the canvas while it settles: server-sent events of every denoising step."""
     service = service_of(request)
-    plan = await asyncio.to_thread(plan_chat, service.planner, body, drafts=True)
-    answers = await _begin(request, plan, body.user)
+    plan = partial(plan_chat, service.planner, body, drafts=True)
+    answers = await _begin(request, plan, body.timeout, body.user)
     events = draft_events(answers, service.llm.tokenizer, service.llm.eos_ids, _id(request))
     return _stream(service, answers, events)
 
 
-async def _begin(request: Request, plan: Plan, user: str | None) -> Answers:
-    """Hand a plan to the engine, and note for the log what it is."""
-    service, facts = service_of(request), request.state.visit.facts
-    facts |= {"prompt_tokens": plan.prompt_tokens, "answers": len(plan.requests), **_asker(user)}
-    if service.settings.log_prompts:
-        facts["prompts"] = [service.llm.tokenizer.decode(item.prompt) for item in plan.requests[:: plan.n]]
-    return await unless_gone(request, service.begin(plan, facts))
+async def _begin(request: Request, plan: Callable[[], Plan], timeout: float | None, user: str | None) -> Answers:
+    """Plan, and hand the plan to the engine; note for the log who asks."""
+    visit = request.state.visit
+    visit.facts |= _asker(user)
+    begun = service_of(request).begin(plan, timeout, size=visit.size, facts=visit.facts)
+    return await unless_gone(request, begun)
 
 
 def _id(request: Request) -> str:
@@ -105,7 +101,7 @@ def _asker(user: str | None) -> dict[str, str]:
 async def _fill(request: Request, service: Service, body: CompletionRequest, writer: CompletionWriter) -> Response:
     facts = request.state.visit.facts
     facts |= _asker(body.user)
-    whole = await unless_gone(request, writer.filled(service))
+    whole = await unless_gone(request, writer.filled(service, request.state.visit.size))
     if service.settings.log_prompts:
         facts |= {"prompts": [body.prompt, body.suffix], "texts": [choice["text"] for choice in whole["choices"]]}
     return EventStream(writer.filled_chunks(whole)) if body.stream else Json(whole)

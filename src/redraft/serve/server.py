@@ -50,7 +50,7 @@ def serve(
 ) -> bool:
     """Serve until SIGINT or SIGTERM. Calls `ready` once requests are taken; raises what `load` raised.
 
-    Returns whether the model was loaded: if not, a daemon thread still loads it.
+    Returns whether its threads have ended: if not, one still loads the model or reads a request that was given up.
     """
     logs.configure()
     service = Service(settings)
@@ -58,7 +58,7 @@ def serve(
     server.run(sockets=[listener])
     if server.failure is not None:
         raise server.failure
-    return server.loaded
+    return not service.threads.busy
 
 
 class _Server(uvicorn.Server):
@@ -76,7 +76,6 @@ class _Server(uvicorn.Server):
         )
         self._service, self._load, self._ready = service, load, ready
         self.failure: BaseException | None = None
-        self.loaded = False
         self._loading: asyncio.Task[None] | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
@@ -92,7 +91,6 @@ class _Server(uvicorn.Server):
     async def _load_model(self) -> None:
         try:
             await self._service.load(self._load)
-            self.loaded = True
             self._ready(self._service.llm)
         except Exception as error:
             self.failure = error

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
-from concurrent.futures import Future, InvalidStateError
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
@@ -20,9 +18,11 @@ from redraft.engine.stats import EngineStats
 from redraft.llm import LLM
 from redraft.serve.answers import Answers
 from redraft.serve.faults import Fault, busy, loading, stopping, timed_out
+from redraft.serve.http import unless_gone
 from redraft.serve.metrics import Metrics
 from redraft.serve.planning import Plan, Planner
 from redraft.serve.settings import ServeSettings
+from redraft.serve.threads import Threads
 
 T = TypeVar("T")
 Phase = Literal["loading", "ready", "stopping"]
@@ -38,6 +38,9 @@ class Service:
         self.phase: Phase = "loading"
         self.metrics = Metrics(self._engine_stats)
         self.open = 0
+        self.threads = Threads()
+        self._end: float | None = None
+        self._limits: set[asyncio.Timeout] = set()
         self._llm: LLM | None = None
         self._engine: AsyncEngine | None = None
 
@@ -49,11 +52,11 @@ class Service:
 
     async def load(self, load: Callable[[], LLM]) -> None:
         """Load the model in a thread and warm its engine up, so that health checks are answered meanwhile."""
-        llm = await _in_thread(load)
+        llm = await self.threads.call(load)
         asked = self.settings.engine
         # Whoever is let in finds room in the engine's queue.
         settings = replace(asked, max_waiting=max(asked.max_waiting, self.settings.max_open))
-        inner = await _in_thread(functools.partial(llm.new_engine, settings))
+        inner = await self.threads.call(functools.partial(llm.new_engine, settings))
         engine = AsyncEngine(inner)
         await engine.run(inner.runner.warm_up)
         self.start(llm, engine)
@@ -66,8 +69,16 @@ class Service:
         noticed, deadline = loop.time() + min(LINGER_SECONDS, grace), loop.time() + grace
         while loop.time() < noticed or (self.open and loop.time() < deadline):
             await asyncio.sleep(0.02)
+        self._end_reading(loop.time())
         if self._engine is not None:
             await self._engine.close(drain=False)
+
+    def _end_reading(self, now: float) -> None:
+        """Whoever waits in `unless_over`, or would, hears that the server stops."""
+        self._end = now
+        limits, self._limits = self._limits, set()
+        for limit in limits:
+            limit.reschedule(now)
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
@@ -108,12 +119,25 @@ class Service:
         """Turns requests into plans for this model."""
         return Planner(self.llm, self.engine, self.settings)
 
-    async def begin(self, plan: Plan, facts: dict[str, Any]) -> Answers:
-        """Hand a plan to the engine; `facts` for the log line grow with the answers.
+    async def begin(
+        self, make: Callable[[], Plan], timeout: float | None, *, size: int, facts: dict[str, Any]
+    ) -> Answers:
+        """Plan a request of `size` bytes and hand the plan to the engine; `facts` for the log line grow with both.
 
-        Raises a `Fault` if the plan's time is over before the model's thread looks at it.
+        Raises a `Fault` if its time is over before the model's thread looks at it.
         """
-        facts["tokens"] = 0
+        limit = self.settings.limit(timeout)
+        return await _within(limit, self._begin(make, limit, size, facts))
+
+    async def _begin(self, make: Callable[[], Plan], limit: float, size: int, facts: dict[str, Any]) -> Answers:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        plan = await self.read(make, size)
+        if (left := limit - (loop.time() - began)) <= 0:
+            raise timed_out(limit)
+        facts |= {"prompt_tokens": plan.prompt_tokens, "answers": len(plan.requests), "tokens": 0}
+        if self.settings.log_prompts:
+            facts["prompts"] = [self.llm.tokenizer.decode(item.prompt) for item in plan.requests[:: plan.n]]
 
         def observe(finished: Finished) -> None:
             self.metrics.observe(finished)
@@ -121,15 +145,38 @@ class Service:
             if self.settings.log_prompts:
                 facts.setdefault("texts", []).append(finished.text)
 
-        streams = await _within(plan.timeout, self.engine.submit(plan.requests))
+        streams = await self.engine.submit([replace(request, timeout=left) for request in plan.requests])
         return Answers(plan, streams, observe=observe)
 
-    async def work(self, function: Callable[[], T]) -> T:
-        """Have the model's thread call `function`, which makes forwards of its own, for as long as a request may take.
+    async def work(self, check: Callable[[], object], function: Callable[[], T], *, size: int) -> T:
+        """Check a request of `size` bytes; have the model's thread call `function`, which makes forwards of its own.
 
-        Raises a `Fault` if that is too short; the thread then ends the work before its next forward.
+        Raises a `Fault` if both take longer than a request may; the thread then ends the work before its next forward.
         """
-        return await _within(self.settings.timeout, self.engine.run(function))
+
+        async def checked() -> T:
+            await self.read(check, size)
+            return await self.engine.run(function)
+
+        return await _within(self.settings.timeout, checked())
+
+    async def read(self, function: Callable[[], T], size: int) -> T:
+        """Call what reads a request of `size` bytes in a thread; raises a `Fault` as `unless_over` does."""
+        return await self.unless_over(self.threads.read(function, size))
+
+    async def unless_over(self, work: Awaitable[T]) -> T:
+        """Await `work`; cancel it and raise a `Fault` when the server stops and its grace is over."""
+        limit = asyncio.timeout_at(self._end)
+        self._limits.add(limit)
+        try:
+            async with limit:
+                return await work
+        except TimeoutError:
+            if limit.expired():
+                raise stopping() from None
+            raise
+        finally:
+            self._limits.discard(limit)
 
     def count_refusal(self, fault: Fault) -> None:
         """Count a request that was turned away."""
@@ -148,24 +195,16 @@ async def _within(seconds: float, work: Awaitable[T]) -> T:
         raise timed_out(seconds) from None
 
 
-async def _in_thread(function: Callable[[], T]) -> T:
-    """Call `function` in a thread that nobody waits for at the end, so that a server can be stopped while it loads."""
-    future: Future[T] = Future()
-
-    def call() -> None:
-        with suppress(InvalidStateError):  # nobody waits any more
-            try:
-                future.set_result(function())
-            except BaseException as error:
-                future.set_exception(error)
-
-    threading.Thread(target=call, name="redraft-load", daemon=True).start()
-    return await asyncio.wrap_future(future)
-
-
 def service_of(request: Request) -> Service:
     """The service that a request came to."""
     return request.app.state.service
+
+
+async def read(request: Request, function: Callable[[], T]) -> T:
+    """Call what reads a request in a thread, unless its client goes away or its time is over."""
+    service = service_of(request)
+    reading = service.read(function, request.state.visit.size)
+    return await unless_gone(request, _within(service.settings.timeout, reading))
 
 
 def fingerprint(service: Service) -> str:

@@ -68,6 +68,10 @@ class ServeSettings:
                 "in small letters and with nothing behind host and port."
             )
 
+    def limit(self, asked: float | None) -> float:
+        """Seconds of a request that asked for so many, or for none."""
+        return self.timeout if asked is None else min(asked, self.timeout)
+
     @property
     def is_local(self) -> bool:
         """Whether only this machine can connect."""

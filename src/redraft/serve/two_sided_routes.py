@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,8 +28,8 @@ async def fill(request: Request, body: FillRequest) -> Response:
     given = {"max_tokens": body.max_tokens, "length": body.length, "seed": body.seed}
     text = (body.text,) if body.text is not None else (body.prefix, body.suffix)
     work = functools.partial(planner.llm.fill, *text, **body.wanted(), **_given(given))
-    await asyncio.to_thread(planner.check_text, "".join(split_pieces(*text)))  # type: ignore[arg-type]
-    return await _run(request, body, work)
+    check = functools.partial(planner.check_text, "".join(split_pieces(*text)))  # type: ignore[arg-type]
+    return await _run(request, body, check, work)
 
 
 @router.post("/v1/edits")
@@ -40,8 +39,8 @@ async def edits(request: Request, body: EditRequest) -> Response:
     given = {"max_tokens": body.max_tokens, "seed": body.seed, "strength": body.strength} | body.wanted()
     start, end = body.span
     work = functools.partial(planner.llm.edit, body.text, (start, end), body.instruction, **_given(given))
-    await asyncio.to_thread(planner.check_text, body.text + (body.instruction or ""))
-    return await _run(request, body, work)
+    check = functools.partial(planner.check_text, body.text + (body.instruction or ""))
+    return await _run(request, body, check, work)
 
 
 @router.post("/v1/edits/next")
@@ -51,8 +50,8 @@ async def next_edit(request: Request, body: NextEditRequest) -> Response:
     recent = [(edit.old, edit.new) for edit in body.recent]
     given = _given({"max_tokens": body.max_tokens, "seed": body.seed})
     work = functools.partial(planner.llm.next_edit, body.text, body.cursor, recent, **body.settings(), **given)
-    await asyncio.to_thread(planner.check_text, body.text + "".join(old + new for old, new in recent))
-    return await _run(request, body, lambda: _Proposal(work()))
+    check = functools.partial(planner.check_text, body.text + "".join(old + new for old, new in recent))
+    return await _run(request, body, check, lambda: _Proposal(work()))
 
 
 @router.post("/v1/decisions")
@@ -60,8 +59,7 @@ async def decisions(request: Request, body: DecisionRequest) -> Response:
     """Choose for every question and slot, with probabilities, without writing text."""
     planner = _planner(request, body.model)
     work = functools.partial(planner.llm.decide, body.asked(), body.choices, **body.options())
-    await asyncio.to_thread(_check_questions, planner, body)
-    return await _run(request, body, work)
+    return await _run(request, body, functools.partial(_check_questions, planner, body), work)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +73,9 @@ class _Proposal:
 _Body = FillRequest | EditRequest | NextEditRequest | DecisionRequest
 
 
-async def _run(request: Request, body: _Body, work: Callable[[], Any]) -> Response:
+async def _run(request: Request, body: _Body, check: Callable[[], None], work: Callable[[], Any]) -> Response:
     service = service_of(request)
-    result = await unless_gone(request, service.work(work))
+    result = await unless_gone(request, service.work(check, work, size=request.state.visit.size))
     several = isinstance(result, list)
     content = {"decisions": [one.to_dict() for one in result]} if several else result.to_dict()
     if service.settings.log_prompts:
