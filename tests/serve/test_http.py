@@ -243,6 +243,16 @@ def test_tokenize_and_back(http: httpx.Client, llm: LLM) -> None:
     assert http.post("/tokenize", json={"text": "a", "messages": []}).status_code == 400
 
 
+def test_the_tokens_of_what_is_too_long_can_be_counted(llm: LLM) -> None:
+    messages = [{"role": "user", "content": "word " * 100}]
+    count = len(llm.encode_chat(messages))
+    with scripted_server(llm, ScriptedEngine(llm, lambda request: ["x"]), max_prompt=40) as url:
+        body = {"model": "other", "messages": messages}
+        assert httpx.post(f"{url}/v1/messages", json=body | {"max_tokens": 16}).status_code == 400
+        assert httpx.post(f"{url}/v1/messages/count_tokens", json=body).json() == {"input_tokens": count}
+        assert httpx.post(f"{url}/tokenize", json=body).json()["count"] == count
+
+
 def test_metrics_speak_of_canvases(http: httpx.Client, server: ServerProcess) -> None:
     before = {name: server.metric(name) for name in ("redraft_canvases_total", "redraft_steps_per_canvas_count")}
     stats = http.post("/v1/chat/completions", json=CHAT).json()["choices"][0]["redraft"]["stats"]

@@ -19,9 +19,9 @@ from redraft.text.tokenizer import Tokenizer
 
 
 def count_tokens(planner: Planner, body: CountRequest) -> int:
-    """Tokens of the prompt that a conversation becomes."""
-    planner = planner.for_model(body.model)
-    return len(planner.chat_ids(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking))
+    """Tokens of the prompt that a conversation becomes, also of one that is too long to be answered."""
+    llm = planner.for_model(body.model).llm
+    return len(llm.encode_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking))
 
 
 def plan_messages(planner: Planner, body: MessagesRequest) -> Plan:

@@ -105,7 +105,7 @@ def _tokens(planner: Planner, body: TokenizeRequest) -> list[int]:
     if body.text is not None:
         return planner.llm.tokenizer.encode(body.text, special=body.special)
     assert body.messages is not None, "the shape has one of the two"
-    return planner.chat_ids([message.model_dump(exclude_none=True) for message in body.messages])
+    return planner.llm.encode_chat([message.model_dump(exclude_none=True) for message in body.messages])
 
 
 def _texts(tokenizer: Tokenizer, body: DetokenizeRequest) -> dict[str, Any]:
