@@ -474,6 +474,15 @@ def test_a_client_that_does_not_read_gets_the_grace_once(llm: LLM) -> None:
     assert _Server(service, lambda: llm, lambda llm: None).config.timeout_graceful_shutdown == 5
 
 
+def test_a_second_ctrl_c_is_not_taken_back_by_what_follows(llm: LLM) -> None:
+    server = _Server(Service(ServeSettings(names=("random",))), lambda: llm, lambda llm: None)
+    forced = []
+    for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        server.handle_exit(number, None)
+        forced.append(server.force_exit)
+    assert forced == [False, False, True, True]
+
+
 @pytest.mark.parametrize("twice", [False, True])
 def test_what_is_open_when_the_grace_ends_is_told_so(folder: Path, twice: bool) -> None:
     slow = CHAT | {"max_tokens": 900, "steps": 48, "confidence_threshold": 1e-9}
