@@ -32,6 +32,19 @@ def test_anchors_are_headings(name: str) -> None:
         assert anchor in anchors(target.read_text(encoding="utf-8")), f"{file}#{anchor}"
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_of_a_table_have_as_many_cells_as_its_head(name: str) -> None:
+    text = re.sub(r"^```.*?^```", "", (ROOT / name).read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    for table in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        rows = table.splitlines()
+        assert [row for row in rows if cells(row) != cells(rows[0])] == []
+
+
+def cells(row: str) -> int:
+    """How many cells GitHub sees in a row: a bar parts two in code, too, unless a backslash stands before it."""
+    return len(re.findall(r"(?<!\\)\|", row)) - 1
+
+
 def anchors(text: str) -> set[str]:
     """What GitHub makes of the text's headings."""
     headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
