@@ -71,5 +71,11 @@ def test_the_common_options(cli: Cli, command: str) -> None:
     assert all(f"--{name} " in shown for name in (*options.split(), "json", "trace", "no-live"))
 
 
+def test_distill_says_what_its_prompts_are_read_as(cli: Cli) -> None:
+    shown = " ".join(shown_help(cli, "distill").split())
+    assert "conversations, prompts with completions, or token ids" in shown
+    assert "only what is asked counts" in shown
+
+
 def test_version(cli: Cli) -> None:
     assert cli("--version").out == f"redraft {redraft.__version__}\n"

@@ -87,6 +87,17 @@ def test_prompts_are_those_of_the_file_without_their_answers(llm: redraft.LLM, t
         list(prompts_of(file, llm))
 
 
+def test_every_answer_of_a_conversation_and_token_ids_are_asked_for_too(llm: redraft.LLM, tmp_path: Path) -> None:
+    file = tmp_path / "p.jsonl"
+    messages = [
+        {"role": role, "content": text}
+        for role, text in (("user", "Hello!"), ("assistant", "Hi."), ("user", "Bye!"), ("assistant", "Bye."))
+    ]
+    lines = [{"messages": messages}, {"prompt_ids": [2, 50], "answer_ids": [51]}]
+    file.write_text("\n".join(json.dumps(line) for line in lines))
+    assert list(prompts_of(file, llm)) == [llm.encode_chat(messages[:1]), llm.encode_chat(messages[:3]), [2, 50]]
+
+
 def test_an_answer_that_is_left_out_may_be_of_any_length(llm: redraft.LLM, tmp_path: Path) -> None:
     file = tmp_path / "p.jsonl"
     file.write_text(json.dumps({"prompt": "a b", "completion": "c " * 5000}) + "\n")

@@ -15,7 +15,9 @@ from redraft.errors import InputError
 
 @expand_groups
 def distill(
-    prompts: Annotated[Path, typer.Argument(help="JSON lines of conversations or prompts.", metavar="PROMPTS.jsonl")],
+    prompts: Annotated[
+        Path, typer.Argument(help="Training data of kind chat; its answers are left out.", metavar="PROMPTS.jsonl")
+    ],
     out: Annotated[Path, typer.Argument(help="Where the kept answers go (JSON lines).", metavar="OUT.jsonl")],
     batch_size: Annotated[int, typer.Option("--batch-size", metavar="N", help="Prompts answered together.")] = 16,
     *,
@@ -25,7 +27,8 @@ def distill(
 ) -> None:
     """Collect a model's own settled answers, to train it on them.
 
-    Prompts are answered with many steps; a recipe then trains for few.
+    PROMPTS.jsonl holds conversations, prompts with completions, or token ids, as a recipe's source of kind chat does.
+    Answers are left out: only what is asked counts. It is answered with many steps; a recipe then trains for few.
     """
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TextColumn

@@ -38,7 +38,7 @@ class Collected:
 
 
 def prompts_of(path: Path, llm: Answers) -> Iterator[list[int]]:
-    """The prompts of a JSON-lines file of conversations or of prompts and completions; their answers are left out.
+    """The prompts of training data of kind `chat`, a JSON-lines file; its answers are left out, holes are refused.
 
     Raises `InputError` that names file and line.
     """
