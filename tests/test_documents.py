@@ -10,6 +10,7 @@ import pytest
 import typer.main
 
 from redraft.cli.main import app
+from redraft.config import PRESETS
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -91,6 +92,17 @@ def test_the_examples_that_the_readme_names_are_there() -> None:
     named = [word for word in words if word.startswith("examples/")]
     assert named
     assert all((ROOT / word).is_file() for word in named)
+
+
+def test_switches_that_a_preset_turns_on_are_said_to_be() -> None:
+    usage = (ROOT / "docs/usage.md").read_text(encoding="utf-8")
+    row = re.search(r"^\| (`forbid_empty`.*?) \| off; on in (.*?) \|", usage, re.MULTILINE)
+    assert row is not None
+    names = re.findall(r"`(\w+)`", row[1])
+    assert names == ["forbid_empty", "stop_at_eos", "fit_canvas"]
+    on = {preset: [name for name in names if changes.get(name)] for preset, changes in PRESETS.items()}
+    assert on == {"fast": names, "balanced": [], "careful": names[:1]}
+    assert row[2] == "`fast`, the first in `careful`, too"
 
 
 def test_speeds_of_the_readme_are_those_of_the_files() -> None:
