@@ -12,6 +12,11 @@ import httpx
 import pytest
 from serving import ServerProcess
 
+from redraft.serve.shapes.chat import ChatRequest
+from redraft.serve.shapes.completions import CompletionRequest
+from redraft.serve.shapes.messages import MessagesRequest
+from redraft.serve.shapes.own import DraftsRequest
+
 ROOT = Path(__file__).parents[2]
 ADDRESS = "http://127.0.0.1:8000"
 
@@ -61,6 +66,21 @@ def test_python_lines(server: ServerProcess) -> None:
             exec(compile(here, "serving.md", "exec"), names)
         names["client"].close()
         assert out.getvalue().strip()
+
+
+def test_own_fields_are_taken_where_the_table_says() -> None:
+    shapes = {
+        "chat": ChatRequest, "completions": CompletionRequest, "messages": MessagesRequest, "drafts": DraftsRequest,
+    }  # fmt: skip
+    text = (ROOT / "docs/serving.md").read_text(encoding="utf-8")
+    table = text.split("## Redraft's own fields")[1].split("\n##")[0]
+    rows = re.findall(r"^\| (`.*?) \| (.*) \|$", table, re.MULTILINE)
+    assert len(rows) > 5
+    for cell, meaning in rows:
+        names = re.findall(r"`(\w+)`", cell)
+        told = set(re.findall(r"\w+", meaning.rpartition("(")[2])) & set(shapes)
+        taken = {place for place, shape in shapes.items() if set(names) <= set(shape.model_fields)}
+        assert taken == (told or set(shapes)), names
 
 
 def test_the_dashboard_shows_metrics_that_exist(server: ServerProcess) -> None:
