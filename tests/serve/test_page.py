@@ -270,18 +270,24 @@ def test_a_speed_stands_with_the_dials_that_were_asked_with(page: Any) -> None:
     assert "measured at 3 steps" in page.inner_text("#steps-speed")
 
 
-def test_steps_stay_with_their_answer_when_another_tab_begins_anew(page: Any) -> None:
+def test_a_tab_keeps_its_own_conversation_and_a_new_one_begins_with_the_latest(page: Any) -> None:
     ask(page, "The first tab's question", 16)
     finished(page)
     other = page.context.new_page()
     other.goto(page.url)
     other.wait_for_selector('#model[data-state="ready"]', timeout=WAIT)
+    assert other.inner_text(".user") == "The first tab's question"
     other.click("#new")
     ask(other, "The second tab's question", 16)
     finished(other)
     page.reload()
-    assert page.inner_text(".user") == "The second tab's question"
-    assert page.locator("#timeline").is_hidden()
+    assert page.inner_text(".user") == "The first tab's question"
+    assert page.locator("#timeline").is_visible(), "the steps are still those of its answer"
+    page.click("#new")
+    other.reload()
+    assert other.inner_text(".user") == "The second tab's question"
+    page.reload()
+    assert page.locator(".user").count() == 0
 
 
 def test_keys_work_with_shift_and_behind_a_checkbox(page: Any) -> None:
