@@ -242,7 +242,9 @@ def test_patterns_mean_what_python_means(pattern: str, anchored: bool) -> None:
     _same_as_python(pattern, anchored=anchored)
 
 
-@pytest.mark.parametrize("pattern", [r"a{,2}", r"a{,}x", r"[]a]+", r"[^]a]x", r"[]-a]"])
+@pytest.mark.parametrize("pattern", [
+    r"a{,2}", r"a{,}x", r"[]a]+", r"[^]a]x", r"[]-a]", r"\Aa\Z", r"a\Z|b", r"[\a]a", r"\a",
+])  # fmt: skip
 def test_what_dialects_read_differently_is_pythons_in_a_regex_and_refused_in_a_pattern(pattern: str) -> None:
     _same_as_python(pattern, anchored=True)
     with pytest.raises(ConstraintError, match="dialects read differently"):

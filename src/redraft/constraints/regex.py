@@ -56,6 +56,8 @@ _WIDE_SPACE = union([
 _ONE_LINE = complement([(10, 10), (13, 13), (0x2028, 0x2029)])
 """What `.` matches in ECMA-262; Python leaves out the line feed alone."""
 _CONTROL = {"n": 10, "t": 9, "r": 13, "f": 12, "v": 11, "a": 7}
+_PYTHONS = {"A": "^", "Z": "$", "z": "$", "a": r"\x07"}
+"""Letters whose escapes are themselves in ECMA-262, or no escapes at all, and what says the same in both dialects."""
 _LETTER_CASES = {"L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "N", "Nd", "P", "S", "Z", "Zs", "Pd", "Sc"}
 _PROPERTIES = {"Alphabetic", "Uppercase", "Lowercase"}
 _NAMES = {"Letter": "L", "Number": "N", "Punctuation": "P"}
@@ -148,9 +150,15 @@ class _Parser:
         """What stands behind a backslash, if it is an anchor."""
         for letter, sign in (("A", "^"), ("Z", r"\Z"), ("z", r"\Z")):
             if self._take(letter):
+                self._refuse_pythons(letter)
                 self.has_anchors = True
                 return Mark(sign)
         return None
+
+    def _refuse_pythons(self, letter: str) -> None:
+        """Refuse an escape that only Python knows, where the pattern is not Python's alone."""
+        if self._ecma and letter in _PYTHONS:
+            self._fail(f"has the escape \\{letter}, which dialects read differently; write {_PYTHONS[letter]}")
 
     def _group(self) -> Expression:
         self._depth += 1
@@ -251,6 +259,7 @@ class _Parser:
         if (known := _shorthand(char, wide=self._wide)) is not None:
             return known
         if char in _CONTROL:
+            self._refuse_pythons(char)
             return ((_CONTROL[char], _CONTROL[char]),)
         if char in "xu":
             code = self._hexadecimal(char)
