@@ -56,9 +56,7 @@ def nested(levels: int) -> Any:
 
 def ask(llm: LLM, **wanted: Any) -> str:
     given = {"steps": 2, "seed": 3, "max_tokens": 64, "canvas_length": 16} | wanted
-    result = llm.generate("Hello", **given)
-    assert result.finish_reason == "stop"
-    return result.text
+    return llm.generate("Hello", **given).text
 
 
 @pytest.mark.parametrize("steps", [1, 4])
@@ -170,7 +168,22 @@ def test_a_thought_may_come_first(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("<|channel>thought\nwell<channel|>yes<turn|><eos>")
     state = constraint.begin()
     state.advance(ids)
-    assert state.complete
+    assert state.closed
+
+
+@pytest.mark.parametrize(("wanted", "reason"), [
+    ({"forbidden": ["zebra"]}, "length"), ({"pins": {0: "Once"}}, "length"), ({"regex": r"[a-z]+"}, "length"),
+    ({"regex": "x{9}"}, "stop"), ({"json_schema": {"const": [1, 22]}}, "stop"),
+])  # fmt: skip
+def test_an_answer_that_could_go_on_at_max_tokens_has_reached_its_length(
+    random_llm: LLM, wanted: dict[str, Any], reason: str
+) -> None:
+    constraint = build(random_llm.tokenizer, **wanted)
+    assert constraint is not None
+    most = max(constraint.min_tokens, 4)
+    found = random_llm.generate("Hi", steps=1, max_tokens=most, canvas_length=16, **wanted)
+    assert len(found.token_ids) == most
+    assert found.finish_reason == reason
 
 
 THINKS_ON = ChatTemplate(

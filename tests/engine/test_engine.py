@@ -376,7 +376,7 @@ class Even:
         return self
 
     @property
-    def complete(self) -> bool:
+    def closed(self) -> bool:
         return self.length >= self.min_tokens
 
     def canvas(self, length: int, tokens_left: int) -> Allowed:

@@ -157,9 +157,11 @@ class AnswerState:
         self._completable: tuple[int, list[np.ndarray]] | None = None
 
     @property
-    def complete(self) -> bool:
-        """Whether what is committed is a whole valid answer."""
-        return bool(self._constraint.automaton.accept[self._state]) and self._position >= self._constraint.behind_pins
+    def closed(self) -> bool:
+        """Whether what is committed is a whole valid answer that only its closing token can follow."""
+        automaton = self._constraint.automaton
+        whole = automaton.accept[self._state] and self._position >= self._constraint.behind_pins
+        return bool(whole and (automaton.target[automaton.source == self._state] == automaton.end).all())
 
     def canvas(self, length: int, tokens_left: int) -> AutomatonCanvas:
         """The limit of the next canvas."""

@@ -58,8 +58,8 @@ class ConstraintState(Protocol):
     """Where one answer stands in its constraint."""
 
     @property
-    def complete(self) -> bool:
-        """Whether what is committed is a whole valid answer, so that it may end here."""
+    def closed(self) -> bool:
+        """Whether what is committed is a whole valid answer that nothing can be added to."""
         ...
 
     def canvas(self, length: int, tokens_left: int) -> CanvasConstraint | None:

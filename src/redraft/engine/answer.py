@@ -226,15 +226,15 @@ class Answer:
 
     def _reason(self, canvas: tuple[int, ...], end: int | None, taken: int, room: int) -> FinishReason | None:
         """Why the answer ends with this canvas, stop strings aside; None if it goes on."""
-        whole = False
+        closed = False
         if self._limits is not None:
             self._limits.advance(canvas[: taken if end is None else end + 1])
-            whole = self._limits.complete
+            closed = self._limits.closed
         if end is not None and end <= room:
             return "stop"
         if taken < room:
             return None
-        return "stop" if whole else "length"
+        return "stop" if closed else "length"
 
     def _confidence(self, drafted: Drafted, count: int) -> list[TokenConfidence]:
         top, settled = drafted.top, self._settled.tolist()
