@@ -159,7 +159,7 @@ class ScriptedEngine:
             ) for token in ids
         )  # fmt: skip
         stats = AnswerStats(
-            canvases=canvases, steps=(1,) * canvases, forwards=2 * canvases - 1, tokens=len(ids), seconds=0.5,
+            canvases=canvases, steps=(1,) * canvases, forwards=canvases, tokens=len(ids), seconds=0.5,
             prompt_tokens=len(request.prompt), cached_tokens=3, queue_seconds=0.0, first_commit_seconds=0.25,
             step_budgets=(4,) * canvases,
         )  # fmt: skip

@@ -63,7 +63,7 @@ class Tally:
         return Stats(
             canvases=len(self.steps),
             steps=tuple(self.steps),
-            forwards=sum(self.steps) + len(self.steps) - 1,
+            forwards=sum(self.steps),
             tokens=len(self.token_ids),
             seconds=self.seconds,
         )

@@ -162,7 +162,7 @@ class Answer:
         stats = AnswerStats(
             canvases=len(steps),
             steps=tuple(steps),
-            forwards=sum(steps) + max(0, len(steps) - 1),
+            forwards=sum(steps),
             tokens=transcript.told,
             seconds=now - self.added,
             prompt_tokens=len(self.request.prompt),

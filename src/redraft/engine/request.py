@@ -49,7 +49,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stats:
-    """What an answer cost. `steps` has one entry per canvas; forwards are its sum plus a commit between canvases."""
+    """What an answer cost. `steps` has one entry per canvas; forwards are its sum, for commits share those of steps."""
 
     canvases: int
     steps: tuple[int, ...]
