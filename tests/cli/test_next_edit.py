@@ -45,6 +45,14 @@ def test_nothing_is_due(cli: Cli, folder: Path, tmp_path: Path) -> None:
     assert cli("next-edit", file, "--at", "1:1", "--model", folder, "--json").json["edit"] is None
 
 
+def test_the_cursor_may_stand_behind_the_last_line_end(cli: Cli, files: tuple[Path, Path]) -> None:
+    old, new = files
+    outcome = cli("next-edit", new, "--since", old, "--at", "5:1", "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.json["edit"]["text"] == "total"
+    assert "lines 6 to 6 are not in the text" in cli("next-edit", new, "--since", old, "--at", "6").err
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -55,12 +55,18 @@ def next_edit(
 
 
 def _offset(text: str, at: str) -> int:
-    """The character offset of LINE[:COLUMN]; a column behind the line is its end."""
+    """The character offset of LINE[:COLUMN]; a column behind the line is its end.
+
+    Behind a line end at the end of the text stands one more line, which is empty.
+    """
     from redraft.editing import line_span
+    from redraft.editing.spans import count_lines
 
     match = re.fullmatch(r"(\d+)(?::(\d+))?", at)
     if match is None or match[2] == "0":
         raise InputError(f"--at is {at!r}; it must be LINE or LINE:COLUMN, both from 1, such as 12:5.")
     line, column = number(match[1], "--at"), number(match[2] or "1", "--at")
+    if text.endswith(("\n", "\r")) and line == count_lines(text) + 1:
+        return len(text)
     start, end = line_span(text, line, line)
     return min(start + column - 1, end)
