@@ -323,6 +323,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ),
     ({"json_schema": "null"}, "must be an object or a bool, not NoneType"),
     ({"json_schema": "[1]"}, "must be an object or a bool, not list"),
+    ({"json_schema": {"not": 3}}, "must be an object or a bool, not int"),
+    ({"json_schema": {"not": {"anyOf": [None]}}, "strict": False}, "must be an object or a bool, not NoneType"),
     ({"choices": ["a", "b\ud800"]}, "choices holds a character that UTF-8 cannot express at index 1"),
     ({"forbidden": ["\ud800"]}, "forbidden holds a character that UTF-8 cannot express at index 0"),
     ({"must_include": ["\udcff"]}, "must_include holds a character that UTF-8 cannot"),

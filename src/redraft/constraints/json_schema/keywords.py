@@ -117,6 +117,12 @@ def schemas_of(raw: Mapping[str, Any], name: str) -> list[Raw]:
     return value
 
 
+def check_schema(raw: Any) -> None:
+    """Raise `ConstraintError` for what is no schema."""
+    if not isinstance(raw, Mapping | bool):
+        raise ConstraintError(f"A schema must be an object or a bool, not {type(raw).__name__}.")
+
+
 def malformed(keyword: str, value: Any) -> NoReturn:
     """Raise `ConstraintError` naming the keyword."""
     shown = repr(value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from redraft.constraints.json_schema.keywords import count, decimal, list_of, names_of, text_of, types_of
+from redraft.constraints.json_schema.keywords import check_schema, count, decimal, list_of, names_of, text_of, types_of
 from redraft.constraints.json_schema.references import Document
 from redraft.constraints.json_schema.shapes import Raw
 
@@ -22,9 +22,10 @@ _NAMES = ("null", "boolean", "number", "string", "array", "object")
 
 def negations(raw: Raw, document: Document, depth: int = 0) -> list[Raw]:
     """Schemas whose instances all fail `raw`."""
+    check_schema(raw)
     if isinstance(raw, bool):
         return [] if raw else [True]
-    if not isinstance(raw, Mapping) or depth > MAX_DEPTH:
+    if depth > MAX_DEPTH:
         return []
     found: list[Raw] = []
     counts = document.standing(raw)

@@ -10,6 +10,7 @@ from typing import Any
 from redraft.constraints.json_schema.formats import INTEGER_FORMATS, PATTERNS
 from redraft.constraints.json_schema.keywords import (
     bound,
+    check_schema,
     count,
     decimal,
     list_of,
@@ -111,10 +112,9 @@ class Reader:
             raise ConstraintError(f"The schema keyword {keyword!r} {why}.")
 
     def _read(self, raw: Raw) -> list[Shape]:
+        check_schema(raw)
         if isinstance(raw, bool):
             return list(ANYTHING) if raw else []
-        if not isinstance(raw, Mapping):
-            raise ConstraintError(f"A schema must be an object or a bool, not {type(raw).__name__}.")
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise ConstraintError("The schema keyword '$ref' refers to itself without end.")
