@@ -82,6 +82,12 @@ def test_it_reads_again_only_what_is_not_sure(llm: LLM) -> None:
     assert unsure.readings[0].agreement in (1 / 3, 2 / 3, 1.0)
 
 
+def test_what_calibration_reads_is_counted(llm: LLM) -> None:
+    given = {"reads": 3, "sure": 1.0}
+    calibrated, plain = (llm.decide("Is it?", CHOICES, calibrate=on, **given) for on in (True, False))
+    assert calibrated.forwards == 2 * plain.forwards
+
+
 def test_reads_are_averaged_as_probabilities(llm: LLM) -> None:
     singles = [llm.decide("Is it?", CHOICES, reads=1, seed=seed) for seed in (5, 6)]
     both = llm.decide("Is it?", CHOICES, reads=2, sure=1.0, seed=5)

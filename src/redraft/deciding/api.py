@@ -153,11 +153,12 @@ class _Desk:
         places = [(one.row, one.values) for one in asked]
         bare = [(one.bare, one.values) for one in asked if one.bare is not None]
         free = self._read(bare, lambda place, reads: False)
-        bias_of = {place: free[other].mean for place, other in zip(places, bare, strict=False)}
+        free_of = {place: free[other] for place, other in zip(places, bare, strict=False)}
+        bias_of = {place: reads.mean for place, reads in free_of.items()}
         sure = self._rule.sure
         found = self._read(places, lambda place, reads: max(self._judged(reads, bias_of.get(place))) >= sure)
         for one, place in zip(asked, places, strict=True):
-            one.forwards += found[place].forwards
+            one.forwards += found[place].forwards + (free_of[place].forwards if place in free_of else 0)
             one.readings.append(self._reading(len(one.readings), found[place], bias_of.get(place)))
 
     def _read(self, places: Sequence[_Place], enough: Callable[[_Place, _Reads], bool]) -> dict[_Place, _Reads]:

@@ -54,6 +54,7 @@ class Reading:
 class Decision:
     """The answer to one question. `text` is the template with its slots filled; `forwards` canvases were read.
 
+    Those of the question without content, which `calibrate` reads, are among them; several questions may share them.
     `choice`, `confidence` and `probabilities` are those of the only slot.
     """
 
