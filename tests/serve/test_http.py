@@ -505,13 +505,13 @@ def test_what_is_open_when_the_grace_ends_is_told_so(folder: Path, twice: bool) 
 
 
 READS_FOR_EVER = """
+import os
 import sys
-import threading
 from redraft.cli.main import main
 from redraft.llm import LLM
 
 def read(*request, **how):
-    print("reading", flush=True)
+    os.write(1, b"reading\\n")  # at once: printing writes the line's end by itself, behind another thread's line
     while True:
         pass
 
