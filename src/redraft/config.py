@@ -81,6 +81,19 @@ class ModelConfig:
     def num_hidden_layers(self) -> int:
         return len(self.layer_types)
 
+    @property
+    def image_marks(self) -> tuple[int, int, int]:
+        """The token ids that stand before an image, for each of its parts, and behind it.
+
+        Raises `CheckpointError` where they are none of the vocabulary.
+        """
+        names = {"boi_token_id": 255_999, "image_token_id": 258_880, "eoi_token_id": 258_882}
+        opening, part, closing = (self.extra.get(name, default) for name, default in names.items())
+        for token in (opening, part, closing):
+            if type(token) is not int or not 0 <= token < self.vocab_size:
+                raise CheckpointError(f"config.json's {', '.join(names)} must be token ids; {token!r} is none.")
+        return opening, part, closing
+
     def is_sliding(self, layer: int) -> bool:
         return self.layer_types[layer] == SLIDING
 

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, overload
 
-import torch
-
 from redraft.config import MAX_CANVAS, MIN_CANVAS, GenerationSettings, end_ids, resolve_settings, settings_from_dict
 from redraft.constraints.build import NAMES, build
 from redraft.deciding import Choices, Decision, decide
@@ -27,15 +25,17 @@ from redraft.errors import PromptError, SettingError
 from redraft.filling import FillResult, fill
 from redraft.model import Transformer
 from redraft.model.adapters import Adapter, load_adapter, shapes_of
+from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import read_config, read_json, resolve_folder
 from redraft.model.packed.load import load_for_inference, twin
-from redraft.text.prompt import encode_chat, thought_open
+from redraft.text.placing import EncodedPrompt
+from redraft.text.prompt import thought_open
+from redraft.text.reading import Message, PromptReader, Sight
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 from redraft.text.tools import ToolCall, parse_reply
 
-Message = Mapping[str, Any]
-Prompt = str | Sequence[Message] | Sequence[int]
+Prompt = str | Sequence[Message] | Sequence[int] | EncodedPrompt
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -136,9 +136,10 @@ class LLM:
         """Answer one prompt.
 
         A `str` is one user message, a list of messages is a chat, a list of ints is token ids as they are, and
-        `raw=True` continues a `str` as plain text. Settings are the fields of `GenerationSettings` and `preset`; what
-        the answer must be is said with `choices`, `regex`, `json_schema`, `template`, `pins`, `must_include`,
-        `forbidden` and the other keywords of `redraft.constraints.build`.
+        `raw=True` continues a `str` as plain text. Messages may hold images, see `redraft.text.images`. Settings are
+        the fields of `GenerationSettings` and `preset`; what the answer must be is said with `choices`, `regex`,
+        `json_schema`, `template`, `pins`, `must_include`, `forbidden` and the other keywords of
+        `redraft.constraints.build`.
         Raises `PromptError`, `SettingError` or `ConstraintError` before any compute.
         """
         return self.generate_batch([prompt], raw=raw, **settings)[0]
@@ -174,9 +175,9 @@ class LLM:
         With `tools`, every call obeys its declaration. `tool_choice` is "auto" (the default), "none", "required" or the
         name of the tool to call.
         """
-        ids = self.encode_chat(messages, tools=tools, thinking=thinking)
-        result = self.generate(ids, tools=tools, tool_choice=tool_choice, thinking=thinking, **settings)
-        reply = parse_reply(result.text, reasoning_open=thought_open(ids, self.tokenizer))
+        prompt = self.read_chat(messages, tools=tools, thinking=thinking)
+        result = self.generate(prompt, tools=tools, tool_choice=tool_choice, thinking=thinking, **settings)
+        reply = parse_reply(result.text, reasoning_open=thought_open(prompt.ids, self.tokenizer))
         return ChatReply(
             content=reply.content, reasoning=reply.reasoning or "", tool_calls=tuple(reply.tool_calls), result=result
         )
@@ -217,24 +218,32 @@ class LLM:
     def encode_chat(
         self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, thinking: bool = False
     ) -> list[int]:
-        """Token ids of a conversation up to the point where the model answers.
+        """Token ids of a conversation without images; see `read_chat`."""
+        return self.read_chat(messages, tools=tools, thinking=thinking).ids_alone()
+
+    def read_chat(
+        self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, thinking: bool = False
+    ) -> EncodedPrompt:
+        """A conversation as the model reads it, images included, up to the point where the model answers.
 
         Special strings inside a message, such as `<turn|>`, are plain text; see `redraft.text.prompt`. The last
         message must not be the assistant's: an answer that is given cannot be continued.
         """
-        if self.template is None:
-            raise SettingError("This model folder has no chat template; pass raw=True or token ids.")
-        if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
-            raise PromptError("messages must be a list with at least one message.")
-        if _ends_with_an_answer(messages):
-            raise PromptError("The last message is the assistant's; continuing a given answer is not supported.")
-        return encode_chat(
-            self.template,
-            self.tokenizer,
-            list(messages),
-            tools=list(tools) if tools else None,
-            enable_thinking=thinking,
-        )
+        return self._reader.chat(messages, tools=tools, thinking=thinking)
+
+    def prompt_ids(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
+        """Token ids of any kind of prompt without images; see `read_prompt`."""
+        return self.read_prompt(prompt, raw=raw).ids_alone()
+
+    def read_prompt(self, prompt: Prompt, *, raw: bool = False) -> EncodedPrompt:
+        """Any kind of prompt as the model reads it; see `generate`. Raises `PromptError` for an empty or wrong one."""
+        return self._reader.prompt(prompt, raw=raw)
+
+    @property
+    def _reader(self) -> PromptReader:
+        vision = self.model.vision
+        sight = None if vision is None else Sight(grid=vision.grid, marks=self.model.config.image_marks)
+        return PromptReader(self.tokenizer, self.template, sight)
 
     def add_adapter(self, name: str, folder: str | Path) -> None:
         """Read a LoRA adapter, to be used by `name`.
@@ -244,7 +253,7 @@ class LLM:
         """
         if not name or name in self.adapters:
             raise SettingError(f"There is an adapter {name!r} already." if name else "An adapter needs a name.")
-        found = _adapter(folder, self.path)
+        found = _adapter(folder, self.path, vision=self.model.vision is not None)
         changed = twin(self._shared.models[None], self.path, found)
         with self._shared.lock:
             self._shared.models = self._shared.models | {name: changed}  # other threads may be reading the old ones
@@ -265,25 +274,6 @@ class LLM:
             raise SettingError(f"There is no adapter {name!r}; there are {', '.join(self.adapters) or 'none'}.")
         self.adapter = name
 
-    def prompt_ids(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
-        """Token ids of any kind of prompt; see `generate`. Raises `PromptError` if it is empty or malformed."""
-        if isinstance(prompt, str):
-            if not prompt:
-                raise PromptError("The prompt is empty.")
-            if raw:
-                return [self.tokenizer.bos_id, *self.tokenizer.encode(prompt, special=False)]
-            return self.encode_chat([{"role": "user", "content": prompt}])
-        if raw:
-            raise PromptError("raw=True takes a str.")
-        if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence) or not len(prompt):
-            raise PromptError("The prompt must be a non-empty str, list of messages or list of token ids.")
-        if all(isinstance(item, str) for item in prompt):
-            raise PromptError("A list of texts is several prompts: generate_batch answers them.")
-        if all(isinstance(item, Mapping) for item in prompt):
-            return self.encode_chat(prompt)  # type: ignore[arg-type]
-        self.tokenizer.check_ids(prompt)  # type: ignore[arg-type]
-        return [int(token) for token in prompt]  # type: ignore[arg-type]
-
     def request(
         self,
         prompt: Prompt,
@@ -301,13 +291,14 @@ class LLM:
         """
         wanted = {name: settings.pop(name) for name in NAMES if name in settings}
         resolved = resolve_settings(self.defaults, **settings)
-        ids = self.prompt_ids(prompt, raw=raw)
-        fitting = self._fit(resolved, len(ids), explicit=settings.get("max_tokens") is not None)
+        read = self.read_prompt(prompt, raw=raw)
+        fitting = self._fit(resolved, len(read), explicit=settings.get("max_tokens") is not None)
         if any(value is not None for value in wanted.values()):  # compiled last: it may take seconds
-            constraint = self._constraint(wanted, fitting, ids, constraint)
+            constraint = self._constraint(wanted, fitting, read.ids, constraint)
         return Request(
             request_id=request_id,
-            prompt=tuple(ids),
+            prompt=read.ids,
+            images=read.images,
             settings=fitting,
             constraint=constraint,
             adapter=self.adapter,
@@ -411,12 +402,6 @@ class LLM:
         return resolve_settings(settings, max_tokens=room)
 
 
-def _ends_with_an_answer(messages: Sequence[Message]) -> bool:
-    """Whether nobody speaks behind the assistant, neither a person nor a tool, whose results may be its message's."""
-    last = messages[-1]
-    return isinstance(last, Mapping) and last.get("role") == "assistant" and not last.get("tool_responses")
-
-
 def _result(finished: Finished) -> GenerateResult:
     assert finished.finish_reason in ("stop", "length")
     return GenerateResult(
@@ -437,6 +422,7 @@ def load(
     vocabulary_dtype: str = "auto",
     kv_cache_dtype: str = "auto",
     adapter: str | Path | Mapping[str, str | Path] | None = None,
+    vision: bool = True,
 ) -> LLM:
     """Load a model: "tiny" (embedded), a folder, or a hub id such as "google/diffusiongemma-26B-A4B-it".
 
@@ -448,14 +434,15 @@ def load(
     kv_cache_dtype    of the engine's keys and values: "auto", the model's own, or "fp8", half of bfloat16's bytes
     adapter           a LoRA folder in PEFT's format, folded into the weights; or several by name, for
                       `llm.with_adapter`
+    vision            False leaves out a vision tower, 1.1 GB of the 26B model: images are refused then
     Raises `CheckpointError`, `HubError` or `SettingError` with one sentence each.
     """
     settings = EngineSettings(kv_cache_dtype=kv_cache_dtype)
     folder = resolve_folder(str(model))
     several = adapter if isinstance(adapter, Mapping) else {}
     for place in several.values():  # what does not fit fails before a long load
-        _adapter(place, folder)
-    one = None if adapter is None or isinstance(adapter, Mapping) else _adapter(adapter, folder)
+        _adapter(place, folder, vision=vision)
+    one = None if adapter is None or isinstance(adapter, Mapping) else _adapter(adapter, folder, vision=vision)
     defaults, eos_ids = _generation(folder)
     tokenizer = Tokenizer.from_folder(folder, vocab_size=read_config(folder).vocab_size)
     template = ChatTemplate.find(folder)
@@ -466,6 +453,7 @@ def load(
         quantization=quantization,
         vocabulary_dtype=vocabulary_dtype,
         adapter=one,
+        vision=vision,
     )
     llm = LLM(
         network,
@@ -481,11 +469,10 @@ def load(
     return llm
 
 
-def _adapter(adapter: str | Path, folder: Path) -> Adapter:
+def _adapter(adapter: str | Path, folder: Path, *, vision: bool) -> Adapter:
     """The adapter of a folder, checked against the model of `folder` before anything is loaded."""
     found = load_adapter(adapter)
-    with torch.device("meta"):
-        found.check_fits(shapes_of(Transformer(read_config(folder))), str(adapter))
+    found.check_fits(shapes_of(Checkpoint(folder, vision=vision).empty_model()), str(adapter))
     return found
 
 

@@ -8,7 +8,7 @@ random numbers come from `diffusion.rng`, because they are part of what must be 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -19,6 +19,8 @@ from redraft.diffusion.rng import draw
 from redraft.model import Transformer
 
 KeysValues = list[tuple[Tensor, Tensor]]
+Images = Sequence[tuple[int, Tensor]]
+"""Where in the prompt an image begins, and what the vision tower made of it, [N,D]."""
 
 
 class Reference:
@@ -29,12 +31,18 @@ class Reference:
         self.w = {name: tensor.detach().float().cpu() for name, tensor in model.state_dict().items()}
 
     def generate(
-        self, prompt: list[int], settings: GenerationSettings, *, length: int, eos_ids: tuple[int, ...] = ()
+        self,
+        prompt: list[int],
+        settings: GenerationSettings,
+        *,
+        length: int,
+        eos_ids: tuple[int, ...] = (),
+        images: Images = (),
     ) -> Iterator[DenoiseStep]:
         """Every step of every canvas; stops after the canvas that holds an end-of-text or reaches max_tokens."""
         committed = list(prompt)
         for index in range(math.ceil(settings.max_tokens / length)):
-            _, past = self.encode(torch.tensor(committed))  # prefill, or commit of the canvas before
+            _, past = self.encode(torch.tensor(committed), images)  # prefill, or commit of the canvas before
             final: DenoiseStep | None = None
             for final in self._canvas(past, len(committed), index, settings, length):
                 yield final
@@ -86,15 +94,22 @@ class Reference:
             previous.append(argmax)
             canvas = torch.where(accepted, candidate, noise.tokens[0])
 
-    def encode(self, tokens: Tensor) -> tuple[Tensor, KeysValues]:
-        """Causal pass over all committed tokens [P] -> hidden [P,D] and every layer's keys and values [G,P,H]."""
+    def encode(self, tokens: Tensor, images: Images = ()) -> tuple[Tensor, KeysValues]:
+        """Causal pass over all committed tokens [P] -> hidden [P,D] and every layer's keys and values [G,P,H].
+
+        The embeddings of `images` take the place of tokens', and their positions see each other in every layer.
+        """
         positions = torch.arange(len(tokens))
         causal = positions[None] <= positions[:, None]
         window = positions[None] > positions[:, None] - self.config.sliding_window
         past: KeysValues = []
         x = self._embed(tokens)
+        together = torch.zeros(len(tokens), len(tokens), dtype=torch.bool)
+        for start, embeddings in images:
+            stop = start + len(embeddings)
+            x[start:stop], together[start:stop, start:stop] = embeddings, True
         for layer in range(self.config.num_hidden_layers):
-            seen = causal & window if self.config.is_sliding(layer) else causal
+            seen = (causal & window if self.config.is_sliding(layer) else causal) | together
             x, kv = self._layer(x, layer, positions, None, seen, "encode_scalar")
             past.append(kv)
         return _rms(x, self.w["norm.weight"], self.config.rms_norm_eps), past

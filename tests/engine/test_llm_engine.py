@@ -144,7 +144,7 @@ def test_an_adapter_that_comes_while_another_thread_asks_disturbs_nobody(
 ) -> None:
     expected = llm.generate([2, 50], **SHORT)
     adapter, parameters = random_adapter(llm.model, 0), Transformer.parameters
-    monkeypatch.setattr("redraft.llm._adapter", lambda *_: adapter)
+    monkeypatch.setattr("redraft.llm._adapter", lambda *_, **__: adapter)
 
     def add_in_between(model: Transformer) -> Iterator[nn.Parameter]:
         monkeypatch.setattr(Transformer, "parameters", parameters)

@@ -48,7 +48,8 @@ bf16, fp32, int32 = (partial(meta, dtype=dtype) for dtype in (torch.bfloat16, to
 
 def segments_of(count: int, rows: int) -> Segments:
     """Segments of nothing known."""
-    return Segments(kind=int32(count), start=int32(count), length=int32(count), rows=rows)
+    per_segment = {name: int32(count) for name in ("kind", "start", "length")}
+    return Segments(**per_segment, rows=rows, since=int32(count * rows), until=int32(count * rows))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

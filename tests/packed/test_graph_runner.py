@@ -1,5 +1,6 @@
 """The GPU runner, without graphs on a CPU in fp32: it must write what the plain loop writes, step by step."""
 
+import copy
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 import torch
 
 from random_adapter import random_adapter
+from random_model import tower_of
 from redraft.cache.fp8 import FP8
 from redraft.config import GenerationSettings, ModelConfig
 from redraft.constraints.pins import Allowed
@@ -15,6 +17,7 @@ from redraft.engine.adapters import RunnerByAdapter
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_runner import BUCKETS, GraphRunner
 from redraft.engine.graph_step import working_bytes
+from redraft.engine.runner import EagerRunner
 from redraft.engine.work import Denoise, Drafted, Encode, Limits
 from redraft.errors import SettingError
 from redraft.kernels.switches import Operation, watching
@@ -23,6 +26,8 @@ from redraft.model.initialise import initialise
 from redraft.model.packed.build import pack, repack
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
+from redraft.text.images import Image
+from redraft.text.placing import place_images
 from steps import take_steps
 
 STEPS = 6
@@ -257,3 +262,37 @@ def test_warming_up_captures_what_all_slots_can_need(
     assert captured == [*sizes, *sizes]
     GraphRunner(packed, limits, graphs=False).warm_up()
     assert len(captured) == 2 * len(sizes)
+
+
+def test_images_are_what_the_eager_runner_makes_of_them(plain: Transformer, config: ModelConfig) -> None:
+    """Longer than a segment, within one, and over the end of one, in several launches; the canvas behind them too."""
+    seeing = copy.deepcopy(plain)
+    seeing.config = replace(config, extra=dict(config.extra))
+    torch.manual_seed(2)
+    seeing.vision = tower_of(seeing.config).eval()
+    device = torch.device("cpu")
+    packed = PackedTransformer(
+        pack(seeing.config, seeing.state_dict().__getitem__, device=device, dtype=torch.float32), seeing.vision
+    )
+    shown = [
+        Image(patches=torch.randint(256, (9 * n, 768)).byte(), rows=3, columns=3 * n, tokens=n, digest=bytes([n]))
+        for n in (20, 4, 30)
+    ]
+    told = place_images([*ids(1, 5), 256, 7, 256, *ids(2, 9), 256, *ids(3, 4)], shown, (17, 256, 20))
+    prompt = tuple(token if token < 256 else 19 for token in told.ids)
+    limits = new_runner(packed).limits
+    runners = EagerRunner(seeing, limits), GraphRunner(packed, limits)
+    records = []
+    for runner in runners:
+        runner.assign(0, (4, 1), (1, 4))
+        runner.assign(1, (7, 2), (2, 7))
+        runner.run([
+            *(Encode(slot=1, start=at, token_ids=ids(at, 16)) for at in range(0, 16 * 30, 16)),
+            Encode(slot=0, start=0, token_ids=prompt, images=told.images),
+        ])  # fmt: skip
+        records.append([runner.run([step_of(0, len(prompt), step)])[0] for step in range(STEPS)])
+    assert all(same(one, other) for one, other in zip(*records, strict=True))
+    plainly_told = EagerRunner(seeing, limits)
+    plainly_told.assign(0, (4, 1), (1, 4))
+    plainly_told.run([Encode(slot=0, start=0, token_ids=prompt)])
+    assert not same(records[0][0], plainly_told.run([step_of(0, len(prompt), 0)])[0])

@@ -173,7 +173,7 @@ def test_shapes_that_the_kernels_do_not_take_stay_plain_on_a_gpu(monkeypatch: py
     assert loading.fits_kernels(preset("tiny"))
     assert not loading.fits_kernels(preset("nano"))
     monkeypatch.setattr(loading, "resolve_device", lambda device: CUDA)
-    monkeypatch.setattr(loading, "load_model", lambda *arguments: arguments)
+    monkeypatch.setattr(loading, "load_model", lambda *arguments, **_: arguments)
     assert loading.load_for_inference(folder, dtype="bfloat16") == (folder, CUDA, "bfloat16")  # the plain loader's call
     with pytest.raises(SettingError, match="steps of 128"):
         loading.load_for_inference(folder, dtype="bfloat16", quantization="fp8")

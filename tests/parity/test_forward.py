@@ -1,6 +1,6 @@
 """Our forward passes against transformers 5.23 `DiffusionGemmaForBlockDiffusion` (dynamic cache, eager attention).
 
-The weights are those of conftest.py, fp32. Prompts are shorter than, as long as and longer than the window of 8.
+The weights are those of reference_model.py, fp32. Prompts are shorter than, as long as and longer than the window of 8.
 """
 
 from collections.abc import Iterator

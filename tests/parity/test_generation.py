@@ -1,27 +1,20 @@
 """The sampler and the whole loop against `transformers` (DiffusionGemmaForBlockDiffusion.generate, dynamic cache)."""
 
 import dataclasses
-import types
 from typing import Any
 
 import pytest
 import torch
+from parity_steps import new_engine, replay_their_draws, their_config
 
-transformers = pytest.importorskip("transformers")
-
-from redraft.config import GenerationSettings  # noqa: E402
-from redraft.diffusion import sampler  # noqa: E402
-from redraft.diffusion.prefill import prefill  # noqa: E402
-from redraft.diffusion.records import DenoiseStep  # noqa: E402
-from redraft.diffusion.rng import Draws  # noqa: E402
-from redraft.diffusion.schedule import temperature  # noqa: E402
-from redraft.engine import runner as eager  # noqa: E402
-from redraft.engine.build import new_runner  # noqa: E402
-from redraft.engine.engine import Engine  # noqa: E402
-from redraft.engine.request import Finished, Request  # noqa: E402
-from redraft.engine.settings import EngineSettings  # noqa: E402
-from redraft.model import Transformer  # noqa: E402
-from redraft.model.weights import load_model  # noqa: E402
+from redraft.config import GenerationSettings
+from redraft.diffusion import sampler
+from redraft.diffusion.prefill import prefill
+from redraft.diffusion.records import DenoiseStep
+from redraft.diffusion.schedule import temperature
+from redraft.engine.request import Finished, Request
+from redraft.model import Transformer
+from redraft.model.weights import load_model
 
 CANVAS, VOCAB, WINDOW = 8, 99, 8
 PROMPT = [5, 17, 33, 2, 90, 41, 8, 77, 61, 12, 54, 3, 29]  # longer than the window
@@ -44,9 +37,9 @@ def theirs() -> Any:
         head_dim=8, position_embedding_size=16,
     )  # fmt: skip
     torch.manual_seed(1)
-    model = DiffusionGemmaForBlockDiffusion(
-        DiffusionGemmaConfig(text_config=text, vision_config=vision, canvas_length=CANVAS)
-    ).eval()
+    marks = {"boi_token_id": 96, "image_token_id": 97, "eoi_token_id": 98}
+    config = DiffusionGemmaConfig(text_config=text, vision_config=vision, canvas_length=CANVAS, **marks)
+    model = DiffusionGemmaForBlockDiffusion(config).eval()
     for parameter in model.parameters():
         if parameter.ndim > 1:
             torch.nn.init.normal_(parameter, std=0.3)
@@ -61,27 +54,13 @@ def ours(theirs: Any, tmp_path_factory: pytest.TempPathFactory) -> Transformer:
     return load_model(folder, device="cpu", dtype="float32")
 
 
-def their_config(**changes: Any) -> Any:
-    from transformers.models.diffusion_gemma.generation_diffusion_gemma import (
-        DiffusionGemmaGenerationConfig,
-        EntropyBoundSamplerConfig,
-    )
-
-    bound = EntropyBoundSamplerConfig(entropy_bound=changes.pop("entropy_bound", 0.1))
-    fields = {
-        "max_new_tokens": 3 * CANVAS, "max_denoising_steps": 12, "t_min": 0.4, "t_max": 0.8, "stability_threshold": 1,
-        "confidence_threshold": 0.005, "pad_token_id": 0, "sampler_config": bound,
-    }  # fmt: skip
-    return DiffusionGemmaGenerationConfig(**fields | changes)
-
-
 @pytest.mark.parametrize("step", [0, 3, 11])
 def test_one_step_with_their_inputs(theirs: Any, ours: Transformer, step: int) -> None:
     """Same canvas and self-conditioning in: same argmax, entropy and acceptance out."""
     torch.manual_seed(step)
     canvas = torch.randint(VOCAB, (1, CANVAS))
     previous = torch.randn(1, CANVAS, VOCAB) * 3 if step else None
-    config = their_config(entropy_bound=4.0)
+    config = their_config(CANVAS, entropy_bound=4.0)
     with torch.inference_mode():
         past = theirs.model.encoder(input_ids=torch.tensor([PROMPT])).past_key_values
         raw = theirs(
@@ -124,18 +103,18 @@ def test_a_whole_generation_is_token_identical(
     theirs: Any, ours: Transformer, case: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Replaying their draws (torch's global generator, in their order) gives their tokens and their step counts."""
-    config = their_config(**dict(case))
+    config = their_config(CANVAS, **case)
     torch.manual_seed(7)
     expected = theirs.generate(torch.tensor([PROMPT]), generation_config=config)
 
-    _replay_their_draws(monkeypatch)
+    replay_their_draws(monkeypatch, VOCAB)
     torch.manual_seed(7)
     eos = tuple(case.get("eos_token_id", ()))
     settings = GenerationSettings(
         steps=12, stretch_schedule=True, max_tokens=3 * CANVAS,
         **{name: value for name, value in case.items() if name not in ("eos_token_id", "max_new_tokens")},
     )  # fmt: skip
-    engine = _engine(ours, eos)
+    engine = new_engine(ours, eos)
     events = list(engine.answer([Request(request_id=0, prompt=tuple(PROMPT), settings=settings)]))
     records = [event for event in events if isinstance(event, DenoiseStep)]
     end = events[-1]
@@ -145,37 +124,6 @@ def test_a_whole_generation_is_token_identical(
     assert list(end.token_ids) == kept
     non_pad = sum(token != 0 for token in new)
     assert non_pad / len(records) == pytest.approx(float(expected.tokens_per_forward[0]))
-
-
-def _engine(model: Transformer, eos_ids: tuple[int, ...]) -> Engine:
-    settings = EngineSettings(slots=1)
-    tokenizer = types.SimpleNamespace(decode=lambda token_ids: "")
-    return Engine(
-        new_runner(model, settings),
-        tokenizer,
-        vocab_size=VOCAB,
-        canvas_length=CANVAS,
-        eos_ids=eos_ids,
-        settings=settings,
-    )
-
-
-def _replay_their_draws(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Initial canvas by randint, then per step multinomial for the candidates and randint for the noise."""
-
-    def draw(seeds: Any, canvas: int, step: int, length: int, vocab: int, purpose: str) -> Draws:
-        tokens = torch.randint(vocab, (1, length)) if purpose == "initial" else torch.zeros(1, length).long()
-        return Draws(torch.zeros(1, length, dtype=torch.float64), tokens)
-
-    def multinomial(seen: sampler.Distribution, uniform: Any) -> Any:
-        return torch.multinomial(seen.probabilities, 1)[:, 0]
-
-    def renoise(candidate: Any, accepted: Any, noise: Any) -> Any:
-        return torch.where(accepted, candidate, torch.randint(VOCAB, candidate.shape))
-
-    monkeypatch.setattr(eager, "draw", draw)
-    monkeypatch.setattr(sampler.Distribution, "pick", multinomial)
-    monkeypatch.setattr(sampler, "renoise", renoise)
 
 
 def test_a_step_cap_does_not_stretch_the_schedule() -> None:

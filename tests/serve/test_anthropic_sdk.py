@@ -12,6 +12,7 @@ from redraft.serve.anthropic_messages import tool_constraint
 from redraft.serve.shapes.messages import CountRequest, MessagesRequest
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]
+IMAGE = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}
 WEATHER: Any = {
     "name": "get_weather",
     "description": "Get weather",
@@ -86,7 +87,16 @@ def test_tokens_are_counted(client: anthropic.Anthropic, llm: LLM) -> None:
         ({"extra_body": {"mood": "good"}}, "Unknown field 'mood'"),
         ({"extra_body": {"top_k": 5}}, "top_k: 5 is not supported"),
         ({"max_tokens": 9_999}, "max_tokens is 9999"),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "this server takes text only"),
+        ({"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]}, "takes text and images"),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "this model reads text alone"),
+        (
+            {
+                "messages": [
+                    {"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "https://x"}}]}
+                ]
+            },
+            "images come as base64, nothing is fetched",
+        ),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.budget_tokens: 1024 is not supported"),
         ({"tool_choice": {"type": "any"}}, "tool_choice needs tools"),
         ({"messages": [*HELLO, {"role": "assistant", "content": "I"}]}, "continuing a given answer is not supported"),

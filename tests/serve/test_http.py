@@ -515,7 +515,7 @@ def read(*request, **how):
     while True:
         pass
 
-LLM.encode_chat = read
+LLM.read_chat = read
 sys.exit(main(["serve", "--model", sys.argv[1], "--name", "random", "--port", "0", "--grace", "0.5", "--json"]))
 """
 

@@ -21,6 +21,7 @@ from redraft.serve.shapes.completions import CompletionRequest
 from redraft.serve.shapes.messages import MessagesRequest
 from redraft.serve.shapes.two_sided import DecisionRequest
 from redraft.serve.threads import LARGE
+from redraft.text.placing import EncodedPrompt
 from redraft.text.tokenizer import Tokenizer
 
 
@@ -63,15 +64,15 @@ SHORT = CHAT | {"model": "other"}
 @contextlib.contextmanager
 def _server_that_reads_long(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, ScriptedEngine]]:
     """A server that reads no long message before this ends; and its engine."""
-    held, read = threading.Event(), Planner.chat_ids
+    held, read = threading.Event(), Planner.read_chat
 
-    def read_long(self: Planner, messages: Any, **how: Any) -> list[int]:
+    def read_long(self: Planner, messages: Any, **how: Any) -> EncodedPrompt:
         if len(messages[0]["content"]) >= LARGE:
             held.wait(30)
-            return [2, 50]
+            return EncodedPrompt((2, 50))
         return read(self, messages, **how)
 
-    monkeypatch.setattr(Planner, "chat_ids", read_long)
+    monkeypatch.setattr(Planner, "read_chat", read_long)
     engine = ScriptedEngine(llm, lambda request: ["x"])
     with scripted_server(llm, engine) as url, ThreadPoolExecutor(12) as pool:
         try:

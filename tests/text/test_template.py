@@ -82,10 +82,14 @@ def test_calls_and_results_equal_the_python_writers() -> None:
     assert text.endswith(format_call("f", NESTED) + format_response("f", NESTED))
 
 
-@pytest.mark.parametrize("options", MEDIA.values(), ids=MEDIA)
-def test_own_template_refuses_media(options: dict[str, Any]) -> None:
-    with pytest.raises(PromptError, match="reads text only"):
-        tiny().render(**options)
+def test_own_template_marks_images_of_a_user() -> None:
+    assert tiny().render(**MEDIA["image"]).startswith("<bos><|turn>user\n<|image|>What is this?<turn|>\n")
+
+
+@pytest.mark.parametrize("name", ["all media", "result with image"])
+def test_own_template_refuses_other_media(name: str) -> None:
+    with pytest.raises(PromptError, match=r"this model reads no audio|text alone in results"):
+        tiny().render(**MEDIA[name])
 
 
 def test_options_that_the_template_does_not_read_are_refused() -> None:

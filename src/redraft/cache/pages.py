@@ -8,7 +8,7 @@ still reaches. Pure Python; the tensors live elsewhere (`paged.py`), addressed b
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 PAGE = 256
@@ -99,12 +99,14 @@ class PagePool:
 class PageTable:
     """One request's pages: entry i of each list holds its positions i*PAGE .. (i+1)*PAGE; -1 has been given back.
 
-    `full_total` and `sliding_most` are what it may hold at most; `reused` counts the pages that came from the index.
+    `full_total` and `sliding_most` are what it may hold at most; `reused` counts the pages that came from the index,
+    which end the prompt's known beginning behind no number of pages that is `broken`.
     """
 
     keys: Sequence[bytes]
     full_total: int
     sliding_most: int
+    broken: Container[int] = ()
     full: list[int] = field(default_factory=list)
     sliding: list[int] = field(default_factory=list)
     reused: int = 0
@@ -132,12 +134,12 @@ class PageManager:
         """Sliding pages held at a time by a request of `positions` that adds at most `span` in one forward."""
         return min(pages_for(positions), pages_for(self._past + span) + 1)
 
-    def open(self, positions: int, span: int, keys: Sequence[bytes]) -> PageTable | None:
+    def open(self, positions: int, span: int, keys: Sequence[bytes], broken: Container[int] = ()) -> PageTable | None:
         """A table for a request of `positions`, beginning with the kept or held pages of its prefix; None: no room now.
 
-        `keys` are the prefix keys of its prompt's whole pages.
+        `keys` are the prefix keys of its prompt's whole pages; the prefix never ends behind a `broken` number of them.
         """
-        table = PageTable(keys, pages_for(positions), self.sliding_most(positions, span))
+        table = PageTable(keys, pages_for(positions), self.sliding_most(positions, span), broken)
         if self._sliding_promised + table.sliding_most > self.sliding.count:
             return None
         self._reuse_prefix(table)
@@ -162,15 +164,20 @@ class PageManager:
         return True
 
     def adopt(self, table: PageTable) -> bool:
-        """Hold the next prompt page if another request has written it meanwhile; returns whether it did."""
-        index = len(table.full)
-        if index >= len(table.keys) or not self._reuse:
+        """Hold the next prompt page, or pages up to one that is not broken, if others have written them meanwhile.
+
+        Returns whether it did.
+        """
+        first = len(table.full)
+        count = next((count for count in range(first + 1, len(table.keys) + 1) if count not in table.broken), first)
+        pages = [(self.full.find(key), self.sliding.find(key)) for key in table.keys[first:count]]
+        if not self._reuse or not pages or any(None in pair for pair in pages):
             return False
-        full, sliding = self.full.find(table.keys[index]), self.sliding.find(table.keys[index])
-        if full is None or sliding is None:
-            return False
-        self._share(table, full, sliding)
-        self._full_promised -= 1
+        for full, sliding in pages:
+            assert full is not None
+            assert sliding is not None
+            self._share(table, full, sliding)
+        self._full_promised -= len(pages)
         return True
 
     def name(self, table: PageTable, first: int, stop: int) -> None:
@@ -202,7 +209,7 @@ class PageManager:
         self.sliding.forget()
 
     def _reuse_prefix(self, table: PageTable) -> None:
-        count = self._known(table.keys)
+        count = self._known(table.keys, table.broken)
         reach = self._reach(count)
         for index, key in enumerate(table.keys[:count]):
             full, sliding = self.full.find(key), self.sliding.find(key) if index >= reach else -1
@@ -218,17 +225,17 @@ class PageManager:
         table.sliding.append(sliding)
         table.reused += 1
 
-    def _known(self, keys: Sequence[bytes]) -> int:
+    def _known(self, keys: Sequence[bytes], broken: Container[int]) -> int:
         """The most pages to begin with: known in the full space, and in the sliding one as far as a window."""
         if not self._reuse:
             return 0
-        count = next((i for i, key in enumerate(keys) if self.full.find(key) is None), len(keys))
-        for index in range(count - 1, -1, -1):
-            if self.sliding.find(keys[index]) is None:
-                count = index
-            elif index <= self._reach(count):
-                return count
-        return 0
+        most = next((i for i, key in enumerate(keys) if self.full.find(key) is None), len(keys))
+        counts = (count for count in range(most, 0, -1) if count not in broken)
+        return next((count for count in counts if self._slides(keys[self._reach(count) : count])), 0)
+
+    def _slides(self, keys: Sequence[bytes]) -> bool:
+        """Whether all of these pages are known in the sliding space."""
+        return all(self.sliding.find(key) is not None for key in keys)
 
     def _reach(self, pages: int) -> int:
         """The first sliding page that a token behind `pages` pages sees."""

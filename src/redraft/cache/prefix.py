@@ -7,17 +7,22 @@ from collections.abc import Sequence
 from hashlib import blake2b
 
 from redraft.cache.pages import PAGE
+from redraft.text.images import PlacedImage
 
 
-def prefix_keys(token_ids: Sequence[int], adapter: str | None = None) -> list[bytes]:
-    """One key per whole page of a prompt. A key stands for all tokens up to the end of its page, and for the adapter.
+def prefix_keys(
+    token_ids: Sequence[int], adapter: str | None = None, images: Sequence[PlacedImage] = ()
+) -> list[bytes]:
+    """One key per whole page of a prompt.
 
-    A cryptographic hash, because a collision would show one user's text to another.
+    A key stands for all tokens up to the end of its page, for the images among them, and for the adapter. A
+    cryptographic hash, because a collision would show one user's text to another.
     """
     keys: list[bytes] = []
     key = b"" if adapter is None else blake2b(adapter.encode()).digest()
     for start in range(0, len(token_ids) - PAGE + 1, PAGE):
         page = array("q", token_ids[start : start + PAGE]).tobytes()
-        key = blake2b(key + page, digest_size=16).digest()
+        seen = b"".join(image.content.digest for image in images if start < image.stop and image.start < start + PAGE)
+        key = blake2b(key + page + seen, digest_size=16).digest()
         keys.append(key)
     return keys

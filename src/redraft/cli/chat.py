@@ -11,6 +11,7 @@ import typer
 
 from redraft.cli.answer import INTERRUPTED, Tally, follow
 from redraft.cli.generate import EXIT_INTERRUPTED, facts, open_trace, print_json, step_cap
+from redraft.cli.images import image_part, with_images
 from redraft.cli.options import ModelOptions, OutputOptions, SamplingOptions, expand_groups
 from redraft.errors import InputError
 
@@ -21,10 +22,11 @@ if TYPE_CHECKING:
     from redraft.llm import LLM
 
 HELP = """\
-/help   this list
-/reset  forget the conversation
-/quit   leave (so does Ctrl-D)
-Ctrl-C  stop the answer and keep what is committed"""
+/help        this list
+/image FILE  show an image with the next message
+/reset       forget the conversation
+/quit        leave (so does Ctrl-D)
+Ctrl-C       stop the answer and keep what is committed"""
 
 
 @expand_groups
@@ -66,6 +68,8 @@ class _Conversation:
     output: OutputOptions
     trace: TraceWriter | None
     messages: list[dict[str, Any]] = field(default_factory=list)
+    shown: list[dict[str, Any]] = field(default_factory=list)
+    """Images that wait for the next message."""
     answers: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -73,16 +77,22 @@ class _Conversation:
 
     def reset(self) -> None:
         """Begin anew, with the system's instructions only."""
+        self.shown = []
         self.messages = [{"role": "system", "content": self.system}] if self.system else []
+
+    def show(self, name: str) -> None:
+        """Show an image with the next message. Raises `InputError` for what is none, and if the model sees none."""
+        part = image_part(name)
+        self.llm.read_chat([{"role": "user", "content": [part]}])
+        self.shown.append(part)
 
     def ask(self, text: str) -> Tally:
         """One exchange. What cannot be asked (it does not fit any more) leaves the conversation as it was."""
         from redraft.cli.view import open_screen
         from redraft.text.tools import parse_reply
 
-        question = {"role": "user", "content": text}
-        ids = self.llm.encode_chat([*self.messages, question])
-        records = self.llm.stream(ids, **self.given)
+        question = {"role": "user", "content": with_images(text, self.shown)}
+        records = self.llm.stream(self.llm.read_chat([*self.messages, question]), **self.given)
         screen = open_screen(
             self.llm.tokenizer,
             self.llm.eos_ids,
@@ -97,6 +107,7 @@ class _Conversation:
         if _is_worth_keeping(tally):
             # Thoughts do not belong to a history: the chat format expects them to be left out.
             self.messages += [question, {"role": "assistant", "content": parse_reply(tally.text).content}]
+            self.shown = []
         return tally
 
 
@@ -121,6 +132,8 @@ def _talk(conversation: _Conversation, console: Console) -> int:
                 console.print("The conversation is forgotten.", style="dim")
             case "/help":
                 console.print(HELP, style="dim")
+            case show if show.split()[0] == "/image":
+                _show(conversation, show.removeprefix("/image").strip(), console, interactive)
             case command if command.startswith("/"):
                 console.print(f"There is no command {command.split()[0]}; /help lists them.", style="dim", markup=False)
             case text if interactive:
@@ -138,6 +151,21 @@ def _ask(conversation: _Conversation, text: str, console: Console) -> None:
     except InputError as error:
         console.print(f"error: {str(error).rstrip('.')}. /reset forgets the conversation.", style="red", markup=False)
     console.print()
+
+
+def _show(conversation: _Conversation, name: str, console: Console, interactive: bool) -> None:
+    """Take an image for the next message; a person is told what is none, and nothing changes."""
+    try:
+        if not name:
+            raise InputError("/image wants the name of a file.")
+        conversation.show(name)
+    except InputError as error:
+        if not interactive:
+            raise
+        console.print(f"error: {str(error).rstrip('.')}.", style="red", markup=False)
+        return
+    if interactive:
+        console.print(f"{name} will be shown with your next message.", style="dim", markup=False)
 
 
 def _enable_line_editing() -> None:

@@ -15,6 +15,7 @@ import typer
 
 from redraft.cli.answer import INTERRUPTED, follow
 from redraft.cli.constraints import ConstraintOptions
+from redraft.cli.images import ImageOptions, with_images
 from redraft.cli.options import ModelOptions, OutputOptions, SamplingOptions, expand_groups, read_words
 from redraft.config import resolve_settings
 from redraft.errors import InputError
@@ -37,6 +38,7 @@ def generate(
         str | None, typer.Option("--system", metavar="TEXT", help="Instructions before the prompt.")
     ] = None,
     *,
+    images: ImageOptions,
     model: ModelOptions,
     sampling: SamplingOptions,
     constraints: ConstraintOptions,
@@ -52,10 +54,14 @@ def generate(
     text = _checked_prompt(prompt, raw=raw, system=system)
     given = sampling.given(stop=output.stop, latency_budget_ms=output.latency_budget_ms)
     limits = constraints.given(prompt)
+    shown = images.parts()
+    if raw and shown:
+        raise InputError("--image needs the chat format, which --raw leaves out; use one of the two.")
     check_file(output.trace)
     llm = model.load()
     messages = [{"role": "system", "content": system}] if system else []
-    records = llm.stream(text if raw else [*messages, {"role": "user", "content": text}], raw=raw, **given, **limits)
+    asked = [*messages, {"role": "user", "content": with_images(text, shown)}]
+    records = llm.stream(text if raw else asked, raw=raw, **given, **limits)
     screen = open_screen(
         llm.tokenizer, llm.eos_ids, steps=step_cap(llm, given), live=not output.no_live, json=output.json
     )

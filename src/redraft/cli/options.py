@@ -64,6 +64,9 @@ class ModelOptions:
             panel=_MODEL,
         ),
     ] = "auto"
+    text_only: Annotated[
+        bool, option("--text-only", "Leave the vision tower out: less memory, and images are refused.", panel=_MODEL)
+    ] = False
 
     def load(self, adapters: Mapping[str, str] | None = None) -> LLM:
         """The loaded model, with LoRA adapters by name; a terminal shows that it is being loaded."""
@@ -82,6 +85,7 @@ class ModelOptions:
                 quantization=self.quantization,
                 vocabulary_dtype=self.vocabulary_dtype,
                 adapter=adapters,
+                vision=not self.text_only,
             )
 
 

@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from inspect import signature
 
 from redraft.config import MAX_NUMBER
-from redraft.deciding.asking import Front, Question, Tools, content_free, question_ids, split_questions
+from redraft.deciding.asking import Front, Question, Tools, content_free, read_question, split_questions
 from redraft.deciding.calibration import calibrated
 from redraft.deciding.form import Form
 from redraft.deciding.read import Row, choice_logprobs, read, rows_of
 from redraft.deciding.result import Decision, Reading
 from redraft.diffusion.prefill import prefill
 from redraft.errors import PromptError, SettingError
+from redraft.text.placing import EncodedPrompt
 
 Choices = Sequence[str] | Mapping[str, Sequence[str]]
 """A list of choices, or one for each named slot."""
@@ -84,16 +85,16 @@ def decide(
     if None in bare:
         raise SettingError("calibrate needs a question that is a str or a chat with a user's message.")
     asked = [*questions, *(one for one in bare if one is not None)]
-    prompts = [question_ids(front, one, form, tools) for one in asked]
+    prompts = [read_question(front, one, form, tools) for one in asked]
     decisions = _decide(front, form, prompts, len(questions), rule)
     return decisions if several else decisions[0]
 
 
-def _decide(front: Front, form: Form, prompts: list[list[int]], count: int, rule: Rule) -> list[Decision]:
+def _decide(front: Front, form: Form, prompts: list[EncodedPrompt], count: int, rule: Rule) -> list[Decision]:
     """Decisions on the first `count` prompts; the others, if any, are the same ones without content."""
-    places = {prompt: row for row, prompt in enumerate(dict.fromkeys(map(tuple, prompts)))}
-    rows = [places[tuple(prompt)] for prompt in prompts]
-    desk = _Desk(front, form, [list(prompt) for prompt in places], rule)
+    places = {prompt: row for row, prompt in enumerate(dict.fromkeys(prompts))}
+    rows = [places[prompt] for prompt in prompts]
+    desk = _Desk(front, form, list(places), rule)
     asked = [_Asked(row, rows[count + i] if len(rows) > count else None) for i, row in enumerate(rows[:count])]
     for _ in form.names:
         desk.read_slot(asked)
@@ -139,14 +140,15 @@ class _Reads:
 class _Desk:
     """The encoded prompts, and how slots are read from them."""
 
-    def __init__(self, front: Front, form: Form, prompts: list[list[int]], rule: Rule) -> None:
+    def __init__(self, front: Front, form: Form, prompts: list[EncodedPrompt], rule: Rule) -> None:
         self._model, self._tokenizer, self._form, self._rule = front.model, front.tokenizer, form, rule
         self._longest = max(map(len, prompts))
         longest = [max(choices, key=lambda choice: len(self._tokenizer.encode(choice))) for choices in form.choices]
         for slot in range(len(form.names)):  # what fits behind the longest choices of the earlier slots fits behind all
             self._rows(0, tuple(longest[:slot]))
         self._cache = self._model.new_cache(len(prompts), self._longest)
-        prefill(self._model, self._cache, prompts)
+        ids, images = [prompt.ids for prompt in prompts], [prompt.images for prompt in prompts]
+        prefill(self._model, self._cache, ids, images)
 
     def read_slot(self, asked: Sequence[_Asked]) -> None:
         """Read the next slot of every question, and again those that are not sure."""

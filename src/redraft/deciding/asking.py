@@ -9,6 +9,7 @@ from redraft.deciding.calibration import CONTENT_FREE
 from redraft.deciding.form import CHOICE, Form
 from redraft.errors import PromptError, SettingError
 from redraft.model import Transformer
+from redraft.text.placing import EncodedPrompt
 from redraft.text.tokenizer import Tokenizer
 
 Tools = Sequence[Mapping[str, Any]] | None
@@ -22,8 +23,8 @@ class Front(Protocol):
     def model(self) -> Transformer: ...
     @property
     def tokenizer(self) -> Tokenizer: ...
-    def prompt_ids(self, prompt: Any, *, raw: bool = False) -> list[int]: ...
-    def encode_chat(self, messages: Sequence[Mapping[str, Any]], *, tools: Tools = None) -> list[int]: ...
+    def read_prompt(self, prompt: Any, *, raw: bool = False) -> EncodedPrompt: ...
+    def read_chat(self, messages: Sequence[Mapping[str, Any]], *, tools: Tools = None) -> EncodedPrompt: ...
 
 
 def split_questions(question: Question | Sequence[Question]) -> tuple[list[Question], bool]:
@@ -36,17 +37,17 @@ def split_questions(question: Question | Sequence[Question]) -> tuple[list[Quest
     return (list(question), True) if several else ([question], False)  # type: ignore[list-item, return-value]
 
 
-def question_ids(front: Front, question: Question, form: Form, tools: Tools) -> list[int]:
-    """The prompt's token ids. A `str` is told the choices; messages and ids are taken as they are."""
+def read_question(front: Front, question: Question, form: Form, tools: Tools) -> EncodedPrompt:
+    """The question as the model reads it. A `str` is told the choices; messages and ids are taken as they are."""
     if isinstance(question, str):
         if not question.strip():
             raise PromptError("The question is empty.")
         question = [{"role": "user", "content": told(question, form)}]
     if tools is None:
-        return front.prompt_ids(question)
+        return front.read_prompt(question)
     if not all(isinstance(message, Mapping) for message in question):
         raise SettingError("tools belong to a question that is a str or a list of messages.")
-    return front.encode_chat(question, tools=tools)  # type: ignore[arg-type]
+    return front.read_chat(question, tools=tools)  # type: ignore[arg-type]
 
 
 def content_free(question: Question) -> Question | None:

@@ -2,25 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from redraft.cache import KVCache
 from redraft.model import Transformer
+from redraft.model.vision import Seen
+from redraft.text.images import PlacedImage, cut_outside
 
 CHUNK = 512
 
 
 @torch.inference_mode()
-def prefill(model: Transformer, cache: KVCache, prompts: list[list[int]]) -> Tensor:
-    """Encode prompts of any lengths; returns each one's last hidden state [B,D]."""
+def prefill(
+    model: Transformer,
+    cache: KVCache,
+    prompts: Sequence[Sequence[int]],
+    images: Sequence[Sequence[PlacedImage]] | None = None,
+) -> Tensor:
+    """Encode prompts of any lengths, with the images that stand in each; returns each one's last hidden state [B,D]."""
+    shown = [()] * len(prompts) if images is None else images
     final = torch.zeros(len(prompts), model.config.hidden_size, dtype=model.dtype, device=model.device)
-    for start in range(0, max(map(len, prompts)), CHUNK):
-        counts = [max(0, min(len(prompt) - start, CHUNK)) for prompt in prompts]
+    starts = [0] * len(prompts)
+    while any(start < len(prompt) for start, prompt in zip(starts, prompts, strict=True)):
+        ends = [
+            cut_outside([image.positions for image in mine], start, min(start + CHUNK, len(prompt)))
+            for start, prompt, mine in zip(starts, prompts, shown, strict=True)
+        ]
+        counts = [end - start for start, end in zip(starts, ends, strict=True)]
         width = max(counts)
-        chunk = [(prompt[start : start + n] + [0] * (width - n)) for prompt, n in zip(prompts, counts, strict=True)]
-        hidden = model.encode(torch.tensor(chunk, device=model.device), cache, counts)  # [B,T,D]
+        chunk = [
+            [*prompt[start:end], *[0] * (width - end + start)]
+            for start, end, prompt in zip(starts, ends, prompts, strict=True)
+        ]
+        seen = [_seen(model, mine, start, end) for start, end, mine in zip(starts, ends, shown, strict=True)]
+        hidden = model.encode(torch.tensor(chunk, device=model.device), cache, counts, seen)  # [B,T,D]
         for row, n in enumerate(counts):
             if n:
                 final[row] = hidden[row, n - 1]
+        starts = ends
     return final
+
+
+def _seen(model: Transformer, images: Sequence[PlacedImage], start: int, end: int) -> list[Seen]:
+    """What stands for the images of a chunk."""
+    return [Seen(image.start, model.see(image.content)) for image in images if start <= image.start < end]

@@ -62,7 +62,8 @@ class Answer:
             prompt_length=len(request.prompt),
             positions=len(request.prompt) + first + -(-left // whole) * whole,
             length=first,
-            keys=prefix_keys(request.prompt, request.adapter),
+            keys=prefix_keys(request.prompt, request.adapter, request.images),
+            images=[image.positions for image in request.images],
         )
         answer = cls(request, job, transcript, eos_ids, whole, now, budget=settings.steps)
         answer._limits = None if request.constraint is None else request.constraint.begin()
@@ -98,7 +99,10 @@ class Answer:
         job, work = turn.job, list[Segment]()
         for first, stop in turn.chunks():
             tokens = self._committing if job.commit else self.request.prompt[first:stop]
-            work.append(Encode(slot=job.slot, start=first, token_ids=tokens, adapter=self.request.adapter))
+            images = tuple(image for image in self.request.images if first <= image.start < stop)
+            work.append(
+                Encode(slot=job.slot, start=first, token_ids=tokens, images=images, adapter=self.request.adapter)
+            )
         if turn.denoise:
             work.append(self._denoise(turn.encode[1]))
         return work

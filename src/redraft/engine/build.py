@@ -31,6 +31,9 @@ CUDA_SHARE = 0.8
 
 FORWARD_TOKENS = 8192
 
+VISION_BYTES = 512 << 20
+"""What looking at the largest image takes for a while, beside the embeddings that are kept of a forward's images."""
+
 
 def new_runner(
     model: Transformer, settings: EngineSettings, adapters: Mapping[str, Transformer] = MappingProxyType({})
@@ -69,6 +72,8 @@ def memory_bytes(model: Transformer, settings: EngineSettings) -> int:
         if isinstance(model, PackedTransformer):
             segments, fp8 = min(2 * settings.slots, BUCKETS[-1]), model.packed.vocabulary.turned is not None
             free -= working_bytes(model.config, segments, model.dtype.itemsize, fp8_vocabulary=fp8)
+        if model.vision is not None:
+            free -= VISION_BYTES + FORWARD_TOKENS * model.config.hidden_size * model.dtype.itemsize
         return int(CUDA_SHARE * max(free, 0))
     return CPU_BYTES
 

@@ -25,11 +25,12 @@ _WORD = ("kind", "start", "length", "slot", "canvas_index", "step", "want_soft",
 def _columns(rows: int, pages: int) -> dict[str, int]:
     """Words of every field of one segment, 8-byte numbers first so that they are aligned."""
     single = dict.fromkeys(_LONG, 2) | dict.fromkeys((*_FLOAT, *_WORD), 1)
-    return single | {"eos": EOS_IDS, "tokens": rows, "full": pages, "sliding": pages}
+    by_row = dict.fromkeys(("tokens", "since", "until"), rows)
+    return single | {"eos": EOS_IDS} | by_row | {"full": pages, "sliding": pages}
 
 
 def _views(block: Tensor, segments: int, rows: int, pages: int) -> dict[str, Tensor]:
-    """The fields of a block: [S] each, eos [S,8], tokens [S,L], page tables [S,P]."""
+    """The fields of a block: [S] each, eos [S,8], tokens, since and until [S,L], page tables [S,P]."""
     views, first = {}, 0
     for name, words in _columns(rows, pages).items():
         part = block[first : first + segments * words]
@@ -48,13 +49,13 @@ def _views(block: Tensor, segments: int, rows: int, pages: int) -> dict[str, Ten
 class StepFields:
     """The device's view of a block, in the records that kernels take.
 
-    kind, start, length     see `Segments`
+    kind, start, length, since, until   see `Segments`
     slot                    whose canvas a segment works on
     soft_from, soft_to      the slots that its soft embeddings come from and go to, see `SlotState`
     seed, canvas_index, step                            see `Counters`
     entropy_bound, confidence, stability, stop_at_eos, eos   see `Rules`
     temperature, want_soft  of this step; whether another one follows
-    tokens                  what an encoded segment holds
+    tokens                  what an encoded segment holds; below 0 rows of images, see `norms.enter`
     full, sliding           its page tables
     """
 
@@ -72,7 +73,9 @@ class StepFields:
     @property
     def segments(self) -> Segments:
         views = self.views
-        return Segments(kind=views["kind"], start=views["start"], length=views["length"], rows=self.rows)
+        names = ("kind", "start", "length")
+        sight = {name: views[name].flatten() for name in ("since", "until")}
+        return Segments(**{name: views[name] for name in names}, rows=self.rows, **sight)
 
     @property
     def counters(self) -> Counters:

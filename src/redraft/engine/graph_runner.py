@@ -11,7 +11,7 @@ their sampling runs outside it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, Literal, Self
@@ -29,10 +29,11 @@ from redraft.engine.runner import drafted_by
 from redraft.engine.work import PAGE, Denoise, Drafted, Encode, Limits, Segment
 from redraft.errors import SettingError
 from redraft.kernels.switches import graphable
-from redraft.kernels.triton.segments import DENOISE, ENCODE, SAMPLED_OUTSIDE, UNUSED
+from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, SAMPLED_OUTSIDE, UNUSED
 from redraft.kernels.triton.step import EOS_IDS
-from redraft.model.packed.forward import new_pages
+from redraft.model.packed.forward import new_images, new_pages
 from redraft.model.packed.transformer import PackedTransformer
+from redraft.text.images import PlacedImage
 
 BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
@@ -59,6 +60,7 @@ class GraphRunner:
         self._trash, self._zeros = limits.slots, limits.slots + 1
         self._state = new_slots(packed, limits.slots, self._rows)
         self._pages = new_pages(packed, full=limits.full_pages, sliding=limits.sliding_pages, dtype=kv_dtype)
+        self._images = None if model.vision is None else new_images(packed, limits.forward)
         self._tables = {name: np.zeros((limits.slots, self._width), np.int32) for name in ("full", "sliding")}
         self._pool = torch.cuda.graph_pool_handle() if self._graphs else None
         self._steps: dict[int, CapturedStep] = {}
@@ -104,11 +106,11 @@ class GraphRunner:
     @torch.inference_mode()
     def run(self, work: Sequence[Segment]) -> list[Drafted]:
         """See `engine.work.Runner`."""
-        parts = [part for segment in work for part in self._parts(segment)]
         drafted: list[Drafted] = []
         with self._on_device():
-            for first in range(0, len(parts), BUCKETS[-1]):
-                drafted += self._forward(parts[first : first + BUCKETS[-1]])
+            places = self._see([image for segment in work if isinstance(segment, Encode) for image in segment.images])
+            for parts in _launches([list(self._parts(segment)) for segment in work]):
+                drafted += self._forward(parts, places)
         return drafted
 
     def _on_device(self) -> AbstractContextManager[Any]:
@@ -122,12 +124,23 @@ class GraphRunner:
             yield segment
             return
         for first in range(0, len(segment.token_ids), self._rows):
-            ids = segment.token_ids[first : first + self._rows]
-            yield Encode(slot=segment.slot, start=segment.start + first, token_ids=ids)
+            ids, start = segment.token_ids[first : first + self._rows], segment.start + first
+            images = tuple(image for image in segment.images if image.start < start + len(ids) and start < image.stop)
+            yield Encode(slot=segment.slot, start=start, token_ids=ids, images=images)
 
-    def _forward(self, parts: list[Segment]) -> list[Drafted]:
+    def _see(self, images: Sequence[PlacedImage]) -> dict[PlacedImage, int]:
+        """Where the embeddings of each image begin among those that token ids below 0 stand for."""
+        places, first = {}, 0
+        for image in dict.fromkeys(images):  # answers to one prompt share its images
+            assert self._images is not None
+            self._images[first : first + image.content.tokens] = self.model.see(image.content)
+            places[image] = first
+            first += image.content.tokens
+        return places
+
+    def _forward(self, parts: list[Segment], places: Mapping[PlacedImage, int]) -> list[Drafted]:
         step = self.bucket(len(parts))
-        self._fill(step.buffers, parts)
+        self._fill(step.buffers, parts, places)
         for part in parts:
             if isinstance(part, Denoise) and _samples_outside(part) and part.step == 0:
                 self._begin(part)
@@ -152,7 +165,7 @@ class GraphRunner:
     def _new_bucket(self, segments: int) -> CapturedStep:
         buffers = StepBuffers(segments, self._rows, self._width, self.model.device)
         self._clear(buffers.host)
-        step = partial(run_step, self.model.packed, buffers.fields, self._state, self._pages)
+        step = partial(run_step, self.model.packed, buffers.fields, self._state, self._pages, self._images)
         self._steps[segments] = CapturedStep(buffers, step, self._pool)
         return self._steps[segments]
 
@@ -161,7 +174,7 @@ class GraphRunner:
         host["slot"][:], host["soft_from"][:], host["soft_to"][:] = self._trash, self._zeros, self._trash
         host["temperature"][:], host["step"][:] = 1.0, 0
 
-    def _fill(self, buffers: StepBuffers, parts: list[Segment]) -> None:
+    def _fill(self, buffers: StepBuffers, parts: list[Segment], places: Mapping[PlacedImage, int]) -> None:
         host = buffers.host
         self._clear(host)
         for index, part in enumerate(parts):
@@ -169,10 +182,24 @@ class GraphRunner:
             for name, table in self._tables.items():
                 host[name][index] = table[part.slot]
             if isinstance(part, Encode):
-                host["kind"][index] = ENCODE
+                host["kind"][index] = ENCODE_IMAGES if part.images else ENCODE
                 host["tokens"][index, : part.tokens] = part.token_ids
+                self._fill_images(host, index, part, places)
             else:
                 self._fill_canvas(host, index, part)
+
+    def _fill_images(
+        self, host: dict[str, np.ndarray], index: int, part: Encode, places: Mapping[PlacedImage, int]
+    ) -> None:
+        """Tokens of images, and what every row sees beside what is before it: its image, or itself alone."""
+        if part.images:
+            own = np.arange(part.start, part.start + part.tokens)
+            host["since"][index, : part.tokens], host["until"][index, : part.tokens] = own, own + 1
+        for image in part.images:
+            first, stop = max(image.start, part.start), min(image.stop, part.start + part.tokens)
+            rows = slice(first - part.start, stop - part.start)
+            host["since"][index, rows], host["until"][index, rows] = image.start, image.stop
+            host["tokens"][index, rows] = -1 - (places[image] + np.arange(first, stop) - image.start)
 
     def _fill_canvas(self, host: dict[str, np.ndarray], index: int, part: Denoise) -> None:
         outside = _samples_outside(part)
@@ -223,6 +250,18 @@ class GraphRunner:
         seeds = torch.full((1,), part.seed, dtype=torch.long, device=self.model.device)  # a copy would be waited for
         both = draw(seeds, part.canvas_index, part.step, part.length, self.model.config.vocab_size, purpose)
         return Draws(both.uniform[0], both.tokens[0])
+
+
+def _launches(segments: Sequence[list[Segment]]) -> Iterator[list[Segment]]:
+    """The parts of all segments in runs that a graph holds, those of one segment together: they may see each other."""
+    parts: list[Segment] = []
+    for more in segments:
+        if parts and len(parts) + len(more) > BUCKETS[-1]:
+            yield parts
+            parts = []
+        parts += more
+    if parts:
+        yield parts
 
 
 def _bucket(segments: int) -> int:

@@ -65,8 +65,10 @@ def working_bytes(config: ModelConfig, segments: int, item: int, *, fp8_vocabula
     return vocabulary + rows * ((experts + 12 * width) * item + 2 * heads * 4) + (256 << 20)
 
 
-def run_step(model: PackedModel, fields: StepFields, state: SlotState, pages: Pages, deliver: Deliver) -> Tensor:
-    """Run the forward and every DENOISE segment's sampler; returns hidden states [R,D].
+def run_step(
+    model: PackedModel, fields: StepFields, state: SlotState, pages: Pages, images: Tensor | None, deliver: Deliver
+) -> Tensor:
+    """Run the forward and every DENOISE segment's sampler; returns hidden states [R,D]. `images` as in `Inputs`.
 
     SAMPLED_OUTSIDE canvases, which obey a constraint or whose log-probabilities are asked for, get hidden states only.
     """
@@ -76,7 +78,7 @@ def run_step(model: PackedModel, fields: StepFields, state: SlotState, pages: Pa
         "enter_tokens", enter_tokens, given, state.canvases, slot, fields.counters, segments, config.vocab_size
     )
     soft = state.soft.index_select(0, fields.views["soft_from"]).flatten(0, 1)  # [R,D]
-    inputs = Inputs(token_ids=token_ids, soft=soft, segments=segments, tables=fields.tables)
+    inputs = Inputs(token_ids=token_ids, soft=soft, segments=segments, tables=fields.tables, images=images)
     hidden = forward(model, inputs, pages)
     sample(model, fields, state, hidden, deliver)
     return hidden

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from redraft.config import GenerationSettings
 from redraft.diffusion.records import Commit, DenoiseStep
+from redraft.text.images import PlacedImage
 
 if TYPE_CHECKING:
     from redraft.diffusion.constraint import Constraint
@@ -20,6 +21,7 @@ Ending = Literal["stop", "length", "cancelled", "timeout"]
 class Request:
     """One answer to write. `request_id` is the caller's and unique among the engine's open requests.
 
+    images      images in the prompt, in order: their embeddings take the place of its tokens
     settings    every setting of this answer, its seed included
     constraint  what the answer may hold
     adapter     the name of the adapter that answers; None for the model itself
@@ -30,6 +32,7 @@ class Request:
     request_id: int
     prompt: tuple[int, ...]
     settings: GenerationSettings
+    images: tuple[PlacedImage, ...] = ()
     constraint: Constraint | None = None
     adapter: str | None = None
     timeout: float | None = None

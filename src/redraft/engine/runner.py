@@ -18,6 +18,7 @@ from redraft.diffusion.step import CanvasState, Outcome, advance, begin
 from redraft.engine.work import Denoise, Drafted, Encode, Limits, Segment, TopTokens
 from redraft.model.segments import Span, key_units, run_spans
 from redraft.model.transformer import Transformer
+from redraft.model.vision import Seen
 
 
 @dataclass(slots=True)
@@ -86,7 +87,9 @@ class EagerRunner:
         held = self._slots[segment.slot]
         where = {"start": segment.start, "full": held.full, "sliding": held.sliding}
         if isinstance(segment, Encode):
-            return Span(token_ids=torch.tensor(segment.token_ids, device=self.model.device), causal=True, **where)
+            ids = torch.tensor(segment.token_ids, device=self.model.device)
+            images = [Seen(image.start, self.model.see(image.content)) for image in segment.images]
+            return Span(token_ids=ids, causal=True, images=images, **where)
         state = held.canvas
         assert state is not None
         return Span(token_ids=state.canvas, causal=False, soft=state.soft, **where)

@@ -8,7 +8,8 @@ A request's life:
     commit    the finished canvas is encoded in the same forward as the first step of the next one
     gone      slot and pages return at once
 
-Chunks lie on a fixed grid of pages, whatever else is in the forward and whatever was found in the prefix cache. So the
+Chunks lie on a fixed grid, whatever else is in the forward and whatever was found in the prefix cache: they end where
+pages do. Only an image that reaches over such an end is a chunk of its own, because its tokens see each other. So the
 same tokens are always encoded in the same company, and neither load nor a cache hit can change an answer.
 """
 
@@ -17,12 +18,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import count
 
 from redraft.cache.pages import PAGE, PageManager, PageTable, pages_for
 from redraft.engine.policy import Ready, new_policy
 from redraft.engine.settings import EngineSettings
 from redraft.engine.work import Limits
 from redraft.errors import PromptError, SettingError
+from redraft.text.images import cut_outside
 
 
 @dataclass(slots=True, eq=False)
@@ -32,6 +35,7 @@ class Job:
     encoded   positions whose keys and values are in its pages
     commit    tokens of a finished canvas that are still to be encoded
     length    positions of its canvas
+    images    positions of the images in its prompt
     """
 
     request_id: int
@@ -39,6 +43,7 @@ class Job:
     positions: int
     length: int
     keys: Sequence[bytes] = ()
+    images: Sequence[range] = ()
     order: int = 0
     slot: int = -1
     table: PageTable | None = None
@@ -60,6 +65,28 @@ class Job:
         """Prompt tokens that are not encoded yet."""
         return max(0, self.prompt_length - self.encoded)
 
+    def chunk_end(self, first: int) -> int:
+        """Where the chunk of the prompt ends that begins at `first`."""
+        return cut_outside(self.images, first, min((first // PAGE + 1) * PAGE, self.prompt_length))
+
+    def shared_end(self, position: int) -> int:
+        """The number of pages behind which others can take the prompt up, once it is encoded to this position."""
+        assert self.table is not None
+        return next(end for end in count(pages_for(position)) if end not in self.table.broken)
+
+    def begun_keys(self) -> Sequence[bytes]:
+        """Keys of the pages that are partly written, up to where others can take them over."""
+        assert self.table is not None
+        if not self.prompt_left or (not self.encoded % PAGE and self.encoded // PAGE not in self.table.broken):
+            return ()
+        first = next(end for end in count(self.encoded // PAGE, -1) if end not in self.table.broken)
+        return self.keys[first : self.shared_end(self.encoded)]
+
+    @property
+    def broken_pages(self) -> frozenset[int]:
+        """Numbers of pages behind which the prompt cannot be taken up, because an image goes on there."""
+        return frozenset(end for image in self.images for end in range(image.start // PAGE + 1, pages_for(image.stop)))
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -74,11 +101,15 @@ class Turn:
         return self.encode[1] - self.encode[0] + (self.job.length if self.denoise else 0)
 
     def chunks(self) -> list[tuple[int, int]]:
-        """Encoded ranges: the pages of a prompt, or one commit."""
+        """Encoded ranges: chunks of a prompt, or one commit."""
         first, stop = self.encode
         if first >= self.job.prompt_length:
             return [(first, stop)] if stop > first else []
-        return [(at, min(at + PAGE, stop)) for at in range(first, stop, PAGE)]
+        chunks = []
+        while first < stop:
+            chunks.append((first, self.job.chunk_end(first)))
+            first = chunks[-1][1]
+        return chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +131,8 @@ class _Room:
 
     tokens: int
     prompt: int
-    writing: set[bytes] = field(default_factory=set)
-    """Prompt pages that this forward writes: whoever needs the same waits a forward and shares them."""
+    writing: dict[bytes, Job] = field(default_factory=dict)
+    """Who writes which prompt pages now: whoever needs the same waits and shares them."""
 
 
 class Scheduler:
@@ -118,7 +149,6 @@ class Scheduler:
         self._forward = 0
         self._arrivals = 0
         self._prompt_room = min(-(-settings.prompt_tokens // PAGE) * PAGE, limits.forward)
-        self._span = max(self._prompt_room, limits.canvas) + limits.canvas
         assert limits.chunk >= PAGE
         assert limits.forward >= max(PAGE, 2 * limits.canvas)
 
@@ -129,7 +159,7 @@ class Scheduler:
                 f"A prompt of {job.prompt_length} tokens and canvases up to position {job.positions} exceed the "
                 f"context of {self.limits.context}."
             )
-        full, sliding = pages_for(job.positions), self.pages.sliding_most(job.positions, self._span)
+        full, sliding = pages_for(job.positions), self.pages.sliding_most(job.positions, self._span(job))
         for kind, needed, there in (("", full, self.pages.full.count), ("sliding ", sliding, self.pages.sliding.count)):
             if needed > there:
                 raise SettingError(
@@ -171,7 +201,7 @@ class Scheduler:
         admitted = []
         while self.may_admit:
             job = self.waiting[0]
-            table = self.pages.open(job.positions, self._span, job.keys)
+            table = self.pages.open(job.positions, self._span(job), job.keys, job.broken_pages)
             if table is None:
                 break
             self.waiting.popleft()
@@ -189,6 +219,8 @@ class Scheduler:
             for job in self.running.values()
         ]
         room = _Room(self.limits.forward, self._prompt_room)
+        if self.settings.prefix_cache:
+            room.writing |= {key: job for job in self.running.values() for key in job.begun_keys()}
         turns: list[Turn] = []
         for chosen in self._policy.choose(ready):
             job = self.running[chosen.request_id]
@@ -223,7 +255,7 @@ class Scheduler:
         """Skip prompt pages that others have written since the job was admitted."""
         assert job.table is not None
         while job.prompt_left and len(job.table.full) * PAGE == job.encoded and self.pages.adopt(job.table):
-            job.encoded += PAGE
+            job.encoded = len(job.table.full) * PAGE
             self.pages.leave_behind(job.table, job.encoded)
             job.moved = True
 
@@ -243,17 +275,23 @@ class Scheduler:
 
     def _prompt_stop(self, job: Job, room: _Room) -> int:
         """How far the prompt may be encoded: whole chunks, as long as there is room and nobody else writes the same."""
-        stop = job.encoded
+        stop, fresh = job.encoded, room.prompt == self._prompt_room
         most = stop + min(room.prompt, room.tokens)
         while stop < job.prompt_length:
-            end = min(stop + PAGE, job.prompt_length)
-            key = job.keys[stop // PAGE] if stop // PAGE < len(job.keys) else None
-            if end > most or key in room.writing:
+            end = job.chunk_end(stop)
+            alone = fresh and stop == job.encoded and end <= stop + room.tokens  # an image may be longer than the room
+            awaited = job.keys[pages_for(stop) : job.shared_end(end)]
+            if (end > most and not alone) or any(room.writing.get(key, job) is not job for key in awaited):
                 break
-            if key is not None and self.settings.prefix_cache:
-                room.writing.add(key)
+            if self.settings.prefix_cache:
+                room.writing |= dict.fromkeys(job.keys[stop // PAGE : pages_for(end)], job)
             stop = end
         return stop
+
+    def _span(self, job: Job) -> int:
+        """Positions that the job adds in one forward at most."""
+        longest = max(map(len, job.images), default=0)
+        return max(self._prompt_room, self.limits.canvas, longest) + self.limits.canvas
 
     def _take_pages(self, job: Job, turn: Turn) -> None:
         """Pages for everything the turn touches, after giving back what it no longer sees."""

@@ -23,20 +23,24 @@ from numpy.typing import NDArray
 
 from redraft.cache.pages import PAGE
 from redraft.diffusion.step import StepRule
+from redraft.text.images import PlacedImage
 
 __all__ = ["PAGE", "Denoise", "Drafted", "Encode", "Limits", "Runner", "Segment", "TopTokens"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Encode:
-    """Tokens at positions `start` .. `start + len(token_ids)` of the request in `slot`; at most `Limits.chunk` of them.
+    """Tokens at positions `start` .. `start + len(token_ids)` of the request in `slot`.
 
-    Everything before `start` is encoded already, or by an Encode of the same forward.
+    They are at most `Limits.chunk`, or one longer image. `images` stand among them, each of them wholly: its embeddings
+    take the place of its tokens, which all see each other. Everything before `start` is encoded already, or by an
+    Encode of the same forward.
     """
 
     slot: int
     start: int
     token_ids: tuple[int, ...]
+    images: tuple[PlacedImage, ...] = ()
     adapter: str | None = None
 
     @property
@@ -111,7 +115,7 @@ class Limits:
     sliding_pages  pages of the space of the sliding layers
     window         tokens that a sliding layer's token sees, itself included
     context        positions of one request at most, canvas included
-    chunk          tokens of one Encode at most
+    chunk          tokens of one Encode at most, unless it is an image
     canvas         positions of one canvas at most
     forward        tokens of all segments of a forward at most
     """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redraft.config import FULL, SLIDING, LayerType, ModelConfig
-from redraft.errors import CheckpointError
+from redraft.model.vision import VisionConfig
 
 BYTES_PER_PARAMETER = {"bf16": 2, "fp32": 4}
 FORMATS = {"fp8": {"dense": "fp8", "experts": "fp8"}, "int4": {"dense": "fp8", "experts": "int4"},
@@ -16,8 +16,6 @@ FORMATS = {"fp8": {"dense": "fp8", "experts": "fp8"}, "int4": {"dense": "fp8", "
 
 `nvfp4` is NVIDIA's checkpoint, the others are what `redraft quantize` writes.
 """
-_VISION_SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-                 "head_dim", "patch_size", "position_embedding_size")  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -108,17 +106,12 @@ def text_parts(config: ModelConfig) -> tuple[Part, ...]:
 def vision_parts(config: ModelConfig) -> tuple[Part, ...]:
     """The vision tower and its projector as `vision_config` describes them; empty without one.
 
-    Raises `CheckpointError` if it lacks a size.
+    Raises `CheckpointError` if it lacks a size or is of another kind.
     """
-    vision = config.extra.get("vision_config")
-    if not vision:
+    vision = VisionConfig.of(config)
+    if vision is None:
         return ()
-    if not isinstance(vision, Mapping):
-        raise CheckpointError(f"config.json sets vision_config to {vision!r}; it must be an object.")
-    vision = {"patch_size": 16, **vision}
-    if wrong := [name for name in _VISION_SIZES if type(vision.get(name)) is not int]:
-        raise CheckpointError(f"config.json's vision_config has no whole number for {', '.join(wrong)}.")
-    projector = vision["hidden_size"] * config.hidden_size
+    projector = vision.hidden_size * config.hidden_size
     return (_part("vision tower", _vision_tower(vision)), _part("vision projector", projector))
 
 
@@ -184,12 +177,9 @@ def _attention_part(config: ModelConfig, kind: LayerType) -> Part:
     return _part(name, each, config.layer_types.count(kind), kind="dense", matrices=matrices)
 
 
-def _vision_tower(vision: Mapping[str, Any]) -> int:
-    width = vision["hidden_size"]
-    heads, dim = vision["num_attention_heads"], vision["head_dim"]
-    attention = 2 * width * dim * (heads + vision["num_key_value_heads"]) + 2 * dim
-    mlp = 3 * width * vision["intermediate_size"]
-    layers = vision["num_hidden_layers"] * (attention + mlp + 4 * width)
-    patches = 3 * vision["patch_size"] ** 2 * width + 2 * vision["position_embedding_size"] * width
-    standardize = 2 * width if vision.get("standardize") else 0
-    return patches + layers + standardize
+def _vision_tower(vision: VisionConfig) -> int:
+    width, dim = vision.hidden_size, vision.head_dim
+    attention = 2 * width * dim * (vision.num_attention_heads + vision.num_key_value_heads) + 2 * dim
+    layers = vision.num_hidden_layers * (attention + 3 * width * vision.intermediate_size + 4 * width)
+    patches = 3 * vision.patch_size**2 * width + 2 * vision.position_embedding_size * width
+    return patches + layers + 2 * width * vision.standardize

@@ -6,7 +6,7 @@ function and knows nothing of caches or masks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,21 @@ from redraft.model.rope import rotate
 
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 """(layer, q [B,N,T,H], k [B,G,T,H], v [B,G,T,H]) -> attended values [B,T,N*H]."""
+
+
+def causal_sight(here: Tensor, there: Tensor, window: int | None, together: Iterable[range] = ()) -> Tensor:
+    """Which keys at positions `there` [S] queries at positions `here` [T] see, bool [T,S].
+
+    Those up to their own position and inside the window, itself included; and all of a range that is `together`, an
+    image's, for queries in that range.
+    """
+    here, there = here[:, None], there[None]
+    seen = there <= here
+    if window is not None:
+        seen &= there > here - window
+    for one in together:
+        seen |= (here >= one.start) & (here < one.stop) & (there >= one.start) & (there < one.stop)
+    return seen
 
 
 class RMSNorm(nn.Module):

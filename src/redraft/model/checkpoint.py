@@ -6,7 +6,6 @@ allocated; each tensor is read from its memory-mapped file when it is asked for,
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,26 +21,36 @@ from redraft.model.folders import read_config
 from redraft.model.layouts import IGNORED, PLAIN_DTYPES, Layout, Weight, join, layout_of
 from redraft.model.names import is_tied_copy, is_vision, to_hugging_face
 from redraft.model.transformer import Transformer
+from redraft.model.vision import VisionTower
 
 _EXPERTS = re.compile(r"layers\.\d+\.experts\.(gate_up|down)_proj")
 
-_logger = logging.getLogger("redraft")
-
 
 class Checkpoint:
-    """A folder whose files fit its config. Raises `CheckpointError` with everything that is off."""
+    """A folder whose files fit its config. Raises `CheckpointError` with everything that is off.
 
-    def __init__(self, folder: Path) -> None:
+    With `vision` False the weights of a vision tower are left out, and not looked at.
+    """
+
+    def __init__(self, folder: Path, *, vision: bool = True) -> None:
         self.folder, self.config = folder, read_config(folder)
         self._stored = read_headers(folder)
         self._open: tuple[Path, Any] | None = None
-        with torch.device("meta"):
-            state = Transformer(self.config).state_dict()
+        self.sees = vision and any(map(is_vision, self._stored))
+        """Whether a vision tower belongs to it."""
+        state = self.empty_model().state_dict()
         self.shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
         self._bases = {name: self._base(name) for name in self.shapes}
         self._bare = {base for name, base in self._bases.items() if not to_hugging_face(name).endswith(".weight")}
         self._vectors = {base for name, base in self._bases.items() if len(self.shapes[name]) == 1}
         self._check()
+
+    def empty_model(self) -> Transformer:
+        """The model without its weights, on the device "meta"."""
+        with torch.device("meta"):
+            model = Transformer(self.config)
+            model.vision = VisionTower.of(self.config) if self.sees else None
+        return model
 
     @property
     def dtype(self) -> torch.dtype:
@@ -114,18 +123,18 @@ class Checkpoint:
         for name in self.shapes:
             wanted |= self._wanted(name)
         found = {name: self._stored[name] for name in wanted if name in self._stored}
-        vision = [name for name in self._stored if is_vision(name)]
         _raise_if_any(self.folder, {
             "missing": [name for name in wanted if name not in self._stored],
-            "unexpected": [name for name in self._stored if name not in wanted and not _may_be_left_out(name)],
+            "unexpected": [name for name in self._stored if name not in wanted and not self._may_be_left_out(name)],
             "misshapen": [f"{name} {list(entry.shape)} instead of {list(wanted[name] or [1])}"
                           for name, entry in found.items() if not _fits(entry.shape, wanted[name])],
             "in several formats": [name for name in self.shapes if len(self._layouts(name)) > 1],
             "of an unsupported dtype": [f"{name} {entry.dtype}" for name, entry in found.items()
                                         if not self._readable(name, entry)],
         })  # fmt: skip
-        if vision:
-            _logger.warning("%s: %d vision tensors are left out; Redraft reads text only.", self.folder, len(vision))
+
+    def _may_be_left_out(self, name: str) -> bool:
+        return (is_vision(name) and not self.sees) or is_tied_copy(name) or name.endswith(IGNORED)
 
     def _wanted(self, name: str) -> dict[str, tuple[int, ...] | None]:
         """The stored tensors that make up one of our weights, with their shapes; None for one number in any."""
@@ -161,10 +170,6 @@ class Checkpoint:
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...] | None) -> bool:
     return math.prod(shape) == 1 if wanted is None else shape == wanted
-
-
-def _may_be_left_out(name: str) -> bool:
-    return is_vision(name) or is_tied_copy(name) or name.endswith(IGNORED)
 
 
 def _raise_if_any(folder: Path, problems: Mapping[str, list[str]]) -> None:

@@ -1,7 +1,7 @@
 """What the Hugging Face layout calls our tensors: one table, read in both directions.
 
 The files store the shared stack once, under `model.decoder`. Only the layer scalars exist per phase: the decoder's
-belongs to `denoise`, the encoder's to `encode`.
+belongs to `denoise`, the encoder's to `encode`. The vision tower belongs to the encoder alone.
 """
 
 from __future__ import annotations
@@ -42,6 +42,28 @@ TABLE: dict[str, str] = {
     "layers.{L}.post_feedforward_norm.weight": "model.decoder.layers.{L}.post_feedforward_layernorm.weight",
     "layers.{L}.denoise_scalar": "model.decoder.layers.{L}.layer_scalar",
     "layers.{L}.encode_scalar": "model.encoder.language_model.layers.{L}.layer_scalar",
+    "vision.patch_proj.weight": "model.encoder.vision_tower.patch_embedder.input_proj.weight",
+    "vision.positions": "model.encoder.vision_tower.patch_embedder.position_embedding_table",
+    "vision.std_bias": "model.encoder.vision_tower.std_bias",
+    "vision.std_scale": "model.encoder.vision_tower.std_scale",
+    "vision.projection.weight": "model.encoder.embed_vision.embedding_projection.weight",
+} | {
+    f"vision.layers.{{L}}.{ours}.weight": f"model.encoder.vision_tower.encoder.layers.{{L}}.{theirs}.weight"
+    for ours, theirs in {
+        "attention.q_proj": "self_attn.q_proj.linear",
+        "attention.k_proj": "self_attn.k_proj.linear",
+        "attention.v_proj": "self_attn.v_proj.linear",
+        "attention.o_proj": "self_attn.o_proj.linear",
+        "attention.q_norm": "self_attn.q_norm",
+        "attention.k_norm": "self_attn.k_norm",
+        "mlp.gate_proj": "mlp.gate_proj.linear",
+        "mlp.up_proj": "mlp.up_proj.linear",
+        "mlp.down_proj": "mlp.down_proj.linear",
+        "pre_attention_norm": "input_layernorm",
+        "post_attention_norm": "post_attention_layernorm",
+        "pre_mlp_norm": "pre_feedforward_layernorm",
+        "post_mlp_norm": "post_feedforward_layernorm",
+    }.items()
 }
 _REVERSED = {theirs: ours for ours, theirs in TABLE.items()}
 _LAYER = re.compile(r"layers\.(\d+)\.")

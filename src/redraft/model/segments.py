@@ -17,15 +17,17 @@ from torch.nn import functional as F
 from redraft import kernels
 from redraft.cache.fp8 import key_unit
 from redraft.cache.paged import PagedKV
+from redraft.model.attention import causal_sight
 from redraft.model.transformer import Layer, Transformer
+from redraft.model.vision import Seen, overlay
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Span:
     """A segment at positions `start` .. `start + length` of a request with these pages (lists as in `PageTable`).
 
-    `causal` marks an encoding; its tokens are `token_ids` [length]. Otherwise it is a canvas: all of it sees all of it,
-    and `soft` [length,D] are its soft embeddings, None on its first step.
+    `causal` marks an encoding; its tokens are `token_ids` [length], and `images` stand among them, wholly. Otherwise it
+    is a canvas: all of it sees all of it, and `soft` [length,D] are its soft embeddings, None on its first step.
     """
 
     start: int
@@ -34,6 +36,7 @@ class Span:
     full: Sequence[int]
     sliding: Sequence[int]
     soft: Tensor | None = None
+    images: Sequence[Seen] = ()
 
     @property
     def length(self) -> int:
@@ -86,13 +89,13 @@ def run_spans(model: Transformer, pages: PagedKV, spans: Sequence[Span]) -> Tens
 
 
 def _embed(model: Transformer, spans: Sequence[Span]) -> Tensor:
-    """Input rows [T,D]: plain embeddings of causal tokens, self-conditioned ones of canvases."""
+    """Input rows [T,D]: plain embeddings of causal tokens, those of images, self-conditioned ones of canvases."""
     parts = []
     for span in spans:
         embedded = model.embed(span.token_ids[None])
         if not span.causal:
             embedded = model.self_conditioning.combine(embedded, None if span.soft is None else span.soft[None])
-        parts.append(embedded[0])
+        parts.append(overlay(embedded[0], span.start, span.images))
     return torch.cat(parts)
 
 
@@ -102,11 +105,9 @@ def _sight(model: Transformer, pages: PagedKV, span: Span, sliding: bool) -> _Si
     slots = pages.slots(span.sliding if sliding else span.full, first, stop)
     if not span.causal:
         return _Sight(slots, None)
-    here = torch.arange(span.start, stop)[:, None]  # [T,1]
-    there = torch.arange(first, stop)  # [S]
-    seen = there <= here
-    if sliding:
-        seen &= there >= here - past
+    here, there = torch.arange(span.start, stop), torch.arange(first, stop)
+    window = model.config.sliding_window if sliding else None
+    seen = causal_sight(here, there, window, [image.positions for image in span.images])
     return _Sight(slots, seen[None, None].to(model.device))
 
 

@@ -8,6 +8,8 @@ Shapes: B requests, T tokens, L canvas, D width, V vocabulary.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -16,11 +18,13 @@ from redraft import kernels
 from redraft.cache import KVCache
 from redraft.config import SLIDING, ModelConfig
 from redraft.errors import PromptError
-from redraft.model.attention import Attend, Attention, RMSNorm
+from redraft.model.attention import Attend, Attention, RMSNorm, causal_sight
 from redraft.model.interruption import before_forward
 from redraft.model.moe import Experts, GatedMLP, Router
 from redraft.model.rope import inverse_frequencies, rope_table
 from redraft.model.self_conditioning import SelfConditioning
+from redraft.model.vision import Seen, VisionTower, overlay
+from redraft.text.images import Image
 
 Rope = dict[str, tuple[Tensor, Tensor]]
 
@@ -64,7 +68,10 @@ class Layer(nn.Module):
 
 
 class Transformer(nn.Module):
-    """DiffusionGemma's text model. `load_model` fills it from a checkpoint, `initialise` draws fresh weights."""
+    """DiffusionGemma. `load_model` fills it from a checkpoint, `initialise` draws fresh weights.
+
+    `vision` is the tower that turns images into embeddings; None for a model that reads text alone.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -73,6 +80,7 @@ class Transformer(nn.Module):
         self.self_conditioning = SelfConditioning(config)
         self.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.vision: VisionTower | None = None
         self._frequencies: dict[str, Tensor] = {}
 
     @property
@@ -92,21 +100,34 @@ class Transformer(nn.Module):
         """[B,T] -> [B,T,D]."""
         return self.embedding(token_ids) * self.embedding_scale
 
+    def see(self, image: Image) -> Tensor:
+        """What takes the place of an image's tokens in a prompt: [N,D]. Only for a model with a vision tower."""
+        assert self.vision is not None
+        return self.vision(image.patches, image.rows, image.columns)
+
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         """An empty cache for `batch_size` requests of at most `capacity` committed tokens each."""
         return KVCache(self.config, batch_size, capacity, device=self.device, dtype=self.dtype)
 
-    def encode(self, token_ids: Tensor, cache: KVCache, counts: list[int] | None = None) -> Tensor:
+    def encode(
+        self,
+        token_ids: Tensor,
+        cache: KVCache,
+        counts: list[int] | None = None,
+        images: Sequence[Sequence[Seen]] | None = None,
+    ) -> Tensor:
         """Run committed tokens [B,T] causally and append their keys and values; returns hidden states [B,T,D].
 
         `counts` says how many of each request's T tokens are real; the rest is right padding whose hidden states
-        mean nothing and which the cache does not keep. Raises `PromptError` for ids outside the vocabulary and for
-        more tokens than the cache holds.
+        mean nothing and which the cache does not keep. `images` are those of each request that stand among these
+        tokens, wholly: their embeddings take the tokens' place, and the tokens of one all see each other. Raises
+        `PromptError` for ids outside the vocabulary and for more tokens than the cache holds.
         """
         before_forward()
         self._check_ids(token_ids)
         count, width = token_ids.shape
         counts = [width] * count if counts is None else counts
+        images = [()] * count if images is None else images
         cache.check_room(counts)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -115,13 +136,14 @@ class Transformer(nn.Module):
             for b, n in enumerate(counts):  # without the padding, so that a request's result does not depend on it
                 if n:
                     new = q[b, :, :n], k[b, :, :n], v[b, :, :n]
-                    out[b, :n] = _attend_causal(*new, cache, layer, b, window)
+                    out[b, :n] = _attend_causal(*new, cache, layer, b, window, images[b])
             cache.write(layer, k, v, counts)
             return out
 
         # A short prompt alone takes as many rows as in a longer batch: products of fewer rows round differently.
         token_ids = F.pad(token_ids, (0, max(0, kernels.MIN_ROWS - width)))
-        x = self._run(self.embed(token_ids), cache.lengths, attend, "encode")
+        rows = zip(self.embed(token_ids), cache.lengths, images, strict=True)
+        x = self._run(torch.stack([overlay(*row) for row in rows]), cache.lengths, attend, "encode")
         cache.advance(counts)
         return x[:, :width]
 
@@ -200,13 +222,19 @@ def _attend_all(q: Tensor, k: Tensor, v: Tensor, cache: KVCache, layer: int, row
     return kernels.attention(q[None], keys[None], values[None])[0]
 
 
-def _attend_causal(q: Tensor, k: Tensor, v: Tensor, cache: KVCache, layer: int, row: int, window: int | None) -> Tensor:
-    """One request's new tokens [N,T,H] over its cached past and themselves: key <= query, and inside the window."""
+def _attend_causal(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cache: KVCache,
+    layer: int,
+    row: int,
+    window: int | None,
+    images: Sequence[Seen],
+) -> Tensor:
+    """One request's new tokens [N,T,H] over its cached past and themselves."""
     past_k, past_v, past = cache.cached(layer, row)
     here = cache.lengths[row] + torch.arange(q.shape[1], device=q.device)  # [T]
-    positions = torch.cat((past, here))  # [S+T]
-    seen = positions[None] <= here[:, None]
-    if window is not None:
-        seen &= positions[None] > here[:, None] - window
+    seen = causal_sight(here, torch.cat((past, here)), window, [image.positions for image in images])  # [T,S+T]
     keys, values = torch.cat((past_k, k), 1), torch.cat((past_v, v), 1)
     return kernels.attention(q[None], keys[None], values[None], seen[None, None])[0]

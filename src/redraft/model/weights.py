@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,47 +19,67 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from redraft.config import ModelConfig
 from redraft.errors import SettingError
 from redraft.kernels import native
 from redraft.kernels.cpu import input_major, keep_freed_memory
-from redraft.model.accounting import cpu_bytes
+from redraft.model.accounting import bytes_in, cpu_bytes, vision_parts
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE, SINGLE_FILE
 from redraft.model.folders import CONFIG_FILE, resolve_folder
 from redraft.model.int4_experts import int4_layers, read_experts
+from redraft.model.layouts import Weight
 from redraft.model.linear import through_kernels
 from redraft.model.moe import Experts
 from redraft.model.names import to_hugging_face
 from redraft.model.placement import machine_memory, resolve_device, resolve_dtype
 from redraft.model.transformer import Transformer
+from redraft.model.vision import VisionTower
 
 
 def load_model(
-    model: str | Path, device: str | torch.device = "auto", dtype: str | torch.dtype = "auto"
+    model: str | Path,
+    device: str | torch.device = "auto",
+    dtype: str | torch.dtype = "auto",
+    *,
+    vision: bool = True,
 ) -> Transformer:
-    """The text model of `tiny`, a folder or a hub id, with its weights on `device` in `dtype`.
+    """The model of `tiny`, a folder or a hub id, with its weights on `device` in `dtype`.
 
-    `auto` means CUDA if there is one, and the checkpoint's dtype there (on a CPU the one that is fast).
+    `auto` means CUDA if there is one, and the checkpoint's dtype there (on a CPU the one that is fast). `vision` False
+    leaves the vision tower out.
     Raises `CheckpointError` for files that are missing, damaged or do not fit, `HubError` for a hub id that cannot
     be had, and `SettingError` for an impossible device or dtype.
     """
     target = resolve_device(device)
     resolve_dtype(dtype, target, torch.bfloat16)  # a wrong name fails before a long download
-    checkpoint = Checkpoint(resolve_folder(model))
+    checkpoint = Checkpoint(resolve_folder(model), vision=vision)
     return _filled(checkpoint, target, resolve_dtype(dtype, target, checkpoint.dtype))
 
 
-def load_for_cpu(model: str | Path, dtype: str | torch.dtype = "auto", *, int4: bool = False) -> Transformer:
+def load_vision(
+    checkpoint: Checkpoint, read: Callable[[str], Weight], device: torch.device, dtype: torch.dtype
+) -> VisionTower | None:
+    """The vision tower of an open folder, its weights as `read` gives them; None if it has none."""
+    vision = checkpoint.empty_model().vision
+    if vision is None:
+        return None
+    vision = vision.to(dtype).to_empty(device=device)
+    _fill({f"vision.{name}": tensor for name, tensor in vision.state_dict().items()}, checkpoint.names(), read)
+    return vision
+
+
+def load_for_cpu(
+    model: str | Path, dtype: str | torch.dtype = "auto", *, int4: bool = False, vision: bool = True
+) -> Transformer:
     """`load_model` to answer on a CPU, through its kernels.
 
     Experts that are stored in INT4 stay so, and with `int4` all become it. Raises `SettingError` for shapes that do not
     allow it, and for more weights than the machine has memory.
     """
     target = torch.device("cpu")
-    checkpoint = Checkpoint(resolve_folder(model))
+    checkpoint = Checkpoint(resolve_folder(model), vision=vision)
     chosen, layers = resolve_dtype(dtype, target, checkpoint.dtype), int4_layers(checkpoint, asked=int4)
-    _check_memory(checkpoint.config, chosen, len(layers))
+    _check_memory(checkpoint, chosen, len(layers))
     transformer = _filled(checkpoint, target, chosen, layers)
     through_kernels(transformer)
     return transformer
@@ -68,8 +88,8 @@ def load_for_cpu(model: str | Path, dtype: str | torch.dtype = "auto", *, int4: 
 def save_model(model: Transformer, folder: str | Path, *, max_shard_size: int = 5_000_000_000) -> None:
     """Write config.json and the weights in the model's dtype; more than `max_shard_size` bytes make several shards.
 
-    Other files in the folder stay, a former model's weights go. Vision weights are not part of the model and are not
-    written. Raises `SettingError` for a folder that is a file or a shard size below 1.
+    Other files in the folder stay, a former model's weights go. Raises `SettingError` for a folder that is a file or a
+    shard size below 1.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
@@ -91,15 +111,14 @@ def save_model(model: Transformer, folder: str | Path, *, max_shard_size: int = 
 
 def _filled(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, int4: Sequence[int] = ()) -> Transformer:
     """The model with its weights; experts of the layers `int4` are in INT4."""
-    with torch.device("meta"):
-        model = Transformer(checkpoint.config)
+    model = checkpoint.empty_model()
     for layer in int4:
         model.layers[layer].experts = nn.Identity()  # takes no memory until they are read
     model = model.to(dtype).to_empty(device=device)
     if device.type == "cpu":
         native.available()  # compiled now rather than in the first answer
         _arrange_for_cpu(model)
-    _copy(model, checkpoint)
+    _fill(model.state_dict(), checkpoint.names(), checkpoint.weight)
     for layer in int4:
         model.layers[layer].experts = read_experts(checkpoint.weight, layer)
     if device.type == "cpu":
@@ -107,10 +126,11 @@ def _filled(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, in
     return model
 
 
-def _check_memory(config: ModelConfig, dtype: torch.dtype, int4_layers: int) -> None:
+def _check_memory(checkpoint: Checkpoint, dtype: torch.dtype, int4_layers: int) -> None:
     """Raise `SettingError` for more weights than this machine has memory: the system would end the process."""
-    room, name = machine_memory(), "bf16" if dtype == torch.bfloat16 else "fp32"
-    needed, smallest = (cpu_bytes(config, name, count) for count in (int4_layers, config.num_hidden_layers))
+    config, room, name = checkpoint.config, machine_memory(), "bf16" if dtype == torch.bfloat16 else "fp32"
+    vision = bytes_in(vision_parts(config), name) if checkpoint.sees else 0
+    needed, smallest = (cpu_bytes(config, name, count) + vision for count in (int4_layers, config.num_hidden_layers))
     if room is None or needed <= room:
         return
     advice = "quantization='int4' would fit" if smallest <= room else "INT4 would not fit either"
@@ -127,11 +147,10 @@ def _arrange_for_cpu(model: Transformer) -> None:
 
 
 @torch.no_grad()
-def _copy(model: Transformer, checkpoint: Checkpoint) -> None:
-    """Fill every weight that the model has, one at a time; quantized ones are turned back into the model's format."""
-    targets = model.state_dict()
-    for name in filter(targets.__contains__, checkpoint.names()):
-        weight = checkpoint.weight(name)
+def _fill(targets: Mapping[str, Tensor], names: Iterable[str], read: Callable[[str], Weight]) -> None:
+    """Fill every weight that is among the targets, one at a time; quantized ones are turned back into their format."""
+    for name in filter(targets.__contains__, names):
+        weight = read(name)
         targets[name].copy_(weight if isinstance(weight, Tensor) else weight.dequantize(targets[name].dtype))
 
 

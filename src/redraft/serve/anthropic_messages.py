@@ -21,15 +21,15 @@ from redraft.text.tokenizer import Tokenizer
 def count_tokens(planner: Planner, body: CountRequest) -> int:
     """Tokens of the prompt that a conversation becomes, also of one that is too long to be answered."""
     llm = planner.for_model(body.model).llm
-    return len(llm.encode_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking))
+    return len(llm.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking))
 
 
 def plan_messages(planner: Planner, body: MessagesRequest) -> Plan:
     """What a request asks for; raises before any compute."""
     planner = planner.for_model(body.model)
-    ids = planner.chat_ids(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
+    prompt = planner.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
     return planner.plan(
-        [ids],
+        [prompt],
         given=body.settings() | {"max_tokens": body.max_tokens, "stop": body.stop_sequences},
         wanted=body.constraints() | {"thinking": body.wants_thinking} | tool_constraint(body),
         seed=body.seed,

@@ -22,7 +22,7 @@ from redraft.text.tokenizer import Tokenizer
 def plan_chat(planner: Planner, body: ChatRequest, *, drafts: bool = False) -> Plan:
     """What a chat request asks for, with its drafts or without; raises before any compute."""
     planner = planner.for_model(body.model)
-    ids = planner.chat_ids(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
+    prompt = planner.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
     given = body.settings() | {
         "max_tokens": body.max_tokens or body.max_completion_tokens,
         "stop": body.stop,
@@ -30,7 +30,7 @@ def plan_chat(planner: Planner, body: ChatRequest, *, drafts: bool = False) -> P
     }
     wanted = body.constraints() | tool_constraint(body) | format_constraint(body)
     return planner.plan(
-        [ids],
+        [prompt],
         given=given,
         wanted=wanted | {"thinking": body.wants_thinking},
         n=body.n or 1,

@@ -25,7 +25,7 @@ def plan_completion(planner: Planner, body: CompletionRequest) -> Plan:
     """What a request without a suffix asks for; raises before any compute."""
     planner = planner.for_model(body.model)
     prompts = [
-        planner.checked(planner.llm.prompt_ids(prompt, raw=isinstance(prompt, str))) for prompt in body.prompts()
+        planner.checked(planner.llm.read_prompt(prompt, raw=isinstance(prompt, str))) for prompt in body.prompts()
     ]
     return planner.plan(
         prompts,

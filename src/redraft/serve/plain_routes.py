@@ -98,6 +98,7 @@ def _model(service: Service, name: str) -> dict[str, Any]:
         "context": llm.model.config.max_position_embeddings,
         "canvas_length": llm.model.config.canvas_length,
         "steps": llm.defaults.steps,
+        "images": llm.model.vision is not None,
     }
 
 
@@ -105,7 +106,7 @@ def _tokens(planner: Planner, body: TokenizeRequest) -> list[int]:
     if body.text is not None:
         return planner.llm.tokenizer.encode(body.text, special=body.special)
     assert body.messages is not None, "the shape has one of the two"
-    return planner.llm.encode_chat([message.model_dump(exclude_none=True) for message in body.messages])
+    return list(planner.llm.read_chat([message.model_dump(exclude_none=True) for message in body.messages]).ids)
 
 
 def _texts(tokenizer: Tokenizer, body: DetokenizeRequest) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from redraft.errors import PromptError
 from redraft.llm import LLM
 from redraft.serve.faults import Fault
 from redraft.serve.settings import ServeSettings
+from redraft.text.placing import EncodedPrompt
 from redraft.text.prompt import thought_open
 
 
@@ -55,26 +56,29 @@ class Planner:
             )
         return replace(self, llm=self.llm.with_adapter(name))
 
-    def chat_ids(
+    def read_chat(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (), thinking: bool = False
-    ) -> list[int]:
-        """The prompt of a conversation, within the server's limits."""
-        return self.checked(self.llm.encode_chat(messages, tools=tools or None, thinking=thinking))
+    ) -> EncodedPrompt:
+        """A conversation, within the server's limits."""
+        return self.checked(self.llm.read_chat(messages, tools=tools or None, thinking=thinking))
 
-    def checked(self, ids: list[int]) -> list[int]:
-        """The same ids, unless there are too many of them."""
-        most = self.settings.max_prompt
-        if most is not None and len(ids) > most:
-            raise PromptError(f"The prompt has {len(ids)} tokens; this server takes at most {most}.")
-        return ids
+    def checked(self, prompt: EncodedPrompt) -> EncodedPrompt:
+        """The same prompt, unless it has too many tokens."""
+        self._check_length(len(prompt))
+        return prompt
 
     def check_text(self, text: str) -> None:
         """Refuse a text that has more tokens than a prompt may."""
-        self.checked(self.llm.tokenizer.encode(text, special=False))
+        self._check_length(len(self.llm.tokenizer.encode(text, special=False)))
+
+    def _check_length(self, tokens: int) -> None:
+        most = self.settings.max_prompt
+        if most is not None and tokens > most:
+            raise PromptError(f"The prompt has {tokens} tokens; this server takes at most {most}.")
 
     def plan(
         self,
-        prompts: Sequence[list[int]],
+        prompts: Sequence[EncodedPrompt],
         *,
         given: Mapping[str, Any],
         wanted: Mapping[str, Any],
@@ -93,18 +97,18 @@ class Planner:
         limit = self.settings.limit(timeout)
         common = settings | asked | self._temperatures(settings, temperature) | {"timeout": limit, "drafts": drafts}
         requests: list[Request] = []
-        for ids in prompts:
-            requests += self._answers(ids, n, common | {"seed": _seed(seed, temperature)})
+        for prompt in prompts:
+            requests += self._answers(prompt, n, common | {"seed": _seed(seed, temperature)})
         return Plan(
             requests=tuple(requests),
             n=n,
             prompt_tokens=sum(map(len, prompts)),
             timeout=limit,
-            reasoning_open=thought_open(prompts[0], self.llm.tokenizer),
+            reasoning_open=thought_open(prompts[0].ids, self.llm.tokenizer),
         )
 
-    def _answers(self, ids: list[int], n: int, common: Mapping[str, Any]) -> list[Request]:
-        first = self.llm.request(ids, request_id=self.engine.next_id(), **common)
+    def _answers(self, prompt: EncodedPrompt, n: int, common: Mapping[str, Any]) -> list[Request]:
+        first = self.llm.request(prompt, request_id=self.engine.next_id(), **common)
         more = [self.engine.next_id() for _ in range(n - 1)]
         return [first, *first.siblings([first.request_id, *more])[1:]]
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from redraft.deciding.asking import question_ids, split_questions
+from redraft.deciding.asking import read_question, split_questions
 from redraft.deciding.form import Form
 from redraft.editing.following import NextEdit
 from redraft.serve.http import Json, unless_gone
@@ -88,7 +88,7 @@ def _check_questions(planner: Planner, body: DecisionRequest) -> None:
     options = body.options()
     form = Form.of(body.choices, body.template, ends=body.ends)
     for question in split_questions(body.asked())[0]:
-        planner.checked(question_ids(planner.llm, question, form, options.get("tools")))
+        planner.checked(read_question(planner.llm, question, form, options.get("tools")))
 
 
 def _planner(request: Request, model: str) -> Planner:

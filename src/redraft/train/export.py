@@ -12,8 +12,9 @@ import torch
 
 from redraft.model import Transformer
 from redraft.model.adapters import save_adapter
+from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
-from redraft.model.weights import save_model
+from redraft.model.weights import load_vision, save_model
 from redraft.train.distributed import World
 from redraft.train.lora import collect
 from redraft.train.recipe import Recipe
@@ -48,11 +49,14 @@ def export_trained(recipe: Recipe, model: Transformer, weights: TrainedWeights, 
 def export_model(model: Transformer, folder: Path, *, tokenizer: str, init: str, spare_holes: bool = False) -> Path:
     """Save `model` in bf16, with generation defaults and, if `tokenizer` names a folder, its tokenizer files.
 
-    The defaults, schedule and end-of-text ids among them, stay those of the model `init` that training began with. The
-    configuration says so where training taught `spare_holes`.
+    The defaults, schedule and end-of-text ids among them, stay those of the model `init` that training began with, and
+    so does its vision tower, which is not trained. The configuration says so where training taught `spare_holes`.
     """
     saved = copy.deepcopy(model).to(torch.bfloat16)
     saved.config = dataclasses.replace(model.config, spare_holes=spare_holes or model.config.spare_holes)
+    if init:
+        begun = Checkpoint(resolve_folder(init))
+        saved.vision = load_vision(begun, begun.weight, torch.device("cpu"), torch.bfloat16)
     save_model(saved, folder)
     given = resolve_folder(init) / GENERATION if init else None
     if given is not None and given.is_file():

@@ -40,7 +40,7 @@ def _given_model(recipe: Recipe, device: torch.device) -> Transformer:
     run, lora = recipe.run, recipe.lora
     if lora is not None and lora.quantization:
         return load_quantized(run.init, lora.quantization, device=device, dtype=getattr(torch, run.dtype))
-    model = load_model(run.init, device="cpu", dtype=run.dtype if lora else "float32")
+    model = load_model(run.init, device="cpu", dtype=run.dtype if lora else "float32", vision=False)
     for parameter in model.parameters():  # loading may have laid them out for products on a CPU
         parameter.data = parameter.data.contiguous()
     return model

@@ -26,7 +26,7 @@ def load_quantized(model: str | Path, format: str, *, device: torch.device, dtyp
     Weights that are stored quantized stay as they are stored. Raises `CheckpointError` for damaged files and
     `SettingError` for weights that int4 groups do not divide.
     """
-    checkpoint = Checkpoint(resolve_folder(model))
+    checkpoint = Checkpoint(resolve_folder(model), vision=False)
     with torch.device("meta"):
         network = Transformer(checkpoint.config)
     for name in checkpoint.names():

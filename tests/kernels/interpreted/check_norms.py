@@ -70,6 +70,18 @@ def test_enter(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_enter_with_images(dtype: torch.dtype) -> None:
+    token_ids = torch.arange(3 * ROWS, dtype=torch.int32) % 20
+    token_ids[3:8] = -1 - torch.tensor([4, 0, 2, 6, 1])
+    images, scale = 5 * normal(7, WIDTH, seed=6, dtype=dtype), torch.tensor([WIDTH**0.5], dtype=dtype)
+    given = (token_ids, normal(20, WIDTH, dtype=dtype), scale, normal(3 * ROWS, WIDTH, seed=4, dtype=dtype), SEGMENTS,
+             normal(WIDTH, seed=2, dtype=dtype), EPS)  # fmt: skip
+    compare(norms.enter, *given, images=images)
+    x, _ = norms.enter(*given, images=images)
+    assert torch.equal(x[3:8], images[[4, 0, 2, 6, 1]])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_enter_from_a_vocabulary_in_fp8(dtype: torch.dtype) -> None:
     token_ids, table = torch.arange(3 * ROWS, dtype=torch.int32) % 20, prepare(quantize_fp8(normal(20, WIDTH)))
     assert isinstance(table, PackedFp8)

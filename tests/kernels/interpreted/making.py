@@ -1,5 +1,7 @@
 """Inputs of the checks."""
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -18,3 +20,13 @@ def segments(rows: int, *entries: tuple[int, int, int]) -> Segments:
     """Segments of (kind, start, length)."""
     kind, start, length = (ints(*column) for column in zip(*entries, strict=True))
     return Segments(kind=kind, start=start, length=length, rows=rows)
+
+
+def with_images(segments: Segments, *images: tuple[int, range]) -> Segments:
+    """Segments among whose tokens images stand: (segment, positions), which may reach over the segment's ends."""
+    since, until = segments.positions(), segments.positions() + 1
+    for segment, positions in images:
+        rows = torch.arange(segment * segments.rows, (segment + 1) * segments.rows)
+        rows = rows[[int(position) in positions for position in segments.positions()[rows]]]
+        since[rows], until[rows] = positions.start, positions.stop
+    return replace(segments, since=since, until=until)

@@ -15,7 +15,7 @@ from torch import Tensor
 from redraft.kernels.gluon.language import descriptor, gl, gluon, hopper, use_gluon
 from redraft.kernels.gluon.ring import await_place, new_barriers
 from redraft.kernels.triton.language import await_inputs, early
-from redraft.kernels.triton.segments import KIND_DENOISE, KIND_UNUSED, Segments
+from redraft.kernels.triton.segments import KIND_DENOISE, KIND_ENCODE_IMAGES, KIND_UNUSED, Segments
 
 STAGES = 2
 """Turns whose keys and values lie in shared memory."""
@@ -47,18 +47,18 @@ def attend(
     _attend_kernel[(segments.rows * share // rows * parts, groups, len(segments.kind))](
         descriptor(q, [64 // share, share, dim]), descriptor(keys.view(-1, groups * dim), [turn, dim]),
         descriptor(values.view(-1, groups * dim), [turn, dim // parts]), table, segments.kind, segments.start,
-        segments.length, descriptor(out, [64 // share, share, dim // parts]), table.stride(0), ROWS=segments.rows,
-        SHARE=share, DIM=dim, WINDOW=window, KEYS=turn, PARTS=parts, GROUPS=rows // 64, STAGES=STAGES, num_warps=4,
-        maxnreg=168, **early(q),
+        segments.length, *segments.sight, descriptor(out, [64 // share, share, dim // parts]), table.stride(0),
+        ROWS=segments.rows, SHARE=share, DIM=dim, WINDOW=window, KEYS=turn, PARTS=parts, GROUPS=rows // 64,
+        STAGES=STAGES, num_warps=4, maxnreg=168, **early(q),
     )  # fmt: skip
     return out
 
 
 @gluon
 def _attend_kernel(
-    q, keys, values, table, kind, start, length, out, table_stride, ROWS: gl.constexpr, SHARE: gl.constexpr,
-    DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr, GROUPS: gl.constexpr,
-    STAGES: gl.constexpr,
+    q, keys, values, table, kind, start, length, since, until, out, table_stride, ROWS: gl.constexpr,
+    SHARE: gl.constexpr, DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr,
+    GROUPS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """One tile of 64 packed rows for each of GROUPS warp groups over all its keys."""
     await_inputs()
@@ -78,7 +78,11 @@ def _attend_kernel(
         stop = begin + gl.minimum((first_row + TILE - 1) // SHARE + 1, count)
     base = 0
     if WINDOW > 0:
-        base = gl.maximum(low - (WINDOW - 1), 0) // KEYS * KEYS
+        base = gl.maximum(low - (WINDOW - 1), 0)
+    if what == KIND_ENCODE_IMAGES:
+        base = gl.minimum(base, gl.load(since + segment * ROWS + token))
+        stop = gl.load(until + segment * ROWS + gl.minimum((first_row + TILE - 1) // SHARE, count - 1))
+    base = base // KEYS * KEYS
     turns = gl.where(token < count, (stop - base + KEYS - 1) // KEYS, 1)
 
     queries = gl.allocate_shared_memory(q.dtype, [GROUPS, 64 // SHARE, SHARE, DIM], q.layout)
@@ -92,7 +96,7 @@ def _attend_kernel(
 
     place = (segment, group, part, first_row)
     walk = (base, turns)
-    seen = (what, begin, count)
+    seen = (what, begin, count, since + segment * ROWS, until + segment * ROWS)
     rows = (queries, queries_ready)
     ring = (key_ring, value_ring, keys_ready, values_ready, keys_free, values_free)
     pages = table + segment * table_stride
@@ -157,7 +161,7 @@ def _attend_rows(
     key_ring, value_ring, keys_ready, values_ready, keys_free, values_free = ring
     segment, group, part, first_row = place
     base, turns = walk
-    what, begin, count = seen
+    what, begin, count, since, until = seen
     COLUMNS: gl.constexpr = DIM // PARTS
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     MEAN: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
@@ -171,6 +175,9 @@ def _attend_rows(
     low = gl.zeros_like(high)
     if WINDOW > 0:
         low = gl.maximum(gl.where(what >= KIND_DENOISE, begin, begin + token) - (WINDOW - 1), 0)
+    if what == KIND_ENCODE_IMAGES:
+        high = gl.maximum(high, gl.load(until + token, mask=token < count, other=0))
+        low = gl.minimum(low, gl.load(since + token, mask=token < count, other=1 << 30))
     edges = (low, high, gl.max(low, 0), gl.min(high, 0))
 
     peak = gl.full([64], float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))

@@ -1,8 +1,8 @@
 """Attention of every segment over its request's pages, without a mask tensor.
 
 A canvas sees all keys from `window - 1` before its start (or from 0) to its own end; a prompt row sees keys up to
-itself, and inside the window. The canvas' own keys lie in the pages too, behind the committed ones, so that one range
-of positions is all there is to read.
+itself, and inside the window, and one of an image all of that image as well. The canvas' own keys lie in the pages too,
+behind the committed ones, so that one range of positions is all there is to read.
 
 Shapes: R rows = S segments of L, N query heads, G key/value heads, H head dim, P pages of a request.
 """
@@ -21,7 +21,15 @@ from redraft.kernels.packed import Rows8
 from redraft.kernels.triton.descriptors import bulk_copies, descriptor, load_tile
 from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, roomy, tl, use_triton
 from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
-from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, KIND_UNUSED, UNUSED, Segments
+from redraft.kernels.triton.segments import (
+    DENOISE,
+    ENCODE_IMAGES,
+    KIND_DENOISE,
+    KIND_ENCODE_IMAGES,
+    KIND_UNUSED,
+    UNUSED,
+    Segments,
+)
 
 Rows = Tensor | Rows8
 
@@ -65,20 +73,26 @@ def attend(
         kind, start, length = (int(x[s]) for x in (segments.kind, segments.start, segments.length))
         if kind != UNUSED and length:
             here = slice(s * segments.rows, s * segments.rows + length)
-            seen = _seen(kind, start, length, window, q.device)
-            k, v = (_gather(pool, table[s], start + length, q.dtype) for pool in (keys, values))
+            sight = [x[here].long() for x in segments.sight] if kind == ENCODE_IMAGES else None
+            seen = _seen(kind, start, length, window, sight, q.device)
+            k, v = (_gather(pool, table[s], seen.shape[1], q.dtype) for pool in (keys, values))
             out[here] = eager.attention(q[None, here].transpose(1, 2), k, v, seen[None, None]).view_as(out[here])
     return quantize_rows_eager(out.flatten(1)) if fp8 else out.flatten(1)
 
 
-def _seen(kind: int, start: int, length: int, window: int | None, device: torch.device) -> Tensor:
-    """Which positions [start + length] each row of a segment sees, bool [length, start + length]."""
-    key = torch.arange(start + length, device=device)[None]
+def _seen(
+    kind: int, start: int, length: int, window: int | None, sight: list[Tensor] | None, device: torch.device
+) -> Tensor:
+    """Which positions each row of a segment sees, bool [length, positions], as far as any row sees."""
+    end = start + length if sight is None else max(start + length, int(sight[1].max()))
+    key = torch.arange(end, device=device)[None]
     row = torch.arange(start, start + length, device=device)[:, None]
     first = torch.full_like(row, start) if kind >= DENOISE else row
     last = torch.full_like(row, start + length - 1) if kind >= DENOISE else row
     seen = key <= last
-    return seen if window is None else seen & (key > first - window)
+    if window is not None:
+        seen &= key > first - window
+    return seen if sight is None else seen | ((key >= sight[0][:, None]) & (key < sight[1][:, None]))
 
 
 def _gather(pool: Tensor, pages: Tensor, count: int, dtype: torch.dtype) -> Tensor:
@@ -156,10 +170,10 @@ def _attend(
     _attend_kernel[(row_tiles * tile.parts, groups * tile.splits, count)](
         q, descriptor(keys.view(-1, groups * dim), tile.keys, dim),
         descriptor(values.view(-1, groups * dim), tile.keys, dim // tile.parts), table, segments.kind, segments.start,
-        segments.length, partial, peaks, sums, table.stride(0), rows * heads, tile.splits, keys.shape[:2].numel(),
-        GROUPS=groups, WINDOW=window, TILE=tile.rows, KEYS=tile.keys, SPLIT=split, PARTS=tile.parts,
-        INSIDE=tile.inside, BULK=bulk_copies(q.device), num_warps=tile.warps, num_stages=tile.stages, **shape,
-        **early(q),
+        segments.length, *segments.sight, partial, peaks, sums, table.stride(0), rows * heads, tile.splits,
+        keys.shape[:2].numel(), GROUPS=groups, WINDOW=window, TILE=tile.rows, KEYS=tile.keys, SPLIT=split,
+        PARTS=tile.parts, INSIDE=tile.inside, BULK=bulk_copies(q.device), num_warps=tile.warps,
+        num_stages=tile.stages, **shape, **early(q),
     )  # fmt: skip
     if not split:
         return quantize_rows(out.view(rows, heads * dim)) if fp8 else out.view(rows, heads * dim)
@@ -174,7 +188,7 @@ def _attend(
 
 @jit
 def _attend_kernel(
-    q, keys, values, table, kind, start, length, out, peaks, sums, table_stride, total, splits, positions,
+    q, keys, values, table, kind, start, length, since, until, out, peaks, sums, table_stride, total, splits, positions,
     ROWS: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
     TILE: tl.constexpr, KEYS: tl.constexpr, SPLIT: tl.constexpr, PARTS: tl.constexpr, INSIDE: tl.constexpr,
     BULK: tl.constexpr,
@@ -210,6 +224,11 @@ def _attend_kernel(
         low = tl.maximum(tl.where(what >= KIND_DENOISE, begin, begin + token) - (WINDOW - 1), 0)
     last_token = tl.minimum((first_row + TILE - 1) // SHARE, count - 1)
     stop = tl.where(what >= KIND_DENOISE, begin + count, begin + last_token + 1)
+    if what == KIND_ENCODE_IMAGES:
+        here = segment * ROWS + token
+        high = tl.maximum(high, tl.load(until + here, token < count, other=0))
+        low = tl.minimum(low, tl.load(since + here, token < count, other=1 << 30))
+        stop = tl.load(until + segment * ROWS + last_token)
     base = tl.min(low) // KEYS * KEYS
     turns = tl.cdiv(tl.cdiv(stop - base, KEYS), splits)
     base += split * turns * KEYS

@@ -68,20 +68,26 @@ def enter(
     eps: float,
     *,
     fp8: bool = False,
+    images: Tensor | None = None,
 ) -> tuple[Tensor, Rows]:
     """The input of the first layer [R,D] and its norm with weight `following` [D].
 
-    Token ids [R], embedding [V,D], its scale [1] in the working dtype; a row in FP8 is rounded to that first. Rows of
+    Token ids [R], embedding [V,D], its scale [1] in the working dtype; a row in FP8 is rounded to that first. An id
+    below 0, -1 - i, stands for row i of `images` [I,D], what a vision tower made of them, taken as it is. Rows of
     canvases add `conditioning` [R,D], the self-conditioning MLP's output, and are normed without a weight.
     """
     if use_triton(scale):
         table, token_scale = values_and_scale(embedding)
         x = scale.new_empty(len(token_ids), table.shape[1])
         y, y_scale = _outputs(x, fp8)
-        arguments = (x, token_ids, table, token_scale, scale, conditioning, segments.kind, following, y, y_scale)
+        arguments = (
+            x, token_ids, table, token_scale, scale, images, conditioning, segments.kind, following, y, y_scale
+        )  # fmt: skip
         _launch(_enter_kernel, *arguments, eps=eps, ROWS=segments.rows, FP8=fp8)
         return x, _rows(y, y_scale)
-    x = rows_of(embedding, token_ids, scale.dtype) * scale
+    x = rows_of(embedding, token_ids.clamp(min=0), scale.dtype) * scale
+    if images is not None:
+        x = torch.where(token_ids[:, None] < 0, images[(-1 - token_ids).clamp(min=0)], x)
     canvas = _canvas_rows(segments)[:, None]
     x = torch.where(canvas, eager.rms_norm(x + conditioning, None, eps), x)
     return x, norm(x, following, eps, fp8=fp8)
@@ -225,8 +231,8 @@ def _norm_kernel(x, weight, y, scale, width, eps, FP8: tl.constexpr, BLOCK: tl.c
 
 @jit
 def _enter_kernel(
-    x, token_ids, embedding, token_scale, embedding_scale, conditioning, kind, following, y, scale, width, eps,
-    ROWS: tl.constexpr, FP8: tl.constexpr, BLOCK: tl.constexpr,
+    x, token_ids, embedding, token_scale, embedding_scale, images, conditioning, kind, following, y, scale, width,
+    eps, ROWS: tl.constexpr, FP8: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
@@ -235,10 +241,14 @@ def _enter_kernel(
     await_inputs()
     token = tl.load(token_ids + row).to(tl.int64)
     added = _read(conditioning, row * width + column, inside)
-    value = _read(embedding, token * width + column, inside)
+    known = tl.maximum(token, 0)
+    value = _read(embedding, known * width + column, inside)
     if token_scale is not None:
-        value = _round(value * tl.load(token_scale + token), x)
+        value = _round(value * tl.load(token_scale + known), x)
     value = _round(value * tl.load(embedding_scale).to(tl.float32), x)
+    if images is not None:  # noqa: SIM102  (decided when it is compiled)
+        if token < 0:
+            value = _read(images, (-1 - token) * width + column, inside)
     if tl.load(kind + row // ROWS) >= KIND_DENOISE:
         value = _round(value + added, x)
         value = _round(value * _factor(value, width, eps), x)

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from redraft.kernels.triton.language import constexpr
 
-UNUSED, ENCODE, DENOISE, SAMPLED_OUTSIDE = 0, 1, 2, 3
-"""Kinds of segment. The last two are canvases, of which a SAMPLED_OUTSIDE one has its head and sampling elsewhere."""
+UNUSED, ENCODE, ENCODE_IMAGES, DENOISE, SAMPLED_OUTSIDE = range(5)
+"""Kinds of segment. ENCODE_IMAGES has images among its tokens, or parts of some; the last two are canvases, of which a
+SAMPLED_OUTSIDE one has its head and sampling elsewhere."""
 
-KIND_UNUSED, KIND_DENOISE = constexpr(UNUSED), constexpr(DENOISE)
+KIND_UNUSED, KIND_ENCODE_IMAGES, KIND_DENOISE = constexpr(UNUSED), constexpr(ENCODE_IMAGES), constexpr(DENOISE)
 """What kernels compare kinds with; canvases are of KIND_DENOISE and above."""
 
 
@@ -28,12 +29,21 @@ class Segments:
     start   position of the first token in its request
     length  rows that are real, 0..L; the others are padding: they write no keys and are never attended to
     rows    L
+    since, until  int32 [S*L], read where images are encoded: every row sees positions since .. until, whatever it sees
+                  beside; those of its image, or its own alone. None: there are no such segments
     """
 
     kind: Tensor
     start: Tensor
     length: Tensor
     rows: int
+    since: Tensor | None = None
+    until: Tensor | None = None
+
+    @property
+    def sight(self) -> tuple[Tensor, Tensor]:
+        """`since` and `until` for kernels, which get something in their place where nobody reads them."""
+        return (self.kind if self.since is None else self.since), (self.kind if self.until is None else self.until)
 
     def positions(self) -> Tensor:
         """Position of every row, int32 [S*L]; padding rows have positions too."""

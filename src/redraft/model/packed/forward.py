@@ -52,12 +52,14 @@ class Inputs:
     soft       [R,D] soft embeddings of the step before; zeros in rows that have none
     segments   whose rows these are
     tables     int32 [S,P] per layer kind: which page holds which 256 positions of a segment's request
+    images     [I,D] what stands for token ids below 0, see `norms.enter`; None for a model that sees none
     """
 
     token_ids: Tensor
     soft: Tensor
     segments: Segments
     tables: dict[LayerType, Tensor]
+    images: Tensor | None = None
 
 
 def new_pages(model: PackedModel, *, full: int, sliding: int, dtype: torch.dtype | None = None) -> Pages:
@@ -71,6 +73,11 @@ def new_pages(model: PackedModel, *, full: int, sliding: int, dtype: torch.dtype
 
     numbers = range(len(model.layers))
     return Pages(keys=tuple(map(zeros, numbers)), values=tuple(map(zeros, numbers)))
+
+
+def new_images(model: PackedModel, tokens: int) -> Tensor:
+    """Room for the embeddings of images of so many tokens, see `Inputs`."""
+    return torch.zeros(tokens, model.config.hidden_size, dtype=model.dtype, device=model.device)
 
 
 def forward(model: PackedModel, inputs: Inputs, pages: Pages) -> Tensor:
@@ -87,7 +94,7 @@ def forward(model: PackedModel, inputs: Inputs, pages: Pages) -> Tensor:
     )
     x, h = call(
         "enter", enter, inputs.token_ids, model.vocabulary.head, model.embedding_scale, added, segments,
-        model.layers[0].entering, eps, fp8=takes_fp8(model.layers[0].qkv),
+        model.layers[0].entering, eps, fp8=takes_fp8(model.layers[0].qkv), images=inputs.images,
     )  # fmt: skip
     for number in range(len(model.layers)):
         attended = _attention(model, number, h, rope, inputs, pages)

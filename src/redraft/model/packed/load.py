@@ -18,7 +18,7 @@ from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.placement import OLDEST, OLDEST_FP8, lacks_fp8, resolve_device, resolve_dtype
 from redraft.model.quantize import FORMATS, format_of
 from redraft.model.transformer import Transformer
-from redraft.model.weights import load_for_cpu, load_model
+from redraft.model.weights import load_for_cpu, load_model, load_vision
 
 VOCABULARIES = ("auto", "model", "fp8")
 MULTIPLE = 16
@@ -36,11 +36,13 @@ def load_packed(
     quantization: str | None = None,
     vocabulary_dtype: str = "auto",
     adapter: Adapter | None = None,
+    vision: bool = True,
     progress: Callable[[int, int], None] = lambda done, whole: None,
 ) -> PackedTransformer:
-    """The text model of `tiny`, a folder or a hub id, packed on `device`.
+    """The model of `tiny`, a folder or a hub id, packed on `device`.
 
-    See `pack` for `quantization` and `fp8_vocabulary` for `vocabulary_dtype`.
+    See `pack` for `quantization` and `fp8_vocabulary` for `vocabulary_dtype`; `vision` False leaves the vision tower
+    out.
 
     Never holds a second copy of the weights: each is read, changed by the `adapter` if there is one, quantized if
     asked, and placed before the next. Raises what `load_model` raises, and `SettingError` for a GPU that is too old or
@@ -51,22 +53,23 @@ def load_packed(
     target = resolve_device(device)
     resolve_dtype(dtype, target, torch.bfloat16)
     folder = resolve_folder(model)
-    checkpoint = Checkpoint(folder)
+    checkpoint = Checkpoint(folder, vision=vision)
     format = _format(checkpoint.formats, quantization)
     check_device(target, quantized=format != "bf16")
     fp8 = fp8_vocabulary(checkpoint.config, vocabulary_dtype, target, quantized=format != "bf16")
-    check_room(checkpoint.config, quantization, target, stored=checkpoint.formats)
+    check_room(checkpoint.config, quantization, target, stored=checkpoint.formats, vision=checkpoint.sees)
     chosen = resolve_dtype(dtype, target, checkpoint.dtype)
+    read = checkpoint.weight if adapter is None else adapter.applied(checkpoint.weight)
     packed = pack(
         checkpoint.config,
-        checkpoint.weight if adapter is None else adapter.applied(checkpoint.weight),
+        read,
         device=target,
         dtype=chosen,
         quantization=quantization,
         fp8_vocabulary=fp8,
         progress=progress,
     )
-    return PackedTransformer(packed)
+    return PackedTransformer(packed, load_vision(checkpoint, read, target, chosen))
 
 
 def load_for_inference(
@@ -77,12 +80,13 @@ def load_for_inference(
     quantization: str | None = None,
     vocabulary_dtype: str = "auto",
     adapter: Adapter | None = None,
+    vision: bool = True,
 ) -> Transformer:
-    """The text model in the form that runs fastest: packed on a GPU and where quantized, else plain.
+    """The model in the form that runs fastest: packed on a GPU and where quantized, else plain.
 
     On a GPU fp32 stays plain, and so do shapes that the kernels do not take. On a CPU experts in INT4 stay so and the
     rest is plain; `quantization` "fp8" computes what a GPU would, slowly. An `adapter` is folded into the weights.
-    Raises as `load_packed`.
+    `vision` False leaves the vision tower out. Raises as `load_packed`.
     """
     check_format(quantization)
     check_vocabulary(vocabulary_dtype)
@@ -92,20 +96,23 @@ def load_for_inference(
     on_cpu = target.type == "cpu"
     if quantization == "fp8" if on_cpu else _packs_on_gpu(folder, target, dtype, quantization):
         given = {"dtype": dtype, "quantization": quantization, "vocabulary_dtype": vocabulary_dtype}
-        return load_packed(folder, device=target, adapter=adapter, **given)
+        return load_packed(folder, device=target, adapter=adapter, vision=vision, **given)
     if vocabulary_dtype == "fp8":
         raise SettingError("vocabulary_dtype is 'fp8'; that needs a GPU and bfloat16, or quantization 'fp8'.")
     if on_cpu:
-        return _with(adapter, load_for_cpu(folder, dtype, int4=quantization == "int4"))
-    return _with(adapter, load_model(folder, target, dtype))
+        return _with(adapter, load_for_cpu(folder, dtype, int4=quantization == "int4", vision=vision))
+    return _with(adapter, load_model(folder, target, dtype, vision=vision))
 
 
 def twin(model: Transformer, folder: Path, adapter: Adapter) -> Transformer:
     """What `load_for_inference` makes of `folder` with an adapter, sharing with `model`, made without, what it can."""
     if not isinstance(model, PackedTransformer):
         return with_adapter(model, adapter)
-    source = adapter.applied(Checkpoint(folder).weight)
-    return PackedTransformer(repack(model.packed, source, set(adapter.factors)))
+    checkpoint = Checkpoint(folder, vision=model.vision is not None)
+    source, vision = adapter.applied(checkpoint.weight), model.vision
+    if any(name.startswith("vision.") for name in adapter.factors):
+        vision = load_vision(checkpoint, source, model.device, model.dtype)
+    return PackedTransformer(repack(model.packed, source, set(adapter.factors)), vision)
 
 
 def fits_kernels(config: ModelConfig) -> bool:
@@ -117,7 +124,7 @@ def fits_kernels(config: ModelConfig) -> bool:
 
 def _packs_on_gpu(folder: Path, device: torch.device, dtype: str | torch.dtype, quantization: str | None) -> bool:
     """Whether a model goes to the kernels; raises `SettingError` where only they could do what is asked."""
-    checkpoint = Checkpoint(folder)
+    checkpoint = Checkpoint(folder, vision=False)
     config = checkpoint.config
     if resolve_dtype(dtype, device, checkpoint.dtype) == torch.float32:
         if quantization is not None:
@@ -183,19 +190,22 @@ def check_room(
     device: torch.device,
     *,
     stored: Mapping[str, str] | None = None,
+    vision: bool = False,
     free: int | None = None,
 ) -> None:
     """Raise `SettingError` if a CUDA device has too little free memory for the weights in a format and a step.
 
-    `asked` is the quantization asked for, `stored` the number formats by name of weights that have one already. The
-    sentence says how much is missing and which format would fit. `free` bytes default to the device's own word.
+    `asked` is the quantization asked for, `stored` the number formats by name of weights that have one already,
+    `vision` whether a vision tower belongs to them. The sentence says how much is missing and which format would fit.
+    `free` bytes default to the device's own word.
     """
     if device.type != "cuda":
         return
     stored = stored or {}
     format = _format(stored, asked)
     free = torch.cuda.mem_get_info(device)[0] if free is None else free
-    needed = {name: _room(config, stored, name) for name in (None, *FORMATS)}
+    more = WORKING_BYTES + (accounting.bytes_in(accounting.vision_parts(config), "bf16") if vision else 0)
+    needed = {name: _weight_bytes(config, stored, name) + more for name in (None, *FORMATS)}
     if needed[asked] <= free:
         return
     smaller = [name for name in FORMATS if needed[name] <= min(free, needed[asked] - 1) and not _refusal(stored, name)]
@@ -206,10 +216,10 @@ def check_room(
     )
 
 
-def _room(config: ModelConfig, stored: Mapping[str, str], asked: str | None) -> int:
-    """Bytes that the weights take on a GPU, and a step."""
+def _weight_bytes(config: ModelConfig, stored: Mapping[str, str], asked: str | None) -> int:
+    """Bytes that the text model's weights take on a GPU."""
     formats = accounting.FORMATS[asked] if asked else _kept(stored)
-    return sum(part.bytes_as(formats) for part in accounting.text_parts(config)) + WORKING_BYTES
+    return sum(part.bytes_as(formats) for part in accounting.text_parts(config))
 
 
 def _kept(stored: Mapping[str, str]) -> dict[str, str]:

@@ -23,17 +23,20 @@ from redraft.model.packed.vocabulary import Vocabulary
 from redraft.model.packed.weights import PackedModel
 from redraft.model.rope import rotate
 from redraft.model.transformer import Transformer
+from redraft.model.vision import VisionTower
 
 
 class PackedTransformer(Transformer):
     """A `Transformer` that computes with packed weights. It has no modules to train and cannot be saved."""
 
-    def __init__(self, packed: PackedModel) -> None:
+    def __init__(self, packed: PackedModel, vision: VisionTower | None = None) -> None:
+        """`vision` is plain in every format."""
         nn.Module.__init__(self)
         if packed.quantization is not None:
             without_workspace()
         self.config, self.packed = packed.config, packed
         self.self_conditioning = _SelfConditioning(packed)
+        self.vision = vision
         self._frequencies: dict[str, Tensor] = {}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> NoReturn:

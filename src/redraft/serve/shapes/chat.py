@@ -20,21 +20,43 @@ class TextPart(Shape):
     text: str
 
 
+class ImageUrl(Shape):
+    """An image's data URL, and how many tokens it may take: low 70, high 1,120, else what the model is made for."""
+
+    url: str
+    detail: Literal["auto", "low", "high"] | None = None
+
+
 class ImagePart(Shape):
+    """An image."""
+
+    type: Literal["image_url"]
+    image_url: ImageUrl
+
+
+class MediaPart(Shape):
     """Known, so that the error can say what is wrong with it."""
 
-    type: Literal["image_url", "input_audio", "file"]
-    image_url: Any = None
+    type: Literal["input_audio", "file"]
     input_audio: Any = None
     file: Any = None
 
     @model_validator(mode="after")
-    def _refuse(self) -> ImagePart:
-        raise PydanticCustomError("unsupported_media", "holds {kind}; this server takes text only", {"kind": self.type})
+    def _refuse(self) -> MediaPart:
+        what = {"kind": self.type}
+        raise PydanticCustomError("unsupported_media", "holds {kind}; this server takes text and images", what)
 
 
-Part = Annotated[TextPart | ImagePart, Field(discriminator="type")]
-Text = str | Items[Part]
+class LostImage(ImagePart):
+    """An image where none can be, for the same reason."""
+
+    @model_validator(mode="after")
+    def _refuse(self) -> LostImage:
+        raise PydanticCustomError("unsupported_media", "holds an image; only messages of the user can")
+
+
+Shown = str | Items[Annotated[TextPart | ImagePart | MediaPart, Field(discriminator="type")]]
+Text = str | Items[Annotated[TextPart | LostImage | MediaPart, Field(discriminator="type")]]
 
 
 class FunctionCall(Shape):
@@ -74,10 +96,10 @@ class SystemMessage(Shape):
 
 
 class UserMessage(Shape):
-    """What a person says."""
+    """What a person says and shows."""
 
     role: Literal["user"]
-    content: Text
+    content: Shown
     name: Annotated[str | None, only()] = None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
@@ -26,16 +27,53 @@ class TextBlock(Shape):
     citations: Annotated[list[Any] | None, only([])] = None
 
 
+class ImageSource(Shape):
+    """The content of an image's file."""
+
+    type: Literal["base64"]
+    media_type: Literal["image/jpeg", "image/png", "image/gif", "image/webp"]
+    data: str
+
+
+class ElsewhereSource(Shape):
+    """Known, so that the error can say what is wrong with it."""
+
+    type: Literal["url", "file"]
+    url: str | None = None
+    file_id: str | None = None
+
+    @model_validator(mode="after")
+    def _refuse(self) -> ElsewhereSource:
+        what = {"kind": self.type}
+        raise PydanticCustomError(
+            "unsupported_media", "names a {kind}; images come as base64, nothing is fetched", what
+        )
+
+
+class ImageBlock(Shape):
+    """An image."""
+
+    type: Literal["image"]
+    source: Annotated[ImageSource | ElsewhereSource, Field(discriminator="type")]
+    cache_control: CacheControl | None = None
+
+    def part(self) -> dict[str, Any]:
+        """The image as chat templates know it."""
+        assert isinstance(self.source, ImageSource)
+        return {"type": "image", "url": f"data:{self.source.media_type};base64,{self.source.data}"}
+
+
 class MediaBlock(Shape):
     """Known, so that the error can say what is wrong with it."""
 
-    type: Literal["image", "document"]
+    type: Literal["document"]
     source: Any = None
     cache_control: CacheControl | None = None
 
     @model_validator(mode="after")
     def _refuse(self) -> MediaBlock:
-        raise PydanticCustomError("unsupported_media", "holds {kind}; this server takes text only", {"kind": self.type})
+        what = {"kind": self.type}
+        raise PydanticCustomError("unsupported_media", "holds {kind}; this server takes text and images", what)
 
 
 class ToolUseBlock(Shape):
@@ -54,7 +92,7 @@ class ToolResultBlock(Shape):
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | Items[Annotated[TextBlock | MediaBlock, Field(discriminator="type")]] | None = None
+    content: str | Items[Annotated[TextBlock | ImageBlock | MediaBlock, Field(discriminator="type")]] | None = None
     is_error: bool | None = None
     cache_control: CacheControl | None = None
 
@@ -67,12 +105,12 @@ class ThinkingBlock(Shape):
     signature: str | None = None
 
 
-UserBlock = Annotated[TextBlock | MediaBlock | ToolResultBlock, Field(discriminator="type")]
+UserBlock = Annotated[TextBlock | ImageBlock | MediaBlock | ToolResultBlock, Field(discriminator="type")]
 AssistantBlock = Annotated[TextBlock | ToolUseBlock | ThinkingBlock, Field(discriminator="type")]
 
 
 class UserTurn(Shape):
-    """What a person says, and results of tools."""
+    """What a person says and shows, and results of tools."""
 
     role: Literal["user"]
     content: str | Items[UserBlock]
@@ -180,7 +218,10 @@ class MessagesRequest(CountRequest, Settings, Constraints):
 
 
 def _text(content: str | list[Any]) -> str:
-    return content if isinstance(content, str) else "\n".join(block.text for block in content)
+    """The words of some content."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(block.text for block in content if isinstance(block, TextBlock))
 
 
 def _user(turn: UserTurn) -> list[dict[str, Any]]:
@@ -188,16 +229,25 @@ def _user(turn: UserTurn) -> list[dict[str, Any]]:
     if isinstance(turn.content, str):
         return [{"role": "user", "content": turn.content}]
     results = [block for block in turn.content if isinstance(block, ToolResultBlock)]
-    words = [block.text for block in turn.content if isinstance(block, TextBlock)]
+    said = [block for block in turn.content if isinstance(block, TextBlock | ImageBlock)]
     messages: list[dict[str, Any]] = [
         {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block)} for block in results
     ]
-    return [*messages, {"role": "user", "content": "\n".join(words)}] if words or not messages else messages
+    return [*messages, {"role": "user", "content": _shown(said)}] if said or not messages else messages
 
 
-def _result(block: ToolResultBlock) -> str | dict[str, str]:
-    text = _text(block.content or "")
-    return {"error": text} if block.is_error else text
+def _shown(blocks: Sequence[TextBlock | ImageBlock]) -> str | list[dict[str, Any]]:
+    """Words alone as one text, else words and images as parts, in their order."""
+    if not any(isinstance(block, ImageBlock) for block in blocks):
+        return _text([block for block in blocks if isinstance(block, TextBlock)])
+    return [block.part() if isinstance(block, ImageBlock) else {"type": "text", "text": block.text} for block in blocks]
+
+
+def _result(block: ToolResultBlock) -> str | dict[str, str] | list[dict[str, Any]]:
+    content = block.content or ""
+    if block.is_error:
+        return {"error": _text(content)}
+    return content if isinstance(content, str) else _shown([one for one in content if not isinstance(one, MediaBlock)])
 
 
 def _assistant(turn: AssistantTurn) -> list[dict[str, Any]]:

@@ -1,0 +1,232 @@
+"""Images in a conversation: from files, data URLs and arrays to the patches that a vision tower reads.
+
+An image is scaled, up or down, to as many patches as its budget of tokens allows, its sides in whole tokens and in
+their old proportion as far as that goes. This is what Transformers' Gemma4ImageProcessor does: bicubic, with
+antialiasing, in 8 bits.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from redraft.errors import PromptError, SettingError, why
+
+if TYPE_CHECKING:
+    import PIL.Image
+
+BUDGETS = (70, 140, 280, 560, 1120)
+"""How many tokens an image may take."""
+DETAILS = {"low": BUDGETS[0], "high": BUDGETS[-1]}
+"""Other names of two of them; "auto" is the model's own choice."""
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+MAX_PIXELS = 64_000_000
+"""A file may say that it holds more, and would take all memory."""
+_IMAGE_KINDS = ("image", "image_url")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Grid:
+    """How a model cuts images: patches of so many pixels a side, squares of so many patches a side to a token.
+
+    `budget` is how many tokens an image takes at most if nobody says otherwise, `longest` how many patches a side may
+    have.
+    """
+
+    patch: int = 16
+    square: int = 3
+    budget: int = 280
+    longest: int = 10240
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Image:
+    """An image as a vision tower reads it.
+
+    patches  uint8 [rows * columns, 3 * patch * patch], line by line, a pixel's colours together
+    tokens   how many tokens of the prompt it takes
+    digest   equal images have equal ones
+    """
+
+    patches: Tensor
+    rows: int
+    columns: int
+    tokens: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlacedImage:
+    """An image in a prompt: its tokens stand at positions `start` .. `stop`."""
+
+    start: int
+    content: Image
+
+    @property
+    def stop(self) -> int:
+        return self.start + self.content.tokens
+
+    @property
+    def positions(self) -> range:
+        """Where its tokens stand."""
+        return range(self.start, self.stop)
+
+
+def cut_outside(images: Iterable[range], first: int, end: int) -> int:
+    """Where a chunk of a prompt that begins at `first` ends, if it may at `end`: never inside an image.
+
+    Else before the image, or behind it if it begins at `first`: then the image is the chunk.
+    """
+    cut = next((image for image in images if image.start < end < image.stop), None)
+    if cut is None:
+        return end
+    return cut.stop if cut.start <= first else cut.start
+
+
+def is_image(part: Mapping[str, Any]) -> bool:
+    """Whether a part of a message's content is an image."""
+    return part.get("type") in _IMAGE_KINDS
+
+
+def read_part(part: Mapping[str, Any], grid: Grid) -> Image:
+    """The image of a message's part. Raises `PromptError` where it cannot be read.
+
+    `{"type": "image", "image": ...}` holds a path, bytes of a file, a PIL image, an array [H,W,3] or [H,W] of uint8, or
+    a data URL, which may also stand under `url`; `{"type": "image_url", "image_url": {"url": ...}}` holds a data URL.
+    `detail` is "low", "auto", "high" or one of `BUDGETS`.
+    """
+    given: Any = part.get("image_url") if part["type"] == "image_url" else part
+    given = {"url": given} if isinstance(given, str) else given
+    if not isinstance(given, Mapping):
+        raise PromptError("An image_url part holds a string, or an object with 'url'.")
+    budget = _budget(given.get("detail", part.get("detail")), grid)
+    if (url := given.get("url")) is not None:
+        return prepare(_of_url(url), grid, budget)
+    if (source := given.get("image", given.get("path"))) is None:
+        raise PromptError("An image part holds the image under 'image', 'path' or 'url'.")
+    return prepare(source, grid, budget)
+
+
+def prepare(source: Any, grid: Grid, budget: int | None = None) -> Image:
+    """An image, cut into patches, from anything that `read_part` finds under `image`. Raises `PromptError`."""
+    pixels = _pixels(source)  # [3,H,W]
+    size = scaled_size(pixels.shape[1], pixels.shape[2], grid, budget or grid.budget)
+    rows, columns = (side // grid.patch for side in size)
+    if max(rows, columns) > grid.longest:
+        raise PromptError(f"An image of {columns} x {rows} patches is too long; this model sees {grid.longest} a side.")
+    if size != tuple(pixels.shape[1:]):
+        pixels = F.interpolate(pixels[None], size, mode="bicubic", antialias=True)[0]
+    patches = pixels.view(3, rows, grid.patch, columns, grid.patch).permute(1, 3, 2, 4, 0).reshape(rows * columns, -1)
+    content = blake2b(f"{rows}x{columns}".encode(), digest_size=16)
+    content.update(patches.numpy().data)
+    tokens = rows * columns // grid.square**2
+    return Image(patches=patches, rows=rows, columns=columns, tokens=tokens, digest=content.digest())
+
+
+def scaled_size(height: int, width: int, grid: Grid, budget: int) -> tuple[int, int]:
+    """Height and width, in pixels and whole tokens, to which an image is scaled for a budget of tokens.
+
+    A side that would be nothing becomes one token, and the other is cut to the budget.
+    """
+    side = grid.patch * grid.square
+    factor = math.sqrt(budget * side**2 / (height * width))
+    high, wide = math.floor(factor * height / side), math.floor(factor * width / side)
+    if not high:
+        return side, min(width // height, budget) * side
+    if not wide:
+        return min(height // width, budget) * side, side
+    return high * side, wide * side
+
+
+def _budget(detail: Any, grid: Grid) -> int:
+    if detail in (None, "auto"):
+        return grid.budget
+    found = DETAILS.get(detail, detail) if isinstance(detail, str) else detail
+    if isinstance(found, bool) or found not in BUDGETS:
+        known = ", ".join(map(str, BUDGETS))
+        raise SettingError(f"An image's detail is {detail!r}; it must be low, auto, high, or one of {known} tokens.")
+    return found
+
+
+def _of_url(url: Any) -> bytes:
+    """The content of a data URL; nothing is fetched from elsewhere."""
+    if not isinstance(url, str) or not url.startswith("data:"):
+        raise PromptError("An image's URL must be a data URL (data:image/png;base64,...); nothing is fetched.")
+    kind, comma, content = url.partition(",")
+    if not comma or not kind.endswith(";base64"):
+        raise PromptError("An image's data URL must hold base64.")
+    try:
+        return base64.b64decode(content, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise PromptError(f"An image's data URL holds no base64: {error}.") from error
+
+
+def _pixels(source: Any) -> Tensor:
+    """Any source as uint8 [3,H,W]."""
+    if isinstance(source, str) and (source.startswith("data:") or "://" in source):
+        source = _of_url(source)
+    if isinstance(source, str | Path):
+        source = _file(Path(source))
+    if isinstance(source, bytes | bytearray):
+        return _decoded(bytes(source))
+    if hasattr(source, "convert"):  # a PIL image, which nobody has without Pillow
+        return _colours(source)
+    if isinstance(source, np.ndarray | Tensor):
+        return _array(source)
+    raise PromptError(
+        f"An image is a path, bytes of a file, a data URL, a PIL image or an array, not a {type(source).__name__}."
+    )
+
+
+def _file(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise PromptError(f"The image {path} cannot be read: {why(error)}.") from error
+
+
+def _decoded(content: bytes) -> Tensor:
+    try:
+        from PIL import Image as files
+    except ImportError as error:
+        raise SettingError("Images in files need Pillow: pip install 'redraft[images]'.") from error
+    try:
+        with files.open(io.BytesIO(content), formats=FORMATS) as image:
+            if math.prod(image.size) > MAX_PIXELS:
+                raise PromptError(f"An image has {math.prod(image.size):,} pixels; {MAX_PIXELS:,} can be read.")
+            return _colours(image)
+    except PromptError:
+        raise
+    except Exception as error:  # decoders raise whatever they stumble over
+        raise PromptError(f"An image cannot be read; {', '.join(FORMATS)} files can.") from error
+
+
+def _colours(image: PIL.Image.Image) -> Tensor:
+    """The way up that the camera noted, in red, green and blue."""
+    from PIL import ImageOps
+
+    return _array(np.array(ImageOps.exif_transpose(image).convert("RGB")))
+
+
+def _array(values: np.ndarray[Any, Any] | Tensor) -> Tensor:
+    """uint8 [H,W,3] or [H,W] as [3,H,W]."""
+    pixels = torch.as_tensor(values).cpu()
+    if pixels.ndim == 2:
+        pixels = pixels[..., None].expand(-1, -1, 3)
+    if pixels.dtype != torch.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.numel():
+        raise PromptError(
+            f"An image's array must be uint8 [height, width, 3], not {pixels.dtype} {list(pixels.shape)}."
+        )
+    return pixels.permute(2, 0, 1).contiguous()

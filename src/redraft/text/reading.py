@@ -1,0 +1,78 @@
+"""Any kind of prompt to what the model reads: a text, a chat with images, or token ids as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from redraft.errors import PromptError, SettingError
+from redraft.text.images import Grid
+from redraft.text.placing import EncodedPrompt, place_images, take_images
+from redraft.text.prompt import encode_chat
+from redraft.text.template import ChatTemplate
+from redraft.text.tokenizer import Tokenizer
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sight:
+    """What a model that sees images makes of one: its grid, and the token ids around it (`ModelConfig.image_marks`)."""
+
+    grid: Grid
+    marks: tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptReader:
+    """Reads prompts for one model; `sight` is None if it sees no images."""
+
+    tokenizer: Tokenizer
+    template: ChatTemplate | None
+    sight: Sight | None = None
+
+    def prompt(self, prompt: Any, *, raw: bool = False) -> EncodedPrompt:
+        """See `LLM.generate`. Raises `PromptError` for an empty or malformed prompt."""
+        if isinstance(prompt, EncodedPrompt):
+            return prompt
+        if isinstance(prompt, str):
+            return self._text(prompt, raw)
+        if raw:
+            raise PromptError("raw=True takes a str.")
+        if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence) or not len(prompt):
+            raise PromptError("The prompt must be a non-empty str, list of messages or list of token ids.")
+        if all(isinstance(item, str) for item in prompt):
+            raise PromptError("A list of texts is several prompts: generate_batch answers them.")
+        if all(isinstance(item, Mapping) for item in prompt):
+            return self.chat(prompt)
+        self.tokenizer.check_ids(prompt)
+        return EncodedPrompt(tuple(map(int, prompt)))
+
+    def chat(
+        self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, thinking: bool = False
+    ) -> EncodedPrompt:
+        """See `LLM.read_chat`."""
+        if self.template is None:
+            raise SettingError("This model folder has no chat template; pass raw=True or token ids.")
+        if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
+            raise PromptError("messages must be a list with at least one message.")
+        if _ends_with_an_answer(messages):
+            raise PromptError("The last message is the assistant's; continuing a given answer is not supported.")
+        told, images = take_images(messages, None if self.sight is None else self.sight.grid)
+        declared = list(tools) if tools else None
+        ids = encode_chat(self.template, self.tokenizer, list(told), tools=declared, enable_thinking=thinking)
+        return EncodedPrompt(tuple(ids)) if self.sight is None else place_images(ids, images, self.sight.marks)
+
+    def _text(self, text: str, raw: bool) -> EncodedPrompt:
+        if not text:
+            raise PromptError("The prompt is empty.")
+        if not raw:
+            return self.chat([{"role": "user", "content": text}])
+        return EncodedPrompt((self.tokenizer.bos_id, *self.tokenizer.encode(text, special=False)))
+
+
+def _ends_with_an_answer(messages: Sequence[Message]) -> bool:
+    """Whether nobody speaks behind the assistant, neither a person nor a tool, whose results may be its message's."""
+    last = messages[-1]
+    return isinstance(last, Mapping) and last.get("role") == "assistant" and not last.get("tool_responses")
