@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from serving import ServerProcess, server_process
 
+from drawn import drawn, file_of
+from random_model import write_random_model
 from redraft.cli.trace import read_trace
 from redraft.llm import LLM
 
@@ -301,3 +303,51 @@ def test_keys_work_with_shift_and_behind_a_checkbox(page: Any) -> None:
     page.focus("#thinking")
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.id") == "prompt"
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server whose model sees images."""
+    folder = write_random_model(tmp_path_factory.mktemp("sees"), canvas=16, context=4096, sees=True)
+    with server_process(folder, "--name", "sees") as running:
+        yield running
+
+
+def test_images_are_shown_with_a_message_and_stay_in_the_conversation(
+    browser: Any, seeing: ServerProcess, tmp_path: Path
+) -> None:
+    for seed, (height, width) in enumerate(((60, 100), (1200, 4000))):
+        (tmp_path / f"{seed}.png").write_bytes(file_of(drawn(seed, height, width)))
+    context = browser.new_context(viewport={"width": 1100, "height": 800})
+    page, asked, trouble = context.new_page(), list[dict[str, Any]](), list[str]()
+    page.on("request", lambda request: asked.append(request.post_data_json) if "drafts" in request.url else None)
+    page.on("pageerror", lambda error: trouble.append(str(error)))
+    page.goto(seeing.url)
+    page.wait_for_selector('#model[data-state="ready"]', timeout=WAIT)
+    assert page.is_visible("#clip")
+    page.set_input_files("#pick", [tmp_path / "0.png", tmp_path / "1.png"])
+    page.wait_for_selector("#shown button:nth-child(2)")
+    page.click("#shown button:nth-child(1)")
+    assert page.locator("#shown img").count() == 1, "the first was taken away"
+    ask(page, "What is this?", 16)
+    finished(page)
+    image, words = asked[0]["messages"][-1]["content"]
+    assert image["image_url"]["url"].startswith("data:image/jpeg;base64,"), "it was scaled"
+    assert page.evaluate("document.querySelector('.user img').naturalWidth") == 1536
+    assert words == {"type": "text", "text": "What is this?"}
+    assert page.locator("#shown img").count() == 0
+    page.reload()
+    page.wait_for_selector('#model[data-state="ready"]', timeout=WAIT)
+    ask(page, "And now?", 16)
+    finished(page)
+    assert asked[1]["messages"][0]["content"] == [image, words]
+    assert page.locator(".trouble").count() == 0
+    (tmp_path / "no.png").write_bytes(b"no image")
+    page.set_input_files("#pick", tmp_path / "no.png")
+    page.wait_for_selector('.trouble:has-text("no.png is no image that can be read")')
+    context.close()
+    assert trouble == []
+
+
+def test_a_model_without_eyes_offers_no_images(page: Any) -> None:
+    assert not page.is_visible("#clip")
