@@ -1,5 +1,7 @@
 """On a CUDA device: kernels against fp32, a packed model against the plain one, graphs against single launches."""
 
+import copy
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -10,11 +12,16 @@ from redraft.bench.kernels import measure_kernels
 from redraft.config import FULL, SLIDING, ModelConfig
 from redraft.diffusion.schedule import temperature
 from redraft.engine.graph_runner import GraphRunner
+from redraft.engine.runner import EagerRunner
+from redraft.engine.scheduler import Job
 from redraft.engine.work import Denoise, Encode, Limits, Segment
 from redraft.model import Transformer
 from redraft.model.packed.build import pack
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
+from redraft.model.vision import VisionTower
+from redraft.text.images import Image
+from redraft.text.placing import EncodedPrompt, place_images
 
 pytestmark = [
     pytest.mark.gpu,
@@ -175,6 +182,94 @@ def test_a_canvas_among_others_and_behind_a_fused_commit(
     commit, first = Encode(slot=0, start=1100, token_ids=ids(9, 256)), step_of(0, 1356, 0, canvas_index=1)
     apart.run([commit])
     assert together.run([commit, first])[0] == apart.run([first])[0]
+
+
+@pytest.fixture(scope="module")
+def seeing() -> Transformer:
+    """The same with a vision tower whose heads are as wide as the 26B model's."""
+    model = randomized(replace(CONFIG, extra=dict(CONFIG.extra) | {"image_token_id": 7, "boi_token_id": 5}))
+    shape = {"hidden_size": 144, "intermediate_size": 300, "num_hidden_layers": 3, "num_attention_heads": 2,
+             "num_key_value_heads": 2, "head_dim": 72, "position_embedding_size": 256}  # fmt: skip
+    model.config.extra["vision_config"] = dict(CONFIG.extra["vision_config"]) | shape  # type: ignore[index]
+    model.config.extra["eoi_token_id"] = 6  # type: ignore[index]
+    torch.manual_seed(3)
+    model.vision = VisionTower.of(model.config).to("cuda").eval()
+    with torch.no_grad():
+        model.vision.positions.normal_(std=0.1)
+    return model
+
+
+def told(seed: int) -> EncodedPrompt:
+    """A prompt of 900 tokens with images within a page, over pages, and longer than one."""
+    generator = torch.Generator().manual_seed(seed)
+    images = [
+        Image(
+            patches=torch.randint(256, (9 * n, 768), generator=generator).byte(), rows=3, columns=3 * n, tokens=n,
+            digest=bytes([seed, n]),
+        )
+        for n in (40, 80, 75)
+    ]  # fmt: skip
+    wide = Image(
+        patches=torch.randint(256, (36 * 100, 768), generator=generator).byte(), rows=60, columns=60, tokens=400,
+        digest=bytes([seed, 4]),
+    )  # fmt: skip
+    words = [tuple(10 + token % 8000 for token in ids(seed + n, count)) for n, count in enumerate((90, 60, 40, 90, 9))]
+    parts = [token for run in words[:4] for token in (*run, 7)]
+    return place_images([*parts, *words[4]], [*images, wide], (5, 7, 6))
+
+
+def encodes(slot: int, prompt: EncodedPrompt) -> list[Segment]:
+    """A prompt in the engine's chunks."""
+    job = Job(request_id=0, prompt_length=len(prompt), positions=len(prompt), length=256,
+              images=[image.positions for image in prompt.images])  # fmt: skip
+    found, at = list[Segment](), 0
+    while at < len(prompt):
+        end = job.chunk_end(at)
+        images = tuple(image for image in prompt.images if at <= image.start < end)
+        found.append(Encode(slot=slot, start=at, token_ids=prompt.ids[at:end], images=images))
+        at = end
+    return found
+
+
+def packed_seeing(model: Transformer, quantization: str | None) -> PackedTransformer:
+    tower = copy.deepcopy(model.vision)
+    assert tower is not None
+    return PackedTransformer(packed(model, quantization).packed, tower.to(torch.bfloat16))
+
+
+@FORMATS
+def test_images_alone_and_among_others_with_graphs_and_without(seeing: Transformer, quantization: str | None) -> None:
+    """Bit for bit."""
+    model, prompts = packed_seeing(seeing, quantization), (told(20), told(40))
+    graph, single, alone = (runner_of(model, graphs=graphs) for graphs in (True, False, True))
+    work = [*encodes(0, prompts[0]), *prompt(2, 700), *encodes(1, prompts[1])]
+    for runner in (graph, single):
+        runner.run(work)
+    alone.run(encodes(1, prompts[1]))
+    for step in range(3):
+        steps = [step_of(slot, len(prompts[slot]), step) for slot in (0, 1)]
+        drafted = graph.run(steps)
+        assert drafted == single.run(steps)
+        assert drafted[1] == alone.run(steps[1:])[0]
+
+
+@torch.inference_mode()
+def test_what_images_come_to_is_as_near_to_fp32_as_eager_bf16(seeing: Transformer) -> None:
+    """By the entropies of a first step behind them."""
+    shown = told(20)
+    half = copy.deepcopy(seeing).to(torch.bfloat16)
+    limits = runner_of(packed_seeing(seeing, None), graphs=False).limits
+    runners = EagerRunner(seeing, limits), EagerRunner(half, limits), GraphRunner(packed_seeing(seeing, None), limits)
+    entropies = []
+    for runner in runners:
+        runner.assign(0, list(range(PAGES)), list(reversed(range(PAGES))))
+        with kernels.force("eager") if isinstance(runner, EagerRunner) else nullcontext():
+            runner.run(encodes(0, shown))
+            (drafted,) = runner.run([step_of(0, len(shown), 0)])
+        entropies.append(torch.tensor(drafted.entropy))
+    truth, eager, ours = entropies
+    assert (eager - truth).norm() > 0
+    assert (ours - truth).norm() <= 2 * (eager - truth).norm()
 
 
 def test_the_same_forward_twice_is_the_same(plain: Transformer) -> None:

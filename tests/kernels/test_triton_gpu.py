@@ -1,7 +1,7 @@
 """The kernels on a GPU in bf16: at most twice the error of eager bf16 against fp32, or equal where nothing rounds."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from redraft.kernels.gluon.head import tile_for
 from redraft.kernels.packed import PackedFp8, Rows8
 from redraft.kernels.triton import attention, head, norms, philox, qkv, rows, self_conditioning, step
 from redraft.kernels.triton.quantize import quantize_rows
-from redraft.kernels.triton.segments import DENOISE, ENCODE, UNUSED, Segments
+from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, UNUSED, Segments
 from redraft.kernels.triton.softcap import tempered
 from redraft.model.packed.vocabulary import pack_vocabulary
 from redraft.quant.fp8 import quantize_fp8
@@ -45,6 +45,22 @@ def mixed() -> Segments:
     return Segments(
         kind=ints(DENOISE, ENCODE, DENOISE, UNUSED), start=ints(700, 300, 0, 5), length=ints(64, 50, 17, 3), rows=ROWS
     )
+
+
+def mixed_with_images() -> Segments:
+    """As `mixed`, but prompts in place of an unused segment and of a canvas: one image goes on in the next of them."""
+    start = ints(700, 300, 350, 5)
+    segments = Segments(
+        kind=ints(DENOISE, ENCODE_IMAGES, ENCODE_IMAGES, ENCODE_IMAGES), start=start, length=ints(64, 50, 60, 64),
+        rows=ROWS,
+    )  # fmt: skip
+    own = segments.positions()
+    since, until = own.clone(), own + 1
+    for first_row, image in ((ROWS, range(310, 315)), (ROWS, range(340, 395)), (3 * ROWS, range(20, 69))):
+        rows = torch.arange(4 * ROWS)
+        mine = (rows >= first_row) & (rows < first_row + 2 * ROWS) & (own >= image.start) & (own < image.stop)
+        since, until = since.where(~mine, image.start), until.where(~mine, image.stop)
+    return replace(segments, since=since.int(), until=until.int())
 
 
 def fp32(value: Any) -> Any:
@@ -130,8 +146,11 @@ def test_qkv(groups: int, dim: int, own_values: bool) -> None:
 @pytest.mark.parametrize(("groups", "dim", "window"), [(4, 256, 256), (2, 512, None), (2, 64, 100), (1, 128, None)])
 @pytest.mark.parametrize("splits", [1, 3])
 @pytest.mark.parametrize("kept", [torch.bfloat16, torch.float8_e4m3fn])
-def test_attention(groups: int, dim: int, window: int | None, splits: int, kept: torch.dtype) -> None:
-    segments, table = mixed(), torch.randperm(16).int().view(4, 4)
+@pytest.mark.parametrize("segments_of", [mixed, mixed_with_images])
+def test_attention(
+    groups: int, dim: int, window: int | None, splits: int, kept: torch.dtype, segments_of: Callable[[], Segments]
+) -> None:
+    segments, table = segments_of(), torch.randperm(16).int().view(4, 4)
     pages = (bf16(16, 256, groups, dim).to(kept) for _ in range(2))
     inputs = bf16(4 * ROWS, 8, dim, scale=dim**-0.5), *pages
     shape = attention.tuned(inputs[0], inputs[1], segments)
@@ -146,9 +165,12 @@ def test_attention(groups: int, dim: int, window: int | None, splits: int, kept:
 
 
 @pytest.mark.parametrize(("rows", "more"), [(128, 1), (64, 1), (64, 2)])
-@pytest.mark.parametrize(("groups", "dim", "window"), [(4, 256, 256), (4, 256, None), (2, 512, None)])
-def test_attention_in_gluon_has_the_same_bits(groups: int, dim: int, window: int | None, rows: int, more: int) -> None:
-    segments, table = mixed(), torch.randperm(16).int().view(4, 4)
+@pytest.mark.parametrize(("groups", "dim", "window"), [(4, 256, 40), (4, 256, None), (2, 512, None)])
+@pytest.mark.parametrize("segments_of", [mixed, mixed_with_images])
+def test_attention_in_gluon_has_the_same_bits(
+    groups: int, dim: int, window: int | None, rows: int, more: int, segments_of: Callable[[], Segments]
+) -> None:
+    segments, table = segments_of(), torch.randperm(16).int().view(4, 4)
     q, keys, values = bf16(4 * ROWS, 8, dim, scale=dim**-0.5), *(bf16(16, 256, groups, dim) for _ in range(2))
     if not fits(q, keys, segments):
         pytest.skip("needs a Hopper GPU")
