@@ -102,6 +102,14 @@ def test_norms() -> None:
     assert_as_exact_as_eager(after_experts, x, y, *end)
 
 
+@pytest.mark.parametrize("shape", [(130, 64), (33, 16, 72), (9, 2816)])
+def test_norms_of_pytorch(shape: tuple[int, ...]) -> None:
+    x, y, weight = bf16(*shape, scale=3), bf16(*shape, scale=3), 1 + bf16(shape[-1], scale=0.2)
+    assert_as_exact_as_eager(lambda x: kernels.rms_norm(x, None, EPS), x)
+    assert_as_exact_as_eager(lambda x, w: tuple(kernels.rms_norms(x, [w, None], EPS)), x, weight)
+    assert_as_exact_as_eager(lambda x, y, w: kernels.add_norm(x, y, w, EPS), x, y, weight)
+
+
 def test_rows_of_training() -> None:
     tokens, slots, inner = 40, 8, 704
     place = torch.randperm(tokens * slots).view(tokens, slots)

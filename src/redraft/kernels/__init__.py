@@ -20,9 +20,9 @@ from redraft.kernels import cpu, cuda, eager, native
 from redraft.kernels.packed import Experts
 
 TABLE: dict[str, dict[str, Callable[..., Any]]] = {
-    "rms_norm": {"eager": eager.rms_norm, "cpu": cpu.rms_norm, "native": native.rms_norm},
-    "rms_norms": {"eager": eager.rms_norms, "cpu": cpu.rms_norms, "native": native.rms_norms},
-    "add_norm": {"eager": eager.add_norm, "cpu": cpu.add_norm, "native": native.add_norm},
+    "rms_norm": {"eager": eager.rms_norm, "cpu": cpu.rms_norm, "native": native.rms_norm, "cuda": cuda.rms_norm},
+    "rms_norms": {"eager": eager.rms_norms, "cpu": cpu.rms_norms, "native": native.rms_norms, "cuda": cuda.rms_norms},
+    "add_norm": {"eager": eager.add_norm, "cpu": cpu.add_norm, "native": native.add_norm, "cuda": cuda.add_norm},
     "gelu_gate": {"eager": eager.gelu_gate, "cpu": cpu.gelu_gate, "native": native.gelu_gate},
     "linear": {"eager": eager.linear, "native": native.linear},  # PyTorch's own is the best that `cpu` could do
     "head": {"eager": eager.head, "cpu": cpu.head, "native": native.head},

@@ -2,9 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from redraft.kernels import eager
+
+
+def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
+    """`eager.rms_norm` in one kernel, which wants both in one dtype; differentiable."""
+    if weight is not None and weight.dtype != x.dtype:
+        return eager.rms_norm(x, weight, eps)
+    return F.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+def rms_norms(x: Tensor, weights: Sequence[Tensor | None], eps: float) -> list[Tensor]:
+    """`rms_norm` of the same rows with several weights."""
+    return [rms_norm(x, weight, eps) for weight in weights]
+
+
+def add_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> Tensor:
+    """x + rms_norm(y), [...,D]."""
+    return x + rms_norm(y, weight, eps)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
