@@ -195,20 +195,27 @@ def test_attention_in_gluon_has_the_same_bits(
     assert torch.equal(gluon[segments.live()], plain[segments.live()])
 
 
-@pytest.mark.parametrize(("groups", "dim", "window"), [(8, 256, 300), (2, 512, None)])
-@pytest.mark.parametrize("count", [2, 5])
-def test_a_canvas_alone_gets_the_same_attention_as_in_a_batch(groups: int, dim: int, window: int, count: int) -> None:
-    q, keys, values = bf16(count * 256, 16, dim, scale=dim**-0.5), *(bf16(16, 256, groups, dim) for _ in range(2))
-    table = torch.randperm(count * 3).int().view(count, 3)
-    one = {"kind": ints(DENOISE), "start": ints(501), "length": ints(256)}
-    many = Segments(**{name: value.repeat(count) for name, value in one.items()}, rows=256)
-    together = attention.attend(q, keys, values, table, many, window=window)
-    for s in range(count):
-        here = slice(s * 256, (s + 1) * 256)
-        alone = Segments(**one, rows=256)
-        assert torch.equal(
-            together[here], attention.attend(q[here], keys, values, table[s : s + 1], alone, window=window)
-        )
+@pytest.mark.parametrize("kind", [DENOISE, ENCODE, ENCODE_IMAGES])
+@pytest.mark.parametrize("count", [2, 5, 16])
+@pytest.mark.parametrize(
+    ("heads", "groups", "dim", "window"), [(16, 8, 256, 300), (16, 2, 512, None), (4, 2, 256, 300), (4, 1, 512, None)]
+)
+def test_a_segment_alone_gets_the_same_attention_as_in_a_batch(
+    heads: int, groups: int, dim: int, window: int | None, count: int, kind: int
+) -> None:
+    """Whose tiles are of another height, and so end behind other keys; the small shapes share keys out to splits."""
+    q, keys, values = bf16(256, heads, dim, scale=dim**-0.5), *(bf16(3, 256, groups, dim, scale=2) for _ in range(2))
+    own = torch.arange(501, 757)
+    image = (own >= 600) & (own < 690)
+    sight = {"since": own.where(~image, 600).int(), "until": (own + 1).where(~image, 690).int()}
+    fields = {"kind": ints(kind), "start": ints(501), "length": ints(256), **sight}
+    one, many = (Segments(**{name: x.repeat(n) for name, x in fields.items()}, rows=256) for n in (1, count))
+    table = torch.tensor([[2, 0, 1]], dtype=torch.int32)
+    alone = attention.attend(q, keys, values, table, one, window=window)
+    together = attention.attend(q.repeat(count, 1, 1), keys, values, table.repeat(count, 1), many, window=window)
+    assert isinstance(alone, Tensor)
+    assert isinstance(together, Tensor)
+    assert torch.equal(together, alone.repeat(count, 1))
 
 
 def counters() -> philox.Counters:

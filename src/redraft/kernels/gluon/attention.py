@@ -232,14 +232,17 @@ def _attend_rows(
 
 @gluon
 def _weigh(scores, peak, mass, at, edges, KEYS: gl.constexpr, SCORES: gl.constexpr):
-    """Weights of one turn's scores, the decay of what came before, and the new largest score and mass."""
+    """Weights of one turn's scores, the decay of what came before, and the new peak and mass.
+
+    A peak is the largest score in units of log 2, see `kernels.triton.attention`.
+    """
     LOG2E: gl.constexpr = 1.4426950408889634
     low, high, inside, outside = edges
     if (at < inside) | (at + KEYS > outside):
         position = (at + gl.arange(0, KEYS, gl.SliceLayout(0, SCORES)))[None]
         scores = gl.where((position >= low[:, None]) & (position < high[:, None]), scores, float("-inf"))
-    new_peak = gl.maximum(peak, gl.max(scores, 1))
-    shift = gl.where(new_peak == float("-inf"), 0.0, new_peak) * LOG2E  # a row may have seen nothing yet
+    new_peak = gl.maximum(peak, gl.max(scores, 1) * LOG2E)
+    shift = gl.where(new_peak == float("-inf"), 0.0, new_peak)  # a row may have seen nothing yet
     weights = gl.exp2(scores * LOG2E - shift[:, None])
-    decay = gl.exp2(peak * LOG2E - shift)
+    decay = gl.exp2(peak - shift)  # exactly 1 where the turn brought nothing
     return weights, decay, new_peak, mass * decay + gl.sum(weights, 1)

@@ -197,7 +197,6 @@ def _attend_kernel(
     await_inputs()
     SHARE: tl.constexpr = HEADS // GROUPS  # query heads of a group
     COLUMNS: tl.constexpr = DIM // PARTS
-    LOG2E: tl.constexpr = 1.4426950408889634
     segment = tl.program_id(2)
     group, split = tl.program_id(1) // splits, tl.program_id(1) % splits
     first_row, part = tl.program_id(0) // PARTS * TILE, tl.program_id(0) % PARTS
@@ -229,10 +228,17 @@ def _attend_kernel(
         high = tl.maximum(high, tl.load(until + here, token < count, other=0))
         low = tl.minimum(low, tl.load(since + here, token < count, other=1 << 30))
         stop = tl.load(until + segment * ROWS + last_token)
-    base = tl.min(low) // KEYS * KEYS
-    turns = tl.cdiv(tl.cdiv(stop - base, KEYS), splits)
+    # A segment's keys are shared out to its splits before any tile takes its own of them: a row has the same in each.
+    base = tl.maximum(begin - (WINDOW - 1), 0) if WINDOW else 0
+    end = begin + count
+    if what == KIND_ENCODE_IMAGES:
+        base = tl.minimum(base, tl.load(since + segment * ROWS))
+        end = tl.load(until + segment * ROWS + count - 1)
+    base = base // KEYS * KEYS
+    turns = tl.cdiv(tl.cdiv(end - base, KEYS), splits)
     base += split * turns * KEYS
     stop = tl.minimum(stop, base + turns * KEYS)
+    base = tl.maximum(base, tl.min(low) // KEYS * KEYS)
     queries = tl.load(q + line * DIM + column, inside[:, None], other=0.0)
     peak = tl.full([TILE], float("-inf"), tl.float32)
     mass = tl.zeros([TILE], tl.float32)
@@ -258,7 +264,7 @@ def _attend_kernel(
         out += split * total.to(tl.int64) * DIM
         tl.store(out + line * DIM + out_column[None], mean, inside[:, None])
         row = split * total + (segment * ROWS + token) * HEADS + head
-        tl.store(peaks + row, peak * LOG2E, inside)
+        tl.store(peaks + row, peak, inside)
         tl.store(sums + row, mass, inside)
 
 
@@ -267,7 +273,12 @@ def _take(
     peak, mass, mean, queries, pools, sight, begin, stop, WIDTH: tl.constexpr, KEYS: tl.constexpr,
     EDGE: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
-    """Take keys begin..stop into the running softmax of a row tile: largest score, mass and unscaled mean."""
+    """Take keys begin..stop into the running softmax of a row tile: peak, mass and unscaled mean.
+
+    A peak is the largest score in units of log 2, rounded. Were it kept as it is and multiplied in every turn, the
+    product and the difference would become one instruction, and a row's mean would change a little in turns of which
+    it sees no key. How many there are follows from the tile.
+    """
     LOG2E: tl.constexpr = 1.4426950408889634
     DIM: tl.constexpr = queries.shape[1]
     COLUMNS: tl.constexpr = mean.shape[1]
@@ -282,10 +293,10 @@ def _take(
         if EDGE:
             position = (at + tl.arange(0, KEYS))[None]
             scores = tl.where((position >= low[:, None]) & (position < high[:, None]), scores, float("-inf"))
-        new_peak = tl.maximum(peak, tl.max(scores, 1))
-        shift = tl.where(new_peak == float("-inf"), 0.0, new_peak) * LOG2E  # a row may have seen nothing yet
+        new_peak = tl.maximum(peak, tl.max(scores, 1) * LOG2E)
+        shift = tl.where(new_peak == float("-inf"), 0.0, new_peak)  # a row may have seen nothing yet
         weights = tl.exp2(scores * LOG2E - shift[:, None])
-        decay = tl.exp2(peak * LOG2E - shift)
+        decay = tl.exp2(peak - shift)  # exactly 1 where the turn brought nothing
         mass = mass * decay + tl.sum(weights, 1)
         value = load_tile(values, place, value_column, positions, WIDTH, KEYS, COLUMNS, BULK).to(queries.dtype)
         mean = tl.dot(weights.to(value.dtype), value, mean * decay[:, None], input_precision="ieee")
