@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -31,6 +30,7 @@ from redraft.model import Transformer
 from redraft.model.initialise import initialise
 from redraft.model.presets import preset
 from redraft.serve.app import create_app
+from redraft.serve.server import listen
 from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
 
@@ -190,10 +190,10 @@ def _step(request_id: int, canvas_index: int, ids: tuple[int, ...]) -> DenoiseSt
 @contextlib.contextmanager
 def scripted_server(llm: LLM, engine: ScriptedEngine | AsyncEngine, **settings: Any) -> Iterator[str]:
     """The application around a scripted engine, in a thread; yields its address."""
-    service = Service(ServeSettings(names=("scripted", "other"), engine=EngineSettings(), **settings))
+    chosen = ServeSettings(names=("scripted", "other"), engine=EngineSettings(), port=0, **settings)
+    service = Service(chosen)
     service.start(llm, engine)  # type: ignore[arg-type]
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
+    listener = listen(chosen)
     server = uvicorn.Server(uvicorn.Config(create_app(service), log_config=None, lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

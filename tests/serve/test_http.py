@@ -27,7 +27,7 @@ from redraft.engine.runner import EagerRunner
 from redraft.engine.settings import EngineSettings
 from redraft.errors import EngineError, QueueFullError
 from redraft.llm import LLM
-from redraft.serve.server import _Server
+from redraft.serve.server import _Server, listen
 from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
 from redraft.text.template import ChatTemplate
@@ -544,6 +544,21 @@ def test_requests_that_are_still_read_when_the_grace_ends_are_told_so(folder: Pa
             server.kill()
     assert [one.result().status_code for one in asked] == [503] * 9
     assert "The server is shutting down." in asked[0].result().json()["error"]["message"]
+
+
+def test_short_answers_are_not_held_back() -> None:
+    """Else each waits some 40 ms for the client to acknowledge the one before."""
+
+    async def is_sent_at_once() -> bool:
+        accepted: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
+        listener = listen(ServeSettings(names=("m",), port=0))
+        async with await asyncio.start_server(lambda _, writer: accepted.set_result(writer), sock=listener):
+            _, client = await asyncio.open_connection(*listener.getsockname())
+            server = (await accepted).get_extra_info("socket")
+            client.close()
+            return bool(server.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+
+    assert asyncio.run(is_sent_at_once())
 
 
 def test_the_command_says_what_is_wrong_before_it_loads(
