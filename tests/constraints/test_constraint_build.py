@@ -1,5 +1,6 @@
 """Front ends through random weights: whatever the model says, the answer obeys; what cannot be obeyed is refused."""
 
+import codecs
 import json
 import re
 from typing import Any
@@ -413,3 +414,43 @@ def test_the_best_string_is_what_a_step_reports(tokenizer: Tokenizer) -> None:
     limit = constraint.begin().canvas(16, 16)
     assert limit.free(16, logits.device) is None
     assert re.fullmatch("a+b(<eos>)*", tokenizer.decode(limit.restrict(logits).argmax.tolist()))
+
+
+NOTE = {
+    "type": "object",
+    "properties": {"text": {"type": "string", "maxLength": 90}, "by": {"type": "string", "maxLength": 50}},
+    "additionalProperties": False,
+}
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"json_schema": {"type": "string", "maxLength": 100}},
+        {"json_schema": {"anyOf": [{"type": "string", "maxLength": 40}, {"type": "string", "maxLength": 100}]}},
+        {"json_schema": {"anyOf": [NOTE | {"required": ["text"]}, NOTE | {"required": ["text", "by"]}]}},
+        {"json_schema": {"type": "string", "maxLength": 100}, "must_include": ["é"], "forbidden": ["ee"]},
+    ],
+    ids=["one limit", "two limits", "two objects", "narrowed"],
+)
+def test_whatever_is_likely_is_utf8_under_limits_that_count(tokenizer: Tokenizer, wanted: dict[str, Any]) -> None:
+    """Counted characters may be any bytes, so that only tokens of whole characters may stand among them."""
+    constraint = build(tokenizer, **wanted)
+    assert constraint is not None
+    device, partial = torch.device("cpu"), [_is_partial(tokenizer.token_bytes(i)) for i in range(tokenizer.vocab_size)]
+    for seed in range(30):
+        canvas = constraint.begin().canvas(24, 64)
+        logits = 4 * torch.randn(24, tokenizer.vocab_size, generator=torch.Generator().manual_seed(seed))
+        logits += 4 * torch.tensor(partial)
+        rows, tokens = canvas.free(24, device), canvas.tokens(device)
+        logits = logits if rows is None else logits[rows]
+        likely = canvas.restrict(logits if tokens is None else logits[:, tokens]).argmax
+        written = canvas.hold(torch.zeros(24, dtype=torch.long))
+        written[slice(None) if rows is None else rows] = likely if tokens is None else tokens[likely]
+        ids = written.tolist()
+        end = next((i for i, token in enumerate(ids) if tokenizer.is_special(token)), 24)
+        text = tokenizer.decode_bytes(ids[:end])
+        codecs.getincrementaldecoder("utf-8")().decode(text)  # which a canvas may cut in the midst of a character
+
+
+def _is_partial(token: bytes) -> bool:
+    return token.decode("utf-8", "ignore").encode() != token

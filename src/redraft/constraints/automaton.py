@@ -232,19 +232,18 @@ def determinise(nfa: Nfa, budget: Budget) -> Dfa:
 
 
 def _families(nfa: Nfa, subsets: list[frozenset[int]]) -> list[tuple[int, int]]:
-    """(family, count) of every subset: those with exactly one counting state, and otherwise the same states."""
+    """(family, count) of every subset: those whose first counting state counts on, and otherwise the same states."""
     if not nfa.counters:
         return [(-1, 0)] * len(subsets)
     numbers: dict[tuple[int, frozenset[int]], int] = {}
     found = []
     for subset in subsets:
-        counting = [state for state in subset if state in nfa.counters]
-        if len(counting) != 1:
+        first = min((state for state in subset if state in nfa.counters), default=None)
+        if first is None:
             found.append((-1, 0))
             continue
-        counter, count = nfa.counters[counting[0]]
-        family = numbers.setdefault((counter, subset - {counting[0]}), len(numbers))
-        found.append((family, count))
+        counter, count = nfa.counters[first]
+        found.append((numbers.setdefault((counter, subset - {first}), len(numbers)), count))
     return found
 
 
@@ -313,18 +312,21 @@ def product(left: Dfa, right: Dfa, budget: Budget, *, subtract: bool = False) ->
                 pairs.append(pair)
         rows.append([(mask, numbers[pair]) for pair, mask in groups.items()])
     accept = [bool(left.accept[p] and (accepts[q] != subtract)) for p, q in pairs]
-    plain = [(-1, 0)] * len(pairs)
-    families = _product_families(left, pairs) if (left.family >= 0).any() and not (right.family >= 0).any() else plain
-    return _trimmed(first, rows, accept, families)
+    return _trimmed(first, rows, accept, _product_families(left, right, pairs))
 
 
-def _product_families(left: Dfa, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """A counter of `left` counts on in the product, beside each state of the other automaton."""
-    numbers: dict[tuple[int, int], int] = {}
-    family, count = left.family.tolist(), left.count.tolist()
-    return [
-        (numbers.setdefault((family[p], q), len(numbers)), count[p]) if family[p] >= 0 else (-1, 0) for p, q in pairs
-    ]
+def _product_families(left: Dfa, right: Dfa, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """A counter of either automaton counts on in the product, beside each state of the other; of two the left one."""
+    numbers: dict[tuple[int, int, int], int] = {}
+    counters = [list(zip(dfa.family.tolist(), dfa.count.tolist(), strict=True)) for dfa in (left, right)]
+    counters[1].append((-1, 0))  # where `right` has given up
+    found = []
+    for pair in pairs:
+        side = 0 if counters[0][pair[0]][0] >= 0 else 1
+        family, count = counters[side][pair[side]]
+        key = (side, family, pair[1 - side])
+        found.append((-1, 0) if family < 0 else (numbers.setdefault(key, len(numbers)), count))
+    return found
 
 
 def _on_classes(dfa: Dfa, first: np.ndarray) -> np.ndarray:
