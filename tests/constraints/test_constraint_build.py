@@ -422,6 +422,7 @@ NOTE = {
     "additionalProperties": False,
 }
 
+
 @pytest.mark.parametrize(
     "wanted",
     [

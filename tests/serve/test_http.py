@@ -554,9 +554,12 @@ def test_short_answers_are_not_held_back() -> None:
         listener = listen(ServeSettings(names=("m",), port=0))
         async with await asyncio.start_server(lambda _, writer: accepted.set_result(writer), sock=listener):
             _, client = await asyncio.open_connection(*listener.getsockname())
-            server = (await accepted).get_extra_info("socket")
-            client.close()
-            return bool(server.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            server = await accepted
+            at_once = server.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            for writer in (client, server):
+                writer.close()
+                await writer.wait_closed()
+            return bool(at_once)
 
     assert asyncio.run(is_sent_at_once())
 
