@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self, overload
 
 from redraft.config import MAX_CANVAS, MIN_CANVAS, GenerationSettings, end_ids, resolve_settings, settings_from_dict
-from redraft.constraints.build import NAMES, build
+from redraft.constraints.build import NAMES, build, says_where_text_stands
 from redraft.deciding import Choices, Decision, decide
 from redraft.diffusion.constraint import Constraint
 from redraft.diffusion.records import FinishReason, Record
@@ -28,12 +28,14 @@ from redraft.model.adapters import Adapter, load_adapter, shapes_of
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import read_config, read_json, resolve_folder
 from redraft.model.packed.load import load_for_inference, twin
+from redraft.text.marks import Marker
 from redraft.text.placing import EncodedPrompt
 from redraft.text.prompt import thought_open
 from redraft.text.reading import Message, PromptReader, Sight
+from redraft.text.reply import read_reply
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
-from redraft.text.tools import ToolCall, parse_reply
+from redraft.text.tools import ToolCall
 
 Prompt = str | Sequence[Message] | Sequence[int] | EncodedPrompt
 
@@ -177,7 +179,9 @@ class LLM:
         """
         prompt = self.read_chat(messages, tools=tools, thinking=thinking)
         result = self.generate(prompt, tools=tools, tool_choice=tool_choice, thinking=thinking, **settings)
-        reply = parse_reply(result.text, reasoning_open=thought_open(prompt.ids, self.tokenizer))
+        text = Marker(self.tokenizer).mark(result.text, result.token_ids)
+        is_open, exact = thought_open(prompt.ids, self.tokenizer), says_where_text_stands(settings)
+        reply = read_reply(text, reasoning_open=is_open, exact=exact)
         return ChatReply(
             content=reply.content, reasoning=reply.reasoning or "", tool_calls=tuple(reply.tool_calls), result=result
         )

@@ -17,9 +17,9 @@ from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.errors import ConstraintError, SettingError
 from redraft.llm import LLM
 from redraft.text.prompt import thought_open
+from redraft.text.reply import parse_reply
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
-from redraft.text.tools import parse_reply
 
 PERSON = {
     "type": "object",

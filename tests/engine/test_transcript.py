@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from redraft.engine.transcript import EMPTY_THOUGHT, Transcript
+from redraft.engine.transcript import Transcript
 from redraft.text.tokenizer import Tokenizer
+from redraft.text.tools import EMPTY_THOUGHT
 
 
 class Counting:
@@ -56,6 +57,14 @@ def test_a_stop_string_of_megabytes_costs_no_more_than_the_text() -> None:
     told = Transcript(Counting(), (word,)).add([ord(char) for char in "xy" * 50], None)
     assert told.text == ("xy" * 50)[:-1]
     assert word.cuts <= 100
+
+
+def test_tokens_of_half_a_character_wait_for_the_rest_which_may_end_the_answer(tokenizer: Tokenizer) -> None:
+    first, *rest = tokenizer.encode("👍")
+    transcript = Transcript(tokenizer, ("👍",))
+    for tokens in ([first], rest):
+        assert transcript.add(tokens, None).token_ids == ()
+    assert transcript.tokens == []
 
 
 def test_a_thought_that_is_left_out_counts_with_the_text_behind_it(tokenizer: Tokenizer) -> None:

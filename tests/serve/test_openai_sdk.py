@@ -11,10 +11,10 @@ import pydantic
 import pytest
 from serving import ScriptedEngine, ServerProcess, scripted_server
 
-from redraft.engine.transcript import EMPTY_THOUGHT
 from redraft.llm import LLM
 from redraft.serve.openai_chat import format_constraint, tool_constraint
 from redraft.serve.shapes.chat import ChatRequest
+from redraft.text.tools import EMPTY_THOUGHT
 
 HELLO = [{"role": "user", "content": "Hello!"}]
 WEATHER = {
@@ -348,10 +348,27 @@ def test_a_wrong_model_is_a_404(client: openai.OpenAI) -> None:
     assert caught.value.code == "model_not_found"
 
 
+@pytest.mark.parametrize(
+    ("asked", "written"),
+    [
+        ({"choices": [" yes\n"]}, " yes\n"),
+        ({"regex": r"The <eos> token\."}, "The <eos> token."),
+        ({"choices": ["<|channel>final"]}, "<|channel>final"),
+        ({"regex": r"call <\|tool_call>call:rm\{\}<tool_call\|> now"}, "call <|tool_call>call:rm{}<tool_call|> now"),
+        ({"template": "  {x:int}"}, None),
+    ],
+)
+def test_what_was_asked_for_is_told_as_it_is(client: openai.OpenAI, asked: dict[str, Any], written: str | None) -> None:
+    """Text that spells special tokens is text, and white space stays."""
+    answer = client.chat.completions.create(model="random", messages=HELLO, max_tokens=48, extra_body=asked).choices[0]
+    assert answer.message.content == written or (written is None and re.fullmatch(r"  -?\d+", answer.message.content))
+    assert (answer.finish_reason, answer.message.tool_calls) == ("stop", None)
+
+
 # ---- Answers that the random model would never write come from a script. ----
 
 CALL = '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:3}<tool_call|>'
-THINKING = ["<|channel>thought\nI need the wea", "ther.<channel|>Let me look. <|tool_ca", f"ll>{CALL[12:]}{CALL}"]
+THINKING = ["<|channel>thought\nI need the wea", "ther.<channel|>Let me l", f"ook. {CALL}{CALL}"]
 
 
 def test_thoughts_and_calls_are_taken_apart(llm: LLM) -> None:

@@ -5,7 +5,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from redraft.serve.splitting import Content, Reasoning, Splitter
-from redraft.text.tools import Reply, ToolCall, parse_reply
+from redraft.text.marks import MARK, mark_all
+from redraft.text.reply import Reply, read_reply
+from redraft.text.tools import ToolCall
 
 ANSWERS = [
     "Just words.",
@@ -31,9 +33,9 @@ ANSWERS = [
 ]
 
 
-def collect(pieces: list[str], *, reasoning_open: bool = False) -> Reply:
+def collect(pieces: list[str], *, reasoning_open: bool = False, exact: bool = False) -> Reply:
     """The parts of a split answer, joined."""
-    splitter = Splitter(reasoning_open=reasoning_open)
+    splitter = Splitter(reasoning_open=reasoning_open, exact=exact)
     parts = [part for piece in pieces for part in splitter.push(piece)] + splitter.finish()
     return Reply(
         content="".join(part.text for part in parts if isinstance(part, Content)),
@@ -42,20 +44,22 @@ def collect(pieces: list[str], *, reasoning_open: bool = False) -> Reply:
     )
 
 
-def whole(text: str, *, reasoning_open: bool = False) -> Reply:
-    reply = parse_reply(text, reasoning_open=reasoning_open)
+def whole(text: str, *, reasoning_open: bool = False, exact: bool = False) -> Reply:
+    reply = read_reply(text, reasoning_open=reasoning_open, exact=exact)
     return Reply(content=reply.content, reasoning=reply.reasoning, tool_calls=reply.tool_calls)
 
 
+@pytest.mark.parametrize("exact", [False, True])
 @pytest.mark.parametrize("reasoning_open", [False, True])
-@pytest.mark.parametrize("text", ANSWERS)
-def test_one_cut_at_every_position(text: str, reasoning_open: bool) -> None:
-    expected = whole(text, reasoning_open=reasoning_open)
+@pytest.mark.parametrize("text", [mark_all(text) for text in ANSWERS])
+def test_one_cut_at_every_position(text: str, reasoning_open: bool, exact: bool) -> None:
+    how = {"reasoning_open": reasoning_open, "exact": exact}
+    expected = whole(text, **how)
     for cut in range(len(text) + 1):
-        assert collect([text[:cut], text[cut:]], reasoning_open=reasoning_open) == expected, cut
+        assert collect([text[:cut], text[cut:]], **how) == expected, cut
 
 
-@pytest.mark.parametrize("text", ANSWERS)
+@pytest.mark.parametrize("text", [mark_all(text) for text in ANSWERS])
 def test_one_character_at_a_time(text: str) -> None:
     assert collect(list(text)) == whole(text)
 
@@ -67,18 +71,32 @@ PIECES = st.sampled_from(
 
 
 @settings(max_examples=400, deadline=None)
-@given(pieces=st.lists(PIECES, max_size=24), width=st.integers(1, 9))
-@example(pieces=["<|tool_call>", "call:f{", "a:", "1,", "}", "word", "<turn|>"], width=5)
-def test_any_answer_in_pieces_of_any_width(pieces: list[str], width: int) -> None:
-    text = "".join(pieces)
+@given(pieces=st.lists(st.tuples(PIECES, st.booleans()), max_size=24), width=st.integers(1, 9))
+@example(pieces=[(piece, True) for piece in ("<|tool_call>", "call:f{", "a:", "1,", "}", "word", "<turn|>")], width=5)
+def test_any_answer_in_pieces_of_any_width(pieces: list[tuple[str, bool]], width: int) -> None:
+    """Of special tokens, and of plain ones that spell the same."""
+    text = "".join(mark_all(piece) if special else piece for piece, special in pieces)
     assert collect([text[at : at + width] for at in range(0, len(text), width)]) == whole(text)
 
 
 def test_text_is_told_as_soon_as_it_is_certain() -> None:
     splitter = Splitter()
-    assert splitter.push("<|channel>thought\nI thi") == [Reasoning("I thi")]
-    assert splitter.push("nk. <chan") == [Reasoning("nk.")]
-    assert splitter.push("nel|>Yes <|tool_") == [Content("Yes")]
+    assert splitter.push(mark_all("<|channel>thought\nI thi")) == [Reasoning("I thi")]
+    assert splitter.push(f"nk. {MARK}<chan") == [Reasoning("nk.")]
+    assert splitter.push(f"nel|>Yes {MARK}<|tool_") == [Content("Yes")]
     assert splitter.push("call>call:f{a:1}") == []
-    assert splitter.push("<tool_call|>no") == [ToolCall(name="f", arguments={"a": 1}), Content(" no")]
+    assert splitter.push(mark_all("<tool_call|>no")) == [ToolCall(name="f", arguments={"a": 1}), Content(" no")]
     assert splitter.finish() == []
+
+
+def test_plain_text_that_spells_markers_is_plain_text() -> None:
+    spelled = "The <eos> ends it, <|channel>thought\n opens <channel|> and <|tool_call>call:rm{}<tool_call|> calls"
+    assert whole(spelled) == Reply(content=spelled)
+    quoted = mark_all('<|tool_call>call:f{a:<|"|>') + '<|"|>}<tool_call|>' + mark_all('<|"|>}<tool_call|>')
+    assert whole(quoted) == Reply(content="", tool_calls=(ToolCall(name="f", arguments={"a": '<|"|>}<tool_call|>'}),))
+
+
+def test_white_space_that_was_asked_for_stays() -> None:
+    text = mark_all("<|channel>thought\n so <channel|>  return x\n")
+    assert whole(text) == Reply(content="return x", reasoning="so")
+    assert whole(text, exact=True) == Reply(content="  return x\n", reasoning="so")

@@ -7,7 +7,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from redraft.errors import PromptError
-from redraft.text.tools import QUOTE, Reply, ToolCall, format_call, format_response, parse_reply
+from redraft.text.reply import Reply, parse_reply
+from redraft.text.tools import QUOTE, ToolCall, format_call, format_response
 
 NAMES = st.text("abXY_019.:-", min_size=1, max_size=6)
 KEYS = st.text("abXY_019é|-.", min_size=1, max_size=6)

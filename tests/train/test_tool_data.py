@@ -7,7 +7,7 @@ import pytest
 
 import redraft
 from redraft.eval.tools import read_tools_jsonl
-from redraft.text.tools import parse_reply
+from redraft.text.reply import parse_reply
 from redraft.train.build.tool_api import (
     ApiParameter,
     Operation,

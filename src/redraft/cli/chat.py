@@ -89,7 +89,8 @@ class _Conversation:
     def ask(self, text: str) -> Tally:
         """One exchange. What cannot be asked (it does not fit any more) leaves the conversation as it was."""
         from redraft.cli.view import open_screen
-        from redraft.text.tools import parse_reply
+        from redraft.text.marks import Marker
+        from redraft.text.reply import read_reply
 
         question = {"role": "user", "content": with_images(text, self.shown)}
         records = self.llm.stream(self.llm.read_chat([*self.messages, question]), **self.given)
@@ -106,7 +107,8 @@ class _Conversation:
         self.answers.append(tally.to_dict())
         if _is_worth_keeping(tally):
             # Thoughts do not belong to a history: the chat format expects them to be left out.
-            self.messages += [question, {"role": "assistant", "content": parse_reply(tally.text).content}]
+            said = read_reply(Marker(self.llm.tokenizer).mark(tally.text, tally.token_ids)).content
+            self.messages += [question, {"role": "assistant", "content": said}]
             self.shown = []
         return tally
 

@@ -125,6 +125,11 @@ def _no_deep_nesting(what: str) -> Iterator[None]:
         raise ConstraintError(f"{what} is nested too deeply.") from error
 
 
+def says_where_text_stands(wanted: Mapping[str, Any]) -> bool:
+    """Whether these keywords of `build` say what an answer's first character is, or where others stand."""
+    return any(_is_given(name, wanted.get(name)) for name in (*_WHOLE, "pins", "text_pins"))
+
+
 def _checked(wanted: Mapping[str, Any]) -> Wanted | None:
     """The request with its shapes checked; None if nothing is asked for."""
     if unknown := sorted(set(wanted) - set(NAMES)):

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from redraft.diffusion.records import FinishReason
-
-EMPTY_THOUGHT = "<|channel>thought\n<channel|>"
-"""What a model that was told not to think may still write first; never part of the answer."""
+from redraft.text.tools import EMPTY_THOUGHT
 
 
 class Decoder(Protocol):
@@ -42,15 +40,17 @@ class Transcript:
     def add(self, tokens: Sequence[int], finish_reason: FinishReason | None) -> Told:
         """Append a canvas' tokens. A stop string ends the answer before itself, whatever `finish_reason` says."""
         self.tokens += tokens
-        decoded = self._decode(len(self.tokens), final=finish_reason is not None)
+        spelled = self.decoder.decode(self.tokens)
+        decoded = _complete(spelled) if finish_reason is None else spelled
         text = whole = decoded.removeprefix(EMPTY_THOUGHT)
         if (found := _first_stop(whole, self.stop)) is not None:
             at, self.stop_text = found
             text, finish_reason = whole[:at], "stop"
         elif finish_reason is None:
             text = _without_partial_stop(whole, self.stop)
-        # Tokens are told with their text: those that may begin a stop string wait for the next canvas as well.
-        told = len(self.tokens) if text == whole else self._covering(len(decoded) - len(whole) + len(text))
+        # Tokens are told with their text: those of half a character, or that may begin a stop string, wait as well.
+        is_all = text == whole and decoded == spelled
+        told = len(self.tokens) if is_all else self._covering(len(decoded) - len(whole) + len(text))
         if finish_reason is not None:
             del self.tokens[told:]
         news = Told(text[len(self.text) :], tuple(self.tokens[self.told : told]), finish_reason)
@@ -61,16 +61,19 @@ class Transcript:
         """Nothing follows, though the answer was broken off: tell what was held back."""
         return self.add((), "length")
 
-    def _decode(self, count: int, *, final: bool = False) -> str:
-        """The text of the first `count` tokens; a character that is not complete yet waits for the next canvas."""
-        text = self.decoder.decode(self.tokens[:count])
-        return text if final else text.rstrip("\ufffd")
-
     def _covering(self, length: int) -> int:
         """How many of the first tokens, none of the told ones taken back, spell `length` characters of the text."""
         # Every trial decodes them all, so that they must be few.
         counts = range(self.told, len(self.tokens))
-        return self.told + bisect_left(counts, length, key=lambda count: len(self._decode(count)))
+        return self.told + bisect_left(counts, length, key=self._complete_length)
+
+    def _complete_length(self, count: int) -> int:
+        return len(_complete(self.decoder.decode(self.tokens[:count])))
+
+
+def _complete(text: str) -> str:
+    """Decoded text without a character at its end whose other bytes may still come."""
+    return text.rstrip("\ufffd")
 
 
 def _first_stop(text: str, stop: tuple[str, ...]) -> tuple[int, str] | None:

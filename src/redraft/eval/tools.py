@@ -17,7 +17,7 @@ from redraft.errors import InputError
 from redraft.eval.files import read_items
 from redraft.eval.task import Task
 from redraft.text.messages import check_messages, check_tools
-from redraft.text.tools import parse_reply
+from redraft.text.reply import parse_reply
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -13,6 +13,7 @@ from redraft.engine.request import Event, Finished
 from redraft.serve.faults import stopping, timed_out
 from redraft.serve.planning import Plan
 from redraft.serve.splitting import Content, Part, Reasoning, Splitter
+from redraft.text.marks import Marker
 from redraft.text.tools import ToolCall
 
 
@@ -104,6 +105,7 @@ class Reply:
     """One chat answer, growing. `take` turns an event into what it adds."""
 
     splitter: Splitter
+    marker: Marker
     pieces: list[Piece] = field(default_factory=list)
     finished: Finished | None = None
 
@@ -127,7 +129,7 @@ class Reply:
         if isinstance(event, DenoiseStep):
             return []
         if isinstance(event, Commit):
-            return self._add(self.splitter.push(event.text))
+            return self._add(self.splitter.push(self.marker.mark(event.text, event.token_ids)))
         self.finished = event
         return self._add(self.splitter.finish())
 
@@ -151,4 +153,5 @@ async def read_all(answers: Answers) -> list[Reply]:
 
 def new_replies(plan: Plan) -> list[Reply]:
     """Empty replies, one per answer."""
-    return [Reply(Splitter(reasoning_open=plan.reasoning_open)) for _ in plan.requests]
+    how = {"reasoning_open": plan.reasoning_open, "exact": plan.exact}
+    return [Reply(Splitter(**how), Marker(plan.tokenizer)) for _ in plan.requests]

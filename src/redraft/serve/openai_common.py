@@ -7,10 +7,10 @@ from itertools import accumulate
 from typing import Any
 
 from redraft.engine.request import Finished, Request, TokenConfidence
-from redraft.engine.transcript import EMPTY_THOUGHT
 from redraft.serve.answers import Reply
 from redraft.serve.planning import Plan
 from redraft.text.tokenizer import Tokenizer
+from redraft.text.tools import EMPTY_THOUGHT
 
 
 def finished(replies: Sequence[Reply]) -> list[Finished]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from redraft.config import LOWEST_T_MAX, resolve_settings
+from redraft.constraints.build import says_where_text_stands
 from redraft.engine.async_engine import AsyncEngine
 from redraft.engine.request import Request
 from redraft.errors import PromptError
@@ -16,20 +17,25 @@ from redraft.serve.faults import Fault
 from redraft.serve.settings import ServeSettings
 from redraft.text.placing import EncodedPrompt
 from redraft.text.prompt import thought_open
+from redraft.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
     """Answers to write: `n` engine requests per prompt, prompt by prompt, within `timeout` seconds.
 
+    tokenizer       of the answers
     reasoning_open  the prompt ends inside a thought, so the answer begins in one
+    exact           white space at an answer's ends was asked for
     """
 
     requests: tuple[Request, ...]
     n: int
     prompt_tokens: int
     timeout: float
+    tokenizer: Tokenizer
     reasoning_open: bool = False
+    exact: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +110,9 @@ class Planner:
             n=n,
             prompt_tokens=sum(map(len, prompts)),
             timeout=limit,
+            tokenizer=self.llm.tokenizer,
             reasoning_open=thought_open(prompts[0].ids, self.llm.tokenizer),
+            exact=says_where_text_stands(asked),
         )
 
     def _answers(self, prompt: EncodedPrompt, n: int, common: Mapping[str, Any]) -> list[Request]:

@@ -1,9 +1,9 @@
 """An answer taken apart while it arrives: reasoning, content and tool calls, from text cut at any character.
 
-Text comes a canvas at a time, so one piece may end in the middle of a marker, and hold a whole thought, a call and the
-words after it. Whatever the cuts, the parts joined equal what `redraft.text.tools.parse_reply` makes of the whole
-text: white space at either end is dropped, several thoughts stand on lines of their own, a call that does not follow
-the format stays in the content as written.
+Marked text (`redraft.text.marks`) comes a canvas at a time, so one piece may end in the middle of a marker, and hold a
+whole thought, a call and the words after it. Whatever the cuts, the parts joined equal what
+`redraft.text.reply.read_reply` makes of the whole text: white space at either end is dropped unless it was asked for,
+several thoughts stand on lines of their own, a call that does not follow the format stays in the content as written.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from redraft.text.tools import CALL_OPEN, CHANNEL_CLOSE, CHANNEL_OPEN, RESPONSE_OPEN, THOUGHT, ToolCall, scan_call
+from redraft.text.marks import unmarked
+from redraft.text.reply import CALL_OPEN, CHANNEL_CLOSE, CHANNEL_OPEN, ENDINGS, LANDMARKS, scan_call
+from redraft.text.tools import THOUGHT, ToolCall
 
-_ENDINGS = ("<turn|>", "<eos>", "<pad>")
-_LANDMARKS = (CHANNEL_OPEN, CALL_OPEN, RESPONSE_OPEN, *_ENDINGS)
-_LANDMARK = re.compile("|".join(map(re.escape, _LANDMARKS)))
-_THOUGHT_MARKS = (CHANNEL_CLOSE, *_ENDINGS)
+_LANDMARK = re.compile("|".join(map(re.escape, LANDMARKS)))
+_THOUGHT_MARKS = (CHANNEL_CLOSE, *ENDINGS)
 _THOUGHT_MARK = re.compile("|".join(map(re.escape, _THOUGHT_MARKS)))
 
 
@@ -41,15 +41,15 @@ Part = Reasoning | Content | ToolCall
 class Splitter:
     """Push text as it arrives; every call yields the parts that have become certain."""
 
-    def __init__(self, *, reasoning_open: bool = False) -> None:
-        """`reasoning_open` says that the prompt itself ended inside a thought, behind the channel's name."""
+    def __init__(self, *, reasoning_open: bool = False, exact: bool = False) -> None:
+        """`reasoning_open` and `exact` are those of `read_reply`."""
         self._text = ""
-        self._content = _Trimmed(Content)
+        self._content = _Exact(Content) if exact else _Trimmed(Content)
         self._reasoning = _Trimmed(Reasoning)
         self._state: Callable[[bool], Iterator[Part] | None] = self._in_thought if reasoning_open else self._in_content
 
     def push(self, text: str) -> list[Part]:
-        """The parts that `text` adds."""
+        """The parts that a piece of marked text adds."""
         self._text += text
         return self._drain(final=False)
 
@@ -72,7 +72,7 @@ class Splitter:
     def _in_content(self, final: bool) -> Iterator[Part] | None:
         landmark = _LANDMARK.search(self._text)
         if landmark is None:
-            return self._rest(self._content, _LANDMARKS, final)
+            return self._rest(self._content, LANDMARKS, final)
         before = self._take(landmark.start())
         match landmark[0]:
             case opened if opened == CALL_OPEN:
@@ -129,11 +129,22 @@ class Splitter:
     def _over(self, final: bool) -> None:
         self._text = ""
 
-    def _rest(self, out: _Trimmed, marks: tuple[str, ...], final: bool) -> Iterator[Part] | None:
+    def _rest(self, out: _Trimmed | _Exact, marks: tuple[str, ...], final: bool) -> Iterator[Part] | None:
         """All text but an ending that may turn out to be the beginning of a marker."""
         held = 0 if final else _partial(self._text, marks)
         ready = self._take(len(self._text) - held)
         return out.push(ready) if ready else None
+
+
+class _Exact:
+    """Text of one kind, as it is."""
+
+    def __init__(self, kind: type[Content] | type[Reasoning]) -> None:
+        self._kind = kind
+
+    def push(self, text: str) -> Iterator[Part]:
+        if text:
+            yield self._kind(unmarked(text))
 
 
 class _Trimmed:
@@ -148,7 +159,7 @@ class _Trimmed:
         self._fresh, self._space = True, separator if self._begun else ""
 
     def push(self, text: str) -> Iterator[Part]:
-        text = text.lstrip() if self._fresh else text
+        text = unmarked(text).lstrip() if self._fresh else unmarked(text)
         ready = text.rstrip()
         if not ready:
             self._space += text

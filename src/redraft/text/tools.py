@@ -1,12 +1,9 @@
-"""Tool calls as the model writes them, and replies taken apart.
+"""Tool calls as the model writes them.
 
 A call is `<|tool_call>call:NAME{key:value,…}<tool_call|>`. Values look like JSON with two differences: strings stand
 between two `<|"|>` tokens and are not escaped, and keys are bare and sorted without regard to case. Since nothing is
 escaped, a string may hold anything but the delimiter itself, `<tool_call|>` included, so calls are read by structure
 and not by searching their end.
-
-A call that does not follow the format is kept as written in `Reply.content` and listed in `Reply.malformed`: generated
-text is not the caller's mistake, so nothing is raised, and nothing that the model wrote is lost.
 """
 
 import dataclasses
@@ -25,14 +22,12 @@ RESPONSE_CLOSE = "<tool_response|>"
 CHANNEL_OPEN = "<|channel>"
 CHANNEL_CLOSE = "<channel|>"
 THOUGHT = "thought"
+EMPTY_THOUGHT = f"{CHANNEL_OPEN}{THOUGHT}\n{CHANNEL_CLOSE}"
+"""What a model that was told not to think may still write first; never part of the answer."""
 MAX_DEPTH = 64
 
-_NAME = re.compile(r"[^\s{}<>\ud800-\udfff]+")
-_BARE_KEY = re.compile(r"[^\s{}\[\]<>,:](?:[^{}\[\]<>,:]*[^\s{}\[\]<>,:])?")
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_SPACE = re.compile(r"\s*")
-_WORDS = {"true": True, "false": False, "null": None}
-_LANDMARK = re.compile("|".join(map(re.escape, (CHANNEL_OPEN, CALL_OPEN, RESPONSE_OPEN, "<turn|>", "<eos>", "<pad>"))))
+TOOL_NAME = re.compile(r"[^\s{}<>\ud800-\udfff]+")
+BARE_KEY = re.compile(r"[^\s{}\[\]<>,:](?:[^{}\[\]<>,:]*[^\s{}\[\]<>,:])?")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -43,36 +38,14 @@ class ToolCall:
     arguments: dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Reply:
-    """A model turn taken apart. `content` and `reasoning` are trimmed, as chat templates trim them in a history."""
-
-    content: str
-    reasoning: str = ""
-    tool_calls: tuple[ToolCall, ...] = ()
-    malformed: tuple[str, ...] = ()
-
-    def message(self) -> dict[str, Any]:
-        """This reply as an assistant message, to be appended to the conversation it answers."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.content}
-        if self.reasoning:
-            message["reasoning"] = self.reasoning
-        if self.tool_calls:
-            message["tool_calls"] = [
-                {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-                for call in self.tool_calls
-            ]
-        return message
-
-
 def is_tool_name(name: Any) -> bool:
     """Whether a call can hold this name and be read back."""
-    return isinstance(name, str) and _NAME.fullmatch(name) is not None
+    return isinstance(name, str) and TOOL_NAME.fullmatch(name) is not None
 
 
 def is_bare_key(key: Any) -> bool:
     """Whether a call can hold an argument of this name and be read back."""
-    return isinstance(key, str) and _BARE_KEY.fullmatch(key) is not None
+    return isinstance(key, str) and BARE_KEY.fullmatch(key) is not None
 
 
 def format_call(name: str, arguments: Mapping[str, Any]) -> str:
@@ -84,199 +57,6 @@ def format_response(name: str, response: Any) -> str:
     """The text of one tool result; a result that is not a mapping is wrapped as `{value:…}`."""
     fields = response if isinstance(response, Mapping) else {"value": response}
     return f"{RESPONSE_OPEN}response:{_checked_name(name)}{_format_object(fields, 0)}{RESPONSE_CLOSE}"
-
-
-def parse_reply(text: str, *, reasoning_open: bool = False) -> Reply:
-    """Take a generated turn apart into reasoning, content and calls.
-
-    Everything from the first end marker on (`<turn|>`, `<eos>`, `<pad>`, or the `<|tool_response>` after calls) is
-    dropped, and so is an empty thought channel. A channel that is never closed, as in a reply cut short, is reasoning
-    up to its end. `reasoning_open` says that the prompt itself ended inside a thought, behind the channel's name.
-    """
-    parts = _Parts()
-    position = _read_channel(text, 0, parts, name="") if reasoning_open else 0
-    while landmark := _LANDMARK.search(text, position):
-        parts.content.append(text[position : landmark.start()])
-        if landmark[0] == CHANNEL_OPEN:
-            position = _read_channel(text, landmark.end(), parts)
-        elif landmark[0] == CALL_OPEN:
-            position = _read_call(text, landmark.start(), parts)
-        else:
-            break
-    else:
-        parts.content.append(text[position:])
-    return parts.reply()
-
-
-@dataclasses.dataclass
-class _Parts:
-    content: list[str] = dataclasses.field(default_factory=list)
-    reasoning: list[str] = dataclasses.field(default_factory=list)
-    calls: list[ToolCall] = dataclasses.field(default_factory=list)
-    malformed: list[str] = dataclasses.field(default_factory=list)
-
-    def reply(self) -> Reply:
-        return Reply(
-            content="".join(self.content).strip(),
-            reasoning="\n".join(filter(None, self.reasoning)),
-            tool_calls=tuple(self.calls),
-            malformed=tuple(self.malformed),
-        )
-
-
-def _read_channel(text: str, start: int, parts: _Parts, name: str = THOUGHT) -> int:
-    """Read a thought that begins behind its opening marker, or also its `name`; returns where the text goes on."""
-    found = text.find(CHANNEL_CLOSE, start)
-    end = len(text) if found < 0 else found
-    thought = text[start:end]
-    if found < 0 and (cut := re.search(r"<turn\|>|<eos>|<pad>", thought)):
-        thought = thought[: cut.start()]
-    parts.reasoning.append(thought.removeprefix(name).strip())
-    return end if found < 0 else found + len(CHANNEL_CLOSE)
-
-
-def _read_call(text: str, start: int, parts: _Parts) -> int:
-    """Read the call that opens at `start`, or keep it as content; returns where the text goes on."""
-    reader = _CallReader(text, start + len(CALL_OPEN))
-    try:
-        parts.calls.append(reader.call())
-        return reader.position
-    except _FormatError:
-        end = _malformed_end(text, start + len(CALL_OPEN))
-        parts.content.append(text[start:end])
-        parts.malformed.append(text[start:end])
-        return end
-
-
-def _malformed_end(text: str, start: int) -> int:
-    """A broken call reaches to its closing marker, or to the next landmark if that comes first."""
-    landmark = _LANDMARK.search(text, start)
-    limit = landmark.start() if landmark else len(text)
-    close = text.find(CALL_CLOSE, start, limit)
-    return limit if close < 0 else close + len(CALL_CLOSE)
-
-
-def scan_call(text: str, start: int, *, final: bool) -> tuple[ToolCall | None, int] | None:
-    """Read the call that opens at `start` of a text that is still growing, unless it is `final`.
-
-    Returns the call and where the text goes on; None in place of the call if the text up to there is no call; and None
-    alone while more text is needed to tell. What it once returns stays true however the text grows.
-    """
-    reader = _CallReader(text, start + len(CALL_OPEN))
-    try:
-        return reader.call(), reader.position
-    except _FormatError as error:
-        unclosed = isinstance(error, _UnclosedError) or len(text) - reader.position < len(CALL_CLOSE)
-        if unclosed and not final:
-            return None
-    end = _malformed_end(text, start + len(CALL_OPEN))
-    return None if end == len(text) and not text.endswith(CALL_CLOSE) and not final else (None, end)
-
-
-class _FormatError(Exception):
-    """The text at hand is not a call; never leaves this module."""
-
-
-class _UnclosedError(_FormatError):
-    """A string has no end yet."""
-
-
-class _CallReader:
-    """A recursive-descent reader for one call. White space between parts is allowed, though templates write none."""
-
-    def __init__(self, text: str, position: int) -> None:
-        self.text = text
-        self.position = position
-
-    def call(self) -> ToolCall:
-        self._expect("call:")
-        name = self._match(_NAME)
-        arguments = self._object(0)
-        self._expect(CALL_CLOSE)
-        return ToolCall(name=name, arguments=arguments)
-
-    def _value(self, depth: int) -> Any:
-        if depth > MAX_DEPTH:
-            raise _FormatError
-        if self._peek(QUOTE):
-            return self._string()
-        if self._peek("{"):
-            return self._object(depth)
-        if self._peek("["):
-            return self._array(depth)
-        for word, value in _WORDS.items():
-            if self._take(word):
-                return value
-        return self._number()
-
-    def _object(self, depth: int) -> dict[str, Any]:
-        self._expect("{")
-        fields: dict[str, Any] = {}
-        while not self._take("}"):
-            if fields:
-                self._expect(",")
-            key = self._string() if self._peek(QUOTE) else self._match(_BARE_KEY)
-            self._expect(":")
-            fields[key] = self._value(depth + 1)
-        return fields
-
-    def _array(self, depth: int) -> list[Any]:
-        self._expect("[")
-        items: list[Any] = []
-        while not self._take("]"):
-            if items:
-                self._expect(",")
-            items.append(self._value(depth + 1))
-        return items
-
-    def _string(self) -> str:
-        self._expect(QUOTE)
-        end = self.text.find(QUOTE, self.position)
-        if end < 0:
-            raise _UnclosedError
-        value = self.text[self.position : end]
-        self.position = end + len(QUOTE)
-        return value
-
-    def _number(self) -> int | float:
-        self._skip_space()
-        match = _NUMBER.match(self.text, self.position)
-        if not match:
-            raise _FormatError
-        self.position = match.end()
-        try:
-            value = float(match[0]) if match[1] or match[2] else int(match[0])
-        except ValueError as error:  # Python refuses integers of thousands of digits
-            raise _FormatError from error
-        if isinstance(value, float) and not math.isfinite(value):
-            raise _FormatError
-        return value
-
-    def _match(self, pattern: re.Pattern[str]) -> str:
-        self._skip_space()
-        match = pattern.match(self.text, self.position)
-        if not match:
-            raise _FormatError
-        self.position = match.end()
-        return match[0]
-
-    def _peek(self, text: str) -> bool:
-        self._skip_space()
-        return self.text.startswith(text, self.position)
-
-    def _take(self, text: str) -> bool:
-        found = self._peek(text)
-        self.position += len(text) if found else 0
-        return found
-
-    def _expect(self, text: str) -> None:
-        if not self._take(text):
-            raise _FormatError
-
-    def _skip_space(self) -> None:
-        space = _SPACE.match(self.text, self.position)
-        assert space is not None
-        self.position = space.end()
 
 
 def _format_value(value: Any, depth: int) -> str:

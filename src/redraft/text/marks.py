@@ -1,0 +1,73 @@
+"""Special tokens in the text of an answer, told apart from plain text that spells the same.
+
+In *marked* text `MARK` stands before the string of every special token that takes an answer apart. It is a lone
+surrogate, which no decoded text holds. So an answer may quote `<eos>` or a call without being cut or making one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import pairwise
+
+from redraft.text.tokenizer import EOS, PAD, TURN_END, Tokenizer
+from redraft.text.tools import (
+    CALL_CLOSE,
+    CALL_OPEN,
+    CHANNEL_CLOSE,
+    CHANNEL_OPEN,
+    EMPTY_THOUGHT,
+    QUOTE,
+    RESPONSE_CLOSE,
+    RESPONSE_OPEN,
+)
+
+MARK = "\udc00"
+STRINGS = (
+    CALL_OPEN, CALL_CLOSE, QUOTE, CHANNEL_OPEN, CHANNEL_CLOSE, RESPONSE_OPEN, RESPONSE_CLOSE, TURN_END, EOS, PAD
+)  # fmt: skip
+"""What is marked."""
+
+_ANY = re.compile("|".join(map(re.escape, STRINGS)))
+
+
+def mark_all(text: str) -> str:
+    """Text whose tokens are not known, as if every string that may be a special token's were one."""
+    return _ANY.sub(MARK + r"\g<0>", text)
+
+
+def unmarked(text: str) -> str:
+    """Marked text as it is read."""
+    return text.replace(MARK, "")
+
+
+class Marker:
+    """Marks the text of one answer, which arrives piece by piece with the tokens that spell it."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer, self._stream = tokenizer, tokenizer.stream()
+        self._lengths = {tokenizer.special_ids[s]: len(s) for s in STRINGS if s in tokenizer.special_ids}
+        self._spelled: int | None = None
+        self._told = 0
+        self._places: list[int] = []
+
+    def mark(self, text: str, token_ids: Iterable[int]) -> str:
+        """The next piece, marked. Its tokens may spell more than it holds, which then comes with a later one."""
+        self._places += self._found(tuple(token_ids))
+        first, self._told = self._told, self._told + len(text)
+        cuts = [place - first for place in self._places if place < self._told]
+        self._places = self._places[len(cuts) :]
+        ends = [0, *cuts, len(text)]
+        return MARK.join(text[start:end] for start, end in pairwise(ends))
+
+    def _found(self, token_ids: tuple[int, ...]) -> Iterator[int]:
+        """Where special tokens begin, in characters of the whole answer."""
+        if self._spelled is None and token_ids:  # an empty thought at the beginning is in no answer's text
+            begins = self._tokenizer.decode(token_ids).startswith(EMPTY_THOUGHT)
+            self._spelled = -len(EMPTY_THOUGHT) if begins else 0
+        for token in token_ids:
+            assert self._spelled is not None
+            self._spelled += len(self._stream.push((token,)))
+            length = self._lengths.get(token)
+            if length is not None and self._spelled >= length:
+                yield self._spelled - length
