@@ -24,7 +24,7 @@ from redraft.model.adapters import save_adapter
 from redraft.model.packed.load import load_packed
 from redraft.model.quantize import quantize_folder
 from redraft.model.vision import Seen
-from redraft.text.images import Grid, prepare, read_part
+from redraft.text.images import Grid, open_part, prepare
 from redraft.train.export import export_model
 
 SETTINGS: dict[str, Any] = {"max_tokens": 16, "seed": 5}
@@ -60,7 +60,7 @@ def test_an_image_may_be_given_in_many_ways(tmp_path: Path) -> None:
         {"type": "image_url", "image_url": data_url(picture)},
         {"type": "image_url", "image_url": {"url": data_url(picture), "detail": "auto"}},
     ]
-    assert len({read_part(part, Grid()).digest for part in parts}) == 1
+    assert len({open_part(part, Grid()).image().digest for part in parts}) == 1
 
 
 def test_colours_and_the_way_up_are_those_that_are_seen() -> None:
@@ -76,7 +76,7 @@ def test_colours_and_the_way_up_are_those_that_are_seen() -> None:
 
 
 def test_detail_says_how_many_tokens_an_image_takes() -> None:
-    found = [read_part({"type": "image", "image": drawn(), "detail": detail}, Grid()).tokens
+    found = [open_part({"type": "image", "image": drawn(), "detail": detail}, Grid()).tokens
              for detail in ("low", 70, None, "auto", 280, 560, "high", 1120)]  # fmt: skip
     assert found == [60, 60, 252, 252, 252, 540, 1075, 1075]
 
@@ -87,9 +87,9 @@ def test_detail_says_how_many_tokens_an_image_takes() -> None:
         ({"image": "nowhere.png"}, "The image nowhere.png cannot be read: No such file"),
         ({"image": b"no image"}, "PNG, JPEG, WEBP, GIF, BMP files can"),
         ({"image": 7}, "not a int"),
-        ({"image": np.zeros((4, 4, 3))}, "must be uint8 [height, width, 3], not torch.float64 [4, 4, 3]"),
-        ({"image": np.zeros((4, 4, 4), np.uint8)}, "not torch.uint8 [4, 4, 4]"),
-        ({"image": np.zeros((0, 4, 3), np.uint8)}, "not torch.uint8 [0, 4, 3]"),
+        ({"image": np.zeros((4, 4, 3))}, "must be uint8 [height, width, 3], not float64 [4, 4, 3]"),
+        ({"image": np.zeros((4, 4, 4), np.uint8)}, "not uint8 [4, 4, 4]"),
+        ({"image": np.zeros((0, 4, 3), np.uint8)}, "not uint8 [0, 4, 3]"),
         ({"image": "https://example.com/a.png"}, "nothing is fetched"),
         ({"url": "a.png"}, "must be a data URL"),
         ({}, "under 'image', 'path' or 'url'"),
@@ -112,6 +112,45 @@ def test_a_file_that_would_take_all_memory_is_not_read(monkeypatch: pytest.Monke
     monkeypatch.setattr("redraft.text.images.MAX_PIXELS", 5_999)
     with pytest.raises(PromptError, match="has 6,000 pixels; 5,999 can be read"):
         prepare(file_of(drawn()), Grid())
+
+
+def test_too_many_images_are_refused_before_any_is_decoded(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    damaged = file_of(drawn())[:-200]
+    with pytest.raises(PromptError, match="take 2,268 tokens; the context holds 2,048"):
+        llm.generate(asked_about(*[damaged] * 9))
+    monkeypatch.setattr("redraft.text.placing.MAX_PIXELS_OF_PROMPT", 11_999)
+    with pytest.raises(PromptError, match="have 12,000 pixels; 11,999 can be read"):
+        llm.generate(asked_about(damaged, damaged))
+    with pytest.raises(PromptError, match="An image cannot be read"):
+        llm.generate(asked_about(damaged))
+
+
+def test_arrays_lie_in_memory_as_they_like() -> None:
+    picture = np.array(drawn())
+    mirrored = prepare(picture[:, ::-1].copy(), Grid()).digest
+    assert prepare(picture[:, ::-1], Grid()).digest == mirrored != prepare(picture, Grid()).digest
+    assert prepare(picture[..., ::-1], Grid()).digest == prepare(picture[..., ::-1].copy(), Grid()).digest
+
+
+def test_16_bits_of_grey_are_read_as_8() -> None:
+    grey = np.linspace(0, 65535, 6000).astype(np.uint16).reshape(60, 100)
+    expected = prepare((grey >> 8).astype(np.uint8), Grid()).digest
+    assert prepare(Image.fromarray(grey), Grid()).digest == expected
+    assert prepare(file_of(Image.fromarray(grey)), Grid()).digest == expected
+    with pytest.raises(PromptError, match="mode F"):
+        prepare(Image.fromarray(grey.astype(np.float32)), Grid())
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_is_transparent_lies_on_white(mode: str) -> None:
+    """As the reference has it."""
+    from transformers.image_transforms import convert_to_rgb
+
+    clear = drawn().convert("RGBA")
+    clear.putalpha(Image.linear_gradient("L").resize(clear.size))
+    given = clear.quantize() if mode == "P" else clear.convert(mode)
+    expected = convert_to_rgb(Image.open(io.BytesIO(file_of(given))), return_numpy=True)
+    assert prepare(file_of(given), Grid()).digest == prepare(np.ascontiguousarray(expected), Grid()).digest
 
 
 def test_without_pillow_arrays_can_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +185,7 @@ def test_decisions_follow_what_is_shown(llm: LLM) -> None:
 
 def test_a_decision_sees_what_an_answer_sees(llm: LLM) -> None:
     """An image of more tokens than a chunk, against the whole prompt in one piece."""
-    prompt = llm.read_chat(asked_about(drawn(), drawn(1), detail="high", text="word " * 300))
+    prompt = llm.read_chat(asked_about(drawn(), detail="high", text="word " * 300))
     assert prompt.images[0].stop > 1000
     whole, pieces = (llm.model.new_cache(1, len(prompt)) for _ in range(2))
     with torch.inference_mode():

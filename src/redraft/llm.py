@@ -235,6 +235,10 @@ class LLM:
         """
         return self._reader.chat(messages, tools=tools, thinking=thinking)
 
+    def decoded(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The same conversation with its images decoded, once for all that read it."""
+        return self._reader.decoded(messages)
+
     def prompt_ids(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
         """Token ids of any kind of prompt without images; see `read_prompt`."""
         return self.read_prompt(prompt, raw=raw).ids_alone()
@@ -246,7 +250,9 @@ class LLM:
     @property
     def _reader(self) -> PromptReader:
         vision = self.model.vision
-        sight = None if vision is None else Sight(grid=vision.grid, marks=self.model.config.image_marks)
+        config = self.model.config
+        most = config.max_position_embeddings
+        sight = None if vision is None else Sight(grid=vision.grid, marks=config.image_marks, context=most)
         return PromptReader(self.tokenizer, self.template, sight)
 
     def add_adapter(self, name: str, folder: str | Path) -> None:

@@ -8,12 +8,18 @@ import anthropic
 import httpx
 import openai
 import pytest
-from serving import ServerProcess, server_process
+from serving import ScriptedEngine, ServerProcess, scripted_server, server_process
 
 import redraft
 from drawn import asked_about, base64_of, data_url, drawn
 from random_model import write_random_model
 from redraft.llm import LLM
+from redraft.serve.shapes.chat import ChatRequest
+from redraft.serve.shapes.common import hold_images
+from redraft.serve.shapes.messages import CountRequest
+from redraft.serve.shapes.own import TokenizeRequest
+from redraft.serve.shapes.two_sided import DecisionRequest
+from redraft.text import images
 
 SETTINGS: dict[str, Any] = {"seed": 3, "max_tokens": 16}
 
@@ -103,3 +109,42 @@ def test_what_is_no_image_is_a_400_that_says_so(server: ServerProcess, url: str,
     answer = httpx.post(f"{server.url}/v1/chat/completions", json=body)
     assert answer.status_code == 400
     assert said in answer.json()["error"]["message"]
+
+
+def test_an_error_of_a_tool_shows_nothing(server: ServerProcess) -> None:
+    """An image there would be lost."""
+    source = {"type": "base64", "media_type": "image/png", "data": base64_of(drawn())}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image", "source": source}]}
+    call = {"type": "tool_use", "id": "a", "name": "look", "input": {}}
+    turns = [
+        {"role": "user", "content": "Look."},
+        {"role": "assistant", "content": [call]},
+        {"role": "user", "content": [result | {"is_error": True}]},
+    ]
+    answer = httpx.post(f"{server.url}/v1/messages", json={"model": "sees", "max_tokens": 8, "messages": turns})
+    assert answer.status_code == 400
+    assert "holds an image; errors are told in words" in answer.json()["error"]["message"]
+
+
+def test_a_decision_decodes_an_image_once(seeing: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuts, cut = list[Any](), images._cut
+    monkeypatch.setattr(images, "_cut", lambda *given: cuts.append(given) or cut(*given))
+    with scripted_server(seeing, ScriptedEngine(seeing, lambda request: [])) as url:
+        body = {"model": "scripted", "messages": shown(0, 1), "choices": ["yes", "no"], "calibrate": True}
+        assert httpx.post(f"{url}/v1/decisions", json=body, timeout=60).status_code == 200
+    assert len(cuts) == 2
+
+
+@pytest.mark.parametrize("shape", [ChatRequest, DecisionRequest, TokenizeRequest])
+def test_a_request_with_images_is_a_large_one(shape: type[Any]) -> None:
+    """It waits for room among these, for a small file may hold millions of pixels."""
+    more = {"choices": ["a"]} if shape is DecisionRequest else {}
+    for messages, holds in ((shown(0), True), ([{"role": "user", "content": "Hi"}], False)):
+        assert hold_images(shape(model="m", messages=messages, **more).messages) is holds
+
+
+def test_images_of_tools_count_as_well() -> None:
+    block = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": ""}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": [block]}
+    turns = [{"role": "user", "content": [result]}]
+    assert hold_images(CountRequest(model="m", messages=turns).messages)  # type: ignore[arg-type]

@@ -34,11 +34,11 @@ class ImageOptions:
 
 def image_part(name: str, detail: str | None = None) -> dict[str, Any]:
     """The image of a file as a part of a message. Raises `PromptError` or `SettingError` if it cannot be read."""
-    from redraft.text.images import Grid, read_part
+    from redraft.text.images import Grid, open_part
 
     chosen = int(detail) if detail is not None and detail.isdecimal() and len(detail) < 5 else detail
     part = {"type": "image", "image": name} | ({} if chosen is None else {"detail": chosen})
-    read_part(part, Grid())
+    open_part(part, Grid()).image()
     return part
 
 

@@ -71,7 +71,7 @@ async def _http(request: Request, error: Exception) -> Response:
     sentences = {
         404: f"There is no {request.url.path} here.",
         405: f"{request.url.path} does not take {request.method}.",
-        400: "The body is not valid JSON.",
+        400: "The body is not valid JSON, or holds a number or a nesting that is too large to be read.",
     }
     message = sentences.get(error.status_code, str(error.detail))
     code = "invalid_json" if error.status_code == 400 else None

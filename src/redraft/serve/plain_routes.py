@@ -42,14 +42,14 @@ async def model(request: Request, name: str) -> Response:
 @router.post("/tokenize")
 async def tokenize(request: Request, body: TokenizeRequest) -> Response:
     """Token ids of a text or of a conversation as the model reads it."""
-    tokens = await read(request, partial(_tokens, _planner(request, body.model), body))
+    tokens = await read(request, body, partial(_tokens, _planner(request, body.model), body))
     return Json({"tokens": tokens, "count": len(tokens)})
 
 
 @router.post("/detokenize")
 async def detokenize(request: Request, body: DetokenizeRequest) -> Response:
     """The text of token ids."""
-    return Json(await read(request, partial(_texts, _planner(request, body.model).llm.tokenizer, body)))
+    return Json(await read(request, body, partial(_texts, _planner(request, body.model).llm.tokenizer, body)))
 
 
 @router.get("/health")

@@ -14,7 +14,7 @@ from redraft.serve.http import EventStream, Json, unless_gone
 from redraft.serve.openai_chat import ChatWriter, plan_chat
 from redraft.serve.openai_completions import CompletionWriter, plan_completion
 from redraft.serve.planning import Plan
-from redraft.serve.service import Service, fingerprint, read, service_of
+from redraft.serve.service import Service, fingerprint, read, service_of, weight
 from redraft.serve.shapes.chat import ChatRequest
 from redraft.serve.shapes.completions import CompletionRequest
 from redraft.serve.shapes.messages import CountRequest, MessagesRequest
@@ -23,13 +23,14 @@ from redraft.serve.shapes.own import DraftsRequest
 router = APIRouter()
 SPARE_SECONDS = 5.0
 """How much longer than its request a stream may take to be read."""
+_Body = ChatRequest | CompletionRequest | MessagesRequest
 
 
 @router.post("/v1/chat/completions")
 async def chat_completions(request: Request, body: ChatRequest) -> Response:
     """Answer a conversation, in OpenAI's shape."""
     service = service_of(request)
-    answers = await _begin(request, partial(plan_chat, service.planner, body), body.timeout, body.user)
+    answers = await _begin(request, body, partial(plan_chat, service.planner, body), body.user)
     writer = ChatWriter(body, service.llm.tokenizer, fingerprint(service), _id(request))
     if body.stream:
         return _stream(service, answers, writer.chunks(answers))
@@ -43,7 +44,7 @@ async def completions(request: Request, body: CompletionRequest) -> Response:
     writer = CompletionWriter(body, service.llm.tokenizer, fingerprint(service), _id(request))
     if body.suffix is not None:
         return await _fill(request, service, body, writer)
-    answers = await _begin(request, partial(plan_completion, service.planner, body), body.timeout, body.user)
+    answers = await _begin(request, body, partial(plan_completion, service.planner, body), body.user)
     if body.stream:
         return _stream(service, answers, writer.chunks(answers))
     return Json(await unless_gone(request, writer.whole(answers)))
@@ -54,7 +55,7 @@ async def messages(request: Request, body: MessagesRequest) -> Response:
     """Answer a conversation, in Anthropic's shape."""
     service = service_of(request)
     user = body.metadata.user_id if body.metadata else None
-    answers = await _begin(request, partial(plan_messages, service.planner, body), body.timeout, user)
+    answers = await _begin(request, body, partial(plan_messages, service.planner, body), user)
     writer = MessageWriter(body, service.llm.tokenizer, _id(request))
     if body.stream:
         return _stream(service, answers, writer.events(answers))
@@ -64,7 +65,7 @@ async def messages(request: Request, body: MessagesRequest) -> Response:
 @router.post("/v1/messages/count_tokens")
 async def messages_count_tokens(request: Request, body: CountRequest) -> Response:
     """How many tokens a conversation has, in Anthropic's shape."""
-    return Json({"input_tokens": await read(request, partial(count_tokens, service_of(request).planner, body))})
+    return Json({"input_tokens": await read(request, body, partial(count_tokens, service_of(request).planner, body))})
 
 
 @router.post("/v1/drafts")
@@ -72,16 +73,16 @@ async def drafts(request: Request, body: DraftsRequest) -> Response:
     """Answer a conversation and show the canvas while it settles: server-sent events of every denoising step."""
     service = service_of(request)
     plan = partial(plan_chat, service.planner, body, drafts=True)
-    answers = await _begin(request, plan, body.timeout, body.user)
+    answers = await _begin(request, body, plan, body.user)
     events = draft_events(answers, service.llm.tokenizer, service.llm.eos_ids, _id(request))
     return _stream(service, answers, events)
 
 
-async def _begin(request: Request, plan: Callable[[], Plan], timeout: float | None, user: str | None) -> Answers:
+async def _begin(request: Request, body: _Body, plan: Callable[[], Plan], user: str | None) -> Answers:
     """Plan, and hand the plan to the engine; note for the log who asks."""
-    visit = request.state.visit
-    visit.facts |= _asker(user)
-    begun = service_of(request).begin(plan, timeout, size=visit.size, facts=visit.facts)
+    facts = request.state.visit.facts
+    facts |= _asker(user)
+    begun = service_of(request).begin(plan, body.timeout, size=weight(request, body), facts=facts)
     return await unless_gone(request, begun)
 
 

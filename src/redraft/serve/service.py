@@ -22,7 +22,8 @@ from redraft.serve.http import unless_gone
 from redraft.serve.metrics import Metrics
 from redraft.serve.planning import Plan, Planner
 from redraft.serve.settings import ServeSettings
-from redraft.serve.threads import Threads
+from redraft.serve.shapes.common import hold_images
+from redraft.serve.threads import LARGE, Threads
 
 T = TypeVar("T")
 Phase = Literal["loading", "ready", "stopping"]
@@ -200,10 +201,16 @@ def service_of(request: Request) -> Service:
     return request.app.state.service
 
 
-async def read(request: Request, function: Callable[[], T]) -> T:
-    """Call what reads a request in a thread, unless its client goes away or its time is over."""
+def weight(request: Request, body: object) -> int:
+    """The bytes of a request, for `Threads.read`; one with images is large, for these unpack to any size."""
+    size = request.state.visit.size
+    return max(size, LARGE) if hold_images(getattr(body, "messages", None)) else size
+
+
+async def read(request: Request, body: object, function: Callable[[], T]) -> T:
+    """Call what reads a request's body in a thread, unless its client goes away or its time is over."""
     service = service_of(request)
-    reading = service.read(function, request.state.visit.size)
+    reading = service.read(function, weight(request, body))
     return await unless_gone(request, _within(service.settings.timeout, reading))
 
 

@@ -14,7 +14,7 @@ from redraft.deciding.form import Form
 from redraft.editing.following import NextEdit
 from redraft.serve.http import Json, unless_gone
 from redraft.serve.planning import Planner
-from redraft.serve.service import service_of
+from redraft.serve.service import service_of, weight
 from redraft.serve.shapes.two_sided import DecisionRequest, EditRequest, FillRequest, NextEditRequest
 from redraft.text.pieces import split_pieces
 
@@ -57,9 +57,14 @@ async def next_edit(request: Request, body: NextEditRequest) -> Response:
 @router.post("/v1/decisions")
 async def decisions(request: Request, body: DecisionRequest) -> Response:
     """Choose for every question and slot, with probabilities, without writing text."""
-    planner = _planner(request, body.model)
-    work = functools.partial(planner.llm.decide, body.asked(), body.choices, **body.options())
-    return await _run(request, body, functools.partial(_check_questions, planner, body), work)
+    planner, asked = _planner(request, body.model), list[Any]()
+
+    def check() -> None:
+        """Decode images as well, so that the model's thread need not."""
+        asked.append(body.asked() if body.messages is None else planner.llm.decoded(body.asked()))
+        _check_questions(planner, body, asked[0])
+
+    return await _run(request, body, check, lambda: planner.llm.decide(asked[0], body.choices, **body.options()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,7 @@ _Body = FillRequest | EditRequest | NextEditRequest | DecisionRequest
 
 async def _run(request: Request, body: _Body, check: Callable[[], None], work: Callable[[], Any]) -> Response:
     service = service_of(request)
-    result = await unless_gone(request, service.work(check, work, size=request.state.visit.size))
+    result = await unless_gone(request, service.work(check, work, size=weight(request, body)))
     several = isinstance(result, list)
     content = {"decisions": [one.to_dict() for one in result]} if several else result.to_dict()
     if service.settings.log_prompts:
@@ -83,11 +88,11 @@ async def _run(request: Request, body: _Body, check: Callable[[], None], work: C
     return Json({"model": body.model} | content)
 
 
-def _check_questions(planner: Planner, body: DecisionRequest) -> None:
+def _check_questions(planner: Planner, body: DecisionRequest, asked: Any) -> None:
     """Refuse questions that, with the choices they are told, have more tokens than a prompt may."""
     options = body.options()
     form = Form.of(body.choices, body.template, ends=body.ends)
-    for question in split_questions(body.asked())[0]:
+    for question in split_questions(asked)[0]:
         planner.checked(read_question(planner.llm, question, form, options.get("tools")))
 
 

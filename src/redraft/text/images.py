@@ -11,8 +11,10 @@ import base64
 import binascii
 import io
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +36,8 @@ DETAILS = {"low": BUDGETS[0], "high": BUDGETS[-1]}
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 MAX_PIXELS = 64_000_000
 """A file may say that it holds more, and would take all memory."""
+MAX_PIXELS_OF_PROMPT = 4 * MAX_PIXELS
+"""Of all images of a prompt: they are decoded one after the other, a few seconds for each `MAX_PIXELS`."""
 _IMAGE_KINDS = ("image", "image_url")
 
 
@@ -65,6 +69,24 @@ class Image:
     columns: int
     tokens: int
     digest: bytes
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Source:
+    """An image that is not decoded yet, of which only the size is known.
+
+    tokens  how many tokens of the prompt it will take
+    image   makes it
+    """
+
+    height: int
+    width: int
+    tokens: int
+    image: Callable[[], Image]
+
+    @property
+    def pixels(self) -> int:
+        return self.height * self.width
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -100,12 +122,12 @@ def is_image(part: Mapping[str, Any]) -> bool:
     return part.get("type") in _IMAGE_KINDS
 
 
-def read_part(part: Mapping[str, Any], grid: Grid) -> Image:
-    """The image of a message's part. Raises `PromptError` where it cannot be read.
+def open_part(part: Mapping[str, Any], grid: Grid) -> Source:
+    """The image of a message's part, not decoded yet. Raises `PromptError` where it cannot be read.
 
     `{"type": "image", "image": ...}` holds a path, bytes of a file, a PIL image, an array [H,W,3] or [H,W] of uint8, or
     a data URL, which may also stand under `url`; `{"type": "image_url", "image_url": {"url": ...}}` holds a data URL.
-    `detail` is "low", "auto", "high" or one of `BUDGETS`.
+    `detail` is "low", "auto", "high" or one of `BUDGETS`. An `Image` under `image` is taken as it is.
     """
     given: Any = part.get("image_url") if part["type"] == "image_url" else part
     given = {"url": given} if isinstance(given, str) else given
@@ -113,19 +135,35 @@ def read_part(part: Mapping[str, Any], grid: Grid) -> Image:
         raise PromptError("An image_url part holds a string, or an object with 'url'.")
     budget = _budget(given.get("detail", part.get("detail")), grid)
     if (url := given.get("url")) is not None:
-        return prepare(_of_url(url), grid, budget)
+        return open_image(_of_url(url), grid, budget)
     if (source := given.get("image", given.get("path"))) is None:
         raise PromptError("An image part holds the image under 'image', 'path' or 'url'.")
-    return prepare(source, grid, budget)
+    return open_image(source, grid, budget)
 
 
-def prepare(source: Any, grid: Grid, budget: int | None = None) -> Image:
-    """An image, cut into patches, from anything that `read_part` finds under `image`. Raises `PromptError`."""
-    pixels = _pixels(source)  # [3,H,W]
-    size = scaled_size(pixels.shape[1], pixels.shape[2], grid, budget or grid.budget)
+def open_image(source: Any, grid: Grid, budget: int | None = None) -> Source:
+    """An image from anything that `open_part` finds under `image`. Raises `PromptError`."""
+    if isinstance(source, Image):
+        height, width = source.rows * grid.patch, source.columns * grid.patch
+        return Source(height=height, width=width, tokens=source.tokens, image=lambda: source)
+    (height, width), pixels = _opened(source)
+    size = scaled_size(height, width, grid, budget or grid.budget)
     rows, columns = (side // grid.patch for side in size)
     if max(rows, columns) > grid.longest:
         raise PromptError(f"An image of {columns} x {rows} patches is too long; this model sees {grid.longest} a side.")
+    tokens = rows * columns // grid.square**2  # as many lying on its side, which only decoding may show
+    return Source(height=height, width=width, tokens=tokens, image=lambda: _cut(pixels(), grid, budget))
+
+
+def prepare(source: Any, grid: Grid, budget: int | None = None) -> Image:
+    """An image, cut into patches, from anything that `open_part` finds under `image`. Raises `PromptError`."""
+    return open_image(source, grid, budget).image()
+
+
+def _cut(pixels: Tensor, grid: Grid, budget: int | None) -> Image:
+    """Pixels [3,H,W] scaled and cut into patches."""
+    size = scaled_size(pixels.shape[1], pixels.shape[2], grid, budget or grid.budget)
+    rows, columns = (side // grid.patch for side in size)
     if size != tuple(pixels.shape[1:]):
         pixels = F.interpolate(pixels[None], size, mode="bicubic", antialias=True)[0]
     patches = pixels.view(3, rows, grid.patch, columns, grid.patch).permute(1, 3, 2, 4, 0).reshape(rows * columns, -1)
@@ -173,18 +211,24 @@ def _of_url(url: Any) -> bytes:
         raise PromptError(f"An image's data URL holds no base64: {error}.") from error
 
 
-def _pixels(source: Any) -> Tensor:
-    """Any source as uint8 [3,H,W]."""
+def _opened(source: Any) -> tuple[tuple[int, int], Callable[[], Tensor]]:
+    """Height and width of any source, and what decodes it to uint8 [3,H,W] (or [3,W,H], if it lies on its side)."""
     if isinstance(source, str) and (source.startswith("data:") or "://" in source):
         source = _of_url(source)
     if isinstance(source, str | Path):
         source = _file(Path(source))
     if isinstance(source, bytes | bytearray):
-        return _decoded(bytes(source))
+        with _decoding(), _open_file(source) as image:
+            width, height = image.size
+        if width * height > MAX_PIXELS:
+            raise PromptError(f"An image has {width * height:,} pixels; {MAX_PIXELS:,} can be read.")
+        return (height, width), partial(_decoded, source)
     if hasattr(source, "convert"):  # a PIL image, which nobody has without Pillow
-        return _colours(source)
+        width, height = source.size
+        return (height, width), partial(_colours, source)
     if isinstance(source, np.ndarray | Tensor):
-        return _array(source)
+        pixels = _array(source)
+        return (pixels.shape[1], pixels.shape[2]), lambda: pixels
     raise PromptError(
         f"An image is a path, bytes of a file, a data URL, a PIL image or an array, not a {type(source).__name__}."
     )
@@ -197,36 +241,56 @@ def _file(path: Path) -> bytes:
         raise PromptError(f"The image {path} cannot be read: {why(error)}.") from error
 
 
-def _decoded(content: bytes) -> Tensor:
+@contextmanager
+def _decoding() -> Iterator[None]:
     try:
-        from PIL import Image as files
-    except ImportError as error:
-        raise SettingError("Images in files need Pillow: pip install 'redraft[images]'.") from error
-    try:
-        with files.open(io.BytesIO(content), formats=FORMATS) as image:
-            if math.prod(image.size) > MAX_PIXELS:
-                raise PromptError(f"An image has {math.prod(image.size):,} pixels; {MAX_PIXELS:,} can be read.")
-            return _colours(image)
-    except PromptError:
+        yield
+    except (PromptError, SettingError):
         raise
     except Exception as error:  # decoders raise whatever they stumble over
         raise PromptError(f"An image cannot be read; {', '.join(FORMATS)} files can.") from error
 
 
+def _open_file(content: bytes | bytearray) -> PIL.Image.Image:
+    try:
+        from PIL import Image as files
+    except ImportError as error:
+        raise SettingError("Images in files need Pillow: pip install 'redraft[images]'.") from error
+    return files.open(io.BytesIO(content), formats=FORMATS)
+
+
+def _decoded(content: bytes | bytearray) -> Tensor:
+    with _decoding(), _open_file(content) as image:
+        return _colours(image)
+
+
 def _colours(image: PIL.Image.Image) -> Tensor:
-    """The way up that the camera noted, in red, green and blue."""
+    """The way up that the camera noted, in red, green and blue; what is transparent lies on white."""
+    from PIL import Image as files
     from PIL import ImageOps
 
-    return _array(np.array(ImageOps.exif_transpose(image).convert("RGB")))
+    with _decoding():
+        image = ImageOps.exif_transpose(image)
+        if image.mode.startswith("I;16"):  # which Pillow would cut off at 255
+            image = files.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+        elif image.mode in ("I", "F"):
+            raise PromptError(f"An image's pixels are of Pillow's mode {image.mode}, whose range nobody says.")
+        if "A" in image.getbands() or image.info.get("transparency") is not None:
+            clear = image.convert("RGBA")
+            image = files.alpha_composite(files.new("RGBA", clear.size, "white"), clear)
+        return _array(np.array(image.convert("RGB")))
 
 
 def _array(values: np.ndarray[Any, Any] | Tensor) -> Tensor:
     """uint8 [H,W,3] or [H,W] as [3,H,W]."""
-    pixels = torch.as_tensor(values).cpu()
+    if isinstance(values, np.ndarray) and values.dtype == np.uint8:
+        values = torch.from_numpy(np.ascontiguousarray(values))
+    if not isinstance(values, Tensor) or values.dtype != torch.uint8:
+        kind = str(values.dtype).removeprefix("torch.")
+        raise PromptError(f"An image's array must be uint8 [height, width, 3], not {kind} {list(values.shape)}.")
+    pixels = values.cpu()
     if pixels.ndim == 2:
         pixels = pixels[..., None].expand(-1, -1, 3)
-    if pixels.dtype != torch.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.numel():
-        raise PromptError(
-            f"An image's array must be uint8 [height, width, 3], not {pixels.dtype} {list(pixels.shape)}."
-        )
+    if pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.numel():
+        raise PromptError(f"An image's array must be uint8 [height, width, 3], not uint8 {list(values.shape)}.")
     return pixels.permute(2, 0, 1).contiguous()

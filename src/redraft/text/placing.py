@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from redraft.errors import PromptError
-from redraft.text.images import Grid, Image, PlacedImage, is_image, read_part
+from redraft.text.images import MAX_PIXELS_OF_PROMPT, Grid, Image, PlacedImage, Source, is_image, open_part
 from redraft.text.messages import check_messages
 
 
@@ -29,11 +29,12 @@ class EncodedPrompt:
 
 
 def take_images(
-    messages: Sequence[Mapping[str, Any]], grid: Grid | None
+    messages: Sequence[Mapping[str, Any]], grid: Grid | None, context: int | None = None
 ) -> tuple[Sequence[Mapping[str, Any]], list[Image]]:
     """The messages with their images taken out, of which only the place is left, and the images in order.
 
-    `grid` is None for a model that sees none. Raises `PromptError` for what the model cannot take.
+    `grid` is None for a model that sees none; `context` is how many tokens a prompt may have. Raises `PromptError` for
+    what the model cannot take, before anything is decoded.
     """
     check_messages(messages)
     media = [part for message in messages for part in _parts(message) if part["type"] != "text"]
@@ -43,7 +44,32 @@ def take_images(
         raise PromptError("A message holds an image, and this model reads text alone: it has no vision tower.")
     if grid is None or not media:
         return messages, []
-    return [_without_images(message) for message in messages], [read_part(part, grid) for part in media]
+    return [_without_images(message) for message in messages], _decoded(
+        [open_part(part, grid) for part in media], context
+    )
+
+
+def decoded_images(messages: Sequence[Mapping[str, Any]], grid: Grid | None, context: int | None = None) -> Any:
+    """The messages with each image as an `Image`, which need not be decoded again. Raises as `take_images`."""
+    images = iter(take_images(messages, grid, context)[1])
+
+    def kept(part: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {"type": "image", "image": next(images)} if is_image(part) else part
+
+    return [
+        {**message, "content": [kept(part) for part in parts]} if (parts := list(_parts(message))) else message
+        for message in messages
+    ]
+
+
+def _decoded(sources: Sequence[Source], context: int | None) -> list[Image]:
+    """The images, unless they are too many."""
+    tokens, pixels = sum(source.tokens for source in sources), sum(source.pixels for source in sources)
+    if context is not None and tokens > context:
+        raise PromptError(f"The images of these messages take {tokens:,} tokens; the context holds {context:,}.")
+    if pixels > MAX_PIXELS_OF_PROMPT:
+        raise PromptError(f"The images of these messages have {pixels:,} pixels; {MAX_PIXELS_OF_PROMPT:,} can be read.")
+    return [source.image() for source in sources]
 
 
 def place_images(ids: Sequence[int], images: Sequence[Image], marks: tuple[int, int, int]) -> EncodedPrompt:

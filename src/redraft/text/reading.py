@@ -8,7 +8,7 @@ from typing import Any
 
 from redraft.errors import PromptError, SettingError
 from redraft.text.images import Grid
-from redraft.text.placing import EncodedPrompt, place_images, take_images
+from redraft.text.placing import EncodedPrompt, decoded_images, place_images, take_images
 from redraft.text.prompt import encode_chat
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
@@ -18,10 +18,15 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sight:
-    """What a model that sees images makes of one: its grid, and the token ids around it (`ModelConfig.image_marks`)."""
+    """What a model that sees images makes of one.
+
+    marks    the token ids around it (`ModelConfig.image_marks`)
+    context  tokens that a prompt may have
+    """
 
     grid: Grid
     marks: tuple[int, int, int]
+    context: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +64,18 @@ class PromptReader:
             raise PromptError("messages must be a list with at least one message.")
         if _ends_with_an_answer(messages):
             raise PromptError("The last message is the assistant's; continuing a given answer is not supported.")
-        told, images = take_images(messages, None if self.sight is None else self.sight.grid)
+        told, images = take_images(messages, *self._eyes)
         declared = list(tools) if tools else None
         ids = encode_chat(self.template, self.tokenizer, list(told), tools=declared, enable_thinking=thinking)
         return EncodedPrompt(tuple(ids)) if self.sight is None else place_images(ids, images, self.sight.marks)
+
+    def decoded(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The same conversation, whose images need not be decoded again; see `placing.decoded_images`."""
+        return decoded_images(messages, *self._eyes)
+
+    @property
+    def _eyes(self) -> tuple[Grid | None, int | None]:
+        return (None, None) if self.sight is None else (self.sight.grid, self.sight.context)
 
     def _text(self, text: str, raw: bool) -> EncodedPrompt:
         if not text:

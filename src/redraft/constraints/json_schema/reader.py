@@ -117,7 +117,9 @@ class Reader:
             return list(ANYTHING) if raw else []
         self._depth += 1
         if self._depth > MAX_DEPTH:
-            raise ConstraintError("The schema keyword '$ref' refers to itself without end.")
+            raise ConstraintError(
+                "The schema keyword '$ref' refers to itself without end, or the schema is nested too deeply."
+            )
         try:
             return self._combined(raw, self._typed(raw))
         finally:

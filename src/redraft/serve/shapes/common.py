@@ -8,6 +8,8 @@ from typing import Annotated, Any, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from redraft.config import MAX_NUMBER
+
 T = TypeVar("T")
 
 MAX_CHOICES = 128
@@ -31,6 +33,14 @@ class Shape(BaseModel):
 
 Items = Annotated[list[T], Field(fail_fast=True)]
 """A list whose first wrong item is the only one told: of a body of megabytes the others would hold all requests up."""
+
+
+def hold_images(messages: Any) -> bool:
+    """Whether any of the messages, or of the blocks in them that hold others, has an image."""
+    for one in messages if isinstance(messages, list) else ():
+        if getattr(one, "type", None) in ("image", "image_url") or hold_images(getattr(one, "content", None)):
+            return True
+    return False
 
 
 def few(most: int) -> BeforeValidator:
@@ -61,7 +71,7 @@ def only(*neutral: Any) -> AfterValidator:
     return AfterValidator(check)
 
 
-Tokens = Annotated[int, Field(ge=1, le=2**31)]
+Tokens = Annotated[int, Field(ge=1, le=MAX_NUMBER)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Stop = str | Annotated[Items[str], Field(max_length=16)]
 

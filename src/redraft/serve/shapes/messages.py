@@ -96,6 +96,12 @@ class ToolResultBlock(Shape):
     is_error: bool | None = None
     cache_control: CacheControl | None = None
 
+    @model_validator(mode="after")
+    def _shows_no_error(self) -> ToolResultBlock:
+        if self.is_error and any(isinstance(block, ImageBlock) for block in self.content or ()):
+            raise PydanticCustomError("unsupported_media", "holds an image; errors are told in words")
+        return self
+
 
 class ThinkingBlock(Shape):
     """What the model thought; a signature is taken back as it was given."""
