@@ -125,6 +125,14 @@ def test_too_many_images_are_refused_before_any_is_decoded(llm: LLM, monkeypatch
         llm.generate(asked_about(damaged))
 
 
+def test_an_image_longer_than_a_forward_is_refused(folder: Path) -> None:
+    """A packed model's forward holds 32 canvases, of 16 tokens here."""
+    packed = redraft.load(folder, device="cpu", quantization="fp8")
+    with pytest.raises(PromptError, match="An image of 540 tokens is encoded at once, and a forward has 512"):
+        packed.generate(asked_about(drawn(), detail=560), max_tokens=16)
+    assert packed.generate(asked_about(drawn(), detail="low"), max_tokens=16).stats.tokens <= 16
+
+
 def test_arrays_lie_in_memory_as_they_like() -> None:
     picture = np.array(drawn())
     mirrored = prepare(picture[:, ::-1].copy(), Grid()).digest

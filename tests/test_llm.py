@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import redraft
 from random_model import write_random_model
 from redraft.config import PRESETS
-from redraft.errors import CheckpointError, HubError, PromptError, SettingError
+from redraft.errors import CheckpointError, ConstraintError, HubError, NotFiniteError, PromptError, SettingError
 from redraft.llm import LLM
 
 CANVAS = 16
@@ -317,3 +318,37 @@ def test_a_threshold_of_null_switches_stopping_off(folder: Path, tmp_path: Path,
 def test_an_unreachable_hub_is_one_sentence() -> None:
     with pytest.raises(HubError, match="someone/some-model"):
         redraft.load("someone/some-model")
+
+
+@pytest.mark.parametrize("asked", [{}, {"regex": r"\d+"}, {"logprobs": 1}])
+def test_weights_that_are_no_numbers_are_a_sentence(folder: Path, asked: dict[str, Any]) -> None:
+    llm = redraft.load(folder, device="cpu", dtype="float32")
+    with torch.no_grad():
+        next(p for name, p in llm.model.named_parameters() if name.endswith("q_proj.weight"))[0, 0] = math.nan
+    with pytest.raises(NotFiniteError, match="its weights, or those of its adapter, are damaged"):
+        llm.generate("Hello", max_tokens=8, **asked)
+    with pytest.raises(NotFiniteError):
+        llm.decide("Is it?", ["yes", "no"])
+    for work in (lambda: llm.fill("a", "b"), lambda: llm.edit("a b c", (2, 3))):
+        with pytest.raises(NotFiniteError):
+            work()
+
+
+def test_tools_are_told_to_the_model_as_well(llm: LLM) -> None:
+    tools = [{"type": "function", "function": {"name": "look", "description": "Looks", "parameters": {}}}]
+    for prompt in ("Hi", [{"role": "user", "content": "Hi"}]):
+        told = llm.request(prompt, tools=tools).prompt
+        assert list(told) == llm.encode_chat([{"role": "user", "content": "Hi"}], tools=tools)
+    ids = llm.prompt_ids("Hi")
+    assert list(llm.request(ids, tools=tools).prompt) == ids
+    with pytest.raises(SettingError, match="does not know 'enable_thinking'"):
+        llm.generate("Hi", thinking=True)
+    with pytest.raises(ConstraintError, match="strict is 5; it must be True or False"):
+        llm.generate("Hi", json_object=True, strict=5)
+
+
+def test_a_constraint_that_cannot_fit_counts_as_refused(llm: LLM) -> None:
+    engine = llm.new_engine()
+    with pytest.raises(ConstraintError):
+        engine.add(llm.request("Hi", choices=["a choice of very many tokens indeed"], max_tokens=2))
+    assert engine.stats().refused == 1

@@ -63,3 +63,10 @@ class QueueFullError(RedraftError):
 
 class EngineError(RedraftError):
     """The engine has stopped, or broke while it worked on the request."""
+
+
+class NotFiniteError(EngineError):
+    """What the model computes is no number."""
+
+    def __init__(self) -> None:
+        super().__init__("The model's outputs are not finite: its weights, or those of its adapter, are damaged.")

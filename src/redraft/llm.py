@@ -141,7 +141,7 @@ class LLM:
         `raw=True` continues a `str` as plain text. Messages may hold images, see `redraft.text.images`. Settings are
         the fields of `GenerationSettings` and `preset`; what the answer must be is said with `choices`, `regex`,
         `json_schema`, `template`, `pins`, `must_include`, `forbidden` and the other keywords of
-        `redraft.constraints.build`.
+        `redraft.constraints.build`. The model hears of `tools` and `thinking`, too, unless the prompt is ids or raw.
         Raises `PromptError`, `SettingError` or `ConstraintError` before any compute.
         """
         return self.generate_batch([prompt], raw=raw, **settings)[0]
@@ -301,7 +301,9 @@ class LLM:
         """
         wanted = {name: settings.pop(name) for name in NAMES if name in settings}
         resolved = resolve_settings(self.defaults, **settings)
-        read = self.read_prompt(prompt, raw=raw)
+        read = self._reader.prompt(
+            prompt, raw=raw, tools=wanted.get("tools"), thinking=bool(wanted.get("thinking", False))
+        )
         fitting = self._fit(resolved, len(read), explicit=settings.get("max_tokens") is not None)
         if any(value is not None for value in wanted.values()):  # compiled last: it may take seconds
             constraint = self._constraint(wanted, fitting, read.ids, constraint)

@@ -406,6 +406,15 @@ def test_forbidden_words_hold_however_they_are_cut(tokenizer: Tokenizer) -> None
     assert all(automaton.step(0, t) == -1 for t in range(tokenizer.vocab_size) if b"ok" in tokenizer.token_bytes(t))
 
 
+@pytest.mark.parametrize("opened", ["thinking", "thought_open"])
+def test_pins_cannot_count_past_a_thought(tokenizer: Tokenizer, opened: str) -> None:
+    with pytest.raises(ConstraintError, match="pins count tokens from the start, where a thought may stand"):
+        build(tokenizer, regex=".*", pins={0: "a"}, **{opened: True})
+    assert build(tokenizer, regex=".*", text_pins={0: "a"}, **{opened: True}) is not None
+    with pytest.raises(ConstraintError, match="thinking is 1; it must be True or False"):
+        build(tokenizer, regex=".*", thinking=1)
+
+
 def test_the_best_string_is_what_a_step_reports(tokenizer: Tokenizer) -> None:
     constraint = build(tokenizer, regex="a+b", eos_ids=(1,))
     assert constraint is not None

@@ -7,7 +7,8 @@ import pytest
 
 from redraft.constraints.automaton import Budget
 from redraft.constraints.regex import parse_regex
-from redraft.constraints.spelling import compile_codes
+from redraft.constraints.spelling import compile_bytes, compile_codes
+from redraft.constraints.template import parse_template
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,14 @@ def test_not_all_ways_to_count_are_kept(pattern: str, states: int) -> None:
     assert len(compile_codes(anchored, Budget()).table) <= 2 * states
     within = parse_regex(pattern, anchored=False)
     assert len(compile_codes(within, Budget()).table) < 30
+
+
+def test_a_long_limit_behind_free_text_is_counted_from_its_last_beginning() -> None:
+    """Other beginnings can only be nearer to the limit."""
+    automaton = compile_bytes(parse_template("{a:text} {b:str<90}1", Budget()), Budget())
+    assert len(automaton.table) < 4_000
+    for filled, fits in (("a b1", True), (f"a b {'c' * 88}1", True), (f"a {'c' * 90}1", False), (" b1", False)):
+        assert automaton.matches(filled.encode()) is fits
 
 
 def test_random_repetitions_match_what_python_matches() -> None:

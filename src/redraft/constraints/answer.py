@@ -21,7 +21,7 @@ from redraft.constraints.resident import Resident
 from redraft.constraints.tokens import TokenAutomaton
 from redraft.constraints.weights import Classes
 from redraft.diffusion.sampler import Distribution
-from redraft.errors import ConstraintError
+from redraft.errors import ConstraintError, NotFiniteError
 
 CPU = torch.device("cpu")
 
@@ -239,6 +239,8 @@ class AutomatonCanvas:
         most, total = classes.of_sets(weighed)
         total *= self._possible[self._free]  # what cannot stand there may weigh e^1000 times more
         peak = total.max(1, keepdims=True)
+        if np.isnan(peak).any():
+            raise NotFiniteError
         if peak.min() < LEAST:
             return None
         logs = np.where(self._possible, 0.0, NEVER)  # [L,U]

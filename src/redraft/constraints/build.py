@@ -146,6 +146,11 @@ def _checked(wanted: Mapping[str, Any]) -> Wanted | None:
     _check_encodable("template", asked.template or "")
     for name in ("pins", "text_pins"):
         _check_pins(name, getattr(asked, name))
+    for name in ("json_object", "strict", "thinking", "allow_empty"):
+        if not isinstance(getattr(asked, name), bool):
+            raise ConstraintError(f"{name} is {getattr(asked, name)!r}; it must be True or False.")
+    if asked.pins and (asked.thinking or asked.thought_open):
+        raise ConstraintError("pins count tokens from the start, where a thought may stand; text_pins count behind it.")
     check_choice(asked.tools, asked.tool_choice)
     return asked if given or any(getattr(asked, name) for name in ("pins", *_WORDS, "tools")) else None
 

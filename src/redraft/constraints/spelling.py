@@ -227,17 +227,20 @@ class _Writer:
         counter, self._counters = self._counters, self._counters + 2
         here = self._nfa.state()
         self._nfa.move(start, here)
+        begins: list[int] = []
         for used in range(node.most + 1):
             self._nfa.counters[here] = (counter, used)
             self._nfa.move(here, end)
             if used == node.most:
-                return
+                break
+            begins.append(len(self._nfa.edges))
             after = self._nfa.state()
             for low, high in (*ascii_part, (0x80, 0xFF)):
                 self._nfa.edge(here, low, high, after)
             self._escape(node.escape, here, after, (counter + 1, used))
             here = after
             self._budget.check(len(self._nfa.edges) // 6)
+        self._nfa.copies(begins)
 
     def _escape(self, escape: Expression, start: int, end: int, counter: tuple[int, int]) -> None:
         """An escape inside a counted text; the state behind its backslash counts as well."""

@@ -18,7 +18,7 @@ from redraft.deciding.form import Form
 from redraft.deciding.read import Row, choice_logprobs, read, rows_of
 from redraft.deciding.result import Decision, Reading
 from redraft.diffusion.prefill import prefill
-from redraft.errors import PromptError, SettingError
+from redraft.errors import NotFiniteError, PromptError, SettingError
 from redraft.text.placing import EncodedPrompt
 
 Choices = Sequence[str] | Mapping[str, Sequence[str]]
@@ -173,6 +173,8 @@ class _Desk:
             for place in open_places:
                 mine = found[place]
                 mine.logprobs.append(choice_logprobs(mine.count, mine.rows, [next(odds) for _ in mine.rows]))
+                if any(map(math.isnan, mine.logprobs[-1])):
+                    raise NotFiniteError
             open_places = [place for place in open_places if not enough(place, found[place])]
         return found
 

@@ -81,7 +81,7 @@ class Constraint(Protocol):
         ...
 
     def check(self, max_tokens: int) -> None:
-        """Raise `SettingError`, saying how many tokens it takes, if no valid answer has at most `max_tokens`."""
+        """Raise `ConstraintError`, saying how many tokens it takes, if no valid answer has at most `max_tokens`."""
         ...
 
     def begin(self) -> ConstraintState:

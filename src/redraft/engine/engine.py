@@ -16,7 +16,7 @@ from redraft.engine.settings import EngineSettings
 from redraft.engine.stats import Counters, EngineStats
 from redraft.engine.transcript import Decoder, Transcript
 from redraft.engine.work import Denoise, Drafted, Runner, Segment
-from redraft.errors import EngineError, PromptError, QueueFullError, SettingError
+from redraft.errors import EngineError, InputError, PromptError, QueueFullError, SettingError
 
 _Inbox = deque[Event | EngineError]
 
@@ -65,13 +65,13 @@ class Engine:
     def add(self, request: Request, *, since: float | None = None) -> None:
         """Queue a request, whose time runs since `since`, by `now`, or from this moment.
 
-        Raises `PromptError` or `SettingError` for one that can never be answered (with the numbers), `QueueFullError`
-        when too many wait. Nothing is kept of a refused request.
+        Raises an `InputError` for one that can never be answered (with the numbers), `QueueFullError` when too many
+        wait. Nothing is kept of a refused request.
         """
         try:
             self._check_queue()
             answer = self._prepared(request, self.now() if since is None else since)
-        except (PromptError, SettingError, QueueFullError):
+        except (InputError, QueueFullError):
             self.counters.refused += 1
             raise
         self._queue(answer)

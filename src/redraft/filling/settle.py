@@ -23,6 +23,7 @@ from redraft.diffusion.records import DenoiseStep
 from redraft.diffusion.rng import Draws, draw
 from redraft.diffusion.schedule import temperature
 from redraft.diffusion.step import CanvasState, Outcome, StepRule, advance, begin
+from redraft.errors import NotFiniteError
 from redraft.model import Transformer
 
 
@@ -122,6 +123,8 @@ class Settling:
     def _record(self, row: int, canvas: Tensor, outcome: Outcome, heat: float) -> DenoiseStep:
         free, length = self._guesses[row].free, self._tokens.shape[1]
         argmax = self._tokens[row].index_copy(0, self._free[row], outcome.argmax)
+        if not outcome.entropy.isfinite().all():
+            raise NotFiniteError
         entropy, accepted = [0.0] * length, [True] * length
         for at, value, kept in zip(free, outcome.entropy.tolist(), outcome.accepted.tolist(), strict=True):
             entropy[at], accepted[at] = value, kept

@@ -37,12 +37,15 @@ class PromptReader:
     template: ChatTemplate | None
     sight: Sight | None = None
 
-    def prompt(self, prompt: Any, *, raw: bool = False) -> EncodedPrompt:
-        """See `LLM.generate`. Raises `PromptError` for an empty or malformed prompt."""
+    def prompt(self, prompt: Any, *, raw: bool = False, **chat: Any) -> EncodedPrompt:
+        """See `LLM.generate`; `chat` are settings of `chat`, for a text or messages that become one.
+
+        Raises `PromptError` for an empty or malformed prompt.
+        """
         if isinstance(prompt, EncodedPrompt):
             return prompt
         if isinstance(prompt, str):
-            return self._text(prompt, raw)
+            return self._text(prompt, raw, **chat)
         if raw:
             raise PromptError("raw=True takes a str.")
         if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence) or not len(prompt):
@@ -50,7 +53,7 @@ class PromptReader:
         if all(isinstance(item, str) for item in prompt):
             raise PromptError("A list of texts is several prompts: generate_batch answers them.")
         if all(isinstance(item, Mapping) for item in prompt):
-            return self.chat(prompt)
+            return self.chat(prompt, **chat)
         self.tokenizer.check_ids(prompt)
         return EncodedPrompt(tuple(map(int, prompt)))
 
@@ -77,11 +80,11 @@ class PromptReader:
     def _eyes(self) -> tuple[Grid | None, int | None]:
         return (None, None) if self.sight is None else (self.sight.grid, self.sight.context)
 
-    def _text(self, text: str, raw: bool) -> EncodedPrompt:
+    def _text(self, text: str, raw: bool, **chat: Any) -> EncodedPrompt:
         if not text:
             raise PromptError("The prompt is empty.")
         if not raw:
-            return self.chat([{"role": "user", "content": text}])
+            return self.chat([{"role": "user", "content": text}], **chat)
         return EncodedPrompt((self.tokenizer.bos_id, *self.tokenizer.encode(text, special=False)))
 
 
