@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -332,6 +333,27 @@ def test_weights_that_are_no_numbers_are_a_sentence(folder: Path, asked: dict[st
     for work in (lambda: llm.fill("a", "b"), lambda: llm.edit("a b c", (2, 3))):
         with pytest.raises(NotFiniteError):
             work()
+
+
+def test_text_that_utf8_cannot_express_is_named(llm: LLM) -> None:
+    said = "messages[0].content holds a character that UTF-8 cannot express at index 1"
+    with pytest.raises(PromptError, match=re.escape(said)):
+        llm.generate("a\ud800")
+
+
+@pytest.mark.parametrize(
+    ("adapter", "said"),
+    [
+        (5, "An adapter is a folder, not of type int."),
+        (["x"], "An adapter is a folder, not of type list."),
+        ({"a": 5}, "An adapter is a folder, not of type int."),
+        ({5: "a"}, "An adapter's name is 5; it must be a string"),
+        ({"": "a"}, "An adapter's name is ''; it must be a string"),
+    ],
+)
+def test_an_adapter_is_a_folder_and_has_a_name(folder: Path, adapter: Any, said: str) -> None:
+    with pytest.raises(SettingError, match=re.escape(said)):
+        redraft.load(folder, device="cpu", dtype="float32", adapter=adapter)
 
 
 def test_tools_are_told_to_the_model_as_well(llm: LLM) -> None:

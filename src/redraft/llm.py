@@ -261,8 +261,9 @@ class LLM:
         The weights that it changes are held once more. Raises `CheckpointError` if it is for another model and
         `SettingError` for a name that is empty or taken.
         """
-        if not name or name in self.adapters:
-            raise SettingError(f"There is an adapter {name!r} already." if name else "An adapter needs a name.")
+        _check_adapter_name(name)
+        if name in self.adapters:
+            raise SettingError(f"There is an adapter {name!r} already.")
         found = _adapter(folder, self.path, vision=self.model.vision is not None)
         changed = twin(self._shared.models[None], self.path, found)
         with self._shared.lock:
@@ -452,7 +453,8 @@ def load(
     settings = EngineSettings(kv_cache_dtype=kv_cache_dtype)
     folder = resolve_folder(str(model))
     several = adapter if isinstance(adapter, Mapping) else {}
-    for place in several.values():  # what does not fit fails before a long load
+    for name, place in several.items():  # what does not fit fails before a long load
+        _check_adapter_name(name)
         _adapter(place, folder, vision=vision)
     one = None if adapter is None or isinstance(adapter, Mapping) else _adapter(adapter, folder, vision=vision)
     defaults, eos_ids = _generation(folder)
@@ -481,8 +483,16 @@ def load(
     return llm
 
 
+def _check_adapter_name(name: object) -> None:
+    """Raise `SettingError` for what `with_adapter` could not be asked for."""
+    if not isinstance(name, str) or not name:
+        raise SettingError(f"An adapter's name is {name!r}; it must be a string that is not empty.")
+
+
 def _adapter(adapter: str | Path, folder: Path, *, vision: bool) -> Adapter:
     """The adapter of a folder, checked against the model of `folder` before anything is loaded."""
+    if not isinstance(adapter, str | Path):
+        raise SettingError(f"An adapter is a folder, not of type {type(adapter).__name__}.")
     found = load_adapter(adapter)
     found.check_fits(shapes_of(Checkpoint(folder, vision=vision).empty_model()), str(adapter))
     return found

@@ -12,9 +12,15 @@ def check_file(path: Path | None) -> None:
     """Raise `InputError` if no file can be written there; an old one may be replaced."""
     if path is None:
         return
-    if path.exists() and not path.is_file():
+    if str(path) == "-":
+        raise InputError("- is no file to write to; name one.")
+    try:
+        there = path.exists()
+    except OSError as error:  # a name that is too long
+        raise InputError(f"{path} cannot be written: {why(error)}.") from error
+    if there and not path.is_file():
         raise InputError(f"{path} is not a regular file.")
-    if path.exists() and not os.access(path, os.W_OK):
+    if there and not os.access(path, os.W_OK):
         raise InputError(f"{path} cannot be written: it is read-only.")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise InputError(f"{path} cannot be written: {path.parent} is not a folder that one may write to.")

@@ -14,6 +14,7 @@ import redraft
 from redraft import kernels
 from redraft.bench.floor import run_flops
 from redraft.kernels import native
+from redraft.train.trainer import TrainingResult
 
 SOLUTION = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
 FIGURES = {"solved", "total", "mean_steps", "tokens_per_forward"}
@@ -72,7 +73,7 @@ def test_records_that_cannot_be_replaced_are_refused_before_loading(
     assert (outcome.code, outcome.err) == (2, f"error: {records} cannot be written: it is read-only.\n")
 
 
-@pytest.mark.parametrize("content", [None, b"{", b'{"name": "a"}', b"\xff", b"[" * 100_000])
+@pytest.mark.parametrize("content", [None, b"", b"{", b'{"name": "a"}', b"\xff", b"[" * 100_000])
 def test_bad_schemas_are_refused_before_loading(cli: Cli, tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "schemas.jsonl"
     if content is not None:
@@ -159,6 +160,18 @@ def test_train_hands_its_options_to_the_trainer(cli: Cli, monkeypatch: pytest.Mo
     assert outcome.code == 0
     options = {"resume": True, "out": "there", "max_seconds": 5.0, "device": "cpu", "as_json": True}
     assert calls == [(Path("a.toml"), options)]
+
+
+@pytest.mark.parametrize(("finished", "code"), [(False, 130), (True, 0)])
+def test_ctrl_c_is_code_130_unless_training_was_over(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, finished: bool, code: int
+) -> None:
+    there = Path("there")
+    result = TrainingResult(step=3, finished=finished, interrupted=True, losses=[1.0], folder=there, model_folder=there,
+                            tokens_per_second=1.0)  # fmt: skip
+    monkeypatch.setattr("redraft.train.train", lambda *_, **__: result)
+    outcome = cli("train", Path(__file__).parents[2] / "recipes" / "nano.toml")
+    assert (outcome.code, outcome.out) == (code, "Step 3; the model is in there.\n")
 
 
 def test_no_memory_is_a_sentence(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

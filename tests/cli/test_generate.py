@@ -1,5 +1,6 @@
 """`generate` and `chat`, in a pipe: the library's answer and nothing else, JSON last, traces, Ctrl-C."""
 
+import errno
 import io
 import json
 import re
@@ -193,6 +194,48 @@ def test_a_failure_while_running_is_code_1_and_leaves_no_trace(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("room", [-1, 0, 10_000])
+def test_a_trace_that_finds_no_room_is_a_sentence_and_leaves_nothing(
+    cli: Cli, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int
+) -> None:
+    """The disk is full at the header, behind it, or when what is left in the buffer is written at the end."""
+
+    class Full(io.TextIOWrapper):
+        def write(self, text: str) -> int:
+            if self.tell() > room:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().write(text)
+
+        def close(self) -> None:
+            full = not self.closed and room
+            super().close()
+            if full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    def full(descriptor: int, *_: Any, **more: Any) -> Full:
+        return Full(io.BufferedWriter(io.FileIO(descriptor, "w")), **more)
+
+    monkeypatch.setattr("redraft.cli.trace.os.fdopen", full)
+    file = tmp_path / "trace.jsonl"
+    outcome = cli("generate", "Hello", "--model", folder, *OPTIONS, "--trace", file)
+    assert outcome.code == 1
+    assert outcome.err == f"error: The trace {file} cannot be written: No space left on device.\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "said"), [("-", "- is no file to write to"), ("a" * 300, "File name too long")])
+def test_a_trace_that_has_no_name_is_refused(cli: Cli, name: str, said: str) -> None:
+    outcome = cli("generate", "Hello", "--trace", name)
+    assert (outcome.code, outcome.err.count("\n")) == (2, 1)
+    assert said in outcome.err
+
+
+def test_a_trace_may_have_as_long_a_name_as_files_can_have(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / ("a" * 250)
+    assert cli("generate", "Hello", "--model", folder, *OPTIONS, "--trace", file).code == 0
+    assert list(tmp_path.iterdir()) == [file]
+
+
 class TestChat:
     def test_a_conversation_grows(self, cli: Cli, folder: Path, llm: LLM) -> None:
         outcome = cli("chat", "--model", folder, *OPTIONS, "--json", stdin=b"Hello\n\nAnd you?\n/quit\nnever\n")
@@ -243,7 +286,7 @@ class TestChat:
     def test_a_question_that_is_no_utf8_is_a_sentence(self, cli: Cli, folder: Path, typed: bool, code: int) -> None:
         outcome = cli("chat", "--model", folder, *OPTIONS, stdin=b"H\xffello\n", typed=typed)
         assert outcome.code == code
-        assert "error: text holds a character that UTF-8 cannot express" in outcome.err
+        assert "error: messages[0].content holds a character that UTF-8 cannot express" in outcome.err
         assert not typed or re.search(r"\d\.\s+/reset\s+forgets", outcome.err)
 
     def test_a_question_that_does_not_fit_is_an_error_in_a_pipe(self, cli: Cli, folder: Path) -> None:

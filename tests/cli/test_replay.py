@@ -123,8 +123,10 @@ def test_a_trace_without_records(cli: Cli, trace: Path) -> None:
     assert "holds no records" in cli("replay", trace).err
 
 
-def test_speed_must_be_above_zero(cli: Cli, trace: Path) -> None:
-    assert "--speed is 0; it must be above 0." in cli("replay", trace, "--speed", 0).err
+@pytest.mark.parametrize("speed", ["0", "1e-320", "nan"])
+def test_speed_must_be_such_that_one_can_wait(cli: Cli, trace: Path, speed: str) -> None:
+    outcome = cli("replay", trace, "--speed", speed)
+    assert (outcome.code, outcome.err.count("it must be at least 0.001.")) == (2, 1)
 
 
 def test_a_prompt_cannot_command_the_terminal(cli: Cli, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:

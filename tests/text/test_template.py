@@ -121,6 +121,10 @@ BAD_MESSAGES = {
     "arguments of a tool call must be a mapping, not a string": [assistant(tool_calls=[call("f", "{}")])],
     "which is no JSON value": [assistant(tool_calls=[call("f", {"a": object()})])],
     "keys must be strings": [assistant(tool_calls=[call("f", {1: 2})])],
+    r"messages\[0\].content holds a character that UTF-8 cannot express at index 1": [user("a\ud800")],
+    "arguments holds a character that UTF-8 cannot express at index 0": [
+        assistant(tool_calls=[call("f", {"\ud800": 2})])
+    ],
     "'reasoning' that is not a string": [assistant("a", reasoning=3)],
     "keys 'name' and 'response'": [assistant(tool_responses=[{"name": "f"}])],
 }

@@ -140,6 +140,10 @@ BAD = [
     ('{"prompt": "a", "completion": ""}', "completion is empty"),
     ('{"text": "a"}', "the keys are text"),
     ('{"messages": []}', "at least one message"),
+    (
+        json.dumps({"messages": [user([{"type": "image", "image": "a.png"}]), user("y") | {"role": "assistant"}]}),
+        "holds an image, and this model reads text alone",
+    ),
     ('{"messages": [{"role": "user", "content": "x"}]}', "need an assistant message behind what it answers"),
     ('{"messages": [{"role": "assistant", "content": "x"}]}', "need an assistant message behind what it answers"),
     ('{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": ""}]}', r"messages\[1\]"),

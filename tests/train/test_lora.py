@@ -71,6 +71,9 @@ def test_only_the_named_modules_are_trained(config) -> None:
     torch.testing.assert_close(logits(model), before, rtol=0, atol=0)  # nothing changes at first
     with pytest.raises(SettingError, match=r"'layers\.9' fits no module"):
         adapt(plain(config), LoraSettings(rank=2, targets=("layers.9",)), 0)
+    for target in ("mlp", "experts"):
+        with pytest.raises(SettingError, match=r"lora\.rank is 100000; no targeted weight has more than rank"):
+            adapt(plain(config), LoraSettings(rank=100_000, targets=(target,)), 0)
 
 
 def test_a_merged_adapter_gives_the_logits_of_the_applied_one(config, tmp_path: Path) -> None:

@@ -238,7 +238,7 @@ def test_an_interrupt_ends_behind_the_current_step(recipe: Recipe) -> None:
 
     trainer.train_step = interrupted  # type: ignore[method-assign]
     result = trainer.run()
-    assert (result.step, result.finished, len(result.losses)) == (4, False, 4)
+    assert (result.step, result.finished, result.interrupted, len(result.losses)) == (4, False, True, 4)
     assert load_checkpoint(trainer.folder, torch.device("cpu"))["step"] == 4
 
 
@@ -255,6 +255,26 @@ def test_a_nan_loss_names_its_step_and_keeps_the_last_checkpoint(recipe: Recipe)
     with pytest.raises(TrainingError, match=r"loss of step 7 \(from 0\) is nan"):
         trainer.run()
     assert load_checkpoint(trainer.folder, torch.device("cpu"))["step"] == 5
+
+
+@pytest.mark.parametrize("checkpoint_every", [0, 1])
+def test_an_update_that_leaves_no_numbers_is_neither_kept_nor_handed_out(recipe: Recipe, checkpoint_every: int) -> None:
+    recipe = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, steps=5))
+    trainer = Trainer(changed(recipe, checkpoint_every=checkpoint_every), device="cpu", quiet=True)
+    step = trainer.train_step
+
+    def ruined(batch):
+        loss = step(batch)
+        if trainer.step == 5:
+            trainer.masters.masters[0].data[0, 0] = math.nan
+        return loss
+
+    trainer.train_step = ruined  # type: ignore[method-assign]
+    with pytest.raises(TrainingError, match=r"Step 4 \(from 0\) left weights that are not finite; they were not kept"):
+        trainer.run()
+    assert not (trainer.folder / "model").exists()
+    if checkpoint_every:
+        assert load_checkpoint(trainer.folder, torch.device("cpu"))["step"] == 4
 
 
 def test_a_finished_folder_is_not_overwritten(recipe: Recipe) -> None:

@@ -73,6 +73,8 @@ def read_schemas(path: str | Path) -> list[tuple[str, Any]]:
         if "schema" not in record:
             fail(path, number, "there is no schema")
         found.append((str(record.get("name", number)), record["schema"]))
+    if not found:
+        raise InputError(f"{path} holds no schemas.")
     return found
 
 

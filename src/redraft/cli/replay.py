@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from redraft.cli.trace import Turn
     from redraft.text.tokenizer import Tokenizer
 
+SLOWEST = 0.001
+"""Steps per second."""
+
 
 def replay(
     file: Annotated[Path, typer.Argument(help="A trace that --trace wrote.", metavar="FILE")],
@@ -37,8 +40,8 @@ def replay(
     from redraft.cli.trace import read_trace
     from redraft.cli.view import open_screen
 
-    if not speed > 0:
-        raise InputError(f"--speed is {speed:g}; it must be above 0.")
+    if not speed >= SLOWEST:
+        raise InputError(f"--speed is {speed:g}; it must be at least {SLOWEST}.")
     trace = read_trace(file)
     tokenizer = _tokenizer(model or trace.header.get("model"), file)
     for turn in trace.turns:

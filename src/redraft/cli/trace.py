@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from redraft.diffusion.records import Commit, DenoiseStep, Record, record_from_dict
-from redraft.errors import InputError, why
+from redraft.errors import InputError, RedraftError, why
 
 VERSION = 1
 
@@ -26,20 +26,32 @@ class TraceWriter:
         self._path, self._header = path, {"type": "header", "version": VERSION, **header}
 
     def __enter__(self) -> Self:
-        descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=f".{self._path.name}.")
+        try:
+            descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=".trace.")
+        except OSError as error:
+            raise self._failure(error) from error
         self._temporary = Path(name)
         # What UTF-8 cannot express is a lone surrogate, and JSON writes it as Python's backslashes do.
         self._file = os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace")
-        self._line(self._header)
+        try:
+            self._line(self._header)
+        except BaseException as error:
+            self.__exit__(type(error))
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self._file.close()
-        if kind is None or issubclass(kind, KeyboardInterrupt):
-            self._temporary.chmod(0o666 & ~_umask())
-            self._temporary.replace(self._path)
-        else:
-            self._temporary.unlink()
+        kept = kind is None or issubclass(kind, KeyboardInterrupt)
+        try:
+            self._file.close()
+            if kept:
+                self._temporary.chmod(0o666 & ~_umask())
+                self._temporary.replace(self._path)
+        except OSError as error:
+            if kept:  # else what went wrong first is told
+                raise self._failure(error) from error
+        finally:
+            self._temporary.unlink(missing_ok=True)
 
     def write(self, record: Record) -> None:
         """Append one record."""
@@ -50,7 +62,13 @@ class TraceWriter:
         self._line({"type": "turn", "prompt": prompt})
 
     def _line(self, content: Mapping[str, Any]) -> None:
-        self._file.write(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n")
+        try:
+            self._file.write(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n")
+        except OSError as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: OSError) -> RedraftError:
+        return RedraftError(f"The trace {self._path} cannot be written: {why(error)}.")
 
 
 def _umask() -> int:

@@ -7,6 +7,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import typer
+
+from redraft.cli.generate import EXIT_INTERRUPTED
 from redraft.errors import SettingError
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ def run(
         print(json.dumps(summary))
     else:
         print(f"Step {result.step}; the {'model' if settings.lora is None else 'adapter'} is in {result.model_folder}.")
+    if result.interrupted and not result.finished:
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
 SAMPLES = 2

@@ -17,7 +17,7 @@ def train(
     ] = False,
     out: Annotated[str | None, typer.Option("--out", metavar="FOLDER", help="Output folder, not the recipe's.")] = None,
     max_seconds: Annotated[
-        float | None, typer.Option("--max-seconds", metavar="S", help="Stop cleanly after this time.")
+        float | None, typer.Option("--max-seconds", metavar="S", help="Stop cleanly after this time; 0 sets no limit.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", metavar="", help="Show decoded samples of the data instead of training.")

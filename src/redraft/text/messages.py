@@ -45,6 +45,15 @@ def check_tools(tools: Any) -> None:
         _check_declaration(tool["function"], f"{where}.function")
 
 
+def _plain_text(value: str, where: str) -> str:
+    text = str.__str__(value)  # a subclass brings methods of its own; such calls give the bare base type
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        _fail(where, f"holds a character that UTF-8 cannot express at index {error.start}")
+    return text
+
+
 def plain_data(value: Any, where: str, depth: int = 0) -> Any:
     """A copy of `value` made of plain JSON types only, which is all that a template may touch.
 
@@ -56,7 +65,7 @@ def plain_data(value: Any, where: str, depth: int = 0) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return str.__str__(value)  # a subclass brings methods of its own; these calls give the bare base type
+        return _plain_text(value, where)
     if isinstance(value, int):
         return int.__int__(value)
     if isinstance(value, float):
@@ -77,7 +86,7 @@ def _plain_item(mapping: Mapping[Any, Any], key: Any, where: str, depth: int) ->
 def _plain_key(key: Any, where: str) -> str:
     if not isinstance(key, str):
         _fail(where, f"has the key {key!r}, but keys must be strings")
-    return str(key)
+    return _plain_text(key, where)
 
 
 def _check_message(message: Any, where: str) -> None:

@@ -57,6 +57,11 @@ class RunLimits:
         return step % _AGREE_EVERY == 0 and self._world.any(late)
 
     @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C was pressed."""
+        return self._interrupted
+
+    @property
     def reason(self) -> str:
         """What a limit that is reached was reached by."""
         return "by interrupt" if self._interrupted else "by the time limit"

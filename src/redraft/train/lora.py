@@ -88,6 +88,7 @@ def adapt(model: Transformer, settings: LoraSettings, seed: int) -> list[str]:
     model.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
     chosen = _chosen(model, settings.targets)
+    _check_rank(model, chosen, settings.rank)
     for name in chosen:
         parent, _, last = name.rpartition(".")
         module = model.get_submodule(name)
@@ -98,6 +99,20 @@ def adapt(model: Transformer, settings: LoraSettings, seed: int) -> list[str]:
             adapted = LoraLinear(module, settings, generator)
         setattr(model.get_submodule(parent), last, adapted.to(model.device))
     return chosen
+
+
+def _check_rank(model: Transformer, chosen: Sequence[str], rank: int) -> None:
+    """Raise `SettingError` for a rank that no weight of the chosen modules can use up."""
+    sides = [min(shape[-2:]) for name in chosen for shape in _shapes(model.get_submodule(name))]
+    if rank > max(sides):
+        raise SettingError(f"lora.rank is {rank}; no targeted weight has more than rank {max(sides)}.")
+
+
+def _shapes(module: nn.Module) -> list[Sequence[int]]:
+    if isinstance(module, Experts | FrozenExperts):
+        return [module.gate_up_proj.shape, module.down_proj.shape]
+    assert isinstance(module, nn.Linear | FrozenLinear)
+    return [module.weight.shape]
 
 
 def _chosen(model: Transformer, targets: tuple[str, ...]) -> list[str]:

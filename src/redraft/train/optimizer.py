@@ -77,6 +77,10 @@ class Masters:
             working.grad = None
 
     @torch.no_grad()
+    def finite(self) -> bool:
+        """Whether the weights are finite numbers."""
+        return all(bool(master.isfinite().all()) for master in self.masters)
+
     def step(self, number: int) -> Tensor:
         """Apply the gathered gradients, averaged over the processes, as step `number`; returns their norm unclipped.
 

@@ -83,6 +83,11 @@ class ShardedWeights:
             part.reshard()
         return _whole(norm)
 
+    def finite(self) -> bool:
+        """Whether this process' parts of the weights are finite numbers."""
+        parts = (p.to_local() if isinstance(p, DTensor) else p for p in self.trained_parts.values())
+        return all(bool(part.isfinite().all()) for part in parts)
+
     def state(self) -> dict[str, Any]:
         """The sharded tensors a resumed run needs, by name; reading a checkpoint fills them in place."""
         self._fill_optimizer()

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redraft.errors import SettingError
+from redraft.errors import SettingError, TrainingError
 from redraft.train import curve
 from redraft.train.batch import Batch
 from redraft.train.distributed import World
@@ -43,11 +43,12 @@ _HELDOUT_STEP = 1 << 40
 class TrainingResult:
     """What a run left behind: how far it came, the loss of every step of this run, and its files.
 
-    `model_folder` holds the model, or the adapter if that is what was trained.
+    `model_folder` holds the model, or the adapter if that is what was trained; `interrupted` says that Ctrl-C ended it.
     """
 
     step: int
     finished: bool
+    interrupted: bool
     losses: list[float]
     folder: Path
     model_folder: Path
@@ -129,7 +130,12 @@ class Trainer:
             self.model.train(on)
 
     def save(self) -> None:
-        """Write the checkpoint of the run as it stands. Raises `TrainingError` if that fails."""
+        """Write the checkpoint of the run as it stands.
+
+        Raises `TrainingError` if that fails, and for weights that are not finite, of which no loss tells yet.
+        """
+        if self.world.any(not self.masters.finite()):
+            raise TrainingError(f"Step {self.step - 1} (from 0) left weights that are not finite; they were not kept.")
         self.checkpoint.save(self.masters, step=self.step, batches=self.batches, steps=self.total_steps)
 
     def run(self, *, resume: bool = False) -> TrainingResult:
@@ -252,8 +258,9 @@ class Trainer:
             self._draw()
         self.world.wait()
         return TrainingResult(
-            step=self.step, finished=self.step >= self.total_steps, losses=self.losses.values, folder=self.folder,
-            model_folder=model_folder, tokens_per_second=self._tokens_per_step / self.pace.median,
+            step=self.step, finished=self.step >= self.total_steps, interrupted=self.limits.interrupted,
+            losses=self.losses.values, folder=self.folder, model_folder=model_folder,
+            tokens_per_second=self._tokens_per_step / self.pace.median,
         )  # fmt: skip
 
     def _draw(self) -> None:
