@@ -302,9 +302,8 @@ class LLM:
         """
         wanted = {name: settings.pop(name) for name in NAMES if name in settings}
         resolved = resolve_settings(self.defaults, **settings)
-        read = self._reader.prompt(
-            prompt, raw=raw, tools=wanted.get("tools"), thinking=bool(wanted.get("thinking", False))
-        )
+        chat = {"tools": wanted.get("tools"), "thinking": bool(wanted.get("thinking", False))}
+        read = self._reader.prompt(prompt, raw=raw, **chat)
         fitting = self._fit(resolved, len(read), explicit=settings.get("max_tokens") is not None)
         if any(value is not None for value in wanted.values()):  # compiled last: it may take seconds
             constraint = self._constraint(wanted, fitting, read.ids, constraint)
@@ -469,15 +468,7 @@ def load(
         adapter=one,
         vision=vision,
     )
-    llm = LLM(
-        network,
-        tokenizer,
-        template,
-        path=folder,
-        defaults=defaults,
-        eos_ids=eos_ids,
-        settings=settings,
-    )
+    llm = LLM(network, tokenizer, template, path=folder, defaults=defaults, eos_ids=eos_ids, settings=settings)
     for name, place in several.items():
         llm.add_adapter(name, place)
     return llm

@@ -270,7 +270,8 @@ def _finish_kernel(
     ln2 = 0.6931471805599453
     tl.store(argmax + row, winner)
     tl.store(candidate + row, tl.where(possible, drawn, winner))
-    tl.store(entropy + row, tl.maximum((tl.log2(total) - moment / total) * ln2, 0.0))
+    found = (tl.log2(total) - moment / total) * ln2
+    tl.store(entropy + row, tl.where(found < 0, 0.0, found))  # NaN stays, so that somebody notices
     tl.store(largest + row, peak * ln2)
     tl.store(certainty + row, -tl.log2(total) * ln2)
 
