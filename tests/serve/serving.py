@@ -206,3 +206,10 @@ def scripted_server(llm: LLM, engine: ScriptedEngine | AsyncEngine, **settings: 
         server.should_exit = True
         thread.join(10)
         listener.close()
+
+
+def until(happened: Callable[[], bool], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)

@@ -9,6 +9,7 @@ Shapes: B guesses, L canvas, F free positions, D width.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -123,10 +124,10 @@ class Settling:
     def _record(self, row: int, canvas: Tensor, outcome: Outcome, heat: float) -> DenoiseStep:
         free, length = self._guesses[row].free, self._tokens.shape[1]
         argmax = self._tokens[row].index_copy(0, self._free[row], outcome.argmax)
-        if not outcome.entropy.isfinite().all():
-            raise NotFiniteError
         entropy, accepted = [0.0] * length, [True] * length
         for at, value, kept in zip(free, outcome.entropy.tolist(), outcome.accepted.tolist(), strict=True):
+            if not math.isfinite(value):
+                raise NotFiniteError
             entropy[at], accepted[at] = value, kept
         return DenoiseStep(
             request_id=row,

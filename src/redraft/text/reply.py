@@ -23,11 +23,8 @@ LANDMARKS = (CHANNEL_OPEN, CALL_OPEN, MARK + tools.RESPONSE_OPEN, *ENDINGS)
 """What ends a run of content."""
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-
 _SPACE = re.compile(r"\s*")
-
 _WORDS = {"true": True, "false": False, "null": None}
-
 _LANDMARK = re.compile("|".join(map(re.escape, LANDMARKS)))
 _ENDING = re.compile("|".join(map(re.escape, ENDINGS)))
 

@@ -1,0 +1,144 @@
+"""The server as a process: where it listens, how it stops, and what is told to requests that are open then."""
+
+import asyncio
+import functools
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from serving import CHAT, server_process, until
+
+from redraft.cli.main import main
+from redraft.llm import LLM
+from redraft.serve.server import _Server, listen
+from redraft.serve.service import Service
+from redraft.serve.settings import ServeSettings
+
+
+def test_a_client_that_does_not_read_gets_the_grace_once(llm: LLM) -> None:
+    """What is left for the connections when it is over are seconds, however long it was."""
+    service = Service(ServeSettings(names=("random",), grace=30))
+    assert _Server(service, lambda: llm, lambda llm: None).config.timeout_graceful_shutdown == 5
+
+
+def test_a_second_ctrl_c_is_not_taken_back_by_what_follows(llm: LLM) -> None:
+    server = _Server(Service(ServeSettings(names=("random",))), lambda: llm, lambda llm: None)
+    forced = []
+    for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
+        server.handle_exit(number, None)
+        forced.append(server.force_exit)
+    assert forced == [False, False, True, True]
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_what_is_open_when_the_grace_ends_is_told_so(folder: Path, twice: bool) -> None:
+    slow = CHAT | {"max_tokens": 900, "steps": 48, "confidence_threshold": 1e-9}
+    options = ("--name", "random", "--grace", "600" if twice else "1")
+    with server_process(folder, *options) as server, ThreadPoolExecutor(3) as pool:
+        ask = functools.partial(httpx.post, f"{server.url}/v1/chat/completions", timeout=120)
+        whole, stream = pool.submit(ask, json=slow), pool.submit(ask, json=slow | {"stream": True})
+        until(lambda: server.metric("redraft_running") == 2)
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(0.2)
+        late = ask(json=slow)
+        if twice:
+            server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(60) == 0
+    assert late.status_code == whole.result().status_code == 503
+    assert late.json()["error"]["code"] == whole.result().json()["error"]["code"] == "shutting_down"
+    assert stream.result().status_code == 200
+    assert '"code":"shutting_down"' in stream.result().text
+    assert "[DONE]" not in stream.result().text
+
+
+READS_FOR_EVER = """
+import os
+import sys
+from redraft.cli.main import main
+from redraft.llm import LLM
+
+def read(*request, **how):
+    os.write(1, b"reading\\n")  # at once: printing writes the line's end by itself, behind another thread's line
+    while True:
+        pass
+
+LLM.read_chat = read
+sys.exit(main(["serve", "--model", sys.argv[1], "--name", "random", "--port", "0", "--grace", "0.5", "--json"]))
+"""
+
+
+def test_requests_that_are_still_read_when_the_grace_ends_are_told_so(folder: Path) -> None:
+    """More of them than are read at a time, one whose body does not come, and one that only asks how long it is."""
+    command = [sys.executable, "-c", READS_FOR_EVER, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, ThreadPoolExecutor(9) as pool:
+        try:
+            assert server.stdout is not None
+            url = json.loads(server.stdout.readline())["url"]
+            paths = ["/v1/chat/completions"] * 8 + ["/v1/messages/count_tokens"]
+            bodies = [{name: CHAT[name] for name in ("model", "messages")} for _ in paths]
+            asked = [
+                pool.submit(httpx.post, url + path, json=body, timeout=60)
+                for path, body in zip(paths, bodies, strict=True)
+            ]
+            with socket.create_connection(("127.0.0.1", httpx.URL(url).port)) as slow:
+                slow.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
+                assert [server.stdout.readline() for _ in range(6)] == ["reading\n"] * 6
+                time.sleep(0.5)
+                server.send_signal(signal.SIGTERM)
+                assert server.wait(30) == 0
+                assert b"503" in slow.recv(4096).partition(b"\r\n")[0]
+        finally:
+            server.kill()
+    assert [one.result().status_code for one in asked] == [503] * 9
+    assert "The server is shutting down." in asked[0].result().json()["error"]["message"]
+
+
+def test_short_answers_are_not_held_back() -> None:
+    """Else each waits some 40 ms for the client to acknowledge the one before."""
+
+    async def is_sent_at_once() -> bool:
+        accepted: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
+        listener = listen(ServeSettings(names=("m",), port=0))
+        async with await asyncio.start_server(lambda _, writer: accepted.set_result(writer), sock=listener):
+            _, client = await asyncio.open_connection(*listener.getsockname())
+            server = await accepted
+            at_once = server.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            for writer in (client, server):
+                writer.close()
+                await writer.wait_closed()
+            return bool(at_once)
+
+    assert asyncio.run(is_sent_at_once())
+
+
+def test_the_command_says_what_is_wrong_before_it_loads(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = socket.socket()
+    taken.bind(("127.0.0.1", 0))
+    taken.listen()
+    port = str(taken.getsockname()[1])
+    for options, code, said in (
+        (("--port", port), 1, f"Cannot listen on 127.0.0.1:{port}"),
+        (("--port", "70000"), 2, "port is 70000"),
+        (("--api-keys", str(tmp_path / "none")), 2, "none cannot be read: No such file"),
+        (("--policy", "best"), 2, "policy is 'best'"),
+        (("--cors", "https://app.example/"), 2, "origin 'https://app.example/' is none that a browser names"),
+        (("--grace", "inf"), 2, "grace is too large or not a number"),
+        (("--grace", "nan"), 2, "grace is too large or not a number"),
+        (("--timeout", "nan"), 2, "timeout is too large or not a number"),
+        (("--memory-gb", "inf"), 2, "memory_gb is too large or not a number"),
+        (("--kv-cache-dtype", "fp4"), 2, "kv_cache_dtype is 'fp4'"),
+        (("--vocabulary-dtype", "fp8"), 2, "vocabulary_dtype is 'fp8'; that needs a GPU"),
+        (("--model", str(tmp_path)), 2, "config.json"),
+    ):
+        assert main(["serve", "--model", str(folder), "--port", "0", *options]) == code
+        assert said in capsys.readouterr().err
+    taken.close()
