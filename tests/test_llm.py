@@ -188,6 +188,12 @@ def test_a_prompt_that_cannot_be_answered_is_named(llm: LLM, prompt: object, sen
         llm.generate(prompt)  # type: ignore[arg-type]
 
 
+def test_a_canvas_that_the_context_cannot_hold_is_refused(llm: LLM) -> None:
+    context = llm.model.config.max_position_embeddings
+    with pytest.raises(SettingError, match=f"A canvas of {context} tokens leaves no room for a prompt"):
+        llm.generate("Hello", canvas_length=context)
+
+
 def test_a_prompt_that_has_no_room_is_refused_before_its_constraint_is_compiled(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -400,6 +400,8 @@ class LLM:
         """Check that the prompt and its canvases fit the context; a default max_tokens shrinks to fit."""
         context, length = self.model.config.max_position_embeddings, settings.canvas_length or self._canvas_length
         room = (context - prompt) // length * length
+        if length >= context:
+            raise SettingError(f"A canvas of {length} tokens leaves no room for a prompt in a context of {context}.")
         if room <= 0:
             raise PromptError(
                 f"The prompt has {prompt} tokens; with a canvas of {length} it must have at most {context - length}."

@@ -39,6 +39,8 @@ def refused(cli: Cli, words: str, *args: object) -> None:
         (("Hello", "--max-tokens", "0"), "max_tokens is 0"),
         (("Hello", "--entropy-bound", "0"), "entropy_bound is 0.0"),
         (("Hello", "--t-min", "0.9", "--t-max", "0.5"), "t_max is 0.5; it must be above t_min (0.9)."),
+        (("Hello", "--t-min", "nan"), "t_min is nan; it must be at least 0"),
+        (("Hello", "--t-max", "-1"), "t_max is -1.0; it must be above t_min"),
         (("Hello", "--seed", "-1"), "seed is -1"),
         (("Hello", "--stop", ""), "stop holds an empty string."),
         (("Hello", "--raw", "--system", "Be brief."), "--system needs the chat format"),

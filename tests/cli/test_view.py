@@ -4,8 +4,10 @@ import dataclasses
 import io
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from rich.console import Console
 from rich.text import Text
 
@@ -13,7 +15,7 @@ import redraft
 from redraft.cli.answer import follow
 from redraft.cli.canvas import ASCII, COLOUR, MONOCHROME, UNICODE, Progress, crop, draft_text, look_of, status_line
 from redraft.cli.printable import printable
-from redraft.cli.view import LiveScreen, PlainScreen, open_screen, show
+from redraft.cli.view import LiveScreen, PlainScreen, open_screen, show, waiting_for
 from redraft.diffusion.records import Commit, DenoiseStep, Record
 
 EOS = 0
@@ -266,3 +268,12 @@ def test_show_answers_as_the_library_does(folder: Path, capsys: pytest.CaptureFi
     expected = llm.generate("Hello", max_tokens=20, seed=2)
     assert (tally.text, tuple(tally.token_ids)) == (expected.text, expected.token_ids)
     assert capsys.readouterr().out == expected.text + "\n"
+
+
+@pytest.mark.parametrize(("device", "shown"), [("cpu", "reading the prompt"), ("cuda", "compiles kernels")])
+def test_what_a_first_step_waits_for_is_said(device: str, shown: str) -> None:
+    llm = SimpleNamespace(model=SimpleNamespace(device=torch.device(device)))
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100)
+    with LiveScreen(console, Words("a"), (EOS,), steps=4, waiting=waiting_for(llm)):  # type: ignore[arg-type]
+        assert shown in out.getvalue()

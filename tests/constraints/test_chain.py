@@ -17,7 +17,7 @@ from redraft.constraints.tokens import Ending, compile_tokens
 from redraft.constraints.vocabulary import Vocabulary
 from redraft.diffusion.constraint import CanvasConstraint
 from redraft.diffusion.sampler import Distribution, marginals
-from redraft.errors import ConstraintError
+from redraft.errors import ConstraintError, NotFiniteError
 
 SPELLED = [b"", b"a", b"b", b"ab", b"ba", b"aab", b"\xc3", b"\xa9", "é".encode(), b'"']
 EOS, LENGTH = 0, 4
@@ -212,6 +212,16 @@ def test_both_ways_agree_on_long_canvases_and_logits_far_apart() -> None:
         assert torch.equal(plain.argmax, exact.argmax), pattern
         torch.testing.assert_close(plain.probabilities, exact.probabilities, atol=2e-3, rtol=0)
         torch.testing.assert_close(plain.entropy, exact.entropy, atol=1e-2, rtol=0)
+
+
+@pytest.mark.parametrize("tokens", [[1], list(range(len(SPELLED)))])
+def test_a_logit_that_is_no_number_makes_its_entropy_none(tokens: list[int]) -> None:
+    logits = torch.randn(LENGTH, len(SPELLED))
+    logits[2, tokens] = torch.nan
+    canvas = compiled("(a|b)*").begin().canvas(LENGTH, LENGTH)
+    assert canvas._on_device(logits.clone()).entropy[2].isnan()
+    with pytest.raises(NotFiniteError):
+        canvas._plainly(logits)
 
 
 def test_sums_say_when_they_are_lost() -> None:

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ import torch
 import redraft
 from random_adapter import random_adapter
 from redraft.engine.graph_runner import GraphRunner
+from redraft.errors import NotFiniteError
 from redraft.model.adapters import save_adapter
 from redraft.model.packed.transformer import PackedTransformer
 
@@ -66,3 +68,14 @@ def test_schemas_and_fixed_text_hold() -> None:
     prefix, suffix = "def double(x):\n    return ", "\n\n\nprint(double(2))\n"
     filled = llm.fill(prefix, suffix, seed=4)
     assert filled.full_text == prefix + filled.text + suffix
+
+
+@pytest.mark.parametrize("asked", [{}, {"regex": r"\d+"}, {"logprobs": 1}])
+def test_weights_that_are_no_numbers_are_a_sentence(asked: dict[str, Any]) -> None:
+    llm = redraft.load("tiny", device="cuda")
+    assert isinstance(llm.model, PackedTransformer)
+    weight = llm.model.packed.layers[0].qkv
+    assert isinstance(weight, torch.Tensor)
+    weight[:] = torch.nan
+    with pytest.raises(NotFiniteError):
+        llm.generate(QUESTION, max_tokens=32, **asked)

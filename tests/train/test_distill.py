@@ -156,3 +156,16 @@ def test_a_prompt_that_cannot_be_asked_is_refused_before_any_is(words, tmp_path:
     assert main(["distill", str(prompts), str(out), "--batch-size", "1", "--device", "cpu"]) == 2
     assert "with a canvas of 128 it must have at most 3968." in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == [prompts]
+
+
+def test_who_stops_it_hears_where_the_answers_so_far_are(tmp_path: Path, monkeypatch, capsys) -> None:
+    def stop(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("redraft.LLM.generate_batch", stop)
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "own.jsonl"
+    prompts.write_text('{"prompt": "hi", "completion": "x"}\n')
+    assert main(["distill", str(prompts), str(out), "--device", "cpu"]) == 130
+    assert "the answers so far are in" in capsys.readouterr().err
+    assert (tmp_path / "own.jsonl.partial").exists()
+    assert not out.exists()

@@ -142,7 +142,7 @@ BAD = [
     ('{"messages": []}', "at least one message"),
     (
         json.dumps({"messages": [user([{"type": "image", "image": "a.png"}]), user("y") | {"role": "assistant"}]}),
-        "holds an image, and this model reads text alone",
+        r"messages\[0\] holds image; training reads text alone",
     ),
     ('{"messages": [{"role": "user", "content": "x"}]}', "need an assistant message behind what it answers"),
     ('{"messages": [{"role": "assistant", "content": "x"}]}', "need an assistant message behind what it answers"),

@@ -88,7 +88,7 @@ class _Conversation:
 
     def ask(self, text: str) -> Tally:
         """One exchange. What cannot be asked (it does not fit any more) leaves the conversation as it was."""
-        from redraft.cli.view import open_screen
+        from redraft.cli.view import open_screen, waiting_for
         from redraft.text.marks import Marker
         from redraft.text.reply import read_reply
 
@@ -100,6 +100,7 @@ class _Conversation:
             steps=step_cap(self.llm, self.given),
             live=not self.output.no_live,
             json=self.output.json,
+            waiting=waiting_for(self.llm),
         )
         if self.trace is not None:
             self.trace.turn(text)

@@ -34,7 +34,7 @@ def distill(
     from rich.progress import MofNCompleteColumn, Progress, TextColumn
 
     from redraft.outputs import check_new
-    from redraft.train.distill import collect, prompts_of
+    from redraft.train.distill import collect, prompts_of, unfinished
 
     given = sampling.given()
     if batch_size < 1:
@@ -50,10 +50,14 @@ def distill(
     console = Console(stderr=True)
     with Progress(TextColumn("answers"), MofNCompleteColumn(), console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("answers", total=len(asked))
-        result = collect(
-            llm, asked, out, steps=steps, batch_size=batch_size, seed=given.pop("seed", 0),
-            progress=lambda done: bar.update(task, completed=done), **given,
-        )  # fmt: skip
+        try:
+            result = collect(
+                llm, asked, out, steps=steps, batch_size=batch_size, seed=given.pop("seed", 0),
+                progress=lambda done: bar.update(task, completed=done), **given,
+            )  # fmt: skip
+        except KeyboardInterrupt:
+            console.print(f"stopped; the answers so far are in {unfinished(out)}", markup=False, soft_wrap=True)
+            raise
     if json:
         print_json({"out": str(out), **vars(result)})
     else:

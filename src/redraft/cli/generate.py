@@ -48,7 +48,7 @@ def generate(
 
     Ctrl-C stops, keeps what is committed, and exits with 130.
     """
-    from redraft.cli.view import open_screen
+    from redraft.cli.view import open_screen, waiting_for
     from redraft.outputs import check_file
 
     text = _checked_prompt(prompt, raw=raw, system=system)
@@ -63,8 +63,9 @@ def generate(
     asked = [*messages, {"role": "user", "content": with_images(text, shown)}]
     records = llm.stream(text if raw else asked, raw=raw, **given, **limits)
     screen = open_screen(
-        llm.tokenizer, llm.eos_ids, steps=step_cap(llm, given), live=not output.no_live, json=output.json
-    )
+        llm.tokenizer, llm.eos_ids, steps=step_cap(llm, given), live=not output.no_live, json=output.json,
+        waiting=waiting_for(llm),
+    )  # fmt: skip
     trace = open_trace(output.trace, llm, model, given, prompt=text)
     with trace or nullcontext():
         tally = follow(records, screen, trace)

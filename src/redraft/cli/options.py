@@ -123,9 +123,9 @@ class SamplingOptions:
     def given(self, **more: Any) -> dict[str, Any]:
         """What was given, by the names that `LLM.generate` knows; checked, so that a typo fails before a long load."""
         given = {name: value for name, value in (vars(self) | more).items() if value is not None}
-        # One temperature bound alone can only be judged beside the checkpoint's other one.
-        lone = {"t_min", "t_max"} & given.keys() if ("t_min" in given) != ("t_max" in given) else set()
-        resolve_settings(GenerationSettings(), **{name: value for name, value in given.items() if name not in lone})
+        # The checkpoint's own temperature bounds are not known yet: one alone is checked beside one that fits.
+        low = given.get("t_min", 0.0)
+        resolve_settings(GenerationSettings(), **({"t_min": low, "t_max": low + 1} | given))
         return given
 
 

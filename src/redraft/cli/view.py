@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 FRAME_SECONDS = 0.06
 """Drawing more often than this would slow the model down and look no smoother."""
+READING = "reading the prompt"
+COMPILING = "reading the prompt; the first answer on a GPU compiles kernels, for half a minute"
 _SPARE_LINES = 3
 """A blank line, the status line, and one that stays free so that the terminal never scrolls."""
 
@@ -31,7 +33,12 @@ def show(llm: LLM, prompt: Prompt, *, raw: bool = False, **settings: Any) -> Tal
     """Answer a prompt as `LLM.generate` does and show it meanwhile: live in a terminal, as plain text elsewhere."""
     records = llm.stream(prompt, raw=raw, **settings)
     steps = resolve_settings(llm.defaults, **settings).steps
-    return follow(records, open_screen(llm.tokenizer, llm.eos_ids, steps=steps))
+    return follow(records, open_screen(llm.tokenizer, llm.eos_ids, steps=steps, waiting=waiting_for(llm)))
+
+
+def waiting_for(llm: LLM) -> str:
+    """What a first step may have to wait for."""
+    return COMPILING if llm.model.device.type == "cuda" else READING
 
 
 def open_screen(
@@ -42,13 +49,17 @@ def open_screen(
     live: bool = True,
     json: bool = False,
     timed: bool = True,
+    waiting: str = READING,
 ) -> Screen:
-    """The screen that fits standard output and the options; speeds are shown only if `timed`."""
+    """The screen that fits standard output and the options; speeds are shown only if `timed`.
+
+    `waiting` says what happens until the first step.
+    """
     console = Console(highlight=False)
     if not console.is_terminal:
         return SilentScreen() if json else PlainScreen(sys.stdout)
     if live and not console.is_dumb_terminal:
-        return LiveScreen(console, vocabulary, eos_ids, steps=steps, timed=timed)
+        return LiveScreen(console, vocabulary, eos_ids, steps=steps, timed=timed, waiting=waiting)
     return PlainScreen(sys.stdout, summary_on=console, timed=timed)
 
 
@@ -104,7 +115,7 @@ class LiveScreen:
         steps: int,
         timed: bool = True,
         lead: str = "",
-        waiting: str = "reading the prompt",
+        waiting: str = READING,
     ) -> None:
         """`lead` stands before the draft while it settles; `waiting` says what happens until the first step."""
         self._console, self._vocabulary, self._eos_ids = console, vocabulary, eos_ids

@@ -80,8 +80,12 @@ class DeviceChain:
         self.edges = Edges.of(source.long(), target.long(), label.long(), automaton.states, device)
 
     def restrict(self, logits: Tensor, canvas: DeviceCanvas) -> Distribution:
-        """The constrained marginals of tempered logits [F,W], which are overwritten, and the best string's tokens."""
+        """The constrained marginals of tempered logits [F,W], which are overwritten, and the best string's tokens.
+
+        A row's entropy is NaN if a possible token's logit is.
+        """
         by_class, sums = log_sums(logits, self.classes)  # [F,C]
+        spoiled = 0 * sums.sum(1)  # 0, or NaN, which the recursion would lose
         most, total = (canvas.weights.clone() for _ in range(2))  # [L,U]
         most[canvas.rows] += log_sums(by_class, self.sets)[0]
         total[canvas.rows] += log_sums(sums, self.sets)[1]
@@ -91,4 +95,5 @@ class DeviceChain:
         around = log_sums(ahead[:-1], self.uses, back.flip(0)[1:].contiguous(), self.leads)[1]  # [L,U]
         around -= (around + total).logsumexp(1, keepdim=True)  # of all ways through the canvas
         added = log_sums(around[canvas.rows], self.holders)[1]
-        return replace(Distribution.of(add_by_class(logits, added, self.class_of, MASKED)), argmax=tokens)
+        seen = Distribution.of(add_by_class(logits, added, self.class_of, MASKED))
+        return replace(seen, argmax=tokens, entropy=seen.entropy + spoiled)

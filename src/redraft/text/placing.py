@@ -37,7 +37,7 @@ def take_images(
     what the model cannot take, before anything is decoded.
     """
     check_messages(messages)
-    media = [part for message in messages for part in _parts(message) if part["type"] != "text"]
+    media = [part for message in messages for part in parts_of(message) if part["type"] != "text"]
     if other := [part["type"] for part in media if not is_image(part)]:
         raise PromptError(f"A message holds {other[0]}; text and images can be read.")
     if media and grid is None:
@@ -57,7 +57,7 @@ def decoded_images(messages: Sequence[Mapping[str, Any]], grid: Grid | None, con
         return {"type": "image", "image": next(images)} if is_image(part) else part
 
     return [
-        {**message, "content": [kept(part) for part in parts]} if (parts := list(_parts(message))) else message
+        {**message, "content": [kept(part) for part in parts]} if (parts := list(parts_of(message))) else message
         for message in messages
     ]
 
@@ -92,7 +92,7 @@ def place_images(ids: Sequence[int], images: Sequence[Image], marks: tuple[int, 
     return EncodedPrompt(tuple(whole), tuple(placed))
 
 
-def _parts(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def parts_of(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """The parts of a message's content; a mere text has none."""
     content = message.get("content")
     yield from content if isinstance(content, Sequence) and not isinstance(content, str | bytes) else ()
@@ -100,6 +100,6 @@ def _parts(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 def _without_images(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Every template knows an image as `image`, and looks at nothing else of it."""
-    if not any(map(is_image, _parts(message))):
+    if not any(map(is_image, parts_of(message))):
         return message
-    return {**message, "content": [{"type": "image"} if is_image(part) else part for part in _parts(message)]}
+    return {**message, "content": [{"type": "image"} if is_image(part) else part for part in parts_of(message)]}

@@ -63,7 +63,7 @@ def collect(
     if steps < 2:
         raise SettingError(f"steps is {steps}; distillation needs at least 2.")
     asked, kept, taken = 0, 0, []
-    partial = out.with_name(out.name + ".partial")
+    partial = unfinished(out)
     with partial.open("w", encoding="utf-8") as file:
         for batch in _batches(prompts, batch_size):
             for prompt, answer in zip(
@@ -78,6 +78,11 @@ def collect(
             progress(asked)
     partial.replace(out)
     return Collected(asked=asked, kept=kept, mean_steps=sum(taken) / len(taken) if taken else 0.0)
+
+
+def unfinished(out: Path) -> Path:
+    """Where `collect` keeps what it has for `out` until it is done."""
+    return out.with_name(out.name + ".partial")
 
 
 def _end(text: str, tokenizer: Any) -> int:

@@ -24,7 +24,8 @@ import numpy as np
 
 from redraft.errors import InputError, PromptError, SettingError
 from redraft.text.json_lines import fail, no_json, read_objects
-from redraft.text.placing import take_images
+from redraft.text.messages import check_messages
+from redraft.text.placing import parts_of
 from redraft.text.prompt import mark_chat
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
@@ -132,7 +133,10 @@ def _turns(record: Mapping[str, Any], tokenizer: Tokenizer, template: ChatTempla
         raise _LineError("messages must be a list with at least one message")
     for index, message in enumerate(messages):
         _read_arguments(message, index)
-    take_images(messages, None)  # refuses them: nothing here trains eyes
+    check_messages(messages)
+    for index, message in enumerate(messages):
+        if other := [part["type"] for part in parts_of(message) if part["type"] != "text"]:
+            raise _LineError(f"messages[{index}] holds {other[0]}; training reads text alone")
     asked = [
         i for i, message in enumerate(messages) if isinstance(message, dict) and message.get("role") == "assistant"
     ]

@@ -55,6 +55,9 @@ def test_log_sums() -> None:
     compare(chain.log_sums, values, lists(TOKENS, [1, 0, 40, 3]))
     some = Lists(items=torch.tensor([0, 7, 14], dtype=torch.int32), first=torch.tensor([0, 3], dtype=torch.int32))
     compare(chain.log_sums, values, some)  # a list of nothing but "never"
+    values[0, 8], values[1, :] = torch.nan, torch.nan
+    some = Lists(items=torch.arange(7, 12, dtype=torch.int32), first=torch.tensor([0, 3, 5], dtype=torch.int32))
+    assert chain.log_sums(values, some)[1].isnan().tolist() == [[True, False], [True, True], [False, False]]
 
 
 def test_log_sums_of_pairs() -> None:

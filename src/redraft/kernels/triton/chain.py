@@ -139,6 +139,7 @@ def log_sums(
     """The maximum and the log of summed exponentials of each list, fp32 [R,G] each.
 
     Items are columns of `values` [R,*]; with `others` [R,*], each item's column `pairs` int32 [N] of it is added.
+    A sum with an item that is no number is none, either.
     """
     rows, groups = len(values), len(lists.first) - 1
     if use_triton(values):
@@ -160,7 +161,7 @@ def _of_lists(found: Tensor, owner: Tensor, groups: int) -> tuple[Tensor, Tensor
     where = owner.expand_as(found)
     most = found.new_full((len(found), groups), NEVER).scatter_reduce_(1, where, found, "amax")
     sums = torch.zeros_like(most).index_add_(1, owner, (found - most[:, owner]).exp_())
-    return most, torch.where(most > NEVER / 2, most + sums.log(), NEVER)
+    return most, torch.where(most <= NEVER / 2, NEVER, most + sums.log())
 
 
 def ways(total: Tensor, most: Tensor, edges: Edges, ends: Tensor, gate: tuple[int, Tensor] | None) -> Tensor:
@@ -268,7 +269,9 @@ def _log_sums_kernel(
         peak = top
     out = row * groups + group
     tl.store(most + out, tl.maximum(peak, -1e30))
-    tl.store(total + out, tl.where(peak > -5e29, peak + tl.log(tl.maximum(weight, 1.0)), -1e30))
+    # A maximum leaves out what is no number, so `weight` alone knows of it.
+    never = (peak <= -5e29) & (weight == weight)
+    tl.store(total + out, tl.where(never, -1e30, peak + tl.log(tl.where(weight < 1.0, 1.0, weight))))
 
 
 @jit
