@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from redraft.kernels.gluon.language import descriptor, gl, gluon, hopper, use_gluon
+from redraft.kernels.gluon.language import bulk_load, bulk_store, descriptor, gl, gluon, hopper, use_gluon
 from redraft.kernels.gluon.ring import await_place, new_barriers
 from redraft.kernels.triton.language import await_inputs, early
 from redraft.kernels.triton.segments import KIND_DENOISE, KIND_ENCODE_IMAGES, KIND_UNUSED, Segments
@@ -127,22 +127,18 @@ def _copy(
     for i in gl.static_range(GROUPS):
         token = segment * ROWS + (first_row + i * 64) // SHARE
         hopper.mbarrier.expect(queries_ready.index(i), 64 * DIM * 2)
-        hopper.tma.async_copy_global_to_shared(q, [token, group * SHARE, 0], queries_ready.index(i), queries.index(i))
+        bulk_load(q, [token, group * SHARE, 0], queries_ready.index(i), queries.index(i))
     for turn in range(turns):
         at = base + turn * KEYS
         line = gl.load(pages + at // 256) * 256 + at % 256
         stage, phase = turn % STAGES, turn // STAGES & 1
         hopper.mbarrier.wait(keys_free.index(stage), phase ^ 1)
         hopper.mbarrier.expect(keys_ready.index(stage), KEYS * DIM * 2)
-        hopper.tma.async_copy_global_to_shared(
-            keys, [line, group * DIM], keys_ready.index(stage), key_ring.index(stage)
-        )
+        bulk_load(keys, [line, group * DIM], keys_ready.index(stage), key_ring.index(stage))
         hopper.mbarrier.wait(values_free.index(stage), phase ^ 1)
         hopper.mbarrier.expect(values_ready.index(stage), KEYS * COLUMNS * 2)
         column = group * DIM + part * COLUMNS
-        hopper.tma.async_copy_global_to_shared(
-            values, [line, column], values_ready.index(stage), value_ring.index(stage)
-        )
+        bulk_load(values, [line, column], values_ready.index(stage), value_ring.index(stage))
 
 
 @gluon
@@ -226,7 +222,7 @@ def _attend_rows(
     hopper.fence_async_shared()
     done = queries.index(INDEX)._reinterpret(queries.dtype, [64 // SHARE, SHARE, COLUMNS], out.layout)
     row = segment * ROWS + first_row // SHARE
-    hopper.tma.async_copy_shared_to_global(out, [row, group * SHARE, part * COLUMNS], done)
+    bulk_store(out, [row, group * SHARE, part * COLUMNS], done)
     hopper.tma.store_wait(0)
 
 

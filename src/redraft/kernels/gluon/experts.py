@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from redraft.kernels.gluon.language import constant, descriptor, gl, gluon, hopper, use_gluon
+from redraft.kernels.gluon.language import bulk_load, constant, descriptor, gl, gluon, hopper, load_lines, use_gluon
 from redraft.kernels.gluon.ring import new_barriers
 from redraft.kernels.gluon.walk import down_steps, down_tiles, down_walk, gate_place, gate_tiles, gate_walk
 from redraft.kernels.triton.expert_kernels import gelu_gate
@@ -151,11 +151,11 @@ def _gate_copy(
             hopper.mbarrier.expect(full, 256 * 128, pred=both)
             hopper.mbarrier.expect(full, 128 * 128, pred=first + 64 >= INNER)
             one, other = weights.index(stage * 2), weights.index(stage * 2 + 1)
-            hopper.tma.async_copy_global_to_shared(weight, [gates, k], full, one.slice(0, 64, dim=0))
-            hopper.tma.async_copy_global_to_shared(weight, [ups, k], full, one.slice(64, 64, dim=0))
-            hopper.tma.async_copy_global_to_shared(weight, [gates + 64, k], full, other.slice(0, 64, dim=0), pred=both)
-            hopper.tma.async_copy_global_to_shared(weight, [ups + 64, k], full, other.slice(64, 64, dim=0), pred=both)
-            hopper.async_copy.async_copy_global_to_shared(rows.index(stage), source + k, mask=live)
+            bulk_load(weight, [gates, k], full, one.slice(0, 64, dim=0))
+            bulk_load(weight, [ups, k], full, one.slice(64, 64, dim=0))
+            bulk_load(weight, [gates + 64, k], full, other.slice(0, 64, dim=0), pred=both)
+            bulk_load(weight, [ups + 64, k], full, other.slice(64, 64, dim=0), pred=both)
+            load_lines(rows.index(stage), source + k, mask=live)
             hopper.async_copy.mbarrier_arrive(full, increment_count=False)
             number += 1
 
@@ -243,12 +243,12 @@ def _down_copy(
             hopper.mbarrier.expect(full, 384 * 128, pred=tall)
             hopper.mbarrier.expect(full, 320 * 128, pred=end - start <= 64)
             one, other = weights.index(stage * 2), weights.index(stage * 2 + 1)
-            hopper.tma.async_copy_global_to_shared(hidden, [start, k], full, lines.slice(0, 64, dim=0))
-            hopper.tma.async_copy_global_to_shared(hidden, [start + 64, k], full, lines.slice(64, 64, dim=0), pred=tall)
-            hopper.tma.async_copy_global_to_shared(weight, [row, k], full, one.slice(0, 64, dim=0))
-            hopper.tma.async_copy_global_to_shared(weight, [row + 64, k], full, one.slice(64, 64, dim=0))
-            hopper.tma.async_copy_global_to_shared(weight, [row + 128, k], full, other.slice(0, 64, dim=0))
-            hopper.tma.async_copy_global_to_shared(weight, [row + 192, k], full, other.slice(64, 64, dim=0))
+            bulk_load(hidden, [start, k], full, lines.slice(0, 64, dim=0))
+            bulk_load(hidden, [start + 64, k], full, lines.slice(64, 64, dim=0), pred=tall)
+            bulk_load(weight, [row, k], full, one.slice(0, 64, dim=0))
+            bulk_load(weight, [row + 64, k], full, one.slice(64, 64, dim=0))
+            bulk_load(weight, [row + 128, k], full, other.slice(0, 64, dim=0))
+            bulk_load(weight, [row + 192, k], full, other.slice(64, 64, dim=0))
             number += 1
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from redraft.kernels.gluon.language import constant, descriptor, gl, gluon, hopper, use_gluon
+from redraft.kernels.gluon.language import bulk_load, bulk_store, constant, descriptor, gl, gluon, hopper, use_gluon
 from redraft.kernels.gluon.ring import new_barriers
 from redraft.kernels.triton.language import await_inputs, cdiv, early, processors
 from redraft.kernels.triton.segments import KIND_DENOISE, KIND_UNUSED, Segments
@@ -156,8 +156,8 @@ def _copy(
             full = ready.index(stage)
             hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
             hopper.mbarrier.expect(full, (2 * HALF + TOKENS) * 128)
-            hopper.tma.async_copy_global_to_shared(x, [row, step * DEPTH], full, hidden.index(stage))
-            hopper.tma.async_copy_global_to_shared(table, [token, step * DEPTH], full, tokens.index(stage))
+            bulk_load(x, [row, step * DEPTH], full, hidden.index(stage))
+            bulk_load(table, [token, step * DEPTH], full, tokens.index(stage))
             number += 1
 
 
@@ -210,7 +210,7 @@ def _summarize(
         for half in gl.static_range(2):
             there = shown.index(half)
             hopper.mbarrier.wait(made.index(half), index // gl.num_programs(0) & 1)
-            hopper.tma.async_copy_shared_to_global(logits, [row + half * HALF, token], there)
+            bulk_store(logits, [row + half * HALF, token], there)
             for first in gl.static_range(0, HALF, COUNT):
                 _summarize_rows(
                     there.slice(first, COUNT, dim=0), row + half * HALF + first, token // TOKENS, parts, temperature,

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor
 
 from redraft.kernels.gluon.int4_products import first_rows
-from redraft.kernels.gluon.language import descriptor, gl, gluon, hopper
+from redraft.kernels.gluon.language import bulk_load, descriptor, gl, gluon, hopper, load_lines
 from redraft.kernels.gluon.walk import down_place, down_tiles, gate_place, gate_tiles
 
 
@@ -55,12 +55,12 @@ def gate_gather(
             stage = number % STAGES
             hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
             words = pairs + step * (2 * INNER)
-            hopper.async_copy.async_copy_global_to_shared(scales.index(stage), words, mask=column < INNER)
+            load_lines(scales.index(stage), words, mask=column < INNER)
             for block in gl.static_range(2):
                 k, place = step * 128 + block * 64, stage * 2 + block
-                hopper.async_copy.async_copy_global_to_shared(rows.index(place), source + k, mask=live)
+                load_lines(rows.index(place), source + k, mask=live)
                 if LINES > FIRST:
-                    hopper.async_copy.async_copy_global_to_shared(rest.index(place), further + k, mask=alive)
+                    load_lines(rest.index(place), further + k, mask=alive)
             hopper.async_copy.mbarrier_arrive(ready.index(stage), increment_count=False)
             number += 1
 
@@ -84,7 +84,7 @@ def gate_copy(ring, walk, codes, D: gl.constexpr, INNER: gl.constexpr, STAGES: g
                 line = gates + (4 * step + piece // 2) * (INNER // 4) + piece % 2 * 16
                 place = weights.index(stage * 8 + piece)
                 wanted = both if piece % 2 else step >= 0
-                hopper.tma.async_copy_global_to_shared(codes, [line, 0], full, place, pred=wanted)
+                bulk_load(codes, [line, 0], full, place, pred=wanted)
             number += 1
 
 
@@ -107,11 +107,9 @@ def down_rows(
             for block in gl.static_range(2):
                 there = both if block == 1 else step >= 0
                 k, place = step * 128 + block * 64, stage * 2 + block
-                hopper.tma.async_copy_global_to_shared(hidden, [start, k], full, rows.index(place), pred=there)
+                bulk_load(hidden, [start, k], full, rows.index(place), pred=there)
                 if LINES > FIRST:
-                    hopper.tma.async_copy_global_to_shared(
-                        hidden_rest, [start + FIRST, k], full, rest.index(place), pred=there & tall
-                    )
+                    bulk_load(hidden_rest, [start + FIRST, k], full, rest.index(place), pred=there & tall)
             number += 1
 
 
@@ -140,11 +138,11 @@ def down_copy(ring, walk, codes, scale, D: gl.constexpr, INNER: gl.constexpr, ST
             hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
             hopper.mbarrier.expect(full, 2 * 256 * 32, pred=both)
             hopper.mbarrier.expect(full, 256 * 32, pred=both == 0)
-            hopper.async_copy.async_copy_global_to_shared(scales.index(stage), pairs + step * D)
+            load_lines(scales.index(stage), pairs + step * D)
             for piece in gl.static_range(8):
                 line = lines + (2 * step + piece // 4) * (D // 4) + piece % 4 * 16
                 there = both if piece > 3 else step >= 0
                 place = weights.index(stage * 8 + piece)
-                hopper.tma.async_copy_global_to_shared(codes, [line, 0], full, place, pred=there)
+                bulk_load(codes, [line, 0], full, place, pred=there)
             hopper.async_copy.mbarrier_arrive(full, increment_count=False)
             number += 1

@@ -21,6 +21,9 @@ if TYPE_CHECKING:  # kernels are another language
     from redraft.kernels.triton.language import tl as gl
 
     hopper: Any = None
+    bulk_load: Any = None
+    bulk_store: Any = None
+    load_lines: Any = None
 
     def constant(function: Callable[..., Any]) -> Any: ...
     def gluon(function: Callable[..., Any]) -> Any: ...
@@ -31,12 +34,17 @@ else:
         from triton.experimental.gluon import language as gl
         from triton.experimental.gluon.language.nvidia import hopper
     except ImportError:  # no Triton, or an older one
-        gl = hopper = None
+        gl = hopper = bulk_load = bulk_store = load_lines = None
 
         def gluon(function):
             return function
 
         constant = gluon
+    else:
+        # Tiles by the tensor memory accelerator, and what every thread copies; the first names are those of Triton 3.8.
+        bulk_load = getattr(hopper.tma, "async_load", None) or hopper.tma.async_copy_global_to_shared
+        bulk_store = getattr(hopper.tma, "async_store", None) or hopper.tma.async_copy_shared_to_global
+        load_lines = getattr(hopper.async_copy, "async_load", None) or hopper.async_copy.async_copy_global_to_shared
 
 
 VERSION = "3.6."
