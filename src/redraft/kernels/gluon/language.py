@@ -2,7 +2,7 @@
 
 Kernels here are for one architecture, whose matrix instructions and copies they name. Everything they compute has a
 kernel in `kernels.triton` for other cards, with the same bits. Gluon is experimental and changes from one version of
-Triton to the next: with another than these kernels ran with, the others run, unless REDRAFT_GLUON=1 says otherwise.
+Triton to the next: with one that these kernels did not run with, the others run, unless REDRAFT_GLUON=1 says otherwise.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ else:
         load_lines = getattr(hopper.async_copy, "async_load", None) or hopper.async_copy.async_copy_global_to_shared
 
 
-VERSION = "3.6."
-"""Of Triton: the kernels ran with it. Later ones compile them up to 3.8 and then have other names."""
+VERSIONS = ("3.6.", "3.7.")
+"""Of Triton: the kernels ran with them. With 3.8 and 3.9 attention does not compile."""
 
 
 def use_gluon(x: Tensor) -> bool:
@@ -58,11 +58,11 @@ def use_gluon(x: Tensor) -> bool:
 
 @cache
 def _wanted() -> bool:
-    """Whether Gluon is there, in the version that these kernels ran with or by REDRAFT_GLUON=1; never by =0."""
+    """Whether Gluon is there, in a version that these kernels ran with or by REDRAFT_GLUON=1; never by =0."""
     asked = os.environ.get("REDRAFT_GLUON")
     if gl is None or asked == "0":
         return False
-    return asked == "1" or triton.__version__.startswith(VERSION)
+    return asked == "1" or triton.__version__.startswith(VERSIONS)
 
 
 def descriptor(tensor: Tensor, block: list[int]) -> Any:
