@@ -6,6 +6,10 @@ import sys
 import urllib.request
 from pathlib import Path
 
+import pytest
+
+from redraft.cli.main import main
+
 
 def test_json_tells_the_address_once_it_answers(folder: Path) -> None:
     command = [sys.executable, "-m", "redraft", "serve", "--model", str(folder), "--name", "small"]
@@ -19,3 +23,9 @@ def test_json_tells_the_address_once_it_answers(folder: Path) -> None:
         finally:
             server.terminate()
     assert server.returncode == 0
+
+
+def test_an_empty_host_does_not_let_everybody_in(capsys: pytest.CaptureFixture[str]) -> None:
+    """As `--host "$HOST"` is where the variable is not set."""
+    assert main(["serve", "--host", "", "--port", "0", "--model", "/no/such/model"]) == 2
+    assert "host is empty" in capsys.readouterr().err

@@ -270,7 +270,7 @@ def test_show_answers_as_the_library_does(folder: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().out == expected.text + "\n"
 
 
-@pytest.mark.parametrize(("device", "shown"), [("cpu", "reading the prompt"), ("cuda", "compiles kernels")])
+@pytest.mark.parametrize(("device", "shown"), [("cpu", "reading the prompt"), ("cuda", "are compiled first")])
 def test_what_a_first_step_waits_for_is_said(device: str, shown: str) -> None:
     llm = SimpleNamespace(model=SimpleNamespace(device=torch.device(device)))
     out = io.StringIO()

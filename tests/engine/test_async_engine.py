@@ -296,6 +296,32 @@ class TestFailure:
 
         driven(engine, body)
 
+    def test_one_that_fails_while_it_is_told_to_stop_stops(self, make: Make, model: Transformer) -> None:
+        engine, made = make(), list[int]()
+        runs, closing = threading.Event(), threading.Event()
+
+        class Slow(Broken):
+            def run(self, work: object) -> object:
+                runs.set()
+                closing.wait(10)
+                return super().run(work)
+
+        engine.runner = Slow(engine.runner, 1)  # type: ignore[assignment]
+
+        async def body(front: AsyncEngine) -> None:
+            answer = asyncio.create_task(collect(front.stream(ask(0))))
+            while not runs.is_set():
+                await asyncio.sleep(0.005)
+            work = asyncio.create_task(front.run(lambda: encode_for_ever(model, made)))
+            stop = asyncio.create_task(front.close(drain=False))
+            await asyncio.sleep(0.05)
+            closing.set()
+            await asyncio.wait_for(stop, 10)
+            await asyncio.gather(answer, work, return_exceptions=True)
+            assert not made
+
+        driven(engine, body)
+
 
 class TestClosing:
     def test_draining_finishes_what_was_accepted_and_refuses_the_rest(self, make: Make) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FRAME_SECONDS = 0.06
 """Drawing more often than this would slow the model down and look no smoother."""
 READING = "reading the prompt"
-COMPILING = "reading the prompt; the first answer on a GPU compiles kernels, for half a minute"
+COMPILING = "reading the prompt; kernels that are new on this machine are compiled first"
 _SPARE_LINES = 3
 """A blank line, the status line, and one that stays free so that the terminal never scrolls."""
 

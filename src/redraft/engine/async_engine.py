@@ -266,7 +266,7 @@ class AsyncEngine:
         except Exception as error:
             _log.exception("a forward failed: %s", error)
             self._failures += 1
-            self._stopping = self._failures >= MOST_FAILURES
+            self._stopping |= self._failures >= MOST_FAILURES  # `close` may have said so meanwhile
             self._fail(EngineError(f"A forward failed with {type(error).__name__}: {error}"))
 
     def _fail(self, error: EngineError) -> None:

@@ -45,6 +45,8 @@ class ServeSettings:
     def __post_init__(self) -> None:
         if not self.names or not all(self.names):
             raise SettingError("The model needs a name.")
+        if not self.host:
+            raise SettingError("host is empty; it must be an address, 0.0.0.0 for all.")
         if not 0 <= self.port <= 65535:
             raise SettingError(f"port is {self.port}; it must be between 0 and 65535.")
         for name in ("max_body", "max_open", "timeout"):
