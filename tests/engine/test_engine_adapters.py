@@ -1,5 +1,6 @@
 """Adapters by name in one engine: each request is answered by its own, whatever else runs."""
 
+import asyncio
 import copy
 import dataclasses
 
@@ -9,11 +10,12 @@ from asking import CANVAS, Spelled, ask, end_of, prompt, run, untimed
 
 from random_adapter import random_adapter
 from redraft.cache.prefix import prefix_keys
+from redraft.engine.async_engine import MOST_FAILURES, AsyncEngine
 from redraft.engine.build import new_runner
 from redraft.engine.engine import Engine
-from redraft.engine.request import Request
+from redraft.engine.request import Failed, Request
 from redraft.engine.settings import EngineSettings
-from redraft.errors import SettingError
+from redraft.errors import NotFiniteError, SettingError
 from redraft.model import Transformer
 from redraft.model.adapters import Adapter, merge, with_adapter
 
@@ -113,3 +115,50 @@ def test_an_unknown_adapter_is_refused_before_any_work(model: Transformer, twins
     with pytest.raises(SettingError, match=r"there are none"):
         engine_of(model, {}).add(ask(1, adapter="sql"))
     assert not engine.busy
+
+
+@pytest.fixture(scope="module")
+def broken(model: Transformer, adapters: dict[str, Adapter]) -> Transformer:
+    """A twin whose numbers are none."""
+    twin = with_adapter(model, adapters["dense"])
+    twin.get_parameter("layers.0.attention.q_proj.weight").data[0, 0] = torch.nan
+    return twin
+
+
+def test_an_adapter_that_is_broken_breaks_its_own_answers_alone(model: Transformer, broken: Transformer) -> None:
+    engine = engine_of(model, {"broken": broken})
+    good, bad = engine.answer([ask(1, 300)]), engine.answer([ask(2, 300, adapter="broken"), ask(3)])
+    events = [next(good)]
+    with pytest.raises(NotFiniteError, match="or those of its adapter, are damaged"):
+        list(bad)
+    events += good
+    assert untimed(events) == untimed(run(engine_of(model, {}), [ask(1, 300)])[1])
+    engine.add(ask(4, adapter="broken"))
+    engine.add(ask(5))
+    told = []
+    while engine.busy:
+        told += engine.step()
+    assert [event.request_id for event in told if isinstance(event, Failed)] == [4]
+    beside = [event for event in told if event.request_id == 5]
+    assert untimed(beside) == untimed(run(engine_of(model, {}), [ask(5)])[5])
+    stats = engine.stats()
+    assert stats.ended == {"length": 2, "failed": 2, "cancelled": 1}
+    assert (stats.running, stats.full_pages_used, stats.sliding_pages_used) == (0, 0, 0)
+
+
+def test_broken_answers_do_not_stop_an_engine_that_serves(model: Transformer, broken: Transformer) -> None:
+    engine = engine_of(model, {"broken": broken})
+
+    async def body() -> None:
+        front = AsyncEngine(engine)
+        (good,) = await front.submit([ask(99, 300)])
+        for i in range(2 * MOST_FAILURES):
+            with pytest.raises(NotFiniteError):
+                async for _ in front.stream(ask(i, adapter="broken")):
+                    pass
+        events = [event async for event in good]
+        assert untimed(events) == untimed(run(engine_of(model, {}), [ask(99, 300)])[99])
+        assert front.healthy
+        await front.close()
+
+    asyncio.run(body())

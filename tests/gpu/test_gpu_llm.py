@@ -70,6 +70,26 @@ def test_schemas_and_fixed_text_hold() -> None:
     assert filled.full_text == prefix + filled.text + suffix
 
 
+def test_an_adapter_that_is_broken_leaves_nothing_behind(tmp_path: Path) -> None:
+    """The next request has the pages that its numbers, which are none, were written to."""
+    save_adapter(random_adapter(redraft.load_model("tiny", "cpu"), 1, size=0.3), tmp_path, base_model="tiny")
+    llm = redraft.load("tiny", device="cuda", adapter={"broken": tmp_path})
+    broken = llm.with_adapter("broken")
+    assert isinstance(broken.model, PackedTransformer)
+    weight = broken.model.packed.layers[0].qkv
+    assert isinstance(weight, torch.Tensor)
+    asked = {"max_tokens": 64, "steps": 6, "seed": 3, "raw": True}
+    before = llm.generate("The capital", **asked).token_ids
+    weight[:] = torch.nan
+    beside = llm.stream("The capital", **asked)
+    next(beside)
+    with pytest.raises(NotFiniteError):
+        broken.generate("The capital of France is a city of " + "many " * 100, **asked)
+    list(beside)
+    assert beside.result is not None
+    assert beside.result.token_ids == before == llm.generate("The capital", **asked).token_ids
+
+
 @pytest.mark.parametrize("asked", [{}, {"regex": r"\d+"}, {"logprobs": 1}])
 def test_weights_that_are_no_numbers_are_a_sentence(asked: dict[str, Any]) -> None:
     llm = redraft.load("tiny", device="cuda")

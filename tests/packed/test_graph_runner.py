@@ -296,3 +296,31 @@ def test_images_are_what_the_eager_runner_makes_of_them(plain: Transformer, conf
     plainly_told.assign(0, (4, 1), (1, 4))
     plainly_told.run([Encode(slot=0, start=0, token_ids=prompt)])
     assert not same(records[0][0], plainly_told.run([step_of(0, len(prompt), 0)])[0])
+
+
+@pytest.mark.parametrize("kv_dtype", [None, FP8])
+def test_pages_that_are_given_back_hold_numbers(
+    plain: Transformer, packed: PackedTransformer, kv_dtype: torch.dtype | None
+) -> None:
+    """Kernels read whole tiles: what a broken model left in a page must not reach the next request there."""
+    runner = new_runner(packed, kv_dtype=kv_dtype)
+    broken = copy.deepcopy(plain)
+    broken.get_parameter("layers.0.attention.q_proj.weight").data[0, 0] = np.nan
+    source = broken.state_dict().__getitem__
+    other = runner.beside(
+        PackedTransformer(pack(plain.config, source, device=torch.device("cpu"), dtype=torch.float32))
+    )
+
+    def finite() -> list[bool]:
+        return [bool(pool.float().isfinite().all()) for pool in (*runner._pages.keys, *runner._pages.values)]
+
+    runner.run([Encode(slot=0, start=0, token_ids=ids(1, 40)), step_of(0, 40, 0)])
+    before = [pool.float() for pool in runner._pages.keys]
+    runner.release(0)
+    assert all(map(torch.equal, before, (pool.float() for pool in runner._pages.keys)))
+    for work in ([Encode(slot=1, start=0, token_ids=ids(2, 300))], [step_of(1, 300, 0)]):
+        other.run(work)
+        assert not all(finite())
+    runner.release(1)
+    assert all(finite())
+    assert all(torch.equal(old[4], pool[4].float()) for old, pool in zip(before, runner._pages.keys, strict=True))

@@ -13,7 +13,7 @@ import redraft
 from redraft.cli.main import main
 from redraft.errors import CheckpointError, SettingError
 from redraft.model import Transformer
-from redraft.model.adapters import Adapter, load_adapter, merge, save_adapter, shapes_of
+from redraft.model.adapters import Adapter, load_adapter, merge, save_adapter, shapes_of, with_adapter
 from redraft.model.initialise import initialise
 from redraft.model.names import to_hugging_face
 from redraft.model.weights import load_model, save_model
@@ -236,6 +236,12 @@ def test_an_adapter_of_nothing_of_whole_numbers_or_of_none_is_refused(config, tm
         rewritten(tmp_path, lambda t, number=number: {k: torch.full_like(v, number) for k, v in t.items()})
         with pytest.raises(CheckpointError, match=r"holds numbers in base_model\S+ that are infinite or none\.$"):
             load_adapter(tmp_path)
+    saved(config, tmp_path)
+    rewritten(tmp_path, lambda t: {k: torch.full_like(v, 1e30) for k, v in t.items()})
+    large = load_adapter(tmp_path)
+    for use in (merge, with_adapter):
+        with pytest.raises(CheckpointError, match=r"The adapter changes \S+ by numbers that are infinite or none\.$"):
+            use(plain(config), large)
     rewritten(tmp_path, lambda _: {})
     with pytest.raises(CheckpointError, match="changes nothing"):
         load_adapter(tmp_path)

@@ -21,7 +21,7 @@ from redraft.constraints.resident import Resident
 from redraft.constraints.tokens import TokenAutomaton
 from redraft.constraints.weights import Classes
 from redraft.diffusion.sampler import Distribution
-from redraft.errors import ConstraintError, NotFiniteError
+from redraft.errors import ConstraintError
 
 CPU = torch.device("cpu")
 
@@ -239,9 +239,7 @@ class AutomatonCanvas:
         most, total = classes.of_sets(weighed)
         total *= self._possible[self._free]  # what cannot stand there may weigh e^1000 times more
         peak = total.max(1, keepdims=True)
-        if np.isnan(peak).any():
-            raise NotFiniteError
-        if peak.min() < LEAST:
+        if not peak.min() >= LEAST:  # nor are logits that are no numbers; the logarithms keep them so
             return None
         logs = np.where(self._possible, 0.0, NEVER)  # [L,U]
         logs[self._free] += most - np.log(peak)

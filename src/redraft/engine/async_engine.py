@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from redraft.engine.engine import Engine
-from redraft.engine.request import Event, Finished, Request
+from redraft.engine.request import Event, Failed, Finished, Request
 from redraft.engine.stats import EngineStats
 from redraft.errors import EngineError
 from redraft.model.interruption import interruptible
@@ -122,8 +122,8 @@ class AsyncEngine:
         """Queue all of the requests, or none and raise what `Engine.add` raised; returns their generators of events.
 
         Their time runs from this call, whatever the model's thread is at. A generator ends after `Finished`; it raises
-        `EngineError` if the engine breaks. Closing one, also one that was never started, cancels its request within one
-        forward.
+        `EngineError` if the engine or its own request breaks. Closing one, also one that was never started, cancels its
+        request within one forward.
         """
         boxes, since = [_Mailbox() for _ in requests], self._engine.now()
         streams = [_Stream(self, request, box) for request, box in zip(requests, boxes, strict=True)]
@@ -276,14 +276,14 @@ class AsyncEngine:
             self._engine.cancel(request_id)
         self._mailboxes.clear()
 
-    def _deliver(self, events: Sequence[Event]) -> None:
+    def _deliver(self, events: Sequence[Event | Failed]) -> None:
         self._stats = self._engine.stats()
         for event in events:
             box = self._mailboxes.get(event.request_id)
-            if isinstance(event, Finished):
+            if isinstance(event, Finished | Failed):
                 self._mailboxes.pop(event.request_id, None)
             if box is not None:
-                box.put(event)
+                box.put(event.error if isinstance(event, Failed) else event)
 
     def _stop(self) -> None:
         """End whatever is still open, and refuse everything from now on."""

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 
+import numpy as np
+
 from redraft.cache.pages import PAGE
 from redraft.engine.answer import Answer
 from redraft.engine.latency import StepClock
-from redraft.engine.request import Ending, Event, Finished, Request
+from redraft.engine.request import Ending, Event, Failed, Finished, Request
 from redraft.engine.scheduler import Plan, Scheduler, Turn
 from redraft.engine.settings import EngineSettings
 from redraft.engine.stats import Counters, EngineStats
 from redraft.engine.transcript import Decoder, Transcript
+from redraft.engine.turns import TurnLock
 from redraft.engine.work import Denoise, Drafted, Runner, Segment
-from redraft.errors import EngineError, InputError, PromptError, QueueFullError, SettingError
+from redraft.errors import EngineError, InputError, NotFiniteError, PromptError, QueueFullError, SettingError
 
 _Inbox = deque[Event | EngineError]
 
@@ -52,11 +54,11 @@ class Engine:
         self._weights, self._seen_weights = weights, weights()
         self._clock, self._step_clock = clock, StepClock()
         self._open: dict[int, Answer] = {}
-        self._untold: list[Event] = []
+        self._untold: list[Event | Failed] = []
         self._inboxes: dict[int, _Inbox] = {}
         self._left: list[int] = []
         self._working = False
-        self._lock = threading.RLock()
+        self._lock = TurnLock()
 
     def now(self) -> float:
         """The engine's clock, in seconds; any thread may ask."""
@@ -84,7 +86,7 @@ class Engine:
         if (answer := self._open.get(request_id)) is not None:
             self._break_off(answer, "cancelled")
 
-    def step(self) -> list[Event]:
+    def step(self) -> list[Event | Failed]:
         """Run one forward of whatever is ready; returns what happened, in order.
 
         What happened to requests of `answer` is told by their iterators alone.
@@ -92,7 +94,7 @@ class Engine:
         self._forward()
         return self.tell()
 
-    def tell(self) -> list[Event]:
+    def tell(self) -> list[Event | Failed]:
         """What `step` would return without running a forward: the ends of requests cancelled since the last one."""
         events, self._untold = self._untold, []
         return events
@@ -106,9 +108,10 @@ class Engine:
         """Check all requests at once, then answer them; closing the iterator cancels what is left.
 
         Several such iterators may be open on one engine, in several threads too: each is told its own events. More
-        requests than may wait are fed in as others end. What a forward raises is raised by the iterator that ran it;
-        the others raise an `EngineError`, since nobody knows how far their canvases got. An iterator that is begun
-        when others are writing an answer with one of its ids raises a `SettingError`.
+        requests than may wait are fed in as others end. An iterator one of whose
+        requests breaks raises its `EngineError`. What a forward raises is raised by the iterator that ran it; the
+        others raise an `EngineError`, since nobody knows how far their canvases got. An iterator that is begun when
+        others are writing an answer with one of its ids raises a `SettingError`.
         """
         with self._lock:
             answers = [self._prepared(request, self.now()) for request in requests]
@@ -176,12 +179,14 @@ class Engine:
             self._inboxes.pop(request_id, None)
         self._working = False
 
-    def _deliver(self, events: list[Event]) -> None:
+    def _deliver(self, events: Sequence[Event | Failed]) -> None:
         """Put events where the iterators of `answer` find them; those of other requests wait for the next `tell`."""
         for event in events:
-            inbox = self._inboxes.get(event.request_id)
-            (self._untold if inbox is None else inbox).append(event)
-            if isinstance(event, Finished):
+            if (inbox := self._inboxes.get(event.request_id)) is None:
+                self._untold.append(event)
+            else:
+                inbox.append(event.error if isinstance(event, Failed) else event)
+            if isinstance(event, Finished | Failed):
                 self._inboxes.pop(event.request_id, None)
 
     def _forward(self) -> None:
@@ -297,9 +302,11 @@ class Engine:
             assert one.slot == turn.job.slot
             self._deliver(self._after_step(turn, one, now))
 
-    def _after_step(self, turn: Turn, drafted: Drafted, now: float) -> list[Event]:
+    def _after_step(self, turn: Turn, drafted: Drafted, now: float) -> Sequence[Event | Failed]:
         job, events = turn.job, list[Event]()
         answer, step = self._open[job.request_id], job.step - 1
+        if not np.isfinite(drafted.entropy).all():
+            return [self._break(answer, NotFiniteError())]
         answer.follow(drafted, step)
         if answer.request.drafts:
             events.append(answer.record(drafted, step))
@@ -314,7 +321,20 @@ class Engine:
         return events
 
     def _end(self, answer: Answer) -> Finished:
-        """The answer has ended, for whatever reason: return its slot and pages."""
+        """The answer has ended."""
+        self._free(answer)
+        finished = answer.finished(self._clock())
+        self.counters.ended_one(finished)
+        return finished
+
+    def _break(self, answer: Answer, error: EngineError) -> Failed:
+        """The answer cannot go on; the others can."""
+        self._free(answer)
+        self.counters.broke_one(self._clock() - answer.added)
+        return Failed(request_id=answer.request.request_id, error=error)
+
+    def _free(self, answer: Answer) -> None:
+        """Return the slot and pages of an answer that has ended, for whatever reason."""
         job = answer.job
         if job.slot >= 0:
             assert job.table is not None
@@ -323,6 +343,3 @@ class Engine:
             self.runner.release(job.slot)
         self.scheduler.remove(job)
         del self._open[job.request_id]
-        finished = answer.finished(self._clock())
-        self.counters.ended_one(finished)
-        return finished

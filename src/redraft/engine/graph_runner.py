@@ -64,6 +64,8 @@ class GraphRunner:
         self._tables = {name: np.zeros((limits.slots, self._width), np.int32) for name in ("full", "sliding")}
         self._pool = torch.cuda.graph_pool_handle() if self._graphs else None
         self._steps: dict[int, CapturedStep] = {}
+        self._doubtful: set[int] = set()
+        """Slots whose last forward has shown no finite numbers, or none at all."""
 
     def beside(self, model: PackedTransformer) -> Self:
         """A runner of another model of this shape, on the same pages and slots, with graphs of its own."""
@@ -89,7 +91,19 @@ class GraphRunner:
 
     def release(self, slot: int) -> None:
         """See `engine.work.Runner`."""
+        if slot in self._doubtful:
+            self._doubtful.remove(slot)
+            self._clean(slot)
         self.assign(slot, (), ())
+
+    def _clean(self, slot: int) -> None:
+        """Put zeros where a slot's pages hold what is not finite; whoever has them next reads whole tiles of them."""
+        held = {}
+        for name, table in self._tables.items():
+            pages = np.unique(table[slot]).astype(np.int64)
+            held[name] = torch.from_numpy(pages[pages >= 0]).to(self.model.device)
+        for layer in range(len(self._pages.keys)):
+            self._pages.clean(layer, held["sliding" if self.model.config.is_sliding(layer) else "full"])
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -107,10 +121,12 @@ class GraphRunner:
     def run(self, work: Sequence[Segment]) -> list[Drafted]:
         """See `engine.work.Runner`."""
         drafted: list[Drafted] = []
+        self._doubtful |= {segment.slot for segment in work}
         with self._on_device():
             places = self._see([image for segment in work if isinstance(segment, Encode) for image in segment.images])
             for parts in _launches([list(self._parts(segment)) for segment in work]):
                 drafted += self._forward(parts, places)
+        self._doubtful -= {one.slot for one in drafted if np.isfinite(one.entropy).all()}
         return drafted
 
     def _on_device(self) -> AbstractContextManager[Any]:

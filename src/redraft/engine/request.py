@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from redraft.config import GenerationSettings
 from redraft.diffusion.records import Commit, DenoiseStep
+from redraft.errors import EngineError
 from redraft.text.images import PlacedImage
 
 if TYPE_CHECKING:
@@ -141,6 +142,14 @@ class Finished:
     token_ids: tuple[int, ...]
     tokens: tuple[TokenConfidence, ...]
     stats: AnswerStats
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failed:
+    """The last event of a request that broke while others went on. Whoever reads its events is raised `error`."""
+
+    request_id: int
+    error: EngineError
 
 
 Event = DenoiseStep | Commit | Finished

@@ -89,8 +89,15 @@ class Counters:
         """A request has ended."""
         stats = finished.stats
         self.tokens += stats.tokens
-        self.answer_seconds += stats.seconds
-        self.ended[finished.finish_reason] = self.ended.get(finished.finish_reason, 0) + 1
+        self._ended(finished.finish_reason, stats.seconds)
+
+    def broke_one(self, seconds: float) -> None:
+        """A request could not be answered, after `seconds`."""
+        self._ended("failed", seconds)
+
+    def _ended(self, how: str, seconds: float) -> None:
+        self.answer_seconds += seconds
+        self.ended[how] = self.ended.get(how, 0) + 1
 
     def snapshot(self, scheduler: Scheduler, clock: StepClock, canvas_length: int) -> EngineStats:
         """Everything at this moment."""

@@ -80,8 +80,11 @@ class Adapter:
         return self.alpha / (math.sqrt(rank) if self.rank_stabilised else rank)
 
     def delta(self, name: str) -> Tensor:
-        """The change of one weight, fp32."""
-        return self.factors[name].product() * self.scale(name)
+        """The change of one weight, fp32. Raises `CheckpointError` where finite factors give none."""
+        delta = self.factors[name].product() * self.scale(name)
+        if not torch.stack(delta.aminmax()).isfinite().all():
+            raise CheckpointError(f"The adapter changes {name} by numbers that are infinite or none.")
+        return delta
 
     def applied(self, read: Callable[[str], Weight]) -> Callable[[str], Weight]:
         """`read` with the changes added to what it returns; changed weights that are stored quantized become bf16."""

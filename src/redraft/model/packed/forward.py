@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from redraft.cache.fp8 import FP8
 from redraft.cache.pages import PAGE
 from redraft.config import FULL, SLIDING, LayerType
 from redraft.kernels.packed import Matrix, PackedFp8, Rows8
@@ -42,6 +43,17 @@ class Pages:
 
     keys: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
+
+    def clean(self, layer: int, pages: Tensor) -> None:
+        """Put zeros where some pages [n] of a layer hold what is not finite."""
+        for pool in (self.keys[layer], self.values[layer]):
+            if pool.dtype == FP8:
+                bits = pool.view(torch.uint8)
+                held = bits[pages]
+                bits[pages] = held.masked_fill(held & 0x7F == 0x7F, 0)
+            else:
+                held = pool[pages]
+                pool[pages] = held.masked_fill(~held.isfinite(), 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
