@@ -1,6 +1,7 @@
 """The dynamic programme against enumeration: every string of a small vocabulary, weighed and summed."""
 
 import itertools
+import math
 import random
 import re
 
@@ -11,6 +12,7 @@ import torch
 from redraft.constraints.answer import AutomatonCanvas, AutomatonConstraint
 from redraft.constraints.automaton import Budget
 from redraft.constraints.chain import Ends
+from redraft.constraints.pins import Allowed
 from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import compile_bytes
 from redraft.constraints.tokens import Ending, compile_tokens
@@ -18,6 +20,7 @@ from redraft.constraints.vocabulary import Vocabulary
 from redraft.diffusion.constraint import CanvasConstraint
 from redraft.diffusion.sampler import Distribution, marginals
 from redraft.errors import ConstraintError
+from redraft.filling.hole import Limit
 
 SPELLED = [b"", b"a", b"b", b"ab", b"ba", b"aab", b"\xc3", b"\xa9", "é".encode(), b'"']
 EOS, LENGTH = 0, 4
@@ -198,6 +201,25 @@ def test_tokens_that_stand_nowhere_are_never_drawn() -> None:
     logits = torch.randn(LENGTH, len(SPELLED) + 3)  # a model may have more logits than the tokenizer has tokens
     seen = whole(compiled("a+").begin().canvas(LENGTH, LENGTH), logits)
     assert (seen.probabilities[:, [2, 4, 9, 10, 11, 12]] == 0).all()
+
+
+@pytest.mark.parametrize("cold", [1e3, 1e6, 1e14])
+def test_nothing_impossible_is_drawn_however_cold(cold: float) -> None:
+    """Logits over small temperatures: what is possible may have far lower ones than what is not."""
+    logits = torch.full((LENGTH, len(SPELLED)), 30.0) * cold
+    logits[:, [1, 9]] *= -1  # a, "
+    canvas = compiled('[a"]{4}').begin().canvas(LENGTH, LENGTH)
+    for seen in (canvas.restrict(logits.clone()), canvas._on_device(logits.clone())):
+        assert set(seen.argmax.tolist()) <= {1, 9}
+        torch.testing.assert_close(seen.probabilities[:, [1, 9]], torch.full((LENGTH, 2), 0.5))
+        torch.testing.assert_close(seen.entropy, torch.full((LENGTH,), math.log(2)))
+    others = [token for token in range(len(SPELLED)) if token != 1]
+    for canvas in (
+        Allowed(forbidden={0: others}),
+        Limit(torch.tensor(others), {}),
+        Limit(torch.tensor([]).long(), {0: torch.tensor([1])}),
+    ):
+        assert canvas.restrict(logits.clone()).probabilities[0, 1] == 1.0
 
 
 def test_both_ways_agree_on_long_canvases_and_logits_far_apart() -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from redraft.constraints.chain import Array, Ends, Groups
 from redraft.constraints.tokens import TokenAutomaton
-from redraft.diffusion.sampler import MASKED, Distribution
+from redraft.diffusion.sampler import Distribution
 from redraft.kernels.triton.chain import (
     NEVER,
     Edges,
@@ -95,5 +95,5 @@ class DeviceChain:
         around = log_sums(ahead[:-1], self.uses, back.flip(0)[1:].contiguous(), self.leads)[1]  # [L,U]
         around -= (around + total).logsumexp(1, keepdim=True)  # of all ways through the canvas
         added = log_sums(around[canvas.rows], self.holders)[1]
-        seen = Distribution.of(add_by_class(logits, added, self.class_of, MASKED))
+        seen = Distribution.of(add_by_class(logits, added, self.class_of))
         return replace(seen, argmax=tokens, entropy=seen.entropy + spoiled)

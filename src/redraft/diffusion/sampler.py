@@ -16,8 +16,10 @@ from redraft.diffusion.constraint import CanvasConstraint
 from redraft.kernels.cpu import chunks, one_each
 from redraft.model import Transformer
 
-MASKED = -1e4
-"""A logit that means "never": soft-capped logits stay within +-30, and exp(-1e4) is exactly 0."""
+MASKED = -1e30
+"""A logit that means "never", far below soft-capped ones over any temperature that settings allow, and finite."""
+LEAST_LOGPROB = -1e4
+"""What is told as the logarithm of a probability of 0."""
 
 TILE_ELEMENTS = 1 << 22
 """Logits held at a time: rows are processed in tiles, so that [L,V] exists for a constrained canvas only."""
@@ -67,10 +69,12 @@ class Distribution:
         ]
 
     def top(self, count: int) -> Top:
-        """The log-probability of the argmax, and the `count` most likely tokens; "never" is `MASKED`."""
+        """The log-probability of the argmax, and the `count` most likely tokens; an impossible one has `LEAST_LOGPROB`."""
         values, ids = self.probabilities.topk(max(count, 1), dim=-1)  # [R,k]
         chosen = self.probabilities.gather(1, self.argmax[:, None])[:, 0]
-        return Top(chosen.log().clamp_(min=MASKED), ids[:, :count], values[:, :count].log().clamp_(min=MASKED))
+        return Top(
+            chosen.log().clamp_(min=LEAST_LOGPROB), ids[:, :count], values[:, :count].log().clamp_(min=LEAST_LOGPROB)
+        )
 
 
 def joined(*parts: Distribution) -> Distribution:

@@ -239,14 +239,14 @@ def best_tokens(logits: Tensor, labels: Tensor, most: Tensor, sets: Lists, class
     return tokens
 
 
-def add_by_class(logits: Tensor, added: Tensor, class_of: Tensor, never: float) -> Tensor:
-    """Add to logits [R,W], in place, what `added` [R,C] says of each token's class; those of class C become `never`."""
+def add_by_class(logits: Tensor, added: Tensor, class_of: Tensor) -> Tensor:
+    """Add to logits [R,W], in place, what `added` [R,C] says of each token's class; those of class C become `NEVER`."""
     if use_triton(logits):
         rows, width = logits.shape
-        _add_kernel[(-(-width // 1024), rows)](logits, width, added, added.shape[1], class_of, never, BLOCK=1024)
+        _add_kernel[(-(-width // 1024), rows)](logits, width, added, added.shape[1], class_of, NEVER, BLOCK=1024)
         return logits
     padded = torch.cat((added, added.new_full((len(added), 1), -torch.inf)), 1)
-    return logits.add_(padded.index_select(1, class_of.long())).clamp_(min=never)
+    return logits.add_(padded.index_select(1, class_of.long())).clamp_(min=NEVER)
 
 
 @jit
