@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import redraft
+from redraft.cache.slab import KVCache, cache_bytes
 from redraft.deciding import Reading, fit_temperature
 from redraft.deciding.calibration import calibrated
 from redraft.deciding.form import Form
@@ -59,16 +60,29 @@ def test_pinned_text_is_the_same_in_all_that_is_read(llm: LLM) -> None:
     assert row.given[row.branch.at] is None
 
 
-def test_several_questions_are_what_each_is_alone(llm: LLM) -> None:
-    questions = [
-        "Is it?",
-        "Was it, or will it be? I would like to know.",
-        [{"role": "user", "content": "Hi"}],
-        [2, 40, 41],
-    ]
-    together = llm.decide(questions, CHOICES, reads=2, sure=1.0)
+QUESTIONS = ["Is it?", "Was it, or will it be? I would like to know.", [{"role": "user", "content": "Hi"}], [2, 40, 41]]
+
+
+@pytest.mark.parametrize("held", [1, 3, 100])
+def test_several_questions_are_what_each_is_alone(llm: LLM, monkeypatch: pytest.MonkeyPatch, held: int) -> None:
+    """However many are held at a time, at most."""
+    made, new_cache = list[tuple[int, int]](), llm.model.new_cache
+
+    def noted(*shape: int) -> KVCache:
+        made.append(shape)
+        return new_cache(*shape)
+
+    monkeypatch.setattr(llm.model, "new_cache", noted)
+    llm.decide(QUESTIONS, CHOICES, reads=1)
+    ((count, longest),) = made
+    assert count == 4
+    made.clear()
+    size = cache_bytes(llm.model.config, longest, llm.model.dtype.itemsize)
+    monkeypatch.setattr("redraft.deciding.api.CACHE_BYTES", held * size)
+    together = llm.decide(QUESTIONS, CHOICES, reads=2, sure=1.0)
     assert isinstance(together, list)
-    for question, decision in zip(questions, together, strict=True):
+    assert [shape[0] for shape in made] == {1: [1, 1, 1, 1], 3: [3, 1], 100: [4]}[held]
+    for question, decision in zip(QUESTIONS, together, strict=True):
         alone = llm.decide(question, CHOICES, reads=2, sure=1.0)
         assert alone.probabilities == pytest.approx(decision.probabilities, rel=1e-4)
         assert alone.forwards == decision.forwards

@@ -6,6 +6,7 @@ ring. They are read in the order of their positions, so that sums over keys roun
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -34,12 +35,10 @@ class KVCache:
     ) -> None:
         self.capacity = capacity
         self.lengths = [0] * batch_size
-        self._ring = config.sliding_window - 1
         self._layers = [
-            _new_layer(config, layer, batch_size, min(capacity, self._ring) if config.is_sliding(layer) else capacity,
-                       device, dtype)
-            for layer in range(config.num_hidden_layers)
-        ]  # fmt: skip
+            _Layer(*(torch.empty(batch_size, *shape, device=device, dtype=dtype) for _ in range(2)))
+            for shape in _shapes(config, capacity)
+        ]
         self._rows: list[int] = list(range(batch_size))
 
     @property
@@ -97,8 +96,19 @@ class KVCache:
                 raise PromptError(f"{length + count} tokens do not fit a cache of {self.capacity}.")
 
 
-def _new_layer(
-    config: ModelConfig, layer: int, batch: int, slots: int, device: torch.device, dtype: torch.dtype
-) -> _Layer:
-    shape = (batch, config.layer_kv_heads(layer), slots, config.layer_head_dim(layer))
-    return _Layer(torch.empty(shape, device=device, dtype=dtype), torch.empty(shape, device=device, dtype=dtype))
+def cache_bytes(config: ModelConfig, capacity: int, item: int) -> int:
+    """Bytes of one request's keys and values, `item` bytes a number."""
+    return 2 * item * sum(map(math.prod, _shapes(config, capacity)))
+
+
+def _shapes(config: ModelConfig, capacity: int) -> list[tuple[int, int, int]]:
+    """[G,slots,H] of every layer."""
+    ring = config.sliding_window - 1
+    return [
+        (
+            config.layer_kv_heads(layer),
+            min(capacity, ring) if config.is_sliding(layer) else capacity,
+            config.layer_head_dim(layer),
+        )
+        for layer in range(config.num_hidden_layers)
+    ]

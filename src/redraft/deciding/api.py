@@ -1,6 +1,6 @@
 """`decide`: one of the choices for every slot, its probability, and no text written.
 
-Slots are read from left to right, each for all questions in one batch. What is not sure enough is read again
+Slots are read from left to right, each for many questions in one batch. What is not sure enough is read again
 with other noise, and the probabilities of all reads are averaged.
 """
 
@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 
+from redraft.cache.slab import cache_bytes
 from redraft.config import MAX_NUMBER
 from redraft.deciding.asking import Front, Question, Tools, content_free, read_question, split_questions
 from redraft.deciding.calibration import calibrated
@@ -28,6 +29,8 @@ SURE = 0.9
 """A confidence below this is read again."""
 READS = 4
 """Most reads of one slot."""
+CACHE_BYTES = 1 << 30
+"""Of the questions that are held at a time; a single one may take more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,10 +95,41 @@ def decide(
 
 def _decide(front: Front, form: Form, prompts: list[EncodedPrompt], count: int, rule: Rule) -> list[Decision]:
     """Decisions on the first `count` prompts; the others, if any, are the same ones without content."""
-    places = {prompt: row for row, prompt in enumerate(dict.fromkeys(prompts))}
-    rows = [places[prompt] for prompt in prompts]
+    model, longest = front.model, max(map(len, prompts))
+    _check_room(front, form, longest)
+    size = cache_bytes(model.config, longest, model.dtype.itemsize) * len(prompts) // count
+    at_once = max(1, CACHE_BYTES // size)
+    decisions: list[Decision] = []
+    for part in (slice(first, first + at_once) for first in range(0, count, at_once)):
+        decisions += _decide_together(front, form, prompts[:count][part], prompts[count:][part], rule)
+    return decisions
+
+
+def _check_room(front: Front, form: Form, longest: int) -> None:
+    """What fits behind the longest choices of the earlier slots fits behind all."""
+    values = [max(choices, key=lambda choice: len(front.tokenizer.encode(choice))) for choices in form.choices]
+    context = front.model.config.max_position_embeddings
+    for slot in range(len(values)):
+        rows = _rows(front, form, 0, tuple(values[:slot])).rows
+        if longest + len(rows[0].given) > context:
+            raise PromptError(f"A question of {longest} tokens and its answer do not fit the context of {context}.")
+
+
+def _rows(front: Front, form: Form, row: int, values: tuple[str, ...]) -> _Reads:
+    """What is to be read of the slot behind `values`."""
+    strings = form.strings(front.tokenizer, values)
+    last = form.ends and len(values) == len(form.names) - 1
+    return _Reads(rows_of(row, strings, front.tokenizer.eos_id if last else None), len(strings))
+
+
+def _decide_together(
+    front: Front, form: Form, questions: Sequence[EncodedPrompt], bare: Sequence[EncodedPrompt], rule: Rule
+) -> list[Decision]:
+    """Decisions on questions whose keys and values are held at once; `bare` are they without content, or empty."""
+    places = {prompt: row for row, prompt in enumerate(dict.fromkeys([*questions, *bare]))}
     desk = _Desk(front, form, list(places), rule)
-    asked = [_Asked(row, rows[count + i] if len(rows) > count else None) for i, row in enumerate(rows[:count])]
+    free = [places[prompt] for prompt in bare] or [None] * len(questions)
+    asked = [_Asked(places[prompt], other) for prompt, other in zip(questions, free, strict=True)]
     for _ in form.names:
         desk.read_slot(asked)
     return [Decision(text=form.fill(one.values), readings=tuple(one.readings), forwards=one.forwards) for one in asked]
@@ -141,14 +175,10 @@ class _Desk:
     """The encoded prompts, and how slots are read from them."""
 
     def __init__(self, front: Front, form: Form, prompts: list[EncodedPrompt], rule: Rule) -> None:
-        self._model, self._tokenizer, self._form, self._rule = front.model, front.tokenizer, form, rule
-        self._longest = max(map(len, prompts))
-        longest = [max(choices, key=lambda choice: len(self._tokenizer.encode(choice))) for choices in form.choices]
-        for slot in range(len(form.names)):  # what fits behind the longest choices of the earlier slots fits behind all
-            self._rows(0, tuple(longest[:slot]))
-        self._cache = self._model.new_cache(len(prompts), self._longest)
+        self._front, self._form, self._rule = front, form, rule
+        self._cache = front.model.new_cache(len(prompts), max(map(len, prompts)))
         ids, images = [prompt.ids for prompt in prompts], [prompt.images for prompt in prompts]
-        prefill(self._model, self._cache, ids, images)
+        prefill(front.model, self._cache, ids, images)
 
     def read_slot(self, asked: Sequence[_Asked]) -> None:
         """Read the next slot of every question, and again those that are not sure."""
@@ -165,11 +195,11 @@ class _Desk:
 
     def _read(self, places: Sequence[_Place], enough: Callable[[_Place, _Reads], bool]) -> dict[_Place, _Reads]:
         """Up to `reads` reads at every place, as long as they are not enough; all open places are one batch."""
-        found = {place: self._rows(*place) for place in dict.fromkeys(places)}
+        found = {place: _rows(self._front, self._form, *place) for place in dict.fromkeys(places)}
         open_places = list(found)
         for number in range(self._rule.reads):
             rows = [row for place in open_places for row in found[place].rows]
-            odds = iter(read(self._model, self._cache, rows, self._rule.seed + number))
+            odds = iter(read(self._front.model, self._cache, rows, self._rule.seed + number))
             for place in open_places:
                 mine = found[place]
                 mine.logprobs.append(choice_logprobs(mine.count, mine.rows, [next(odds) for _ in mine.rows]))
@@ -177,17 +207,6 @@ class _Desk:
                     raise NotFiniteError
             open_places = [place for place in open_places if not enough(place, found[place])]
         return found
-
-    def _rows(self, row: int, values: tuple[str, ...]) -> _Reads:
-        strings = self._form.strings(self._tokenizer, values)
-        last = self._form.ends and len(values) == len(self._form.names) - 1
-        rows = rows_of(row, strings, self._tokenizer.eos_id if last else None)
-        context = self._model.config.max_position_embeddings
-        if self._longest + len(rows[0].given) > context:
-            raise PromptError(
-                f"A question of {self._longest} tokens and its answer do not fit the context of {context}."
-            )
-        return _Reads(rows, len(strings))
 
     def _judged(self, reads: _Reads, bias: Sequence[float] | None) -> list[float]:
         return calibrated(reads.mean, bias, self._rule.temperature)

@@ -69,7 +69,7 @@ class Distribution:
         ]
 
     def top(self, count: int) -> Top:
-        """The log-probability of the argmax, and the `count` most likely tokens; an impossible one has `LEAST_LOGPROB`."""
+        """Log-probabilities, at least `LEAST_LOGPROB`, of the argmax and of the `count` most likely tokens."""
         values, ids = self.probabilities.topk(max(count, 1), dim=-1)  # [R,k]
         chosen = self.probabilities.gather(1, self.argmax[:, None])[:, 0]
         return Top(
