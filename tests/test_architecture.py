@@ -24,12 +24,13 @@ LAYERS = [
     "editing",
     "deciding",
     "llm",
+    "loading",
     "serve",
 ]
 ABOVE = {
     "reference": {"config", "diffusion", "model"},
     "train": {"config", "diffusion", "errors", "eval", "kernels", "model", "quant", "text"},
-    "eval": {"config", "deciding", "diffusion", "errors", "kernels", "llm", "model", "quant", "text"},
+    "eval": {"config", "deciding", "diffusion", "errors", "kernels", "llm", "loading", "model", "quant", "text"},
     "bench": {
         "cache",
         "config",

@@ -5,6 +5,7 @@ import json
 import math
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from random_model import write_random_model
 from redraft.config import PRESETS
 from redraft.errors import CheckpointError, ConstraintError, HubError, NotFiniteError, PromptError, SettingError
 from redraft.llm import LLM
+from redraft.model.packed.build import pack
+from redraft.model.packed.transformer import PackedTransformer
 
 CANVAS = 16
 
@@ -210,8 +213,9 @@ def test_prompts_and_messages_come_in_lists(llm: LLM) -> None:
     for messages in ({"role": "user", "content": "x"}, "hi", None, [], iter([])):
         with pytest.raises(PromptError, match="must be a list with at least one message"):
             llm.chat(messages)  # type: ignore[arg-type]
-    with pytest.raises(SettingError, match="seeds is 5; it must be a list with a seed for each prompt"):
-        llm.generate_batch(["x"], seeds=5)  # type: ignore[arg-type]
+    for seeds in (5, [1, None]):
+        with pytest.raises(SettingError, match=re.escape(f"seeds is {seeds}; it must be a list with a seed for each")):
+            llm.generate_batch(["x", "y"], seeds=seeds)  # type: ignore[arg-type]
 
 
 def test_streaming_complains_before_it_starts(llm: LLM) -> None:
@@ -380,3 +384,40 @@ def test_a_constraint_that_cannot_fit_counts_as_refused(llm: LLM) -> None:
     with pytest.raises(ConstraintError):
         engine.add(llm.request("Hi", choices=["a choice of very many tokens indeed"], max_tokens=2))
     assert engine.stats().refused == 1
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "said"),
+    [
+        (lambda llm: llm.generate("x", tools=5), PromptError, "tools must be a list of function declarations"),
+        (lambda llm: llm.generate("x", constraint="y"), SettingError, "constraint is 'y'; it must be what"),
+        (lambda llm: llm.generate_batch(5), PromptError, "The prompts must be a list"),
+        (lambda llm: llm.generate_batch({"a": 1}), PromptError, "The prompts must be a list"),
+        (lambda llm: llm.with_adapter([]), SettingError, "There is no adapter []; there are none."),
+        (lambda llm: llm.fill("a", "b", on_record=5), SettingError, "on_record is 5; it must be a function"),
+        (lambda llm: llm.edit("a", (0, 1), on_record=5), SettingError, "on_record is 5; it must be a function"),
+    ],
+)
+def test_wrong_types_are_a_sentence(llm: LLM, call: Callable[[LLM], Any], error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=re.escape(said)):
+        call(llm)
+
+
+def test_prompts_may_come_from_a_generator(llm: LLM) -> None:
+    prompts = ["Hello", "Hi"]
+    again = llm.generate_batch((text for text in prompts), max_tokens=8, seeds=range(2))
+    assert [one.text for one in again] == [one.text for one in llm.generate_batch(prompts, max_tokens=8, seeds=[0, 1])]
+
+
+def test_more_ends_than_a_gpu_tells_apart_are_refused(llm: LLM) -> None:
+    given = {"device": torch.device("cpu"), "dtype": torch.float32}
+    packed = PackedTransformer(pack(llm.model.config, llm.model.state_dict().__getitem__, **given))
+    many = LLM(packed, llm.tokenizer, llm.template, path=llm.path, eos_ids=tuple(range(9)))
+    with pytest.raises(SettingError, match="There are 9 end-of-text ids; on a GPU there may be 8"):
+        many.generate("Hello")
+
+
+def test_how_much_an_engine_takes_is_said_when_a_model_is_loaded() -> None:
+    small, large = (redraft.load(device="cpu", dtype="float32", memory_gb=size, slots=3) for size in (0.02, None))
+    assert small.engine.stats().slots == 3
+    assert small.engine.stats().full_pages < large.engine.stats().full_pages

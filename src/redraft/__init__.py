@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from redraft.editing import EditResult, NextEdit
     from redraft.engine.request import Stats
     from redraft.filling import FillResult
-    from redraft.llm import LLM, AnswerStream, ChatReply, GenerateResult, load
+    from redraft.llm import LLM, AnswerStream, ChatReply, GenerateResult
+    from redraft.loading import load
     from redraft.model.weights import load_model, save_model
 
 __version__ = "0.1.0"
@@ -49,7 +50,8 @@ _HOMES = {
     "redraft.editing": ("EditResult", "NextEdit"),
     "redraft.filling": ("FillResult",),
     "redraft.engine.request": ("Stats",),
-    "redraft.llm": ("LLM", "AnswerStream", "ChatReply", "GenerateResult", "load"),
+    "redraft.llm": ("LLM", "AnswerStream", "ChatReply", "GenerateResult"),
+    "redraft.loading": ("load",),
     "redraft.model.weights": ("load_model", "save_model"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

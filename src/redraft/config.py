@@ -358,7 +358,8 @@ def resolve_settings(base: GenerationSettings, *, preset: str | None = None, **o
     if "stop" in given:
         given["stop"] = _stop_strings(given["stop"])
     for name, value in given.items():
-        _check_type(name, value)
+        if name in _TYPES:
+            require_type(name, value, *_TYPES[name])
     return dataclasses.replace(base, **{**PRESETS.get(preset or "balanced", {}), **given})
 
 
@@ -369,10 +370,8 @@ def _stop_strings(stop: object) -> tuple[str, ...]:
     return strings  # type: ignore[return-value]
 
 
-def _check_type(name: str, value: object) -> None:
-    allowed = _TYPES.get(name)
-    if allowed is None:
-        return
+def require_type(name: str, value: object, *allowed: type) -> None:
+    """Raise `SettingError` for a value of another type; a bool is no number."""
     is_bool = isinstance(value, bool)
     if not isinstance(value, allowed) or (is_bool and bool not in allowed):
         wanted = " or ".join(t.__name__ for t in allowed)

@@ -6,12 +6,18 @@ import copy
 import dataclasses
 import itertools
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, overload
 
-from redraft.config import MAX_CANVAS, MIN_CANVAS, GenerationSettings, end_ids, resolve_settings, settings_from_dict
+from redraft.config import (
+    MAX_CANVAS,
+    MAX_END_IDS,
+    MIN_CANVAS,
+    GenerationSettings,
+    resolve_settings,
+)
 from redraft.constraints.build import NAMES, build, says_where_text_stands
 from redraft.deciding import Choices, Decision, decide
 from redraft.diffusion.constraint import Constraint
@@ -26,8 +32,8 @@ from redraft.filling import FillResult, fill
 from redraft.model import Transformer
 from redraft.model.adapters import Adapter, load_adapter, shapes_of
 from redraft.model.checkpoint import Checkpoint
-from redraft.model.folders import read_config, read_json, resolve_folder
-from redraft.model.packed.load import load_for_inference, twin
+from redraft.model.packed.load import twin
+from redraft.model.packed.transformer import PackedTransformer
 from redraft.text.marks import Marker
 from redraft.text.placing import EncodedPrompt
 from redraft.text.prompt import thought_open
@@ -120,14 +126,18 @@ class LLM:
         self.tokenizer, self.template, self.path = tokenizer, template, path
         self.defaults = defaults or GenerationSettings()
         self.eos_ids = eos_ids or model.config.eos_token_id
-        self.adapter: str | None = None
-        """Whose answers this object gives; see `with_adapter`."""
+        self._adapter: str | None = None
         self._shared = _Engines({None: model}, settings or EngineSettings())
 
     @property
     def model(self) -> Transformer:
         """The model that answers, with the adapter in use folded in."""
-        return self._shared.models[self.adapter]
+        return self._shared.models[self._adapter]
+
+    @property
+    def adapter(self) -> str | None:
+        """Whose answers this object gives; see `with_adapter`."""
+        return self._adapter
 
     @property
     def adapters(self) -> tuple[str, ...]:
@@ -147,15 +157,15 @@ class LLM:
         return self.generate_batch([prompt], raw=raw, **settings)[0]
 
     def generate_batch(
-        self, prompts: Sequence[Prompt], *, raw: bool = False, seeds: Sequence[int] | None = None, **settings: Any
+        self, prompts: Iterable[Prompt], *, raw: bool = False, seeds: Sequence[int] | None = None, **settings: Any
     ) -> list[GenerateResult]:
         """Answer several prompts together. Each answer is the one its prompt and seed give alone.
 
         Every prompt uses `seed`, or its own of `seeds`.
         """
-        if isinstance(prompts, str | bytes):
+        if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
             raise PromptError("The prompts must be a list of prompts.")
-        ends = self._events(prompts, raw, seeds, settings, drafts=False)
+        ends = self._events(list(prompts), raw, seeds, settings, drafts=False)
         finished = {event.request_id: event for event in ends if isinstance(event, Finished)}
         return [_result(finished[i]) for i in range(len(finished))]
 
@@ -261,10 +271,10 @@ class LLM:
         The weights that it changes are held once more. Raises `CheckpointError` if it is for another model and
         `SettingError` for a name that is empty or taken.
         """
-        _check_adapter_name(name)
+        check_adapter_name(name)
         if name in self.adapters:
             raise SettingError(f"There is an adapter {name!r} already.")
-        found = _adapter(folder, self.path, vision=self.model.vision is not None)
+        found = adapter_for(self.path, folder, vision=self.model.vision is not None)
         changed = twin(self._shared.models[None], self.path, found)
         with self._shared.lock:
             self._shared.models = self._shared.models | {name: changed}  # other threads may be reading the old ones
@@ -281,9 +291,9 @@ class LLM:
 
     def use_adapter(self, name: str | None) -> None:
         """Answer with an adapter from now on, or, with None, as the model was. Raises `SettingError`."""
-        if name not in self._shared.models:
+        if not isinstance(name, str | None) or name not in self._shared.models:
             raise SettingError(f"There is no adapter {name!r}; there are {', '.join(self.adapters) or 'none'}.")
-        self.adapter = name
+        self._adapter = name
 
     def request(
         self,
@@ -300,6 +310,8 @@ class LLM:
 
         Raises `PromptError`, `SettingError` or `ConstraintError`.
         """
+        if constraint is not None and not hasattr(constraint, "begin"):
+            raise SettingError(f"constraint is {constraint!r}; it must be what `redraft.constraints.build` returns.")
         wanted = {name: settings.pop(name) for name in NAMES if name in settings}
         resolved = resolve_settings(self.defaults, **settings)
         chat = {"tools": wanted.get("tools"), "thinking": bool(wanted.get("thinking", False))}
@@ -347,6 +359,8 @@ class LLM:
         Without `settings` it has those that the LLM was loaded with.
         """
         settings, model = settings or self._shared.settings, self._shared.models[None]
+        if isinstance(model, PackedTransformer) and len(self.eos_ids) > MAX_END_IDS:
+            raise SettingError(f"There are {len(self.eos_ids)} end-of-text ids; on a GPU there may be {MAX_END_IDS}.")
         twins = {name: self._shared.models[name] for name in self.adapters}
         return Engine(
             new_runner(model, settings, twins),
@@ -371,7 +385,7 @@ class LLM:
         """Validate at once, then return the lazy stream of events, whose `request_id` is the prompt's place."""
         if own := sorted(given.keys() & {"request_id", "timeout", "drafts"}):
             raise SettingError(f"{own[0]} is no setting of an answer; requests to an engine have it.")
-        if seeds is not None and not isinstance(seeds, Sequence):
+        if seeds is not None and (not isinstance(seeds, list | tuple | range) or None in seeds):
             raise SettingError(f"seeds is {seeds!r}; it must be a list with a seed for each prompt.")
         if seeds is not None and len(seeds) != len(prompts):
             raise SettingError(f"There are {len(seeds)} seeds for {len(prompts)} prompts.")
@@ -427,74 +441,16 @@ def _result(finished: Finished) -> GenerateResult:
     )
 
 
-def load(
-    model: str | Path = "tiny",
-    *,
-    device: str = "auto",
-    dtype: str = "auto",
-    quantization: str | None = None,
-    vocabulary_dtype: str = "auto",
-    kv_cache_dtype: str = "auto",
-    adapter: str | Path | Mapping[str, str | Path] | None = None,
-    vision: bool = True,
-) -> LLM:
-    """Load a model: "tiny" (embedded), a folder, or a hub id such as "google/diffusiongemma-26B-A4B-it".
-
-    device            "auto", "cpu", "cuda", "cuda:1" ...      dtype  "auto", "bfloat16", "float32"
-    quantization      None (the weights as they are stored), "fp8", or "int4": int4 experts, the rest in FP8, or on a
-                      CPU in `dtype`
-    vocabulary_dtype  of the tokens' embeddings, which are the head as well: "model", as the weights are; "fp8", which
-                      is faster on a GPU; or "auto", FP8 where weights on a GPU are quantized
-    kv_cache_dtype    of the engine's keys and values: "auto", the model's own, or "fp8", half of bfloat16's bytes
-    adapter           a LoRA folder in PEFT's format, folded into the weights; or several by name, for
-                      `llm.with_adapter`
-    vision            False leaves out a vision tower, 1.1 GB of the 26B model: images are refused then
-    Raises `CheckpointError`, `HubError` or `SettingError` with one sentence each.
-    """
-    settings = EngineSettings(kv_cache_dtype=kv_cache_dtype)
-    folder = resolve_folder(str(model))
-    several = adapter if isinstance(adapter, Mapping) else {}
-    for name, place in several.items():  # what does not fit fails before a long load
-        _check_adapter_name(name)
-        _adapter(place, folder, vision=vision)
-    one = None if adapter is None or isinstance(adapter, Mapping) else _adapter(adapter, folder, vision=vision)
-    defaults, eos_ids = _generation(folder)
-    tokenizer = Tokenizer.from_folder(folder, vocab_size=read_config(folder).vocab_size)
-    template = ChatTemplate.find(folder)
-    network = load_for_inference(
-        folder,
-        device=device,
-        dtype=dtype,
-        quantization=quantization,
-        vocabulary_dtype=vocabulary_dtype,
-        adapter=one,
-        vision=vision,
-    )
-    llm = LLM(network, tokenizer, template, path=folder, defaults=defaults, eos_ids=eos_ids, settings=settings)
-    for name, place in several.items():
-        llm.add_adapter(name, place)
-    return llm
-
-
-def _check_adapter_name(name: object) -> None:
+def check_adapter_name(name: object) -> None:
     """Raise `SettingError` for what `with_adapter` could not be asked for."""
     if not isinstance(name, str) or not name:
         raise SettingError(f"An adapter's name is {name!r}; it must be a string that is not empty.")
 
 
-def _adapter(adapter: str | Path, folder: Path, *, vision: bool) -> Adapter:
-    """The adapter of a folder, checked against the model of `folder` before anything is loaded."""
+def adapter_for(model: Path, adapter: str | Path, *, vision: bool) -> Adapter:
+    """The adapter of a folder, checked against a model's before that is loaded."""
     if not isinstance(adapter, str | Path):
         raise SettingError(f"An adapter is a folder, not of type {type(adapter).__name__}.")
     found = load_adapter(adapter)
-    found.check_fits(shapes_of(Checkpoint(folder, vision=vision).empty_model()), str(adapter))
+    found.check_fits(shapes_of(Checkpoint(model, vision=vision).empty_model()), str(adapter))
     return found
-
-
-def _generation(folder: Path) -> tuple[GenerationSettings, tuple[int, ...] | None]:
-    """The defaults of a folder's `generation_config.json`, and the ids that end an answer if it says so."""
-    file = folder / "generation_config.json"
-    raw = read_json(file) if file.is_file() else {}
-    eos = raw.get("eos_token_id")
-    ids = None if eos is None else end_ids(eos, read_config(folder).vocab_size, file)
-    return settings_from_dict(raw), ids

@@ -144,7 +144,7 @@ def test_an_adapter_that_comes_while_another_thread_asks_disturbs_nobody(
 ) -> None:
     expected = llm.generate([2, 50], **SHORT)
     adapter, parameters = random_adapter(llm.model, 0), Transformer.parameters
-    monkeypatch.setattr("redraft.llm._adapter", lambda *_, **__: adapter)
+    monkeypatch.setattr("redraft.llm.adapter_for", lambda *_, **__: adapter)
 
     def add_in_between(model: Transformer) -> Iterator[nn.Parameter]:
         monkeypatch.setattr(Transformer, "parameters", parameters)
@@ -203,6 +203,9 @@ def test_settings_of_an_engine_are_checked() -> None:
     for memory_gb in (math.inf, math.nan, 10**400):
         with pytest.raises(SettingError, match="memory_gb is too large or not a number"):
             EngineSettings(memory_gb=memory_gb)
+    for name, value in (("slots", "4"), ("slots", 2.5), ("memory_gb", "1"), ("prefix_cache", 5)):
+        with pytest.raises(SettingError, match=f"{name} is {value!r}; it must be of type"):
+            EngineSettings(**{name: value})  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="slots is too large"):
         EngineSettings(slots=10**400)
     with pytest.raises(SettingError, match="kv_cache_dtype is 'int8'; it must be auto or fp8"):

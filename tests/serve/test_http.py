@@ -83,14 +83,14 @@ def test_it_answers_503_while_it_loads(folder: Path) -> None:
 
 LOADS_FOR_EVER = """
 import sys, torch
-import redraft.llm
+import redraft.loading
 
 def load(*place, **how):
     print("loading", flush=True)
     while True:
         torch.ones(300, 300) @ torch.ones(300, 300)
 
-redraft.llm.load = load
+redraft.loading.load = load
 from redraft.cli.main import main
 sys.exit(main(["serve", "--port", "0"]))
 """

@@ -76,7 +76,7 @@ class ModelOptions:
         # A model from the hub may have to be downloaded, which brings its own progress bars.
         local = self.model == "tiny" or os.path.isdir(self.model)
         with console.status(f"loading {self.model}") if console.is_terminal and local else nullcontext():
-            from redraft.llm import load
+            from redraft.loading import load
 
             return load(
                 self.model,

@@ -25,7 +25,7 @@ from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.filling.api import fill_settings
 from redraft.filling.context import Context
 from redraft.filling.hole import Draft, Hole
-from redraft.filling.lengths import SCORED_TOKENS, Choice, OnRecord, Prior, find, with_what_follows
+from redraft.filling.lengths import SCORED_TOKENS, Choice, OnRecord, Prior, check_on_record, find, with_what_follows
 from redraft.filling.obeying import check_language, wanted_of
 from redraft.filling.result import confidence
 from redraft.filling.scoring import causal_scores
@@ -95,6 +95,7 @@ def task_of(
 ) -> _Task:
     """What is to be done, from the keywords of `edit`. Raises `SettingError` for those that cannot be honoured."""
     settings = fill_settings(front.defaults, given, DEFAULT_STEPS)
+    check_on_record(on_record)
     return _Task(front, instruction, settings, strength, max_tokens, wanted_of(given), on_record)
 
 

@@ -11,7 +11,7 @@ import torch
 from redraft.cache.fp8 import FP8
 from redraft.cache.paged import page_bytes
 from redraft.cache.pages import PAGE, pages_for
-from redraft.config import MAX_CANVAS, ModelConfig
+from redraft.config import MAX_CANVAS, MIN_CANVAS, ModelConfig
 from redraft.engine.adapters import RunnerByAdapter
 from redraft.engine.graph_runner import BUCKETS, GraphRunner
 from redraft.engine.graph_step import working_bytes
@@ -45,7 +45,7 @@ def new_runner(
     stored = kv_dtype(model, settings.kv_cache_dtype)
     limits = limits_for(model.config, settings, memory_bytes(model, settings), stored.itemsize)
     if isinstance(model, PackedTransformer):  # its buffers hold whole canvases of the model's own length
-        canvas = model.config.canvas_length
+        canvas = max(model.config.canvas_length, MIN_CANVAS)
         limits = replace(limits, canvas=canvas, forward=min(limits.forward, BUCKETS[-1] * canvas))
         runner: EagerRunner | GraphRunner = GraphRunner(model, limits, kv_dtype=stored)
     else:

@@ -27,7 +27,6 @@ from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import new_slots, run_step
 from redraft.engine.runner import drafted_by
 from redraft.engine.work import PAGE, Denoise, Drafted, Encode, Limits, Segment
-from redraft.errors import SettingError
 from redraft.kernels.switches import graphable
 from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, SAMPLED_OUTSIDE, UNUSED
 from redraft.kernels.triton.step import EOS_IDS
@@ -229,10 +228,6 @@ class GraphRunner:
         host["temperature"][index], host["entropy_bound"][index] = part.temperature, part.entropy_bound
         host["confidence"][index], host["stability"][index] = part.confidence_threshold, part.stability_threshold
         host["stop_at_eos"][index] = part.stop_at_eos
-        if len(part.eos_ids) > EOS_IDS:  # folders have no more; a caller's own list may
-            raise SettingError(
-                f"There are {len(part.eos_ids)} end-of-text ids; on a GPU at most {EOS_IDS} can be told apart."
-            )
         host["eos"][index] = (*part.eos_ids, *[-1] * (EOS_IDS - len(part.eos_ids)))
 
     # --- outside the graph ----------------------------------------------------------------------------------------

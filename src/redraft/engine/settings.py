@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from redraft.config import MAX_NUMBER, require_at_most
+from redraft.config import MAX_NUMBER, require_at_most, require_type
 from redraft.errors import SettingError
 
 POLICIES = ("mixed", "step-homogeneous", "run-to-completion")
@@ -37,7 +37,11 @@ class EngineSettings:
             raise SettingError(f"policy is {self.policy!r}; it must be one of {', '.join(POLICIES)}.")
         if self.kv_cache_dtype not in DTYPES:
             raise SettingError(f"kv_cache_dtype is {self.kv_cache_dtype!r}; it must be {' or '.join(DTYPES)}.")
+        require_type("prefix_cache", self.prefix_cache, bool)
+        if self.memory_gb is not None:
+            require_type("memory_gb", self.memory_gb, int, float)
         for name in ("slots", "max_waiting", "prompt_tokens"):
+            require_type(name, getattr(self, name), int)
             if getattr(self, name) < 1:
                 raise SettingError(f"{name} is {getattr(self, name)}; it must be at least 1.")
         if self.memory_gb is not None and self.memory_gb <= 0:

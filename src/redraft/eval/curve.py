@@ -75,7 +75,7 @@ def of_folder(
     folder: Path, task: str, count: int, budgets: Sequence[int], *, device: str, adapter: Path | None = None
 ) -> list[CurvePoint]:
     """The curve of a model folder, with an adapter if there is one, over `count` of a task's own items."""
-    from redraft.llm import load
+    from redraft.loading import load
 
     asked = task_of(task)
     items, llm = spread(asked.items(), count), load(folder, device=device, adapter=adapter)

@@ -13,7 +13,7 @@ from redraft.config import MAX_CANVAS, GenerationSettings, resolve_settings
 from redraft.errors import SettingError
 from redraft.filling.context import open_seam
 from redraft.filling.hole import GAP, Hole
-from redraft.filling.lengths import SCORED_TOKENS, Choice, Context, OnRecord, find
+from redraft.filling.lengths import SCORED_TOKENS, Choice, Context, OnRecord, check_on_record, find
 from redraft.filling.obeying import CONSTRAINTS, check_language, wanted_of
 from redraft.filling.result import Filling, FillResult, confidence
 from redraft.filling.seams import LONGEST, Seam, Seams
@@ -60,6 +60,7 @@ def fill(
     """
     started = time.perf_counter()
     settings, wanted = fill_settings(defaults, given), wanted_of(given)
+    check_on_record(on_record)
     pieces = split_pieces(text, suffix)
     sizes = _sizes(model, max_tokens, length, settings.canvas_length)
     check_language(tokenizer, wanted, sizes.shortest, sizes.longest)

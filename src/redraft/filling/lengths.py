@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby, islice, takewhile
 
 from redraft.diffusion.records import DenoiseStep
+from redraft.errors import SettingError
 from redraft.filling.context import Context
 from redraft.filling.hole import Draft, Hole
 from redraft.filling.scoring import causal_scores
@@ -28,6 +29,12 @@ WIDTH = 8
 
 OnRecord = Callable[[DenoiseStep], None]
 Prior = Callable[[tuple[int, ...]], float]
+
+
+def check_on_record(on_record: object) -> None:
+    """Raise `SettingError` for what cannot be called."""
+    if on_record is not None and not callable(on_record):
+        raise SettingError(f"on_record is {on_record!r}; it must be a function that takes a step.")
 
 
 @dataclass(eq=False, slots=True)

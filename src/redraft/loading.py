@@ -1,0 +1,76 @@
+"""From a name or a folder to an `LLM`: tokenizer, template, defaults, weights and adapters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from redraft.config import GenerationSettings, end_ids, settings_from_dict
+from redraft.engine.settings import EngineSettings
+from redraft.llm import LLM, adapter_for, check_adapter_name
+from redraft.model.folders import read_config, read_json, resolve_folder
+from redraft.model.packed.load import load_for_inference
+from redraft.text.template import ChatTemplate
+from redraft.text.tokenizer import Tokenizer
+
+
+def load(
+    model: str | Path = "tiny",
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    quantization: str | None = None,
+    vocabulary_dtype: str = "auto",
+    kv_cache_dtype: str = "auto",
+    memory_gb: float | None = None,
+    slots: int = 16,
+    adapter: str | Path | Mapping[str, str | Path] | None = None,
+    vision: bool = True,
+) -> LLM:
+    """Load a model: "tiny" (embedded), a folder, or a hub id such as "google/diffusiongemma-26B-A4B-it".
+
+    device            "auto", "cpu", "cuda", "cuda:1" ...      dtype  "auto", "bfloat16", "float32"
+    quantization      None (the weights as they are stored), "fp8", or "int4": int4 experts, the rest in FP8, or on a
+                      CPU in `dtype`
+    vocabulary_dtype  of the tokens' embeddings, which are the head as well: "model", as the weights are; "fp8", which
+                      is faster on a GPU; or "auto", FP8 where weights on a GPU are quantized
+    kv_cache_dtype    of the engine's keys and values: "auto", the model's own, or "fp8", half of bfloat16's bytes
+    memory_gb         for the engine's keys and values; None for four fifths of what a GPU has left, or 2 GB on a CPU
+    slots             answers that the engine works on at a time
+    adapter           a LoRA folder in PEFT's format, folded into the weights; or several by name, for
+                      `llm.with_adapter`
+    vision            False leaves out a vision tower, 1.1 GB of the 26B model: images are refused then
+    Raises `CheckpointError`, `HubError` or `SettingError` with one sentence each.
+    """
+    settings = EngineSettings(kv_cache_dtype=kv_cache_dtype, memory_gb=memory_gb, slots=slots)
+    folder = resolve_folder(str(model))
+    several = adapter if isinstance(adapter, Mapping) else {}
+    for name, place in several.items():  # what does not fit fails before a long load
+        check_adapter_name(name)
+        adapter_for(folder, place, vision=vision)
+    one = None if adapter is None or isinstance(adapter, Mapping) else adapter_for(folder, adapter, vision=vision)
+    defaults, eos_ids = _generation(folder)
+    tokenizer = Tokenizer.from_folder(folder, vocab_size=read_config(folder).vocab_size)
+    template = ChatTemplate.find(folder)
+    network = load_for_inference(
+        folder,
+        device=device,
+        dtype=dtype,
+        quantization=quantization,
+        vocabulary_dtype=vocabulary_dtype,
+        adapter=one,
+        vision=vision,
+    )
+    llm = LLM(network, tokenizer, template, path=folder, defaults=defaults, eos_ids=eos_ids, settings=settings)
+    for name, place in several.items():
+        llm.add_adapter(name, place)
+    return llm
+
+
+def _generation(folder: Path) -> tuple[GenerationSettings, tuple[int, ...] | None]:
+    """The defaults of a folder's `generation_config.json`, and the ids that end an answer if it says so."""
+    file = folder / "generation_config.json"
+    raw = read_json(file) if file.is_file() else {}
+    eos = raw.get("eos_token_id")
+    ids = None if eos is None else end_ids(eos, read_config(folder).vocab_size, file)
+    return settings_from_dict(raw), ids
