@@ -149,8 +149,16 @@ class TestStatus:
         assert len(line) <= width
         assert "step 7/48" in line or width < len("step 7/48")
 
+    def test_only_what_is_shown_counts(self) -> None:
+        """Ends behind a certain end are accepted, too, and would be a hundred times as many."""
+        record = step([1, 2, 3, EOS, EOS, EOS], [0.0, 0.0, 2.0, 0.0, 0.0, 0.0])
+        progress = Progress.of(record, (EOS,), steps=4, committed=8, seconds=2.0)
+        assert (progress.accepted, progress.length, progress.speed) == (2, 3, 5.0)
+        empty = Progress.of(step([EOS], [0.0]), (EOS,), steps=1)
+        assert "0/0 accepted" in status_line(empty, 200, UNICODE).plain
+
     def test_no_speed_where_nothing_is_measured(self) -> None:
-        untimed = Progress.of(step([1], [0.0]), steps=0, speed=None)
+        untimed = Progress.of(step([1], [0.0]), (EOS,), steps=0)
         assert status_line(untimed, 80, ASCII).plain == "canvas 1 | step 1/1 | ############ | 1/1 accepted | 0.00 nats"
 
 

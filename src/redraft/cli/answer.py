@@ -45,13 +45,6 @@ class Tally:
             self.steps.append(self.latest.step + 1)
         self.finish_reason = record.finish_reason
 
-    @property
-    def speed(self) -> float:
-        """Tokens per second so far: committed ones, and those of the draft that are accepted."""
-        drafting = self.latest is not None and self.latest.canvas_index == len(self.steps)
-        accepted = sum(self.latest.accepted) if self.latest is not None and drafting else 0
-        return (len(self.token_ids) + accepted) / self.seconds if self.seconds else 0.0
-
     def stats(self) -> Stats | None:
         """The cost in the shape of `GenerateResult.stats`; None before anything was committed."""
         from redraft.engine.request import Stats

@@ -141,7 +141,11 @@ def _has_focus(line: Text) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """The numbers of the status line. `speed` is in tokens per second; None if nothing is being measured."""
+    """The numbers of the status line.
+
+    `accepted` of `length` positions are those before a certain end: what is behind it costs nothing and is not shown.
+    `speed` is in tokens per second, None if nothing is being measured.
+    """
 
     canvas_index: int
     step: int
@@ -152,16 +156,26 @@ class Progress:
     speed: float | None
 
     @classmethod
-    def of(cls, record: DenoiseStep, *, steps: int, speed: float | None) -> Progress:
-        """The progress after a record; `steps` is the cap."""
+    def of(
+        cls,
+        record: DenoiseStep,
+        eos_ids: tuple[int, ...],
+        *,
+        steps: int,
+        committed: int = 0,
+        seconds: float | None = None,
+    ) -> Progress:
+        """The progress after a record; `steps` is the cap; `committed` tokens stand before it, all in `seconds`."""
+        end = _certain_end(record, eos_ids)
+        accepted = sum(record.accepted[:end])
         return cls(
             canvas_index=record.canvas_index,
             step=record.step,
             steps=max(steps, record.step + 1),
-            accepted=sum(record.accepted),
-            length=len(record.accepted),
+            accepted=accepted,
+            length=end,
             entropy=sum(record.entropy) / len(record.entropy),
-            speed=speed,
+            speed=(committed + accepted) / seconds if seconds else None,
         )
 
 
@@ -172,7 +186,7 @@ def status_line(progress: Progress, width: int, glyphs: Glyphs) -> Text:
     """One line with as much as fits `width`: what matters least goes first."""
     step = f"step {progress.step + 1}/{progress.steps}"
     accepted = f"{progress.accepted}/{progress.length}"
-    full = round(BAR * progress.accepted / progress.length)
+    full = round(BAR * progress.accepted / max(progress.length, 1))
     parts = {
         "canvas": f"canvas {progress.canvas_index + 1}",
         "step": step,

@@ -168,7 +168,10 @@ class LiveScreen:
         # The status line stays where it is while a draft gets shorter.
         self._height = min(max(self._height, len(lines)), room)
         lines += [Text("")] * (self._height - len(lines))
-        progress = Progress.of(record, steps=self._steps, speed=tally.speed if self._timed else None)
+        seconds = tally.seconds if self._timed else None
+        progress = Progress.of(
+            record, self._eos_ids, steps=self._steps, committed=len(tally.token_ids), seconds=seconds
+        )
         return Group(*lines, Text(""), status_line(progress, width, self._glyphs))
 
     def _commit(self, text: str) -> None:

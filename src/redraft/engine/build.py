@@ -69,6 +69,7 @@ def memory_bytes(model: Transformer, settings: EngineSettings) -> int:
     if settings.memory_gb is not None:
         return int(settings.memory_gb * 1e9)
     if model.device.type == "cuda":
+        torch.cuda.empty_cache()  # pages of an engine before this one are free
         free = torch.cuda.mem_get_info(model.device)[0]
         if isinstance(model, PackedTransformer):
             segments, fp8 = min(2 * settings.slots, BUCKETS[-1]), model.packed.vocabulary.turned is not None
