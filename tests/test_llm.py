@@ -373,7 +373,7 @@ def test_tools_are_told_to_the_model_as_well(llm: LLM) -> None:
         assert list(told) == llm.encode_chat([{"role": "user", "content": "Hi"}], tools=tools)
     ids = llm.prompt_ids("Hi")
     assert list(llm.request(ids, tools=tools).prompt) == ids
-    with pytest.raises(SettingError, match="does not know 'enable_thinking'"):
+    with pytest.raises(SettingError, match="cannot think first"):
         llm.generate("Hi", thinking=True)
     with pytest.raises(ConstraintError, match="strict is 5; it must be True or False"):
         llm.generate("Hi", json_object=True, strict=5)

@@ -309,7 +309,7 @@ def test_models(client: openai.OpenAI) -> None:
         ({"stop": ["x"] * 17}, "stop: List should have at most 16 items", "stop"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}],
           "tool_choice": {"type": "function", "function": 3}}, "valid dictionary", "tool_choice.function"),
-        ({"extra_body": {"thinking": True}}, "does not know 'enable_thinking'", None),
+        ({"extra_body": {"thinking": True}}, "cannot think first", None),
     ],
 )  # fmt: skip
 def test_what_cannot_be_honoured_is_a_400_that_says_so(

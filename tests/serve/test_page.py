@@ -349,5 +349,20 @@ def test_images_are_shown_with_a_message_and_stay_in_the_conversation(
     assert trouble == []
 
 
+@pytest.mark.parametrize("thinks", [False, True])
+def test_thinking_is_offered_where_the_model_can(page: Any, thinks: bool) -> None:
+    def told(route: Any) -> None:
+        found = route.fetch().json()
+        found["data"][0]["thinking"] |= thinks
+        route.fulfill(json=found)
+
+    page.route("**/v1/models", told)
+    page.reload()
+    page.wait_for_selector('#model[data-state="ready"]', timeout=WAIT)
+    page.click("details.more summary")
+    assert page.is_visible("#seed")
+    assert page.is_visible("#thinking") == thinks
+
+
 def test_a_model_without_eyes_offers_no_images(page: Any) -> None:
     assert not page.is_visible("#clip")

@@ -98,7 +98,7 @@ def test_options_that_the_template_does_not_read_are_refused() -> None:
         plain.render([user("a")], colour="red")
     with pytest.raises(SettingError, match="'tools'"):
         plain.render([user("a")], tools=[CLOCK])
-    with pytest.raises(SettingError, match="'enable_thinking'"):
+    with pytest.raises(SettingError, match="cannot think first"):
         tiny().render([user("a")], enable_thinking=True)
 
 

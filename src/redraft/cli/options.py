@@ -137,7 +137,12 @@ class OutputOptions:
         list[str] | None, _sampling("--stop", "End the answer before this text; may be repeated.", "TEXT")
     ] = None
     latency_budget_ms: Annotated[
-        float | None, _sampling("--latency-budget-ms", "Take as many steps as fit this time, by measured speed.", "MS")
+        float | None,
+        _sampling(
+            "--latency-budget-ms",
+            "Take as many steps as fit this time, shared among the canvases of --max-tokens.",
+            "MS",
+        ),
     ] = None
     trace: Annotated[
         Path | None, option("--trace", "Write every step to FILE (JSONL, see `redraft replay`).", "FILE", panel=_OUTPUT)

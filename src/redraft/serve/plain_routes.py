@@ -99,6 +99,7 @@ def _model(service: Service, name: str) -> dict[str, Any]:
         "canvas_length": llm.model.config.canvas_length,
         "steps": llm.defaults.steps,
         "images": llm.model.vision is not None,
+        "thinking": llm.template is not None and llm.template.can_think,
     }
 
 

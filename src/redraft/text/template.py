@@ -52,6 +52,11 @@ class ChatTemplate:
         """Names that the template reads from outside: the options that it knows."""
         return frozenset(jinja2.meta.find_undeclared_variables(_environment().parse(self.source)))
 
+    @property
+    def can_think(self) -> bool:
+        """Whether the model can be asked to think before it answers."""
+        return "enable_thinking" in self.variables
+
     @classmethod
     def from_folder(cls, path: str | Path) -> "ChatTemplate":
         """The template of a model folder; see `find`. Raises CheckpointError if it has none."""
@@ -93,7 +98,9 @@ class ChatTemplate:
         """
         check_messages(messages)
         check_tools(tools)
-        self._check_options(extra, tools=bool(tools), enable_thinking=enable_thinking)
+        if enable_thinking and not self.can_think:
+            raise SettingError("This model cannot think first: its chat template does not know of it.")
+        self._check_options(extra, tools=bool(tools))
         chat = [_with_reasoning(message) for message in plain_data(messages, "messages")]
         variables = {**self.special_tokens, "documents": None, **plain_data(extra, "options")}
         try:
