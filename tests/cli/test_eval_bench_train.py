@@ -84,6 +84,13 @@ def test_bad_schemas_are_refused_before_loading(cli: Cli, tmp_path: Path, conten
     assert outcome.err.count("\n") == 1
 
 
+@pytest.mark.parametrize("seconds", ["nan", "-1", "0"])
+def test_no_time_is_refused_before_loading(cli: Cli, seconds: str) -> None:
+    outcome = cli("bench", "constraints", "--model", "/none", "--seconds", seconds)
+    assert (outcome.code, outcome.out) == (2, "")
+    assert outcome.err == f"error: --seconds is {float(seconds)}; it must be at least 1.\n"
+
+
 @pytest.mark.parametrize("command", ["constraints", "roofline"])
 def test_results_that_cannot_be_written_are_refused_before_measuring(
     cli: Cli, folder: Path, tmp_path: Path, command: str

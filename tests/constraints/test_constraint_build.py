@@ -339,7 +339,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"template": "{a:int<NaN}"}, "has the limit 'NaN'; it must be a number"),
     ({"template": "{a:float<=-Infinity}"}, "has the limit '-Infinity'; it must be a number"),
     ({"template": "{a:int<1e1000000}"}, "has the limit '1e1000000'; it must be a number"),
-    ({"template": f"{{a:str<{'9' * 5000}}}"}, "has the limit '9+; it must be a whole number"),
+    ({"template": f"{{a:str<{'9' * 5000}}}"}, "has the limit '9+; it must be a natural number"),
     ({"pins": {0: "a"}, "choices": ["b"]}, "pin at position 0 contradicts"),
     ({"pins": {0: "ab cd ef", 1: "zz"}}, "different tokens at position"),
     ({"pins": {-1: "a"}}, "position -1"),

@@ -69,7 +69,7 @@ def constraints(
     from redraft.outputs import make_folder
     from redraft.text.tokenizer import Tokenizer
 
-    at_least(1, limit=limit, repetitions=repetitions, written=written)
+    at_least(1, limit=limit, repetitions=repetitions, written=written, seconds=seconds)
     at_least(0, answers=answers)
     make_folder(results)
     if file is None and tokenizer is not None:

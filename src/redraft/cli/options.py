@@ -184,7 +184,7 @@ def _fields(group: type) -> list[inspect.Parameter]:
 def at_least(least: int, **values: float | None) -> None:
     """Raise `SettingError` for the first of these options that is given and less."""
     for name, value in values.items():
-        if value is not None and value < least:
+        if value is not None and not value >= least:  # NaN is not at least anything
             raise SettingError(f"--{name.replace('_', '-')} is {value}; it must be at least {least}.")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from redraft.cli.generate import print_json
 from redraft.cli.options import ModelOptions, expand_groups, option
-from redraft.errors import InputError, RedraftError
+from redraft.errors import InputError, SettingError
 
 if TYPE_CHECKING:
     from redraft.llm import LLM
@@ -122,4 +122,4 @@ def _require_extra() -> None:
 
     missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
     if missing:
-        raise RedraftError(f"Serving needs {', '.join(missing)}: pip install 'redraft[serve]'.")
+        raise SettingError(f"Serving needs {', '.join(missing)}: pip install 'redraft[serve]'.")

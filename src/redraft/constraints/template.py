@@ -159,7 +159,7 @@ def _characters(hole: Hole, ranges: Any, sign: str | None, limit: str | None) ->
     if sign is None:
         return repeat(chars(ranges), 1)
     if limit is None or not limit.isdecimal() or len(limit) > MAX_DIGITS:
-        raise ConstraintError(f"The hole {hole.name!r} has the limit {limit!r:.80}; it must be a whole number.")
+        raise ConstraintError(f"The hole {hole.name!r} has the limit {limit!r:.80}; it must be a natural number.")
     most = int(limit) - (sign == "<")
     if most < 1:
         raise ConstraintError(f"The hole {hole.name!r} leaves no room for a character.")

@@ -126,8 +126,8 @@ def _download(hub_id: str, patterns: list[str]) -> Path:
         advice = "check the spelling, or run `hf auth login` if the model is private"
         raise HubError(f"{hub_id} is neither a folder here nor a model on the Hugging Face hub; {advice}.") from error
     except LocalEntryNotFoundError as error:
-        advice = "go online, or name a folder or 'tiny'"
-        raise HubError(f"{hub_id} is not in the local cache and the hub cannot be reached; {advice}.") from error
+        reason = "is no folder here and not in the local cache, and the hub cannot be reached"
+        raise HubError(f"{hub_id} {reason}; go online, or name a folder or 'tiny'.") from error
     except Exception as error:  # the client lets its transport library's own exceptions through
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
         raise HubError(f"{hub_id} could not be fetched from the Hugging Face hub: {reason}.") from error
