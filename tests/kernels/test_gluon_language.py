@@ -18,7 +18,13 @@ def _asked_anew() -> Iterator[None]:
 
 @pytest.mark.parametrize(
     ("version", "asked", "wanted"),
-    [("3.6.0", None, True), ("3.7.1", None, True), ("3.9.0", None, False), ("3.9.0", "1", True), ("3.6.0", "0", False)],
+    [
+        ("3.6.0", None, True),
+        ("3.9.0", None, True),
+        ("3.10.0", None, False),
+        ("3.10.0", "1", True),
+        ("3.6.0", "0", False),
+    ],
 )
 def test_the_versions_that_they_ran_with_or_the_word_of_the_user(
     version: str, asked: str | None, wanted: bool, monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,6 @@ from redraft.engine.graph_runner import BUCKETS, GraphRunner
 from redraft.engine.graph_step import working_bytes
 from redraft.engine.runner import EagerRunner
 from redraft.engine.work import Denoise, Drafted, Encode, Limits
-from redraft.errors import SettingError
 from redraft.kernels.switches import Operation, watching
 from redraft.model import Transformer
 from redraft.model.initialise import initialise
@@ -228,11 +227,6 @@ def test_requests_may_have_a_single_page(packed: PackedTransformer) -> None:
     for runner in (short, long):
         runner.run([Encode(slot=1, start=0, token_ids=ids(8, 30))])
     assert same(long.run([step_of(1, 30, 0)])[0], short.run([step_of(1, 30, 0)])[0])
-
-
-def test_too_many_end_of_text_ids_are_refused(packed: PackedTransformer) -> None:
-    with pytest.raises(SettingError, match="at most 8"):
-        new_runner(packed).run([step_of(0, 0, 0, eos_ids=tuple(range(9)))])
 
 
 def test_working_memory_of_the_26b_model_is_bounded() -> None:

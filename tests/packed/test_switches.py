@@ -26,6 +26,11 @@ def test_a_switched_operation_alone_runs_eagerly() -> None:
     assert graphable()
 
 
+def test_without_triton_nothing_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redraft.kernels.triton.language.triton", None)
+    assert not graphable()
+
+
 def test_unknown_operations_are_refused() -> None:
     with pytest.raises(SettingError, match="'matmul' is no GPU operation"), eager_operations("matmul"):
         pass

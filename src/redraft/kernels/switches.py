@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from redraft import kernels
 from redraft.errors import SettingError
+from redraft.kernels.triton import language
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -68,8 +69,8 @@ def eager_operations(*names: str) -> Iterator[None]:
 
 
 def graphable() -> bool:
-    """Whether a forward may be captured: no operation is switched to its twin."""
-    return not _eager and kernels.forced() is None
+    """Whether a forward may be captured: Triton is there, and no operation is switched to its twin."""
+    return language.triton is not None and not _eager and kernels.forced() is None
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from redraft.kernels.gluon.language import bulk_load, bulk_store, descriptor, gl, gluon, hopper, use_gluon
+from redraft.kernels.gluon.language import bulk_load, bulk_store, descriptor, gl, gluon, hopper, reinterpret, use_gluon
 from redraft.kernels.gluon.ring import await_place, new_barriers
 from redraft.kernels.triton.language import await_inputs, early
 from redraft.kernels.triton.segments import KIND_DENOISE, KIND_ENCODE_IMAGES, KIND_UNUSED, Segments
@@ -162,7 +162,7 @@ def _attend_rows(
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     MEAN: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, MEAN, 2)
-    mine = queries.index(INDEX)._reinterpret(queries.dtype, [64, DIM], gl.NVMMASharedLayout(128, 16, rank=2))
+    mine = reinterpret(queries.index(INDEX), queries.dtype, [64, DIM], gl.NVMMASharedLayout(128, 16, rank=2))
     first_row += INDEX * 64
 
     # What each row sees is one range of positions, [low, high); between the edges no row has to be masked.
@@ -218,11 +218,12 @@ def _attend_rows(
     mean = gl.where((token < count)[:, None], mean, 0.0)
     # In bulk, by way of where the queries were: nobody reads them any more.
     FLAT: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
-    queries.index(INDEX)._reinterpret(queries.dtype, [64, COLUMNS], FLAT).store(mean.to(queries.dtype))
+    flat = reinterpret(queries.index(INDEX), queries.dtype, [PARTS, 64, COLUMNS], FLAT)
+    flat.index(0).store(mean.to(queries.dtype))
     hopper.fence_async_shared()
-    done = queries.index(INDEX)._reinterpret(queries.dtype, [64 // SHARE, SHARE, COLUMNS], out.layout)
+    done = reinterpret(queries.index(INDEX), queries.dtype, [PARTS, 64 // SHARE, SHARE, COLUMNS], out.layout)
     row = segment * ROWS + first_row // SHARE
-    bulk_store(out, [row, group * SHARE, part * COLUMNS], done)
+    bulk_store(out, [row, group * SHARE, part * COLUMNS], done.index(0))
     hopper.tma.store_wait(0)
 
 

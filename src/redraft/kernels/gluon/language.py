@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # kernels are another language
     bulk_load: Any = None
     bulk_store: Any = None
     load_lines: Any = None
+    reinterpret: Any = None
 
     def constant(function: Callable[..., Any]) -> Any: ...
     def gluon(function: Callable[..., Any]) -> Any: ...
@@ -34,21 +35,24 @@ else:
         from triton.experimental.gluon import language as gl
         from triton.experimental.gluon.language.nvidia import hopper
     except ImportError:  # no Triton, or an older one
-        gl = hopper = bulk_load = bulk_store = load_lines = None
+        gl = hopper = bulk_load = bulk_store = load_lines = reinterpret = None
 
         def gluon(function):
             return function
 
         constant = gluon
     else:
-        # Tiles by the tensor memory accelerator, and what every thread copies; the first names are those of Triton 3.8.
+        # Tiles by the tensor memory accelerator, what every thread copies, and another view of shared memory; the first
+        # names are those of Triton 3.8, the last one's of 3.9.
         bulk_load = getattr(hopper.tma, "async_load", None) or hopper.tma.async_copy_global_to_shared
         bulk_store = getattr(hopper.tma, "async_store", None) or hopper.tma.async_copy_shared_to_global
         load_lines = getattr(hopper.async_copy, "async_load", None) or hopper.async_copy.async_copy_global_to_shared
+        memory = gl.shared_memory_descriptor
+        reinterpret = getattr(memory, "reinterpret", None) or memory._reinterpret
 
 
-VERSIONS = ("3.6.", "3.7.")
-"""Of Triton: the kernels ran with them. With 3.8 and 3.9 attention does not compile."""
+VERSIONS = ("3.6.", "3.7.", "3.8.", "3.9.")
+"""Of Triton: the kernels ran with them."""
 
 
 def use_gluon(x: Tensor) -> bool:

@@ -35,6 +35,9 @@ else:
     except ImportError:  # PyTorch for CPUs comes without it
         triton = tl = None
 
+# Kernels round as they do with fused multiply-adds, which Triton makes by itself up to 3.9 and then no longer.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
+
 INTERPRETED = triton is not None and os.environ.get("TRITON_INTERPRET") == "1"
 
 
