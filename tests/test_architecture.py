@@ -1,9 +1,12 @@
 """The shape of the package: imports point one way, public names are what they say, importing is light."""
 
 import ast
+import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import redraft
 
@@ -96,3 +99,21 @@ def test_importing_adds_little_to_torch_and_touches_no_gpu() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "environment", "expected"),
+    [
+        ("", {}, "5000"),
+        ("import torch; ", {}, "None"),
+        ("", {"OMP_WAIT_POLICY": "active"}, "None"),
+        ("", {"GOMP_SPINCOUNT": "7"}, "7"),
+    ],
+)
+def test_threads_wait_briefly_unless_told_otherwise(before: str, environment: dict[str, str], expected: str) -> None:
+    kept = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    code = before + "import redraft, os; print(os.environ.get('GOMP_SPINCOUNT'))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=kept | environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == expected

@@ -6,6 +6,8 @@
 The names below are imported when they are first used, so that `import redraft` and `redraft --help` take no time.
 """
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +56,12 @@ _HOMES = {
     "redraft.loading": ("load",),
     "redraft.model.weights": ("load_model", "save_model"),
 }
+# OpenMP reads this once, when torch brings it. By itself it has threads wait for one another in a loop for
+# milliseconds, which two programs on the same cores pay again and again; see docs/performance.md. What the user says
+# stands.
+if "torch" not in sys.modules and not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
+    os.environ["GOMP_SPINCOUNT"] = "5000"
+
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
