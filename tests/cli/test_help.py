@@ -1,5 +1,6 @@
 """Help and version answer at once, without torch."""
 
+import builtins
 import re
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import pytest
 from outcome import Cli
 
 import redraft
+from redraft import __main__
 
 WRITING = ("generate", "chat", "fill", "edit", "next-edit", "decide", "replay", "inspect")
 MAKING = ("train", "distill", "merge", "quantize")
@@ -79,3 +81,14 @@ def test_distill_says_what_its_prompts_are_read_as(cli: Cli) -> None:
 
 def test_version(cli: Cli) -> None:
     assert cli("--version").out == f"redraft {redraft.__version__}\n"
+
+
+def test_ctrl_c_while_the_command_is_imported_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(name: str, *rest: object) -> object:
+        if name == "redraft.cli.main":
+            raise KeyboardInterrupt
+        return importing(name, *rest)
+
+    importing = builtins.__import__
+    monkeypatch.setattr(builtins, "__import__", interrupted)
+    assert __main__.main() == 130
