@@ -87,3 +87,8 @@ def test_the_router_finds_the_handlers() -> None:
     llm = redraft.load("tiny", device="cpu", dtype="float32")
     routed = [router.route(llm, request)[0] for request in router.REQUESTS]
     assert routed == ["water_plants", "play_music", "get_weather", "book_table"]
+
+
+def test_a_booking_is_found_in_a_text() -> None:
+    found = example("extract").extract(redraft.load("tiny"), "A table for six in Paris on Friday, please.")
+    assert (found.city, found.day, found.people) == ("Paris", "Friday", 6)
