@@ -215,7 +215,7 @@ def _cached(tokenizer: Tokenizer, ending: Ending, asked: Wanted, around: tuple[b
     """The automaton, compiled once for equal requests."""
     plain = replace(asked, json_schema=schema_of(asked.json_schema), pins=None)
     said = [getattr(plain, name) for name in NAMES]
-    key = json.dumps([said, ending.closing, *(given.hex() for given in around)], sort_keys=False, default=str)
+    key = json.dumps([said, ending.closing, *(given.hex() for given in around)], sort_keys=False, default=_told)
     with _lock:
         known = _automata.setdefault(tokenizer, OrderedDict())
         if key in known:
@@ -227,6 +227,11 @@ def _cached(tokenizer: Tokenizer, ending: Ending, asked: Wanted, around: tuple[b
         while len(known) > CACHED:
             known.popitem(last=False)
     return compiled
+
+
+def _told(value: Any) -> Any:
+    """What JSON has no form for, so that two values never say the same: a mapping says what it holds."""
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def schema_of(given: Any) -> Any:
@@ -250,7 +255,10 @@ def _plain_schema(given: Any) -> Any:
         except ValueError as error:
             raise ConstraintError(f"json_schema is not valid JSON: {error}.") from error
     if callable(found := getattr(given, "model_json_schema", None)):
-        return found()
+        try:
+            return found()
+        except Exception as error:  # pydantic has errors of its own, and models may bring others
+            raise ConstraintError(f"The model has no JSON schema: {error}") from error
     raise ConstraintError(f"json_schema must be a dict, a JSON string or a pydantic model, not {type(given).__name__}.")
 
 

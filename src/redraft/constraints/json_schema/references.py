@@ -86,7 +86,10 @@ class Document:
 
 def _joined(base: str, reference: str) -> str:
     # `urljoin` does not know that a URN may have a fragment.
-    return base + reference if reference.startswith("#") else urljoin(base, reference)
+    try:
+        return base + reference if reference.startswith("#") else urljoin(base, reference)
+    except ValueError as error:  # such as a bracket that nothing closes
+        raise ConstraintError(f"{reference!r:.80} in the schema is no address: {error}.") from error
 
 
 def _pointed(found: Any, reference: str, path: str) -> Raw:
