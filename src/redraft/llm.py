@@ -11,13 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self, overload
 
-from redraft.config import (
-    MAX_CANVAS,
-    MAX_END_IDS,
-    MIN_CANVAS,
-    GenerationSettings,
-    resolve_settings,
-)
+from redraft.config import MAX_CANVAS, MAX_END_IDS, MIN_CANVAS, GenerationSettings, resolve_settings
 from redraft.constraints.build import NAMES, build, says_where_text_stands
 from redraft.deciding import Choices, Decision, decide
 from redraft.diffusion.constraint import Constraint

@@ -3,7 +3,6 @@
 import codecs
 import json
 import re
-from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -465,42 +464,3 @@ def test_whatever_is_likely_is_utf8_under_limits_that_count(tokenizer: Tokenizer
 
 def _is_partial(token: bytes) -> bool:
     return token.decode("utf-8", "ignore").encode() != token
-
-
-class Told(Mapping[str, Any]):
-    """A mapping whose text does not say what it holds."""
-
-    def __init__(self, held: dict[str, Any]) -> None:
-        self._held = held
-
-    def __getitem__(self, name: str) -> Any:
-        return self._held[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._held)
-
-    def __len__(self) -> int:
-        return len(self._held)
-
-    def __repr__(self) -> str:
-        return "Told()"
-
-
-def test_schemas_that_look_alike_are_compiled_apart(tokenizer: Tokenizer) -> None:
-    one, other = (build(tokenizer, json_schema=Told({"const": number})) for number in (111, 222))
-    assert one is not None
-    assert other is not None
-    assert one.automaton is not other.automaton
-
-
-@pytest.mark.parametrize(
-    ("schema", "said"),
-    [
-        ({"$id": "http://[x", "type": "null"}, "in the schema is no address"),
-        ({"$id": "http://a/b", "$ref": "//[x"}, "in the schema is no address"),
-        (type("Odd", (), {"model_json_schema": staticmethod(lambda: 1 / 0)}), "The model has no JSON schema: division"),
-    ],
-)
-def test_addresses_and_models_that_are_none_are_a_sentence(tokenizer: Tokenizer, schema: Any, said: str) -> None:
-    with pytest.raises(ConstraintError, match=said):
-        build(tokenizer, json_schema=schema)

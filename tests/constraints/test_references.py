@@ -1,6 +1,7 @@
 """What a `$ref` names, in documents with resources of their own: the same as the package `referencing` finds."""
 
 import random
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -8,11 +9,13 @@ from jsonschema.exceptions import _WrappedReferencingError
 from jsonschema.validators import validator_for
 from referencing import Registry
 
+from redraft.constraints import build
 from redraft.constraints.automaton import Budget
 from redraft.constraints.json_schema.patterns import Patterns
 from redraft.constraints.json_schema.reader import Reader
 from redraft.constraints.json_schema.references import Document
 from redraft.errors import ConstraintError
+from redraft.text.tokenizer import Tokenizer
 
 DRAFT_4, DRAFT_7 = "http://json-schema.org/draft-04/schema#", "http://json-schema.org/draft-07/schema#"
 DRAFT_2020 = "https://json-schema.org/draft/2020-12/schema"
@@ -97,3 +100,42 @@ def _document(dice: random.Random, draft: str) -> dict[str, Any]:
 
     root = dice.choice([{}, {own: "http://outer/d/root.json"}])
     return {"$schema": draft} | schema(0) | root
+
+
+class Told(Mapping[str, Any]):
+    """A mapping whose text does not say what it holds."""
+
+    def __init__(self, held: dict[str, Any]) -> None:
+        self._held = held
+
+    def __getitem__(self, name: str) -> Any:
+        return self._held[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held)
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def __repr__(self) -> str:
+        return "Told()"
+
+
+def test_schemas_that_look_alike_are_compiled_apart(tokenizer: Tokenizer) -> None:
+    one, other = (build(tokenizer, json_schema=Told({"const": number})) for number in (111, 222))
+    assert one is not None
+    assert other is not None
+    assert one.automaton is not other.automaton
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"$id": "http://[x", "type": "null"}, "in the schema is no address"),
+        ({"$id": "http://a/b", "$ref": "//[x"}, "in the schema is no address"),
+        (type("Odd", (), {"model_json_schema": staticmethod(lambda: 1 / 0)}), "The model has no JSON schema: division"),
+    ],
+)
+def test_addresses_and_models_that_are_none_are_a_sentence(tokenizer: Tokenizer, schema: Any, said: str) -> None:
+    with pytest.raises(ConstraintError, match=said):
+        build(tokenizer, json_schema=schema)

@@ -230,7 +230,7 @@ def _cached(tokenizer: Tokenizer, ending: Ending, asked: Wanted, around: tuple[b
 
 
 def _told(value: Any) -> Any:
-    """What JSON has no form for, so that two values never say the same: a mapping says what it holds."""
+    """What JSON has no form for: a mapping by what it holds, anything else by its text."""
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 

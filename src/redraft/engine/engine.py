@@ -108,10 +108,10 @@ class Engine:
         """Check all requests at once, then answer them; closing the iterator cancels what is left.
 
         Several such iterators may be open on one engine, in several threads too: each is told its own events. More
-        requests than may wait are fed in as others end. An iterator one of whose
-        requests breaks raises its `EngineError`. What a forward raises is raised by the iterator that ran it; the
-        others raise an `EngineError`, since nobody knows how far their canvases got. An iterator that is begun when
-        others are writing an answer with one of its ids raises a `SettingError`.
+        requests than may wait are fed in as others end. An iterator one of whose requests breaks raises its
+        `EngineError`. What a forward raises is raised by the iterator that ran it; the others raise an `EngineError`,
+        since nobody knows how far their canvases got. An iterator that is begun when others are writing an answer with
+        one of its ids raises a `SettingError`.
         """
         with self._lock:
             answers = [self._prepared(request, self.now()) for request in requests]

@@ -8,7 +8,6 @@ from typing import Any
 
 from redraft.errors import PromptError, SettingError
 from redraft.text.images import Grid
-from redraft.text.messages import check_tools
 from redraft.text.placing import EncodedPrompt, decoded_images, place_images, take_images
 from redraft.text.prompt import encode_chat
 from redraft.text.template import ChatTemplate
@@ -68,10 +67,8 @@ class PromptReader:
             raise PromptError("messages must be a list with at least one message.")
         if _ends_with_an_answer(messages):
             raise PromptError("The last message is the assistant's; continuing a given answer is not supported.")
-        check_tools(tools)
         told, images = take_images(messages, *self._eyes)
-        declared = list(tools) if tools else None
-        ids = encode_chat(self.template, self.tokenizer, list(told), tools=declared, enable_thinking=thinking)
+        ids = encode_chat(self.template, self.tokenizer, list(told), tools=tools or None, enable_thinking=thinking)
         return EncodedPrompt(tuple(ids)) if self.sight is None else place_images(ids, images, self.sight.marks)
 
     def decoded(self, messages: Sequence[Message]) -> Sequence[Message]:
