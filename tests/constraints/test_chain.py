@@ -215,7 +215,7 @@ def test_nothing_impossible_is_drawn_however_cold(cold: float) -> None:
         torch.testing.assert_close(seen.entropy, torch.full((LENGTH,), math.log(2)))
     others = [token for token in range(len(SPELLED)) if token != 1]
     for canvas in (
-        Allowed(forbidden={0: others}),
+        Allowed(LENGTH, forbidden={0: others}),
         Limit(torch.tensor(others), {}),
         Limit(torch.tensor([]).long(), {0: torch.tensor([1])}),
     ):

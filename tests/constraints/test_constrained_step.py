@@ -80,3 +80,14 @@ def test_what_a_canvas_says_is_copied_to_a_device_once(tokenizer: Tokenizer) -> 
 
 def test_a_language_of_most_tokens_has_no_short_list(tokenizer: Tokenizer) -> None:
     assert canvas(tokenizer, regex=".*").tokens(CPU) is None
+
+
+def test_answers_at_the_same_place_share_a_canvas(tokenizer: Tokenizer) -> None:
+    constraint = build(tokenizer, regex="a+b")
+    assert constraint is not None
+    first = constraint.begin().canvas(LENGTH, 99)
+    assert constraint.begin().canvas(LENGTH, 99) is first
+    assert constraint.begin().canvas(LENGTH, 98) is not first
+    further = constraint.begin()
+    further.advance([tokenizer.encode("a")[0]] * LENGTH)
+    assert further.canvas(LENGTH, 99) is not first

@@ -105,7 +105,7 @@ def test_a_commit_equals_a_fresh_prefill(model: Transformer) -> None:
 
 def test_pins_hold_in_input_distribution_and_output(model: Transformer) -> None:
     pins = {0: 11, 7: 3, 15: 90}
-    limit = Allowed(pins, {3: [5, 6]})
+    limit = Allowed(LENGTH, pins, {3: [5, 6]})
     (records,) = take_steps(model, [PROMPT], SETTINGS, seeds=[1], length=LENGTH, constraints=[limit])
     assert len(records) == SETTINGS.steps
     for record in records:
@@ -118,7 +118,7 @@ def test_pins_hold_in_input_distribution_and_output(model: Transformer) -> None:
 
 def test_pinned_positions_do_not_count_as_confident(model: Transformer) -> None:
     """With all but one position pinned, the mean entropy is that position's alone."""
-    pins = Allowed({position: 20 for position in range(1, LENGTH)})
+    pins = Allowed(LENGTH, {position: 20 for position in range(1, LENGTH)})
     settings = dataclasses.replace(SETTINGS, stability_threshold=0, steps=1)
 
     def first(settings: GenerationSettings) -> Drafted:

@@ -381,7 +381,7 @@ class Even:
 
     def canvas(self, length: int, tokens_left: int) -> Allowed:
         self.calls.append(("canvas", tokens_left))
-        return Allowed(forbidden={position: range(1, 256, 2) for position in range(length)})
+        return Allowed(length, forbidden={position: range(1, 256, 2) for position in range(length)})
 
     def advance(self, token_ids: Sequence[int]) -> None:
         self.calls.append(("advance", len(token_ids)))

@@ -38,7 +38,7 @@ def settle(llm: LLM, guesses: list[Guess], settings: GenerationSettings = SETTIN
 
 
 def test_it_takes_the_steps_of_a_whole_canvas_with_pins(llm: LLM) -> None:
-    pins = Allowed(PINS, {at: NEVER for at in FREE})
+    pins = Allowed(16, PINS, {at: NEVER for at in FREE})
     prompt = [2, *range(100, 130)]
     (expected,) = take_steps(llm.model, [prompt], SETTINGS, seeds=[11], length=16, constraints=[pins])
     found = settle(llm, [guess()])

@@ -21,7 +21,18 @@ from redraft.constraints.spelling import compile_bytes
 from redraft.constraints.tokens import Ending, compile_tokens
 from redraft.constraints.vocabulary import Vocabulary
 from redraft.kernels.packed import PackedFp8
-from redraft.kernels.triton import attention, chain, head, norms, philox, qkv, rows, self_conditioning, step
+from redraft.kernels.triton import (
+    attention,
+    chain,
+    constrained,
+    head,
+    norms,
+    philox,
+    qkv,
+    rows,
+    self_conditioning,
+    step,
+)
 
 SEGMENTS, LENGTH, WIDTH, VOCAB, HEADS = 2, 256, 2816, 262_144, 16
 ROWS = SEGMENTS * LENGTH
@@ -162,14 +173,21 @@ def test_chain() -> None:
     edges = chain.Edges(
         first=int32(2, states + 1), begins=int32(2, 8, 512), label=int32(2, 8, 512), order=int32(2, states), tile=tile
     )
-    logits, weights, found = fp32(LENGTH, VOCAB), fp32(LENGTH, sets), fp32(LENGTH + 1, states)
-    labels = meta(LENGTH, dtype=torch.int64)
-    kernels = compiled(chain.log_sums, logits, tokens)
-    kernels += compiled(chain.log_sums, found, lists, found, int32(1489))
-    kernels += compiled(chain.ways, weights, weights, edges, fp32(2, states), (LENGTH // 2, fp32(states)))
-    kernels += compiled(chain.trace, found, weights, edges, fp32(states))
-    kernels += compiled(chain.best_tokens, logits, labels, fp32(LENGTH, kinds), lists, tokens)
-    kernels += compiled(chain.add_by_class, logits, fp32(LENGTH, kinds), int32(VOCAB))
+    language = constrained.Language(
+        tokens=None, class_of=int32(VOCAB), classes=tokens, pieces=tokens, owners=lists, sets=lists, holders=lists,
+        uses=lists, leads=int32(1489), edges=edges, every_set=lists,
+    )  # fmt: skip
+    weights, found, by_class = fp32(2, LENGTH, sets), fp32(2 * LENGTH, states), fp32(2 * LENGTH, kinds)
+    kernels = compiled(chain.log_sums, found, lists, found, int32(1489))
+    kernels += compiled(chain.ways, weights, weights, edges, fp32(2, 2, states), int32(2), fp32(2, states))
+    kernels += compiled(chain.trace, fp32(2, LENGTH + 1, states), weights, edges, fp32(2, states))
+    for logits, cap in ((bf16(2 * LENGTH, VOCAB), 30.0), (fp32(2 * LENGTH, VOCAB), None)):
+        kernels += compiled(constrained.class_sums, logits, language, cap, fp32(2))
+        labels = meta(2 * LENGTH, dtype=torch.int64)
+        sums = constrained.ClassSums(most=by_class, token=int32(2 * LENGTH, kinds), total=by_class)
+        kernels += compiled(constrained.best_tokens, labels, sums, lists)
+        held = None if cap is None else int32(2 * LENGTH)
+        kernels += compiled(constrained.add_by_class, logits, by_class, int32(VOCAB), held, cap, fp32(2))
     assert_fits(kernels)
 
 
@@ -185,7 +203,7 @@ def test_a_constrained_step_reads_nothing_back() -> None:
     found = compiled(limit.restrict, fp32(count, width))
     names = [kernel.name for kernel in found]
     assert names.count("_log_sums_kernel") == 5
-    assert {"_ways_kernel", "_trace_kernel", "_tokens_kernel", "_add_kernel"} <= set(names)
+    assert {"_class_sums_kernel", "_ways_kernel", "_trace_kernel", "_tokens_kernel", "_add_kernel"} <= set(names)
 
 
 def test_the_way_back_through_gates() -> None:

@@ -203,7 +203,7 @@ def test_everything_reads_the_vocabulary_in_fp8(rounded: Transformer, fp8: Packe
     exact, found = rounded.logits(hidden[0], 0.7), view.logits(hidden[0], 0.7)
     assert 0.001 < (found - exact).norm() / exact.norm() < 0.05
     torch.testing.assert_close(view.mean_embeddings(exact.softmax(-1)), rounded.mean_embeddings(exact.softmax(-1)))
-    for constraint in (None, Allowed({2: 5}, {7: [9, 3, 200]}), Few({2: 9})):
+    for constraint in (None, Allowed(16, {2: 5}, {7: [9, 3, 200]}), Few(16, {2: 9})):
         uniform = torch.full((16,), 0.4, dtype=torch.float64)
         asked = {"temperature": 0.7, "constraint": constraint, "want_soft": True, "logprobs": None}
         ours, theirs = (predict(model, hidden[0], uniform, **asked) for model in (view, rounded))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -16,17 +17,20 @@ from torch import Tensor
 
 from redraft.constraints.automaton import Budget
 from redraft.constraints.chain import LEAST, NEVER, Chain, Ends
-from redraft.constraints.device import DeviceCanvas, DeviceChain
+from redraft.constraints.device import language_on, limits_on, restrict
 from redraft.constraints.resident import Resident
 from redraft.constraints.tokens import TokenAutomaton
 from redraft.constraints.weights import Classes
 from redraft.diffusion.sampler import Distribution
 from redraft.errors import ConstraintError
+from redraft.kernels.triton.constrained import Language, Limits
 
 CPU = torch.device("cpu")
 
 FEW = 8
 """The head is computed for a constraint's own tokens alone if they are at most the vocabulary divided by this."""
+ALIGNED = 16
+"""Rows of tables on a GPU begin at multiples of so many numbers."""
 
 
 class AutomatonConstraint:
@@ -39,7 +43,8 @@ class AutomatonConstraint:
         self.automaton, self.pins = automaton, dict(pins or {})
         self.chain = Chain(automaton)
         self._classes: dict[int, Classes] = {}
-        self._chains: dict[tuple[torch.device, int], DeviceChain] = {}
+        self._languages: dict[tuple[torch.device, int], Language] = {}
+        self.canvases: WeakValueDictionary[tuple[int, int, int, int], AutomatonCanvas] = WeakValueDictionary()
         self.behind_pins = max(self.pins, default=-1) + 1
         self.min_tokens = self._shortest()
 
@@ -74,9 +79,20 @@ class AutomatonConstraint:
 
     @cached_property
     def tokens(self) -> Resident | None:
-        """The tokens [W] that may stand somewhere, rising; None if they are more than a part of the vocabulary."""
-        live = np.flatnonzero(self.automaton.class_of < self.automaton.classes)
-        return Resident(torch.from_numpy(live)) if len(live) <= len(self.automaton.class_of) // FEW else None
+        """The tokens [W] that may stand somewhere, rising; None if they are more than a part of the vocabulary.
+
+        Some that may not make their number one that products on a GPU are laid out for.
+        """
+        live, dead = (np.flatnonzero(found) for found in self._live_and_dead)
+        if len(live) > len(self.automaton.class_of) // FEW:
+            return None
+        return Resident(torch.from_numpy(np.sort(np.concatenate([live, dead[: -len(live) % ALIGNED]]))))
+
+    @property
+    def _live_and_dead(self) -> tuple[np.ndarray, np.ndarray]:
+        """bool [V] each: tokens that may stand somewhere, and the others."""
+        live = self.automaton.class_of < self.automaton.classes
+        return live, ~live
 
     def classes(self, width: int) -> Classes:
         """The token classes of `width` logits: of `tokens` alone, or of a whole vocabulary."""
@@ -84,11 +100,13 @@ class AutomatonConstraint:
             self._classes[width] = Classes(self.automaton, self._class_of(width))
         return self._classes[width]
 
-    def on_device(self, device: torch.device, width: int) -> DeviceChain:
-        """The dynamic programme over `width` logits on their device."""
-        if (device, width) not in self._chains:
-            self._chains[device, width] = DeviceChain(self.automaton, self._class_of(width), device)
-        return self._chains[device, width]
+    def on_device(self, device: torch.device, width: int) -> Language:
+        """The tables for `width` logits on their device."""
+        if (device, width) not in self._languages:
+            few = self.tokens
+            tokens = few.on(device) if few is not None and len(few) == width else None
+            self._languages[device, width] = language_on(device, self.automaton, self._class_of(width), tokens)
+        return self._languages[device, width]
 
     def _class_of(self, width: int) -> np.ndarray:
         automaton, few = self.automaton, self.tokens
@@ -164,7 +182,14 @@ class AnswerState:
         return bool(whole and (automaton.target[automaton.source == self._state] == automaton.end).all())
 
     def canvas(self, length: int, tokens_left: int) -> AutomatonCanvas:
-        """The limit of the next canvas."""
+        """The limit of the next canvas; answers that stand at the same place share one."""
+        known, place = self._constraint.canvases, (self._state, self._position, length, tokens_left)
+        found = known.get(place)
+        if found is None:
+            found = known[place] = self._new_canvas(length, tokens_left)
+        return found
+
+    def _new_canvas(self, length: int, tokens_left: int) -> AutomatonCanvas:
         ends = Ends(self._state, self._final(min(length, tokens_left), self._position + tokens_left))
         if tokens_left < length:
             ends = Ends(self._state, np.ones_like(ends.final), (tokens_left, ends.final))
@@ -209,7 +234,8 @@ class AutomatonCanvas:
         self._rows = Resident(torch.from_numpy(self._free))
         self._open, self._inner = ends.inside(states)
         self._ends = ends
-        self._devices: dict[torch.device, DeviceCanvas] = {}
+        self._fixed_tokens = fixed
+        self._limits: dict[torch.device, Limits] = {}
 
     def tokens(self, device: torch.device) -> Tensor | None:
         """See `AutomatonConstraint.tokens`."""
@@ -258,12 +284,27 @@ class AutomatonCanvas:
 
     def _on_device(self, logits: Tensor) -> Distribution:
         """By sums of logarithms, on whatever device the logits are."""
-        if logits.device not in self._devices:
-            rows = self._rows.on(logits.device)
-            canvas = DeviceCanvas.of(self._possible, rows, self._ends)
-            self._devices[logits.device] = canvas
-        chain = self._constraint.on_device(logits.device, logits.shape[1])
-        return chain.restrict(logits, self._devices[logits.device])
+        device, width = logits.device, logits.shape[1]
+        language = self._constraint.on_device(device, width)
+        return restrict(logits, self._rows.on(device), language, self._limits_on(device))
+
+    def tables(self, device: torch.device, vocab_size: int) -> tuple[Language, Limits]:
+        """See `CanvasConstraint.tables`."""
+        few = self._constraint.tokens
+        language = self._constraint.on_device(device, vocab_size if few is None else len(few))
+        return language, self._limits_on(device)
+
+    def _limits_on(self, device: torch.device) -> Limits:
+        if device not in self._limits:
+            self._limits[device] = limits_on(device, self._possible, self._held_columns(), self._ends)
+        return self._limits[device]
+
+    def _held_columns(self) -> np.ndarray:
+        """int64 [L]: the column of the only token that can stand at a position, -1 where there is a choice."""
+        few, held = self._constraint.tokens, np.full(self._length, -1)
+        for place, token in self._fixed_tokens.items():
+            held[place] = token if few is None else np.searchsorted(few.on(CPU).numpy(), token)
+        return held
 
     def _allowed(self, pins: Mapping[int, int]) -> np.ndarray:
         """bool [L,U]: the sets that hold what is pinned."""

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from redraft.constraints.chain import Ends
+from redraft.constraints.device import language_on, limits_on
 from redraft.constraints.resident import Resident
+from redraft.constraints.tokens import TokenAutomaton
 from redraft.diffusion.sampler import MASKED, Distribution
+from redraft.kernels.triton.constrained import Language, Limits
 
 
 class Allowed:
@@ -20,9 +26,11 @@ class Allowed:
     """
 
     def __init__(
-        self, pins: Mapping[int, int] | None = None, forbidden: Mapping[int, Sequence[int]] | None = None
+        self, length: int, pins: Mapping[int, int] | None = None, forbidden: Mapping[int, Sequence[int]] | None = None
     ) -> None:
         places = sorted(pins or {})
+        self._length, self._pins = length, dict(pins or {})
+        self._never = {place: tuple(sorted(set(ids))) for place, ids in (forbidden or {}).items()}
         self._places = places
         self._positions = Resident(torch.tensor(places, dtype=torch.long))
         self._tokens = Resident(torch.tensor([(pins or {})[place] for place in places], dtype=torch.long))
@@ -56,3 +64,38 @@ class Allowed:
             rows = [place for place in range(length) if place not in pinned]
             self._free[length] = Resident(torch.tensor(rows, dtype=torch.long))
         return self._free[length].on(device)
+
+    def tables(self, device: torch.device, vocab_size: int) -> tuple[Language, Limits]:
+        """An automaton of one state, with a set for what may stand wherever the same tokens are forbidden."""
+        kinds = tuple(sorted({(), *self._never.values()}))
+        possible = np.zeros((self._length, len(kinds)), dtype=bool)
+        held = np.full(self._length, -1)
+        for place in range(self._length):
+            possible[place, kinds.index(self._never.get(place, ()))] = True
+        for place, token in self._pins.items():
+            held[place] = token
+        ends = Ends(0, np.ones(1, dtype=bool))
+        return _language(device, vocab_size, kinds), limits_on(device, possible, held, ends)
+
+
+@lru_cache(maxsize=16)
+def _language(device: torch.device, vocab_size: int, kinds: tuple[tuple[int, ...], ...]) -> Language:
+    """The tables of sets that leave out the tokens of each of `kinds`."""
+    out = np.zeros((vocab_size, len(kinds)), dtype=bool)
+    for column, ids in enumerate(kinds):
+        out[list(ids), column] = True
+    patterns, class_of = np.unique(out, axis=0, return_inverse=True)  # [C,U]
+    members = [np.flatnonzero(~patterns[:, column]) for column in range(len(kinds))]
+    none = np.zeros(len(kinds), dtype=np.int64)
+    automaton = TokenAutomaton(
+        accept=np.ones(1, dtype=bool),
+        distance=np.zeros(1, dtype=np.int64),
+        class_of=class_of.reshape(-1),
+        classes=len(patterns),
+        source=none,
+        target=none,
+        label=np.arange(len(kinds)),
+        set_first=np.cumsum([0, *map(len, members)]),
+        set_class=np.concatenate(members),
+    )
+    return language_on(device, automaton, automaton.class_of)

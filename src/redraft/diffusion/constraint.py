@@ -26,6 +26,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from redraft.diffusion.sampler import Distribution
+    from redraft.kernels.triton.constrained import Language, Limits
 
 
 class CanvasConstraint(Protocol):
@@ -50,6 +51,13 @@ class CanvasConstraint(Protocol):
 
         The logits are [F,V], or [F,W] for `tokens` alone, and so are the distribution's probabilities. Its argmax is
         the free positions' part of the canvas that is most likely as a whole.
+        """
+        ...
+
+    def tables(self, device: torch.device, vocab_size: int) -> tuple[Language, Limits] | None:
+        """All of this as data: the language, one object for all canvases that obey it, and this canvas' part in it.
+
+        A GPU's steps take it in the place of the calls above, for several canvases together; None: the calls are made.
         """
         ...
 

@@ -199,7 +199,7 @@ class Answer:
         if self._limits is not None:
             self._limit = self._limits.canvas(length, self.tokens_left)
         elif self.settings.forbid_empty and canvas_index == 0:
-            self._limit = Allowed(forbidden={0: self.eos_ids})
+            self._limit = Allowed(length, forbidden={0: self.eos_ids})
         else:
             self._limit = None
 

@@ -35,18 +35,19 @@ class CapturedStep:
         return self._hidden
 
     def wait(self) -> None:
-        """Until the report has arrived; then the host may write again. The device may still be at work."""
+        """Until what was delivered last has arrived; then the host may write again. The device may still be at work."""
         if self._delivered is not None:
             self._delivered.synchronize()
 
     def run_eagerly(self) -> Tensor:
         """The same operation by operation, without waiting; for comparisons and for timing them."""
         self.buffers.upload()
-        return self._step(self._deliver)
+        return self._step(self.deliver)
 
-    def _deliver(self, block: Tensor) -> None:
-        """The report is on its way to the host, and known to have arrived by an event, a node of its own in a graph."""
-        self.buffers.download(block)
+    def deliver(self, block: Tensor, first: int = 0) -> None:
+        """A report, or that of segments from `first` on, is on its way to the host, and known to have arrived by an
+        event, a node of its own in a graph."""
+        self.buffers.download(block, first)
         if self._delivered is not None:
             self._delivered.record()
 

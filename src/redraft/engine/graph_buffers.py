@@ -119,9 +119,9 @@ class StepBuffers:
         """Copy what the host has written; in a graph this is one node."""
         self._device.copy_(self._host, non_blocking=True)
 
-    def download(self, block: Tensor) -> None:
-        """Copy a report [S,2+4L] to the host."""
-        self._report.copy_(block, non_blocking=True)
+    def download(self, block: Tensor, first: int = 0) -> None:
+        """Copy a report [S,2+4L], or that of some segments from `first` on, to the host."""
+        self._report[first : first + len(block)].copy_(block, non_blocking=True)
 
     @property
     def report(self) -> np.ndarray:

@@ -5,7 +5,8 @@ are unused segments, which cost next to nothing. Graphs are captured by `warm_up
 memory. A step costs the host one small copy in each direction, inside the graph, and one wait.
 
 Canvases with a constraint, and those whose log-probabilities are asked for, take the same graph through the model;
-their sampling runs outside it.
+their sampling runs behind it: by `constrained_step.py`, those of one language together, or, where log-probabilities
+are told, one by one as the eager runner does it.
 """
 
 from __future__ import annotations
@@ -23,11 +24,14 @@ from torch import Tensor
 from redraft.diffusion.rng import Draws, draw
 from redraft.diffusion.step import CanvasState, advance, begin
 from redraft.engine.captured_step import CapturedStep
+from redraft.engine.constrained_step import Canvases, sample_constrained
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import new_slots, run_step
 from redraft.engine.runner import drafted_by
 from redraft.engine.work import PAGE, Denoise, Drafted, Encode, Limits, Segment
 from redraft.kernels.switches import graphable
+from redraft.kernels.triton.constrained import Language
+from redraft.kernels.triton.constrained import Limits as CanvasLimits
 from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, SAMPLED_OUTSIDE, UNUSED
 from redraft.kernels.triton.step import EOS_IDS
 from redraft.model.packed.forward import new_images, new_pages
@@ -125,6 +129,8 @@ class GraphRunner:
             places = self._see([image for segment in work if isinstance(segment, Encode) for image in segment.images])
             for parts in _launches([list(self._parts(segment)) for segment in work]):
                 drafted += self._forward(parts, places)
+        order = {segment.slot: number for number, segment in enumerate(work) if isinstance(segment, Denoise)}
+        drafted.sort(key=lambda one: order[one.slot])
         self._doubtful -= {one.slot for one in drafted if np.isfinite(one.entropy).all()}
         return drafted
 
@@ -154,21 +160,53 @@ class GraphRunner:
         return places
 
     def _forward(self, parts: list[Segment], places: Mapping[PlacedImage, int]) -> list[Drafted]:
+        parts, constrained = self._by_language(parts)
         step = self.bucket(len(parts))
         self._fill(step.buffers, parts, places)
         for part in parts:
             if isinstance(part, Denoise) and _samples_outside(part) and part.step == 0:
                 self._begin(part)
         hidden = step.launch()
-        canvases = [(index, part) for index, part in enumerate(parts) if isinstance(part, Denoise)]
-        outside = {
+        for canvases in constrained:
+            fields = step.buffers.fields
+            block, keep_soft = sample_constrained(self.model.packed, fields, self._state, hidden, canvases)
+            step.deliver(block, canvases.first)
+            keep_soft()
+        others = parts[: constrained[0].first] if constrained else parts
+        alone = {
             index: self._advance(part, hidden[index * self._rows :])
-            for index, part in canvases
-            if _samples_outside(part)
+            for index, part in enumerate(others)
+            if isinstance(part, Denoise) and _samples_outside(part)
         }
         step.wait()
         report = step.buffers.report.copy()
-        return [outside[index] if index in outside else _drafted(part, report[index]) for index, part in canvases]
+        return [
+            alone[index] if index in alone else _drafted(part, report[index])
+            for index, part in enumerate(parts)
+            if isinstance(part, Denoise)
+        ]
+
+    def _by_language(self, parts: list[Segment]) -> tuple[list[Segment], list[Canvases]]:
+        """The parts, behind all others the canvases that are sampled together, as neighbours; and these."""
+        together: dict[tuple[int, int], list[tuple[Denoise, Language, CanvasLimits]]] = {}
+        ordered, found = list[Segment](), list[Canvases]()
+        for part in parts:
+            if isinstance(part, Denoise) and (tables := self._language_of(part)) is not None:
+                together.setdefault((id(tables[0]), part.length), []).append((part, *tables))
+            else:
+                ordered.append(part)
+        for (_, length), group in together.items():
+            limits = [limit for _, _, limit in group]
+            canvases = Canvases(first=len(ordered), length=length, language=group[0][1], limits=limits)
+            found += canvases.parts(self._rows)
+            ordered += [part for part, _, _ in group]
+        return ordered, found
+
+    def _language_of(self, part: Denoise) -> tuple[Language, CanvasLimits] | None:
+        """What a canvas is sampled with that obeys a constraint; None for others, and for those sampled alone."""
+        if part.constraint is None or part.logprobs is not None:
+            return None
+        return part.constraint.tables(self.model.device, self.model.config.vocab_size)
 
     # --- inside the graph -----------------------------------------------------------------------------------------
 

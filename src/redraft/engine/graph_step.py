@@ -25,6 +25,8 @@ from redraft.model.packed.weights import PackedModel
 
 HEAD_ROWS = 2048
 """Rows whose logits exist at a time: 1 GiB at a vocabulary of 262,144 in bf16."""
+CONSTRAINED_ROWS = 1024
+"""The same of canvases that obey a constraint, beside them; see `constrained_step.py`."""
 
 Deliver = Callable[[Tensor], None]
 """Takes the report [S,2+4L] of a step, see `kernels.triton.step.Report`."""
@@ -54,11 +56,12 @@ def new_slots(model: PackedModel, slots: int, rows: int) -> SlotState:
 def working_bytes(config: ModelConfig, segments: int, item: int, *, fp8_vocabulary: bool = False) -> int:
     """About what a step of so many canvases takes beside weights and pages; numbers take `item` bytes each.
 
-    The logits of one part of the rows and the sums over the vocabulary, then a layer's expert rows, attention's partial
-    sums and a dozen row buffers, which all graphs share. `fp8_vocabulary` adds weights in FP8.
+    The logits of one part of the rows and the sums over the vocabulary, of canvases with constraints beside others,
+    then a layer's expert rows, attention's partial sums and a dozen row buffers, which all graphs share.
+    `fp8_vocabulary` adds weights in FP8.
     """
     rows, width = segments * config.canvas_length, config.hidden_size
-    head = min(rows, max(HEAD_ROWS, config.canvas_length))
+    head = sum(min(rows, max(most, config.canvas_length)) for most in (HEAD_ROWS, CONSTRAINED_ROWS))
     heads = config.num_attention_heads * max(config.head_dim, config.global_head_dim)
     experts = config.top_k_experts * (width + 2 * config.moe_intermediate_size)
     vocabulary = head * (config.vocab_size * (item + fp8_vocabulary) + 8 * width * 4)

@@ -1,4 +1,4 @@
-"""chain.py: every kernel of the dynamic programme against its twin, and the whole of it on a real automaton."""
+"""chain.py: every kernel of the dynamic programme against its twin."""
 
 from typing import Any
 
@@ -7,12 +7,6 @@ import torch
 from torch import Tensor
 
 from redraft import kernels
-from redraft.constraints.answer import AutomatonConstraint
-from redraft.constraints.automaton import Budget
-from redraft.constraints.regex import parse_regex
-from redraft.constraints.spelling import compile_bytes
-from redraft.constraints.tokens import Ending, compile_tokens
-from redraft.constraints.vocabulary import Vocabulary
 from redraft.kernels.triton import chain
 from redraft.kernels.triton.chain import NEVER, ChainTile, Edges, Lists
 
@@ -83,36 +77,19 @@ def test_the_rule_takes_a_usual_automaton_at_once() -> None:
 
 
 @pytest.mark.parametrize("tile", [None, SMALL, ChainTile(edges=8, rows=8, states=128, pieces=1, warps=1)])
-@pytest.mark.parametrize("gate_at", [None, 3])
-def test_ways_and_trace(gate_at: int | None, tile: ChainTile | None) -> None:
-    length, table = 5, edges(tile)
-    total, most = normal(length, SETS), normal(length, SETS, seed=1)
-    most[2, 1] = total[2, 1] = NEVER
-    ends = torch.full((2, STATES), NEVER)
-    ends[0, 0], ends[1, 3:60] = 0.0, 0.0
-    gate = None if gate_at is None else (gate_at, torch.where(torch.arange(STATES) % 3 == 0, 0.0, NEVER))
-    compare(chain.ways, total, most, table, ends, gate)
+def test_ways_and_trace_of_several_canvases(tile: ChainTile | None) -> None:
+    length, table, canvases = 5, edges(tile), 3
+    total, most = normal(canvases, length, SETS), normal(canvases, length, SETS, seed=1)
+    most[0, 2, 1] = total[0, 2, 1] = NEVER
+    ends = torch.full((canvases, 2, STATES), NEVER)
+    ends[:, 0, 0], ends[0, 1, 3:60], ends[1:, 1, 1:40] = 0.0, 0.0, 0.0
+    gate_at = torch.tensor([-1, 3, 1], dtype=torch.int32)
+    gate = torch.where(torch.arange(STATES) % 3 == 0, 0.0, NEVER).repeat(canvases, 1)
+    compare(chain.ways, total, most, table, ends, gate_at, gate)
     with kernels.force("eager"):
-        best = chain.ways(total, most, table, ends, gate)[2]
-    compare(chain.trace, best, most, table, ends[1])
-
-
-def test_tokens_and_marginals() -> None:
-    logits, classes, sets = normal(ROWS, TOKENS), lists(TOKENS, [3, 40, 1, 9]), lists(CLASSES, [1, 4, 2, 1, 3], seed=4)
-    most = chain.log_sums(logits, classes)[0]
-    compare(chain.best_tokens, logits, torch.tensor([1, 0, 4]), most, sets, classes)
-    compare(chain.add_by_class, logits, normal(ROWS, CLASSES), whole(CLASSES + 1, TOKENS, 6))
-
-
-def test_a_canvas_of_a_real_automaton() -> None:
-    spelled = [b"", b"a", b"b", b"ab", b"ba", b"aab", b"bb"]
-    budget = Budget()
-    dfa = compile_bytes(parse_regex("(ab|ba){2,5}a?", budget=budget), budget)
-    automaton = compile_tokens(dfa, Vocabulary(spelled, {"<eos>": 0}), Ending((0,), (0,)), (), budget)
-    canvas = AutomatonConstraint(automaton, {1: 4}).begin().canvas(9, 8)
-    free = canvas.free(9, torch.device("cpu"))
-    logits = normal(9, len(spelled))[free]
-    plain, ours = canvas._plainly(logits.clone()), canvas._on_device(logits.clone())
-    assert plain is not None
-    assert torch.equal(ours.argmax, plain.argmax)
-    torch.testing.assert_close(ours.probabilities, plain.probabilities, atol=1e-5, rtol=0)
+        found = chain.ways(total, most, table, ends, gate_at, gate)
+    compare(chain.trace, found[2], most, table, ends[:, 1])
+    for one in range(canvases):
+        part = slice(one, one + 1)
+        alone = chain.ways(total[part], most[part], table, ends[part], gate_at[part], gate[part])
+        torch.testing.assert_close(alone, found[:, part], rtol=1e-5, atol=1e-4)

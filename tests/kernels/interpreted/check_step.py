@@ -88,3 +88,20 @@ def test_finish_step(seed: int) -> None:
         lambda state: finish_step(new_prediction(state, seed), stricter, state, SLOT, COUNTERS, SEGMENTS, VOCAB)
     )
     assert ours.converged.tolist()[5] == 0
+
+
+def test_what_is_held_does_not_count_in_the_stop_test() -> None:
+    held = torch.full((6, ROWS), -1, dtype=torch.int32)
+    held[2, :10] = 7  # all but one of its 11
+    entropy = torch.where(held < 0, 0.5, 0.0)
+    unsure = replace(RULES, confidence_threshold=torch.full((6,), 0.4))
+
+    def run(state: SlotCanvases, which: torch.Tensor | None) -> Report:
+        prediction = replace(new_prediction(state, 1), entropy=entropy.flatten())
+        return finish_step(prediction, unsure, state, SLOT, COUNTERS, SEGMENTS, VOCAB, held=which)
+
+    (ours, one), (theirs, other) = both(lambda state: run(state, held))
+    assert torch.equal(ours.block, theirs.block)
+    assert_same_state(one, other)
+    assert ours.converged.tolist()[2] == 0
+    assert both(lambda state: run(state, None))[0][0].converged.tolist()[2] == 1

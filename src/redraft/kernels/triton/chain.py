@@ -1,10 +1,11 @@
-"""The dynamic programme of a constraint, on the device of the logits: nothing of the vocabulary's width leaves it.
+"""The dynamic programme of constraints: sums over lists, and the recursion over the positions of canvases.
 
-Sums over lists of items (tokens of a class, edges of a set, sets of a class) are one kernel; the recursion over
-positions is one program for each direction, whose positions follow one another behind a barrier. Everything is fp32
+Sums over lists of items (edges of a set, classes of a set, sets of a class) are one kernel; the recursion is one
+program for each canvas and direction, whose positions follow one another behind a barrier. Everything is fp32
 logarithms, so that no logits are too far apart. Sums run in a fixed order: the same input gives the same bits.
+What the vocabulary has to do with it is in `constrained.py`.
 
-Shapes: R rows, L positions, Q states, E edges, U sets, C classes, W tokens, N items, G groups.
+Shapes: B canvases, R rows, L positions, Q states, E edges, U sets, C classes, N items, G groups.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ class Lists:
 
     @property
     def block(self) -> int:
-        """How many items a program takes at a time."""
-        return min(max(next_power_of_2(2 * len(self.items) // (len(self.first) - 1)), 32), 1024)
+        """How many items of a list a program takes at a time: twice as many as it has on average, to some bounds."""
+        return min(max(next_power_of_2(2 * len(self.items) // (len(self.first) - 1)), 8), 256)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +73,9 @@ class ChainTile:
         warps = min(max(rows * edges // 256, states // 32, 1), 16)
         return cls(edges=edges, rows=rows, states=states, pieces=pieces, warps=warps)
 
+
+_NUMBERS = 1024
+"""Numbers of lists that a program takes at a time: a list's items in several rows."""
 
 _ITEMS = 8192
 """Edges that a program holds at a time at most: 16 for each thread of 16 warps."""
@@ -145,9 +149,10 @@ def log_sums(
     if use_triton(values):
         most = values.new_empty(2, rows, groups)
         wide = values if others is None else others
-        _log_sums_kernel[(groups, rows)](
-            values, values.stride(0), lists.items, wide, wide.stride(0), pairs, lists.first, most[0], most[1], groups,
-            BLOCK=lists.block,
+        at_once = max(_NUMBERS // lists.block, 1)
+        _log_sums_kernel[(groups, cdiv(rows, at_once))](
+            values, values.stride(0), lists.items, wide, wide.stride(0), pairs, lists.first, most[0], most[1], rows,
+            groups, AT_ONCE=at_once, BLOCK=lists.block,
         )  # fmt: skip
         return most[0], most[1]
     owner, found = lists.owner, values[:, lists.items.long()]  # [R,N]
@@ -164,28 +169,33 @@ def _of_lists(found: Tensor, owner: Tensor, groups: int) -> tuple[Tensor, Tensor
     return most, torch.where(most <= NEVER / 2, NEVER, most + sums.log())
 
 
-def ways(total: Tensor, most: Tensor, edges: Edges, ends: Tensor, gate: tuple[int, Tensor] | None) -> Tensor:
-    """What leads to each state: sums ahead, sums back (from the end), and the best ahead, fp32 [3,L+1,Q].
+def ways(total: Tensor, most: Tensor, edges: Edges, ends: Tensor, gate_at: Tensor, gate: Tensor) -> Tensor:
+    """What leads to each state: sums ahead, sums back (from the end), and the best ahead, fp32 [3,B,L+1,Q].
 
-    `total` and `most` [L,U] weigh the sets in sums and in the maximum, `ends` [2,Q] the states before the first and
-    behind the last position, and a gate (position, [Q]) those before another. At every position a constant is missing.
+    `total` and `most` [B,L,U] weigh the sets in sums and in the maximum, `ends` [B,2,Q] the states before the first and
+    behind the last position, and `gate` [B,Q] those before position `gate_at` int32 [B], -1 if before none. At every
+    position a constant is missing.
     """
-    length, states = len(total), edges.states
-    shut = (-1, ends[0]) if gate is None else gate
+    (canvases, length, sets), states = total.shape, edges.states
     if use_triton(total):
         tile, rows = edges.tile, edges.begins.shape[2]
-        found, sums = total.new_empty(3, length + 1, states), total.new_empty(3, 2, rows)
-        _ways_kernel[(3,)](
-            total, most, total.shape[1], edges.first, edges.begins, edges.label, edges.order, ends, shut[0], shut[1],
+        found = total.new_empty(3, canvases, length + 1, states)
+        sums = total.new_empty(3, canvases, 2, rows)
+        _ways_kernel[(3, canvases)](
+            total, most, sets, edges.first, edges.begins, edges.label, edges.order, ends, gate_at, gate,
             found, sums, length, states, rows, ROWS=tile.rows, EDGES=tile.edges, STATES=tile.states,
             PIECES=tile.pieces, HELD=rows == tile.rows and states <= tile.states, num_warps=tile.warps,
         )  # fmt: skip
         return found
-    passes = ((0, total, shut[0]), (1, total.flip(0), length - shut[0]), (0, most, shut[0]))
-    return torch.stack([
-        _one_way(weights, edges, way, ends[way], (at, shut[1]), best=number == 2)
-        for number, (way, weights, at) in enumerate(passes)
-    ])  # fmt: skip
+    found = []
+    for number, weights in enumerate((total, total.flip(1), most)):
+        way, best = number % 2, number == 2
+        places = [length - at if way else at for at in gate_at.tolist()]
+        starts = zip(weights, ends[:, way], places, gate, strict=True)
+        found += [
+            _one_way(rows, edges, way, start, (at, shut), best=best) for rows, start, at, shut in starts
+        ]  # fmt: skip
+    return torch.stack(found).unflatten(0, (3, canvases))
 
 
 def _one_way(weights: Tensor, edges: Edges, way: int, start: Tensor, gate: tuple[int, Tensor], *, best: bool) -> Tensor:
@@ -201,77 +211,70 @@ def _one_way(weights: Tensor, edges: Edges, way: int, start: Tensor, gate: tuple
 
 
 def trace(best: Tensor, most: Tensor, edges: Edges, final: Tensor) -> Tensor:
-    """The sets int64 [L] of the most likely way, from the best scores [L+1,Q] and the states' final weights [Q]."""
-    length = len(most)
-    labels = torch.empty(length, dtype=torch.long, device=most.device)
-    state = (best[-1] + final).argmax()
+    """The sets int64 [B,L] of the most likely ways, from best scores [B,L+1,Q] and the states' final weights [B,Q]."""
+    canvases, length, sets = most.shape
+    last = (best[:, -1] + final).argmax(1)
     if use_triton(best):
-        _trace_kernel[(1,)](
-            best, most, most.shape[1], edges.first, edges.begins, edges.label, state, labels, length, edges.states,
+        labels = torch.empty(canvases, length, dtype=torch.long, device=most.device)
+        _trace_kernel[(canvases,)](
+            best, most, sets, edges.first, edges.begins, edges.label, last, labels, length, edges.states,
             edges.begins.shape[2], WIDTH=edges.tile.edges, EDGES=64, num_warps=1,
         )  # fmt: skip
         return labels
+    return torch.stack([_trace(*one, edges) for one in zip(best, most, last, strict=True)])
+
+
+def _trace(best: Tensor, most: Tensor, state: Tensor, edges: Edges) -> Tensor:
+    """The sets [L] of the most likely way to a last state."""
     begins, label, arrives = edges.way(0)
-    for position in range(length - 1, -1, -1):
+    labels = torch.empty(len(most), dtype=torch.long, device=most.device)
+    for position in range(len(most) - 1, -1, -1):
         values = best[position][begins] + most[position][label]
         edge = torch.where(arrives == state, values, 2 * NEVER).argmax()
         labels[position], state = label[edge], begins[edge]
     return labels
 
 
-def best_tokens(logits: Tensor, labels: Tensor, most: Tensor, sets: Lists, classes: Lists) -> Tensor:
-    """The best token int64 [R] of the set `labels` [R] at each row of logits [R,W].
+@jit
+def join(peak, weight, x, inside):
+    """More numbers x [R,N], where `inside`, in a maximum and a sum of exponentials relative to it, [R] each."""
+    top = tl.maximum(peak, tl.max(tl.where(inside, x, -1e30), 1))
+    weight = weight * tl.exp(peak - top) + tl.sum(tl.where(inside, tl.exp(x - top[:, None]), 0.0), 1)
+    return top, weight
 
-    `most` [R,C] are the best tokens' logits by class; `sets` lists the classes of each set, `classes` their tokens.
+
+@jit
+def log_of(peak, weight):
+    """The logarithm of a joined sum, "never" of nothing; no number if one of its items was none.
+
+    A maximum leaves out what is no number, so `weight` alone knows of it.
     """
-    tokens = torch.empty_like(labels)
-    if use_triton(logits):
-        _tokens_kernel[(len(logits),)](
-            logits, logits.shape[1], labels, most, most.shape[1], sets.items, sets.first, classes.items, classes.first,
-            tokens, BLOCK=256,
-        )  # fmt: skip
-        return tokens
-    for row, label in enumerate(labels.tolist()):
-        members = sets.items[sets.first[label] : sets.first[label + 1]].long()
-        kind = members[most[row, members].argmax()]
-        inside = classes.items[classes.first[kind] : classes.first[kind + 1]].long()
-        tokens[row] = inside[logits[row, inside].argmax()]
-    return tokens
-
-
-def add_by_class(logits: Tensor, added: Tensor, class_of: Tensor) -> Tensor:
-    """Add to logits [R,W], in place, what `added` [R,C] says of each token's class; those of class C become `NEVER`."""
-    if use_triton(logits):
-        rows, width = logits.shape
-        _add_kernel[(-(-width // 1024), rows)](logits, width, added, added.shape[1], class_of, NEVER, BLOCK=1024)
-        return logits
-    padded = torch.cat((added, added.new_full((len(added), 1), -torch.inf)), 1)
-    return logits.add_(padded.index_select(1, class_of.long())).clamp_(min=NEVER)
+    never = (peak <= -5e29) & (weight == weight)
+    return tl.where(never, -1e30, peak + tl.log(tl.where(weight < 1.0, 1.0, weight)))
 
 
 @jit
 def _log_sums_kernel(
-    values, row_values, items, others, row_others, pairs, first, most, total, groups, BLOCK: tl.constexpr
+    values, row_values, items, others, row_others, pairs, first, most, total, rows, groups, AT_ONCE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    group, row = tl.program_id(0), tl.program_id(1).to(tl.int64)
+    """One list in some rows."""
+    group = tl.program_id(0)
+    row = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
     low, high = tl.load(first + group), tl.load(first + group + 1)
-    values += row * row_values
-    others += row * row_others
-    peak, weight = -1e30, 0.0
+    values += row.to(tl.int64)[:, None] * row_values
+    others += row.to(tl.int64)[:, None] * row_others
+    peak, weight = tl.full([AT_ONCE], -1e30, tl.float32), tl.zeros([AT_ONCE], tl.float32)
     for at in range(low, high, BLOCK):
         item = at + tl.arange(0, BLOCK)
-        inside = item < high
-        found = tl.load(values + tl.load(items + item, inside, other=0), inside, other=-1e30)
+        inside = (item < high)[None] & (row < rows)[:, None]
+        x = tl.load(values + tl.load(items + item, item < high, other=0)[None], inside, other=-1e30)
         if pairs is not None:
-            found += tl.load(others + tl.load(pairs + item, inside, other=0), inside, other=0.0)
-        top = tl.maximum(peak, tl.max(found, 0))
-        weight = weight * tl.exp(peak - top) + tl.sum(tl.where(inside, tl.exp(found - top), 0.0), 0)
-        peak = top
+            x += tl.load(others + tl.load(pairs + item, item < high, other=0)[None], inside, other=0.0)
+        peak, weight = join(peak, weight, x, inside)
     out = row * groups + group
-    tl.store(most + out, tl.maximum(peak, -1e30))
-    # A maximum leaves out what is no number, so `weight` alone knows of it.
-    never = (peak <= -5e29) & (weight == weight)
-    tl.store(total + out, tl.where(never, -1e30, peak + tl.log(tl.where(weight < 1.0, 1.0, weight))))
+    tl.store(most + out, peak, row < rows)
+    tl.store(total + out, log_of(peak, weight), row < rows)
 
 
 @jit
@@ -293,14 +296,21 @@ def _ways_kernel(
     HELD says that all rows and states are taken at once: their tables then stay in registers.
     """
     number = tl.program_id(0)  # 0 sums ahead, 1 sums back, 2 the best ahead
+    canvas = tl.program_id(1).to(tl.int64)
     way = number % 2
+    place_of = number * tl.num_programs(1) + canvas
+    totals += canvas * length * sets
+    mosts += canvas * length * sets
+    ends += canvas * 2 * states
+    gate += canvas * states
     first += way * (states + 1)
     begins += way * rows * EDGES
     label += way * rows * EDGES
     order += way * states
-    found += number * (length + 1) * states
-    sums += number * 2 * rows
-    gate_at = tl.where(way == 0, gate_at, length - gate_at)
+    found += place_of * (length + 1) * states
+    sums += place_of * 2 * rows
+    shut = tl.load(gate_at + canvas)
+    shut = tl.where(way == 0, shut, length - shut)
     row, place = tl.arange(0, ROWS), tl.arange(0, STATES)
     held_begins, held_kinds = _columns(begins + row, rows, EDGES), _columns(label + row, rows, EDGES)
     state = tl.load(order + place, place < states, other=0)
@@ -355,7 +365,7 @@ def _ways_kernel(
                     weight += tl.load(here, ahead + piece < count, other=0.0) * tl.exp(theirs[piece] - top)
                 peak = top
             value = tl.where(peak > -5e29, peak + tl.where(number == 2, 0.0, tl.log(tl.maximum(weight, 1.0))), -1e30)
-            if position + 1 == gate_at:
+            if position + 1 == shut:
                 value += tl.load(gate + state, inside, other=0.0)
             value = tl.where(inside, tl.maximum(value, -1e30), -1e30)
             tl.store(before + states + state, value, inside)
@@ -368,7 +378,11 @@ def _ways_kernel(
 def _trace_kernel(
     best, most, sets, first, begins, label, last, labels, length, states, rows, WIDTH: tl.constexpr, EDGES: tl.constexpr
 ):  # fmt: skip
-    state = tl.load(last).to(tl.int32)
+    canvas = tl.program_id(0).to(tl.int64)
+    best += canvas * (length + 1) * states
+    most += canvas * length * sets
+    labels += canvas * length
+    state = tl.load(last + canvas).to(tl.int32)
     for back in range(0, length):
         position = length - 1 - back
         low, high = tl.load(first + state) * WIDTH, tl.load(first + state + 1) * WIDTH
@@ -386,41 +400,3 @@ def _trace_kernel(
         slot = chosen % WIDTH * rows + chosen // WIDTH
         tl.store(labels + position, tl.load(label + slot).to(tl.int64))
         state = tl.load(begins + slot)
-
-
-@jit
-def _best_item(values, items, low, high, BLOCK: tl.constexpr):
-    """The item of a list whose value is the largest."""
-    peak, chosen = -3e38, low
-    for at in range(low, high, BLOCK):
-        item = at + tl.arange(0, BLOCK)
-        inside = item < high
-        value = tl.load(values + tl.load(items + item, inside, other=0), inside, other=-3e38)
-        top = tl.max(value, 0)
-        chosen = tl.where(top > peak, at + tl.argmax(value, 0), chosen)
-        peak = tl.maximum(peak, top)
-    return tl.load(items + chosen)
-
-
-@jit
-def _tokens_kernel(
-    logits, width, labels, most, kinds, set_items, set_first, class_items, class_first, tokens, BLOCK: tl.constexpr
-):  # fmt: skip
-    row = tl.program_id(0).to(tl.int64)
-    label = tl.load(labels + row)
-    low, high = tl.load(set_first + label), tl.load(set_first + label + 1)
-    kind = _best_item(most + row * kinds, set_items, low, high, BLOCK)
-    low, high = tl.load(class_first + kind), tl.load(class_first + kind + 1)
-    tl.store(tokens + row, _best_item(logits + row * width, class_items, low, high, BLOCK).to(tl.int64))
-
-
-@jit
-def _add_kernel(logits, width, added, kinds, class_of, never, BLOCK: tl.constexpr):
-    row = tl.program_id(1).to(tl.int64)
-    token = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = token < width
-    kind = tl.load(class_of + token, inside, other=0)
-    gain = tl.load(added + row * kinds + kind, inside & (kind < kinds), other=0.0)
-    here = logits + row * width + token
-    value = tl.where(kind < kinds, tl.load(here, inside, other=0.0) + gain, never)
-    tl.store(here, tl.maximum(value, never), inside)

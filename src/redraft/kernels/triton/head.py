@@ -94,11 +94,29 @@ def predict(
     (not capped, not tempered) of canvas rows; an embedding in FP8 makes an FP8 product. Segments of another kind than
     DENOISE cost nothing, their rows' logits mean nothing. With `tile` the product is Triton's, in that shape.
     """
+    tiles = multiply(hidden, embedding, cap, temperature, segments, logits, tile=tile)
+    return sample(logits, tiles, cap, temperature, counters, segments)
+
+
+def multiply(
+    hidden: Tensor, embedding: Tensor | PackedFp8, cap: float, temperature: Tensor, segments: Segments, logits: Tensor,
+    *, tile: HeadTile | None = None,
+) -> Tiles | None:  # fmt: skip
+    """The logits of `predict`, and their tiles; none from the twin."""
     rows = quantize_rows(hidden) if isinstance(embedding, PackedFp8) else hidden
     if use_triton(hidden):
-        tiles = _multiply(rows, embedding, cap, temperature, segments, logits, tile)
-        return _finish(logits, tiles, cap, temperature, counters, segments)
+        return _multiply(rows, embedding, cap, temperature, segments, logits, tile)
     linear(rows, embedding, logits, logits.dtype)
+    return None
+
+
+def sample(
+    logits: Tensor, tiles: Tiles | None, cap: float | None, temperature: Tensor, counters: Counters, segments: Segments
+) -> Prediction:
+    """What `predict` says of raw logits [R,V] whose statistics are taken. Without a cap they are tempered alone."""
+    if use_triton(logits):
+        assert tiles is not None
+        return _finish(logits, tiles, cap, temperature, counters, segments)
     x = tempered(logits, cap, temperature)
     peak, argmax = x.max(-1)
     weights = (x - peak[:, None]).exp()  # [R,V]
@@ -154,7 +172,7 @@ def _multiply(
 
 
 def _finish(
-    logits: Tensor, tiles: Tiles, cap: float, temperature: Tensor, counters: Counters, segments: Segments
+    logits: Tensor, tiles: Tiles, cap: float | None, temperature: Tensor, counters: Counters, segments: Segments
 ) -> Prediction:
     rows, vocab = logits.shape
     argmax, candidate = (torch.empty(rows, dtype=torch.int32, device=logits.device) for _ in range(2))

@@ -87,7 +87,7 @@ def soft_embeddings(
     prediction: Prediction,
     embedding: Matrix,
     scale: Tensor,
-    cap: float,
+    cap: float | None,
     temperature: Tensor,
     want: Tensor,
     segments: Segments,
@@ -138,7 +138,9 @@ def tuned(table: Tensor) -> SoftTile:
     return SoftTile(rows=128, columns=256, depth=128 // size, splits=6, warps=8, stages=4 if size == 1 else 3)
 
 
-def choose(logits: Tensor, tiles: Tiles, cap: float, temperature: Tensor, want: Tensor, segments: Segments) -> Choice:
+def choose(
+    logits: Tensor, tiles: Tiles, cap: float | None, temperature: Tensor, want: Tensor, segments: Segments
+) -> Choice:
     """Which way every row takes, and the tokens of the sparse ones."""
     (rows, vocab), count = logits.shape, tiles.peaks.shape[1]
     way, kept = (torch.empty(rows, dtype=torch.int32, device=logits.device) for _ in range(2))
@@ -157,7 +159,7 @@ def choose(logits: Tensor, tiles: Tiles, cap: float, temperature: Tensor, want: 
 
 def mean_embeddings(
     logits: Tensor, peak: Tensor, choice: Choice, embedding: Matrix, turned: PackedFp8 | None, scale: Tensor,
-    cap: float, temperature: Tensor, tile: SoftTile,
+    cap: float | None, temperature: Tensor, tile: SoftTile,
 ) -> Tensor:  # fmt: skip
     """Soft embeddings [R,D] of rows whose ways are chosen; without `turned`, weights take the place of logits."""
     (rows, vocab), width, device = logits.shape, embedding.shape[1], logits.device

@@ -7,16 +7,20 @@ from torch import Tensor
 from redraft.kernels.triton.language import jit, reciprocal, tl
 
 
-def tempered(logits: Tensor, cap: float, temperature: Tensor) -> Tensor:
-    """Raw logits [R,V] -> soft-capped logits over their segment's temperature, fp32."""
+def tempered(logits: Tensor, cap: float | None, temperature: Tensor) -> Tensor:
+    """Raw logits [R,V] -> soft-capped logits over their segment's temperature, fp32; without a cap as they are."""
     heat = temperature.repeat_interleave(logits.shape[0] // len(temperature))[:, None]  # [R,1]
-    return (logits.float() / cap).tanh() * cap / heat
+    return (logits.float() if cap is None else (logits.float() / cap).tanh() * cap) / heat
 
 
 @jit
 def capped(logit, cap, heat):
-    """cap * tanh(logit / cap) / heat in units of ln 2: tanh(z) = 1 - 2 / (e^2z + 1)."""
-    return bounded(logit, cap, cap * 1.4426950408889634 / heat, cap * -2.8853900817779268 / heat)
+    """cap * tanh(logit / cap) / heat in units of ln 2: tanh(z) = 1 - 2 / (e^2z + 1). Without a cap logit / heat."""
+    if cap is None:
+        x = logit * (1.4426950408889634 / heat)
+    else:
+        x = bounded(logit, cap, cap * 1.4426950408889634 / heat, cap * -2.8853900817779268 / heat)
+    return x
 
 
 @jit

@@ -117,10 +117,13 @@ def finish_step(
     counters: Counters,
     segments: Segments,
     vocab: int,
+    *,
+    held: Tensor | None = None,
 ) -> Report:
     """Accept, renoise and judge every DENOISE segment: updates its slot's state and reports; others report zeros.
 
-    Positions from a segment's length on are neither accepted nor counted, and become token 0.
+    Positions from a segment's length on are neither accepted nor counted, and become token 0. Those where `held` int32
+    [S,L] is not below 0 do not count in the stop test; their entropy must be 0.
     """
     rows = segments.rows
     block = torch.zeros(len(slot), Report.words(rows), dtype=torch.int32, device=slot.device)
@@ -130,7 +133,7 @@ def finish_step(
             prediction.argmax, prediction.candidate, prediction.entropy, rules.entropy_bound,
             rules.confidence_threshold, rules.stability_threshold, rules.stop_at_eos, rules.eos, state.tokens,
             state.argmax, state.stable, slot, counters.seed, counters.canvas, counters.step, segments.kind,
-            segments.length, block, vocab, ROWS=rows, BLOCK=next_power_of_2(rows), EOS_IDS=EOS_IDS,
+            segments.length, block, vocab, held, ROWS=rows, BLOCK=next_power_of_2(rows), EOS_IDS=EOS_IDS,
             PIECE=min(32, next_power_of_2(rows)), num_warps=8, **early(slot),
         )  # fmt: skip
         return report
@@ -143,7 +146,8 @@ def finish_step(
         live = _live(argmax, rules.eos[s]) if rules.stop_at_eos[s] else torch.ones_like(accepted)
         same = ((argmax == state.argmax[c, :length]) | ~live).all() & (counters.step[s] > 0)
         stable = torch.where(same, state.stable[c] + 1, 0)
-        sure = entropy[live].mean() < rules.confidence_threshold[s]
+        counted = live if held is None else live & (held[s, :length] < 0)
+        sure = entropy[live].sum() / counted.sum().clamp(min=1) < rules.confidence_threshold[s]
         block[s, 0], block[s, 1] = (stable >= rules.stability_threshold[s]) & sure, stable
         report.canvas[s], report.argmax[s, :length] = state.tokens[c], argmax
         report.accepted[s, :length], report.entropy[s, :length] = accepted.int(), entropy
@@ -191,7 +195,7 @@ def _enter_kernel(
 def _finish_kernel(
     argmaxes, candidates, entropies, entropy_bound, confidence_threshold, stability_threshold, stop_at_eos, eos_ids,
     canvases, last_argmax, stable_steps, slots, seed, canvas_index, step, kind, lengths, block, vocab,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr, EOS_IDS: tl.constexpr, PIECE: tl.constexpr,
+    helds, ROWS: tl.constexpr, BLOCK: tl.constexpr, EOS_IDS: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     await_inputs()
     segment = tl.program_id(0)
@@ -225,7 +229,10 @@ def _finish_kernel(
     changed = live & (argmax != tl.load(kept, inside, other=-1))
     same = (tl.sum(changed.to(tl.int32), 0) == 0) & (at > 0)
     stable = tl.where(same, tl.load(stable_steps + slot) + 1, 0)
-    mean = tl.sum(tl.where(live, entropy, 0.0), 0) / tl.maximum(end, 1)
+    count = end
+    if helds is not None:
+        count = tl.sum((live & (tl.load(helds + here + position, inside, other=0) < 0)).to(tl.int32), 0)
+    mean = tl.sum(tl.where(live, entropy, 0.0), 0) / tl.maximum(count, 1)
     sure = mean < tl.load(confidence_threshold + segment)
     converged = sure & (stable >= tl.load(stability_threshold + segment))
 

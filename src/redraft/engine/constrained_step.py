@@ -1,0 +1,116 @@
+"""The sampler of canvases that obey a constraint, behind the captured step: `graph_step.sample`'s twin.
+
+Canvases of one language are sampled together, from the hidden states that the graph has left. What the language allows
+goes into their logits (`kernels/triton/constrained.py`); then the kernels of every step finish it. Nothing waits for
+the device. Shapes: S segments of L rows, R = S*L, D width, W tokens that the language knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from redraft.engine.graph_buffers import StepFields
+from redraft.engine.graph_step import CONSTRAINED_ROWS, SlotState
+from redraft.kernels.switches import call
+from redraft.kernels.triton import head
+from redraft.kernels.triton.constrained import (
+    Language,
+    Limits,
+    add_by_class,
+    best_tokens,
+    class_sums,
+    language_terms,
+)
+from redraft.kernels.triton.segments import DENOISE
+from redraft.kernels.triton.self_conditioning import soft_embeddings
+from redraft.kernels.triton.step import finish_step
+from redraft.model.packed.vocabulary import Vocabulary
+from redraft.model.packed.weights import PackedModel
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Canvases:
+    """Segments first .. first + len(limits) of a forward: canvases of one language and of `length` positions."""
+
+    first: int
+    length: int
+    language: Language
+    limits: Sequence[Limits]
+
+    def parts(self, rows: int) -> list[Canvases]:
+        """Some canvases at a time, whose rows are `rows` each."""
+        size = max(1, CONSTRAINED_ROWS // rows)
+        return [
+            replace(self, first=self.first + at, limits=self.limits[at : at + size])
+            for at in range(0, len(self.limits), size)
+        ]
+
+
+def sample_constrained(
+    model: PackedModel, fields: StepFields, state: SlotState, hidden: Tensor, canvases: Canvases
+) -> tuple[Tensor, Callable[[], None]]:
+    """Take the step of some canvases from the forward's hidden states [S*L,D]; their logits have to fit in at once.
+
+    Returns the report int32 [len(limits),2+4L], see `kernels.triton.step.Report`, and what is left to do for the next
+    step: to keep soft embeddings.
+    """
+    first, count, rows = canvases.first, len(canvases.limits), fields.rows
+    own, language = fields.part(first, first + count), canvases.language
+    segments = replace(own.segments, kind=torch.full_like(own.views["kind"], DENOISE))
+    vocabulary, config = model.vocabulary, model.config
+    if language.tokens is not None:
+        vocabulary = Vocabulary(head=vocabulary.rows(language.tokens, model.dtype))
+    heat, cap = own.views["temperature"], config.final_logit_softcapping
+    logits = torch.empty(count * rows, len(language.class_of), dtype=model.dtype, device=model.device)
+    hidden = hidden[first * rows :][: count * rows]
+    head.multiply(hidden, vocabulary.head, cap, heat, segments, logits)
+    tiles, argmax, spoiled, held = _obey(logits, language, Limits.stacked(canvases.limits), canvases.length, cap, heat)
+    cool = torch.ones_like(heat)
+    seen = head.sample(logits, tiles, None, cool, own.counters, segments)
+    best, candidate = argmax, seen.candidate
+    if language.tokens is not None:
+        best, candidate = (language.tokens[column.long()].int() for column in (best, candidate))
+    told = replace(seen, argmax=best, candidate=candidate, entropy=seen.entropy + spoiled)
+    slot = own.views["slot"]
+    report = call(
+        "finish_step", finish_step, told, own.rules, state.canvases, slot, own.counters, segments, config.vocab_size,
+        held=held,
+    )  # fmt: skip
+
+    def keep_soft() -> None:
+        table = vocabulary.head, model.embedding_scale, None, cool, own.views["want_soft"], segments
+        soft = call("soft_embeddings", soft_embeddings, logits, seen, *table, turned=vocabulary.turned)
+        state.soft.index_copy_(0, slot.long(), soft.unflatten(0, (count, rows)))
+
+    return report.block, keep_soft
+
+
+def _obey(
+    logits: Tensor, language: Language, limits: Limits, length: int, cap: float, heat: Tensor
+) -> tuple[head.Tiles | None, Tensor, Tensor, Tensor]:
+    """Put logarithms of the constrained probabilities in the place of raw logits [R,W].
+
+    Returns their tiles, the best strings' columns int32 [R], what to add to the entropies [R]: 0, or NaN where a logit
+    is none; and int32 [S,L] as `Limits.held` for all rows.
+    """
+    sums = class_sums(logits, language, cap, heat)  # [R,C]
+    spoiled = 0 * sums.total.sum(1)
+    count, rows = len(heat), len(logits) // len(heat)
+
+    def canvases(of_rows: Tensor) -> Tensor:
+        return of_rows.unflatten(0, (count, rows))[:, :length]
+
+    def all_rows(of_canvases: Tensor) -> Tensor:
+        return F.pad(of_canvases, (0, 0) * (of_canvases.dim() - 2) + (0, rows - length)).flatten(0, 1)
+
+    added, labels = language_terms(canvases(sums.most), canvases(sums.total), language, limits)
+    labels, held = all_rows(labels), all_rows(limits.held)
+    best = best_tokens(labels, sums, language.sets)
+    tiles = add_by_class(logits, all_rows(added), language.class_of, held, cap, heat)
+    argmax = torch.where(held < 0, best, held)
+    return tiles, argmax, torch.where(held < 0, spoiled, 0.0), held.view(count, rows)

@@ -1,0 +1,300 @@
+"""What a language leaves of the distributions of canvases that must be in it, on the device of the logits.
+
+    class_sums      logits of the vocabulary -> weights of the token classes of each row
+    language_terms  the dynamic programme of `chain.py`: what to add to the logits of each class, and the best string
+    best_tokens     the likeliest token of what that string has at each row
+    add_by_class    logits -> logarithms of the constrained probabilities, in their place
+
+These then go through the sampler as logits do that obey nothing. Nothing of the vocabulary's width is made beside them.
+
+Shapes: B canvases of L positions, R = B*L rows, W tokens, Q states, U sets, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+
+from redraft.kernels.triton.chain import NEVER, Edges, Lists, join, log_of, log_sums, trace, ways
+from redraft.kernels.triton.head import Tiles
+from redraft.kernels.triton.language import cdiv, jit, rounded, tl, use_triton
+from redraft.kernels.triton.softcap import capped, tempered
+
+TILE = 256
+"""Tokens whose statistics `add_by_class` takes together."""
+PIECE = 2048
+"""Tokens of a class that one program sums at most."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Language:
+    """The tables of a token automaton.
+
+    tokens    int64 [W]: the only tokens that it knows, if the logits are theirs alone; None: a whole vocabulary's
+    class_of  int16 or int32 [W], C for tokens that can stand nowhere
+    classes   the tokens of each class
+    pieces    the tokens of each piece of a class, at most `PIECE`, and
+    owners    the pieces of each class
+    sets      the classes of each set
+    holders   the sets of each class
+    uses      where the edges of each set begin, and
+    leads     where they lead, int32 [E]
+    edges     by the states where they arrive
+    """
+
+    tokens: Tensor | None
+    class_of: Tensor
+    classes: Lists
+    pieces: Lists
+    owners: Lists
+    sets: Lists
+    holders: Lists
+    uses: Lists
+    leads: Tensor
+    edges: Edges
+    every_set: Lists
+    """One list of all sets."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Limits:
+    """What canvases ask of the programme; a single canvas has no dimension B.
+
+    weights  fp32 [B,L,U]: 0 for the sets that can stand at each position, "never" for the others
+    held     int32 [B,L]: the column of the only token that can stand at a position; -1 where there is a choice
+    ends     fp32 [B,2,Q], logarithms of the states before the first and behind the last position
+    gate_at  int32 [B], a position, or -1, and
+    gate     fp32 [B,Q], the same for the states before it
+    """
+
+    weights: Tensor
+    held: Tensor
+    ends: Tensor
+    gate_at: Tensor
+    gate: Tensor
+
+    @classmethod
+    def stacked(cls, canvases: Sequence[Limits]) -> Limits:
+        """Those of several canvases of one length and language."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: torch.stack([getattr(one, name) for one in canvases]) for name in names})
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClassSums:
+    """Of each row and class, [R,C]: the largest tempered logit, whose token that is, the log of summed exponentials.
+
+    Of a class without tokens the token means nothing.
+    """
+
+    most: Tensor
+    token: Tensor
+    total: Tensor
+
+
+def class_sums(logits: Tensor, language: Language, cap: float | None, temperature: Tensor) -> ClassSums:
+    """The sums of raw logits [R,W] of S segments with `temperature` [S]; `cap` as `softcap.tempered` has it.
+
+    A sum with a logit that is no number is none, either.
+    """
+    if not use_triton(logits):
+        return _class_sums(tempered(logits, cap, temperature), language.classes)
+    pieces = _new_sums(logits, language.pieces)
+    rows, count = pieces.most.shape
+    _class_sums_kernel[(count, cdiv(rows, 2))](
+        logits, logits.stride(0), language.pieces.items, language.pieces.first, temperature, cap, pieces.most,
+        pieces.token, pieces.total, rows, count, ROWS=rows // len(temperature), AT_ONCE=2, BLOCK=language.pieces.block,
+        num_warps=1,
+    )  # fmt: skip
+    found = _new_sums(logits, language.owners)
+    if found.most.shape == pieces.most.shape:  # one piece each
+        return pieces
+    classes = found.most.shape[1]
+    _join_kernel[(classes, cdiv(rows, 32))](
+        pieces.most, pieces.token, pieces.total, count, language.owners.first, found.most, found.token, found.total,
+        rows, classes, AT_ONCE=32, BLOCK=32,
+    )  # fmt: skip
+    return found
+
+
+def _new_sums(logits: Tensor, lists: Lists) -> ClassSums:
+    most, total = torch.empty(2, len(logits), len(lists.first) - 1, dtype=torch.float32, device=logits.device)
+    return ClassSums(most=most, token=torch.empty_like(most, dtype=torch.int32), total=total)
+
+
+def _class_sums(x: Tensor, classes: Lists) -> ClassSums:
+    """The twin, of tempered logits [R,W]."""
+    most, total = log_sums(x, classes)
+    items, owner = classes.items.long(), classes.owner
+    number = torch.where(x[:, items] == most[:, owner], torch.arange(len(items), device=x.device), len(items))
+    first = torch.full_like(most, len(items), dtype=torch.long)
+    first = first.scatter_reduce_(1, owner.expand_as(number), number, "amin").clamp_(max=max(len(items) - 1, 0))
+    return ClassSums(most=most, token=classes.items[first] if len(items) else first.int(), total=total)
+
+
+def language_terms(most: Tensor, total: Tensor, language: Language, limits: Limits) -> tuple[Tensor, Tensor]:
+    """What to add to the tempered logits of each class, fp32 [B,L,C], and the sets of the likeliest strings, [B,L].
+
+    `most` and `total` [B,L,C] are the classes' `class_sums`, of which those at positions without a choice say nothing.
+    With what is added, the logits of a position are logarithms of its constrained probabilities.
+    """
+    free = (limits.held < 0)[..., None]
+    of_sets = [
+        torch.where(free, log_sums(part.flatten(0, 1), language.sets)[way].view_as(limits.weights), 0.0)
+        for way, part in enumerate((most, total))
+    ]
+    best_of, sum_of = (limits.weights + part for part in of_sets)  # [B,L,U]
+    ahead, back, best = ways(sum_of, best_of, language.edges, limits.ends, limits.gate_at, limits.gate)
+    labels = trace(best, best_of, language.edges, limits.ends[:, 1])
+    left, right = ahead[:, :-1].flatten(0, 1), back.flip(1)[:, 1:].flatten(0, 1)  # [R,Q] around each position
+    around = log_sums(left, language.uses, right, language.leads)[1] + limits.weights.flatten(0, 1)  # [R,U]
+    every = language.every_set
+    around -= log_sums(around, every, sum_of.flatten(0, 1), every.items)[1]  # of all ways through the canvas
+    added = log_sums(around, language.holders)[1]
+    return added.view(*free.shape[:2], -1), labels
+
+
+def best_tokens(labels: Tensor, sums: ClassSums, sets: Lists) -> Tensor:
+    """The best token int32 [R] of the set `labels` [R] at each row; `sets` lists the classes of each set."""
+    tokens = torch.empty_like(labels, dtype=torch.int32)
+    if use_triton(sums.most):
+        _tokens_kernel[(len(labels),)](
+            labels, sums.most, sums.token, sums.most.shape[1], sets.items, sets.first, tokens, BLOCK=256
+        )
+        return tokens
+    for row, label in enumerate(labels.tolist()):
+        members = sets.items[sets.first[label] : sets.first[label + 1]].long()
+        tokens[row] = sums.token[row, members[sums.most[row, members].argmax()]]
+    return tokens
+
+
+def add_by_class(
+    logits: Tensor, added: Tensor, class_of: Tensor, held: Tensor | None, cap: float | None, temperature: Tensor
+) -> Tiles | None:
+    """Temper raw logits [R,W] and add what `added` [R,C] says of each token's class, in place, as far as they can hold.
+
+    Tokens of class C become `NEVER`, and all but the token `held` int32 [R] where that is not -1. Returns the
+    statistics of tiles for `head.sample`; none from the twin.
+    """
+    rows, width = logits.shape
+    if use_triton(logits):
+        parts = [torch.empty(rows, cdiv(width, TILE), dtype=torch.float32, device=logits.device) for _ in range(3)]
+        _add_kernel[(cdiv(width, 8 * TILE), rows)](
+            logits, width, added, added.shape[1], class_of, held, cap, temperature, *parts, parts[0].shape[1], NEVER,
+            ROWS=rows // len(temperature), TILE=TILE, TILES=8,
+        )  # fmt: skip
+        return Tiles(peaks=parts[0], masses=parts[1], moments=parts[2], size=TILE)
+    padded = torch.cat((added, added.new_full((len(added), 1), -torch.inf)), 1)
+    found = (tempered(logits, cap, temperature) + padded.index_select(1, class_of.long())).clamp_(min=NEVER)
+    if held is not None:
+        certain = torch.full_like(found, NEVER).scatter_(1, held.long().clamp(min=0)[:, None], 0.0)
+        found = torch.where((held < 0)[:, None], found, certain)
+    logits.copy_(found)
+    return None
+
+
+@jit
+def _class_sums_kernel(
+    logits, width, items, first, temperature, cap, most, tokens, total, rows, groups, ROWS: tl.constexpr,
+    AT_ONCE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One piece of a class in some rows, which share the list of its tokens."""
+    group = tl.program_id(0)
+    row = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
+    heat = tl.load(temperature + row // ROWS, row < rows, other=1.0)
+    low, high = tl.load(first + group), tl.load(first + group + 1)
+    peak, weight = tl.full([AT_ONCE], -1e30, tl.float32), tl.zeros([AT_ONCE], tl.float32)
+    best = tl.zeros([AT_ONCE], tl.int32)
+    for at in range(low, high, BLOCK):
+        item = at + tl.arange(0, BLOCK)
+        inside = (item < high)[None] & (row < rows)[:, None]
+        token = tl.load(items + item, item < high, other=0)
+        raw = tl.load(logits + row.to(tl.int64)[:, None] * width + token[None], inside, other=0.0).to(tl.float32)
+        x = tl.where(inside, capped(raw, cap, heat[:, None]) * 0.6931471805599453, -1e30)
+        before = peak
+        peak, weight = join(peak, weight, x, inside)
+        here = tl.min(tl.where(x == peak[:, None], token[None], 0x7FFFFFFF), 1)
+        best = tl.where(peak > before, here, best)
+    out = row * groups + group
+    tl.store(most + out, peak, row < rows)
+    tl.store(tokens + out, best, row < rows)
+    tl.store(total + out, log_of(peak, weight), row < rows)
+
+
+@jit
+def _join_kernel(
+    piece_most, piece_tokens, piece_total, pieces, first, most, tokens, total, rows, groups, AT_ONCE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """One class in some rows, from its pieces, which are neighbours."""
+    group = tl.program_id(0)
+    row = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
+    low, high = tl.load(first + group), tl.load(first + group + 1)
+    largest = tl.full([AT_ONCE], -1e30, tl.float32)
+    peak, weight = largest, tl.zeros([AT_ONCE], tl.float32)
+    best = tl.zeros([AT_ONCE], tl.int32)
+    for at in range(low, high, BLOCK):
+        piece = at + tl.arange(0, BLOCK)
+        inside = (piece < high)[None] & (row < rows)[:, None]
+        here = row[:, None] * pieces + piece[None]
+        top = tl.load(piece_most + here, inside, other=-1e30)
+        token = tl.load(piece_tokens + here, inside, other=0x7FFFFFFF)
+        before, largest = largest, tl.maximum(largest, tl.max(top, 1))
+        found = tl.min(tl.where(top == largest[:, None], token, 0x7FFFFFFF), 1)
+        best = tl.where(largest > before, found, best)
+        peak, weight = join(peak, weight, tl.load(piece_total + here, inside, other=-1e30), inside)
+    out = row * groups + group
+    tl.store(most + out, largest, row < rows)
+    tl.store(tokens + out, best, row < rows)
+    tl.store(total + out, log_of(peak, weight), row < rows)
+
+
+@jit
+def _tokens_kernel(labels, most, best, kinds, set_items, set_first, tokens, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    label = tl.load(labels + row)
+    high = tl.load(set_first + label + 1)
+    peak, token = -3e38, 0
+    for at in range(tl.load(set_first + label), high, BLOCK):
+        item = at + tl.arange(0, BLOCK)
+        kind = row * kinds + tl.load(set_items + item, item < high, other=0)
+        value = tl.load(most + kind, item < high, other=-3e38)
+        top = tl.max(value, 0)
+        found = tl.load(best + kind, value == top, other=0x7FFFFFFF)
+        token = tl.where(top > peak, tl.min(found, 0), token)
+        peak = tl.maximum(peak, top)
+    tl.store(tokens + row, token)
+
+
+@jit
+def _add_kernel(
+    logits, width, added, kinds, class_of, helds, cap, temperature, peaks, masses, moments, count, never,
+    ROWS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+):  # fmt: skip
+    """Some tiles of one row; their statistics are those of `head.Tiles`, of the numbers as they are stored."""
+    row = tl.program_id(1).to(tl.int64)
+    tile = tl.program_id(0) * TILES + tl.arange(0, TILES)
+    token = tile[:, None] * TILE + tl.arange(0, TILE)[None]
+    inside = token < width
+    kind = tl.load(class_of + token, inside, other=0).to(tl.int32)
+    gain = tl.load(added + row * kinds + kind, inside & (kind < kinds), other=0.0)
+    here = logits + row * width + token
+    raw = tl.load(here, inside, other=0.0).to(tl.float32)
+    x = capped(raw, cap, tl.load(temperature + row // ROWS)) * 0.6931471805599453 + gain
+    x = tl.where(kind < kinds, tl.where(x < never, never, x), never)  # what is no number stays none
+    if helds is not None:
+        held = tl.load(helds + row)
+        x = tl.where(held < 0, x, tl.where(token == held, 0.0, never))
+    x = rounded(x, logits.dtype.element_ty)
+    tl.store(here, x.to(logits.dtype.element_ty), inside)
+    x = tl.where(inside, x, never)
+    peak = tl.max(x, 1)
+    gap = (x - peak[:, None]) * 1.4426950408889634
+    weight = tl.where(inside, tl.exp2(gap), 0.0)
+    out = row * count + tile
+    tl.store(peaks + out, peak, tile < count)
+    tl.store(masses + out, tl.sum(weight, 1), tile < count)
+    tl.store(moments + out, tl.sum(weight * gap, 1), tile < count)

@@ -1,0 +1,127 @@
+"""On a CUDA device: canvases that obey a constraint, behind captured steps, alone and in company."""
+
+from collections.abc import Callable, Mapping
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from stepping import CONFIG, FORMATS, packed, prompt, randomized, runner_of, step_of
+
+from redraft import kernels
+from redraft.constraints.answer import AutomatonConstraint
+from redraft.constraints.automaton import Budget
+from redraft.constraints.device import language_on
+from redraft.constraints.pins import Allowed
+from redraft.constraints.regex import parse_regex
+from redraft.constraints.spelling import compile_bytes
+from redraft.constraints.tokens import Ending, compile_tokens
+from redraft.constraints.vocabulary import Vocabulary
+from redraft.diffusion.constraint import CanvasConstraint
+from redraft.engine.graph_runner import GraphRunner
+from redraft.engine.work import Drafted
+from redraft.kernels.triton.constrained import (
+    ClassSums,
+    Limits,
+    add_by_class,
+    best_tokens,
+    class_sums,
+    language_terms,
+)
+from redraft.kernels.triton.head import Prediction, sample
+from redraft.kernels.triton.philox import Counters
+from redraft.kernels.triton.segments import DENOISE, Segments
+from redraft.model import Transformer
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+LETTERS = b"abcdefghijklmnop0123:x"
+TEXTS = [bytes(letters) for size in (1, 2, 3) for letters in product(LETTERS, repeat=size)]
+SPELLED = [b"", *TEXTS][: CONFIG.vocab_size]
+VOCAB = 262_144
+
+
+def constraint(pattern: str, pins: Mapping[int, int] | None = None) -> AutomatonConstraint:
+    budget = Budget()
+    dfa = compile_bytes(parse_regex(pattern, budget=budget), budget)
+    automaton = compile_tokens(dfa, Vocabulary(SPELLED, {"<eos>": 0}), Ending((0,), (0,)), (), budget)
+    return AutomatonConstraint(automaton, pins)
+
+
+TIME, WORDS = constraint("[0-3][0-3]:[0-3]{2}"), constraint("[a-p]{9,400}x[a-p]*", {4: 3})
+LIMITS: dict[int, Callable[[], CanvasConstraint | None]] = {
+    0: lambda: WORDS.begin().canvas(256, 300),
+    1: lambda: TIME.begin().canvas(256, 256),
+    2: lambda: WORDS.begin().canvas(256, 90),
+    3: lambda: Allowed(256, forbidden={0: (1, 106)}),
+}
+
+
+@pytest.fixture(scope="module")
+def plain() -> Transformer:
+    return randomized(CONFIG)
+
+
+def steps(runner: GraphRunner, limits: Mapping[int, CanvasConstraint | None]) -> dict[int, list[Drafted]]:
+    found: dict[int, list[Drafted]] = {slot: [] for slot in limits}
+    for slot in limits:
+        runner.run(prompt(slot, 300))
+    for step in range(4):
+        for one in runner.run([step_of(slot, 300, step, constraint=limit) for slot, limit in limits.items()]):
+            found[one.slot].append(one)
+    return found
+
+
+@FORMATS
+def test_constrained_canvases_do_not_depend_on_company_or_graphs(plain: Transformer, quantization: str | None) -> None:
+    model, limits = packed(plain, quantization), {slot: limit() for slot, limit in LIMITS.items()}
+    together = steps(runner_of(model, graphs=True), limits)
+    assert together == steps(runner_of(model, graphs=False), limits)
+    for slot, limit in limits.items():
+        assert together[slot] == steps(runner_of(model, graphs=True), {slot: limit})[slot]
+    for drafted in together[1]:
+        text = b"".join(SPELLED[token] for token in drafted.argmax_canvas)
+        assert len(text) == 5
+        assert text[2:3] == b":"
+    for slot in (0, 2):
+        for drafted in together[slot]:
+            assert drafted.argmax_canvas[4] == 3
+            assert np.isfinite(drafted.entropy).all()
+            assert b"x" in b"".join(SPELLED[token] for token in drafted.argmax_canvas)[9:]
+
+
+@torch.inference_mode()
+def test_the_operations_are_their_twins_at_the_26b_models_vocabulary() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    language = language_on(device, WORDS.automaton, np.resize(WORDS.automaton.class_of, VOCAB))
+    limits = Limits.stacked([WORDS.begin().canvas(256, left).tables(device, VOCAB)[1] for left in (300, 90)])
+    heat, held = torch.tensor([0.5, 0.9], device=device), limits.held.flatten()
+    raw = (12 * torch.randn(512, VOCAB, device=device, generator=torch.Generator(device).manual_seed(0))).bfloat16()
+    counters = Counters(seed=heat.long() + 5, canvas=heat.int(), step=heat.int() + 2)
+    rows = torch.full((2,), 256, dtype=torch.int32, device=device)
+    segments = Segments(kind=torch.full_like(rows, DENOISE), start=0 * rows, length=rows, rows=256)
+
+    def obey() -> tuple[ClassSums, torch.Tensor, torch.Tensor, torch.Tensor, Prediction]:
+        logits = raw.clone()
+        sums = class_sums(logits, language, 30.0, heat)
+        most, total = (part.unflatten(0, (2, 256)) for part in (sums.most, sums.total))
+        added, labels = language_terms(most, total, language, limits)
+        tokens = best_tokens(labels.flatten(), sums, language.sets)
+        tiles = add_by_class(logits, added.flatten(0, 1), language.class_of, held, 30.0, heat)
+        return sums, labels, tokens, logits, sample(logits, tiles, None, torch.ones_like(heat), counters, segments)
+
+    sums, labels, tokens, logits, seen = obey()
+    with kernels.force("eager"):
+        sums_, labels_, tokens_, logits_, seen_ = obey()
+    torch.testing.assert_close(sums.total, sums_.total, rtol=1e-5, atol=1e-3)
+    assert torch.equal(labels, labels_)
+    free = held < 0
+    ours, theirs = (raw.gather(1, found[:, None].long())[free] for found in (tokens, tokens_))
+    assert torch.equal(ours, theirs)  # of equal logits either
+    near = logits_ > -60
+    torch.testing.assert_close(logits[near], logits_[near], rtol=2**-7, atol=2**-7)
+    torch.testing.assert_close(seen.entropy, seen_.entropy, rtol=1e-2, atol=1e-3)
+    assert (seen.candidate == seen_.candidate).float().mean() > 0.9  # where a rounding decides, a neighbour

@@ -1,0 +1,63 @@
+"""Runners of small packed models on a CPU, and steps for them."""
+
+from dataclasses import replace
+
+import numpy as np
+import torch
+
+from redraft.config import GenerationSettings
+from redraft.diffusion.constraint import CanvasConstraint
+from redraft.diffusion.schedule import temperature
+from redraft.engine.graph_runner import GraphRunner
+from redraft.engine.work import Denoise, Drafted, Limits
+from redraft.model import Transformer
+from redraft.model.packed.transformer import PackedTransformer
+from steps import take_steps
+
+STEPS = 6
+SETTINGS = GenerationSettings(steps=STEPS, entropy_bound=4.0, t_max=0.9, t_min=0.3)
+
+
+def new_runner(model: PackedTransformer, context: int = 512, kv_dtype: torch.dtype | None = None) -> GraphRunner:
+    limits = Limits(
+        slots=3, full_pages=9, sliding_pages=9, window=8, context=context, chunk=256, canvas=16, forward=32 * 16
+    )
+    runner = GraphRunner(model, limits, kv_dtype=kv_dtype)
+    for slot, pages in enumerate(((4, 1), (7, 2), (3, 8))):
+        runner.assign(slot, pages[: context // 256], pages[::-1][: context // 256])
+    return runner
+
+
+def step_of(slot: int, start: int, step: int, *, length: int = 16, canvas_index: int = 0, **more: object) -> Denoise:
+    heat = temperature(step, t_min=SETTINGS.t_min, t_max=SETTINGS.t_max, steps=SETTINGS.temperature_steps)
+    given = {
+        "slot": slot, "start": start, "length": length, "canvas_index": canvas_index, "step": step, "seed": 100 + slot,
+        "temperature": heat, "last": step == STEPS - 1, "entropy_bound": SETTINGS.entropy_bound,
+        "stability_threshold": 1, "confidence_threshold": 0.005, "stop_at_eos": False, "eos_ids": (1, 16),
+    }  # fmt: skip
+    return Denoise(**(given | more))  # type: ignore[arg-type]
+
+
+def ids(seed: int, count: int) -> tuple[int, ...]:
+    return tuple(torch.randint(256, (count,), generator=torch.Generator().manual_seed(seed)).tolist())
+
+
+def plainly(
+    model: Transformer,
+    prompt: tuple[int, ...],
+    slot: int,
+    *,
+    length: int = 16,
+    constraint: CanvasConstraint | None = None,
+) -> list[Drafted]:
+    """The steps of the eager runner."""
+    settings = replace(SETTINGS, stability_threshold=1, confidence_threshold=0.005, stop_at_eos=False)
+    found = take_steps(model, [prompt], settings, seeds=[100 + slot], length=length, constraints=[constraint])
+    return found[0]
+
+
+def same(record: Drafted, drafted: Drafted) -> bool:
+    """Equal decisions; entropies to rounding."""
+    close = torch.allclose(torch.tensor(record.entropy), torch.tensor(drafted.entropy), atol=1e-4)
+    names = "canvas", "argmax_canvas", "accepted", "converged"
+    return close and all(np.array_equal(getattr(record, name), getattr(drafted, name)) for name in names)

@@ -1,0 +1,125 @@
+"""Constrained canvases behind the GPU runner's step, on a CPU in fp32: they write what the eager runner writes."""
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+import torch
+from running import STEPS, ids, new_runner, plainly, same, step_of
+
+from redraft.constraints.answer import AutomatonCanvas, AutomatonConstraint
+from redraft.constraints.automaton import Budget
+from redraft.constraints.pins import Allowed
+from redraft.constraints.regex import parse_regex
+from redraft.constraints.spelling import compile_bytes
+from redraft.constraints.tokens import Ending, compile_tokens
+from redraft.constraints.vocabulary import Vocabulary
+from redraft.diffusion.constraint import CanvasConstraint
+from redraft.engine.work import Drafted, Encode, Segment
+from redraft.kernels.switches import Operation, watching
+from redraft.model import Transformer
+from redraft.model.packed.transformer import PackedTransformer
+
+SPELLED = [bytes([number]) if number > 1 else b"" for number in range(256)]
+SPELLED[128:256] = [bytes([97 + number % 26, 97 + number // 26]) for number in range(128)]
+PROMPTS = {0: ids(1, 40), 1: ids(2, 9), 2: ids(3, 21)}
+
+
+def constraint(pattern: str, pins: Mapping[int, int] | None = None) -> AutomatonConstraint:
+    budget = Budget()
+    dfa = compile_bytes(parse_regex(pattern, budget=budget), budget)
+    automaton = compile_tokens(dfa, Vocabulary(SPELLED, {"<eos>": 1}), Ending((1,), (1,)), (), budget)
+    return AutomatonConstraint(automaton, pins)
+
+
+TIME, WORDS = constraint(r"\d\d?:\d\d"), constraint(r"[a-z ]{3,40}x[a-z]*", {4: 120})
+
+
+def canvas(whole: AutomatonConstraint, length: int = 16, left: int = 40) -> AutomatonCanvas:
+    return whole.begin().canvas(length, left)
+
+
+CANVASES = {
+    "a few tokens": lambda: canvas(TIME),
+    "many tokens and a pin": lambda: canvas(WORDS),
+    "the end in sight": lambda: canvas(WORDS, left=9),
+    "forbidden and pinned": lambda: Allowed(16, {2: 77, 5: 78}, {0: range(1, 256, 2), 1: [3]}),
+    "forbidden": lambda: Allowed(16, forbidden={0: (1, 16)}),
+}
+
+
+@pytest.mark.parametrize("name", CANVASES)
+def test_every_step_is_that_of_the_eager_runner(plain: Transformer, packed: PackedTransformer, name: str) -> None:
+    limit = CANVASES[name]()
+    records = plainly(plain, PROMPTS[0], 0, constraint=limit)
+    runner = new_runner(packed)
+    runner.run([Encode(slot=0, start=0, token_ids=PROMPTS[0])])
+    for step, record in enumerate(records):
+        (drafted,) = runner.run([step_of(0, 40, step, constraint=limit)])
+        assert same(record, drafted)
+        assert drafted.top is None
+
+
+def test_a_canvas_shorter_than_the_buffers(plain: Transformer, packed: PackedTransformer) -> None:
+    for whole in (TIME, WORDS):
+        limit = canvas(whole, length=11)
+        runner = new_runner(packed)
+        runner.run([Encode(slot=0, start=0, token_ids=PROMPTS[0])])
+        for step, record in enumerate(plainly(plain, PROMPTS[0], 0, length=11, constraint=limit)):
+            assert same(record, runner.run([step_of(0, 40, step, length=11, constraint=limit)])[0])
+
+
+def answers(packed: PackedTransformer, limits: Mapping[int, CanvasConstraint | None]) -> dict[int, list[Drafted]]:
+    """All steps of slots' canvases, together."""
+    runner, found = new_runner(packed), {slot: list[Drafted]() for slot in limits}
+    runner.run([Encode(slot=slot, start=0, token_ids=PROMPTS[slot]) for slot in limits])
+    for step in range(STEPS):
+        work: list[Segment] = [
+            step_of(slot, len(PROMPTS[slot]), step, constraint=limit) for slot, limit in limits.items()
+        ]
+        drafted = runner.run(work)
+        assert [one.slot for one in drafted] == list(limits)
+        for one in drafted:
+            found[one.slot].append(one)
+    return found
+
+
+@pytest.mark.parametrize("rows", [16, 1024])
+def test_answers_do_not_depend_on_company(
+    packed: PackedTransformer, monkeypatch: pytest.MonkeyPatch, rows: int
+) -> None:
+    """Of the same language, of another one, and of none; logits existing for one canvas at a time, or for all."""
+    monkeypatch.setattr("redraft.engine.constrained_step.CONSTRAINED_ROWS", rows)
+    for limits in (
+        {0: canvas(WORDS), 1: None, 2: canvas(WORDS, left=30)},
+        {2: canvas(TIME), 0: canvas(WORDS), 1: canvas(TIME, left=8)},
+    ):
+        together = answers(packed, limits)
+        for slot, limit in limits.items():
+            alone = answers(packed, {slot: limit})[slot]
+            assert all(
+                np.array_equal(getattr(one, name), getattr(other, name))
+                for one, other in zip(together[slot], alone, strict=True)
+                for name in ("canvas", "argmax_canvas", "accepted", "converged")
+            )
+            np.testing.assert_allclose([o.entropy for o in together[slot]], [o.entropy for o in alone], atol=1e-5)
+
+
+def test_the_report_leaves_before_soft_embeddings_are_made(packed: PackedTransformer) -> None:
+    order = list[str]()
+
+    def watch(operation: Operation) -> object:
+        order.append(operation.name)
+        return operation.run()
+
+    with watching(watch):
+        new_runner(packed).run([step_of(0, 0, 0, constraint=canvas(TIME))])
+    assert order[-2:] == ["finish_step", "soft_embeddings"]
+
+
+def test_a_logit_that_is_no_number_is_told(packed: PackedTransformer) -> None:
+    runner, limit = new_runner(packed), canvas(WORDS)
+    runner.run([step_of(0, 0, 0, constraint=limit)])
+    runner._state.soft[0, 3] = torch.nan
+    (drafted,) = runner.run([step_of(0, 0, 1, constraint=limit)])
+    assert np.isnan(drafted.entropy).any()
