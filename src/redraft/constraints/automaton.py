@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from operator import le
 
 import numpy as np
@@ -75,6 +76,17 @@ class Dfa:
             column = int(np.searchsorted(self.first, symbol, "right")) - 1
             state = int(self.table[state, column]) if column >= 0 else -1
         return state >= 0 and bool(self.accept[state])
+
+    def prefixes(self, symbols: Iterable[int]) -> Iterator[int]:
+        """The lengths of the string's beginnings that are accepted, in rising order."""
+        state = -1 if self.empty else 0
+        for length, symbol in enumerate(chain(symbols, (-1,))):
+            if state < 0:
+                return
+            if self.accept[state]:
+                yield length
+            column = int(np.searchsorted(self.first, symbol, "right")) - 1
+            state = int(self.table[state, column]) if column >= 0 else -1
 
 
 class Nfa:

@@ -84,11 +84,15 @@ class Alt(_Part):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeat(_Part):
-    """The part at least `least` times, at most `most` (None: without end)."""
+    """The part at least `least` times, at most `most` (None: without end).
+
+    `lazy` is no matter to the language: where a text can be taken apart in several ways, fewer times are preferred.
+    """
 
     part: Expression
     least: int
     most: int | None
+    lazy: bool = False
 
     def _count(self) -> int:
         return self.part.size * max(self.least + 1 if self.most is None else self.most, 1)
@@ -179,13 +183,13 @@ def optional(part: Expression) -> Expression:
     return EMPTY if part is NOTHING or part is EMPTY else Alt((part, EMPTY))
 
 
-def repeat(part: Expression, least: int = 0, most: int | None = None) -> Expression:
+def repeat(part: Expression, least: int = 0, most: int | None = None, *, lazy: bool = False) -> Expression:
     """The part `least` to `most` times."""
     if part is NOTHING:
         return NOTHING if least else EMPTY
     if part is EMPTY or most == 0:
         return EMPTY
-    return part if least == most == 1 else Repeat(part, least, most)
+    return part if least == most == 1 else Repeat(part, least, most, lazy)
 
 
 def joined(part: Expression, between: Expression, least: int, most: int | None) -> Expression:

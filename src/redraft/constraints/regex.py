@@ -195,10 +195,10 @@ class _Parser:
             self._fail("repeats an anchor")
         if self._take("+"):
             self._fail("uses possessive repetition, which is not supported")
-        self._take("?")  # lazy and greedy match the same strings
+        lazy = self._take("?")
         if self._bounds() is not None:
             self._fail("repeats a repetition; put the inner one into a group")
-        return repeat(item, *bounds)
+        return repeat(item, *bounds, lazy=lazy)
 
     def _bounds(self) -> tuple[int, int | None] | None:
         for sign, bounds in (("*", (0, None)), ("+", (1, None)), ("?", (0, 1))):

@@ -22,14 +22,8 @@ from redraft.constraints.expression import (
     ANY,
     LINE,
     NOTHING,
-    Alt,
-    Chars,
     Counted,
     Expression,
-    Literal,
-    Ranges,
-    Repeat,
-    Seq,
     alt,
     chars,
     repeat,
@@ -40,16 +34,12 @@ from redraft.constraints.json_schema.formats import PATTERNS
 from redraft.constraints.json_schema.keywords import MAX_DIGITS
 from redraft.constraints.json_schema.numbers import Bounds, number
 from redraft.constraints.json_schema.style import EXACT_COUNT
+from redraft.constraints.matching import split
 from redraft.constraints.regex import parse_regex
 from redraft.errors import ConstraintError
 
 _KIND = re.compile(r"([a-z-]+)(?:(<=?)(.+))?")
 _NUMBER_TEXT = {"int": rf"-?[0-9]{{1,{MAX_DIGITS}}}", "float": r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"}
-
-_MOST = 10**9
-"""Repetitions that Python can count, and more than any text has."""
-_TIED = re.compile(r"\(\?[^:]|\$|(?<!\[)\^|\\[AZz1-9]")
-"""Named groups, anchors and references: they mean something else where the expression is a part of a longer one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +72,10 @@ def read_template(template: str, filled: str) -> dict[str, Any]:
     """
     parts = _parts(template)
     for rare in (False, True):
-        pattern = "".join(
-            re.escape(part) if isinstance(part, str) else f"(?P<{part.name}>{_matcher(part, rare=rare)})"
-            for part in parts
-        )
-        if (found := re.fullmatch(pattern, filled)) is not None:
-            return {part.name: _value(part, found[part.name]) for part in parts if isinstance(part, Hole)}
+        cut = split([text(part) if isinstance(part, str) else _readable(part, rare=rare) for part in parts], filled)
+        if cut is not None:
+            pairs = zip(parts, cut, strict=True)
+            return {part.name: _value(part, written) for part, written in pairs if isinstance(part, Hole)}
     raise ConstraintError("The text does not fit the template.")
 
 
@@ -157,14 +145,14 @@ def _hole(hole: Hole, budget: Budget) -> Expression:
 
 def _characters(hole: Hole, ranges: Any, sign: str | None, limit: str | None) -> Expression:
     if sign is None:
-        return repeat(chars(ranges), 1)
+        return repeat(chars(ranges), 1, lazy=True)
     if limit is None or not limit.isdecimal() or len(limit) > MAX_DIGITS:
         raise ConstraintError(f"The hole {hole.name!r} has the limit {limit!r:.80}; it must be a natural number.")
     most = int(limit) - (sign == "<")
     if most < 1:
         raise ConstraintError(f"The hole {hole.name!r} leaves no room for a character.")
     if most <= EXACT_COUNT:
-        return repeat(chars(ranges), 1, most)
+        return repeat(chars(ranges), 1, most, lazy=True)
     return seq(chars(ranges), Counted(ranges, NOTHING, most - 1))
 
 
@@ -180,48 +168,18 @@ def _number(hole: Hole, sign: str | None, limit: str | None, *, integer: bool) -
     return number(Bounds(high=high, high_open=sign == "<"), integer=integer)
 
 
-def _matcher(hole: Hole, *, rare: bool) -> str:
-    """A regular expression for what the hole may hold; `rare`: for forms, too, that are not written but mean it."""
+def _readable(hole: Hole, *, rare: bool) -> Expression:
+    """What is read as a hole's text; with `rare` also forms that are not written but mean it."""
     name = hole.kind.partition("<")[0]
+    if not rare:
+        return _hole(hole, Budget())
     if hole.regex is not None:
-        if not _TIED.search(hole.regex) and _is_pythons(hole.regex):
-            return hole.regex
-    elif rare and not hole.words and name in PATTERNS:
-        return rf"{PATTERNS[name]}|[^\n]*?"
-    elif rare and not hole.words and name in _NUMBER_TEXT:
-        return _NUMBER_TEXT[name]
-    return _pattern(_hole(hole, Budget()), "?" if name in ("str", "text") else "")
-
-
-def _pattern(expression: Expression, lazy: str) -> str:
-    """The same as a regular expression, whose repetitions are followed by `lazy`; any text for an automaton."""
-    match expression:
-        case Chars(ranges):
-            return _class(ranges)
-        case Literal(string):
-            return re.escape(string)
-        case Seq(parts):
-            return "".join(_pattern(part, lazy) for part in parts)
-        case Alt(parts):
-            return f"(?:{'|'.join(_pattern(part, lazy) for part in parts)})"
-        case Repeat(part, least, most):
-            return f"(?:{_pattern(part, lazy)}){{{least},{'' if most is None else most}}}{lazy}"
-        case Counted(ranges, _, most):
-            return f"{_class(ranges)}{{0,{min(most, _MOST)}}}{lazy}"
-    return "(?s:.*?)"
-
-
-def _class(ranges: Ranges) -> str:
-    return "[" + "".join(rf"\U{low:08x}-\U{high:08x}" for low, high in ranges) + "]"
-
-
-def _is_pythons(pattern: str) -> bool:
-    """Whether Python can read an expression: it has no `\\p{L}`, and no count beyond all measure."""
-    try:
-        re.compile(pattern)
-    except (re.error, OverflowError):
-        return False
-    return True
+        return parse_regex(hole.regex, wide=True, budget=Budget())
+    if not hole.words and name in PATTERNS:
+        return alt(_hole(hole, Budget()), repeat(chars(LINE), lazy=True))
+    if not hole.words and name in _NUMBER_TEXT:
+        return parse_regex(_NUMBER_TEXT[name])
+    return _hole(hole, Budget())
 
 
 def _value(hole: Hole, written: str) -> Any:
