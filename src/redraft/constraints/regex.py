@@ -3,17 +3,15 @@ r"""Regular expressions as people write them, read into `expression` trees.
 The common core of Python's `re` and JSON Schema's ECMA-262: literals, `.`, classes, groups, alternation, greedy and
 lazy repetition, anchors, `\d \w \s \D \W \S`, `\n \t \r \f \v \0 \xHH \uHHHH \u{H…} \cX`, Unicode categories like
 `\p{L}`. `\d`, `\w` and `\s` mean ASCII; their complements leave out what either dialect counts in, so what is written
-obeys both. What must not match is read the other way round, as all that one of the dialects matches. Look-around, back
-references and word boundaries are not regular in this form and are refused by name, and so is possessive repetition.
+obeys both (see `readings`). What must not match is read the other way round, as all that one of the dialects matches.
+Look-around, back references and word boundaries are not regular in this form and are refused by name, and so is
+possessive repetition.
 Where the dialects read the same signs differently, a regex is Python's and a pattern of JSON Schema is refused.
 """
 
 from __future__ import annotations
 
 import re
-import unicodedata
-from collections.abc import Callable
-from functools import lru_cache
 from typing import NoReturn
 
 from redraft.constraints.automaton import Budget
@@ -25,7 +23,6 @@ from redraft.constraints.expression import (
     Expression,
     Machine,
     Mark,
-    Ranges,
     alt,
     chars,
     complement,
@@ -33,7 +30,19 @@ from redraft.constraints.expression import (
     repeat,
     seq,
     text,
-    union,
+)
+from redraft.constraints.readings import (
+    CATEGORIES,
+    PROPERTIES,
+    SHORTHANDS,
+    Readings,
+    agreed,
+    alike,
+    any_of,
+    code_of,
+    joined,
+    shorthand,
+    unicode_set,
 )
 from redraft.constraints.spelling import compile_anchored
 from redraft.errors import ConstraintError
@@ -46,20 +55,11 @@ _HEXADECIMAL = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{
 _MOST_DIGITS = 9
 """Digits of a repetition's bounds; what needs more is too large by far."""
 
-_DIGIT: Ranges = ((48, 57),)
-_WORD: Ranges = ((48, 57), (65, 90), (95, 95), (97, 122))
-_SPACE: Ranges = ((9, 13), (32, 32))
-_WIDE_SPACE = union([
-    (9, 13), (28, 32), (0x85, 0x85), (0xA0, 0xA0), (0x1680, 0x1680), (0x2000, 0x200A), (0x2028, 0x2029),
-    (0x202F, 0x202F), (0x205F, 0x205F), (0x3000, 0x3000), (0xFEFF, 0xFEFF),
-])  # fmt: skip
 _ONE_LINE = complement([(10, 10), (13, 13), (0x2028, 0x2029)])
 """What `.` matches in ECMA-262; Python leaves out the line feed alone."""
 _CONTROL = {"n": 10, "t": 9, "r": 13, "f": 12, "v": 11, "a": 7}
 _PYTHONS = {"A": "^", "Z": "$", "z": "$", "a": r"\x07"}
 """Letters whose escapes are themselves in ECMA-262, or no escapes at all, and what says the same in both dialects."""
-_LETTER_CASES = {"L", "Lu", "Ll", "Lt", "Lm", "Lo", "M", "N", "Nd", "P", "S", "Z", "Zs", "Pd", "Sc"}
-_PROPERTIES = {"Alphabetic", "Uppercase", "Lowercase"}
 _NAMES = {"Letter": "L", "Number": "N", "Punctuation": "P"}
 
 
@@ -134,11 +134,11 @@ class _Parser:
         if char == "(":
             return self._group()
         if char == "[":
-            return chars(self._class())
+            return self._matched(self._class())
         if char == ".":
             return chars(_ONE_LINE if self._ecma and not self._wide else LINE)
         if char == "\\":
-            return self._anchor() or chars(self._escape(inside=False))
+            return self._anchor() or self._matched(self._escape(inside=False))
         if char in "^$":
             self.has_anchors = True
             return Mark(char)
@@ -219,67 +219,68 @@ class _Parser:
             self._fail(f"has the empty repetition {{{least},{most}}}")
         return least, most
 
-    def _class(self) -> Ranges:
+    def _class(self) -> Readings:
         negated = self._take("^")
-        self._wide ^= negated
-        found: list[tuple[int, int]] = []
+        found: list[Readings] = []
         if self._take("]"):
             if self._ecma:
                 self._fail("has a class that begins with ], which dialects read differently; write \\]")
             self._at -= 1
-            found += self._class_item()
+            found.append(self._class_item())
         while not self._take("]"):
             if self._at >= len(self._pattern):
                 self._fail("has an unfinished class [")
-            found += self._class_item()
-        self._wide ^= negated
-        return complement(found) if negated else union(found)
+            found.append(self._class_item())
+        return joined(found or [alike(())], negated=negated)
 
-    def _class_item(self) -> Ranges:
+    def _class_item(self) -> Readings:
         low = self._class_char()
-        if len(low) != 1 or low[0][0] != low[0][1] or not self._range_follows():
+        first = code_of(low)
+        if first is None or not self._range_follows():
             return low
         self._at += 1
         high = self._class_char()
-        if len(high) != 1 or high[0][0] != high[0][1]:
-            return union([*low, (45, 45), *high])
-        if high[0][0] < low[0][0]:
-            self._fail(f"has the empty range {chr(low[0][0])}-{chr(high[0][0])}")
-        return ((low[0][0], high[0][0]),)
+        last = code_of(high)
+        if last is None:
+            return joined([low, alike(((45, 45),)), high], negated=False)
+        if last < first:
+            self._fail(f"has the empty range {chr(first)}-{chr(last)}")
+        return alike(((first, last),))
 
     def _range_follows(self) -> bool:
         return self._pattern.startswith("-", self._at) and not self._pattern.startswith("-]", self._at)
 
-    def _class_char(self) -> Ranges:
+    def _class_char(self) -> Readings:
         char = self._next()
-        return self._escape(inside=True) if char == "\\" else ((ord(char), ord(char)),)
+        return self._escape(inside=True) if char == "\\" else _only(ord(char))
 
-    def _escape(self, *, inside: bool) -> Ranges:
+    def _matched(self, readings: Readings) -> Expression:
+        return chars(any_of(readings) if self._wide else agreed(readings))
+
+    def _escape(self, *, inside: bool) -> Readings:
         char = self._next()
-        if (known := _shorthand(char, wide=self._wide)) is not None:
-            return known
+        if char in SHORTHANDS:
+            return shorthand(char)
         if char in _CONTROL:
             self._refuse_pythons(char)
-            return ((_CONTROL[char], _CONTROL[char]),)
+            return _only(_CONTROL[char])
         if char in "xu":
-            code = self._hexadecimal(char)
-            return ((code, code),)
+            return _only(self._hexadecimal(char))
         if char == "c":
-            code = ord(self._next()) % 32
-            return ((code, code),)
+            return _only(ord(self._next()) % 32)
         if char in "pP":
-            return self._category(negated=char == "P")
+            return self._unicode_set(negated=char == "P")
         if char == "b" and inside:
-            return ((8, 8),)
+            return _only(8)
         if char == "0":
             if self._pattern[self._at : self._at + 1].isdecimal():
                 self._fail("uses an octal escape, which is not supported; write \\xHH")
-            return ((0, 0),)
+            return _only(0)
         if char.isascii() and char.isalnum():
             kinds = {"b": "a word boundary", "B": "a word boundary", "k": "a back reference"}
             self._fail(f"uses {kinds.get(char, 'a back reference' if char.isdecimal() else 'the escape')} "
                        f"\\{char}, which is not supported")  # fmt: skip
-        return ((ord(char), ord(char)),)
+        return _only(ord(char))
 
     def _hexadecimal(self, kind: str) -> int:
         """The code point of an escape whose letter has been read."""
@@ -292,18 +293,16 @@ class _Parser:
             self._fail(f"names the character {digits}, which does not exist")
         return int(digits, 16)
 
-    def _category(self, *, negated: bool) -> Ranges:
+    def _unicode_set(self, *, negated: bool) -> Readings:
         end = self._pattern.find("}", self._at)
         if not self._take("{") or end < 0:
             self._fail("has an unfinished \\p")
         name = self._pattern[self._at : end]
         name = _NAMES.get(name, name)
-        if name not in _LETTER_CASES | _PROPERTIES:
+        if name not in CATEGORIES | PROPERTIES:
             self._fail(f"uses the Unicode property {name!r}, which is not supported")
         self._at = end + 1
-        wide = self._wide != negated
-        ranges = _category_ranges(name) if name in _LETTER_CASES else _property_ranges(name, wide=wide)
-        return complement(ranges) if negated else ranges
+        return unicode_set(name, negated=negated)
 
     def _take(self, word: str) -> bool:
         found = self._pattern.startswith(word, self._at)
@@ -321,40 +320,5 @@ class _Parser:
         raise ConstraintError(f"The {self._what} {shown!r} {sentence}.")
 
 
-def _shorthand(char: str, *, wide: bool) -> Ranges | None:
-    """What `\\d` and its like match in both dialects; or in either, if `wide`."""
-    if char in "DWS":
-        return complement(_shorthand(char.lower(), wide=not wide) or ())
-    match char:
-        case "d":
-            return _category_ranges("Nd") if wide else _DIGIT
-        case "w":
-            return _word_characters() if wide else _WORD
-        case "s":
-            return _WIDE_SPACE if wide else _SPACE
-    return None
-
-
-@lru_cache(maxsize=32)
-def _category_ranges(name: str) -> Ranges:
-    return _found(lambda char: unicodedata.category(char).startswith(name))
-
-
-@lru_cache(maxsize=8)
-def _property_ranges(name: str, *, wide: bool) -> Ranges:
-    """What has a property, which is more than the category of that name: U+2163 is an uppercase number."""
-    if name == "Uppercase":
-        return _found(str.isupper)
-    if name == "Lowercase":
-        return _found(str.islower)
-    kinds = ("L", "Nl", "M") if wide else ("L", "Nl")  # marks are alphabetic in part, and Python cannot tell which
-    return _found(lambda char: char.isupper() or char.islower() or unicodedata.category(char).startswith(kinds))
-
-
-@lru_cache(maxsize=1)
-def _word_characters() -> Ranges:
-    return union([*_found(str.isalnum), (95, 95)])
-
-
-def _found(holds: Callable[[str], bool]) -> Ranges:
-    return union((code, code) for code in range(MAX_CODE + 1) if holds(chr(code)))
+def _only(code: int) -> Readings:
+    return alike(((code, code),))
