@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from redraft.diffusion.records import FinishReason
 from redraft.engine.transcript import Transcript
 from redraft.text.tokenizer import Tokenizer
-from redraft.text.tools import EMPTY_THOUGHT
+from redraft.text.tools import CHANNEL_OPEN, EMPTY_THOUGHT
 
 
 class Counting:
@@ -17,6 +18,7 @@ class Counting:
 
     def __init__(self) -> None:
         self.decoded = 0
+        self.special_ids: dict[str, int] = {}
 
     def decode(self, token_ids: Sequence[int]) -> str:
         self.decoded += len(token_ids)
@@ -73,6 +75,15 @@ def test_a_thought_that_is_left_out_counts_with_the_text_behind_it(tokenizer: To
     told = transcript.add(ids, None)
     assert told.text == "Hi there"
     assert tokenizer.decode(told.token_ids).startswith(EMPTY_THOUGHT + "Hi there")
+
+
+@pytest.mark.parametrize("finish_reason", [None, "stop"])
+def test_text_that_only_spells_a_thought_is_an_answer(tokenizer: Tokenizer, finish_reason: FinishReason | None) -> None:
+    spelled, transcript = EMPTY_THOUGHT + "Hi", Transcript(tokenizer, ("STOP",))
+    told = transcript.add(tokenizer.encode(spelled, special=False), finish_reason)
+    assert (told.text, tokenizer.decode(told.token_ids)) == (spelled, spelled)
+    half = [tokenizer.special_ids[CHANNEL_OPEN], *tokenizer.encode(spelled.removeprefix(CHANNEL_OPEN), special=False)]
+    assert Transcript(tokenizer, ()).add(half, finish_reason).text == spelled
 
 
 def test_what_is_told_adds_up_however_the_canvases_cut(tokenizer: Tokenizer) -> None:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import jsonschema
 import openai
@@ -11,8 +11,10 @@ import pydantic
 import pytest
 from serving import ScriptedEngine, ServerProcess, scripted_server
 
+from redraft.engine.request import Finished, TokenConfidence
 from redraft.llm import LLM
 from redraft.serve.openai_chat import format_constraint, tool_constraint
+from redraft.serve.openai_common import completion_logprobs
 from redraft.serve.shapes.chat import ChatRequest
 from redraft.text.tools import EMPTY_THOUGHT
 
@@ -240,15 +242,26 @@ def test_text_completions(client: openai.OpenAI, llm: LLM) -> None:
     assert "".join(chunk.choices[0].text for chunk in streamed) == alone.text
 
 
-def test_a_thought_that_is_left_out_moves_no_token(client: openai.OpenAI) -> None:
+def test_an_answer_that_spells_a_thought_keeps_it(client: openai.OpenAI) -> None:
     answer = client.completions.create(
         model="random", prompt="a", logprobs=0, echo=True, extra_body={"choices": [EMPTY_THOUGHT + "Hi there"]}
     )
-    assert answer.choices[0].text == "aHi there"
+    assert answer.choices[0].text == f"a{EMPTY_THOUGHT}Hi there"
     logprobs = answer.choices[0].logprobs
     assert logprobs is not None
-    for token, start in list(zip(logprobs.tokens or [], logprobs.text_offset or [], strict=True))[-3:]:
+    for token, start in zip(logprobs.tokens or [], logprobs.text_offset or [], strict=True):
         assert answer.choices[0].text[start:].startswith(token)
+
+
+def test_a_thought_that_is_left_out_moves_no_token(llm: LLM) -> None:
+    ids = tuple(llm.tokenizer.encode(EMPTY_THOUGHT + "Hi there"))
+    finished = Finished(
+        request_id=0, finish_reason="stop", stop_text=None, text="Hi there", token_ids=ids,
+        tokens=tuple(TokenConfidence(token, 0.0, 0, 0.0) for token in ids), stats=cast("Any", None),
+    )  # fmt: skip
+    told = completion_logprobs(finished, llm.tokenizer, offset=1)
+    for token, start in list(zip(told["tokens"], told["text_offset"], strict=True))[-2:]:
+        assert "aHi there"[start:].startswith(token)
 
 
 def test_several_prompts_in_one_completion(client: openai.OpenAI, llm: LLM) -> None:

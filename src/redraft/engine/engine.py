@@ -15,10 +15,11 @@ from redraft.engine.request import Ending, Event, Failed, Finished, Request
 from redraft.engine.scheduler import Plan, Scheduler, Turn
 from redraft.engine.settings import EngineSettings
 from redraft.engine.stats import Counters, EngineStats
-from redraft.engine.transcript import Decoder, Transcript
+from redraft.engine.transcript import Transcript
 from redraft.engine.turns import TurnLock
 from redraft.engine.work import Denoise, Drafted, Runner, Segment
 from redraft.errors import EngineError, InputError, NotFiniteError, PromptError, QueueFullError, SettingError
+from redraft.text.marks import Decoder
 
 _Inbox = deque[Event | EngineError]
 

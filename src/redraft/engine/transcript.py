@@ -5,16 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from redraft.diffusion.records import FinishReason
-from redraft.text.tools import EMPTY_THOUGHT
-
-
-class Decoder(Protocol):
-    """What a transcript needs of a tokenizer."""
-
-    def decode(self, token_ids: Sequence[int], /) -> str: ...
+from redraft.text.marks import Decoder, left_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +35,7 @@ class Transcript:
         self.tokens += tokens
         spelled = self.decoder.decode(self.tokens)
         decoded = _complete(spelled) if finish_reason is None else spelled
-        text = whole = decoded.removeprefix(EMPTY_THOUGHT)
+        text = whole = decoded[left_out(self.decoder, self.tokens) :]
         if (found := _first_stop(whole, self.stop)) is not None:
             at, self.stop_text = found
             text, finish_reason = whole[:at], "stop"

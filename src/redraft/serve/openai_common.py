@@ -9,8 +9,8 @@ from typing import Any
 from redraft.engine.request import Finished, Request, TokenConfidence
 from redraft.serve.answers import Reply
 from redraft.serve.planning import Plan
+from redraft.text.marks import left_out
 from redraft.text.tokenizer import Tokenizer
-from redraft.text.tools import EMPTY_THOUGHT
 
 
 def finished(replies: Sequence[Reply]) -> list[Finished]:
@@ -74,8 +74,8 @@ def completion_logprobs(finished: Finished, tokenizer: Tokenizer, *, offset: int
     """
     tokens = [text(token.token_id, tokenizer) for token in finished.tokens]
     stream = tokenizer.stream()
-    left_out = len(EMPTY_THOUGHT) if tokenizer.decode(finished.token_ids).startswith(EMPTY_THOUGHT) else 0
-    places = accumulate((len(stream.push([token])) for token in finished.token_ids), initial=-left_out)
+    begin = -left_out(tokenizer, finished.token_ids)
+    places = accumulate((len(stream.push([token])) for token in finished.token_ids), initial=begin)
     starts = [offset + max(0, place) for place in places]
     return {
         "tokens": tokens,

@@ -7,8 +7,9 @@ surrogate, which no decoded text holds. So an answer may quote `<eos>` or a call
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
+from typing import Protocol
 
 from redraft.text.tokenizer import EOS, PAD, TURN_END, Tokenizer
 from redraft.text.tools import (
@@ -41,6 +42,23 @@ def unmarked(text: str) -> str:
     return text.replace(MARK, "")
 
 
+class Decoder(Protocol):
+    """What of a tokenizer tells special tokens from text."""
+
+    @property
+    def special_ids(self) -> Mapping[str, int]: ...
+    def decode(self, token_ids: Sequence[int], /) -> str: ...
+
+
+def left_out(decoder: Decoder, token_ids: Sequence[int]) -> int:
+    """How many characters at the beginning are no part of the answer: those of an empty thought in special tokens."""
+    opens, closes = (decoder.special_ids.get(name) for name in (CHANNEL_OPEN, CHANNEL_CLOSE))
+    if not token_ids or token_ids[0] != opens or closes not in token_ids:
+        return 0
+    thought = token_ids[: token_ids.index(closes) + 1]
+    return len(EMPTY_THOUGHT) if decoder.decode(thought) == EMPTY_THOUGHT else 0
+
+
 class Marker:
     """Marks the text of one answer, which arrives piece by piece with the tokens that spell it."""
 
@@ -63,8 +81,7 @@ class Marker:
     def _found(self, token_ids: tuple[int, ...]) -> Iterator[int]:
         """Where special tokens begin, in characters of the whole answer."""
         if self._spelled is None and token_ids:  # an empty thought at the beginning is in no answer's text
-            begins = self._tokenizer.decode(token_ids).startswith(EMPTY_THOUGHT)
-            self._spelled = -len(EMPTY_THOUGHT) if begins else 0
+            self._spelled = -left_out(self._tokenizer, token_ids)
         for token in token_ids:
             assert self._spelled is not None
             self._spelled += len(self._stream.push((token,)))
