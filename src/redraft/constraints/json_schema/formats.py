@@ -1,29 +1,60 @@
 """The `format`s that JSON Schema defines, each as a pattern whose matches are valid (some leave out rare forms).
 
-The lengths of host names are not limited: counting their characters would take hundreds of states.
+The 253 characters of a whole host name are not counted: that takes 250 states and more wherever one stands, in place of
+64, and large schemas have many of them.
 """
 
 from __future__ import annotations
 
 _OCTET = r"(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
-_DATE = r"[12][0-9]{3}-((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)"
+_HEX, _HEX4 = r"[0-9a-fA-F]", r"[0-9a-fA-F]{1,4}"
+
+# RFC 3339. The year 0000 is left out: Python's calendar begins with 0001.
+_YEAR = r"([0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)"
+_FOURTH = r"(0[48]|[2468][048]|[13579][26])"
+_LEAP_YEAR = rf"([0-9]{{2}}{_FOURTH}|{_FOURTH}00)"
+_MONTH_DAY = r"((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|(0[13-9]|1[0-2])-(29|30)|(0[13578]|1[02])-31)"
+_DATE = rf"({_YEAR}-{_MONTH_DAY}|{_LEAP_YEAR}-02-29)"
 _TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
-_SHORT_LABEL = r"[A-Za-z0-9]+(-[A-Za-z0-9]+)*"
-_HOST = rf"{_SHORT_LABEL}(\.{_SHORT_LABEL})*"
-_PART, _PLAIN_PART = r"[A-Za-z0-9._~!$&'()*+,;=:@-]", r"[A-Za-z0-9._~!$&'()*+,;=@-]"
+
+# RFC 3339, appendix A: of units that are written, none between them is left out.
+_COUNT = r"[0-9]{1,4}"
+_DAYS = rf"{_COUNT}D"
+_MONTHS = rf"{_COUNT}M({_DAYS})?"
+_MINUTES = rf"{_COUNT}M({_COUNT}S)?"
+_CLOCK = rf"T({_COUNT}H({_MINUTES})?|{_MINUTES}|{_COUNT}S)"
+_DURATION = rf"P(({_COUNT}Y({_MONTHS})?|{_MONTHS}|{_DAYS})({_CLOCK})?|{_CLOCK}|{_COUNT}W)"
+
+# RFC 1123; at most 63 characters in a label (RFC 1035, 2.3.4), counted as 32 letters with a hyphen or none before each.
+# No two hyphens in a row: RFC 5891, 4.2.3.1, forbids them in places three and four, and to know the place takes states.
+_ALNUM = r"[A-Za-z0-9]"
+_LABEL = rf"{_ALNUM}(-?{_ALNUM}){{0,31}}"
+_HOST = rf"({_LABEL}\.)*{_LABEL}"
+
+# RFC 5321, 4.5.3.1.1: at most 64 characters before the @, counted alike.
+_ATEXT = r"[A-Za-z0-9_+-]"
+_EMAIL = rf"{_ATEXT}(\.?{_ATEXT}){{0,31}}@{_HOST}"
+
+# RFC 3986, which does not limit the lengths of host names.
+_ENCODED = rf"%{_HEX}{{2}}"
+_PART = rf"([A-Za-z0-9._~!$&'()*+,;=:@-]|{_ENCODED})"
+_PLAIN_PART = rf"([A-Za-z0-9._~!$&'()*+,;=@-]|{_ENCODED})"
+_USER = rf"([A-Za-z0-9._~!$&'()*+,;=:-]|{_ENCODED})*@"
+_NAME = rf"{_ALNUM}+(-+{_ALNUM}+)*"
+_AUTHORITY = rf"({_USER})?{_NAME}(\.{_NAME})*(:[0-9]{{1,5}})?"
 _PATHS = rf"(/{_PART}*)*"
-_TAIL = rf"(\?({_PART}|/)*)?(#({_PART}|/)*)?"
-_URI = rf"[A-Za-z][A-Za-z0-9+.-]*:(//{_HOST}(:[0-9]{{1,5}})?{_PATHS}|/?{_PART}+{_PATHS}|/?){_TAIL}"
-_REFERENCE = rf"{_URI}|(/{_PART}+{_PATHS}|{_PLAIN_PART}+{_PATHS}|/){_TAIL}|#({_PART}|/)*"
-_HEX4 = r"[0-9a-fA-F]{1,4}"
+_TAIL = rf"(\?({_PART}|[/?])*)?(#({_PART}|[/?])*)?"
+_URI = rf"[A-Za-z][A-Za-z0-9+.-]*:(//{_AUTHORITY}{_PATHS}|/?{_PART}+{_PATHS}|/?){_TAIL}"
+_REFERENCE = rf"{_URI}|(/{_PART}+{_PATHS}|{_PLAIN_PART}+{_PATHS}|/){_TAIL}|#({_PART}|[/?])*"
+_TEMPLATE = _URI.replace("'", "")  # RFC 6570, 2.1
 
 PATTERNS: dict[str, str] = {
     "date": _DATE,
     "time": _TIME,
     "date-time": rf"{_DATE}T{_TIME}",
-    "duration": r"P([0-9]{1,4}W|[0-9]{1,4}D(T[0-9]{1,4}H([0-9]{1,4}M([0-9]{1,4}S)?)?)?|T[0-9]{1,4}[HMS])",
-    "email": rf"[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@{_HOST}",
-    "idn-email": rf"[A-Za-z0-9_+-]+(\.[A-Za-z0-9_+-]+)*@{_HOST}",
+    "duration": _DURATION,
+    "email": _EMAIL,
+    "idn-email": _EMAIL,
     "hostname": _HOST,
     "idn-hostname": _HOST,
     "host-name": _HOST,
@@ -34,12 +65,13 @@ PATTERNS: dict[str, str] = {
     "uri-reference": _REFERENCE,
     "iri": _URI,
     "iri-reference": _REFERENCE,
-    "uri-template": _URI,
-    "uuid": r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}",
+    "uri-template": _TEMPLATE,
+    "uuid": rf"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}",
     "json-pointer": r"(/[A-Za-z0-9_.-]*)*",
-    "relative-json-pointer": r"(0|[1-9][0-9]{0,3})(/[A-Za-z0-9_.-]*)*",
+    # The `jsonschema` package allows no digit behind a zero, so 10 but not 100.
+    "relative-json-pointer": r"(0|[1-9]{1,3}[0-9]?)(/[A-Za-z0-9_.-]*)*",
     "regex": r"\^?[A-Za-z0-9_ -]*\$?",
-    "color": r"#[0-9a-fA-F]{6}",
+    "color": rf"#{_HEX}{{6}}",
 }
 """A format that no draft of JSON Schema defines (`textarea`, `path`, …) says nothing about validity and is ignored."""
 

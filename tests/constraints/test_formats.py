@@ -1,0 +1,80 @@
+"""Every match of a format's pattern is valid, by two packages' judgement and by the RFCs' limits."""
+
+import datetime
+import functools
+import random
+
+import jsonschema
+import jsonschema_rs
+import pytest
+
+from redraft.constraints.automaton import Budget, Dfa, ranges_of
+from redraft.constraints.json_schema.formats import PATTERNS
+from redraft.constraints.regex import parse_regex
+from redraft.constraints.spelling import compile_codes
+
+LONGEST_HOST = 253
+SAME = {"host-name": "hostname", "ip-address": "ipv4"}
+"""Formats of draft 3 and their names now."""
+
+
+@functools.cache
+def _automaton(name: str) -> Dfa:
+    return compile_codes(parse_regex(PATTERNS[name]), Budget())
+
+
+def _walk(dfa: Dfa, dice: random.Random) -> str:
+    """A random string that is accepted, of states and characters alike."""
+    state, text, stop = 0, "", dice.choice([0.02, 0.1, 0.3, 0.6])
+    while True:
+        moves = ranges_of(dfa, state)
+        if dfa.accept[state] and (not moves or dice.random() < stop):
+            return text
+        state, ranges = dice.choice(list(moves.items()))
+        text += chr(dice.randint(*dice.choice(ranges)))
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_random_matches_are_valid(name: str) -> None:
+    dice, judged = random.Random(0), SAME.get(name, name)
+    checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
+    other = jsonschema_rs.Draft202012Validator({"format": judged}, validate_formats=True)
+    for _ in range(300):
+        text = _walk(_automaton(name), dice)
+        host = text.rpartition("@")[2]
+        if "host" in judged or "email" in judged:
+            assert max(map(len, host.split("."))) <= 63
+            assert len(text) - len(host) <= 65
+            if len(host) > LONGEST_HOST:  # as the documentation says
+                continue
+        assert checker.conforms(text, judged), text
+        assert other.is_valid(text), text
+
+
+@pytest.mark.parametrize(("name", "texts"), [
+    ("date", ["2024-02-29", "2000-02-29", "0004-02-29", "0001-01-01", "0987-12-31", "9999-12-31"]),
+    ("date-time", ["2024-02-29T00:00:00Z", "0800-02-29T23:59:59.5-08:00"]),
+    ("duration", ["PT1H30M", "P1Y2M3DT4H", "P1Y", "P3M", "P2W", "P1DT12H", "PT36H", "PT1M30S", "P1Y2M3DT4H5M6S"]),
+    ("uri", ["https://a.org/a%20b?q=%C3%A9#%2F", "ftp://user:p%40ss@a--b.org:21/x", "mailto:a@b.org", "a://b?c?/d"]),
+    ("uri-reference", ["a%20b", "/a%2Fb?c", "#%41"]), ("hostname", ["a" * 32 + ".b-c.org"]),
+    ("email", ["first.last+tag@mail.example.org", "a" * 32 + "@b.org"]), ("relative-json-pointer", ["0", "10/a"]),
+])  # fmt: skip
+def test_common_forms_are_written(name: str, texts: list[str]) -> None:
+    assert [text for text in texts if not _automaton(name).matches(map(ord, text))] == []
+
+
+@pytest.mark.parametrize(("name", "texts"), [
+    ("date", ["2023-02-29", "1900-02-29", "2100-02-29", "2024-02-30", "0000-01-01", "2024-04-31"]),
+    ("duration", ["P", "PT", "P1YT", "P1Y2D", "PT1H2S", "P1W2D", "P1D2M", "1D"]),
+    ("hostname", ["a" * 64, "b." + "a" * 64, "ab--c", "xn--a", "-a", "a-", "a..b", ""]),
+    ("email", ["a" * 65 + "@b.org", ".a@b", "a.@b", "a..b@c", "@b", "a@" + "b" * 64]),
+    ("uri", ["https://a.org/%2", "https://a.org/%GG", "https://a@b@c/", "a b:c"]), ("uri-template", ["a:'"]),
+])  # fmt: skip
+def test_what_is_not_valid_is_not_written(name: str, texts: list[str]) -> None:
+    assert [text for text in texts if _automaton(name).matches(map(ord, text))] == []
+
+
+def test_dates_are_those_of_the_calendar() -> None:
+    for year in (*range(1, 420), *range(1580, 2420), *range(9590, 10000)):
+        leap = _automaton("date").matches(map(ord, f"{year:04}-02-29"))
+        assert leap == (datetime.date(year, 3, 1) - datetime.date(year, 2, 1) == datetime.timedelta(29)), year
