@@ -1,5 +1,7 @@
 """The token automaton of an expression: every token leads where its bytes lead, however it was grouped on the way."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -8,8 +10,10 @@ from redraft.constraints.expression import ANY, NOTHING, Counted, Expression, ch
 from redraft.constraints.json_schema import compile_schema
 from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import compile_bytes
+from redraft.constraints.template import parse_template
 from redraft.constraints.tokens import Ending, TokenAutomaton, compile_tokens
 from redraft.constraints.vocabulary import Vocabulary
+from redraft.errors import ConstraintError
 from redraft.text.tokenizer import Tokenizer
 
 EOS = 1
@@ -66,3 +70,15 @@ def test_a_long_count_is_never_exceeded(tokenizer: Tokenizer) -> None:
         while (after := automaton.step(state, token)) >= 0:
             state, written = after, written + len(tokenizer.token_bytes(token))
         assert 0 < written <= most
+
+
+def test_what_is_too_large_is_refused_before_it_fills_the_memory(tokenizer: Tokenizer) -> None:
+    expression = parse_template("{a:str<60} by {b:str<60}", Budget())
+    Vocabulary.of(tokenizer)
+    tracemalloc.start()
+    try:
+        with pytest.raises(ConstraintError, match="too large for this vocabulary"):
+            compiled(expression, tokenizer)
+        assert tracemalloc.get_traced_memory()[1] < 600e6
+    finally:
+        tracemalloc.stop()

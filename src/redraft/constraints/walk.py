@@ -19,6 +19,8 @@ from redraft.errors import ConstraintError
 
 MAX_MOVES = 30_000_000
 """Steps through the tree of tokens while compiling."""
+_BLOCK = 256
+"""So many states at a time go through the tree: ways that are under way take more room than what they leave behind."""
 _WIDE_CHOICE = 12
 """A state that continues with more plain bytes than this is worth walking by byte classes."""
 _PLAIN_BYTES = np.array([*PLAIN_ASCII, *range(0x80, 0x100)])
@@ -98,12 +100,35 @@ class _Path:
     stopped: Moves
 
 
+@dataclass(slots=True)
+class _Steps:
+    """Steps through the tree so far."""
+
+    budget: Budget
+    taken: int = 0
+
+    def add(self, steps: int) -> None:
+        """Raise `ConstraintError` for too many."""
+        self.taken += steps
+        if self.taken > MAX_MOVES:
+            raise ConstraintError("The constraint is too large for this vocabulary; shorten its repetitions or limits.")
+        self.budget.check(0)
+
+
 def _along(table: np.ndarray, trie: Trie, states: np.ndarray, budget: Budget, uniform: Uniform | None = None) -> _Path:
     """Every token of the tree from every given state, as far as the automaton goes, or until it comes to a live state
     of `uniform`."""
+    steps, table = _Steps(budget), np.ascontiguousarray(table)
+    blocks = np.split(states, range(_BLOCK, len(states), _BLOCK))
+    paths = [_followed(table, trie, block, steps, uniform) for block in blocks]
+    return _Path(Moves.joined([path.ended for path in paths]), Moves.joined([path.stopped for path in paths]))
+
+
+def _followed(table: np.ndarray, trie: Trie, states: np.ndarray, steps: _Steps, uniform: Uniform | None) -> _Path:
     width, flat = table.shape[1], table.ravel()
     node, source, state = _first_steps(table, trie, states, uniform)
-    ended, stopped, total = [], [], len(node)
+    steps.add(len(node))
+    ended, stopped = list[Moves](), list[Moves]()
     while len(node):
         if uniform is not None:
             stop = uniform.live[state]
@@ -112,10 +137,7 @@ def _along(table: np.ndarray, trie: Trie, states: np.ndarray, budget: Budget, un
         ends = trie.token[node] >= 0
         ended.append(Moves(trie.token[node[ends]], source[ends], state[ends]))
         count = trie.count[node]
-        total += int(count.sum())
-        if total > MAX_MOVES:
-            raise ConstraintError("The constraint is too large for this vocabulary; shorten its repetitions or limits.")
-        budget.check(0)
+        steps.add(int(count.sum()))
         before = np.repeat(np.arange(len(node)), count)
         child = np.arange(len(before)) + np.repeat(trie.first[node] - np.cumsum(count) + count, count)
         after = flat[state[before] * width + trie.byte[child]]
