@@ -116,14 +116,26 @@ class Counted(_Part):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fields(_Part):
-    """Items in order with `comma` between them; those whose flag is False may be left out; at least `least` of them."""
+    """`least` to `most` of the items, in order, with `comma` between them; those whose flag is True are among them."""
 
     items: tuple[tuple[Expression, bool], ...]
     comma: Expression
     least: int
+    most: int
 
     def _count(self) -> int:
-        return sum(item.size for item, _ in self.items) * max(self.least, 1)
+        required = sum(flag for _, flag in self.items)
+        copies = {True: self._copies(required), False: self._copies(required + 1)}
+        return sum(item.size * copies[flag] for item, flag in self.items)
+
+    def _copies(self, certain: int) -> int:
+        """How often an item is spelled: once for each number of others before it that matters for those behind it.
+
+        `certain` is how many items are written with it in any case.
+        """
+        others = len(self.items) - certain
+        low, high = max(self.least - certain, 0), self.most - certain
+        return 1 + min(high, others - low, min(low, others - low) + min(high, others - high))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -198,6 +210,18 @@ def joined(part: Expression, between: Expression, least: int, most: int | None) 
         return EMPTY if least == 0 else NOTHING
     more = seq(part, repeat(seq(between, part), max(least - 1, 0), None if most is None else most - 1))
     return more if least else optional(more)
+
+
+def fields(
+    items: Iterable[tuple[Expression, bool]], comma: Expression, least: int = 0, most: int | None = None
+) -> Expression:
+    """`least` to `most` of the items, in order; (item, True) must be among them, (item, False) may be."""
+    kept = tuple((item, required) for item, required in items if required or item is not NOTHING)
+    least = max(least, sum(required for _, required in kept))
+    most = len(kept) if most is None else min(most, len(kept))
+    if least > most or any(item is NOTHING for item, _ in kept):
+        return NOTHING
+    return Fields(kept, comma, least, most)
 
 
 def union(ranges: Iterable[tuple[int, int]]) -> Ranges:

@@ -11,6 +11,7 @@ from functools import lru_cache
 
 from redraft.constraints.automaton import Budget, Dfa, Nfa, determinise, ranges_of
 from redraft.constraints.expression import (
+    EMPTY,
     MAX_CODE,
     Alt,
     Chars,
@@ -253,28 +254,30 @@ class _Writer:
             self._write(escape, start, end)
 
     def _fields(self, node: Fields, start: int, end: int) -> None:
-        """States know how many items are written, as far as that matters (`most`), so that an item is spelled once."""
-        most = max(node.least, 1)
+        """States know how many items are written, as far as that matters for the rest."""
         here = {0: start}  # items written -> state
+        left, needed = len(node.items), sum(required for _, required in node.items)
         for item, required in node.items:
-            after = {} if required else {count: self._moved(state) for count, state in here.items()}
+            left, needed = left - 1, needed - required
+            after: dict[int, int] = {}
             opened: dict[int, int] = {}
             for count, state in here.items():
-                written = min(count + 1, most)
-                opened.setdefault(written, self._nfa.state())
-                self._write(node.comma if count else Seq(()), state, opened[written])
-            for written, state in opened.items():
-                after.setdefault(written, self._nfa.state())
-                self._write(item, state, after[written])
+                if not required and (level := _level(node, count, left, needed)) is not None:
+                    self._nfa.move(state, self._state_of(after, level))
+                if (level := _level(node, count + 1, left, needed)) is not None:
+                    self._write(node.comma if count else EMPTY, state, self._state_of(opened, level))
+            for level, state in opened.items():
+                self._budget.check(len(self._nfa.edges) // 6)
+                self._write(item, state, self._state_of(after, level))
             here = after
-        for count, state in here.items():
-            if count >= node.least:
-                self._nfa.move(state, end)
+        for state in here.values():
+            self._nfa.move(state, end)
 
-    def _moved(self, state: int) -> int:
-        after = self._nfa.state()
-        self._nfa.move(state, after)
-        return after
+    def _state_of(self, states: dict[int, int], level: int) -> int:
+        """The state of a level, new if there is none yet."""
+        if level not in states:
+            states[level] = self._nfa.state()
+        return states[level]
 
     def _machine(self, dfa: Dfa, escape: Escape | None, start: int, end: int) -> None:
         states = [self._nfa.state() for _ in range(len(dfa.table))]
@@ -296,6 +299,17 @@ class _Writer:
         for code, written in escape.special:
             if any(low <= code <= high for low, high in ranges):
                 self._literal(written, start, end)
+
+
+def _level(node: Fields, count: int, left: int, needed: int) -> int | None:
+    """The smallest number of items written (but 0 is apart) before which the rest may go on as behind `count` of them.
+
+    `left` are the items to come, `needed` those of them that must be written. None: the rest fits no more.
+    """
+    if count + left < node.least or count + needed > node.most:
+        return None
+    free = max(node.least - needed, 1)  # from here on nothing is missing, whatever of the rest is left out
+    return free if free <= count <= node.most - left else count
 
 
 @lru_cache(maxsize=4096)

@@ -8,8 +8,8 @@ left out where some are, rare spellings (`\\u0041`, exponents within bounds) are
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
 from typing import Any, TypeAlias
 
@@ -19,10 +19,10 @@ from redraft.constraints.expression import (
     EMPTY,
     NOTHING,
     Expression,
-    Fields,
     Machine,
     alt,
     chars,
+    fields,
     joined,
     optional,
     repeat,
@@ -46,7 +46,7 @@ from redraft.constraints.json_schema.shapes import (
     item_of,
 )
 from redraft.constraints.json_schema.strings import Strings
-from redraft.constraints.json_schema.style import EXACT_COUNT, JSON, Style
+from redraft.constraints.json_schema.style import JSON, Style
 from redraft.constraints.spelling import compile_codes
 from redraft.errors import ConstraintError
 
@@ -56,6 +56,10 @@ MAX_DEPTH = 40
 """Schemas inside schemas."""
 ENOUGH_STATES = 5_000
 """An unfolding of about so many states is taken at once; else the next, smaller one is tried."""
+COUNTED_STATES = 10_000
+"""About so many states a schema may take where that lets its limits on numbers of items stand."""
+ENOUGH_ITEMS = 64
+"""Limits on numbers of items are not lowered to less if there are states for so many."""
 _DECLARED_ALONE = "can be enforced for declared members only"
 
 
@@ -66,20 +70,23 @@ class Unfolding:
     recursion  how often a schema may occur inside itself
     anything   the same for a schema that allows everything
     string     characters of a string whose `maxLength` is beyond that
-    array      states that the items of an array with `maxItems` may take together
+    counted    states that the items of an array with `maxItems`, or the members of an object with `maxProperties`,
+               may take together
+    repeated   so many of them may be written in any case
     """
 
     recursion: int
     anything: int
     string: int
-    array: int
+    counted: int
+    repeated: int = 1
 
 
 UNFOLDINGS = (
-    Unfolding(recursion=2, anything=2, string=2048, array=1000),
-    Unfolding(recursion=1, anything=1, string=512, array=400),
-    Unfolding(recursion=1, anything=0, string=256, array=200),
-    Unfolding(recursion=0, anything=0, string=128, array=100),
+    Unfolding(recursion=2, anything=2, string=2048, counted=1000),
+    Unfolding(recursion=1, anything=1, string=512, counted=400),
+    Unfolding(recursion=1, anything=0, string=256, counted=200),
+    Unfolding(recursion=0, anything=0, string=128, counted=100),
 )
 
 
@@ -96,7 +103,7 @@ def compile_schema(schema: Any, budget: Budget, *, strict: bool, style: Style = 
 
 
 def _compiled(schema: Raw, budget: Budget, strict: bool, style: Style) -> Expression:
-    """The expression under the first unfolding that is not too large."""
+    """The expression under the first unfolding that is not too large, with as much counted as it has room for."""
     patterns = Patterns(budget, strict=strict)
     document, strings = Document(schema), Strings(style, patterns, budget)
     reader = Reader(document, patterns, strict=strict)
@@ -113,8 +120,19 @@ def _compiled(schema: Raw, budget: Budget, strict: bool, style: Style) -> Expres
         if found is NOTHING and unfolding is UNFOLDINGS[0]:
             raise ConstraintError(compiler.obstacle or "The schema allows no JSON at all.")
         if found is not NOTHING and (found.size <= ENOUGH_STATES or unfolding is UNFOLDINGS[-1]):
-            return found
+            return _counted_on(found, compiler, document.root)
     raise ConstraintError(f"The schema unfolds into more than {MAX_PARTS} parts; split it.")
+
+
+def _counted_on(found: Expression, compiler: _Compiler, root: Raw) -> Expression:
+    """What a compiler found, or wider: limits that it lowered are raised again as long as there are states for that."""
+    while 0 < compiler.lowered < ENOUGH_ITEMS:
+        compiler = compiler.counting_on()
+        wider = compiler.node((root,))
+        if wider.size > COUNTED_STATES:
+            break
+        found = wider
+    return found
 
 
 class _TooLarge(Exception):
@@ -150,6 +168,13 @@ class _Compiler:
         self._depth, self._deepest, self._parts = 0, 0, 0
         self.obstacle = ""
         """Why something that the schema allows is not written, as a sentence."""
+        self.lowered = 0
+        """The smallest number that a limit on items or members was lowered to; 0 if none was."""
+
+    def counting_on(self) -> _Compiler:
+        """A compiler for twice as many items or members where the fewest were afforded."""
+        unfolding = replace(self._unfolding, repeated=2 * self.lowered)
+        return _Compiler(self._reader, self._strings, self._budget, unfolding, self._style)
 
     def node(self, node: Node) -> Expression:
         """Texts that obey all schemas of a node."""
@@ -240,15 +265,34 @@ class _Compiler:
             if prefix[-1] is NOTHING:
                 break
         rest = self.node(shape.items) if len(prefix) == len(shape.prefix) and shape.most != len(prefix) else NOTHING
-        body = _items(prefix, rest, self._style.comma, shape.least, self._affordable(shape, rest))
-        return NOTHING if body is NOTHING else seq(text("["), body, text("]"))
+        least = max(shape.least, len(prefix))
+        most = self._affordable(least, shape.most, seq(self._style.comma, rest).size)
+        return seq(text("["), _items(prefix, rest, self._style.comma, shape.least, most), text("]"))
 
-    def _affordable(self, shape: Array, item: Expression) -> int | None:
-        """The most items: the limit, or as many as the automaton can afford to count."""
-        if shape.most is None:
-            return None
-        affordable = self._unfolding.array // seq(self._style.comma, item).size if item is not NOTHING else shape.most
-        return min(shape.most, max(shape.least, affordable, len(shape.prefix), 1))
+    def _affordable(self, least: int, most: int | None, size: int) -> int | None:
+        """How often a part of some size may be written: `most`, or as often as the automaton can afford to count."""
+        if most is None or size == 0:
+            return most
+        affordable = max(least, self._unfolding.counted // size, self._unfolding.repeated)
+        if affordable < most:
+            self.lowered = min(affordable, self.lowered or affordable)
+        return min(most, affordable)
+
+    def _fields(self, items: Iterable[tuple[Expression, bool]], least: int, most: int | None) -> Expression:
+        """`least` to `most` items in order, as `expression.fields` has them.
+
+        Where counting takes too many states: any few of them, or any of the first ones, which need no counting.
+        """
+        items, comma = tuple(items), self._style.comma
+        whole, uncounted = fields(items, comma, least, most), fields(items, comma)
+        if most is None or whole.size <= max(uncounted.size, self._unfolding.counted):
+            return whole
+        required = sum(needed for _, needed in items)
+        few = self._affordable(least - required, most - required, uncounted.size) or 0
+        last = set([number for number, (_, needed) in enumerate(items) if not needed][most - required :])
+        first = fields((item for number, item in enumerate(items) if number not in last), comma, least)
+        part = alt(fields(items, comma, least, required + few), first)
+        return part if part.size < whole.size else whole
 
     def _distinct(self, shape: Array) -> Expression:
         """An array without repetitions: of listed values, in their order."""
@@ -258,13 +302,8 @@ class _Compiler:
         if shape.prefix or not all(isinstance(found, Values) for found in shapes):
             self._reader.refuse("uniqueItems", "can be enforced for items of an enum only")
             return self._array(Array(prefix=shape.prefix, items=shape.items, least=shape.least, most=shape.most))
-        if shape.least > len(values):
-            return NOTHING
-        most = len(values) if shape.most is None else max(min(shape.most, len(values)), shape.least)
-        items = tuple((self._style.value(value), False) for value in values)
-        if most < len(values):
-            items = items[:most]
-        return seq(text("["), Fields(items, self._style.comma, shape.least), text("]"))
+        items = [(self._style.value(value), False) for value in values]
+        return seq(text("["), self._fields(items, shape.least, shape.most), text("]"))
 
     def _object(self, shape: Object) -> Expression:
         members = self._members(shape)
@@ -277,9 +316,8 @@ class _Compiler:
     def _members(self, shape: Object) -> list[tuple[Expression, bool]] | None:
         """Declared members and whether they are required; None if a required one cannot be written."""
         required = set(shape.required)
-        names = self._style.ordered(list(dict.fromkeys([*(name for name, _ in shape.properties), *shape.required])))
         found = []
-        for name in names:
+        for name in self._style.ordered(self._names(shape)):
             allowed = name not in shape.absent and (not shape.names or self._reader.fits(name, shape.names))
             value = self.node(self._reader.node_of(shape, name)) if allowed else NOTHING
             member = seq(self._style.key(name), self._style.colon, value)
@@ -291,24 +329,24 @@ class _Compiler:
                 return None
         return found
 
+    def _names(self, shape: Object) -> list[str]:
+        """Declared members; where `minProperties` is above 1, those that `propertyNames` lists count as declared."""
+        listed = self._nameable(shape) if shape.least > 1 else None
+        return list(dict.fromkeys([*(name for name, _ in shape.properties), *shape.required, *(listed or ())]))
+
+    def _nameable(self, shape: Object) -> list[str] | None:
+        """All names that `propertyNames` allows; None if it does not list them."""
+        kinds = self._reader.shapes(shape.names)
+        values = [value for kind in kinds if isinstance(kind, Values) for value in kind.values]
+        listed = not any(isinstance(kind, String) for kind in kinds)
+        return [value for value in values if isinstance(value, str)] if listed else None
+
     def _listed(self, shape: Object, members: list[tuple[Expression, bool]]) -> Expression:
         least = shape.least
-        if shape.most is not None and len(members) > shape.most:
-            spare = shape.most - sum(required for _, required in members)
-            kept = []
-            for item, required in members:
-                spare -= not required
-                if required or spare >= 0:
-                    kept.append((item, required))
-            members = kept
-        if len(members) < least and not self._closed(shape):
+        if len(members) < least and not self._closed(shape) and self._nameable(shape) is None:
             self.obstacle = f"The schema keyword 'minProperties' {_DECLARED_ALONE}."
             least = least if self._reader.strict else len(members)
-        if len(members) < least:
-            return NOTHING
-        if least <= sum(required for _, required in members):
-            least = 0
-        return seq(text("{"), Fields(tuple(members), self._style.comma, least), text("}"))
+        return seq(text("{"), self._fields(members, least, shape.most), text("}"))
 
     def _closed(self, shape: Object) -> bool:
         """Whether no undeclared member may be written."""
@@ -318,11 +356,11 @@ class _Compiler:
         """An object whose members have any names."""
         entries = alt(*(seq(name, self._style.colon, value) for name, value in self._entries(shape)))
         least = shape.least
-        if least > 1:
+        if least > 1 and entries is not NOTHING:
             self._reader.refuse("minProperties", _DECLARED_ALONE)
             least = 1
-        body = joined(entries, self._style.comma, least, None if shape.most is None else min(shape.most, EXACT_COUNT))
-        return NOTHING if body is NOTHING else seq(text("{"), body, text("}"))
+        most = self._affordable(least, shape.most, seq(self._style.comma, entries).size)
+        return seq(text("{"), joined(entries, self._style.comma, least, most), text("}"))
 
     def _entries(self, shape: Object) -> list[tuple[Expression, Expression]]:
         """Names and values of undeclared members: those that match exactly one pattern, and those that match none."""
