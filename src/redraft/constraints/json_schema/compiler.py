@@ -46,7 +46,7 @@ from redraft.constraints.json_schema.shapes import (
     item_of,
 )
 from redraft.constraints.json_schema.strings import Strings
-from redraft.constraints.json_schema.style import JSON, Style
+from redraft.constraints.json_schema.style import EXACT_COUNT, JSON, Style
 from redraft.constraints.spelling import compile_codes
 from redraft.errors import ConstraintError
 
@@ -359,7 +359,7 @@ class _Compiler:
         if least > 1 and entries is not NOTHING:
             self._reader.refuse("minProperties", _DECLARED_ALONE)
             least = 1
-        most = self._affordable(least, shape.most, seq(self._style.comma, entries).size)
+        most = self._affordable(max(least, EXACT_COUNT), shape.most, seq(self._style.comma, entries).size)
         return seq(text("{"), joined(entries, self._style.comma, least, most), text("}"))
 
     def _entries(self, shape: Object) -> list[tuple[Expression, Expression]]:
