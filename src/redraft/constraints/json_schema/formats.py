@@ -1,7 +1,7 @@
 """The `format`s that JSON Schema defines, each as a pattern whose matches are valid (some leave out rare forms).
 
-Lengths that the RFCs limit are not counted: 253 characters of a host name, 63 of a label, 64 before an address' `@`. To
-count half a label's takes 64 states in place of 8 and 900 edges in place of 23, wherever a host name stands, and a limit
+Lengths that the RFCs limit are not counted: 253 characters of a host name, 63 of a label, 64 before an address' `@`.
+Half a label's take 64 states in place of 8 and 900 edges in place of 23, wherever a host name stands, and a limit
 below the RFCs' would cut names that exist.
 """
 
