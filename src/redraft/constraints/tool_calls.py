@@ -58,7 +58,8 @@ def call_grammar(tools: Sequence[Mapping[str, Any]], choice: Any, budget: Budget
 def _call(function: Mapping[str, Any], budget: Budget, strict: bool) -> Expression:
     parameters = function.get("parameters") or _NO_ARGUMENTS
     with _named(function):
-        arguments = compile_schema(_as_object(parameters), budget, strict=strict, style=CALL)
+        _check_kind(parameters)
+        arguments = compile_schema(parameters, budget, strict=strict, style=CALL, also={"type": "object"})
     return seq(Mark(CALL_OPEN), text(f"call:{function['name']}"), arguments, Mark(CALL_CLOSE))
 
 
@@ -71,9 +72,8 @@ def _named(function: Mapping[str, Any]) -> Iterator[None]:
         raise ConstraintError(f"The parameters of the tool {function['name']!r}: {error}") from error
 
 
-def _as_object(parameters: Mapping[str, Any]) -> Mapping[str, Any]:
+def _check_kind(parameters: Mapping[str, Any]) -> None:
     """Parameters are an object, whether or not they say so."""
     kinds = parameters.get("type", "object")
     if kinds != "object" and not (isinstance(kinds, list) and "object" in kinds):
         raise ConstraintError(f"The schema keyword 'type' has the value {kinds!r}, but arguments are an object.")
-    return {**parameters, "type": "object"}

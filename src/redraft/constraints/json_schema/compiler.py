@@ -90,8 +90,8 @@ UNFOLDINGS = (
 )
 
 
-def compile_schema(schema: Any, budget: Budget, *, strict: bool, style: Style = JSON) -> Expression:
-    """The expression of the JSON texts, or texts in another `style`, that obey a schema (a dict or a bool).
+def compile_schema(schema: Any, budget: Budget, *, strict: bool, style: Style = JSON, also: Raw = True) -> Expression:
+    """The expression of the JSON texts, or texts in another `style`, that obey a schema (a dict or a bool), and `also`.
 
     Raises `ConstraintError` naming the keyword that cannot be enforced (with `strict=False` it is left out), and for
     schemas that allow nothing or are too large.
@@ -99,10 +99,10 @@ def compile_schema(schema: Any, budget: Budget, *, strict: bool, style: Style = 
     if not isinstance(schema, Mapping | bool):
         raise ConstraintError(f"A schema must be an object or a bool, not {type(schema).__name__}.")
     with localcontext(EXACT):
-        return _compiled(schema, budget, strict, style)
+        return _compiled(schema, also, budget, strict, style)
 
 
-def _compiled(schema: Raw, budget: Budget, strict: bool, style: Style) -> Expression:
+def _compiled(schema: Raw, also: Raw, budget: Budget, strict: bool, style: Style) -> Expression:
     """The expression under the first unfolding that is not too large, with as much counted as it has room for."""
     patterns = Patterns(budget, strict=strict)
     document, strings = Document(schema), Strings(style, patterns, budget)
@@ -110,7 +110,7 @@ def _compiled(schema: Raw, budget: Budget, strict: bool, style: Style) -> Expres
     for unfolding in UNFOLDINGS:
         try:
             compiler = _Compiler(reader, strings, budget, unfolding, style)
-            found = compiler.node((document.root,))
+            found = compiler.node((document.root, also))
         except _TooLarge:
             continue
         except TooManyStatesError:

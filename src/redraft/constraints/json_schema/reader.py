@@ -120,8 +120,9 @@ class Reader:
             raise ConstraintError(
                 "The schema keyword '$ref' refers to itself without end, or the schema is nested too deeply."
             )
+        counts: Mapping[str, Any] = self._document.obeyed(raw)
         try:
-            return self._combined(raw, self._typed(raw))
+            return self._combined(counts, self._typed(counts))
         finally:
             self._depth -= 1
 
@@ -267,9 +268,10 @@ class Reader:
     def target(self, raw: Raw) -> Raw:
         """What a schema that is a reference and nothing else refers to; any other schema itself."""
         for _ in range(MAX_DEPTH):
-            if not isinstance(raw, Mapping) or "$ref" not in raw or len((ENFORCED | REFUSED) & raw.keys()) > 1:
+            counts = self._document.obeyed(raw)
+            if not isinstance(counts, Mapping) or "$ref" not in counts or len((ENFORCED | REFUSED) & counts.keys()) > 1:
                 break
-            raw = self._document.resolve(raw["$ref"])
+            raw = self._document.resolve(counts["$ref"])
         return raw
 
     def _number(self, raw: Mapping[str, Any], *, integer: bool) -> list[Shape]:

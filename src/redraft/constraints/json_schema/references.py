@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import unquote, urljoin
 
+from redraft.constraints.json_schema.drafts import ALONE_UNTIL, draft_of, later_than
 from redraft.constraints.json_schema.keywords import malformed, text_of
 from redraft.constraints.json_schema.shapes import Raw
 from redraft.errors import ConstraintError
@@ -26,11 +27,13 @@ class Document:
 
     def __init__(self, schema: Raw) -> None:
         root = schema if isinstance(schema, Mapping) else {}
-        draft = text_of(root, "$schema")
-        plain = not draft and "$id" not in root and isinstance(root.get("id"), str)
-        self._id = "id" if plain or "draft-03" in draft or "draft-04" in draft else "$id"
-        # Up to draft 7 a reference stands alone: its neighbours, an `$id` among them, say nothing.
-        self._alone = plain or any(f"draft-0{number}" in draft for number in (3, 4, 6, 7))
+        declared = text_of(root, "$schema")
+        self.draft = draft_of(declared)
+        self._later = later_than(self.draft)
+        plain = not declared and "$id" not in root and isinstance(root.get("id"), str)
+        self._id = "id" if plain or self.draft <= 4 else "$id"
+        # Where references stand alone an `$id` beside one says nothing. A document that only looks old may be either.
+        self._alone = plain or self.draft <= ALONE_UNTIL
         own = text_of(root, self._id).partition("#")[0]
         self._base = self._place(root, "")[0]
         self._resources: dict[str, Any] = {}
@@ -49,9 +52,19 @@ class Document:
             return self._anchors[uri, fragment]
         raise _unknown(reference)
 
+    def obeyed(self, raw: Any) -> Any:
+        """A schema without what says nothing under the draft that the document declares."""
+        if not isinstance(raw, Mapping):
+            return raw
+        if "$ref" in raw and self.draft <= ALONE_UNTIL:
+            return {"$ref": raw["$ref"]}
+        later = self._later & raw.keys()
+        return {name: value for name, value in raw.items() if name not in later} if later else raw
+
     def standing(self, raw: Any) -> Any:
-        """A schema without what says nothing in it: the neighbours of a reference that stands alone."""
-        return {"$ref": raw["$ref"]} if self._alone and isinstance(raw, Mapping) and "$ref" in raw else raw
+        """What a schema certainly says, so that what fails it fails the schema: `obeyed`, less what is in doubt."""
+        alone = self._alone and isinstance(raw, Mapping) and "$ref" in raw
+        return {"$ref": raw["$ref"]} if alone else self.obeyed(raw)
 
     def _read(self, raw: Any, base: str) -> Any:
         """A copy of what stands where a schema may, with the references of embedded resources in full."""
