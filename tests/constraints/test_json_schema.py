@@ -180,7 +180,7 @@ REFUSED = {
     "$ref": {"$ref": "other.json#/x"},
     "pattern": {"type": "string", "pattern": "^(?!x)"},
     "$dynamicRef": {"$dynamicRef": "#x"},
-    "oneOf": {"oneOf": [{"type": "object"}, {"type": "object"}]},
+    "oneOf": {"oneOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "time"}]},
     "not": {"type": "number", "exclusiveMaximum": 5, "not": {"multipleOf": 3, "maximum": 9}},
     "required": {"type": "object", "required": True},
     "minLength": {"type": "string", "minLength": -1},

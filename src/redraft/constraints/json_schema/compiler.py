@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
+from math import isqrt
 from typing import Any, TypeAlias
 
 from redraft.constraints.automaton import Budget, Dfa, Nfa, TooManyStatesError, determinise, product
@@ -29,7 +30,8 @@ from redraft.constraints.expression import (
     seq,
     text,
 )
-from redraft.constraints.json_schema.numbers import EXACT, number
+from redraft.constraints.json_schema.items import Items
+from redraft.constraints.json_schema.numbers import DIGIT, EXACT, number
 from redraft.constraints.json_schema.patterns import Patterns
 from redraft.constraints.json_schema.reader import Reader
 from redraft.constraints.json_schema.references import Document
@@ -120,15 +122,15 @@ def _compiled(schema: Raw, also: Raw, budget: Budget, strict: bool, style: Style
         if found is NOTHING and unfolding is UNFOLDINGS[0]:
             raise ConstraintError(compiler.obstacle or "The schema allows no JSON at all.")
         if found is not NOTHING and (found.size <= ENOUGH_STATES or unfolding is UNFOLDINGS[-1]):
-            return _counted_on(found, compiler, document.root)
+            return _counted_on(found, compiler, (document.root, also))
     raise ConstraintError(f"The schema unfolds into more than {MAX_PARTS} parts; split it.")
 
 
-def _counted_on(found: Expression, compiler: _Compiler, root: Raw) -> Expression:
+def _counted_on(found: Expression, compiler: _Compiler, node: Node) -> Expression:
     """What a compiler found, or wider: limits that it lowered are raised again as long as there are states for that."""
     while 0 < compiler.lowered < ENOUGH_ITEMS:
         compiler = compiler.counting_on()
-        wider = compiler.node((root,))
+        wider = compiler.node(node)
         if wider.size > COUNTED_STATES:
             break
         found = wider
@@ -245,35 +247,45 @@ class _Compiler:
                 if (1 / multiple) != (1 / multiple).to_integral_value():
                     self._reader.refuse("multipleOf", f"is {multiple}, which cannot be enforced")
                 integer = True  # whole numbers are multiples of every unit fraction
-        found = number(shape.bounds, integer=integer, exact=bool(shape.excluded))
+        subtracted = bool(shape.excluded) or shape.fraction
+        found = number(shape.bounds, integer=integer, exact=subtracted)
         whole = [int(m) for m in multiples if m == m.to_integral_value() and m != 1]
-        if not whole and not shape.excluded:
+        if not whole and not subtracted:
             return found
         dfa = compile_codes(found, self._budget)
         for multiple in whole:
             dfa = product(dfa, _multiples(multiple, self._budget), self._budget)
-        if shape.excluded:
-            dfa = product(dfa, compile_codes(_equal_to(shape.excluded), self._budget), self._budget, subtract=True)
+        if subtracted:
+            unwanted = alt(_equal_to(shape.excluded), _WHOLE if shape.fraction else NOTHING)
+            dfa = product(dfa, compile_codes(unwanted, self._budget), self._budget, subtract=True)
         return NOTHING if dfa.empty else Machine(dfa, None)
 
     def _array(self, shape: Array) -> Expression:
         if shape.unique and (shape.most is None or shape.most > 1):
-            return self._distinct(shape)
+            nodes = tuple(raw for some in shape.some for raw in some.node)
+            return self._distinct(replace(shape, items=shape.items + nodes, some=()))  # all obey what some must
+        some = tuple(some for some in shape.some if not self._reader.always(shape, some))
         prefix = []
         for index in range(len(shape.prefix)):
             prefix.append(self.node(item_of(shape, index)))
             if prefix[-1] is NOTHING:
                 break
         rest = self.node(shape.items) if len(prefix) == len(shape.prefix) and shape.most != len(prefix) else NOTHING
-        least = max(shape.least, len(prefix))
-        most = self._affordable(least, shape.most, seq(self._style.comma, rest).size)
-        return seq(text("["), _items(prefix, rest, self._style.comma, shape.least, most), text("]"))
+        size = seq(self._style.comma, rest).size
+        most = self._affordable(max(shape.least, len(prefix)), shape.most, size, told_apart=bool(some))
+        items = Items(shape=replace(shape, some=some), prefix=prefix, rest=rest, comma=self._style.comma, most=most,
+                      write=self.node)  # fmt: skip
+        return seq(text("["), items.expression(), text("]"))
 
-    def _affordable(self, least: int, most: int | None, size: int) -> int | None:
-        """How often a part of some size may be written: `most`, or as often as the automaton can afford to count."""
+    def _affordable(self, least: int, most: int | None, size: int, *, told_apart: bool = False) -> int | None:
+        """How often a part of some size may be written: `most`, or as often as the automaton can afford to count.
+
+        Where parts are told apart it is counted anew for each place.
+        """
         if most is None or size == 0:
             return most
-        affordable = max(least, self._unfolding.counted // size, self._unfolding.repeated)
+        affordable = self._unfolding.counted // size
+        affordable = max(least, isqrt(affordable) if told_apart else affordable, self._unfolding.repeated)
         if affordable < most:
             self.lowered = min(affordable, self.lowered or affordable)
         return min(most, affordable)
@@ -391,20 +403,6 @@ def _plain_node(node: Node) -> Node:
     return tuple(raw for raw in node if raw is not True)
 
 
-def _items(prefix: list[Expression], rest: Expression, comma: Expression, least: int, most: int | None) -> Expression:
-    """Items between their commas."""
-    if not prefix:
-        return joined(rest, comma, least, most)
-    count = len(prefix)
-    more = repeat(seq(comma, rest), max(least - count, 0), None if most is None else max(most - count, 0))
-    tail = more if most is None or most > count else (EMPTY if least <= count else NOTHING)
-    for index in range(count - 1, -1, -1):
-        item = prefix[index] if most is None or index < most else NOTHING
-        whole = seq(comma if index else EMPTY, item, tail)
-        tail = whole if index < least else optional(whole)
-    return tail
-
-
 def _multiples(divisor: int, budget: Budget) -> Dfa:
     """Decimal integers that `divisor` divides, over code points."""
     budget.check(divisor, "The schema keyword 'multipleOf'")
@@ -417,6 +415,10 @@ def _multiples(divisor: int, budget: Budget) -> Dfa:
             nfa.edge(state, 48 + digit, 48 + digit, states[(remainder * 10 + digit) % divisor])
     nfa.move(states[0], 1)
     return determinise(nfa, budget)
+
+
+_WHOLE = seq(optional(text("-")), repeat(DIGIT, 1), optional(seq(text("."), repeat(text("0")))))
+"""Every way to write an integer without an exponent."""
 
 
 def _equal_to(numbers: tuple[Decimal, ...]) -> Expression:

@@ -117,6 +117,14 @@ def schemas_of(raw: Mapping[str, Any], name: str) -> list[Raw]:
     return value
 
 
+def items_of(raw: Mapping[str, Any]) -> tuple[list[Raw], Raw, bool]:
+    """The schemas of the first items, that of the others, and whether a keyword says something of these others."""
+    items, prefix = raw.get("items", True), list_of(raw, "prefixItems")
+    if isinstance(items, list):
+        return items, raw.get("additionalItems", True), "additionalItems" in raw
+    return prefix, items, "items" in raw
+
+
 def check_schema(raw: Any) -> None:
     """Raise `ConstraintError` for what is no schema."""
     if not isinstance(raw, Mapping | bool):

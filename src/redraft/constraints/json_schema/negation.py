@@ -1,75 +1,248 @@
 """What fails a schema, as schemas: for `not`, `oneOf` and `if`.
 
-A negation is a list of schemas each of which guarantees failure. It need not hold everything that fails: leaving a case
-out makes the language smaller, never wrong. `$absent`, `$exclude` and `$unlike` are keywords of our own.
+A negation need not hold everything that fails: leaving a case out makes the language smaller, never wrong. It says of
+which types it may leave out something, so that nobody takes what is left for all there is. Keywords of our own begin
+with a zero character.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, TypeAlias
 
-from redraft.constraints.json_schema.keywords import check_schema, count, decimal, list_of, names_of, text_of, types_of
+from redraft.constraints.json_schema.formats import INTEGER_FORMATS, PATTERNS
+from redraft.constraints.json_schema.keywords import (
+    check_schema,
+    count,
+    decimal,
+    items_of,
+    list_of,
+    mapping_of,
+    names_of,
+    schemas_of,
+    text_of,
+    types_of,
+)
 from redraft.constraints.json_schema.references import Document
-from redraft.constraints.json_schema.shapes import Raw
+from redraft.constraints.json_schema.shapes import KINDS, Raw, kind_of
 
-ABSENT, EXCLUDE, UNLIKE = "\0absent", "\0exclude", "\0unlike"
-"""Members that may not occur; values that may not; a pattern that may not match."""
+ABSENT, EXCLUDE, UNLIKE, SOME, FRACTION = "\0absent", "\0exclude", "\0unlike", "\0some", "\0fraction"
+"""Members that may not occur; scalars that may not; a pattern that may not match; a first and a last place (excluded)
+between which some item must obey a schema; a number that must be no integer."""
 
-MAX_DEPTH = 8
-_NAMES = ("null", "boolean", "number", "string", "array", "object")
+MAX_DEPTH = 6
+MOST_PAIRS = 3
+"""Pairs of branches of a `oneOf` up to which what obeys two branches is told apart from what obeys one."""
+_NOTHING: frozenset[str] = frozenset()
 
 
-def negations(raw: Raw, document: Document, depth: int = 0) -> list[Raw]:
-    """Schemas whose instances all fail `raw`."""
+@dataclass(frozen=True, slots=True)
+class Negation:
+    """Schemas whose instances all fail another one.
+
+    partial  the types of which some instance may fail that other schema and obey none of these
+    """
+
+    schemas: tuple[Raw, ...] = ()
+    partial: frozenset[str] = _NOTHING
+
+    def any_of(self) -> Raw:
+        """The schemas as one."""
+        return {"anyOf": list(self.schemas) or [False]}
+
+
+def negation(raw: Raw, document: Document, depth: int = 0) -> Negation:
+    """What fails `raw`."""
     check_schema(raw)
     if isinstance(raw, bool):
-        return [] if raw else [True]
+        return Negation() if raw else Negation((True,))
     if depth > MAX_DEPTH:
-        return []
-    found: list[Raw] = []
+        return Negation(partial=KINDS)
     counts = document.standing(raw)
-    for keyword in sorted(counts, key=lambda name: (name not in ("type", "enum", "const"), name)):
-        found += _of_keyword(counts, keyword, document, depth)
+    keywords = sorted(counts, key=lambda name: (name not in ("type", "enum", "const"), name))
+    found = _either(_of_keyword(counts, keyword, document, depth + 1) for keyword in keywords)
+    return Negation(found.schemas, found.partial & _kinds_named(counts))  # all of another type fails by its type
+
+
+def _of_keyword(raw: Mapping[str, Any], keyword: str, document: Document, depth: int) -> Negation:
+    if keyword in _PLAIN:
+        return Negation(tuple(_PLAIN[keyword](raw, keyword)))
+    if keyword in _NESTED:
+        return _NESTED[keyword](raw, document, depth)
+    return Negation(partial=_unsaid(raw, keyword))
+
+
+def _unsaid(raw: Mapping[str, Any], keyword: str) -> frozenset[str]:
+    """The types of which a keyword forbids something that no negation here says."""
+    if keyword == "format" and text_of(raw, keyword) not in PATTERNS.keys() | INTEGER_FORMATS.keys():
+        return _NOTHING
+    if raw[keyword] is (keyword != "uniqueItems"):  # as `additionalProperties: true`, which says nothing
+        return _NOTHING
+    return _UNSAID.get(keyword, _NOTHING)
+
+
+_UNSAID: dict[str, frozenset[str]] = {
+    "format": frozenset({"string", "number"}),
+    **dict.fromkeys(("multipleOf", "divisibleBy"), frozenset({"number"})),
+    **dict.fromkeys(("uniqueItems", "contains", "minContains", "maxContains", "unevaluatedItems"),
+                    frozenset({"array"})),
+    **dict.fromkeys(("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties",
+                     "dependencies"), frozenset({"object"})),
+    **dict.fromkeys(("$dynamicRef", "$recursiveRef", "extends", "disallow"), KINDS),
+}  # fmt: skip
+
+
+def _either(parts: Iterable[Negation]) -> Negation:
+    """What fails one of several schemas at least."""
+    found = list(parts)
+    return Negation(
+        tuple(schema for part in found for schema in part.schemas),
+        _NOTHING.union(*(part.partial for part in found)),
+    )
+
+
+def _all(parts: Sequence[Negation]) -> Negation:
+    """What fails all of several schemas."""
+    partial = _NOTHING.union(*(part.partial for part in parts))
+    if not all(part.schemas for part in parts):
+        return Negation(partial=partial)
+    return Negation(({"allOf": [part.any_of() for part in parts]},), partial)
+
+
+def _kinds_named(raw: Mapping[str, Any]) -> frozenset[str]:
+    """The types that `type` allows, whole or in part."""
+    return frozenset("number" if name == "integer" else name for name in types_of(raw))
+
+
+def _kinds(raw: Raw, document: Document, depth: int) -> frozenset[str]:
+    """The types of which a schema may allow something, as far as plain keywords and references say."""
+    raw = document.standing(raw)
+    if not isinstance(raw, Mapping):
+        return _NOTHING if raw is False else KINDS
+    found = _kinds_named(raw)
+    if "enum" in raw or "const" in raw:
+        found &= {kind_of(value) for value in [*list_of(raw, "enum"), *([raw["const"]] if "const" in raw else [])]}
+    if "$ref" in raw and depth <= MAX_DEPTH:
+        found &= _kinds(document.resolve(raw["$ref"]), document, depth + 1)
     return found
 
 
-def _of_keyword(raw: Mapping[str, Any], keyword: str, document: Document, depth: int) -> list[Raw]:
-    value = raw[keyword]
-    if keyword == "type":
-        return _other_types(set(types_of(raw)))
-    if keyword == "enum":
-        return [{EXCLUDE: list_of(raw, keyword)}]
-    if keyword in _SIMPLE:
-        return _SIMPLE[keyword](raw, keyword)
-    if keyword in ("anyOf", "oneOf") and isinstance(value, list):
-        return [{"allOf": [{"anyOf": negations(branch, document, depth + 1) or [False]} for branch in value]}]
-    if keyword == "allOf" and isinstance(value, list):
-        return [other for branch in value for other in negations(branch, document, depth + 1)]
-    if keyword == "not":
-        return [value]
-    if keyword == "$ref":
-        return negations(document.resolve(value), document, depth + 1)
-    if keyword == "properties" and isinstance(value, Mapping):
-        return [
-            {"type": "object", "required": [name], "properties": {name: other}}
-            for name, schema in value.items()
-            for other in negations(schema, document, depth + 1)
-        ]
-    return []
+def _type(raw: Mapping[str, Any], keyword: str) -> list[Raw]:
+    others = sorted(KINDS - _kinds_named(raw))
+    found: list[Raw] = [{"type": others}] if others else []
+    names = types_of(raw)
+    return [*found, {"type": "number", FRACTION: True}] if "integer" in names and "number" not in names else found
 
 
-def _other_types(names: set[str]) -> list[Raw]:
-    if "integer" in names:
-        names.add("number")  # numbers that are no integers are left out
-    others = [name for name in _NAMES if name not in names]
-    return [{"type": others}] if others else []
+def _any_of(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
+    return _all([negation(branch, document, depth) for branch in schemas_of(raw, "anyOf")])
 
 
-_Simple: TypeAlias = Callable[[Mapping[str, Any], str], list[Raw]]
+def _one_of(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
+    """What obeys none of the branches, or two of them."""
+    branches = schemas_of(raw, "oneOf")
+    none = _all([negation(branch, document, depth) for branch in branches])
+    pairs = [
+        ({"allOf": [one, other]}, both) for one, other in combinations(branches, 2)
+        if (both := _kinds(one, document, depth) & _kinds(other, document, depth))
+    ]  # fmt: skip
+    if len(pairs) > MOST_PAIRS:
+        return Negation(none.schemas, none.partial.union(*(both for _, both in pairs)))
+    return Negation((*none.schemas, *(pair for pair, _ in pairs)), none.partial)
 
 
-def _limit(opposite: str, kind: str, step: int) -> _Simple:
+def _all_of(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
+    return _either(negation(branch, document, depth) for branch in schemas_of(raw, "allOf"))
+
+
+def _ref(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
+    return negation(document.resolve(raw["$ref"]), document, depth)
+
+
+def _not(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
+    return Negation((raw["not"],))
+
+
+def _conditional(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
+    """What obeys `if` and fails `then`, or fails `if` and `else`."""
+    ways = []
+    for keyword, condition in (("then", Negation((raw["if"],))), ("else", negation(raw["if"], document, depth))):
+        if keyword in raw and raw[keyword] is not True:
+            ways.append(_all([condition, negation(raw[keyword], document, depth)]))
+    return _either(ways)
+
+
+def _properties(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
+    return _either(
+        _within("object", negation(schema, document, depth), lambda other, name=name: _member(name, other))
+        for name, schema in mapping_of(raw, "properties").items()
+    )
+
+
+def _member(name: str, schema: Raw) -> Raw:
+    return {"type": "object", "required": [name], "properties": {name: schema}}
+
+
+def _items(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
+    prefix, rest, _ = items_of(raw)
+    places = [(i, i + 1, schema) for i, schema in enumerate(prefix)] + [(len(prefix), None, rest)]
+    return _either(
+        _within("array", negation(schema, document, depth),
+                lambda other, start=start, stop=stop: {"type": "array", SOME: (start, stop, other)})
+        for start, stop, schema in places
+    )  # fmt: skip
+
+
+def _within(kind: str, inner: Negation, written: Callable[[Raw], Raw]) -> Negation:
+    """The negation of what a schema says of a part of an object or array."""
+    partial = frozenset({kind}) if inner.partial else _NOTHING
+    return Negation((written(inner.any_of()),) if inner.schemas else (), partial)
+
+
+def _dependent_required(raw: Mapping[str, Any], keyword: str) -> list[Raw]:
+    return [
+        {"type": "object", "required": [name], ABSENT: [needed]}
+        for name in mapping_of(raw, keyword) for needed in names_of(mapping_of(raw, keyword), name)
+    ]  # fmt: skip
+
+
+def _dependent_schemas(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
+    return _either(
+        _within("object", negation(schema, document, depth),
+                lambda other, name=name: {"type": "object", "required": [name], "allOf": [other]})
+        for name, schema in mapping_of(raw, "dependentSchemas").items()
+    )  # fmt: skip
+
+
+def _max_properties(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
+    """More members; which can be written is not known here, but that there is one."""
+    most = count(raw, "maxProperties")
+    found = () if most is None else ({"type": "object", "minProperties": most + 1},)
+    return Negation(found, frozenset({"object"}) if most else _NOTHING)
+
+
+def _values(values: Sequence[Any], document: Document, depth: int) -> Negation:
+    """What equals none of some values: scalars at once, arrays and objects as what does not look like them."""
+    scalars = [value for value in values if kind_of(value) not in ("array", "object")]
+    whole = [_as_schema(value) for value in values if kind_of(value) in ("array", "object")]
+    return _all([Negation(({EXCLUDE: scalars},)), *(negation(schema, document, depth) for schema in whole)])
+
+
+def _as_schema(value: Any) -> Raw:
+    """An array or object as a schema that it alone obeys."""
+    if isinstance(value, Mapping):
+        members = {name: {"enum": [member]} for name, member in value.items()}
+        return {"type": "object", "required": list(value), "properties": members, "maxProperties": len(value)}
+    return {"type": "array", "items": [{"enum": [item]} for item in value], "additionalItems": False,
+            "minItems": len(value)}  # fmt: skip
+
+
+_Plain: TypeAlias = Callable[[Mapping[str, Any], str], list[Raw]]
+
+
+def _limit(opposite: str, kind: str, step: int) -> _Plain:
     def negated(raw: Mapping[str, Any], keyword: str) -> list[Raw]:
         value = count(raw, keyword)
         return [] if value is None or value + step < 0 else [{"type": kind, opposite: value + step}]
@@ -77,27 +250,45 @@ def _limit(opposite: str, kind: str, step: int) -> _Simple:
     return negated
 
 
-def _side(opposite: str) -> _Simple:
+def _side(closed: str, opened: str, flag: str = "") -> _Plain:
+    """The other side of a bound, with the bound itself where a flag of draft 4 excludes it."""
+
     def negated(raw: Mapping[str, Any], keyword: str) -> list[Raw]:
         if isinstance(raw[keyword], bool):
             return []
         decimal(raw, keyword)  # refuses what is no number
-        return [{"type": "number", opposite: raw[keyword]}]
+        return [{"type": "number", closed if raw.get(flag) is True else opened: raw[keyword]}]
 
     return negated
 
 
-_SIMPLE: dict[str, _Simple] = {
-    "const": lambda raw, keyword: [{EXCLUDE: [raw[keyword]]}],
+_PLAIN: dict[str, _Plain] = {
+    "type": _type,
     "required": lambda raw, keyword: [{"type": "object", ABSENT: [name]} for name in names_of(raw, keyword)],
+    "dependentRequired": _dependent_required,
     "pattern": lambda raw, keyword: [{"type": "string", UNLIKE: text_of(raw, keyword)}],
     "minLength": _limit("maxLength", "string", -1),
     "maxLength": _limit("minLength", "string", 1),
     "minItems": _limit("maxItems", "array", -1),
     "maxItems": _limit("minItems", "array", 1),
     "minProperties": _limit("maxProperties", "object", -1),
-    "minimum": _side("exclusiveMaximum"),
-    "maximum": _side("exclusiveMinimum"),
-    "exclusiveMinimum": _side("maximum"),
-    "exclusiveMaximum": _side("minimum"),
+    "minimum": _side("maximum", "exclusiveMaximum", "exclusiveMinimum"),
+    "maximum": _side("minimum", "exclusiveMinimum", "exclusiveMaximum"),
+    "exclusiveMinimum": _side("maximum", "maximum"),
+    "exclusiveMaximum": _side("minimum", "minimum"),
+}
+_NESTED: dict[str, Callable[[Mapping[str, Any], Document, int], Negation]] = {
+    "const": lambda raw, document, depth: _values([raw["const"]], document, depth),
+    "enum": lambda raw, document, depth: _values(list_of(raw, "enum"), document, depth),
+    "anyOf": _any_of,
+    "oneOf": _one_of,
+    "allOf": _all_of,
+    "not": _not,
+    "if": _conditional,
+    "$ref": _ref,
+    "properties": _properties,
+    "prefixItems": lambda raw, document, depth: Negation() if "items" in raw else _items(raw, document, depth),
+    "items": _items,
+    "dependentSchemas": _dependent_schemas,
+    "maxProperties": _max_properties,
 }

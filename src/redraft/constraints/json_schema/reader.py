@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
+from redraft.constraints.json_schema.combinations import Combinations
 from redraft.constraints.json_schema.formats import INTEGER_FORMATS, PATTERNS
 from redraft.constraints.json_schema.keywords import (
     bound,
     check_schema,
     count,
     decimal,
+    items_of,
     list_of,
     malformed,
     mapping_of,
@@ -21,7 +23,7 @@ from redraft.constraints.json_schema.keywords import (
     text_of,
     types_of,
 )
-from redraft.constraints.json_schema.negation import ABSENT, EXCLUDE, UNLIKE, negations
+from redraft.constraints.json_schema.negation import ABSENT, EXCLUDE, FRACTION, SOME, UNLIKE
 from redraft.constraints.json_schema.numbers import Bounds
 from redraft.constraints.json_schema.patterns import Patterns
 from redraft.constraints.json_schema.references import Document
@@ -35,8 +37,10 @@ from redraft.constraints.json_schema.shapes import (
     Rest,
     Seen,
     Shape,
+    Some,
     String,
     Values,
+    among,
     canonical,
     item_of,
     lowest,
@@ -44,7 +48,6 @@ from redraft.constraints.json_schema.shapes import (
     meet_numbers,
     meet_strings,
     same,
-    unseen,
 )
 from redraft.errors import ConstraintError
 
@@ -70,6 +73,7 @@ class Reader:
     def __init__(self, document: Document, patterns: Patterns, *, strict: bool) -> None:
         self._document, self._patterns, self.strict = document, patterns, strict
         self._depth = 0
+        self._combinations = Combinations(self, document)
         self._known: dict[tuple[int, ...], tuple[Node, list[Shape]]] = {}
 
     def shapes(self, node: Node) -> list[Shape]:
@@ -78,7 +82,7 @@ class Reader:
         if key not in self._known:
             found: list[Shape] = list(ANYTHING)
             for raw in node:
-                found = self._both(found, self._read(raw))
+                found = self.both(found, self.read(raw))
             self._known[key] = node, found  # with the node, so that no other schema takes its place in memory
         return self._known[key][1]
 
@@ -89,16 +93,23 @@ class Reader:
                 return node
         found: Node = ()
         for rest in shape.rests:
-            found += self._matching(rest.patterns, name)
+            found += self.matching(rest.patterns, name)
             if not any(self._patterns.match(pattern, name) for pattern, _ in rest.patterns):
                 found += (rest.extra,)
         return found
 
+    def always(self, shape: Array, some: Some) -> bool:
+        """Whether any item of an array would meet a condition, so that it asks for their number alone."""
+        if some.stop is not None:
+            return False
+        nodes = [item_of(shape, i) for i in range(some.start, max(some.start, len(shape.prefix)) + 1)]
+        return all(self.shapes(node + some.node) == self.shapes(node) for node in nodes)
+
     def names(self, shape: Object, limits: String) -> list[Shape]:
         """Which names members may have, within limits."""
-        return self._both(self.shapes(shape.names), [limits])
+        return self.both(self.shapes(shape.names), [limits])
 
-    def _matching(self, patterns: Iterable[tuple[str, Raw]], name: str) -> Node:
+    def matching(self, patterns: Iterable[tuple[str, Raw]], name: str) -> Node:
         """The schemas of those patterns that a name may match."""
         return tuple(raw for pattern, raw in patterns if self._patterns.match(pattern, name, wide=True))
 
@@ -111,7 +122,7 @@ class Reader:
         if self.strict:
             raise ConstraintError(f"The schema keyword {keyword!r} {why}.")
 
-    def _read(self, raw: Raw) -> list[Shape]:
+    def read(self, raw: Raw) -> list[Shape]:
         check_schema(raw)
         if isinstance(raw, bool):
             return list(ANYTHING) if raw else []
@@ -140,10 +151,10 @@ class Reader:
         kept = [name for name in names if name != "integer" or "number" not in names]
         shapes = [shape for name in kept for shape in makers[name](raw)]
         if "const" in raw:
-            shapes = self._both(shapes, [Values((raw["const"],))])
+            shapes = self.both(shapes, [Values((raw["const"],))])
         if "enum" in raw:
             values = {canonical(value): value for value in list_of(raw, "enum")}
-            shapes = self._both(shapes, [Values(tuple(values.values()))])
+            shapes = self.both(shapes, [Values(tuple(values.values()))])
         if EXCLUDE in raw:
             shapes = [left for shape in shapes if (left := _without(shape, raw[EXCLUDE])) is not None]
         return shapes
@@ -151,17 +162,17 @@ class Reader:
     def _combined(self, raw: Mapping[str, Any], shapes: list[Shape]) -> list[Shape]:
         """`shapes` narrowed by references and combinations."""
         if "$ref" in raw:
-            shapes = self._both(shapes, self._read(self._document.resolve(raw["$ref"])))
+            shapes = self.both(shapes, self.read(self._document.resolve(raw["$ref"])))
         for branch in schemas_of(raw, "allOf"):
-            shapes = self._both(shapes, self._read(branch))
+            shapes = self.both(shapes, self.read(branch))
         if "anyOf" in raw:
-            shapes = self._both(shapes, [shape for branch in schemas_of(raw, "anyOf") for shape in self._read(branch)])
+            shapes = self.both(shapes, [shape for branch in schemas_of(raw, "anyOf") for shape in self.read(branch)])
         if "oneOf" in raw:
-            shapes = self._one_of(shapes, schemas_of(raw, "oneOf"))
+            shapes = self._combinations.one_of(shapes, schemas_of(raw, "oneOf"))
         if "not" in raw:
-            shapes = [] if _allows_all(raw["not"]) else self._checked("not", shapes, self._unlike(shapes, raw["not"]))
+            shapes = self._combinations.unlike("not", shapes, [raw["not"]])
         if "if" in raw:
-            shapes = self._conditional(raw, shapes)
+            shapes = self._combinations.conditional(shapes, raw)
         shapes = self._dependent(raw, shapes)
         for keyword, kind in (("unevaluatedProperties", Mapping), ("unevaluatedItems", list)):
             if keyword in raw and raw[keyword] is not True:
@@ -190,66 +201,6 @@ class Reader:
             return before
         return after
 
-    def _one_of(self, shapes: list[Shape], branches: list[Raw]) -> list[Shape]:
-        found: list[Shape] = []
-        possible = [self._both(shapes, self._read(branch)) for branch in branches]
-        for i, allowed in enumerate(possible):
-            for j, branch in enumerate(branches):
-                if i != j:
-                    allowed = self._unlike(allowed, branch)
-            found += allowed
-        return self._checked("oneOf", [shape for allowed in possible for shape in allowed], found)
-
-    def _conditional(self, raw: Mapping[str, Any], shapes: list[Shape]) -> list[Shape]:
-        met = self._both(self._both(shapes, self._read(raw["if"])), self._read(raw.get("then", True)))
-        unmet = self._both(self._unlike(shapes, raw["if"]), self._read(raw.get("else", True)))
-        return self._checked("if", shapes, unmet + [shape for shape in met if not _among(shape, unmet)])
-
-    def _unlike(self, shapes: list[Shape], raw: Raw) -> list[Shape]:
-        """What `shapes` allow and `raw` does not (or a part of it)."""
-        others = [list(map(unseen, self._read(other))) for other in negations(raw, self._document)]
-        return [left for shape in shapes for left in self._one_unlike(shape, others + self._beyond(shape, raw))]
-
-    def _beyond(self, shape: Shape, raw: Raw) -> list[list[Shape]]:
-        """Objects with one of the members that a shape declares and a closed schema does not allow."""
-        raw = self._document.standing(self.target(raw))
-        if not isinstance(shape, Object) or not isinstance(raw, Mapping):
-            return []
-        if raw.get("additionalProperties") is not False:
-            return []
-        patterns = mapping_of(raw, "patternProperties")
-        names = [name for name, _ in shape.properties if name not in mapping_of(raw, "properties")]
-        return [[Object(required=(name,))] for name in names if not self._matching(patterns.items(), name)]
-
-    def _one_unlike(self, shape: Shape, others: list[list[Shape]]) -> list[Shape]:
-        found: list[Shape] = []
-        for other in others:
-            for left in self._both([shape], other):
-                if self._as_wide(left, shape):
-                    return [left]  # and not the shape: another schema may declare what this one forbids
-                if not _among(left, found):
-                    found.append(left)
-        return found[:8]
-
-    def _as_wide(self, left: Shape, shape: Shape) -> bool:
-        """Whether a narrowed shape writes the same texts: it is equal, or forbids what would not be written anyway."""
-        if left == shape:
-            return True
-        if not isinstance(left, Object) or not isinstance(shape, Object) or not shape.properties:
-            return False
-        declared = {name for name, _ in shape.properties} | set(shape.required)
-        limits = (left.required, left.least, left.most) == (shape.required, shape.least, shape.most)
-        if limits and not (left.absent - shape.absent) & declared:
-            wide = {name: self._listed(node) for name, node in shape.properties}
-            return all(self._listed(node) == wide.get(name) for name, node in left.properties if name in declared)
-        return False
-
-    def _listed(self, node: Node) -> list[Shape]:
-        try:
-            return self.shapes(node)
-        except ConstraintError:
-            return []
-
     def _dependent(self, raw: Mapping[str, Any], shapes: list[Shape]) -> list[Shape]:
         """`dependencies`: a member is absent, or what it needs holds."""
         needs: dict[str, list[Raw]] = {}
@@ -257,12 +208,12 @@ class Reader:
             for name, need in mapping_of(raw, keyword).items():
                 needs.setdefault(name, []).append({"required": need} if isinstance(need, list) else need)
         for name, schemas in needs.items():
-            without: list[Shape] = self._both(shapes, self._read({ABSENT: [name]}))
-            present = self._both(shapes, self._read({"required": [name]}))
+            without: list[Shape] = self.both(shapes, self.read({ABSENT: [name]}))
+            present = self.both(shapes, self.read({"required": [name]}))
             for schema in schemas:
-                present = self._both(present, self._read(schema))
+                present = self.both(present, self.read(schema))
             present = [shape for shape in present if isinstance(shape, Object | Values)]
-            shapes = without + [shape for shape in present if not _among(shape, without)]
+            shapes = without + [shape for shape in present if not among(shape, without)]
         return shapes
 
     def target(self, raw: Raw) -> Raw:
@@ -285,7 +236,8 @@ class Reader:
         if any(multiple <= 0 for multiple in multiples):
             malformed("multipleOf", raw["multipleOf"])
         whole = integer or any(multiple == multiple.to_integral_value() for multiple in multiples)
-        return [] if bounds.empty else [Number(bounds=bounds, integer=whole, multiples=multiples)]
+        number = Number(bounds=bounds, integer=whole, fraction=FRACTION in raw, multiples=multiples)
+        return [] if bounds.empty or (whole and number.fraction) else [number]
 
     def _string(self, raw: Mapping[str, Any]) -> list[Shape]:
         least, most = count(raw, "minLength") or 0, count(raw, "maxLength")
@@ -299,16 +251,17 @@ class Reader:
         )
 
     def _array(self, raw: Mapping[str, Any]) -> list[Shape]:
-        items, prefix = raw.get("items", True), list_of(raw, "prefixItems")
-        everything = "items" in raw
-        if isinstance(items, list):
-            prefix, items, everything = items, raw.get("additionalItems", True), "additionalItems" in raw
+        prefix, items, everything = items_of(raw)
         least, most = count(raw, "minItems") or 0, count(raw, "maxItems")
+        some: tuple[Some, ...] = ()
+        if SOME in raw:
+            start, stop, schema = raw[SOME]
+            some, least = (Some(start=start, stop=stop, node=(schema,)),), max(least, start + 1)
         if most is not None and most < least:
             return []
         rest = () if items is True else (items,)
         return [Array(prefix=tuple((schema,) for schema in prefix), items=rest, least=least, most=most,
-                      unique=raw.get("uniqueItems") is True,
+                      unique=raw.get("uniqueItems") is True, some=some,
                       seen=Seen(items=len(prefix), everything=everything))]  # fmt: skip
 
     def _object(self, raw: Mapping[str, Any]) -> list[Shape]:
@@ -316,7 +269,7 @@ class Reader:
         required = names_of(raw, "required")
         extra = raw.get("additionalProperties", True)
         declared = tuple(
-            (name, (schema, *self._matching(patterns.items(), name))) for name, schema in properties.items()
+            (name, (schema, *self.matching(patterns.items(), name))) for name, schema in properties.items()
         )
         rest = Rest(patterns=tuple(patterns.items()), extra=extra)
         everything = "additionalProperties" in raw
@@ -330,7 +283,7 @@ class Reader:
         )  # fmt: skip
         return [shape] if _possible(shape) else []
 
-    def _both(self, left: Iterable[Shape], right: Iterable[Shape]) -> list[Shape]:
+    def both(self, left: Iterable[Shape], right: Iterable[Shape]) -> list[Shape]:
         """What both lists allow."""
         if same(tuple(left), ANYTHING):
             return list(right)
@@ -340,7 +293,7 @@ class Reader:
         for a in left:
             for b in right:
                 shape = self._meet(a, b)
-                if shape is not None and not _among(shape, found):
+                if shape is not None and not among(shape, found):
                     found.append(shape)
             if len(found) > MAX_SHAPES:
                 raise ConstraintError("The schema keyword 'anyOf' has too many combinations to multiply out.")
@@ -385,7 +338,11 @@ class Reader:
                 if not isinstance(value, list) or not _within(len(value), shape.least, shape.most):
                     return False
                 distinct = not shape.unique or len(set(map(canonical, value))) == len(value)
-                return distinct and all(self.fits(item, item_of(shape, i)) for i, item in enumerate(value))
+                return (
+                    distinct
+                    and all(self.fits(item, item_of(shape, i)) for i, item in enumerate(value))
+                    and all(any(self.fits(item, s.node) for item in value[s.start : s.stop]) for s in shape.some)
+                )
             case Object():
                 return self._fits_object(value, shape)
 
@@ -407,11 +364,6 @@ class Reader:
         return all(self.fits(item, self.node_of(shape, name)) for name, item in value.items())
 
 
-def _allows_all(raw: Any) -> bool:
-    """Whether a schema plainly says nothing about validity."""
-    return raw is True or (isinstance(raw, Mapping) and not (ENFORCED | REFUSED) & raw.keys())
-
-
 def _distinct(node: Node) -> Node:
     """Schemas without repetitions."""
     found: list[Raw] = []
@@ -424,13 +376,9 @@ def _distinct(node: Node) -> Node:
 def _distinct_rests(rests: tuple[Rest, ...]) -> tuple[Rest, ...]:
     found: list[Rest] = []
     for rest in rests:
-        if not _among(rest, found):
+        if not among(rest, found):
             found.append(rest)
     return tuple(found)
-
-
-def _among(item: object, found: Iterable[object]) -> bool:
-    return any(same(item, other) for other in found)
 
 
 def _possible(shape: Object) -> bool:
@@ -448,13 +396,14 @@ def _fits_number(value: Any, shape: Number) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
     exact = Decimal(str(value))
-    if shape.integer and exact != exact.to_integral_value():
+    whole = exact == exact.to_integral_value()
+    if (shape.integer and not whole) or (shape.fraction and whole):
         return False
     return shape.bounds.hold(exact) and exact not in shape.excluded and all(exact % m == 0 for m in shape.multiples)
 
 
 def _without(shape: Shape, values: Sequence[Any]) -> Shape | None:
-    """The shape without some values; None if that cannot be said of it."""
+    """The shape without some scalars; None if nothing is left."""
     texts = set(map(canonical, values))
     match shape:
         case Values():
@@ -466,7 +415,5 @@ def _without(shape: Shape, values: Sequence[Any]) -> Shape | None:
         case Number():
             numbers = tuple(Decimal(str(v)) for v in values if isinstance(v, int | float) and not isinstance(v, bool))
             return meet_numbers(shape, Number(excluded=numbers))
-        case Array():
-            return None if any(isinstance(value, list) for value in values) else shape
-        case Object():
-            return None if any(isinstance(value, Mapping) for value in values) else shape
+        case Array() | Object():
+            return shape

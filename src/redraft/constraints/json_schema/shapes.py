@@ -7,7 +7,7 @@ following references, and recursive schemas stay finite until they are written o
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -28,8 +28,11 @@ class Values:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Number:
+    """`integer`: it must be one; `fraction`: it must be none."""
+
     bounds: Bounds = UNBOUNDED
     integer: bool = False
+    fraction: bool = False
     multiples: tuple[Decimal, ...] = ()
     excluded: tuple[Decimal, ...] = ()
 
@@ -60,6 +63,15 @@ class Seen:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Some:
+    """At least one item from place `start` to before `stop` obeys `node`."""
+
+    start: int
+    stop: int | None
+    node: Node
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Array:
     """`prefix` are the schemas of the first items, `items` that of the others."""
 
@@ -68,6 +80,7 @@ class Array:
     least: int = 0
     most: int | None = None
     unique: bool = False
+    some: tuple[Some, ...] = ()
     seen: Seen = Seen()
 
 
@@ -95,7 +108,33 @@ class Object:
 
 Shape: TypeAlias = Values | Number | String | Array | Object
 
+KINDS = frozenset({"null", "boolean", "number", "string", "array", "object"})
+"""The types of JSON values, an integer being a number."""
 ANYTHING: tuple[Shape, ...] = (Values((None,)), Values((True, False)), Number(), String(), Array(), Object())
+
+
+def kind_of(value: Any) -> str:
+    """The type of a JSON value."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case str():
+            return "string"
+        case Mapping():
+            return "object"
+        case list() | tuple():
+            return "array"
+        case _:
+            return "number"
+
+
+def kinds(shape: Shape) -> set[str]:
+    """The types of what a shape allows."""
+    if isinstance(shape, Values):
+        return {kind_of(value) for value in shape.values}
+    return {type(shape).__name__.lower()}
 
 
 def canonical(value: Any) -> str:
@@ -117,11 +156,13 @@ def same(a: object, b: object) -> bool:
 def meet_numbers(a: Number, b: Number) -> Number | None:
     """What both allow."""
     bounds = a.bounds.both(b.bounds)
-    if bounds.empty:
+    integer, fraction = a.integer or b.integer, a.fraction or b.fraction
+    if bounds.empty or (integer and fraction):
         return None
     return Number(
         bounds=bounds,
-        integer=a.integer or b.integer,
+        integer=integer,
+        fraction=fraction,
         multiples=tuple(dict.fromkeys(a.multiples + b.multiples)),
         excluded=tuple(dict.fromkeys(a.excluded + b.excluded)),
     )
@@ -149,7 +190,7 @@ def meet_arrays(a: Array, b: Array) -> Array | None:
     length = max(len(a.prefix), len(b.prefix))
     prefix = tuple(item_of(a, i) + item_of(b, i) for i in range(length))
     return Array(prefix=prefix, items=a.items + b.items, least=least, most=most, unique=a.unique or b.unique,
-                 seen=a.seen | b.seen)  # fmt: skip
+                 some=a.some + b.some, seen=a.seen | b.seen)  # fmt: skip
 
 
 def item_of(array: Array, index: int) -> Node:
@@ -165,3 +206,8 @@ def lowest(a: int | None, b: int | None) -> int | None:
 def unseen(shape: Shape) -> Shape:
     """The shape as a schema gives it that says nothing of members and items, as `not` does."""
     return replace(shape, seen=Seen()) if isinstance(shape, Array | Object) else shape
+
+
+def among(item: object, found: Iterable[object]) -> bool:
+    """Whether an equal shape, or part of one, is in `found`."""
+    return any(same(item, other) for other in found)

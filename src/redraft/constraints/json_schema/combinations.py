@@ -1,0 +1,162 @@
+"""`oneOf`, `not` and `if`: what obeys one schema and fails others, as far as that can be said.
+
+Leaving out a rare form is allowed, leaving out a whole type is not: where nothing of a type is left although some of it
+may fail the other schemas, the keyword is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from redraft.constraints.json_schema.keywords import mapping_of
+from redraft.constraints.json_schema.negation import Negation, negation
+from redraft.constraints.json_schema.references import Document
+from redraft.constraints.json_schema.shapes import (
+    Array,
+    Node,
+    Object,
+    Raw,
+    Rest,
+    Shape,
+    Values,
+    among,
+    item_of,
+    kind_of,
+    kinds,
+    unseen,
+)
+from redraft.errors import ConstraintError
+
+if TYPE_CHECKING:
+    from redraft.constraints.json_schema.reader import Reader
+
+MOST_PARTS = 8
+"""Ways to fail one schema that are kept of a shape."""
+LOOKED_INTO = 2
+"""Parts inside parts that are looked into for one that nothing obeys."""
+
+
+class Combinations:
+    """Reads the keywords for which one schema must hold and another must not."""
+
+    def __init__(self, reader: Reader, document: Document) -> None:
+        self._reader, self._document = reader, document
+
+    def one_of(self, shapes: list[Shape], branches: list[Raw]) -> list[Shape]:
+        """What obeys exactly one branch."""
+        found: list[Shape] = []
+        for i, branch in enumerate(branches):
+            allowed = self._reader.both(shapes, self._reader.read(branch))
+            found += self.unlike("oneOf", allowed, branches[:i] + branches[i + 1 :])
+        return found
+
+    def conditional(self, shapes: list[Shape], raw: Mapping[str, Any]) -> list[Shape]:
+        """What obeys `if` and `then`, or fails `if` and obeys `else`."""
+        then, other = raw.get("then", True), raw.get("else", True)
+        met = self._reader.both(self._reader.both(shapes, self._reader.read(raw["if"])), self._reader.read(then))
+        unmet = self._reader.both(shapes, self._reader.read(other))
+        if then is not True or other is not True:  # else `if` asks for nothing
+            unmet = self.unlike("if", unmet, [raw["if"]])
+        return unmet + [shape for shape in met if not among(shape, unmet)]
+
+    def unlike(self, keyword: str, shapes: list[Shape], others: Sequence[Raw]) -> list[Shape]:
+        """What `shapes` allow and none of `others` does, or a part of it; of no type nothing, if there may be some."""
+        found = shapes
+        negated = [(raw, negation(raw, self._document)) for raw in others]
+        for raw, other in sorted(negated, key=lambda pair: bool(pair[1].partial)):  # what is sure to be nothing, first
+            found = self._unlike_one(keyword, found, raw, other)
+        return found
+
+    def _unlike_one(self, keyword: str, shapes: list[Shape], raw: Raw, other: Negation) -> list[Shape]:
+        others = [list(map(unseen, self._reader.read(schema))) for schema in other.schemas]
+        parts = [self._parts(shape, others + self._beyond(shape, raw)) for shape in shapes]
+        left = {kind for part in parts for shape in part for kind in kinds(shape)}
+        found: list[Shape] = []
+        for shape, part in zip(shapes, parts, strict=True):
+            lost = [kind for kind in sorted(kinds(shape) - left) if not self._obeys(shape, kind, raw, other)]
+            if lost:
+                self._reader.refuse(
+                    keyword, f"cannot be enforced for the type {lost[0]!r} here: "
+                    "nothing of it can be shown to fail what must fail"
+                )  # fmt: skip
+            found += [shape] if lost else part
+        return found
+
+    def _obeys(self, shape: Shape, kind: str, raw: Raw, other: Negation) -> bool:
+        """Whether all of one type that a shape allows obeys `raw`, given that its negation leaves nothing of it."""
+        if isinstance(shape, Values):
+            return all(self._reader.fits(value, (raw,)) for value in shape.values if kind_of(value) == kind)
+        return kind not in other.partial
+
+    def _parts(self, shape: Shape, others: list[list[Shape]]) -> list[Shape]:
+        """The parts of a shape that obey one of `others`."""
+        found: list[Shape] = []
+        for other in others:
+            for left in self._reader.both([shape], other):
+                if self._as_wide(left, shape):
+                    return [left]  # and not the shape: another schema may declare what this one forbids
+                if self._writable(left, LOOKED_INTO) and not among(left, found):
+                    found.append(left)
+        return found[:MOST_PARTS]
+
+    def _beyond(self, shape: Shape, raw: Raw) -> list[list[Shape]]:
+        """Objects with a member that a schema does not declare and whose value that schema does not allow."""
+        raw = self._document.standing(self._reader.target(raw))
+        if not isinstance(shape, Object) or not isinstance(raw, Mapping):
+            return []
+        other = negation(raw.get("additionalProperties", True), self._document)
+        if not other.schemas:
+            return []
+        declared, patterns = mapping_of(raw, "properties"), mapping_of(raw, "patternProperties")
+        if not shape.properties and not patterns:
+            rest = Rest(patterns=(), extra=other.any_of())
+            return [[Object(rests=(rest,), absent=frozenset(declared), least=1)]]
+        names = [name for name, _ in shape.properties if name not in declared]
+        return [
+            [Object(required=(name,), properties=((name, (other.any_of(),)),))]
+            for name in names if not self._reader.matching(patterns.items(), name)
+        ]  # fmt: skip
+
+    def _as_wide(self, left: Shape, shape: Shape) -> bool:
+        """Whether a narrowed shape writes the same texts: it is equal, or forbids what would not be written anyway."""
+        if left == shape:
+            return True
+        if not isinstance(left, Object) or not isinstance(shape, Object) or not shape.properties:
+            return False
+        declared = {name for name, _ in shape.properties} | set(shape.required)
+        limits = (left.required, left.least, left.most) == (shape.required, shape.least, shape.most)
+        if limits and not (left.absent - shape.absent) & declared:
+            wide = {name: self._listed(node) for name, node in shape.properties}
+            return all(self._listed(node) == wide.get(name) for name, node in left.properties if name in declared)
+        return False
+
+    def _listed(self, node: Node) -> list[Shape] | None:
+        """The shapes of a node; None where they cannot be told."""
+        try:
+            return self._reader.shapes(node)
+        except ConstraintError:
+            return None
+
+    def _writable(self, shape: Shape, depth: int) -> bool:
+        """False where a part that must be there obviously obeys nothing, or has a name that nobody knows."""
+        if isinstance(shape, Object):
+            if shape.least > 1 and not shape.properties and not shape.required:
+                return False
+            return all(self._any(self._reader.node_of(shape, name), depth) for name in shape.required)
+        if isinstance(shape, Array):
+            return all(self._any(node, depth) for node in self._places(shape, 0, shape.least)) and all(
+                any(self._any(node + some.node, depth) for node in self._places(shape, some.start, some.stop))
+                for some in shape.some
+            )
+        return True
+
+    def _places(self, shape: Array, start: int, stop: int | None) -> list[Node]:
+        """The schemas of the items from `start` to before `stop`, each kind of item once."""
+        ends = [end for end in (stop, shape.most, max(len(shape.prefix), start) + 1) if end is not None]
+        return [item_of(shape, i) for i in range(start, min(ends))]
+
+    def _any(self, node: Node, depth: int) -> bool:
+        """Whether a node may allow anything."""
+        found = self._listed(node) if depth else None
+        return found is None or any(self._writable(shape, depth - 1) for shape in found)

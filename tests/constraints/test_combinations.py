@@ -1,0 +1,130 @@
+"""`oneOf`, `not` and `if`: what they allow is written, and what cannot be told apart is refused, not left out."""
+
+import itertools
+import json
+import re
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+from jsonschema.validators import validator_for
+
+from redraft.constraints.automaton import Budget, Dfa
+from redraft.constraints.json_schema import compile_schema
+from redraft.constraints.spelling import compile_bytes
+from redraft.errors import ConstraintError
+
+STRINGS, INTEGERS = ({"type": "array", "items": {"type": name}} for name in ("string", "integer"))
+MIXED = {"type": "array", "items": {"type": ["string", "integer"]}}
+SCALARS: list[Any] = [None, True, False, 0, 1, 2, -1, 1.5, "", "a", "ab"]
+LISTS = [list(items) for count in range(4) for items in itertools.product([1, 1.5, "a", None], repeat=count)]
+OBJECTS = [
+    dict(zip(names, values, strict=True))
+    for names in ([], ["a"], ["b"], ["a", "b"]) for values in itertools.product([1, "a", 1.5], repeat=len(names))
+]  # fmt: skip
+VALUES = [*SCALARS, *LISTS, *OBJECTS, [[]], [["a"]], [[1], ["a"]], {"a": []}, {"a": [1]}]
+
+
+def compiled(schema: Any, *, strict: bool = True) -> Dfa:
+    """The automaton of a schema."""
+    return compile_bytes(compile_schema(schema, Budget(), strict=strict), Budget())
+
+
+def written(value: Any) -> bytes:
+    """A value as JSON without spaces."""
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+EXACT: dict[str, Any] = {
+    "arrays of different items": {"oneOf": [{"type": "null"}, STRINGS, INTEGERS]},
+    "arrays, one within the other": {"oneOf": [MIXED, INTEGERS]},
+    "the first items differ": {"oneOf": [
+        {"type": "array", "prefixItems": [{"const": 1}, {"type": "string"}]},
+        {"type": "array", "prefixItems": [{"type": "integer"}, {"const": "a"}], "minItems": 1}]},
+    "some item, among few": MIXED | {"maxItems": 2, "not": {"items": {"type": "string"}}},
+    "some item, among many": MIXED | {"minItems": 2, "not": {"items": {"type": "string"}}},
+    "some item behind the first": {"type": "array", "not": {"prefixItems": [True], "items": {"type": "string"}}},
+    "two items fail two schemas": {"type": "array", "not": {"anyOf": [STRINGS, INTEGERS]}},
+    "no further items": {"type": "array", "not": {"prefixItems": [True], "items": False}},
+    "items inside items": {"type": "array", "items": MIXED, "not": {"items": STRINGS}},
+    "nothing is both": {"anyOf": [{"type": "null"}, {"oneOf": [STRINGS, STRINGS]}]},
+    "a branch within another": {"oneOf": [{"type": "integer"}, {"type": "number"}, {"type": "null"}]},
+    "numbers with a fraction": {"type": ["string", "number"], "not": {"type": "integer"}},
+    "no fraction, after all": {"type": ["integer", "null"], "not": {"type": "integer"}},
+    "fractions within bounds": {"type": "number", "minimum": 0, "maximum": 2, "not": {"type": "integer"}},
+    "arrays that are not empty": {"type": ["array", "null"], "not": {"const": []}},
+    "objects that are not empty": {"type": "object", "additionalProperties": {"type": "integer"}, "not": {"const": {}}},
+    "not one of some arrays": {"type": ["array", "string"], "not": {"enum": [[], [1], ["a", 1], "a"]}},
+    "not one of some objects": {"type": "object", "properties": {"a": {"enum": [1, "a"]}}, "required": ["a"],
+                                "additionalProperties": False, "not": {"const": {"a": 1}}},
+    "listed objects": {"enum": [{"a": 1}, {"a": 1, "b": 1}], "not": {"const": {"a": 1}}},
+    "bounds of draft 4": {"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer",
+                          "not": {"minimum": 1, "exclusiveMinimum": True}},
+    "free members": {"oneOf": [{"type": "object", "additionalProperties": {"type": name}} for name in
+                               ("string", "null")], "maxProperties": 1},
+    "dependent members": {"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 1}},
+                          "additionalProperties": False, "not": {"dependentRequired": {"a": ["b"]}}},
+    "dependent schemas": {"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 1}},
+                          "additionalProperties": False, "not": {"dependentSchemas": {"b": {"required": ["a"]}}}},
+    "not if": {"type": ["integer", "string"], "not": {"if": {"type": "integer"}, "then": {"minimum": 1},
+                                                      "else": {"minLength": 1}}},
+    "not one of": {"type": ["integer", "null"], "not": {"oneOf": [{"minimum": 1}, {"maximum": 1}]}},
+    "if asks for nothing": {"type": "string", "if": {"format": "date"}},
+    "else nothing": {"type": "string", "if": {"maxLength": 1}, "else": False},
+    "if of arrays": {"type": ["array", "null"], "items": MIXED["items"], "if": STRINGS,
+                     "then": {"maxItems": 1}, "else": {"minItems": 2}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_what_is_allowed_is_what_is_written(name: str) -> None:
+    schema = EXACT[name]
+    dfa = compiled(schema)
+    judge = validator_for(schema, default=Draft202012Validator)
+    for value in VALUES:
+        assert dfa.matches(written(value)) == judge(schema).is_valid(value), value
+
+
+@pytest.mark.parametrize(("schema", "good", "bad"), [
+    (EXACT["arrays of different items"], ['["a","b"]', "[1, 2]", "null"], ["[]", '[1,"a"]']),
+    (EXACT["numbers with a fraction"], ["0.5", "-12.250", '"1"'], ["1", "1.0", "-3.000", "15e-1", "0", "-0.0"]),
+    (EXACT["two items fail two schemas"], ['[{},1,"a"]', "[null]", '["a","a",1]'], ['["a"]', "[1,1]", "[]"]),
+])  # fmt: skip
+def test_long_texts(schema: Any, good: list[str], bad: list[str]) -> None:
+    dfa = compiled(schema)
+    assert all(dfa.matches(text.encode()) for text in good)
+    assert not any(dfa.matches(text.encode()) for text in bad)
+
+
+REFUSED: dict[str, tuple[str, Any]] = {
+    "formats": ("oneOf", {"oneOf": [{"type": "null"}, *({"type": "string", "format": f} for f in ("date", "time"))]}),
+    "items": ("oneOf", {"oneOf": [{"type": "null"}, {"type": "array", "items": {"type": "string", "format": "date"}},
+                                  {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
+    "members": ("oneOf", {"oneOf": [{"type": "null"}, *(
+        {"type": "object", "required": ["a"], "properties": {"a": {"type": "string"} | more}}
+        for more in ({"format": "date"}, {}))]}),
+    "a type": ("not", {"type": ["null", "string"], "not": {"format": "date"}}),
+    "multiples": ("not", {"type": ["null", "number"], "not": {"multipleOf": 3}}),
+    "the way without then": ("if", {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "null"}},
+                                    "if": {"properties": {"a": {"format": "date"}}}, "then": {"required": ["b"]}}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_type_of_which_nothing_can_be_told_apart_is_refused(name: str) -> None:
+    keyword, schema = REFUSED[name]
+    with pytest.raises(ConstraintError, match=re.escape(f"The schema keyword {keyword!r} cannot be enforced for the")):
+        compiled(schema)
+    assert not compiled(schema, strict=False).empty
+
+
+def test_distinct_items_of_which_some_must_fail_all_do() -> None:
+    schema = {"type": "array", "items": {"enum": [1, "a", "b"]}, "uniqueItems": True, "not": STRINGS}
+    dfa = compiled(schema)
+    assert dfa.matches(b"[1]")
+    assert not dfa.matches(b'["a"]')
+
+
+def test_what_allows_nothing_is_said_so() -> None:
+    with pytest.raises(ConstraintError, match="allows no JSON"):
+        compiled({"oneOf": [{"type": "object"}, {"type": "object"}]})
