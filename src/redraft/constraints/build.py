@@ -27,7 +27,7 @@ from redraft.constraints.expression import (
     seq,
     text,
 )
-from redraft.constraints.json_schema import check_json, compile_schema
+from redraft.constraints.json_schema import check_json, compile_schema, parse_number
 from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import BYTES, compile_bytes, compile_codes
 from redraft.constraints.template import parse_template
@@ -215,7 +215,8 @@ def _cached(tokenizer: Tokenizer, ending: Ending, asked: Wanted, around: tuple[b
     """The automaton, compiled once for equal requests."""
     plain = replace(asked, json_schema=schema_of(asked.json_schema), pins=None)
     said = [getattr(plain, name) for name in NAMES]
-    key = json.dumps([said, ending.closing, *(given.hex() for given in around)], sort_keys=False, default=_told)
+    digits = asked.json_schema if isinstance(asked.json_schema, str) else None  # of which `said` may round some
+    key = json.dumps([said, digits, ending.closing, *(given.hex() for given in around)], sort_keys=False, default=_told)
     with _lock:
         known = _automata.setdefault(tokenizer, OrderedDict())
         if key in known:
@@ -251,7 +252,7 @@ def _plain_schema(given: Any) -> Any:
         return given
     if isinstance(given, str):
         try:
-            return json.loads(given)
+            return json.loads(given, parse_float=parse_number)
         except ValueError as error:
             raise ConstraintError(f"json_schema is not valid JSON: {error}.") from error
     if callable(found := getattr(given, "model_json_schema", None)):

@@ -2,5 +2,6 @@
 
 from redraft.constraints.json_schema.compiler import compile_schema
 from redraft.constraints.json_schema.keywords import check_json
+from redraft.constraints.json_schema.numbers import parse_number
 
-__all__ = ["check_json", "compile_schema"]
+__all__ = ["check_json", "compile_schema", "parse_number"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from redraft.constraints.json_schema.keywords import mapping_of
+from redraft.constraints.json_schema.keywords import mapping_of, schema_of
 from redraft.constraints.json_schema.negation import Negation, negation
 from redraft.constraints.json_schema.references import Document
 from redraft.constraints.json_schema.shapes import (
@@ -53,7 +53,7 @@ class Combinations:
 
     def conditional(self, shapes: list[Shape], raw: Mapping[str, Any]) -> list[Shape]:
         """What obeys `if` and `then`, or fails `if` and obeys `else`."""
-        then, other = raw.get("then", True), raw.get("else", True)
+        then, other = schema_of(raw, "then"), schema_of(raw, "else")
         met = self._reader.both(self._reader.both(shapes, self._reader.read(raw["if"])), self._reader.read(then))
         unmet = self._reader.both(shapes, self._reader.read(other))
         if then is not True or other is not True:  # else `if` asks for nothing

@@ -228,11 +228,17 @@ class _Compiler:
             case Number():
                 return self._number(shape)
             case String():
-                return self._strings.quoted(shape, self._unfolding.string)
+                return self._string(shape)
             case Array():
                 return self._array(shape)
             case Object():
                 return self._object(shape)
+
+    def _string(self, shape: String) -> Expression:
+        found = self._strings.quoted(shape, self._unfolding.string)
+        if found is NOTHING:
+            self.obstacle = self._strings.obstacle(shape)
+        return found
 
     def _values(self, shape: Values) -> Expression:
         found = alt(*(self._style.value(value) for value in shape.values))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from decimal import Decimal
 from typing import Any, NoReturn
 
-from redraft.constraints.json_schema.numbers import Bounds
+from redraft.constraints.json_schema.numbers import Bounds, exact
 from redraft.constraints.json_schema.shapes import Raw
 from redraft.errors import ConstraintError
 
@@ -53,14 +53,14 @@ def decimal(raw: Mapping[str, Any], name: str) -> Decimal:
     value = raw[name]
     if isinstance(value, bool) or not isinstance(value, int | float):
         malformed(name, value)
-    return Decimal(str(value))
+    return exact(value)
 
 
 def count(raw: Mapping[str, Any], name: str) -> int | None:
     """A number of things; None if the keyword is not there."""
-    value = raw.get(name)
-    if value is None:
+    if name not in raw:
         return None
+    value = raw[name]
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -109,6 +109,22 @@ def mapping_of(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return value
 
 
+def flag_of(raw: Mapping[str, Any], name: str) -> bool:
+    """True or False, which it is if the keyword is not there."""
+    value = raw.get(name, False)
+    if not isinstance(value, bool):
+        malformed(name, value)
+    return value
+
+
+def schema_of(raw: Mapping[str, Any], name: str) -> Raw:
+    """One schema; the one that allows everything if the keyword is not there."""
+    value = raw.get(name, True)
+    if not isinstance(value, Mapping | bool):
+        malformed(name, value)
+    return value
+
+
 def schemas_of(raw: Mapping[str, Any], name: str) -> list[Raw]:
     """A list of one schema or more; empty if the keyword is not there."""
     value = list_of(raw, name)
@@ -120,9 +136,10 @@ def schemas_of(raw: Mapping[str, Any], name: str) -> list[Raw]:
 def items_of(raw: Mapping[str, Any]) -> tuple[list[Raw], Raw, bool]:
     """The schemas of the first items, that of the others, and whether a keyword says something of these others."""
     items, prefix = raw.get("items", True), list_of(raw, "prefixItems")
+    others = schema_of(raw, "additionalItems")
     if isinstance(items, list):
-        return items, raw.get("additionalItems", True), "additionalItems" in raw
-    return prefix, items, "items" in raw
+        return items, others, "additionalItems" in raw
+    return prefix, schema_of(raw, "items"), "items" in raw
 
 
 def check_schema(raw: Any) -> None:

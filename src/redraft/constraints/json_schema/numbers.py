@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
 from functools import lru_cache
+from math import isfinite
 
 from redraft.constraints.expression import EMPTY, NOTHING, Expression, alt, chars, optional, repeat, seq, text
 from redraft.errors import ConstraintError
@@ -20,6 +21,27 @@ EXACT = Context(prec=2000)
 
 DIGIT = chars([(48, 57)])
 _EXPONENT = optional(seq(chars([(69, 69), (101, 101)]), optional(chars([(43, 43), (45, 45)])), DIGIT, optional(DIGIT)))
+
+
+class Written(float):
+    """A number of a JSON text that a double rounds, with its digits."""
+
+    text: str
+
+
+def parse_number(text: str) -> float:
+    """A JSON number with a point or an exponent, for `json.loads`."""
+    value = float(text)
+    if not isfinite(value) or Decimal(str(value)) == Decimal(text):
+        return value
+    found = Written(value)
+    found.text = text
+    return found
+
+
+def exact(value: float) -> Decimal:
+    """A number as it was written, or as Python writes it."""
+    return Decimal(value.text if isinstance(value, Written) else str(value))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

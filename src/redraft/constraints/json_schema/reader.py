@@ -14,6 +14,7 @@ from redraft.constraints.json_schema.keywords import (
     check_schema,
     count,
     decimal,
+    flag_of,
     items_of,
     list_of,
     malformed,
@@ -24,7 +25,7 @@ from redraft.constraints.json_schema.keywords import (
     types_of,
 )
 from redraft.constraints.json_schema.negation import ABSENT, EXCLUDE, FRACTION, SOME, UNLIKE
-from redraft.constraints.json_schema.numbers import Bounds
+from redraft.constraints.json_schema.numbers import Bounds, exact
 from redraft.constraints.json_schema.patterns import Patterns
 from redraft.constraints.json_schema.references import Document
 from redraft.constraints.json_schema.shapes import (
@@ -204,8 +205,15 @@ class Reader:
     def _dependent(self, raw: Mapping[str, Any], shapes: list[Shape]) -> list[Shape]:
         """`dependencies`: a member is absent, or what it needs holds."""
         needs: dict[str, list[Raw]] = {}
-        for keyword in ("dependencies", "dependentRequired", "dependentSchemas"):
+        kinds_of = {
+            "dependencies": list | Mapping | bool,
+            "dependentRequired": list,
+            "dependentSchemas": Mapping | bool,
+        }
+        for keyword, kinds in kinds_of.items():
             for name, need in mapping_of(raw, keyword).items():
+                if not isinstance(need, kinds):
+                    malformed(keyword, raw[keyword])
                 needs.setdefault(name, []).append({"required": need} if isinstance(need, list) else need)
         for name, schemas in needs.items():
             without: list[Shape] = self.both(shapes, self.read({ABSENT: [name]}))
@@ -261,7 +269,7 @@ class Reader:
             return []
         rest = () if items is True else (items,)
         return [Array(prefix=tuple((schema,) for schema in prefix), items=rest, least=least, most=most,
-                      unique=raw.get("uniqueItems") is True, some=some,
+                      unique=flag_of(raw, "uniqueItems"), some=some,
                       seen=Seen(items=len(prefix), everything=everything))]  # fmt: skip
 
     def _object(self, raw: Mapping[str, Any]) -> list[Shape]:
@@ -395,11 +403,11 @@ def _within(count: int, least: int, most: int | None) -> bool:
 def _fits_number(value: Any, shape: Number) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    exact = Decimal(str(value))
-    whole = exact == exact.to_integral_value()
+    number = exact(value)
+    whole = number == number.to_integral_value()
     if (shape.integer and not whole) or (shape.fraction and whole):
         return False
-    return shape.bounds.hold(exact) and exact not in shape.excluded and all(exact % m == 0 for m in shape.multiples)
+    return shape.bounds.hold(number) and number not in shape.excluded and all(number % m == 0 for m in shape.multiples)
 
 
 def _without(shape: Shape, values: Sequence[Any]) -> Shape | None:
@@ -413,7 +421,7 @@ def _without(shape: Shape, values: Sequence[Any]) -> Shape | None:
             strings = tuple(value for value in values if isinstance(value, str))
             return meet_strings(shape, String(excluded=strings))
         case Number():
-            numbers = tuple(Decimal(str(v)) for v in values if isinstance(v, int | float) and not isinstance(v, bool))
+            numbers = tuple(exact(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool))
             return meet_numbers(shape, Number(excluded=numbers))
         case Array() | Object():
             return shape

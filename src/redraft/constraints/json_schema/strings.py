@@ -48,6 +48,18 @@ class Strings:
         """A string with its quotes."""
         return self._style.quoted(self.content(shape, longest))
 
+    def obstacle(self, shape: String) -> str:
+        """Why no string of a shape can be written, as a sentence."""
+        wanted = [pattern for pattern, wanted in shape.patterns if wanted]
+        for pattern in wanted:
+            if (dfa := self._patterns.automaton(pattern)) is not None and dfa.empty:
+                return (
+                    f"The schema keyword 'pattern' with the value {pattern!a} matches no text that can be written; "
+                    "a surrogate, for one, is no character."
+                )
+        asked = [f"'pattern' {pattern!a}" for pattern in wanted] + [f"'format' {name!r}" for name in shape.formats]
+        return f"No string can be written that obeys {' and '.join(asked) or 'the limits'} of the schema at once."
+
     def name(self, shape: String, longest: int) -> Expression:
         """A member's name."""
         if self._style.bare_key is None:

@@ -1,0 +1,67 @@
+"""What is wrong with a schema is said in one sentence; numbers are taken as they are written."""
+
+import re
+from typing import Any
+
+import pytest
+
+from redraft.constraints import build
+from redraft.constraints.automaton import Budget
+from redraft.constraints.build import schema_of
+from redraft.constraints.json_schema import compile_schema
+from redraft.constraints.spelling import compile_bytes
+from redraft.errors import ConstraintError
+from redraft.text.tokenizer import Tokenizer
+
+WRONG: list[tuple[str, Any]] = [
+    ("dependentRequired", {"a": {"required": ["b"]}}), ("dependentSchemas", {"a": ["b"]}), ("uniqueItems", 3),
+    ("uniqueItems", "true"), ("minItems", None), ("additionalItems", 3), ("items", 3), ("dependencies", {"a": "b"}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("keyword", "value"), WRONG)
+def test_a_value_of_the_wrong_type_is_refused(keyword: str, value: Any) -> None:
+    said = re.escape(f"The schema keyword {keyword!r} has the value {value!r}, which is not allowed.")
+    with pytest.raises(ConstraintError, match=said):
+        compile_schema({keyword: value}, Budget(), strict=True)
+
+
+@pytest.mark.parametrize("keyword", ["then", "else"])
+def test_a_way_that_is_no_schema_is_refused(keyword: str) -> None:
+    with pytest.raises(ConstraintError, match=f"The schema keyword {keyword!r} has the value 3"):
+        compile_schema({"if": True, keyword: 3}, Budget(), strict=True)
+
+
+@pytest.mark.parametrize(("schema", "good", "bad"), [
+    ('{"type": "integer", "minimum": 9007199254740993.0}', ["9007199254740993"], ["9007199254740992"]),
+    ('{"type": "integer", "maximum": 9.007199254740993e15}', ["9007199254740993"], ["9007199254740994"]),
+    ('{"type": "number", "minimum": 9007199254740993.5}', ["9007199254740993.5"], ["9007199254740993.4"]),
+    ('{"enum": [9007199254740993.0], "minimum": 9007199254740993.0}', ["9007199254740992.0"], ["9007199254740993"]),
+    ({"type": "integer", "minimum": 9007199254740993}, ["9007199254740993"], ["9007199254740992"]),
+])  # fmt: skip
+def test_bounds_keep_the_digits_that_a_text_gives_them(schema: Any, good: list[str], bad: list[str]) -> None:
+    dfa = compile_bytes(compile_schema(schema_of(schema), Budget(), strict=True), Budget())
+    assert all(dfa.matches(text.encode()) for text in good)
+    assert not any(dfa.matches(text.encode()) for text in bad)
+
+
+def test_bounds_that_round_alike_are_compiled_apart(tokenizer: Tokenizer) -> None:
+    one, other = (
+        build(tokenizer, json_schema=f'{{"type": "integer", "minimum": {bound}.0, "maximum": 9007199254740999}}')
+        for bound in (9007199254740993, 9007199254740992)
+    )
+    assert one is not None
+    assert other is not None
+    assert one.automaton is not other.automaton
+
+
+@pytest.mark.parametrize(("schema", "said"), [
+    ({"type": "string", "pattern": "^x$", "format": "date"},
+     "No string can be written that obeys 'pattern' '^x$' and 'format' 'date' of the schema at once."),
+    ({"type": "string", "pattern": "\ud800"},
+     "matches no text that can be written; a surrogate, for one, is no character."),
+    ({"type": "string", "pattern": r"^\ud83d\ude00$"}, r"'^\\ud83d\\ude00$' matches no text that can be written"),
+])  # fmt: skip
+def test_a_string_that_cannot_be_written_is_told(schema: Any, said: str) -> None:
+    with pytest.raises(ConstraintError, match=re.escape(said)):
+        compile_schema(schema, Budget(), strict=True)
