@@ -1,11 +1,18 @@
-"""Runners of small packed models on a CPU, and steps for them."""
+"""Runners of small packed models on a CPU, steps for them, and constraints of their vocabulary."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import torch
 
 from redraft.config import GenerationSettings
+from redraft.constraints.answer import AutomatonConstraint
+from redraft.constraints.automaton import Budget
+from redraft.constraints.regex import parse_regex
+from redraft.constraints.spelling import compile_bytes
+from redraft.constraints.tokens import Ending, compile_tokens
+from redraft.constraints.vocabulary import Vocabulary
 from redraft.diffusion.constraint import CanvasConstraint
 from redraft.diffusion.schedule import temperature
 from redraft.engine.graph_runner import GraphRunner
@@ -16,6 +23,17 @@ from steps import take_steps
 
 STEPS = 6
 SETTINGS = GenerationSettings(steps=STEPS, entropy_bound=4.0, t_max=0.9, t_min=0.3)
+
+
+SPELLED = [bytes([number]) if number > 1 else b"" for number in range(256)]
+SPELLED[128:256] = [bytes([97 + number % 26, 97 + number // 26]) for number in range(128)]
+
+
+def constraint(pattern: str, pins: Mapping[int, int] | None = None) -> AutomatonConstraint:
+    budget = Budget()
+    dfa = compile_bytes(parse_regex(pattern, budget=budget), budget)
+    automaton = compile_tokens(dfa, Vocabulary(SPELLED, {"<eos>": 1}), Ending((1,), (1,)), (), budget)
+    return AutomatonConstraint(automaton, pins)
 
 
 def new_runner(model: PackedTransformer, context: int = 512, kv_dtype: torch.dtype | None = None) -> GraphRunner:

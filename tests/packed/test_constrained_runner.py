@@ -5,31 +5,17 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 import torch
-from running import STEPS, ids, new_runner, plainly, same, step_of
+from running import STEPS, constraint, ids, new_runner, plainly, same, step_of
 
 from redraft.constraints.answer import AutomatonCanvas, AutomatonConstraint
-from redraft.constraints.automaton import Budget
 from redraft.constraints.pins import Allowed
-from redraft.constraints.regex import parse_regex
-from redraft.constraints.spelling import compile_bytes
-from redraft.constraints.tokens import Ending, compile_tokens
-from redraft.constraints.vocabulary import Vocabulary
 from redraft.diffusion.constraint import CanvasConstraint
 from redraft.engine.work import Drafted, Encode, Segment
 from redraft.kernels.switches import Operation, watching
 from redraft.model import Transformer
 from redraft.model.packed.transformer import PackedTransformer
 
-SPELLED = [bytes([number]) if number > 1 else b"" for number in range(256)]
-SPELLED[128:256] = [bytes([97 + number % 26, 97 + number // 26]) for number in range(128)]
 PROMPTS = {0: ids(1, 40), 1: ids(2, 9), 2: ids(3, 21)}
-
-
-def constraint(pattern: str, pins: Mapping[int, int] | None = None) -> AutomatonConstraint:
-    budget = Budget()
-    dfa = compile_bytes(parse_regex(pattern, budget=budget), budget)
-    automaton = compile_tokens(dfa, Vocabulary(SPELLED, {"<eos>": 1}), Ending((1,), (1,)), (), budget)
-    return AutomatonConstraint(automaton, pins)
 
 
 TIME, WORDS = constraint(r"\d\d?:\d\d"), constraint(r"[a-z ]{3,40}x[a-z]*", {4: 120})

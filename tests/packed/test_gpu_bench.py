@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from running import constraint
 from typer.testing import CliRunner
 
 from redraft.bench import kernels
@@ -83,6 +84,11 @@ def test_the_board_runs_prompts_longer_than_the_window_and_steps(monkeypatch: py
     drafted = board.runner.run(board.steps_at(1))
     assert [one.slot for one in drafted] == [0, 1]
     assert not any(one.converged for one in drafted)
+    asked, run = [], board.runner.run
+    monkeypatch.setattr(board.runner, "run", lambda work: (asked.extend(work), run(work))[1])
+    assert len(board.engine_times(constraint("[a-z]{3,99}"))) == board.case.repeats
+    assert len(asked) == (board.case.repeats + 1) * board.case.steps * board.case.batch
+    assert all(one.constraint is not None for one in asked)
 
 
 @pytest.mark.parametrize("fp8", [False, True])
@@ -175,6 +181,7 @@ def test_a_step_is_told_in_words_and_json(
         vocabulary_dtype="fp8",
         engine_ms=(10.5, 10.0, 11.0), graph_ms=(10.0,), fused_ms=fused, parts=parts, floor_ms=7.0, clock=clock,
         distinct_experts=128.0, memory=memory, canvas_length=255,
+        constrained_ms={"regex": (11.0, 12.0, 11.5)} if fused else {},
     )  # fmt: skip
     found = json.loads(json.dumps(result.to_dict()))
     assert (found["ms_per_forward"], found["percent_of_floor"]) == (10.5, 66.7)
@@ -185,6 +192,8 @@ def test_a_step_is_told_in_words_and_json(
     shown = capsys.readouterr().out
     assert "10.50 ms per forward" in shown
     assert ("commit fused" in shown) == (fused is not None)
+    assert found["constrained_ms"] == ({"regex": {"min": 11.0, "median": 11.5, "max": 12.0}} if fused else {})
+    assert ("11.50 ms (11.00 to 12.00)" in shown) == (fused is not None)
     assert ("1560 MHz at 698 of 700 W" in shown) == (found.get("clock_mhz") == 1560)
 
 

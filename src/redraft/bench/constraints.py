@@ -26,6 +26,24 @@ from redraft.text.json_lines import fail, read_objects
 from redraft.text.tokenizer import Tokenizer
 
 CANVAS = 64
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 40},
+        "age": {"type": "integer", "minimum": 0, "maximum": 150},
+        "email": {"type": "string", "format": "email"},
+        "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 5},
+        "address": {"type": "object", "properties": {"street": {"type": "string"}, "city": {"type": "string"}}},
+    },
+    "required": ["name", "age"],
+}
+MEASURED: dict[str, dict[str, Any]] = {
+    "regex": {"regex": r"\d{4}-\d\d-\d\d"},
+    "text_with_words": {"must_include": ["lighthouse", "storm"]},
+    "small_schema": {"json_schema": {"type": "object", "properties": {"name": {"type": "string"}}}},
+    "everyday_schema": {"json_schema": PERSON},
+}
+"""What the cost of a step is measured with."""
 MAX_TOKENS = 2048
 """Schemas whose shortest answer is longer are compiled and not answered."""
 

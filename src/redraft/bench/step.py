@@ -8,7 +8,7 @@ operation, queued behind a pause so that launching them costs nothing.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from statistics import median
@@ -21,6 +21,7 @@ from redraft.bench.cpu import spread
 from redraft.bench.gpu import device_facts, free_cached_memory, milliseconds, versions
 from redraft.bench.roofline import Ceilings, Component, floor_ms, step_components
 from redraft.cache.fp8 import FP8
+from redraft.diffusion.constraint import CanvasConstraint, Constraint
 from redraft.diffusion.schedule import temperature
 from redraft.engine.build import kv_dtype
 from redraft.engine.graph_buffers import StepBuffers
@@ -92,6 +93,7 @@ class StepResult:
     engine_ms  with the host, of every repetition; graph_ms without
     clock      the card's clock and power meanwhile, as `bench.clock` names them
     fused_ms   the graph of all commits with first steps; None where no graph holds so many segments
+    constrained_ms  as `engine_ms`, by name of a constraint that all canvases obey
     """
 
     case: StepCase
@@ -102,6 +104,7 @@ class StepResult:
     graph_ms: tuple[float, ...]
     clock: dict[str, float]
     fused_ms: float | None
+    constrained_ms: dict[str, tuple[float, ...]]
     parts: tuple[PartTime, ...]
     floor_ms: float
     distinct_experts: float
@@ -121,6 +124,7 @@ class StepResult:
             "graph_ms": spread(list(self.graph_ms)),
             **self.clock,
             "fused_commit_ms": fused and round(fused, 3),
+            "constrained_ms": {name: spread(list(times)) for name, times in self.constrained_ms.items()},
             "floor_ms": round(self.floor_ms, 3),
             "percent_of_floor": round(100 * self.floor_ms / self.ms, 1),
             "batch": self.case.batch,
@@ -145,10 +149,15 @@ class StepResult:
         }  # fmt: skip
 
 
-def measure_step(model: PackedTransformer, case: StepCase, ceilings: Ceilings) -> StepResult:
-    """Measure one case. The model's pages and graphs are made anew, so cases do not disturb each other."""
+def measure_step(
+    model: PackedTransformer, case: StepCase, ceilings: Ceilings, constraints: Mapping[str, Constraint] | None = None
+) -> StepResult:
+    """Measure one case, and under each of some constraints.
+
+    The model's pages and graphs are made anew, so cases do not disturb each other.
+    """
     with sharpened(model) if case.certain else nullcontext():
-        return _measure(model, case, ceilings)
+        return _measure(model, case, ceilings, constraints or {})
 
 
 @contextmanager
@@ -164,14 +173,16 @@ def sharpened(model: PackedTransformer) -> Iterator[None]:
             tensor.copy_(old)
 
 
-def _measure(model: PackedTransformer, case: StepCase, ceilings: Ceilings) -> StepResult:
+def _measure(
+    model: PackedTransformer, case: StepCase, ceilings: Ceilings, constraints: Mapping[str, Constraint]
+) -> StepResult:
     sampler = sampler_gb(model, case.batch)
     free_cached_memory()
     torch.cuda.reset_peak_memory_stats(model.device)
     board = Board(model, case)
     board.prefill()
     with ClockWatch(model.device) as watch:
-        engine = [board.engine_ms() for _ in range(case.repeats + 1)][1:]
+        engine = board.engine_times()
     memory = _memory(model) | {"sampler": sampler}  # before anything runs outside a graph
     graph = [board.graph_ms(board.steps_at(1)) for _ in range(case.repeats)]
     times, routings = operation_times(board)
@@ -191,6 +202,7 @@ def _measure(model: PackedTransformer, case: StepCase, ceilings: Ceilings) -> St
         graph_ms=tuple(graph),
         clock=watch.medians,
         fused_ms=board.fused_ms(),
+        constrained_ms={name: tuple(board.engine_times(one)) for name, one in constraints.items()},
         parts=_parts(times, components, ceilings),
         floor_ms=floor_ms(components, ceilings),
         distinct_experts=distinct,
@@ -242,23 +254,33 @@ class Board:
             self.runner.run(self._encodes(start, min(start + PAGE, self.case.context)))
         self._assign(self.case.context)
 
-    def steps_at(self, step: int, start: int | None = None) -> list[Denoise]:
-        """Step `step` of every request's canvas, never to stop."""
+    def steps_at(
+        self, step: int, start: int | None = None, limits: Mapping[int, CanvasConstraint | None] | None = None
+    ) -> list[Denoise]:
+        """Step `step` of every request's canvas, never to stop. `limits` by slot."""
         heat = temperature(step, t_min=0.4, t_max=0.8, steps=48)
         return [
             Denoise(
                 slot=slot, start=self.case.context if start is None else start, length=self.config.canvas_length,
                 canvas_index=0, step=step, seed=slot, temperature=heat, last=False, entropy_bound=0.1,
                 stability_threshold=NEVER, confidence_threshold=1e-9, stop_at_eos=False, eos_ids=(1, 106),
+                constraint=None if limits is None else limits[slot],
             )
             for slot in range(self.case.batch)
         ]  # fmt: skip
 
-    def engine_ms(self) -> float:
-        """Milliseconds per step of one canvas each, the host's part included."""
-        started = time.perf_counter()
+    def engine_times(self, constraint: Constraint | None = None) -> list[float]:
+        """`engine_ms` of every repetition, behind one that warms up."""
+        return [self.engine_ms(constraint) for _ in range(self.case.repeats + 1)][1:]
+
+    def engine_ms(self, constraint: Constraint | None = None) -> float:
+        """Milliseconds per step of one canvas each, the host's part included, all under one constraint."""
+        length, slots = self.config.canvas_length, range(self.case.batch)
+        started, limits = time.perf_counter(), None
+        if constraint is not None:
+            limits = {slot: constraint.begin().canvas(length, length) for slot in slots}
         for step in range(self.case.steps):
-            self.runner.run(self.steps_at(step))
+            self.runner.run(self.steps_at(step, limits=limits))
         return 1e3 * (time.perf_counter() - started) / self.case.steps
 
     def graph_ms(self, work: Sequence[Denoise | Encode]) -> float:

@@ -14,25 +14,6 @@ from redraft.cli.generate import print_json
 from redraft.cli.options import JsonAlone, ModelOptions, at_least, option
 from redraft.errors import InputError
 
-PERSON = {
-    "type": "object",
-    "properties": {
-        "name": {"type": "string", "maxLength": 40},
-        "age": {"type": "integer", "minimum": 0, "maximum": 150},
-        "email": {"type": "string", "format": "email"},
-        "tags": {"type": "array", "items": {"type": "string"}, "maxItems": 5},
-        "address": {"type": "object", "properties": {"street": {"type": "string"}, "city": {"type": "string"}}},
-    },
-    "required": ["name", "age"],
-}
-MEASURED: dict[str, dict[str, Any]] = {
-    "regex": {"regex": r"\d{4}-\d\d-\d\d"},
-    "text_with_words": {"must_include": ["lighthouse", "storm"]},
-    "small_schema": {"json_schema": {"type": "object", "properties": {"name": {"type": "string"}}}},
-    "everyday_schema": {"json_schema": PERSON},
-}
-"""What the cost of a step is measured with."""
-
 
 def constraints(
     file: Annotated[
@@ -63,7 +44,7 @@ def constraints(
 
     The last line is JSON. Times are of this process alone.
     """
-    from redraft.bench.constraints import measure_overhead, measure_schemas, read_schemas, validator
+    from redraft.bench.constraints import MEASURED, measure_overhead, measure_schemas, read_schemas, validator
     from redraft.bench.results import write_results
     from redraft.bench.schema_answers import measure_answers, with_random_weights
     from redraft.outputs import make_folder

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from redraft.bench.kernels import OperationResult
     from redraft.bench.roofline import Ceilings, Component
     from redraft.bench.step import StepResult
+    from redraft.diffusion.constraint import Constraint
     from redraft.model.packed.transformer import PackedTransformer
 
 Model = Annotated[str, option("--model", "26b-a4b, tiny, a folder, or a hub id.", "MODEL")]
@@ -42,6 +43,9 @@ def step(
     repeats: Annotated[int, option("--repeats", "How often a canvas is measured.", "N")] = 5,
     kv_cache_dtype: Annotated[str, option("--kv-cache-dtype", "auto (bfloat16) or fp8.", "DTYPE")] = "auto",
     certain: Annotated[bool, option("--certain", "Rows that few tokens explain: soft embeddings gather.")] = False,
+    tokenizer: Annotated[
+        Path | None, option("--tokenizer", "A tokenizer.json: also measure steps that obey constraints.", "FILE")
+    ] = None,
     device: Device = "auto",
     results: Folder = None,
     json: JsonAlone = False,
@@ -66,11 +70,12 @@ def step(
     EngineSettings(kv_cache_dtype=kv_cache_dtype)  # knows the names
     chosen = cases(batches, contexts, steps=steps, repeats=repeats, kv_cache_dtype=kv_cache_dtype, certain=certain)
     command, records = shlex.join(["redraft", *sys.argv[1:]]), []
+    constraints = {} if tokenizer is None else _constraints(tokenizer, model)
     network = _packed(model, random_weights, target, quantization, vocabulary_dtype)
     ceilings = measure_ceilings(target)
     free_cached_memory()
     for case in chosen:
-        result = measure_step(network, case, ceilings)
+        result = measure_step(network, case, ceilings, constraints)
         if not json:
             _print(model, result)
         records.append(record(result, ceilings, target, command) | {"model": model, "random_weights": random_weights})
@@ -153,6 +158,20 @@ def kernels(
     _finish("kernels", records, results)
 
 
+def _constraints(tokenizer: Path, model: str) -> dict[str, Constraint]:
+    """What the cost of a constrained step is measured with, spelled in the model's vocabulary."""
+    from redraft.bench.constraints import MEASURED
+    from redraft.constraints import build
+    from redraft.model.folders import shape_of
+    from redraft.text.tokenizer import Tokenizer
+
+    words, size = Tokenizer.from_file(tokenizer), shape_of(model).vocab_size
+    if words.vocab_size > size:
+        raise SettingError(f"{tokenizer} has {words.vocab_size} tokens; the model knows {size}.")
+    built = {name: build(words, **wanted) for name, wanted in MEASURED.items()}
+    return {name: constraint for name, constraint in built.items() if constraint is not None}
+
+
 def _packed(
     model: str, random: bool, device: Any, quantization: str | None, vocabulary_dtype: str
 ) -> PackedTransformer:
@@ -222,6 +241,8 @@ def _print(model: str, result: StepResult) -> None:
         markup=False,
     )
     console.print(table)
+    for name, times in found["constrained_ms"].items():
+        console.print(f"{name:16} {times['median']:.2f} ms ({times['min']:.2f} to {times['max']:.2f})", markup=False)
 
 
 def _print_floor(
