@@ -68,10 +68,10 @@ def sample_constrained(
     heat, cap = own.views["temperature"], config.final_logit_softcapping
     logits = torch.empty(count * rows, len(language.class_of), dtype=model.dtype, device=model.device)
     hidden = hidden[first * rows :][: count * rows]
-    head.multiply(hidden, vocabulary.head, cap, heat, segments, logits)
+    call("predict", head.multiply, hidden, vocabulary.head, cap, heat, segments, logits)
     tiles, argmax, spoiled, held = _obey(logits, language, Limits.stacked(canvases.limits), canvases.length, cap, heat)
     cool = torch.ones_like(heat)
-    seen = head.sample(logits, tiles, None, cool, own.counters, segments)
+    seen = call("predict", head.sample, logits, tiles, None, cool, own.counters, segments)
     best, candidate = argmax, seen.candidate
     if language.tokens is not None:
         best, candidate = (language.tokens[column.long()].int() for column in (best, candidate))

@@ -25,7 +25,7 @@ from redraft.model.packed.weights import PackedModel
 
 HEAD_ROWS = 2048
 """Rows whose logits exist at a time: 1 GiB at a vocabulary of 262,144 in bf16."""
-CONSTRAINED_ROWS = 1024
+CONSTRAINED_ROWS = 2048
 """The same of canvases that obey a constraint, beside them; see `constrained_step.py`."""
 
 Deliver = Callable[[Tensor], None]

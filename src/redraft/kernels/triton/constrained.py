@@ -147,12 +147,15 @@ def language_terms(most: Tensor, total: Tensor, language: Language, limits: Limi
         for way, part in enumerate((most, total))
     ]
     best_of, sum_of = (limits.weights + part for part in of_sets)  # [B,L,U]
-    ahead, back, best = ways(sum_of, best_of, language.edges, limits.ends, limits.gate_at, limits.gate)
-    labels = trace(best, best_of, language.edges, limits.ends[:, 1])
-    left, right = ahead[:, :-1].flatten(0, 1), back.flip(1)[:, 1:].flatten(0, 1)  # [R,Q] around each position
-    around = log_sums(left, language.uses, right, language.leads)[1] + limits.weights.flatten(0, 1)  # [R,U]
-    every = language.every_set
-    around -= log_sums(around, every, sum_of.flatten(0, 1), every.items)[1]  # of all ways through the canvas
+    around, every = limits.weights.flatten(0, 1), language.every_set  # [R,U]
+    if language.edges.states == 1:  # what stands at a position says nothing of others
+        labels = best_of.argmax(-1)
+    else:
+        ahead, back, best = ways(sum_of, best_of, language.edges, limits.ends, limits.gate_at, limits.gate)
+        labels = trace(best, best_of, language.edges, limits.ends[:, 1])
+        left, right = ahead[:, :-1].flatten(0, 1), back.flip(1)[:, 1:].flatten(0, 1)  # [R,Q] around each position
+        around = around + log_sums(left, language.uses, right, language.leads)[1]
+    around = around - log_sums(around, every, sum_of.flatten(0, 1), every.items)[1]  # of all ways through the canvas
     added = log_sums(around, language.holders)[1]
     return added.view(*free.shape[:2], -1), labels
 
