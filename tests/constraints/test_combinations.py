@@ -125,6 +125,30 @@ def test_distinct_items_of_which_some_must_fail_all_do() -> None:
     assert not dfa.matches(b'["a"]')
 
 
+@pytest.mark.parametrize(("items", "most", "texts"), [
+    ({"enum": [1, 2, 3, 4]}, None, ["[2,1]", "[3,3,2,1]"]),
+    ({"enum": [1, 2, 3, 4]}, 200, ["[2,1]", "[3,3,2,1]"]),
+    ({"type": ["string", "integer", "boolean"]}, 200, ['["a",1]', '[1,true,"a"]']),
+    ({"enum": [1, 2, 3]}, 40, [json.dumps([1] * 39 + [2]), json.dumps([3] * 20 + [1])]),
+])  # fmt: skip
+def test_items_that_each_fail_another_schema(items: dict[str, Any], most: int | None, texts: list[str]) -> None:
+    one = {"enum": "const", "type": "type"}
+    alike = [{"items": {one[keyword]: value}} for keyword, values in items.items() for value in values]
+    schema = {"type": "array", "items": items, "minItems": 1, "not": {"anyOf": alike}}
+    dfa = compiled(schema | ({} if most is None else {"maxItems": most}))
+    assert all(dfa.matches(text.replace(" ", "").encode()) for text in texts)
+    assert not any(dfa.matches(text) for text in (b"[]", b"[1]", b"[1,1,1]", b"[true]"))
+
+
+def test_many_items_of_which_some_must_fail_a_schema_are_no_matter() -> None:
+    pairs = [{"items": {"enum": [number, number + 1]}} for number in range(3)]
+    schema = {"type": "array", "items": {"enum": [0, 1, 2, 3]}, "minItems": 100, "not": {"anyOf": pairs}}
+    dfa = compiled(schema)
+    assert len(dfa.table) < 2_000
+    assert dfa.matches(written([0] * 99 + [3]))
+    assert not dfa.matches(written([0] * 99 + [1]))
+
+
 def test_what_allows_nothing_is_said_so() -> None:
     with pytest.raises(ConstraintError, match="allows no JSON"):
         compiled({"oneOf": [{"type": "object"}, {"type": "object"}]})

@@ -139,6 +139,17 @@ class Fields(_Part):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Graph(_Part):
+    """The parts along a way from state 0 to one of `ends`; `edges` are (from, part, to)."""
+
+    edges: tuple[tuple[int, Expression, int], ...]
+    ends: frozenset[int]
+
+    def _count(self) -> int:
+        return sum(part.size for _, part, _ in self.edges)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Machine(_Part):
     """The language of an automaton over code points, every character written as `escape` says."""
 
@@ -157,7 +168,7 @@ class Escape:
     special: tuple[tuple[int, str], ...]
 
 
-Expression: TypeAlias = Chars | Literal | Mark | Seq | Alt | Repeat | Counted | Fields | Machine
+Expression: TypeAlias = Chars | Literal | Mark | Seq | Alt | Repeat | Counted | Fields | Graph | Machine
 
 EMPTY = Seq(())
 """The empty text."""
@@ -222,6 +233,22 @@ def fields(
     if least > most or any(item is NOTHING for item, _ in kept):
         return NOTHING
     return Fields(kept, comma, least, most)
+
+
+def graph(edges: Iterable[tuple[int, Expression, int]], ends: Iterable[int]) -> Expression:
+    """The parts along any way from state 0 to one of `ends`, without the states from which none of these is reached."""
+    possible = [edge for edge in edges if edge[1] is not NOTHING]
+    sources: dict[int, list[int]] = {}
+    for source, _, target in possible:
+        sources.setdefault(target, []).append(source)
+    alive, waiting = set(ends), list(ends)
+    while waiting:
+        new = set(sources.get(waiting.pop(), ())) - alive
+        alive |= new
+        waiting += new
+    if 0 not in alive:
+        return NOTHING
+    return Graph(tuple(edge for edge in possible if edge[2] in alive), frozenset(ends))
 
 
 def union(ranges: Iterable[tuple[int, int]]) -> Ranges:

@@ -19,6 +19,7 @@ from redraft.constraints.expression import (
     Escape,
     Expression,
     Fields,
+    Graph,
     Literal,
     Machine,
     Mark,
@@ -124,6 +125,8 @@ class _Writer:
                 self._counted(expression, start, end)
             case Fields():
                 self._fields(expression, start, end)
+            case Graph():
+                self._graph(expression, start, end)
             case Machine(dfa, escape):
                 self._machine(dfa, escape, start, end)
 
@@ -273,11 +276,20 @@ class _Writer:
         for state in here.values():
             self._nfa.move(state, end)
 
-    def _state_of(self, states: dict[int, int], level: int) -> int:
-        """The state of a level, new if there is none yet."""
-        if level not in states:
-            states[level] = self._nfa.state()
-        return states[level]
+    def _state_of(self, states: dict[int, int], number: int) -> int:
+        """The state that has a number, new if there is none yet."""
+        if number not in states:
+            states[number] = self._nfa.state()
+        return states[number]
+
+    def _graph(self, node: Graph, start: int, end: int) -> None:
+        states: dict[int, int] = {}
+        self._nfa.move(start, self._state_of(states, 0))
+        for source, part, target in node.edges:
+            self._budget.check(len(self._nfa.edges) // 6)
+            self._write(part, self._state_of(states, source), self._state_of(states, target))
+        for state in node.ends:
+            self._nfa.move(self._state_of(states, state), end)
 
     def _machine(self, dfa: Dfa, escape: Escape | None, start: int, end: int) -> None:
         states = [self._nfa.state() for _ in range(len(dfa.table))]

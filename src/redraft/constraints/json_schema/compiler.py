@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
-from math import isqrt
 from typing import Any, TypeAlias
 
 from redraft.constraints.automaton import Budget, Dfa, Nfa, TooManyStatesError, determinise, product
@@ -30,7 +29,7 @@ from redraft.constraints.expression import (
     seq,
     text,
 )
-from redraft.constraints.json_schema.items import Items
+from redraft.constraints.json_schema.items import Items, ways
 from redraft.constraints.json_schema.numbers import DIGIT, EXACT, number
 from redraft.constraints.json_schema.patterns import Patterns
 from redraft.constraints.json_schema.reader import Reader
@@ -130,7 +129,10 @@ def _counted_on(found: Expression, compiler: _Compiler, node: Node) -> Expressio
     """What a compiler found, or wider: limits that it lowered are raised again as long as there are states for that."""
     while 0 < compiler.lowered < ENOUGH_ITEMS:
         compiler = compiler.counting_on()
-        wider = compiler.node(node)
+        try:
+            wider = compiler.node(node)
+        except (_TooLarge, TooManyStatesError):
+            break
         if wider.size > COUNTED_STATES:
             break
         found = wider
@@ -277,21 +279,18 @@ class _Compiler:
             if prefix[-1] is NOTHING:
                 break
         rest = self.node(shape.items) if len(prefix) == len(shape.prefix) and shape.most != len(prefix) else NOTHING
-        size = seq(self._style.comma, rest).size
-        most = self._affordable(max(shape.least, len(prefix)), shape.most, size, told_apart=bool(some))
+        size = seq(self._style.comma, rest).size * ways(len(some))
+        least = max(shape.least, len(prefix)) + len(some)  # each condition may take an item of its own
+        most = self._affordable(least, shape.most, size)
         items = Items(shape=replace(shape, some=some), prefix=prefix, rest=rest, comma=self._style.comma, most=most,
-                      write=self.node)  # fmt: skip
+                      write=self.node, budget=self._budget)  # fmt: skip
         return seq(text("["), items.expression(), text("]"))
 
-    def _affordable(self, least: int, most: int | None, size: int, *, told_apart: bool = False) -> int | None:
-        """How often a part of some size may be written: `most`, or as often as the automaton can afford to count.
-
-        Where parts are told apart it is counted anew for each place.
-        """
+    def _affordable(self, least: int, most: int | None, size: int) -> int | None:
+        """How often a part of some size may be written: `most`, or as often as the automaton can afford to count."""
         if most is None or size == 0:
             return most
-        affordable = self._unfolding.counted // size
-        affordable = max(least, isqrt(affordable) if told_apart else affordable, self._unfolding.repeated)
+        affordable = max(least, self._unfolding.counted // size, self._unfolding.repeated)
         if affordable < most:
             self.lowered = min(affordable, self.lowered or affordable)
         return min(most, affordable)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
+from typing import TypeAlias
 
-from redraft.constraints.expression import EMPTY, NOTHING, Expression, alt, joined, optional, repeat, seq
+from redraft.constraints.automaton import Budget
+from redraft.constraints.expression import EMPTY, NOTHING, Expression, graph, joined, optional, repeat, seq
 from redraft.constraints.json_schema.shapes import Array, Node, Some, item_of
 
-MOST_CONDITIONS = 3
-"""Of so many conditions each may be met by another item; of more, by one that meets them all."""
-Conditions = tuple[Some, ...]
+ANY_ORDER = 3
+"""So many conditions may be met in any order; more of them in one order alone."""
+Conditions: TypeAlias = tuple[int, ...]
+"""Some of those of an array, by their numbers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -24,75 +27,70 @@ class Items:
     comma: Expression
     most: int | None
     write: Callable[[Node], Expression]
+    budget: Budget
 
     def expression(self) -> Expression:
         """All of the items."""
-        return self._after(0, _joint(self.shape.some))
+        return self._told_apart() if self.shape.some else self._alike()
 
-    def _after(self, place: int, missing: Conditions) -> Expression:
-        """What may follow the first `place` items if none of these meets the `missing` conditions."""
-        if not missing:
-            return self._free(place)
-        alike = self._alike(missing)
-        end = alike if self.most is None else self.most
-        found = [
-            seq(self._run(place, at), self._item(at, met), self._after(at + 1, _less(missing, met)))
-            for at in range(place, end) for met in _met(missing, at)
-        ]  # fmt: skip
-        if self.most is None:
-            at = max(place, alike)
-            before = seq(self._run(place, at), repeat(self._item(at, ())))
-            found += [
-                seq(before, self._item(at, met), self._after(at, _less(missing, met))) for met in _met(missing, at)
-            ]
-        return alt(*found)
+    def _told_apart(self) -> Expression:
+        """A graph whose states are how many items there are and which conditions none of them meets yet."""
+        last = self._place_of_more() if self.most is None else self.most
+        self.budget.check(last * ways(len(self.shape.some)), "The schema")
+        known: dict[tuple[int, Conditions], int] = {(0, _in_order(self.shape.some)): 0}
+        edges: list[tuple[int, Expression, int]] = []
+        waiting = list(known)
+        while waiting:
+            place, missing = here = waiting.pop()
+            if place == last and self.most is not None:
+                continue
+            for met in chain([()], self._met(missing, place)):
+                after = min(place + 1, last), tuple(one for one in missing if one not in met)
+                if after not in known:
+                    known[after] = len(known)
+                    waiting.append(after)
+                edges.append((known[here], self._item(place, met), known[after]))
+        ends = [number for (place, missing), number in known.items() if not missing and place >= self.shape.least]
+        return graph(edges, ends)
 
-    def _alike(self, missing: Conditions) -> int:
-        """The place from which on one item is like another."""
-        ends = [end for some in missing for end in (some.start, some.stop) if end is not None]
+    def _met(self, missing: Conditions, place: int) -> Iterator[Conditions]:
+        """The conditions that the item at a place may meet together: one or more."""
+        here = tuple(one for one in missing if self.shape.some[one].holds(place))
+        if len(missing) <= ANY_ORDER:
+            return chain.from_iterable(combinations(here, count) for count in range(1, len(here) + 1))
+        return (missing[:count] for count in range(1, len(here) + 1) if missing[:count] == here[:count])
+
+    def _place_of_more(self) -> int:
+        """The place from which on one item is like another, and there are enough."""
+        ends = [end for some in self.shape.some for end in (some.start, some.stop) if end is not None]
         return max(1, len(self.shape.prefix), self.shape.least, *ends)
 
-    def _item(self, place: int, met: Conditions) -> Expression:
+    def _item(self, place: int, met: Conditions = ()) -> Expression:
         """The item at a place that meets some conditions, with the comma before it."""
         plain = self.prefix[place] if place < len(self.prefix) else self.rest
         if met and plain is not NOTHING:
-            plain = self.write(item_of(self.shape, place) + tuple(raw for some in met for raw in some.node))
+            more = (raw for one in met for raw in self.shape.some[one].node)
+            plain = self.write((*item_of(self.shape, place), *more))
         return seq(self.comma if place else EMPTY, plain)
 
-    def _run(self, start: int, stop: int) -> Expression:
-        """All items from one place to before another."""
-        first = max(start, min(stop, max(len(self.prefix), 1)))
-        parts = [self._item(place, ()) for place in range(start, first)]
-        return seq(*parts, repeat(self._item(first, ()), stop - first, stop - first))
-
-    def _free(self, place: int) -> Expression:
-        """What may follow the first `place` items where there are no conditions."""
+    def _alike(self) -> Expression:
+        """Items without conditions."""
         least, most, count = self.shape.least, self.most, len(self.prefix)
-        if place == count == 0:
+        if count == 0:
             return joined(self.rest, self.comma, least, most)
-        known = max(count, place)
-        more = repeat(seq(self.comma, self.rest), max(least - known, 0), None if most is None else max(most - known, 0))
-        tail = more if most is None or most > known else (EMPTY if least <= known else NOTHING)
-        for index in range(count - 1, place - 1, -1):
-            whole = NOTHING if most is not None and index >= most else seq(self._item(index, ()), tail)
+        more = repeat(seq(self.comma, self.rest), max(least - count, 0), None if most is None else max(most - count, 0))
+        tail = more if most is None or most > count else (EMPTY if least <= count else NOTHING)
+        for index in range(count - 1, -1, -1):
+            whole = NOTHING if most is not None and index >= most else seq(self._item(index), tail)
             tail = whole if index < least else optional(whole)
         return tail
 
 
-def _joint(some: Conditions) -> Conditions:
-    """The conditions, as one where they are many."""
-    if len(some) <= MOST_CONDITIONS:
-        return some
-    stops = [one.stop for one in some if one.stop is not None]
-    node = tuple(raw for one in some for raw in one.node)
-    return (Some(start=max(one.start for one in some), stop=min(stops, default=None), node=node),)
+def ways(conditions: int) -> int:
+    """In about how many ways an item is written at one place, if it may meet so many conditions."""
+    return 3**conditions if conditions <= ANY_ORDER else (conditions + 1) * (conditions + 2) // 2
 
 
-def _met(missing: Conditions, place: int) -> Iterator[Conditions]:
-    """The conditions that the item at a place may meet together: one or more."""
-    open_ = [some for some in missing if some.start <= place and (some.stop is None or place < some.stop)]
-    return chain.from_iterable(combinations(open_, count) for count in range(1, len(open_) + 1))
-
-
-def _less(missing: Conditions, met: Conditions) -> Conditions:
-    return tuple(some for some in missing if not any(some is one for one in met))
+def _in_order(some: Sequence[Some]) -> Conditions:
+    """All conditions, those first that have to be met first."""
+    return tuple(sorted(range(len(some)), key=lambda i: (some[i].stop is None, some[i].stop, some[i].start)))

@@ -70,6 +70,10 @@ class Some:
     stop: int | None
     node: Node
 
+    def holds(self, place: int) -> bool:
+        """Whether the item at a place may be the one."""
+        return self.start <= place and (self.stop is None or place < self.stop)
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Array:
