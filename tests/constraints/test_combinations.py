@@ -62,6 +62,10 @@ EXACT: dict[str, Any] = {
                           "not": {"minimum": 1, "exclusiveMinimum": True}},
     "free members": {"oneOf": [{"type": "object", "additionalProperties": {"type": name}} for name in
                                ("string", "null")], "maxProperties": 1},
+    "names that are listed": {"type": ["object", "null"], "propertyNames": {"enum": ["a", "b", "c"]},
+                              "additionalProperties": {"enum": [1, "a", 1.5]}, "not": {"maxProperties": 1}},
+    "one member more than may be": {"type": ["object", "null"], "properties": {"a": {"const": 1}},
+                                    "additionalProperties": False, "not": {"not": {"minProperties": 2}}},
     "dependent members": {"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 1}},
                           "additionalProperties": False, "not": {"dependentRequired": {"a": ["b"]}}},
     "dependent schemas": {"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 1}},
@@ -105,6 +109,13 @@ REFUSED: dict[str, tuple[str, Any]] = {
         for more in ({"format": "date"}, {}))]}),
     "a type": ("not", {"type": ["null", "string"], "not": {"format": "date"}}),
     "multiples": ("not", {"type": ["null", "number"], "not": {"multipleOf": 3}}),
+    "members without names": ("not", {"type": ["null", "object"], "not": {"not": {"minProperties": 2}}}),
+    "a member with such members": ("not", {"type": ["null", "object"], "properties": {"a": True},
+                                           "not": {"not": {"required": ["a"], "properties": {"a": {
+                                               "type": "object", "minProperties": 2}}}}}),
+    "too few declared members": ("not", {"type": ["null", "object"], "properties": {"a": True},
+                                         "not": {"maxProperties": 1}}),
+    "more members than have names": ("not", {"type": "object", "minProperties": 2, "not": {"required": ["a"]}}),
     "the way without then": ("if", {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "null"}},
                                     "if": {"properties": {"a": {"format": "date"}}}, "then": {"required": ["b"]}}),
 }  # fmt: skip

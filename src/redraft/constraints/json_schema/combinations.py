@@ -21,6 +21,7 @@ from redraft.constraints.json_schema.shapes import (
     Shape,
     Values,
     among,
+    closed,
     item_of,
     kind_of,
     kinds,
@@ -74,7 +75,10 @@ class Combinations:
         left = {kind for part in parts for shape in part for kind in kinds(shape)}
         found: list[Shape] = []
         for shape, part in zip(shapes, parts, strict=True):
-            lost = [kind for kind in sorted(kinds(shape) - left) if not self._obeys(shape, kind, raw, other)]
+            lost = [
+                kind for kind in sorted(kinds(shape) - left)
+                if not self._obeys(shape, kind, raw, other) or self._parts(shape, others, named=False)
+            ]  # fmt: skip
             if lost:
                 self._reader.refuse(
                     keyword, f"cannot be enforced for the type {lost[0]!r} here: "
@@ -89,14 +93,14 @@ class Combinations:
             return all(self._reader.fits(value, (raw,)) for value in shape.values if kind_of(value) == kind)
         return kind not in other.partial
 
-    def _parts(self, shape: Shape, others: list[list[Shape]]) -> list[Shape]:
-        """The parts of a shape that obey one of `others`."""
+    def _parts(self, shape: Shape, others: list[list[Shape]], *, named: bool = True) -> list[Shape]:
+        """The parts of a shape that obey one of `others`; unless `named`, also of members whose names nobody knows."""
         found: list[Shape] = []
         for other in others:
             for left in self._reader.both([shape], other):
                 if self._as_wide(left, shape):
                     return [left]  # and not the shape: another schema may declare what this one forbids
-                if self._writable(left, LOOKED_INTO) and not among(left, found):
+                if self._writable(left, LOOKED_INTO, named) and not among(left, found):
                     found.append(left)
         return found[:MOST_PARTS]
 
@@ -138,25 +142,33 @@ class Combinations:
         except ConstraintError:
             return None
 
-    def _writable(self, shape: Shape, depth: int) -> bool:
-        """False where a part that must be there obviously obeys nothing, or has a name that nobody knows."""
+    def _writable(self, shape: Shape, depth: int, named: bool) -> bool:
+        """False where a part that must be there obviously obeys nothing, or if `named` has a name that nobody knows."""
         if isinstance(shape, Object):
-            if shape.least > 1 and not shape.properties and not shape.required:
+            if self._lacks_names(shape) and (named or closed(shape)):
                 return False
-            return all(self._any(self._reader.node_of(shape, name), depth) for name in shape.required)
+            return all(self._any(self._reader.node_of(shape, name), depth, named) for name in shape.required)
         if isinstance(shape, Array):
-            return all(self._any(node, depth) for node in self._places(shape, 0, shape.least)) and all(
-                any(self._any(node + some.node, depth) for node in self._places(shape, some.start, some.stop))
+            return all(self._any(node, depth, named) for node in self._places(shape, 0, shape.least)) and all(
+                any(self._any(node + some.node, depth, named) for node in self._places(shape, some.start, some.stop))
                 for some in shape.some
             )
         return True
+
+    def _lacks_names(self, shape: Object) -> bool:
+        """Whether more members must be there than have names that are known; one without may be."""
+        if shape.least <= 1:
+            return False
+        declared = {name for name, _ in shape.properties} | set(shape.required)
+        names = (declared | set(self._reader.listed_names(shape) or ())) - shape.absent
+        return shape.least > len(names)
 
     def _places(self, shape: Array, start: int, stop: int | None) -> list[Node]:
         """The schemas of the items from `start` to before `stop`, each kind of item once."""
         ends = [end for end in (stop, shape.most, max(len(shape.prefix), start) + 1) if end is not None]
         return [item_of(shape, i) for i in range(start, min(ends))]
 
-    def _any(self, node: Node, depth: int) -> bool:
+    def _any(self, node: Node, depth: int, named: bool) -> bool:
         """Whether a node may allow anything."""
         found = self._listed(node) if depth else None
-        return found is None or any(self._writable(shape, depth - 1) for shape in found)
+        return found is None or any(self._writable(shape, depth - 1, named) for shape in found)

@@ -44,6 +44,7 @@ from redraft.constraints.json_schema.shapes import (
     String,
     Values,
     canonical,
+    closed,
     item_of,
 )
 from redraft.constraints.json_schema.strings import Strings
@@ -326,7 +327,7 @@ class _Compiler:
         members = self._members(shape)
         if members is None:
             return NOTHING
-        if members or self._closed(shape):
+        if members or closed(shape):
             return self._listed(shape, members)
         return self._mapping(shape)
 
@@ -348,26 +349,15 @@ class _Compiler:
 
     def _names(self, shape: Object) -> list[str]:
         """Declared members; where `minProperties` is above 1, those that `propertyNames` lists count as declared."""
-        listed = self._nameable(shape) if shape.least > 1 else None
+        listed = self._reader.listed_names(shape) if shape.least > 1 else None
         return list(dict.fromkeys([*(name for name, _ in shape.properties), *shape.required, *(listed or ())]))
-
-    def _nameable(self, shape: Object) -> list[str] | None:
-        """All names that `propertyNames` allows; None if it does not list them."""
-        kinds = self._reader.shapes(shape.names)
-        values = [value for kind in kinds if isinstance(kind, Values) for value in kind.values]
-        listed = not any(isinstance(kind, String) for kind in kinds)
-        return [value for value in values if isinstance(value, str)] if listed else None
 
     def _listed(self, shape: Object, members: list[tuple[Expression, bool]]) -> Expression:
         least = shape.least
-        if len(members) < least and not self._closed(shape) and self._nameable(shape) is None:
+        if len(members) < least and not closed(shape) and self._reader.listed_names(shape) is None:
             self.obstacle = f"The schema keyword 'minProperties' {_DECLARED_ALONE}."
             least = least if self._reader.strict else len(members)
         return seq(text("{"), self._fields(members, least, shape.most), text("}"))
-
-    def _closed(self, shape: Object) -> bool:
-        """Whether no undeclared member may be written."""
-        return shape.most == 0 or any(rest.extra is False and not rest.patterns for rest in shape.rests)
 
     def _mapping(self, shape: Object) -> Expression:
         """An object whose members have any names."""

@@ -110,6 +110,13 @@ class Reader:
         """Which names members may have, within limits."""
         return self.both(self.shapes(shape.names), [limits])
 
+    def listed_names(self, shape: Object) -> list[str] | None:
+        """All names that `propertyNames` allows; None if it does not list them."""
+        kinds = self.shapes(shape.names)
+        values = [value for kind in kinds if isinstance(kind, Values) for value in kind.values]
+        listed = not any(isinstance(kind, String) for kind in kinds)
+        return [value for value in values if isinstance(value, str)] if listed else None
+
     def matching(self, patterns: Iterable[tuple[str, Raw]], name: str) -> Node:
         """The schemas of those patterns that a name may match."""
         return tuple(raw for pattern, raw in patterns if self._patterns.match(pattern, name, wide=True))

@@ -202,6 +202,11 @@ def item_of(array: Array, index: int) -> Node:
     return array.prefix[index] if index < len(array.prefix) else array.items
 
 
+def closed(shape: Object) -> bool:
+    """Whether no member may be there that is not declared."""
+    return shape.most == 0 or any(rest.extra is False and not rest.patterns for rest in shape.rests)
+
+
 def lowest(a: int | None, b: int | None) -> int | None:
     """The smaller of two limits; None is no limit."""
     return b if a is None else a if b is None else min(a, b)
