@@ -210,6 +210,8 @@ def test_undeclared_members_that_would_be_needed_are_said_or_left_out(tokenizer:
     dfa = compile_bytes(compile_schema(schema, Budget(), strict=False), Budget())
     assert dfa.matches(b'{"a":null,"b":1}')
     assert not dfa.matches(b'{"b":1}')
+    with pytest.raises(ConstraintError, match="'minProperties' can be enforced for declared members only"):
+        build(tokenizer, json_schema=schema | {"type": ["object", "null"]})
     with pytest.raises(ConstraintError, match="allows no JSON"):
         build(tokenizer, json_schema=schema | {"properties": {"b": True}, "additionalProperties": False})
     schema |= {"properties": {"a": {"type": "null"}, "c": True}, "required": [], "dependentRequired": {"a": ["b"]}}

@@ -21,7 +21,6 @@ from redraft.constraints.json_schema.shapes import (
     Shape,
     Values,
     among,
-    closed,
     item_of,
     kind_of,
     kinds,
@@ -145,7 +144,7 @@ class Combinations:
     def _writable(self, shape: Shape, depth: int, named: bool) -> bool:
         """False where a part that must be there obviously obeys nothing, or if `named` has a name that nobody knows."""
         if isinstance(shape, Object):
-            if self._lacks_names(shape) and (named or closed(shape)):
+            if self._reader.lacks_names(shape) and (named or not self._reader.has_unknown_names(shape)):
                 return False
             return all(self._any(self._reader.node_of(shape, name), depth, named) for name in shape.required)
         if isinstance(shape, Array):
@@ -154,14 +153,6 @@ class Combinations:
                 for some in shape.some
             )
         return True
-
-    def _lacks_names(self, shape: Object) -> bool:
-        """Whether more members must be there than have names that are known; one without may be."""
-        if shape.least <= 1:
-            return False
-        declared = {name for name, _ in shape.properties} | set(shape.required)
-        names = (declared | set(self._reader.listed_names(shape) or ())) - shape.absent
-        return shape.least > len(names)
 
     def _places(self, shape: Array, start: int, stop: int | None) -> list[Node]:
         """The schemas of the items from `start` to before `stop`, each kind of item once."""

@@ -214,7 +214,7 @@ class _Compiler:
         self._open[key] += 1
         self._depth += 1
         try:
-            expression = alt(*map(self._shape, self._reader.shapes(node)))
+            expression = self._any_of(self._reader.shapes(node))
         finally:
             self._depth -= 1
             self._open[key] -= 1
@@ -223,6 +223,14 @@ class _Compiler:
         self._deepest = max(outside, self._deepest)
         self._known.setdefault(key, []).append(known)
         return known
+
+    def _any_of(self, shapes: list[Shape]) -> Expression:
+        """Texts that obey one shape at least."""
+        objects = [shape for shape in shapes if isinstance(shape, Object)]
+        lacking = [shape for shape in objects if self._reader.lacks_names(shape)]
+        if objects and len(lacking) == len(objects) and all(map(self._reader.has_unknown_names, objects)):
+            self._reader.refuse("minProperties", _DECLARED_ALONE)
+        return alt(*map(self._shape, shapes))
 
     def _shape(self, shape: Shape) -> Expression:
         match shape:
@@ -354,7 +362,7 @@ class _Compiler:
 
     def _listed(self, shape: Object, members: list[tuple[Expression, bool]]) -> Expression:
         least = shape.least
-        if len(members) < least and not closed(shape) and self._reader.listed_names(shape) is None:
+        if len(members) < least and self._reader.has_unknown_names(shape):
             self.obstacle = f"The schema keyword 'minProperties' {_DECLARED_ALONE}."
             least = least if self._reader.strict else len(members)
         return seq(text("{"), self._fields(members, least, shape.most), text("}"))

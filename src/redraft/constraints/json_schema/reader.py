@@ -43,6 +43,7 @@ from redraft.constraints.json_schema.shapes import (
     Values,
     among,
     canonical,
+    closed,
     item_of,
     lowest,
     meet_arrays,
@@ -116,6 +117,18 @@ class Reader:
         values = [value for kind in kinds if isinstance(kind, Values) for value in kind.values]
         listed = not any(isinstance(kind, String) for kind in kinds)
         return [value for value in values if isinstance(value, str)] if listed else None
+
+    def has_unknown_names(self, shape: Object) -> bool:
+        """Whether members may have other names than those that are declared or listed."""
+        return not closed(shape) and self.listed_names(shape) is None
+
+    def lacks_names(self, shape: Object) -> bool:
+        """Whether more members must be there than have names that are known; one without may be."""
+        if shape.least <= 1:
+            return False
+        declared = {name for name, _ in shape.properties} | set(shape.required)
+        names = (declared | set(self.listed_names(shape) or ())) - shape.absent
+        return shape.least > len(names)
 
     def matching(self, patterns: Iterable[tuple[str, Raw]], name: str) -> Node:
         """The schemas of those patterns that a name may match."""
