@@ -60,6 +60,8 @@ EXACT: dict[str, Any] = {
     "listed objects": {"enum": [{"a": 1}, {"a": 1, "b": 1}], "not": {"const": {"a": 1}}},
     "bounds of draft 4": {"$schema": "http://json-schema.org/draft-04/schema#", "type": "integer",
                           "not": {"minimum": 1, "exclusiveMinimum": True}},
+    "a member that is only required": {"type": "object", "properties": {"a": {"enum": [1, "a", 1.5]}},
+                                       "required": ["b"], "not": {"additionalProperties": {"type": "string"}}},
     "free members": {"oneOf": [{"type": "object", "additionalProperties": {"type": name}} for name in
                                ("string", "null")], "maxProperties": 1},
     "names that are listed": {"type": ["object", "null"], "propertyNames": {"enum": ["a", "b", "c"]},

@@ -115,7 +115,8 @@ class Combinations:
         if not shape.properties and not patterns:
             rest = Rest(patterns=(), extra=other.any_of())
             return [[Object(rests=(rest,), absent=frozenset(declared), least=1)]]
-        names = [name for name, _ in shape.properties if name not in declared]
+        known = dict.fromkeys([*(name for name, _ in shape.properties), *shape.required])
+        names = [name for name in known if name not in declared]
         return [
             [Object(required=(name,), properties=((name, (other.any_of(),)),))]
             for name in names if not self._reader.matching(patterns.items(), name)
