@@ -75,6 +75,7 @@ EXACT: dict[str, Any] = {
     "not if": {"type": ["integer", "string"], "not": {"if": {"type": "integer"}, "then": {"minimum": 1},
                                                       "else": {"minLength": 1}}},
     "not one of": {"type": ["integer", "null"], "not": {"oneOf": [{"minimum": 1}, {"maximum": 1}]}},
+    "formats of other types": {"type": ["number", "null"], "oneOf": [{"format": "email"}, {"type": "number"}]},
     "if asks for nothing": {"type": "string", "if": {"format": "date"}},
     "else nothing": {"type": "string", "if": {"maxLength": 1}, "else": False},
     "if of arrays": {"type": ["array", "null"], "items": MIXED["items"], "if": STRINGS,

@@ -76,15 +76,15 @@ def _of_keyword(raw: Mapping[str, Any], keyword: str, document: Document, depth:
 
 def _unsaid(raw: Mapping[str, Any], keyword: str) -> frozenset[str]:
     """The types of which a keyword forbids something that no negation here says."""
-    if keyword == "format" and text_of(raw, keyword) not in PATTERNS.keys() | INTEGER_FORMATS.keys():
-        return _NOTHING
+    if keyword == "format":
+        name = text_of(raw, keyword)
+        return frozenset({"string"} if name in PATTERNS else {"number"} if name in INTEGER_FORMATS else ())
     if raw[keyword] is (keyword != "uniqueItems"):  # as `additionalProperties: true`, which says nothing
         return _NOTHING
     return _UNSAID.get(keyword, _NOTHING)
 
 
 _UNSAID: dict[str, frozenset[str]] = {
-    "format": frozenset({"string", "number"}),
     **dict.fromkeys(("multipleOf", "divisibleBy"), frozenset({"number"})),
     **dict.fromkeys(("uniqueItems", "contains", "minContains", "maxContains", "unevaluatedItems"),
                     frozenset({"array"})),
