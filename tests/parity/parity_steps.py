@@ -33,7 +33,7 @@ def their_config(canvas: int, **changes: Any) -> Any:
 def new_engine(model: Transformer, eos_ids: tuple[int, ...]) -> Engine:
     """An engine of one slot whose answers have no text."""
     settings = EngineSettings(slots=1)
-    tokenizer = types.SimpleNamespace(decode=lambda token_ids: "")
+    tokenizer = types.SimpleNamespace(decode=lambda token_ids: "", special_ids={})
     return Engine(
         new_runner(model, settings),
         tokenizer,
