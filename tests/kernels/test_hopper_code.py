@@ -174,7 +174,7 @@ def test_chain() -> None:
         first=int32(2, states + 1), begins=int32(2, 8, 512), label=int32(2, 8, 512), order=int32(2, states), tile=tile
     )
     language = constrained.Language(
-        tokens=None, class_of=int32(VOCAB), classes=tokens, pieces=tokens, owners=lists, sets=lists, holders=lists,
+        tokens=None, class_of=int32(VOCAB), pieces=tokens, owners=int32(kinds + 1), sets=lists, holders=lists,
         uses=lists, leads=int32(1489), edges=edges, every_set=lists,
     )  # fmt: skip
     weights, found, by_class = fp32(2, LENGTH, sets), fp32(2 * LENGTH, states), fp32(2 * LENGTH, kinds)

@@ -26,6 +26,8 @@ from redraft.text.json_lines import fail, read_objects
 from redraft.text.tokenizer import Tokenizer
 
 CANVAS = 64
+MAX_TOKENS = 2048
+"""Schemas whose shortest answer is longer are compiled and not answered."""
 PERSON = {
     "type": "object",
     "properties": {
@@ -44,8 +46,6 @@ MEASURED: dict[str, dict[str, Any]] = {
     "everyday_schema": {"json_schema": PERSON},
 }
 """What the cost of a step is measured with."""
-MAX_TOKENS = 2048
-"""Schemas whose shortest answer is longer are compiled and not answered."""
 
 
 @dataclass(kw_only=True)

@@ -255,7 +255,7 @@ class Board:
         self._assign(self.case.context)
 
     def steps_at(
-        self, step: int, start: int | None = None, limits: Mapping[int, CanvasConstraint | None] | None = None
+        self, step: int, start: int | None = None, limits: Sequence[CanvasConstraint | None] | None = None
     ) -> list[Denoise]:
         """Step `step` of every request's canvas, never to stop. `limits` by slot."""
         heat = temperature(step, t_min=0.4, t_max=0.8, steps=48)
@@ -275,10 +275,10 @@ class Board:
 
     def engine_ms(self, constraint: Constraint | None = None) -> float:
         """Milliseconds per step of one canvas each, the host's part included, all under one constraint."""
-        length, slots = self.config.canvas_length, range(self.case.batch)
+        length = self.config.canvas_length
         started, limits = time.perf_counter(), None
         if constraint is not None:
-            limits = {slot: constraint.begin().canvas(length, length) for slot in slots}
+            limits = [constraint.begin().canvas(length, length) for _ in range(self.case.batch)]
         for step in range(self.case.steps):
             self.runner.run(self.steps_at(step, limits=limits))
         return 1e3 * (time.perf_counter() - started) / self.case.steps

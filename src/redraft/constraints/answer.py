@@ -83,16 +83,11 @@ class AutomatonConstraint:
 
         Some that may not make their number one that products on a GPU are laid out for.
         """
-        live, dead = (np.flatnonzero(found) for found in self._live_and_dead)
+        alive = self.automaton.class_of < self.automaton.classes
+        live, dead = np.flatnonzero(alive), np.flatnonzero(~alive)
         if len(live) > len(self.automaton.class_of) // FEW:
             return None
         return Resident(torch.from_numpy(np.sort(np.concatenate([live, dead[: -len(live) % ALIGNED]]))))
-
-    @property
-    def _live_and_dead(self) -> tuple[np.ndarray, np.ndarray]:
-        """bool [V] each: tokens that may stand somewhere, and the others."""
-        live = self.automaton.class_of < self.automaton.classes
-        return live, ~live
 
     def classes(self, width: int) -> Classes:
         """The token classes of `width` logits: of `tokens` alone, or of a whole vocabulary."""
@@ -182,7 +177,7 @@ class AnswerState:
         return bool(whole and (automaton.target[automaton.source == self._state] == automaton.end).all())
 
     def canvas(self, length: int, tokens_left: int) -> AutomatonCanvas:
-        """The limit of the next canvas; answers that stand at the same place share one."""
+        """The limit of the next canvas; answers that stand at the same place at a time share one."""
         known, place = self._constraint.canvases, (self._state, self._position, length, tokens_left)
         found = known.get(place)
         if found is None:

@@ -36,7 +36,7 @@ def language_on(
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32)).to(device)
 
     def numbered(sizes: Array, items: Array) -> Lists:
-        return Lists(items=put(items), first=put(np.concatenate([[0], np.cumsum(sizes)])))
+        return Lists(items=put(items), first=put(_starts(sizes)))
 
     def lists(groups: Groups, items: Array, count: int) -> Lists:
         return numbered(_sizes(groups, count), items[groups.order])
@@ -50,9 +50,8 @@ def language_on(
     return Language(
         tokens=tokens,
         class_of=put(class_of).to(torch.int16 if automaton.classes < 1 << 15 else torch.int32),
-        classes=lists(kinds, live, automaton.classes),
         pieces=numbered(pieces, live[kinds.order]),
-        owners=numbered(cuts, np.arange(len(pieces))),
+        owners=put(_starts(cuts)),
         sets=Lists(items=put(automaton.set_class), first=put(automaton.set_first)),
         holders=lists(Groups.by(automaton.set_class), owner, automaton.classes),
         uses=lists(by_label, automaton.source, automaton.sets),
@@ -60,6 +59,11 @@ def language_on(
         edges=Edges.of(source.long(), target.long(), label.long(), automaton.states, device),
         every_set=Lists(items=put(np.arange(automaton.sets)), first=put(np.array([0, automaton.sets]))),
     )
+
+
+def _starts(sizes: Array) -> Array:
+    """Where lists of so many items [N] begin one behind the other, and where the last one ends, [N+1]."""
+    return np.concatenate([[0], np.cumsum(sizes)])
 
 
 def _sizes(groups: Groups, count: int) -> Array:
@@ -105,7 +109,6 @@ def restrict(logits: Tensor, rows: Tensor, language: Language, limits: Limits) -
     """
     heat = torch.ones(1, device=logits.device)
     sums = class_sums(logits, language, None, heat)  # [F,C]
-    spoiled = 0 * sums.total.sum(1)  # 0, or NaN, which the recursion would lose
     most, total = (
         part.new_zeros(1, len(limits.held), part.shape[1]).index_copy_(1, rows, part[None])
         for part in (sums.most, sums.total)
@@ -115,4 +118,4 @@ def restrict(logits: Tensor, rows: Tensor, language: Language, limits: Limits) -
     tokens = best_tokens(labels, sums, language.sets).long()
     add_by_class(logits, added, language.class_of, None, None, heat)
     probabilities, _, entropy = kernels.distribution(logits)
-    return Distribution(probabilities, tokens, entropy + spoiled)
+    return Distribution(probabilities, tokens, entropy + sums.spoiled)

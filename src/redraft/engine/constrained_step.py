@@ -99,7 +99,6 @@ def _obey(
     is none; and int32 [S,L] as `Limits.held` for all rows.
     """
     sums = class_sums(logits, language, cap, heat)  # [R,C]
-    spoiled = 0 * sums.total.sum(1)
     count, rows = len(heat), len(logits) // len(heat)
 
     def canvases(of_rows: Tensor) -> Tensor:
@@ -113,4 +112,4 @@ def _obey(
     best = best_tokens(labels, sums, language.sets)
     tiles = add_by_class(logits, all_rows(added), language.class_of, held, cap, heat)
     argmax = torch.where(held < 0, best, held)
-    return tiles, argmax, torch.where(held < 0, spoiled, 0.0), held.view(count, rows)
+    return tiles, argmax, torch.where(held < 0, sums.spoiled, 0.0), held.view(count, rows)

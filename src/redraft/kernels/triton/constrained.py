@@ -35,28 +35,31 @@ class Language:
 
     tokens    int64 [W]: the only tokens that it knows, if the logits are theirs alone; None: a whole vocabulary's
     class_of  int16 or int32 [W], C for tokens that can stand nowhere
-    classes   the tokens of each class
-    pieces    the tokens of each piece of a class, at most `PIECE`, and
-    owners    the pieces of each class
+    pieces    the tokens of each piece of a class, at most `PIECE`; a class' pieces are neighbours
+    owners    int32 [C+1], the first piece of each class, and how many there are
     sets      the classes of each set
     holders   the sets of each class
     uses      where the edges of each set begin, and
     leads     where they lead, int32 [E]
     edges     by the states where they arrive
+    every_set  one list of all sets
     """
 
     tokens: Tensor | None
     class_of: Tensor
-    classes: Lists
     pieces: Lists
-    owners: Lists
+    owners: Tensor
     sets: Lists
     holders: Lists
     uses: Lists
     leads: Tensor
     edges: Edges
     every_set: Lists
-    """One list of all sets."""
+
+    @property
+    def classes(self) -> Lists:
+        """The tokens of each class."""
+        return Lists(items=self.pieces.items, first=self.pieces.first[self.owners.long()])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -94,6 +97,11 @@ class ClassSums:
     token: Tensor
     total: Tensor
 
+    @property
+    def spoiled(self) -> Tensor:
+        """0 for each row [R], or NaN where one of its logits is none, which the recursion over positions would lose."""
+        return 0 * self.total.sum(1)
+
 
 def class_sums(logits: Tensor, language: Language, cap: float | None, temperature: Tensor) -> ClassSums:
     """The sums of raw logits [R,W] of S segments with `temperature` [S]; `cap` as `softcap.tempered` has it.
@@ -102,26 +110,25 @@ def class_sums(logits: Tensor, language: Language, cap: float | None, temperatur
     """
     if not use_triton(logits):
         return _class_sums(tempered(logits, cap, temperature), language.classes)
-    pieces = _new_sums(logits, language.pieces)
-    rows, count = pieces.most.shape
+    rows, count, classes = len(logits), len(language.pieces.first) - 1, len(language.owners) - 1
+    pieces = _new_sums(logits, count)
     _class_sums_kernel[(count, cdiv(rows, 2))](
         logits, logits.stride(0), language.pieces.items, language.pieces.first, temperature, cap, pieces.most,
         pieces.token, pieces.total, rows, count, ROWS=rows // len(temperature), AT_ONCE=2, BLOCK=language.pieces.block,
         num_warps=1,
     )  # fmt: skip
-    found = _new_sums(logits, language.owners)
-    if found.most.shape == pieces.most.shape:  # one piece each
+    if count == classes:  # one piece each
         return pieces
-    classes = found.most.shape[1]
+    found = _new_sums(logits, classes)
     _join_kernel[(classes, cdiv(rows, 32))](
-        pieces.most, pieces.token, pieces.total, count, language.owners.first, found.most, found.token, found.total,
+        pieces.most, pieces.token, pieces.total, count, language.owners, found.most, found.token, found.total,
         rows, classes, AT_ONCE=32, BLOCK=32,
     )  # fmt: skip
     return found
 
 
-def _new_sums(logits: Tensor, lists: Lists) -> ClassSums:
-    most, total = torch.empty(2, len(logits), len(lists.first) - 1, dtype=torch.float32, device=logits.device)
+def _new_sums(logits: Tensor, count: int) -> ClassSums:
+    most, total = torch.empty(2, len(logits), count, dtype=torch.float32, device=logits.device)
     return ClassSums(most=most, token=torch.empty_like(most, dtype=torch.int32), total=total)
 
 
