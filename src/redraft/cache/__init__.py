@@ -1,5 +1,5 @@
 """Keys and values of committed tokens."""
 
-from redraft.cache.slab import KVCache
+from redraft.cache.base import KVCache
 
 __all__ = ["KVCache"]

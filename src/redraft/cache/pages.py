@@ -56,6 +56,16 @@ class PagePool:
         self._holders[page] = 1
         return page
 
+    def grow(self, count: int) -> None:
+        """Have so many pages more, which are free."""
+        self._free += range(self.count + count - 1, self.count - 1, -1)
+        self._holders += [0] * count
+        self.count += count
+
+    def shared(self, page: int) -> bool:
+        """Whether more than one request holds a page."""
+        return self._holders[page] > 1
+
     def share(self, page: int) -> None:
         """Hold a page that is held or kept already."""
         self._kept.pop(page, None)

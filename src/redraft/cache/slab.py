@@ -6,6 +6,7 @@ ring. They are read in the order of their positions, so that sums over keys roun
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import dataclass
 from typing import Self
@@ -13,8 +14,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from redraft.cache.base import KVCache
 from redraft.config import ModelConfig
-from redraft.errors import PromptError
 
 
 @dataclass(slots=True)
@@ -27,42 +28,31 @@ class _Layer:
         return self.keys.shape[2]
 
 
-class KVCache:
-    """Committed keys and values of `batch_size` requests, each of its own length, up to `capacity` tokens each."""
+class SlabCache(KVCache):
+    """See `KVCache`."""
 
     def __init__(
         self, config: ModelConfig, batch_size: int, capacity: int, *, device: torch.device, dtype: torch.dtype
     ) -> None:
-        self.capacity = capacity
-        self.lengths = [0] * batch_size
+        super().__init__(batch_size, capacity)
         self._layers = [
             _Layer(*(torch.empty(batch_size, *shape, device=device, dtype=dtype) for _ in range(2)))
             for shape in _shapes(config, capacity)
         ]
         self._rows: list[int] = list(range(batch_size))
 
-    @property
-    def batch_size(self) -> int:
-        return len(self._rows)
-
     def select(self, rows: list[int]) -> Self:
-        """A view on some of this cache's requests, in the given order; it shares all storage. Only to be read."""
-        view = object.__new__(type(self))
-        view.__dict__ = self.__dict__ | {
-            "_rows": [self._rows[row] for row in rows],
-            "lengths": [self.lengths[row] for row in rows],
-        }
+        """See `KVCache.select`."""
+        view = copy.copy(self)
+        view._rows = [self._rows[row] for row in rows]
+        view.lengths = [self.lengths[row] for row in rows]
         return view
 
     def copy(self, rows: list[int]) -> Self:
-        """Some of this cache's requests, in the given order, in storage of their own, which may be extended."""
-        stored = [self._rows[row] for row in rows]
-        copied = object.__new__(type(self))
-        copied.__dict__ = self.__dict__ | {
-            "_layers": [_Layer(layer.keys[stored], layer.values[stored]) for layer in self._layers],
-            "_rows": list(range(len(rows))),
-            "lengths": [self.lengths[row] for row in rows],
-        }
+        """See `KVCache.copy`; the storage is its own."""
+        copied, stored = self.select(rows), [self._rows[row] for row in rows]
+        copied._layers = [_Layer(layer.keys[stored], layer.values[stored]) for layer in self._layers]
+        copied._rows = list(range(len(rows)))
         return copied
 
     def cached(self, layer: int, row: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -84,16 +74,6 @@ class KVCache:
                 slots = torch.arange(first, first + kept, device=keys.device) % store.slots
                 store.keys[self._rows[row]].index_copy_(1, slots, keys[row, :, count - kept : count])
                 store.values[self._rows[row]].index_copy_(1, slots, values[row, :, count - kept : count])
-
-    def advance(self, counts: list[int]) -> None:
-        """Grow the lengths, after every layer has written."""
-        self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
-
-    def check_room(self, counts: list[int]) -> None:
-        """Raise `PromptError` if a request would outgrow the capacity."""
-        for length, count in zip(self.lengths, counts, strict=True):
-            if length + count > self.capacity:
-                raise PromptError(f"{length + count} tokens do not fit a cache of {self.capacity}.")
 
 
 def cache_bytes(config: ModelConfig, capacity: int, item: int) -> int:

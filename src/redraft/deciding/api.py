@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import signature
 
-from redraft.cache.slab import cache_bytes
 from redraft.config import MAX_NUMBER
 from redraft.deciding.asking import Front, Question, Tools, content_free, read_question, split_questions
 from redraft.deciding.calibration import calibrated
@@ -97,7 +96,7 @@ def _decide(front: Front, form: Form, prompts: list[EncodedPrompt], count: int, 
     """Decisions on the first `count` prompts; the others, if any, are the same ones without content."""
     model, longest = front.model, max(map(len, prompts))
     _check_room(front, form, longest)
-    size = cache_bytes(model.config, longest, model.dtype.itemsize) * len(prompts) // count
+    size = model.cache_bytes(longest) * len(prompts) // count
     at_once = max(1, CACHE_BYTES // size)
     decisions: list[Decision] = []
     for part in (slice(first, first + at_once) for first in range(0, count, at_once)):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import Deliver
+from redraft.kernels.streams import alone
 
 WholeStep = Callable[[Deliver], Tensor]
 """Runs a step over the fields of a bucket's buffers; delivers the report and returns hidden states [R,D]."""
@@ -54,12 +55,13 @@ class CapturedStep:
     def _capture(self, pool: Any) -> None:
         """Run once, so that kernels are compiled and libraries set up, then record; all segments are unused."""
         stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            self.run_eagerly()
-        torch.cuda.current_stream().wait_stream(stream)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-            self._hidden = self.run_eagerly()
+        with alone():
+            stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(stream):
+                self.run_eagerly()
+            torch.cuda.current_stream().wait_stream(stream)
+            torch.cuda.synchronize()
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+                self._hidden = self.run_eagerly()
         self._graph = graph

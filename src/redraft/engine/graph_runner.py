@@ -13,9 +13,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -29,6 +28,7 @@ from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import new_slots, run_step
 from redraft.engine.runner import drafted_by
 from redraft.engine.work import PAGE, Denoise, Drafted, Encode, Limits, Segment
+from redraft.kernels.streams import on_device
 from redraft.kernels.switches import graphable
 from redraft.kernels.triton.constrained import Language
 from redraft.kernels.triton.constrained import Limits as CanvasLimits
@@ -116,7 +116,7 @@ class GraphRunner:
         """
         most = min(2 * self._limits.slots, BUCKETS[-1])
         if self._graphs:
-            with self._on_device():
+            with on_device(self.model.device):
                 for size in reversed(BUCKETS[: BUCKETS.index(_bucket(most)) + 1]):
                     self.bucket(size)
 
@@ -125,7 +125,7 @@ class GraphRunner:
         """See `engine.work.Runner`."""
         drafted: list[Drafted] = []
         self._doubtful |= {segment.slot for segment in work}
-        with self._on_device():
+        with on_device(self.model.device):
             places = self._see([image for segment in work if isinstance(segment, Encode) for image in segment.images])
             for parts in _launches([list(self._parts(segment)) for segment in work]):
                 drafted += self._forward(parts, places)
@@ -133,11 +133,6 @@ class GraphRunner:
         drafted.sort(key=lambda one: order[one.slot])
         self._doubtful -= {one.slot for one in drafted if np.isfinite(one.entropy).all()}
         return drafted
-
-    def _on_device(self) -> AbstractContextManager[Any]:
-        """Kernels are launched on the current device."""
-        device = self.model.device
-        return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
     def _parts(self, segment: Segment) -> Iterator[Segment]:
         """A segment, or the pieces of a long Encode: keys are written before anything attends, so they are as good."""

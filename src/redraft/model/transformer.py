@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from redraft import kernels
 from redraft.cache import KVCache
+from redraft.cache.slab import SlabCache, cache_bytes
 from redraft.config import SLIDING, ModelConfig
 from redraft.errors import PromptError
 from redraft.model.attention import Attend, Attention, RMSNorm, causal_sight
@@ -107,7 +108,11 @@ class Transformer(nn.Module):
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         """An empty cache for `batch_size` requests of at most `capacity` committed tokens each."""
-        return KVCache(self.config, batch_size, capacity, device=self.device, dtype=self.dtype)
+        return SlabCache(self.config, batch_size, capacity, device=self.device, dtype=self.dtype)
+
+    def cache_bytes(self, capacity: int) -> int:
+        """About what a cache takes for every request of so many committed tokens."""
+        return cache_bytes(self.config, capacity, self.dtype.itemsize)
 
     def encode(
         self,
@@ -129,6 +134,14 @@ class Transformer(nn.Module):
         counts = [width] * count if counts is None else counts
         images = [()] * count if images is None else images
         cache.check_room(counts)
+        hidden = self._encode(token_ids, cache, counts, images)
+        cache.advance(counts)
+        return hidden
+
+    def _encode(self, token_ids: Tensor, cache: KVCache, counts: list[int], images: Sequence[Sequence[Seen]]) -> Tensor:
+        """`encode` of what has been checked; the cache's lengths stay as they are."""
+        assert isinstance(cache, SlabCache)
+        width = token_ids.shape[1]
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             window = self.config.sliding_window if self.config.is_sliding(layer) else None
@@ -143,23 +156,37 @@ class Transformer(nn.Module):
         # A short prompt alone takes as many rows as in a longer batch: products of fewer rows round differently.
         token_ids = F.pad(token_ids, (0, max(0, kernels.MIN_ROWS - width)))
         rows = zip(self.embed(token_ids), cache.lengths, images, strict=True)
-        x = self._run(torch.stack([overlay(*row) for row in rows]), cache.lengths, attend, "encode")
-        cache.advance(counts)
-        return x[:, :width]
+        return self._run(torch.stack([overlay(*row) for row in rows]), cache.lengths, attend, "encode")[:, :width]
 
-    def denoise(self, canvas: Tensor, cache: KVCache, soft: Tensor | None = None) -> Tensor:
+    def denoise(
+        self, canvas: Tensor, cache: KVCache, soft: Tensor | None = None, counts: list[int] | None = None
+    ) -> Tensor:
         """One two-sided pass over a canvas of token ids [B,L] behind each request's cached tokens -> hidden [B,L,D].
 
-        `soft` [B,L,D] is what `soft_embeddings` made of the last step; None on a canvas' first step.
+        `soft` [B,L,D] is what `soft_embeddings` made of the last step; None on a canvas' first step. `counts` are the
+        canvases' own lengths: what is behind them is padding, which nothing sees and whose hidden states mean nothing.
         """
         before_forward()
         self._check_ids(canvas)
+        return self._denoise(canvas, cache, soft, [canvas.shape[1]] * len(canvas) if counts is None else counts)
+
+    def _denoise(self, canvas: Tensor, cache: KVCache, soft: Tensor | None, counts: list[int]) -> Tensor:
+        """`denoise` of what has been checked."""
+        assert isinstance(cache, SlabCache)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            return torch.stack([_attend_all(q[b], k[b], v[b], cache, layer, b) for b in range(len(q))])
+            out = q.new_zeros(q.shape[0], q.shape[2], q.shape[1] * q.shape[3])  # [B,L,N*H]
+            for b, n in enumerate(counts):
+                out[b, :n] = _attend_all(q[b, :, :n], k[b, :, :n], v[b, :, :n], cache, layer, b)
+            return out
 
         x = self.self_conditioning.combine(self.embed(canvas), soft)
         return self._run(x, cache.lengths, attend, "denoise")
+
+    def canvas_rows(self, length: int) -> int:
+        """Rows that `denoise` takes for a canvas of so many tokens: those that take equally many may as well share a
+        forward."""
+        return length
 
     def embeddings(self, token_ids: Tensor) -> Tensor:
         """Rows of the tied table for some tokens [W], not scaled as `embed` scales them: [W,D]."""
@@ -215,7 +242,7 @@ class Transformer(nn.Module):
             raise PromptError(f"Token id {bad} is outside the vocabulary of {self.config.vocab_size}.")
 
 
-def _attend_all(q: Tensor, k: Tensor, v: Tensor, cache: KVCache, layer: int, row: int) -> Tensor:
+def _attend_all(q: Tensor, k: Tensor, v: Tensor, cache: SlabCache, layer: int, row: int) -> Tensor:
     """One request's canvas queries [N,L,H] over its cached past and the whole canvas; nothing is masked."""
     past_k, past_v, _ = cache.cached(layer, row)
     keys, values = torch.cat((past_k, k), 1), torch.cat((past_v, v), 1)  # [G,S+L,H]
@@ -226,7 +253,7 @@ def _attend_causal(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    cache: KVCache,
+    cache: SlabCache,
     layer: int,
     row: int,
     window: int | None,

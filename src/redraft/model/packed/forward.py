@@ -92,10 +92,11 @@ def new_images(model: PackedModel, tokens: int) -> Tensor:
     return torch.zeros(tokens, model.config.hidden_size, dtype=model.dtype, device=model.device)
 
 
-def forward(model: PackedModel, inputs: Inputs, pages: Pages) -> Tensor:
+def forward(model: PackedModel, inputs: Inputs, pages: Pages, *, all_rows: bool = False) -> Tensor:
     """Hidden states of every row behind the final norm, [R,D]; writes the rows' keys and values into their pages.
 
-    In the last layer rows that are only encoded stop at their keys and values: their hidden states mean nothing.
+    In the last layer rows that are only encoded stop at their keys and values, and their hidden states mean nothing,
+    unless `all_rows` are wanted.
     """
     segments, eps = inputs.segments, model.config.rms_norm_eps
     canvases, rope, added = beside(
@@ -110,8 +111,8 @@ def forward(model: PackedModel, inputs: Inputs, pages: Pages) -> Tensor:
     )  # fmt: skip
     for number in range(len(model.layers)):
         attended = _attention(model, number, h, rope, inputs, pages)
-        last = number == len(model.layers) - 1
-        x, h = finish_layer(model, number, x, attended, segments, canvases if last else segments.length)
+        fewer = number == len(model.layers) - 1 and not all_rows
+        x, h = finish_layer(model, number, x, attended, segments, canvases if fewer else segments.length)
     assert isinstance(h, Tensor)
     return h
 

@@ -6,24 +6,29 @@ constraints) calls these methods, on any device and in any weight format.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
 
+from redraft.cache import KVCache
 from redraft.errors import SettingError
 from redraft.kernels import eager
 from redraft.kernels.switches import call
+from redraft.kernels.triton.language import use_triton
 from redraft.kernels.triton.linear import without_workspace
 from redraft.kernels.triton.norms import norm
 from redraft.kernels.triton.segments import DENOISE, ENCODE, Segments
 from redraft.model.attention import Attend
 from redraft.model.packed.forward import as_rows, conditioning, finish_layer, layer_heads, product, takes_fp8
+from redraft.model.packed.paged_cache import PagedCache, page_bytes
+from redraft.model.packed.paged_forward import PagedForward, segment_rows
 from redraft.model.packed.vocabulary import Vocabulary
 from redraft.model.packed.weights import PackedModel
 from redraft.model.rope import rotate
 from redraft.model.transformer import Transformer
-from redraft.model.vision import VisionTower
+from redraft.model.vision import Seen, VisionTower
 
 
 class PackedTransformer(Transformer):
@@ -37,6 +42,7 @@ class PackedTransformer(Transformer):
         self.config, self.packed = packed.config, packed
         self.self_conditioning = _SelfConditioning(packed)
         self.vision = vision
+        self.paged = PagedForward(packed)
         self._frequencies: dict[str, Tensor] = {}
 
     def state_dict(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -68,6 +74,34 @@ class PackedTransformer(Transformer):
         """See `Transformer.mean_embeddings`."""
         vocabulary = self.packed.vocabulary if rows is None else Vocabulary(head=rows)
         return vocabulary.mean(probabilities.to(self.dtype)) * self.packed.embedding_scale
+
+    @property
+    def _in_pages(self) -> bool:
+        """Whether caches lie in pages: they do where Triton's kernels read them."""
+        return use_triton(self.packed.embedding_scale)
+
+    def new_cache(self, batch_size: int, capacity: int) -> KVCache:
+        """See `Transformer.new_cache`."""
+        new = self.paged.new_cache if self._in_pages else super().new_cache
+        return new(batch_size, capacity)
+
+    def cache_bytes(self, capacity: int) -> int:
+        """See `Transformer.cache_bytes`."""
+        return page_bytes(self.packed, capacity) if self._in_pages else super().cache_bytes(capacity)
+
+    def canvas_rows(self, length: int) -> int:
+        """See `Transformer.canvas_rows`."""
+        return segment_rows(length) if self._in_pages else length
+
+    def _encode(self, token_ids: Tensor, cache: KVCache, counts: list[int], images: Sequence[Sequence[Seen]]) -> Tensor:
+        if isinstance(cache, PagedCache):
+            return self.paged.encode(token_ids, cache, counts, images)
+        return super()._encode(token_ids, cache, counts, images)
+
+    def _denoise(self, canvas: Tensor, cache: KVCache, soft: Tensor | None, counts: list[int]) -> Tensor:
+        if isinstance(cache, PagedCache):
+            return self.paged.denoise(canvas, cache, soft, counts)
+        return super()._denoise(canvas, cache, soft, counts)
 
     def _run(self, x: Tensor, starts: list[int], attend: Attend, phase: str) -> Tensor:
         count, length, _ = x.shape
