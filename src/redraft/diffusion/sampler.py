@@ -23,6 +23,8 @@ LEAST_LOGPROB = -1e4
 
 TILE_ELEMENTS = 1 << 22
 """Logits held at a time: rows are processed in tiles, so that [L,V] exists for a constrained canvas only."""
+GPU_TILE_ELEMENTS = 1 << 26
+"""The same on a GPU, where every tile costs a pass over the vocabulary: a canvas of the 26B model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,14 @@ class Prediction:
     soft: Tensor | None
     top: Top | None = None
 
+    def split(self, sizes: Sequence[int]) -> list[Prediction]:
+        """Those of runs of so many positions."""
+        columns = [
+            [None] * len(sizes) if column is None else column.split(list(sizes))
+            for column in (self.argmax, self.candidate, self.entropy, self.soft)
+        ]
+        return [Prediction(*row) for row in zip(*columns, strict=True)]
+
 
 def predict(
     model: Transformer,
@@ -112,12 +122,18 @@ def predict(
     """
     if constraint is not None:
         return _constrained(model, hidden, uniform, temperature, constraint, want_soft, logprobs)
-    tile = max(1, TILE_ELEMENTS // model.config.vocab_size)
+    tile = rows_at_once(model)
     parts = [
         _tile(model, hidden[part], uniform[part], temperature, want_soft, logprobs)
         for part in (slice(i, i + tile) for i in range(0, len(hidden), tile))
     ]
     return parts[0] if len(parts) == 1 else _stacked(parts)
+
+
+def rows_at_once(model: Transformer) -> int:
+    """Rows of logits that are held at a time."""
+    elements = TILE_ELEMENTS if model.device.type == "cpu" else GPU_TILE_ELEMENTS
+    return max(1, elements // model.config.vocab_size)
 
 
 def _tile(

@@ -73,6 +73,11 @@ def advance(
     seen = sampler.predict(  # ii.
         model, hidden, uniform, rule.temperature, rule.constraint, want_soft=not rule.last, logprobs=rule.logprobs
     )
+    return decide(seen, state, rule, noise)
+
+
+def decide(seen: sampler.Prediction, state: CanvasState, rule: StepRule, noise: Tensor) -> tuple[CanvasState, Outcome]:
+    """The rest of `advance`, behind what the forward says of the canvas."""
     accepted = sampler.accept(seen.entropy[None], rule.entropy_bound)[0]  # iii.
     canvas = _hold(sampler.renoise(seen.candidate, accepted, noise), rule.constraint)
     stable, converged = _judge(seen.argmax, seen.entropy, state, rule)  # iv.

@@ -24,8 +24,10 @@ SCORED_BEHIND = 6
 """Given tokens behind the hole that are scored with it: the filling must lead into what follows."""
 SCORED_TOKENS = SCORED_BEHIND + 1
 """Tokens that the score adds to a hole's own at most: these and an end."""
+SCORED_AT_ONCE = 16
+"""Texts that are scored together: each takes keys and values of its own."""
 WIDTH = 8
-"""Lengths 1-8, 9-16 and so on share one canvas length, so that they can be one batch."""
+"""Lengths 1-8, 9-16 and so on share one canvas length."""
 
 OnRecord = Callable[[DenoiseStep], None]
 Prior = Callable[[tuple[int, ...]], float]
@@ -82,7 +84,7 @@ def find(
     `prior` is added to the log-likelihood of a filling's tokens. `on_record` sees the finalists' steps; request 0 is
     the one that was likeliest when they were chosen, and those that were finished come last.
     """
-    batches = [_Batch(context, hole, group) for group in _groups(hole, drafts)]
+    batches = [_Batch(context, hole, group) for group in _groups(context, hole, drafts)]
     candidates = [candidate for batch in batches for candidate in batch.candidates]
     left, scored = candidates, 0
     for steps, count in STAGES:
@@ -124,22 +126,23 @@ def score(context: Context, candidates: Sequence[Candidate], prior: Prior) -> in
     Returns how many there were.
     """
     changed = [candidate for candidate in candidates if candidate.judged != candidate.scored]
-    if not changed:
-        return 0
-    texts = [candidate.scored for candidate in changed]
-    cache, last = context.cache.copy([0] * len(changed)), context.last_hidden.expand(len(changed), -1)
-    for candidate, text, logprobs in zip(changed, texts, causal_scores(context.model, cache, last, texts), strict=True):
-        candidate.score, candidate.judged = sum(logprobs) + prior(candidate.tokens) + candidate.credit, text
+    for first in range(0, len(changed), SCORED_AT_ONCE):
+        part = changed[first : first + SCORED_AT_ONCE]
+        texts = [candidate.scored for candidate in part]
+        cache, last = context.cache.copy([0] * len(part)), context.last_hidden.expand(len(part), -1)
+        scores = causal_scores(context.model, cache, last, texts)
+        for candidate, text, logprobs in zip(part, texts, scores, strict=True):
+            candidate.score, candidate.judged = sum(logprobs) + prior(candidate.tokens) + candidate.credit, text
     return len(changed)
 
 
 class _Batch:
-    """Candidates of one canvas length, denoised together."""
+    """Candidates that are denoised together."""
 
     def __init__(self, context: Context, hole: Hole, drafts: Sequence[Draft]) -> None:
-        wanted = min(_rounded(drafts[0]) + context.view, context.canvas)
-        length = max(wanted, *map(len, drafts))
-        self.candidates = [Candidate(hole, len(draft), hole.guess(draft, length)) for draft in drafts]
+        self.candidates = [
+            Candidate(hole, len(draft), hole.guess(draft, _canvas_length(context, draft))) for draft in drafts
+        ]
         guesses = [candidate.guess for candidate in self.candidates]
         cache = context.cache.select([0] * len(guesses))
         self._settling = Settling(context.model, cache, guesses, context.settings)
@@ -176,11 +179,17 @@ class _Batch:
             told[row] = len(records)
 
 
-def _groups(hole: Hole, drafts: Sequence[Draft]) -> list[list[Draft]]:
-    """The possible drafts, by canvas length."""
+def _groups(context: Context, hole: Hole, drafts: Sequence[Draft]) -> list[list[Draft]]:
+    """The possible drafts, by the rows that a forward takes for their canvases."""
+
+    def rows(draft: Draft) -> int:
+        return context.model.canvas_rows(_canvas_length(context, draft))
+
     possible = [draft for draft in drafts if hole.possible(len(draft))]
-    return [list(group) for _, group in groupby(sorted(possible, key=_rounded), _rounded)]
+    return [list(group) for _, group in groupby(sorted(possible, key=rows), rows)]
 
 
-def _rounded(draft: Draft) -> int:
-    return -(-len(draft) // WIDTH) * WIDTH
+def _canvas_length(context: Context, draft: Draft) -> int:
+    """The length of the canvas that a draft begins."""
+    rounded = -(-len(draft) // WIDTH) * WIDTH
+    return max(min(rounded + context.view, context.canvas), len(draft))

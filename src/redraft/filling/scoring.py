@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from redraft.cache import KVCache
+from redraft.diffusion.sampler import rows_at_once
 from redraft.model import Transformer
 
 
@@ -24,8 +25,14 @@ def causal_scores(
     tokens = torch.tensor(rows, device=model.device)  # [B,T]
     hidden = model.encode(tokens, cache, counts)  # [B,T,D]
     before = torch.cat((last_hidden[:, None], hidden[:, :-1]), 1)
-    scores = []
-    for row, count in enumerate(counts):
-        logprobs = model.logits(before[row, :count]).log_softmax(-1)  # [count,V]
-        scores.append(logprobs.gather(1, tokens[row, :count, None])[:, 0].tolist())
-    return scores
+    real = torch.arange(tokens.shape[1])[None] < torch.tensor(counts)[:, None]
+    before, tokens = before[real.to(before.device)], tokens[real.to(before.device)]  # [N,D], [N]
+    size = rows_at_once(model)
+    told = [_logprobs(model, *part) for part in zip(before.split(size), tokens.split(size), strict=True)]
+    return [row.tolist() for row in torch.cat(told).cpu().split(counts)]
+
+
+def _logprobs(model: Transformer, before: Tensor, tokens: Tensor) -> Tensor:
+    """log p [N] of tokens [N] behind hidden states [N,D]."""
+    logits = model.logits(before)  # [N,V]
+    return logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)

@@ -10,22 +10,26 @@ Shapes: B guesses, L canvas, F free positions, D width.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from redraft.cache import KVCache
 from redraft.config import GenerationSettings
 from redraft.diffusion.constraint import CanvasConstraint
 from redraft.diffusion.records import DenoiseStep
 from redraft.diffusion.rng import Draws, draw
+from redraft.diffusion.sampler import Prediction, predict
 from redraft.diffusion.schedule import temperature
-from redraft.diffusion.step import CanvasState, Outcome, StepRule, advance, begin
+from redraft.diffusion.step import CanvasState, Outcome, StepRule, begin, decide
 from redraft.errors import NotFiniteError
 from redraft.model import Transformer
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,17 +49,17 @@ class Guess:
 
 
 class Settling:
-    """A batch of guesses, all of one canvas length, denoised step by step; request ids are their numbers."""
+    """A batch of guesses denoised step by step; request ids are their numbers."""
 
     def __init__(
         self, model: Transformer, cache: KVCache, guesses: Sequence[Guess], settings: GenerationSettings
     ) -> None:
         """`cache` has one row per guess."""
         self._model, self._cache, self._guesses, self._settings = model, cache, guesses, settings
-        self._tokens = torch.tensor([guess.tokens for guess in guesses], device=model.device)  # [B,L]
+        self._tokens = [torch.tensor(guess.tokens, device=model.device) for guess in guesses]  # B x [L]
         self._free = [torch.tensor(guess.free, device=model.device) for guess in guesses]  # B x [F]
         self._next = 0
-        noise = self._drawn("initial").tokens  # [L]
+        noise = self._drawn("initial").tokens  # [L] of the longest
         self._states = {row: self._begin(row, noise) for row in range(len(guesses))}
 
     @property
@@ -71,32 +75,49 @@ class Settling:
     def step(self) -> list[DenoiseStep]:
         """One step of every open guess."""
         rows, draws = list(self._states), self._drawn("step")
-        canvas = torch.stack([self._canvas(row) for row in rows])  # [B,L]
-        soft = torch.stack([self._soft(row) for row in rows]) if self._next else None  # [B,L,D]
-        hidden = self._model.denoise(canvas, self._cache.select(rows), soft)
-        rule_of = {row: self._rule(self._guesses[row].limit) for row in rows}
-        records = []
-        for i, row in enumerate(rows):
-            free = self._free[row]
-            state, outcome = advance(
-                self._model, hidden[i, free], self._states[row], rule_of[row], draws.uniform[free], draws.tokens[free]
-            )
-            records.append(self._record(row, canvas[i], outcome, rule_of[row].temperature))
-            self._states[row] = state
-            if records[-1].converged:
-                del self._states[row]
+        canvases = [self._canvas(row) for row in rows]
+        soft = pad_sequence([self._soft(row) for row in rows], batch_first=True) if self._next else None  # [B,L,D]
+        padded, lengths = pad_sequence(canvases, batch_first=True), list(map(len, canvases))  # [B,L]
+        hidden = self._model.denoise(padded, self._cache.select(rows), soft, lengths)
+        rules = [self._rule(self._guesses[row].limit) for row in rows]
+        seen = self._predict([hidden[i, self._free[row]] for i, row in enumerate(rows)], rows, rules, draws.uniform)
+        decided = [
+            decide(one, self._states[row], rule, draws.tokens[self._free[row]])
+            for row, rule, one in zip(rows, rules, seen, strict=True)
+        ]
+        records = self._records(rows, [outcome for _, outcome in decided], rules[0].temperature)
+        for record, (state, _) in zip(records, decided, strict=True):
+            self._states[record.request_id] = state
+            if record.converged:
+                del self._states[record.request_id]
         self._next += 1
         return records
+
+    def _predict(
+        self, hidden: Sequence[Tensor], rows: Sequence[int], rules: Sequence[StepRule], uniform: Tensor
+    ) -> list[Prediction]:
+        """What the forward says of guesses' free positions, from their hidden states B x [F,D]: one prediction of all
+        where nothing limits them."""
+        drawn = [uniform[self._free[row]] for row in rows]
+        heat, want_soft = rules[0].temperature, not rules[0].last
+        if any(rule.constraint is not None for rule in rules):
+            return [
+                predict(self._model, states, some, heat, rule.constraint, want_soft=want_soft)
+                for states, some, rule in zip(hidden, drawn, rules, strict=True)
+            ]
+        seen = predict(self._model, torch.cat(list(hidden)), torch.cat(drawn), heat, want_soft=want_soft)
+        return seen.split(list(map(len, hidden)))
 
     def _begin(self, row: int, noise: Tensor) -> CanvasState:
         guess, free = self._guesses[row], self._free[row]
         noisy = torch.tensor(guess.noisy, device=self._model.device)
-        return begin(torch.where(noisy, noise[free], self._tokens[row, free]), guess.limit)
+        return begin(torch.where(noisy, noise[free], self._tokens[row][free]), guess.limit)
 
     def _drawn(self, purpose: Literal["initial", "step"]) -> Draws:
         """The random numbers [L] of the next step. Every guess draws the same; they differ in what they hold."""
         seeds = torch.tensor([self._settings.seed], device=self._model.device)
-        draws = draw(seeds, 0, self._next, self._tokens.shape[1], self._model.config.vocab_size, purpose)
+        length, vocabulary = max(map(len, self._tokens)), self._model.config.vocab_size
+        draws = draw(seeds, 0, self._next, length, vocabulary, purpose)
         return Draws(draws.uniform[0], draws.tokens[0])
 
     def _canvas(self, row: int) -> Tensor:
@@ -121,22 +142,45 @@ class Settling:
             constraint=limit,
         )
 
-    def _record(self, row: int, canvas: Tensor, outcome: Outcome, heat: float) -> DenoiseStep:
-        free, length = self._guesses[row].free, self._tokens.shape[1]
-        argmax = self._tokens[row].index_copy(0, self._free[row], outcome.argmax)
-        entropy, accepted = [0.0] * length, [True] * length
-        for at, value, kept in zip(free, outcome.entropy.tolist(), outcome.accepted.tolist(), strict=True):
-            if not math.isfinite(value):
+    def _records(self, rows: Sequence[int], outcomes: Sequence[Outcome], heat: float) -> list[DenoiseStep]:
+        """What a step decided of guesses. All of it comes from the device at once."""
+        columns = [
+            torch.stack(
+                [
+                    told.double()
+                    for told in (self._states[row].canvas, outcome.argmax, outcome.entropy, outcome.accepted)
+                ]
+            )
+            for row, outcome in zip(rows, outcomes, strict=True)
+        ]  # B x [4,F]; a double holds each of these numbers
+        converged = torch.cat([outcome.converged for outcome in outcomes])[None].double()  # [1,B]
+        told = torch.cat([column.flatten() for column in (*columns, converged)]).tolist()
+        records = []
+        for row, done in zip(rows, told[-len(rows) :], strict=True):
+            size = len(self._guesses[row].free)
+            canvas, argmax, entropy, accepted = (told[at * size : (at + 1) * size] for at in range(4))
+            del told[: 4 * size]
+            if not all(map(math.isfinite, entropy)):
                 raise NotFiniteError
-            entropy[at], accepted[at] = value, kept
-        return DenoiseStep(
-            request_id=row,
-            canvas_index=0,
-            step=self._next,
-            canvas=tuple(canvas.tolist()),
-            argmax_canvas=tuple(argmax.tolist()),
-            accepted=tuple(accepted),
-            entropy=tuple(entropy),
-            temperature=heat,
-            converged=bool(outcome.converged),
-        )
+            given = self._guesses[row].tokens
+            records.append(
+                DenoiseStep(
+                    request_id=row,
+                    canvas_index=0,
+                    step=self._next,
+                    canvas=self._placed(row, given, map(int, canvas)),
+                    argmax_canvas=self._placed(row, given, map(int, argmax)),
+                    accepted=self._placed(row, [True] * len(given), map(bool, accepted)),
+                    entropy=self._placed(row, [0.0] * len(given), entropy),
+                    temperature=heat,
+                    converged=bool(done),
+                )
+            )
+        return records
+
+    def _placed(self, row: int, given: Sequence[_T], free: Iterable[_T]) -> tuple[_T, ...]:
+        """What holds at all L positions, with `free` at those that are denoised."""
+        whole = list(given)
+        for at, value in zip(self._guesses[row].free, free, strict=True):
+            whole[at] = value
+        return tuple(whole)
