@@ -12,6 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import redraft
 from redraft import kernels
+from redraft.bench import calls
 from redraft.bench.floor import run_flops
 from redraft.kernels import native
 from redraft.train.trainer import TrainingResult
@@ -208,3 +209,31 @@ def test_training_as_a_module_is_the_command(tmp_path):
     assert done.returncode == 2
     folder = str(tmp_path / "file" / "run")
     assert done.stderr == f"error: run.out: the folder {folder!r} cannot be made: Not a directory.\n"
+
+
+def test_bench_of_calls(cli: Cli, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "CONTEXT", 60)
+    monkeypatch.setattr(calls, "QUESTION", 20)
+    outcome = cli("bench", "calls", "--model", folder, "--repeats", 2, "--results", tmp_path, "--device", "cpu")
+    assert outcome.code == 0
+    found = {one["call"]: one for one in outcome.json["calls"]}
+    assert {"fill, length found", "decide", "the same with log-probabilities"} <= found.keys()
+    for name, one in found.items():
+        low, high = one["ms_spread"]
+        assert 0 < low <= one["ms"] <= high
+        assert name in outcome.out
+    assert [str(file) for file in tmp_path.glob("calls_*.json")] == outcome.json["files"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--random-weights",), "Random weights have no tokenizer; give --tokenizer, too."),
+        (("--tokenizer", "x"), "--tokenizer goes with --random-weights; a model has its own."),
+        (("--repeats", 0), "--repeats is 0"),
+    ],
+)
+def test_bench_of_calls_refuses(cli: Cli, arguments: tuple[object, ...], sentence: str) -> None:
+    outcome = cli("bench", "calls", "--model", "/none", *arguments)
+    assert outcome.code == 2
+    assert sentence in outcome.err

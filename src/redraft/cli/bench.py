@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from redraft.cli import bench_card, bench_constraints, bench_gpu, bench_schedule, bench_serve, bench_train
+from redraft.cli import bench_calls, bench_card, bench_constraints, bench_gpu, bench_schedule, bench_serve, bench_train
 from redraft.cli.generate import print_json
 from redraft.cli.options import JsonAlone, ModelOptions, at_least, option
 from redraft.errors import SettingError
@@ -26,6 +26,7 @@ def bench() -> None:
 
 
 for command in (
+    bench_calls.calls,
     bench_constraints.constraints,
     bench_gpu.step,
     bench_gpu.kernels,

@@ -71,7 +71,7 @@ def step(
     chosen = cases(batches, contexts, steps=steps, repeats=repeats, kv_cache_dtype=kv_cache_dtype, certain=certain)
     command, records = shlex.join(["redraft", *sys.argv[1:]]), []
     constraints = {} if tokenizer is None else _constraints(tokenizer, model)
-    network = _packed(model, random_weights, target, quantization, vocabulary_dtype)
+    network = packed_model(model, random_weights, target, quantization, vocabulary_dtype)
     ceilings = measure_ceilings(target)
     free_cached_memory()
     for case in chosen:
@@ -79,7 +79,7 @@ def step(
         if not json:
             _print(model, result)
         records.append(record(result, ceilings, target, command) | {"model": model, "random_weights": random_weights})
-    _finish("step", records, results)
+    write_and_print("step", records, results)
 
 
 def roofline(
@@ -118,7 +118,7 @@ def roofline(
                     for part in parts
                 ],
             })  # fmt: skip
-    _finish("roofline", records, results)
+    write_and_print("roofline", records, results)
 
 
 def kernels(
@@ -155,7 +155,7 @@ def kernels(
             "bench": "kernels", "model": model, "batch": canvases, "context": tokens, "quantization": quantization,
             "operations": [one.to_dict() for one in found],
         } | device_facts(target) | {"versions": versions()})  # fmt: skip
-    _finish("kernels", records, results)
+    write_and_print("kernels", records, results)
 
 
 def _constraints(tokenizer: Path, model: str) -> dict[str, Constraint]:
@@ -172,7 +172,7 @@ def _constraints(tokenizer: Path, model: str) -> dict[str, Constraint]:
     return {name: constraint for name, constraint in built.items() if constraint is not None}
 
 
-def _packed(
+def packed_model(
     model: str, random: bool, device: Any, quantization: str | None, vocabulary_dtype: str
 ) -> PackedTransformer:
     """The model to measure: a shape filled with random weights, or a folder's own."""
@@ -200,7 +200,7 @@ def _packed(
     return PackedTransformer(pack(config, source, device=device, **given))
 
 
-def _finish(name: str, records: list[dict[str, Any]], folder: Path | None) -> None:
+def write_and_print(name: str, records: list[dict[str, Any]], folder: Path | None) -> None:
     """Write the dated files if a folder is named, and print the JSON."""
     from redraft.bench.results import write_results
 

@@ -1,0 +1,92 @@
+"""`redraft bench calls`: what fill, edit, decide and log-probabilities cost."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from redraft.cli.bench_gpu import Folder, Quantization, Random, packed_model, write_and_print
+from redraft.cli.options import JsonAlone, at_least, option
+from redraft.errors import SettingError
+
+if TYPE_CHECKING:
+    from redraft.llm import LLM
+
+
+def calls(
+    model: Annotated[str, option("--model", "tiny, a folder, a hub id, or a shape: 26b-a4b.", "MODEL")] = "tiny",
+    random_weights: Random = False,
+    tokenizer: Annotated[Path | None, option("--tokenizer", "A tokenizer.json, for random weights.", "FILE")] = None,
+    quantization: Quantization = None,
+    repeats: Annotated[int, option("--repeats", "How often each call is measured.", "N")] = 5,
+    device: Annotated[str, option("--device", "auto, cpu or cuda:N.", "DEVICE")] = "auto",
+    results: Folder = None,
+    json: JsonAlone = False,
+) -> None:
+    """Milliseconds of whole calls: fill, edit, decide, and a canvas with and without log-probabilities.
+
+    The first call of a kind, which may compile kernels, stands apart. Prints a table and a line of JSON.
+    """
+    import torch
+
+    from redraft.bench.calls import calls as calls_of
+    from redraft.bench.calls import measure_call
+    from redraft.outputs import make_folder
+
+    at_least(1, repeats=repeats)
+    make_folder(results)
+    llm = _llm(model, random_weights, tokenizer, quantization, device)
+    found = [measure_call(name, call, repeats) for name, call in calls_of(llm).items()]
+    on_gpu = llm.model.device.type == "cuda"
+    record = {
+        "bench": "calls",
+        "model": model,
+        "random_weights": random_weights,
+        "quantization": quantization,
+        "device": torch.cuda.get_device_name(llm.model.device) if on_gpu else platform.machine(),
+        "torch": torch.__version__,
+        "command": shlex.join(["redraft", *sys.argv[1:]]),
+        "calls": [one.to_dict() for one in found],
+    }
+    if not json:
+        _print(record["calls"])
+    write_and_print("calls", [record], results)
+
+
+def _llm(model: str, random: bool, tokenizer: Path | None, quantization: str | None, device: str) -> LLM:
+    """The model to measure: loaded, or random weights of a shape with a tokenizer and the template of `tiny`."""
+    if not random:
+        if tokenizer is not None:
+            raise SettingError("--tokenizer goes with --random-weights; a model has its own.")
+        import redraft
+
+        return redraft.load(model, device=device, quantization=quantization)
+    if tokenizer is None:
+        raise SettingError("Random weights have no tokenizer; give --tokenizer, too.")
+    from redraft.bench.gpu import require_gpu
+    from redraft.llm import LLM
+    from redraft.model.folders import resolve_folder
+    from redraft.text.template import ChatTemplate
+    from redraft.text.tokenizer import Tokenizer
+
+    words, target = Tokenizer.from_file(tokenizer), require_gpu(device)
+    network = packed_model(model, True, target, quantization, "auto")
+    if words.vocab_size > network.config.vocab_size:
+        raise SettingError(f"{tokenizer} has {words.vocab_size} tokens; the model knows {network.config.vocab_size}.")
+    return LLM(network, words, ChatTemplate.find(resolve_folder("tiny")), path=tokenizer.parent)
+
+
+def _print(calls: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("call", box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    for column in ("ms", "from", "to", "first"):
+        table.add_column(column, justify="right")
+    for call in calls:
+        low, high = call["ms_spread"]
+        table.add_row(call["call"], *(f"{value:,.1f}" for value in (call["ms"], low, high, call["first_ms"])))
+    Console(highlight=False).print(table)
