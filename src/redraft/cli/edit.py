@@ -58,7 +58,7 @@ def edit(
     if instruction is not None and not instruction.strip():
         raise InputError("The instruction is empty.")
     llm = model.load()
-    with waiting("editing"):
+    with waiting(llm, "editing"):
         result = llm.edit(text, span, instruction, strength=strength, **given, **limits)
     finish(result, file, write=write, json=json)
     if json:
@@ -97,12 +97,14 @@ def _numbers(lines: str) -> tuple[int, int]:
     return number(match[1], "--lines"), number(match[2] or match[1], "--lines")
 
 
-def waiting(doing: str) -> AbstractContextManager[object]:
+def waiting(llm: LLM, doing: str) -> AbstractContextManager[object]:
     """A spinner in a terminal."""
     from rich.console import Console
 
+    from redraft.cli.view import waiting_for
+
     console = Console(stderr=True)
-    return console.status(doing) if console.is_terminal else nullcontext()
+    return console.status(waiting_for(llm, doing)) if console.is_terminal else nullcontext()
 
 
 def finish(result: EditResult, file: str, *, write: bool, json: bool, note: str = "") -> None:

@@ -86,16 +86,16 @@ def _pieces(file: str) -> tuple[str, ...]:
 
 def _fill(llm: LLM, pieces: Sequence[str], given: dict[str, Any], console: Console) -> FillResult:
     """The fillings; a terminal shows meanwhile how the most promising length settles between its two sides."""
-    from redraft.cli.view import LiveScreen
+    from redraft.cli.view import LiveScreen, waiting_for
     from redraft.filling import fill_settings
 
     if not console.is_terminal or console.is_dumb_terminal:
-        with waiting("filling"):
+        with waiting(llm, "filling"):
             return llm.fill(pieces, **given)
     lead = _last_lines(pieces[0]) if len(pieces) == 2 else ""
     steps = fill_settings(llm.defaults, given).steps
     screen = LiveScreen(console, llm.tokenizer, llm.eos_ids, steps=steps, timed=False, lead=lead,
-                        waiting="trying every length")  # fmt: skip
+                        waiting=waiting_for(llm, "trying every length"))  # fmt: skip
     with screen:
         return llm.fill(pieces, on_record=_Watched(screen, llm.tokenizer, lead), **given)
 

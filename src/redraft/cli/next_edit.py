@@ -43,7 +43,7 @@ def next_edit(
     cursor = cursor if at is None else _offset(text, at)
     given = sampling.given()
     llm = model.load()
-    with waiting("looking for the next edit"):
+    with waiting(llm, "looking for the next edit"):
         found = llm.next_edit(text, cursor, recent, **given)
     if found is not None:
         finish(found.edit, file, write=write, json=json, note=f"{found.reason}, {found.confidence:.0%} sure")

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FRAME_SECONDS = 0.06
 """Drawing more often than this would slow the model down and look no smoother."""
 READING = "reading the prompt"
-COMPILING = "reading the prompt; kernels that are new on this machine are compiled first"
+COMPILING = "kernels that are new on this machine are compiled first"
 _SPARE_LINES = 3
 """A blank line, the status line, and one that stays free so that the terminal never scrolls."""
 
@@ -36,9 +36,9 @@ def show(llm: LLM, prompt: Prompt, *, raw: bool = False, **settings: Any) -> Tal
     return follow(records, open_screen(llm.tokenizer, llm.eos_ids, steps=steps, waiting=waiting_for(llm)))
 
 
-def waiting_for(llm: LLM) -> str:
-    """What a first step may have to wait for."""
-    return COMPILING if llm.model.device.type == "cuda" else READING
+def waiting_for(llm: LLM, doing: str = READING) -> str:
+    """What is being done, and what a first step may have to wait for."""
+    return f"{doing}; {COMPILING}" if llm.model.device.type == "cuda" else doing
 
 
 def open_screen(
