@@ -10,6 +10,7 @@ from redraft.config import GenerationSettings
 from redraft.constraints.pins import Allowed
 from redraft.diffusion.prefill import prefill
 from redraft.diffusion.records import DenoiseStep
+from redraft.filling import settle as settling
 from redraft.filling.hole import Limit
 from redraft.filling.settle import Guess, Settling
 from redraft.llm import LLM
@@ -30,10 +31,10 @@ def guess(**more: object) -> Guess:
 def settle(llm: LLM, guesses: list[Guess], settings: GenerationSettings = SETTINGS) -> list[DenoiseStep]:
     cache = llm.model.new_cache(1, 40)
     prefill(llm.model, cache, [[2, *range(100, 130)]])
-    settling = Settling(llm.model, cache.select([0] * len(guesses)), guesses, settings)
+    batch = Settling(llm.model, cache.select([0] * len(guesses)), guesses, settings)
     records = []
-    while settling.open:
-        records += settling.step()
+    while batch.open:
+        records += batch.step()
     return records
 
 
@@ -63,6 +64,25 @@ def test_guesses_do_not_notice_each_other(llm: LLM) -> None:
     alone = settle(llm, [guess()])
     together = [record for record in settle(llm, [other, guess()]) if record.request_id == 1]
     assert [dataclasses.replace(record, request_id=0) for record in together] == alone
+
+
+@pytest.mark.parametrize("most", [1, 20, 1000])
+def test_guesses_of_many_lengths_share_a_forward(llm: LLM, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    guesses = [
+        guess(),
+        guess(tokens=(90,) * 23, free=(0, 1, 20, 22), noisy=(True,) * 4),
+        guess(tokens=(80,) * 7, free=tuple(range(6)), noisy=(True,) * 6, limit=None),
+    ]
+    alone = [settle(llm, [one]) for one in guesses]
+    monkeypatch.setattr(settling, "rows_at_once", lambda model: most)
+    together = settle(llm, guesses)
+    for number, expected in enumerate(alone):
+        found = [record for record in together if record.request_id == number]
+        assert len(found) == len(expected)
+        for mine, other in zip(found, expected, strict=True):
+            assert mine.entropy == pytest.approx(other.entropy, abs=1e-4)
+            for name in ("canvas", "argmax_canvas", "accepted", "converged"):
+                assert getattr(mine, name) == getattr(other, name), name
 
 
 def test_a_draft_enters_the_first_step(llm: LLM) -> None:

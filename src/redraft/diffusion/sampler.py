@@ -130,6 +130,34 @@ def predict(
     return parts[0] if len(parts) == 1 else _stacked(parts)
 
 
+def predict_together(
+    model: Transformer,
+    hidden: Sequence[Tensor],
+    uniform: Sequence[Tensor],
+    temperature: float,
+    constraints: Sequence[CanvasConstraint | None],
+    *,
+    want_soft: bool,
+) -> list[Prediction]:
+    """`predict` for several canvases, B x [L,D] with `uniform` B x [L]: the vocabulary is read once for all of them.
+
+    Their logits have to fit in at once.
+    """
+    sizes = list(map(len, hidden))
+    logits = model.logits(torch.cat(list(hidden)), temperature).split(sizes)
+    seen = joined(*map(_restricted, constraints, logits))
+    soft = model.mean_embeddings(seen.probabilities) if want_soft else None
+    return Prediction(seen.argmax, seen.pick(torch.cat(list(uniform))), seen.entropy, soft).split(sizes)
+
+
+def _restricted(constraint: CanvasConstraint | None, logits: Tensor) -> Distribution:
+    """The distribution of a whole canvas by its tempered logits [L,V], which are overwritten."""
+    if constraint is None:
+        return Distribution.of(logits)
+    held = constraint.hold(torch.zeros(len(logits), dtype=torch.long, device=logits.device))
+    return marginals(constraint, held, logits.shape[1], lambda rows: logits if rows is None else logits[rows])
+
+
 def rows_at_once(model: Transformer) -> int:
     """Rows of logits that are held at a time."""
     elements = TILE_ELEMENTS if model.device.type == "cpu" else GPU_TILE_ELEMENTS

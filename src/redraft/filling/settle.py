@@ -23,7 +23,7 @@ from redraft.config import GenerationSettings
 from redraft.diffusion.constraint import CanvasConstraint
 from redraft.diffusion.records import DenoiseStep
 from redraft.diffusion.rng import Draws, draw
-from redraft.diffusion.sampler import Prediction, predict
+from redraft.diffusion.sampler import Prediction, predict_together, rows_at_once
 from redraft.diffusion.schedule import temperature
 from redraft.diffusion.step import CanvasState, Outcome, StepRule, begin, decide
 from redraft.errors import NotFiniteError
@@ -96,17 +96,14 @@ class Settling:
     def _predict(
         self, hidden: Sequence[Tensor], rows: Sequence[int], rules: Sequence[StepRule], uniform: Tensor
     ) -> list[Prediction]:
-        """What the forward says of guesses' free positions, from their hidden states B x [F,D]: one prediction of all
-        where nothing limits them."""
-        drawn = [uniform[self._free[row]] for row in rows]
-        heat, want_soft = rules[0].temperature, not rules[0].last
-        if any(rule.constraint is not None for rule in rules):
-            return [
-                predict(self._model, states, some, heat, rule.constraint, want_soft=want_soft)
-                for states, some, rule in zip(hidden, drawn, rules, strict=True)
-            ]
-        seen = predict(self._model, torch.cat(list(hidden)), torch.cat(drawn), heat, want_soft=want_soft)
-        return seen.split(list(map(len, hidden)))
+        """What the forward says of guesses' free positions, from their hidden states B x [F,D]: as many together as
+        there is room for their logits."""
+        drawn, limits = [uniform[self._free[row]] for row in rows], [rule.constraint for rule in rules]
+        heat, want_soft, seen = rules[0].temperature, not rules[0].last, list[Prediction]()
+        for part in _runs(list(map(len, hidden)), rows_at_once(self._model)):
+            given = hidden[part], drawn[part], heat, limits[part]
+            seen += predict_together(self._model, *given, want_soft=want_soft)
+        return seen
 
     def _begin(self, row: int, noise: Tensor) -> CanvasState:
         guess, free = self._guesses[row], self._free[row]
@@ -184,3 +181,14 @@ class Settling:
         for at, value in zip(self._guesses[row].free, free, strict=True):
             whole[at] = value
         return tuple(whole)
+
+
+def _runs(sizes: Sequence[int], most: int) -> list[slice]:
+    """Neighbours whose sizes add up to `most` at most, or one alone."""
+    runs, first, total = list[slice](), 0, 0
+    for at, size in enumerate(sizes):
+        if at > first and total + size > most:
+            runs.append(slice(first, at))
+            first, total = at, 0
+        total += size
+    return [*runs, slice(first, len(sizes))]
