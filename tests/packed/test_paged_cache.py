@@ -12,7 +12,7 @@ from torch import Tensor
 from redraft.cache import KVCache
 from redraft.config import FULL, SLIDING, ModelConfig
 from redraft.errors import PromptError
-from redraft.model.packed.paged_cache import GROWTH, page_bytes
+from redraft.model.packed.paged_cache import GROWTH, request_bytes
 from redraft.model.packed.paged_forward import PagedForward
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
@@ -166,4 +166,4 @@ def test_bytes_of_a_request_are_those_of_its_pages(packed: PackedTransformer) ->
                 held = store.pools[packed.config.layer_types[number]].held
                 made += held * sum(pool[0].numel() * pool.element_size() for pool in (keys, values))
             most = max(most, made)
-        assert most <= page_bytes(packed.packed, tokens) <= 1.5 * most
+        assert most <= request_bytes(packed.packed, tokens) <= 1.5 * most

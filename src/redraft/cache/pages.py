@@ -105,6 +105,20 @@ class PagePool:
         return page
 
 
+def drop_unseen(pool: PagePool, pages: list[int], seen: int) -> bool:
+    """Drop the pages of a table that end at position `seen` or before, as far as it holds them; whether there were any.
+
+    Entries become -1.
+    """
+    index = min(max(0, seen) // PAGE, len(pages)) - 1
+    changed = index >= 0 and pages[index] >= 0
+    while index >= 0 and pages[index] >= 0:
+        pool.drop(pages[index])
+        pages[index] = -1
+        index -= 1
+    return changed
+
+
 @dataclass(slots=True)
 class PageTable:
     """One request's pages: entry i of each list holds its positions i*PAGE .. (i+1)*PAGE; -1 has been given back.
@@ -199,13 +213,7 @@ class PageManager:
 
     def leave_behind(self, table: PageTable, position: int) -> bool:
         """Give back the sliding pages that no token from `position` on can see; returns whether the table changed."""
-        index = min(max(0, position - self._past) // PAGE, len(table.sliding)) - 1
-        changed = index >= 0 and table.sliding[index] >= 0
-        while index >= 0 and table.sliding[index] >= 0:
-            self.sliding.drop(table.sliding[index])
-            table.sliding[index] = -1
-            index -= 1
-        return changed
+        return drop_unseen(self.sliding, table.sliding, position - self._past)
 
     def close(self, table: PageTable) -> None:
         """The request has ended: its pages are kept where their content is known, else free."""

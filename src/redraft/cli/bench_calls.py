@@ -8,7 +8,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from redraft.cli.bench_gpu import Folder, Quantization, Random, packed_model, write_and_print
+from redraft.cli.bench_gpu import (
+    Folder,
+    Quantization,
+    Random,
+    number_table,
+    packed_model,
+    tokenizer_for,
+    write_and_print,
+)
 from redraft.cli.options import JsonAlone, at_least, option
 from redraft.errors import SettingError
 
@@ -70,22 +78,16 @@ def _llm(model: str, random: bool, tokenizer: Path | None, quantization: str | N
     from redraft.llm import LLM
     from redraft.model.folders import resolve_folder
     from redraft.text.template import ChatTemplate
-    from redraft.text.tokenizer import Tokenizer
 
-    words, target = Tokenizer.from_file(tokenizer), require_gpu(device)
+    words, target = tokenizer_for(tokenizer, model), require_gpu(device)
     network = packed_model(model, True, target, quantization, "auto")
-    if words.vocab_size > network.config.vocab_size:
-        raise SettingError(f"{tokenizer} has {words.vocab_size} tokens; the model knows {network.config.vocab_size}.")
     return LLM(network, words, ChatTemplate.find(resolve_folder("tiny")), path=tokenizer.parent)
 
 
 def _print(calls: list[dict[str, Any]]) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table("call", box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for column in ("ms", "from", "to", "first"):
-        table.add_column(column, justify="right")
+    table = number_table("call", "ms", "from", "to", "first")
     for call in calls:
         low, high = call["ms_spread"]
         table.add_row(call["call"], *(f"{value:,.1f}" for value in (call["ms"], low, high, call["first_ms"])))

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from redraft.bench.step import StepResult
     from redraft.diffusion.constraint import Constraint
     from redraft.model.packed.transformer import PackedTransformer
+    from redraft.text.tokenizer import Tokenizer
 
 Model = Annotated[str, option("--model", "26b-a4b, tiny, a folder, or a hub id.", "MODEL")]
 Random = Annotated[bool, option("--random-weights", "Draw weights; MODEL may be a shape.")]
@@ -162,14 +163,21 @@ def _constraints(tokenizer: Path, model: str) -> dict[str, Constraint]:
     """What the cost of a constrained step is measured with, spelled in the model's vocabulary."""
     from redraft.bench.constraints import MEASURED
     from redraft.constraints import build
+
+    words = tokenizer_for(tokenizer, model)
+    built = {name: build(words, **wanted) for name, wanted in MEASURED.items()}
+    return {name: constraint for name, constraint in built.items() if constraint is not None}
+
+
+def tokenizer_for(file: Path, model: str) -> Tokenizer:
+    """A tokenizer.json for a model or a shape. Raises `SettingError` if it has tokens that the model does not know."""
     from redraft.model.folders import shape_of
     from redraft.text.tokenizer import Tokenizer
 
-    words, size = Tokenizer.from_file(tokenizer), shape_of(model).vocab_size
+    words, size = Tokenizer.from_file(file), shape_of(model).vocab_size
     if words.vocab_size > size:
-        raise SettingError(f"{tokenizer} has {words.vocab_size} tokens; the model knows {size}.")
-    built = {name: build(words, **wanted) for name, wanted in MEASURED.items()}
-    return {name: constraint for name, constraint in built.items() if constraint is not None}
+        raise SettingError(f"{file} has {words.vocab_size} tokens; the model knows {size}.")
+    return words
 
 
 def packed_model(
@@ -208,7 +216,7 @@ def write_and_print(name: str, records: list[dict[str, Any]], folder: Path | Non
     print_json((records[-1] if len(records) == 1 else {"bench": name, "results": records}) | written)
 
 
-def _table(title: str, *columns: str) -> Any:
+def number_table(title: str, *columns: str) -> Any:
     from rich.table import Table
 
     table = Table(title, box=None, pad_edge=False, padding=(0, 3, 0, 0))
@@ -221,7 +229,7 @@ def _print(model: str, result: StepResult) -> None:
     from rich.console import Console
 
     console, found = Console(highlight=False), result.to_dict()
-    table = _table("component", "ms", "floor ms", "% of floor")
+    table = number_table("component", "ms", "floor ms", "% of floor")
     for part in result.parts:
         share = f"{100 * part.floor_ms / part.ms:.0f}" if part.floor_ms and part.ms else ""
         table.add_row(part.name, f"{part.ms:.3f}", f"{part.floor_ms:.3f}" if part.floor_ms else "", share)
@@ -252,7 +260,7 @@ def _print_floor(
 
     from redraft.bench.roofline import floor_ms
 
-    table = _table("component", "GB", "TFLOP", "bytes ms", "products ms", "floor ms")
+    table = number_table("component", "GB", "TFLOP", "bytes ms", "products ms", "floor ms")
     for part in parts:
         times = part.bytes_ms(ceilings), part.flops_ms(ceilings), part.floor_ms(ceilings)
         table.add_row(
@@ -267,7 +275,7 @@ def _print_floor(
 def _print_kernels(found: list[OperationResult]) -> None:
     from rich.console import Console
 
-    table = _table("operation", "layer", "us", "error", "eager bf16's", "ratio")
+    table = number_table("operation", "layer", "us", "error", "eager bf16's", "ratio")
     for one in found:
         numbers = (
             (f"{one.error:.2e}", f"{one.eager_error:.2e}", f"{one.ratio:.2f}") if one.error is not None else ("",) * 3

@@ -1,4 +1,4 @@
-"""Encoding whole prompts into a plain cache, in chunks."""
+"""Encoding whole prompts into a cache outside the engine, in chunks."""
 
 from __future__ import annotations
 

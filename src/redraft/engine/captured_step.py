@@ -10,7 +10,7 @@ from torch import Tensor
 
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import Deliver
-from redraft.kernels.streams import alone
+from redraft.kernels.streams import capture
 
 WholeStep = Callable[[Deliver], Tensor]
 """Runs a step over the fields of a bucket's buffers; delivers the report and returns hidden states [R,D]."""
@@ -24,8 +24,8 @@ class CapturedStep:
         self._graph: torch.cuda.CUDAGraph | None = None
         self._hidden: Tensor | None = None
         self._delivered = torch.cuda.Event(external=True) if buffers.device.type == "cuda" else None
-        if pool is not None:
-            self._capture(pool)
+        if pool is not None:  # all segments are unused
+            self._graph, self._hidden = capture(self.run_eagerly, pool)
 
     def launch(self) -> Tensor:
         """Start the step over what the host has written; returns hidden states [R,D] that may still be computed."""
@@ -51,17 +51,3 @@ class CapturedStep:
         self.buffers.download(block, first)
         if self._delivered is not None:
             self._delivered.record()
-
-    def _capture(self, pool: Any) -> None:
-        """Run once, so that kernels are compiled and libraries set up, then record; all segments are unused."""
-        stream = torch.cuda.Stream()
-        with alone():
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                self.run_eagerly()
-            torch.cuda.current_stream().wait_stream(stream)
-            torch.cuda.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-                self._hidden = self.run_eagerly()
-        self._graph = graph

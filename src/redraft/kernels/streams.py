@@ -9,12 +9,13 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from redraft.kernels import switches
 
+T = TypeVar("T")
 _sides = threading.RLock()
 
 
@@ -25,6 +26,24 @@ def alone() -> AbstractContextManager[Any]:
     called `beside` has been waited for: a thread on another one has to enqueue all of its reads first.
     """
     return _sides
+
+
+def capture(work: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph, T]:
+    """A graph of some work, in the memory of `pool`, and what it returns, which every replay fills anew.
+
+    The work runs once before, so that kernels are compiled and libraries set up, on the same stream and thread.
+    """
+    stream = torch.cuda.Stream()
+    with alone():
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            work()
+        torch.cuda.current_stream().wait_stream(stream)
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+            result = work()
+    return graph, result
 
 
 def on_device(device: torch.device) -> AbstractContextManager[Any]:

@@ -11,8 +11,8 @@ _check: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None
 
 @contextmanager
 def interruptible(check: Callable[[], None]) -> Iterator[None]:
-    """Within this, `check` is called before every forward of a `Transformer` on a plain cache; what it raises ends the
-    work."""
+    """Within this, `check` is called before every forward of a `Transformer` outside the engine; what it raises ends
+    the work."""
     token = _check.set(check)
     try:
         yield

@@ -15,7 +15,8 @@ import torch
 from torch.nn import functional as F
 
 from redraft.cache.base import KVCache
-from redraft.cache.pages import PAGE, PagePool, pages_for
+from redraft.cache.paged import page_bytes
+from redraft.cache.pages import PAGE, PagePool, drop_unseen, pages_for
 from redraft.config import FULL, SLIDING, LayerType
 from redraft.model.packed.forward import Pages, new_pages
 from redraft.model.packed.weights import PackedModel
@@ -69,8 +70,9 @@ class PagedCache(KVCache):
     def advance(self, counts: list[int]) -> None:
         """See `KVCache.advance`; gives back what no window reaches any more."""
         super().advance(counts)
-        for row, length in zip(self._rows, self.lengths, strict=True):
-            row.leave_behind(length)
+        with self._store.lock:
+            for row, length in zip(self._rows, self.lengths, strict=True):
+                drop_unseen(self._store.pools[SLIDING], row.pages[SLIDING], length - self._store.past)
 
 
 class _Row:
@@ -98,16 +100,6 @@ class _Row:
         pages = self.pages[kind]
         return index < len(pages) and not self._store.pools[kind].shared(pages[index])
 
-    def leave_behind(self, length: int) -> None:
-        """Give back sliding pages that no token from position `length` on can see."""
-        pages = self.pages[SLIDING]
-        index = min(self._store.first_seen(length) // PAGE, len(pages)) - 1
-        with self._store.lock:
-            while index >= 0 and pages[index] >= 0:
-                self._store.pools[SLIDING].drop(pages[index])
-                pages[index] = -1
-                index -= 1
-
 
 class PageStore:
     """The pages of a model's caches, for both kinds of layers: as many as were held at a time, and who holds them."""
@@ -115,15 +107,13 @@ class PageStore:
     def __init__(self, model: PackedModel) -> None:
         self.lock = threading.RLock()
         """Held by whoever changes what is held, and through a forward."""
+        self.past = model.config.sliding_window - 1
+        """Positions before its own that a token sees in sliding layers."""
         self._model = model
         self.pages = new_pages(model, full=0, sliding=0)
         self.generation = 0
         """Grows with the pages, which then lie elsewhere."""
         self.pools = {kind: PagePool(0) for kind in KINDS}
-
-    def first_seen(self, position: int) -> int:
-        """The first position that a token at `position` sees in sliding layers."""
-        return max(0, position - self._model.config.sliding_window + 1)
 
     def write(self, kind: LayerType, wanted: Sequence[tuple[_Row, int]]) -> None:
         """Give requests pages of their own at an index of their tables, each with what it held so far."""
@@ -171,11 +161,8 @@ class PageStore:
                 pool.index_copy_(0, target, pool.index_select(0, source))
 
 
-def page_bytes(model: PackedModel, tokens: int) -> int:
+def request_bytes(model: PackedModel, tokens: int) -> int:
     """Bytes of the pages that hold so many tokens of a request."""
-    config, window = model.config, model.config.sliding_window - 1
-    total = 0
-    for number in range(len(model.layers)):
-        kept = min(pages_for(tokens), pages_for(window) + 1) if config.is_sliding(number) else pages_for(tokens)
-        total += 2 * kept * PAGE * config.layer_kv_heads(number) * config.layer_head_dim(number) * model.dtype.itemsize
-    return total
+    full, sliding = page_bytes(model.config, model.dtype.itemsize)
+    pages, window = pages_for(tokens), model.config.sliding_window
+    return pages * full + min(pages, pages_for(window - 1) + 1) * sliding

@@ -8,7 +8,8 @@ of L rows, R = S*L, D width, P pages of a request.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from torch.nn import functional as F
 
 from redraft.cache.pages import PAGE, pages_for
 from redraft.config import MAX_CANVAS
-from redraft.kernels.streams import alone, on_device
+from redraft.kernels.streams import alone, capture, on_device
 from redraft.kernels.switches import graphable
 from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, UNUSED, Segments
 from redraft.model.packed.forward import Inputs, forward
@@ -49,8 +50,7 @@ class PagedForward:
         self._model = model
         self._width = pages_for(model.config.max_position_embeddings + MAX_CANVAS)
         self._shapes: dict[tuple[int, int, int], _Shape] = {}
-        with on_device(model.device):
-            self._place = _Place() if model.device.type == "cuda" else None
+        self._pool = torch.cuda.graph_pool_handle() if model.device.type == "cuda" else None
 
     def new_cache(self, batch_size: int, capacity: int) -> PagedCache:
         """See `Transformer.new_cache`."""
@@ -117,26 +117,16 @@ class PagedForward:
         size = next((size for size in SEGMENTS if size >= segments), segments)
         key = kind, size, rows
         if key not in self._shapes:
-            self._shapes[key] = _Shape(self._model, self.store, size, rows, self._width, self._place)
+            self._shapes[key] = _Shape(self._model, self.store, size, rows, self._width, self._pool)
         return self._shapes[key]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class _Place:
-    """Where forwards are captured: a stream, and memory that they share."""
-
-    stream: torch.cuda.Stream = field(default_factory=torch.cuda.Stream)
-    pool: Any = field(default_factory=torch.cuda.graph_pool_handle)
 
 
 class _Shape:
     """The forward of S segments of L rows over inputs that stay in place."""
 
-    def __init__(
-        self, model: PackedModel, store: PageStore, segments: int, rows: int, width: int, place: _Place | None
-    ) -> None:
-        """Tables are `width` pages wide. It is captured at `place`, or never if there is none."""
-        self._model, self._store, self._place = model, store, place
+    def __init__(self, model: PackedModel, store: PageStore, segments: int, rows: int, width: int, pool: Any) -> None:
+        """Tables are `width` pages wide. It is captured into `pool`, or never if there is none."""
+        self._model, self._store, self._pool = model, store, pool
         self._columns = torch.zeros(3, segments, dtype=torch.int32, device=model.device)
         total = segments * rows
         self._inputs = Inputs(
@@ -146,8 +136,7 @@ class _Shape:
             tables={kind: torch.zeros(segments, width, dtype=torch.int32, device=model.device) for kind in KINDS},
         )
         self._met = -1
-        self._graph: torch.cuda.CUDAGraph | None = None
-        self._hidden = self._inputs.soft
+        self._captured: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
 
     def fill(self, ids: Tensor, soft: Tensor | None, columns: np.ndarray, tables: dict[Any, np.ndarray]) -> None:
         """Put in place what the first segments hold; the others are unused. `soft` None stands for zeros."""
@@ -164,13 +153,14 @@ class _Shape:
 
     def run(self) -> Tensor:
         """Hidden states [R,D]. Over the same pages the second forward is captured, and later ones are that graph."""
-        if self._place is None or not graphable() or self._met != self._store.generation:
-            self._met, self._graph = self._store.generation, None
+        if self._pool is None or not graphable() or self._met != self._store.generation:
+            self._met, self._captured = self._store.generation, None
             return self._forward(self._inputs)
-        if self._graph is None:
-            self._graph = self._captured(self._place)
-        self._graph.replay()
-        return self._hidden.clone()  # other graphs share its memory
+        if self._captured is None:
+            self._captured = capture(partial(self._forward, self._inputs), self._pool)
+        graph, hidden = self._captured
+        graph.replay()
+        return hidden.clone()  # other graphs share its memory
 
     def run_with(self, images: Sequence[Sequence[Seen]], pieces: int) -> Tensor:
         """The same of requests, `pieces` segments each, that have images among their tokens; never captured."""
@@ -180,19 +170,6 @@ class _Shape:
 
     def _forward(self, inputs: Inputs) -> Tensor:
         return forward(self._model, inputs, self._store.pages, all_rows=True)
-
-    def _captured(self, place: _Place) -> torch.cuda.CUDAGraph:
-        """Run once on the stream of the capture, where libraries are set up for this thread, then record."""
-        main = torch.cuda.current_stream()
-        place.stream.wait_stream(main)
-        with torch.cuda.stream(place.stream):
-            self._forward(self._inputs)
-        main.wait_stream(place.stream)
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=place.pool, stream=place.stream, capture_error_mode="thread_local"):
-            self._hidden = self._forward(self._inputs)
-        return graph
 
 
 def _columns(kind: int, starts: Sequence[int], counts: Sequence[int], rows: int, pieces: int) -> np.ndarray:

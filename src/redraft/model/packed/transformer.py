@@ -22,7 +22,7 @@ from redraft.kernels.triton.norms import norm
 from redraft.kernels.triton.segments import DENOISE, ENCODE, Segments
 from redraft.model.attention import Attend
 from redraft.model.packed.forward import as_rows, conditioning, finish_layer, layer_heads, product, takes_fp8
-from redraft.model.packed.paged_cache import PagedCache, page_bytes
+from redraft.model.packed.paged_cache import PagedCache, request_bytes
 from redraft.model.packed.paged_forward import PagedForward, segment_rows
 from redraft.model.packed.vocabulary import Vocabulary
 from redraft.model.packed.weights import PackedModel
@@ -87,7 +87,7 @@ class PackedTransformer(Transformer):
 
     def cache_bytes(self, capacity: int) -> int:
         """See `Transformer.cache_bytes`."""
-        return page_bytes(self.packed, capacity) if self._in_pages else super().cache_bytes(capacity)
+        return request_bytes(self.packed, capacity) if self._in_pages else super().cache_bytes(capacity)
 
     def canvas_rows(self, length: int) -> int:
         """See `Transformer.canvas_rows`."""
