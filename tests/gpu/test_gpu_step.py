@@ -203,3 +203,23 @@ def test_the_same_forward_twice_is_the_same(plain: Transformer) -> None:
     first, second = runner_of(model, graphs=True), runner_of(model, graphs=True)
     work = [*prompt(0, 600), step_of(0, 600, 0)]
     assert first.run(work) == second.run(work)
+
+
+def test_graphs_of_all_sizes_share_the_memory_of_the_largest(plain: Transformer) -> None:
+    runner = runner_of(packed(plain, None), graphs=True)
+
+    def grown(*sizes: int) -> int:
+        before = _held()
+        for size in sizes:
+            runner.bucket(size)
+        return _held() - before
+
+    largest = grown(16)
+    assert largest > 64 << 20
+    assert grown(12, 8, 6, 4) < largest / 4
+
+
+def _held() -> int:
+    """Bytes that are in use on the device, or that a graph may use."""
+    torch.cuda.empty_cache()
+    return torch.cuda.memory_reserved()

@@ -31,9 +31,10 @@ def alone() -> AbstractContextManager[Any]:
 def capture(work: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph, T]:
     """A graph of some work, in the memory of `pool`, and what it returns, which every replay fills anew.
 
-    The work runs once before, so that kernels are compiled and libraries set up, on the same stream and thread.
+    The work runs once before, so that kernels are compiled and libraries set up, on the same stream and thread. Graphs
+    of one pool share its memory, but for what they return; so they may not run at the same time.
     """
-    stream = torch.cuda.Stream()
+    stream = _capture_stream(torch.cuda.current_device())
     with alone():
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -49,6 +50,12 @@ def capture(work: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph, T]:
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
     """Makes a device the one that kernels are launched on."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
+
+
+@cache
+def _capture_stream(device: int) -> torch.cuda.Stream:
+    """One for all graphs of a device: what was given back on a stream is taken again on the same one alone."""
+    return torch.cuda.Stream(device)
 
 
 @cache
