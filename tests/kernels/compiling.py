@@ -77,15 +77,22 @@ def caught_launches(target: GPUTarget) -> Iterator[list[Compiled]]:
         return target
 
     current_target.__triton_builtin__ = True  # type: ignore[attr-defined]
+    with pretended(target) as patch:
+        patch.setattr(JITFunction, "run", run)
+        patch.setattr(target_info, "current_target", current_target)
+        yield found
+
+
+@contextmanager
+def pretended(target: GPUTarget) -> Iterator[pytest.MonkeyPatch]:
+    """Inside, operations go to the kernels of `target`, wherever their tensors lie."""
     with pytest.MonkeyPatch.context() as patch:
         for name, module in list(sys.modules.items()):
             if name.startswith("redraft.kernels.triton.") and hasattr(module, "use_triton"):
                 patch.setattr(module, "use_triton", lambda x: True)
             if name.startswith("redraft.kernels.gluon.") and hasattr(module, "use_gluon"):
                 patch.setattr(module, "use_gluon", lambda x: target.arch == 90)
-        patch.setattr(JITFunction, "run", run)
-        patch.setattr(target_info, "current_target", current_target)
-        yield found
+        yield patch
 
 
 def compiled(operation: Callable[..., Any], *arguments: Any, capability: int = 90, **options: Any) -> list[Compiled]:

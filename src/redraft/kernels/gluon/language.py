@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from redraft import kernels
-from redraft.kernels.triton.language import INTERPRETED, capability, triton
+from redraft.kernels.triton.language import INTERPRETED, OF_SEGMENTS, capability, triton
+from redraft.kernels.triton.rehearsal import Rehearsed
 
 if TYPE_CHECKING:  # kernels are another language
     from redraft.kernels.triton.language import tl as gl
@@ -31,8 +32,8 @@ if TYPE_CHECKING:  # kernels are another language
 else:
     try:
         from triton.experimental.gluon import constexpr_function as constant
-        from triton.experimental.gluon import jit as gluon
         from triton.experimental.gluon import language as gl
+        from triton.experimental.gluon._runtime import GluonJITFunction
         from triton.experimental.gluon.language.nvidia import hopper
     except ImportError:  # no Triton, or an older one
         gl = hopper = bulk_load = bulk_store = load_lines = reinterpret = None
@@ -42,6 +43,13 @@ else:
 
         constant = gluon
     else:
+
+        class Kernel(Rehearsed, GluonJITFunction):
+            """A kernel in Gluon."""
+
+        def gluon(function):
+            return Kernel(function, do_not_specialize=OF_SEGMENTS)
+
         # Tiles by the tensor memory accelerator, what every thread copies, and another view of shared memory; the first
         # names are those of Triton 3.8, the last one's of 3.9.
         bulk_load = getattr(hopper.tma, "async_load", None) or hopper.tma.async_copy_global_to_shared

@@ -186,7 +186,7 @@ def _attend(
     return out if scale is None else Rows8(out, scale)
 
 
-@jit
+@jit(varying=("total", "positions"))
 def _attend_kernel(
     q, keys, values, table, kind, start, length, since, until, out, peaks, sums, table_stride, total, splits, positions,
     ROWS: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
@@ -304,7 +304,7 @@ def _take(
     return peak, mass, mean
 
 
-@jit
+@jit(varying=("total",))
 def _merge_kernel(
     partial, peaks, sums, kind, length, out, scales, total, ROWS: tl.constexpr, HEADS: tl.constexpr,
     DIM: tl.constexpr, SPLITS: tl.constexpr, FP8: tl.constexpr, BLOCK: tl.constexpr,

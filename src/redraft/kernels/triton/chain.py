@@ -253,7 +253,7 @@ def log_of(peak, weight):
     return tl.where(never, -1e30, peak + tl.log(tl.where(weight < 1.0, 1.0, weight)))
 
 
-@jit
+@jit(varying=("row_values", "row_others", "total", "rows", "groups"))
 def _log_sums_kernel(
     values, row_values, items, others, row_others, pairs, first, most, total, rows, groups, AT_ONCE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -286,7 +286,7 @@ def _columns(table, stride, COUNT: tl.constexpr):
     return found
 
 
-@jit
+@jit(varying=("sets", "length", "states", "rows"))
 def _ways_kernel(
     totals, mosts, sets, first, begins, label, order, ends, gate_at, gate, found, sums, length, states, rows,
     ROWS: tl.constexpr, EDGES: tl.constexpr, STATES: tl.constexpr, PIECES: tl.constexpr, HELD: tl.constexpr,
@@ -374,7 +374,7 @@ def _ways_kernel(
         tl.debug_barrier()
 
 
-@jit
+@jit(varying=("sets", "length", "states", "rows"))
 def _trace_kernel(
     best, most, sets, first, begins, label, last, labels, length, states, rows, WIDTH: tl.constexpr, EDGES: tl.constexpr
 ):  # fmt: skip

@@ -114,7 +114,7 @@ def class_sums(logits: Tensor, language: Language, cap: float | None, temperatur
     pieces = _new_sums(logits, count)
     _class_sums_kernel[(count, cdiv(rows, 2))](
         logits, logits.stride(0), language.pieces.items, language.pieces.first, temperature, cap, pieces.most,
-        pieces.token, pieces.total, rows, count, ROWS=rows // len(temperature), AT_ONCE=2, BLOCK=language.pieces.block,
+        pieces.token, pieces.total, rows, count, rows // len(temperature), AT_ONCE=2, BLOCK=language.pieces.block,
         num_warps=1,
     )  # fmt: skip
     if count == classes:  # one piece each
@@ -194,7 +194,7 @@ def add_by_class(
         parts = [torch.empty(rows, cdiv(width, TILE), dtype=torch.float32, device=logits.device) for _ in range(3)]
         _add_kernel[(cdiv(width, 8 * TILE), rows)](
             logits, width, added, added.shape[1], class_of, held, cap, temperature, *parts, parts[0].shape[1], NEVER,
-            ROWS=rows // len(temperature), TILE=TILE, TILES=8,
+            rows // len(temperature), TILE=TILE, TILES=8,
         )  # fmt: skip
         return Tiles(peaks=parts[0], masses=parts[1], moments=parts[2], size=TILE)
     padded = torch.cat((added, added.new_full((len(added), 1), -torch.inf)), 1)
@@ -206,15 +206,15 @@ def add_by_class(
     return None
 
 
-@jit
+@jit(varying=("width", "total", "rows", "groups", "span"))
 def _class_sums_kernel(
-    logits, width, items, first, temperature, cap, most, tokens, total, rows, groups, ROWS: tl.constexpr,
-    AT_ONCE: tl.constexpr, BLOCK: tl.constexpr,
+    logits, width, items, first, temperature, cap, most, tokens, total, rows, groups, span, AT_ONCE: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One piece of a class in some rows, which share the list of its tokens."""
     group = tl.program_id(0)
     row = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
-    heat = tl.load(temperature + row // ROWS, row < rows, other=1.0)
+    heat = tl.load(temperature + row // span, row < rows, other=1.0)
     low, high = tl.load(first + group), tl.load(first + group + 1)
     peak, weight = tl.full([AT_ONCE], -1e30, tl.float32), tl.zeros([AT_ONCE], tl.float32)
     best = tl.zeros([AT_ONCE], tl.int32)
@@ -234,7 +234,7 @@ def _class_sums_kernel(
     tl.store(total + out, log_of(peak, weight), row < rows)
 
 
-@jit
+@jit(varying=("pieces", "total", "rows", "groups"))
 def _join_kernel(
     piece_most, piece_tokens, piece_total, pieces, first, most, tokens, total, rows, groups, AT_ONCE: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -262,7 +262,7 @@ def _join_kernel(
     tl.store(total + out, log_of(peak, weight), row < rows)
 
 
-@jit
+@jit(varying=("kinds",))
 def _tokens_kernel(labels, most, best, kinds, set_items, set_first, tokens, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
     label = tl.load(labels + row)
@@ -279,10 +279,10 @@ def _tokens_kernel(labels, most, best, kinds, set_items, set_first, tokens, BLOC
     tl.store(tokens + row, token)
 
 
-@jit
+@jit(varying=("kinds", "count", "span"))
 def _add_kernel(
-    logits, width, added, kinds, class_of, helds, cap, temperature, peaks, masses, moments, count, never,
-    ROWS: tl.constexpr, TILE: tl.constexpr, TILES: tl.constexpr,
+    logits, width, added, kinds, class_of, helds, cap, temperature, peaks, masses, moments, count, never, span,
+    TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Some tiles of one row; their statistics are those of `head.Tiles`, of the numbers as they are stored."""
     row = tl.program_id(1).to(tl.int64)
@@ -293,7 +293,7 @@ def _add_kernel(
     gain = tl.load(added + row * kinds + kind, inside & (kind < kinds), other=0.0)
     here = logits + row * width + token
     raw = tl.load(here, inside, other=0.0).to(tl.float32)
-    x = capped(raw, cap, tl.load(temperature + row // ROWS)) * 0.6931471805599453 + gain
+    x = capped(raw, cap, tl.load(temperature + row // span)) * 0.6931471805599453 + gain
     x = tl.where(kind < kinds, tl.where(x < never, never, x), never)  # what is no number stays none
     if helds is not None:
         held = tl.load(helds + row)

@@ -186,7 +186,7 @@ def _finish(
     return Prediction(argmax=argmax, candidate=candidate, entropy=entropy, peak=peak, certainty=certainty, tiles=tiles)
 
 
-@jit
+@jit(varying=("rows",))
 def _head_kernel(
     hidden, embedding, logits, row_scale, token_scale, peaks, masses, moments, temperature, kind, length, rows, width,
     vocab, cap, ROWS: tl.constexpr, TILE: tl.constexpr, TOKENS: tl.constexpr, DEPTH: tl.constexpr, MAP: tl.constexpr,
@@ -239,7 +239,7 @@ def _head_kernel(
         tl.store(moments + here, tl.sum(weight * x, 1), row < rows)
 
 
-@jit
+@jit(varying=("seed", "canvas", "step"))
 def _finish_kernel(
     logits, peaks, masses, moments, temperature, kind, length, seed, canvas, step, argmax, candidate, entropy,
     largest, certainty, vocab, cap, ROWS: tl.constexpr, TOKENS: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr,

@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from redraft import kernels
+from redraft.kernels.triton.rehearsal import Rehearsed
 
 if TYPE_CHECKING:  # kernels are another language: type checkers take any name of `tl`, and constants for anything
     triton: Any = None
     gdc_launch_dependents: Any = None
     gdc_wait: Any = None
     cuda_capability_geq: Any = None
+    Kernel: Any = None
 
     class _Anything(type):
         def __getattr__(cls, name: str) -> Any: ...
@@ -33,21 +35,34 @@ else:
         from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
         from triton.language.target_info import cuda_capability_geq
     except ImportError:  # PyTorch for CPUs comes without it
-        triton = tl = None
+        triton = tl = Kernel = None
+    else:
+
+        class Kernel(Rehearsed, triton.JITFunction):
+            """A kernel in Triton."""
+
 
 # Kernels round as they do with fused multiply-adds, which Triton makes by itself up to 3.9 and then no longer.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 INTERPRETED = triton is not None and os.environ.get("TRITON_INTERPRET") == "1"
 
+OF_SEGMENTS = ("kind", "start", "length", "lengths", "since", "until", "temperature", "table", "table_stride")
+"""Arguments that say something of each segment; in every kernel they have these names, and are `varying`."""
 
-def jit(function: Callable[..., Any], *, varying: Sequence[str] = ()) -> Any:
+
+def jit(function: Callable[..., Any] | None = None, *, varying: Sequence[str] = ()) -> Any:
     """`triton.jit`, or the bare function (never called) without Triton.
 
-    `varying` names arguments that change from call to call: code is not compiled anew where they are 1 or a multiple
-    of 16.
+    `varying` names arguments that tell a compiler nothing: numbers of rows, and pointers whose entries are read one by
+    one. Otherwise code is compiled anew where they are 1, or where they or their address are multiples of 16.
     """
-    return function if triton is None else triton.jit(function, do_not_specialize=varying)
+    if function is None:
+        return partial(jit, varying=varying)
+    if triton is None:
+        return function
+    made = triton.jit if INTERPRETED else Kernel
+    return made(function, do_not_specialize=[*OF_SEGMENTS, *varying])
 
 
 def constexpr(value: int) -> Any:

@@ -64,7 +64,7 @@ def _scaled(x: Rows8, weight: PackedFp8, out: Tensor | None, dtype: torch.dtype)
     return out
 
 
-@jit
+@jit(varying=("rows",))
 def linear_kernel(
     x,  # e4m3 [T,K]
     x_scale,  # fp32 [T]

@@ -6,7 +6,6 @@ Philox-4x32-10 keyed by a request's seed, counting (position, step, canvas, purp
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -95,7 +94,7 @@ def tokens_from(w2, vocab):
     return tl.umulhi(w2, tl.zeros_like(w2) + vocab.to(tl.uint32)).to(tl.int32)
 
 
-@partial(jit, varying=("canvas", "step"))
+@jit(varying=("canvas", "step", "rows"))
 def _draw_kernel(
     seeds, canvas, step, vocab, uniform, tokens, rows, PURPOSE: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip

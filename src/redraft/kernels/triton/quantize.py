@@ -27,7 +27,7 @@ def quantize_rows(x: Tensor) -> Rows8:
     return out
 
 
-@jit
+@jit(varying=("rows",))
 def quantize_kernel(
     x, values, scale, rows, stride, WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr
 ):

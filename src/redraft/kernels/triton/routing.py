@@ -119,7 +119,7 @@ def part_columns(width: int) -> int:
     return max(2, cdiv(cdiv(width, PARTS), 64)) * 64
 
 
-@jit
+@jit(varying=("rows",))
 def router_kernel(
     x,  # [T,D]
     weight,  # [E,D]
@@ -159,7 +159,7 @@ def router_kernel(
     tl.store(target, tl.trans(total), mask=live[:, None] & real[None, :])
 
 
-@jit
+@jit(varying=("rows",))
 def choose_kernel(
     parts,  # [P,T,E]
     expert_scale,  # [E]
@@ -238,7 +238,7 @@ def sortable(logit, expert, PADDED: tl.constexpr):
     return (bits << 16) | (PADDED - 1 - expert)
 
 
-@jit
+@jit(varying=("rows", "chunks", "room"))
 def place_kernel(
     slots,  # int8 [T,E]
     found,  # int32 [chunks,E]

@@ -207,7 +207,7 @@ def _rounded_weight(x, peak, logits):
     return tl.exp2(gap * 1.4426950408889634)
 
 
-@jit
+@jit(varying=("want",))
 def _choose_kernel(
     logits, peaks, masses, temperature, want, kind, length, way, kept, totals, tokens, weights, listed, vocab, cap,
     ROWS: tl.constexpr, TOKENS: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr, DROPPED: tl.constexpr,
@@ -269,7 +269,7 @@ def _choose_kernel(
     tl.store(totals + row, total)
 
 
-@jit
+@jit(varying=("rows",))
 def _pack_kernel(way, packed, place, dense, rows, BLOCK: tl.constexpr):
     """Number the dense rows: `packed` lists them, `place` says where each stands."""
     await_inputs()
@@ -304,7 +304,7 @@ def _weigh_kernel(
     tl.store(sums + row * tl.num_programs(1) + tl.program_id(1), tl.sum(weight, 0))
 
 
-@jit
+@jit(varying=("rows",))
 def _product_kernel(
     weights, table, packed, dense, partial, rows, width, vocab, TILE: tl.constexpr, COLUMNS: tl.constexpr,
     DEPTH: tl.constexpr, SPLITS: tl.constexpr, FP8: tl.constexpr, EVEN: tl.constexpr, BULK: tl.constexpr,
@@ -345,7 +345,7 @@ def _product_kernel(
     tl.store(partial + here, total, (number < count)[:, None] & (column < width)[None])
 
 
-@jit
+@jit(varying=("rows",))
 def _mean_kernel(
     way, count, total, tokens, weights, embedding, token_scale, place, partial, sums, column_scale, scale, out, rows,
     width, SPLITS: tl.constexpr, KEPT_TOKENS: tl.constexpr, CHUNKS: tl.constexpr, CHUNK_BLOCK: tl.constexpr,

@@ -169,7 +169,7 @@ def _live(argmax: Tensor, eos: Tensor) -> Tensor:
     return ended.cumsum(0) - ended.long() == 0
 
 
-@jit
+@jit(varying=("given", "slot", "seed", "canvas_index", "step"))
 def _enter_kernel(
     given, canvas, slot, seed, canvas_index, step, kind, out, vocab, ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
@@ -191,7 +191,19 @@ def _enter_kernel(
     tl.store(out + segment * ROWS + position, token, inside)
 
 
-@jit
+@jit(
+    varying=(
+        "entropy_bound",
+        "confidence_threshold",
+        "stability_threshold",
+        "stop_at_eos",
+        "eos_ids",
+        "slots",
+        "seed",
+        "canvas_index",
+        "step",
+    )
+)
 def _finish_kernel(
     argmaxes, candidates, entropies, entropy_bound, confidence_threshold, stability_threshold, stop_at_eos, eos_ids,
     canvases, last_argmax, stable_steps, slots, seed, canvas_index, step, kind, lengths, block, vocab,

@@ -1,0 +1,44 @@
+"""Kernels compiled side by side, before the work that launches them runs.
+
+Triton compiles a kernel when it is first launched, so one after the other, and a step of the model takes some sixty.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import Any
+
+try:
+    from triton import AsyncCompileMode
+except ImportError:  # no Triton, or an old one
+    AsyncCompileMode = None
+
+_rehearsing: ContextVar[bool] = ContextVar("rehearsing", default=False)
+
+
+class Rehearsed:
+    """What makes a kernel compile instead of run inside `rehearse`; stands before Triton's own class."""
+
+    def run(self, *arguments: Any, warmup: bool, **options: Any) -> Any:
+        """Launch the kernel, or compile it alone if `warmup`, as Triton says."""
+        launch: Any = super()
+        return launch.run(*arguments, warmup=warmup or _rehearsing.get(), **options)
+
+
+def rehearse(work: Callable[[], object]) -> None:
+    """Compile all kernels that `work` launches, as many at a time as there are processors, and launch none.
+
+    PyTorch's own operations run, over memory that no kernel has filled: they must not take it for indices. What does
+    not compile says so when it is launched.
+    """
+    if AsyncCompileMode is None:
+        return
+    token = _rehearsing.set(True)
+    try:
+        with ThreadPoolExecutor(os.cpu_count()) as pool, AsyncCompileMode(pool, ignore_errors=True):
+            work()
+    finally:
+        _rehearsing.reset(token)

@@ -1,0 +1,111 @@
+"""Compiling ahead, on any machine: Triton is told of a Hopper GPU that is not there, and no kernel may be launched."""
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from compiling import bf16, pretended
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.compiler.errors import CompilationError
+from triton.runtime import driver
+
+from redraft.engine.graph_buffers import StepBuffers
+from redraft.engine.graph_step import new_slots, run_step
+from redraft.kernels.triton.language import jit, tl
+from redraft.kernels.triton.linear import gated_linear
+from redraft.kernels.triton.norms import norm
+from redraft.kernels.triton.rehearsal import rehearse
+from redraft.model.folders import shape_of
+from redraft.model.packed import build
+from redraft.model.packed.forward import new_pages
+from redraft.model.packed.weights import PackedModel
+from redraft.model.transformer import Transformer
+
+TARGET = GPUTarget("cuda", 90, 32)
+NOWHERE = torch.device("meta")
+DRIVER = SimpleNamespace(
+    get_current_target=lambda: TARGET, get_current_device=lambda: "none", get_current_stream=lambda device: 0
+)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
+    """The name and key of every kernel that Triton is asked to compile."""
+    found: list[tuple[str, str]] = []
+    monkeypatch.setattr(knobs.runtime, "jit_cache_hook", _note_in(found, compile_it=True))
+    monkeypatch.setattr(driver, "_active", DRIVER)
+    with pretended(TARGET):
+        yield found
+
+
+def test_kernels_are_compiled_once_and_not_launched(asked: list[tuple[str, str]]) -> None:
+    width = 704 + 64 * len(asked)
+
+    def work() -> None:
+        for _ in range(3):
+            norm(bf16(40, width), bf16(width), 1e-6)
+            gated_linear(bf16(40, width), bf16(2 * 96, width))
+
+    rehearse(work)
+    assert sorted({name for name, _ in asked}) == ["_norm_kernel", "gate_rows_kernel"]
+    asked.clear()
+    rehearse(work)
+    assert asked == []
+    with pytest.raises(AttributeError):  # this driver cannot launch anything
+        work()
+
+
+def test_what_does_not_compile_says_so_when_it_is_launched(asked: list[tuple[str, str]]) -> None:
+    def work() -> None:
+        _broken[(1,)](bf16(16))
+
+    rehearse(work)
+    assert len(asked) == 1
+    with pytest.raises(CompilationError, match="on purpose"):
+        work()
+
+
+@jit
+def _broken(x):
+    tl.static_assert(False, "on purpose")
+
+
+def test_numbers_of_segments_share_code(asked: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """What differs between batches of a kind is data, so that a server compiles little before it is ready."""
+    monkeypatch.setattr(knobs.runtime, "jit_cache_hook", _note_in(asked, compile_it=False))
+    model = _model(monkeypatch)
+    pages = new_pages(model, full=37, sliding=21)
+    state = new_slots(model, 3, model.config.canvas_length)
+    needed = {}
+    for segments in (6, 8, 24, 32):
+        asked.clear()
+        buffers = StepBuffers(segments, model.config.canvas_length, 37, NOWHERE)
+        run_step(model, buffers.fields, state, pages, None, lambda report: None)
+        needed[segments] = set(asked)
+    assert len(needed[32]) > 25
+    assert needed[6] == needed[8]
+    assert needed[24] == needed[32]
+
+
+def _note_in(found: list[tuple[str, str]], *, compile_it: bool) -> Callable[..., bool]:
+    def hook(*, key: str, fn: Any, **_: Any) -> bool:
+        found.append((fn.jit_function.__name__, key))
+        return not compile_it
+
+    return hook
+
+
+def _model(monkeypatch: pytest.MonkeyPatch) -> PackedModel:
+    """The 26B shape in FP8, without numbers."""
+    config = shape_of("26b-a4b")
+    with NOWHERE:
+        shapes = {name: weight.shape for name, weight in Transformer(config).state_dict().items()}
+    monkeypatch.setattr(build, "key_unit", lambda norm: 1.0)  # of numbers
+    given = {"device": NOWHERE, "dtype": torch.bfloat16, "quantization": "fp8", "fp8_vocabulary": True}
+    return build.pack(config, lambda name: bf16(*shapes[name]), **given)
