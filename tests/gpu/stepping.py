@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from redraft.config import FULL, SLIDING, ModelConfig
-from redraft.diffusion.constraint import CanvasConstraint
+from redraft.diffusion.constraint import TabledConstraint
 from redraft.diffusion.schedule import temperature
 from redraft.engine.graph_runner import GraphRunner
 from redraft.engine.work import Denoise, Encode, Limits, Segment
@@ -83,7 +83,7 @@ def prompt(slot: int, count: int) -> list[Segment]:
 
 def step_of(
     slot: int, start: int, step: int, *, length: int = 256, canvas_index: int = 0,
-    constraint: CanvasConstraint | None = None,
+    constraint: TabledConstraint | None = None,
 ) -> Denoise:  # fmt: skip
     return Denoise(
         slot=slot, start=start, length=length, canvas_index=canvas_index, step=step, seed=slot,

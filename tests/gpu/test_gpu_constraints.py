@@ -17,7 +17,7 @@ from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import compile_bytes
 from redraft.constraints.tokens import Ending, compile_tokens
 from redraft.constraints.vocabulary import Vocabulary
-from redraft.diffusion.constraint import CanvasConstraint
+from redraft.diffusion.constraint import TabledConstraint
 from redraft.engine.graph_runner import GraphRunner
 from redraft.engine.work import Drafted
 from redraft.kernels.triton.constrained import (
@@ -52,7 +52,7 @@ def constraint(pattern: str, pins: Mapping[int, int] | None = None) -> Automaton
 
 
 TIME, WORDS = constraint("[0-3][0-3]:[0-3]{2}"), constraint("[a-p]{9,400}x[a-p]*", {4: 3})
-LIMITS: dict[int, Callable[[], CanvasConstraint | None]] = {
+LIMITS: dict[int, Callable[[], TabledConstraint | None]] = {
     0: lambda: WORDS.begin().canvas(256, 300),
     1: lambda: TIME.begin().canvas(256, 256),
     2: lambda: WORDS.begin().canvas(256, 90),
@@ -65,7 +65,7 @@ def plain() -> Transformer:
     return randomized(CONFIG)
 
 
-def steps(runner: GraphRunner, limits: Mapping[int, CanvasConstraint | None]) -> dict[int, list[Drafted]]:
+def steps(runner: GraphRunner, limits: Mapping[int, TabledConstraint | None]) -> dict[int, list[Drafted]]:
     found: dict[int, list[Drafted]] = {slot: [] for slot in limits}
     for slot in limits:
         runner.run(prompt(slot, 300))

@@ -13,7 +13,7 @@ from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import compile_bytes
 from redraft.constraints.tokens import Ending, compile_tokens
 from redraft.constraints.vocabulary import Vocabulary
-from redraft.diffusion.constraint import CanvasConstraint
+from redraft.diffusion.constraint import TabledConstraint
 from redraft.diffusion.schedule import temperature
 from redraft.engine.graph_runner import GraphRunner
 from redraft.engine.work import Denoise, Drafted, Limits
@@ -66,7 +66,7 @@ def plainly(
     slot: int,
     *,
     length: int = 16,
-    constraint: CanvasConstraint | None = None,
+    constraint: TabledConstraint | None = None,
 ) -> list[Drafted]:
     """The steps of the eager runner."""
     settings = replace(SETTINGS, stability_threshold=1, confidence_threshold=0.005, stop_at_eos=False)

@@ -79,18 +79,27 @@ def test_a_commit_may_stand_beside_the_next_canvas_first_step(packed: PackedTran
     assert same(fused.run([second])[0], apart.run([second])[0])
 
 
-def test_constraints_and_log_probabilities_are_sampled_outside(plain: Transformer, packed: PackedTransformer) -> None:
+def test_constraints_are_sampled_outside_and_log_probabilities_told_at_the_end(
+    plain: Transformer, packed: PackedTransformer
+) -> None:
     prompt, limit = ids(6, 20), Allowed(16, pins={2: 77, 5: 78})
     records = plainly(plain, prompt, 0, constraint=limit)
     runner = new_runner(packed)
     runner.run([Encode(slot=0, start=0, token_ids=prompt), Encode(slot=1, start=0, token_ids=prompt)])
     for step, record in enumerate(records):
-        free, held = runner.run([step_of(1, 20, step), step_of(0, 20, step, constraint=limit, logprobs=2)])
+        work = [step_of(1, 20, step, logprobs=0), step_of(0, 20, step, constraint=limit, logprobs=2)]
+        told, held = runner.run(work)
         assert same(record, held)
         assert held.argmax_canvas[2] == 77
-        assert held.top is not None
-        assert len(held.top.token_ids[0]) == 2
-        assert free.top is None
+        for part, drafted in zip(work, (told, held), strict=True):
+            assert (drafted.top is not None) == (part.last or drafted.converged)
+    assert told.top is not None
+    assert held.top is not None
+    assert told.top.token_ids[0] == ()
+    assert held.top.token_ids[2][0] == 77
+    assert held.top.chosen[2] == 0
+    likeliest = [(ids[0], chosen) for ids, chosen in zip(held.top.token_ids, held.top.chosen, strict=True)]
+    assert likeliest == list(zip(held.argmax_canvas, (both[0] for both in held.top.logprobs), strict=True))
 
 
 def test_rows_sampled_part_by_part_are_the_same(packed: PackedTransformer, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from redraft.bench.cpu import spread
 from redraft.bench.gpu import device_facts, free_cached_memory, milliseconds, versions
 from redraft.bench.roofline import Ceilings, Component, floor_ms, step_components
 from redraft.cache.fp8 import FP8
-from redraft.diffusion.constraint import CanvasConstraint, Constraint
+from redraft.diffusion.constraint import Constraint, TabledConstraint
 from redraft.diffusion.schedule import temperature
 from redraft.engine.build import kv_dtype
 from redraft.engine.graph_buffers import StepBuffers
@@ -255,7 +255,7 @@ class Board:
         self._assign(self.case.context)
 
     def steps_at(
-        self, step: int, start: int | None = None, limits: Sequence[CanvasConstraint | None] | None = None
+        self, step: int, start: int | None = None, limits: Sequence[TabledConstraint | None] | None = None
     ) -> list[Denoise]:
         """Step `step` of every request's canvas, never to stop. `limits` by slot."""
         heat = temperature(step, t_min=0.4, t_max=0.8, steps=48)

@@ -211,7 +211,7 @@ class AnswerState:
 
 
 class AutomatonCanvas:
-    """A `diffusion.constraint.CanvasConstraint`: one canvas, from the state that the committed text has reached.
+    """A `diffusion.constraint.TabledConstraint`: one canvas, from the state that the committed text has reached.
 
     What can stand where, whatever is likely, is found once: it says which positions have no choice, and between which
     positions the dynamic programme has to run at all.
@@ -284,7 +284,7 @@ class AutomatonCanvas:
         return restrict(logits, self._rows.on(device), language, self._limits_on(device))
 
     def tables(self, device: torch.device, vocab_size: int) -> tuple[Language, Limits]:
-        """See `CanvasConstraint.tables`."""
+        """See `TabledConstraint.tables`."""
         few = self._constraint.tokens
         language = self._constraint.on_device(device, vocab_size if few is None else len(few))
         return language, self._limits_on(device)

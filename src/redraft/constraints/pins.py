@@ -19,7 +19,7 @@ from redraft.kernels.triton.constrained import Language, Limits
 
 
 class Allowed:
-    """A `diffusion.constraint.CanvasConstraint`: positions pinned to one token, and tokens forbidden at positions.
+    """A `diffusion.constraint.TabledConstraint`: positions pinned to one token, and tokens forbidden at positions.
 
     A pinned position's distribution is all on its token, so that its entropy is 0, it is always accepted, its soft
     embedding is the token's, and the committed canvas holds it.

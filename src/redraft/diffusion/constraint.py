@@ -2,7 +2,7 @@
 
     Constraint        what a request asked for: immutable, shared by every request that asks for the same
     ConstraintState   one answer being written: where it stands between two canvases
-    CanvasConstraint  one canvas being denoised: called at every step
+    CanvasConstraint  one canvas being denoised: called at every step; an answer's is a TabledConstraint, and data too
 
 What a canvas says lies on the device it is asked for, and stays there: a copy at every step would make the host wait
 for the device. The order of calls for an answer of at most `max_tokens` tokens:
@@ -54,11 +54,15 @@ class CanvasConstraint(Protocol):
         """
         ...
 
-    def tables(self, device: torch.device, vocab_size: int) -> tuple[Language, Limits] | None:
-        """All of this as data: the language, one object for all canvases that obey it, and this canvas' part in it.
 
-        A GPU's steps take it in the place of the calls above, for several canvases together; None: the calls are made.
-        """
+class TabledConstraint(CanvasConstraint, Protocol):
+    """A canvas constraint that is data as well, as the engine's are.
+
+    A GPU's steps take the data in the place of the calls, for several canvases together.
+    """
+
+    def tables(self, device: torch.device, vocab_size: int) -> tuple[Language, Limits]:
+        """The language, one object for all canvases that obey it, and this canvas' part in it."""
         ...
 
 
@@ -70,7 +74,7 @@ class ConstraintState(Protocol):
         """Whether what is committed is a whole valid answer that nothing can be added to."""
         ...
 
-    def canvas(self, length: int, tokens_left: int) -> CanvasConstraint | None:
+    def canvas(self, length: int, tokens_left: int) -> TabledConstraint | None:
         """The limit of the next canvas of `length` positions, when the answer may still grow by `tokens_left` tokens
         (fewer than `length` in a last canvas that is cut); None if anything may stand there."""
         ...

@@ -29,7 +29,7 @@ GPU_TILE_ELEMENTS = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """Log-probabilities in nats of R positions' argmax tokens [R], and the k most likely tokens of each [R,k]."""
+    """Log-probabilities in nats of R positions' chosen tokens [R], and the k most likely tokens of each [R,k]."""
 
     chosen: Tensor
     token_ids: Tensor
@@ -70,10 +70,10 @@ class Distribution:
             :, 0
         ]
 
-    def top(self, count: int) -> Top:
-        """Log-probabilities, at least `LEAST_LOGPROB`, of the argmax and of the `count` most likely tokens."""
+    def top(self, tokens: Tensor, count: int) -> Top:
+        """Log-probabilities, at least `LEAST_LOGPROB`, of `tokens` [R] and of the `count` most likely ones."""
         values, ids = self.probabilities.topk(max(count, 1), dim=-1)  # [R,k]
-        chosen = self.probabilities.gather(1, self.argmax[:, None])[:, 0]
+        chosen = self.probabilities.gather(1, tokens[:, None])[:, 0]
         return Top(
             chosen.log().clamp_(min=LEAST_LOGPROB), ids[:, :count], values[:, :count].log().clamp_(min=LEAST_LOGPROB)
         )
@@ -87,13 +87,12 @@ def joined(*parts: Distribution) -> Distribution:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What one forward pass says of every position; all [L], except `soft` [L,D] and `top`, None when not asked for."""
+    """What one forward pass says of every position; all [L], except `soft` [L,D], None when not asked for."""
 
     argmax: Tensor
     candidate: Tensor
     entropy: Tensor
     soft: Tensor | None
-    top: Top | None = None
 
     def split(self, sizes: Sequence[int]) -> list[Prediction]:
         """Those of runs of so many positions."""
@@ -112,22 +111,43 @@ def predict(
     constraint: CanvasConstraint | None = None,
     *,
     want_soft: bool,
-    logprobs: int | None = None,
 ) -> Prediction:
     """Head, temperature, candidates, entropy and soft embeddings of one canvas' hidden states [L,D].
 
-    `uniform` fp64 [L] picks the candidates. `logprobs` asks for the argmax tokens' log-probabilities and those of as
-    many of the most likely tokens. A constraint sees the whole canvas; everything then comes from its marginals, and
-    the argmax is its best string.
+    `uniform` fp64 [L] picks the candidates. A constraint sees the whole canvas; everything then comes from its
+    marginals, and the argmax is its best string.
     """
     if constraint is not None:
-        return _constrained(model, hidden, uniform, temperature, constraint, want_soft, logprobs)
-    tile = rows_at_once(model)
+        return _constrained(model, hidden, uniform, temperature, constraint, want_soft)
+    size = rows_at_once(model)
     parts = [
-        _tile(model, hidden[part], uniform[part], temperature, want_soft, logprobs)
-        for part in (slice(i, i + tile) for i in range(0, len(hidden), tile))
+        _tile(model, *part, temperature, want_soft)
+        for part in zip(hidden.split(size), uniform.split(size), strict=True)
     ]
     return parts[0] if len(parts) == 1 else _stacked(parts)
+
+
+def top_tokens(
+    model: Transformer,
+    hidden: Tensor,
+    tokens: Tensor,
+    temperature: float,
+    constraint: CanvasConstraint | None,
+    count: int,
+) -> Top:
+    """Log-probabilities of a canvas' `tokens` int64 [L], and of the `count` most likely ones, by its hidden states.
+
+    The distribution is the one of `predict`. The most likely tokens may be others than those that can stand somewhere,
+    if these are few.
+    """
+    if constraint is not None:
+        return _distribution(model, hidden, None, temperature, constraint, None).top(tokens, count)
+    size = rows_at_once(model)
+    parts = [
+        Distribution.of(model.logits(rows, temperature)).top(own, count)
+        for rows, own in zip(hidden.split(size), tokens.split(size), strict=True)
+    ]
+    return Top(*(torch.cat([getattr(part, name) for part in parts]) for name in Top.__slots__))
 
 
 def predict_together(
@@ -164,9 +184,7 @@ def rows_at_once(model: Transformer) -> int:
     return max(1, elements // model.config.vocab_size)
 
 
-def _tile(
-    model: Transformer, hidden: Tensor, uniform: Tensor, temperature: float, want_soft: bool, logprobs: int | None
-) -> Prediction:
+def _tile(model: Transformer, hidden: Tensor, uniform: Tensor, temperature: float, want_soft: bool) -> Prediction:
     """The prediction of some rows [R,D] by themselves."""
     logits, soft = model.logits(hidden, temperature), None  # [R,V]
     if want_soft and model.dtype != logits.dtype:
@@ -174,8 +192,7 @@ def _tile(
     seen = Distribution.of(logits)
     if want_soft and soft is None:
         soft = model.mean_embeddings(seen.probabilities)
-    top = None if logprobs is None else seen.top(logprobs)
-    return Prediction(seen.argmax, seen.pick(uniform), seen.entropy, soft, top)
+    return Prediction(seen.argmax, seen.pick(uniform), seen.entropy, soft)
 
 
 def _constrained(
@@ -185,19 +202,16 @@ def _constrained(
     temperature: float,
     constraint: CanvasConstraint,
     want_soft: bool,
-    logprobs: int | None,
 ) -> Prediction:
     """The prediction of a whole canvas [L,D]. The head sees only positions and tokens about which there is a choice."""
-    # The most likely tokens may be others, if few are possible.
-    tokens = constraint.tokens(hidden.device) if logprobs is None else None
+    tokens = constraint.tokens(hidden.device)
     rows = None if tokens is None else model.embeddings(tokens)  # [W,D]
     seen = _distribution(model, hidden, rows, temperature, constraint, tokens)
     soft = model.mean_embeddings(seen.probabilities, rows) if want_soft else None
-    top = None if logprobs is None else seen.top(logprobs)
     argmax, candidate = seen.argmax, seen.pick(uniform)
     if tokens is not None:
         argmax, candidate = tokens[argmax], tokens[candidate]
-    return Prediction(argmax, candidate, seen.entropy, soft, top)
+    return Prediction(argmax, candidate, seen.entropy, soft)
 
 
 def _distribution(
@@ -241,13 +255,11 @@ def marginals(
 def _stacked(parts: Sequence[Prediction]) -> Prediction:
     """The predictions of a canvas' tiles, put together."""
     soft = [part.soft for part in parts if part.soft is not None]
-    tops = [part.top for part in parts if part.top is not None]
     return Prediction(
         torch.cat([part.argmax for part in parts]),
         torch.cat([part.candidate for part in parts]),
         torch.cat([part.entropy for part in parts]),
         torch.cat(soft) if soft else None,
-        Top(*(torch.cat([getattr(top, name) for top in tops]) for name in Top.__slots__)) if tops else None,
     )
 
 

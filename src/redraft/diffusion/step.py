@@ -6,7 +6,7 @@
     v.   condition    keep soft embeddings for the next step
 
 The engine's runners and `filling/settle.py` take their steps here; on a GPU, `engine/graph_step.py` is its twin for
-canvases without a constraint. Shapes: L canvas, D width, K top tokens.
+canvases without a constraint. Shapes: L canvas, D width.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from redraft.model import Transformer
 class StepRule:
     """How one step of one canvas decides. Temperatures divide the logits; entropies and thresholds are in nats.
 
-    `last` says that no step follows whatever comes out, so that no soft embeddings are needed. `logprobs` asks for
-    log-probabilities: of the argmax tokens (0), and of the k most likely tokens too (k); None for none.
+    `last` says that no step follows whatever comes out, so that no soft embeddings are needed.
     """
 
     temperature: float
@@ -37,7 +36,6 @@ class StepRule:
     stop_at_eos: bool
     eos_ids: tuple[int, ...]
     constraint: CanvasConstraint | None = None
-    logprobs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +56,6 @@ class Outcome:
     accepted: Tensor
     entropy: Tensor
     converged: Tensor
-    top: sampler.Top | None
 
 
 def begin(noise: Tensor, constraint: CanvasConstraint | None) -> CanvasState:
@@ -70,9 +67,7 @@ def advance(
     model: Transformer, hidden: Tensor, state: CanvasState, rule: StepRule, uniform: Tensor, noise: Tensor
 ) -> tuple[CanvasState, Outcome]:
     """Take a step from the canvas' hidden states [L,D]; `uniform` fp64 and `noise` int64 [L] are its random numbers."""
-    seen = sampler.predict(  # ii.
-        model, hidden, uniform, rule.temperature, rule.constraint, want_soft=not rule.last, logprobs=rule.logprobs
-    )
+    seen = sampler.predict(model, hidden, uniform, rule.temperature, rule.constraint, want_soft=not rule.last)  # ii.
     return decide(seen, state, rule, noise)
 
 
@@ -82,7 +77,7 @@ def decide(seen: sampler.Prediction, state: CanvasState, rule: StepRule, noise: 
     canvas = _hold(sampler.renoise(seen.candidate, accepted, noise), rule.constraint)
     stable, converged = _judge(seen.argmax, seen.entropy, state, rule)  # iv.
     after = CanvasState(canvas, seen.soft, seen.argmax, stable)  # v.
-    return after, Outcome(seen.argmax, accepted, seen.entropy, converged, seen.top)
+    return after, Outcome(seen.argmax, accepted, seen.entropy, converged)
 
 
 def _judge(argmax: Tensor, entropy: Tensor, state: CanvasState, rule: StepRule) -> tuple[Tensor, Tensor]:

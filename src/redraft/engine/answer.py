@@ -20,7 +20,7 @@ from redraft.engine.transcript import Transcript
 from redraft.engine.work import Denoise, Drafted, Encode, Segment
 
 if TYPE_CHECKING:
-    from redraft.diffusion.constraint import CanvasConstraint, ConstraintState
+    from redraft.diffusion.constraint import ConstraintState, TabledConstraint
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Answer:
     _settled: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     _deadline: float | None = None
     _limits: ConstraintState | None = None
-    _limit: CanvasConstraint | None = None
+    _limit: TabledConstraint | None = None
 
     @classmethod
     def begin(

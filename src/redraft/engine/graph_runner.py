@@ -4,9 +4,9 @@ There is one graph for each number of segments in `BUCKETS`; a forward takes the
 are unused segments, which cost next to nothing. Graphs are captured by `warm_up`, or when first needed, and share their
 memory. A step costs the host one small copy in each direction, inside the graph, and one wait.
 
-Canvases with a constraint, and those whose log-probabilities are asked for, take the same graph through the model;
-their sampling runs behind it: by `constrained_step.py`, those of one language together, or, where log-probabilities
-are told, one by one as the eager runner does it.
+Canvases with a constraint take the same graph through the model; their sampling runs behind it, those of one language
+together (`constrained_step.py`). Log-probabilities are made of hidden states that the graph has left, once a canvas is
+done.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from redraft.diffusion.rng import Draws, draw
-from redraft.diffusion.step import CanvasState, advance, begin
+from redraft.diffusion.constraint import CanvasConstraint
+from redraft.diffusion.rng import draw
+from redraft.diffusion.step import begin
 from redraft.engine.captured_step import CapturedStep
 from redraft.engine.constrained_step import Canvases, sample_constrained
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import new_slots, run_step
-from redraft.engine.runner import drafted_by
+from redraft.engine.runner import with_top
 from redraft.engine.work import PAGE, Denoise, Drafted, Encode, Limits, Segment
 from redraft.kernels.streams import on_device
 from redraft.kernels.switches import graphable
@@ -159,24 +159,18 @@ class GraphRunner:
         step = self.bucket(len(parts))
         self._fill(step.buffers, parts, places)
         for part in parts:
-            if isinstance(part, Denoise) and _samples_outside(part) and part.step == 0:
-                self._begin(part)
+            if isinstance(part, Denoise) and part.constraint is not None and part.step == 0:
+                self._begin(part, part.constraint)
         hidden = step.launch()
         for canvases in constrained:
             fields = step.buffers.fields
             block, keep_soft = sample_constrained(self.model.packed, fields, self._state, hidden, canvases)
             step.deliver(block, canvases.first)
             keep_soft()
-        others = parts[: constrained[0].first] if constrained else parts
-        alone = {
-            index: self._advance(part, hidden[index * self._rows :])
-            for index, part in enumerate(others)
-            if isinstance(part, Denoise) and _samples_outside(part)
-        }
         step.wait()
         report = step.buffers.report.copy()
         return [
-            alone[index] if index in alone else _drafted(part, report[index])
+            with_top(self.model, hidden[index * self._rows :][: part.length], part, _drafted(part, report[index]))
             for index, part in enumerate(parts)
             if isinstance(part, Denoise)
         ]
@@ -186,7 +180,8 @@ class GraphRunner:
         together: dict[tuple[int, int], list[tuple[Denoise, Language, CanvasLimits]]] = {}
         ordered, found = list[Segment](), list[Canvases]()
         for part in parts:
-            if isinstance(part, Denoise) and (tables := self._language_of(part)) is not None:
+            if isinstance(part, Denoise) and part.constraint is not None:
+                tables = part.constraint.tables(self.model.device, self.model.config.vocab_size)
                 together.setdefault((id(tables[0]), part.length), []).append((part, *tables))
             else:
                 ordered.append(part)
@@ -196,12 +191,6 @@ class GraphRunner:
             found += canvases.parts(self._rows)
             ordered += [part for part, _, _ in group]
         return ordered, found
-
-    def _language_of(self, part: Denoise) -> tuple[Language, CanvasLimits] | None:
-        """What a canvas is sampled with that obeys a constraint; None for others, and for those sampled alone."""
-        if part.constraint is None or part.logprobs is not None:
-            return None
-        return part.constraint.tables(self.model.device, self.model.config.vocab_size)
 
     # --- inside the graph -----------------------------------------------------------------------------------------
 
@@ -250,7 +239,7 @@ class GraphRunner:
             host["tokens"][index, rows] = -1 - (places[image] + np.arange(first, stop) - image.start)
 
     def _fill_canvas(self, host: dict[str, np.ndarray], index: int, part: Denoise) -> None:
-        outside = _samples_outside(part)
+        outside = part.constraint is not None
         host["kind"][index] = SAMPLED_OUTSIDE if outside else DENOISE
         host["slot"][index] = part.slot
         host["soft_from"][index] = part.slot if part.step else self._zeros
@@ -265,35 +254,12 @@ class GraphRunner:
 
     # --- outside the graph ----------------------------------------------------------------------------------------
 
-    def _begin(self, part: Denoise) -> None:
-        """The first canvas of a segment that samples outside: noise, with what is fixed in place."""
-        noise = self._draw(part, "initial").tokens
-        canvas = begin(noise, part.constraint).canvas
-        self._state.canvases.tokens[part.slot, : part.length] = canvas.to(self.model.device).int()
-
-    def _advance(self, part: Denoise, hidden: Tensor) -> Drafted:
-        """Take the step of a segment that samples outside from its hidden states [>=L,D], by `diffusion.step`."""
-        kept, slot, length = self._state, part.slot, part.length
-        canvas = kept.canvases.tokens[slot, :length].long()
-        before = CanvasState(canvas)
-        if part.step:
-            argmax = kept.canvases.argmax[slot, :length].long()
-            before = CanvasState(canvas, None, argmax, kept.canvases.stable[slot : slot + 1].long())
-        draws = self._draw(part, "step")
-        after, outcome = advance(self.model, hidden[:length], before, part, draws.uniform, draws.tokens)
-        kept.canvases.tokens[slot, :length] = after.canvas.int()
-        kept.canvases.argmax[slot, :length] = outcome.argmax.int()
-        if after.stable is not None:
-            kept.canvases.stable[slot] = after.stable[0].int()
-        if after.soft is not None:
-            kept.soft[slot, :length] = after.soft
-        return drafted_by(part.slot, canvas, outcome)
-
-    def _draw(self, part: Denoise, purpose: Literal["initial", "step"]) -> Draws:
-        """The random numbers of a step, [L] each."""
+    def _begin(self, part: Denoise, constraint: CanvasConstraint) -> None:
+        """The first canvas of a segment that obeys a constraint: noise, with what is fixed in place."""
         seeds = torch.full((1,), part.seed, dtype=torch.long, device=self.model.device)  # a copy would be waited for
-        both = draw(seeds, part.canvas_index, part.step, part.length, self.model.config.vocab_size, purpose)
-        return Draws(both.uniform[0], both.tokens[0])
+        noise = draw(seeds, part.canvas_index, part.step, part.length, self.model.config.vocab_size, "initial").tokens
+        canvas = begin(noise[0], constraint).canvas
+        self._state.canvases.tokens[part.slot, : part.length] = canvas.to(self.model.device).int()
 
 
 def _launches(segments: Sequence[list[Segment]]) -> Iterator[list[Segment]]:
@@ -311,11 +277,6 @@ def _launches(segments: Sequence[list[Segment]]) -> Iterator[list[Segment]]:
 def _bucket(segments: int) -> int:
     """The smallest of `BUCKETS` that holds so many segments."""
     return next(size for size in BUCKETS if size >= segments)
-
-
-def _samples_outside(part: Segment) -> bool:
-    """Whether a canvas needs more of its step than the graph gives: a constraint obeyed, or log-probabilities."""
-    return isinstance(part, Denoise) and (part.constraint is not None or part.logprobs is not None)
 
 
 def _drafted(part: Denoise, report: np.ndarray) -> Drafted:

@@ -73,7 +73,7 @@ def run_step(
 ) -> Tensor:
     """Run the forward and every DENOISE segment's sampler; returns hidden states [R,D]. `images` as in `Inputs`.
 
-    SAMPLED_OUTSIDE canvases, which obey a constraint or whose log-probabilities are asked for, get hidden states only.
+    SAMPLED_OUTSIDE canvases, which obey a constraint, get hidden states only.
     """
     config, segments, slot = model.config, fields.segments, fields.views["slot"]
     given = fields.views["tokens"].flatten()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 import numpy as np
@@ -14,6 +14,7 @@ from torch import Tensor
 from redraft.cache.fp8 import FP8
 from redraft.cache.paged import PagedKV
 from redraft.diffusion.rng import Draws, draw
+from redraft.diffusion.sampler import top_tokens
 from redraft.diffusion.step import CanvasState, Outcome, advance, begin
 from redraft.engine.work import Denoise, Drafted, Encode, Limits, Segment, TopTokens
 from redraft.model.segments import Span, key_units, run_spans
@@ -111,14 +112,27 @@ class EagerRunner:
         assert held.canvas is not None
         entered = held.canvas.canvas
         held.canvas, outcome = advance(self.model, hidden, held.canvas, segment, draws.uniform[0], draws.tokens[0])
-        return drafted_by(segment.slot, entered, outcome)
+        return with_top(self.model, hidden, segment, _drafted(segment.slot, entered, outcome))
 
 
-def drafted_by(slot: int, entered: Tensor, outcome: Outcome) -> Drafted:
+def with_top(model: Transformer, hidden: Tensor, segment: Denoise, drafted: Drafted) -> Drafted:
+    """What a step came to, with log-probabilities by its hidden states [L,D] if they were asked for and it is done."""
+    if segment.logprobs is None or not (segment.last or drafted.converged):
+        return drafted
+    tokens = torch.from_numpy(drafted.argmax_canvas).to(model.device).long()
+    top = top_tokens(model, hidden, tokens, segment.temperature, segment.constraint, segment.logprobs)
+    told = TopTokens(
+        chosen=tuple(top.chosen.tolist()),
+        token_ids=tuple(map(tuple, top.token_ids.tolist())),
+        logprobs=tuple(map(tuple, top.logprobs.tolist())),
+    )
+    return replace(drafted, top=told)
+
+
+def _drafted(slot: int, entered: Tensor, outcome: Outcome) -> Drafted:
     """What a step of the canvas `entered` [L] came to, on the host: one copy, which waits for the device."""
     columns = entered, outcome.argmax, outcome.accepted, outcome.entropy, outcome.converged.expand_as(entered)
     canvas, argmax, accepted, entropy, converged = torch.stack([column.double() for column in columns]).cpu().numpy()
-    top = outcome.top
     return Drafted(
         slot=slot,
         canvas=canvas.astype(np.int64),
@@ -126,11 +140,4 @@ def drafted_by(slot: int, entered: Tensor, outcome: Outcome) -> Drafted:
         accepted=accepted.astype(bool),
         entropy=entropy.astype(np.float32),
         converged=bool(converged[0]),
-        top=None
-        if top is None
-        else TopTokens(
-            chosen=tuple(top.chosen.tolist()),
-            token_ids=tuple(map(tuple, top.token_ids.tolist())),
-            logprobs=tuple(map(tuple, top.logprobs.tolist())),
-        ),
     )

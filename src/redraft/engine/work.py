@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redraft.cache.pages import PAGE
+from redraft.diffusion.constraint import TabledConstraint
 from redraft.diffusion.step import StepRule
 from redraft.text.images import PlacedImage
 
@@ -55,7 +56,8 @@ class Denoise(StepRule):
 
     Step 0 begins from noise (`rng.draw(..., purpose="initial")`, with what `constraint` fixes put in place); later
     steps go on from the canvas, soft embeddings, argmax and stable count that the runner kept for the slot. How the
-    step decides is in the inherited fields.
+    step decides is in the inherited fields. `logprobs` asks for log-probabilities once the canvas is done: of its
+    tokens (0), and of the k most likely tokens too (k); None for none.
     """
 
     slot: int
@@ -65,6 +67,8 @@ class Denoise(StepRule):
     step: int
     seed: int
     adapter: str | None = None
+    constraint: TabledConstraint | None = None
+    logprobs: int | None = None
 
     @property
     def tokens(self) -> int:
@@ -79,7 +83,7 @@ Segment = Encode | Denoise
 class TopTokens:
     """Log-probabilities (nats, of the step's tempered and constrained distribution) of one canvas.
 
-    `chosen` [L] are the argmax tokens' own; `token_ids` and `logprobs` [L][k] the k most likely tokens, best first.
+    `chosen` [L] are the canvas' own tokens'; `token_ids` and `logprobs` [L][k] the k most likely tokens, best first.
     """
 
     chosen: tuple[float, ...]
@@ -89,7 +93,10 @@ class TopTokens:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Drafted:
-    """What a Denoise did; arrays [L] have one entry per canvas position. Fields as in `records.DenoiseStep`."""
+    """What a Denoise did; arrays [L] have one entry per canvas position. Fields as in `records.DenoiseStep`.
+
+    `top` is there where it was asked for and the canvas is done: it has converged, or this was its last step.
+    """
 
     slot: int
     canvas: NDArray[np.integer]

@@ -53,10 +53,6 @@ class Limit:
         """All positions count."""
         return None
 
-    def tables(self, device: torch.device, vocab_size: int) -> None:
-        """None: holes are filled call by call."""
-        return None
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hole:

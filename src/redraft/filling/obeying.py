@@ -90,7 +90,3 @@ class Obeying:
         """int64: positions where more than one token can stand."""
         own = self._hole.free(self._length, device)
         return None if own is None else torch.cat((own, torch.arange(self._length, length, device=device)))
-
-    def tables(self, device: torch.device, vocab_size: int) -> None:
-        """None: holes are filled call by call."""
-        return None
