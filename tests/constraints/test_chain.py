@@ -20,7 +20,7 @@ from redraft.constraints.vocabulary import Vocabulary
 from redraft.diffusion.constraint import CanvasConstraint
 from redraft.diffusion.sampler import Distribution, marginals
 from redraft.errors import ConstraintError
-from redraft.filling.hole import Limit
+from redraft.filling.hole import HoleConstraint
 
 SPELLED = [b"", b"a", b"b", b"ab", b"ba", b"aab", b"\xc3", b"\xa9", "é".encode(), b'"']
 EOS, LENGTH = 0, 4
@@ -216,8 +216,8 @@ def test_nothing_impossible_is_drawn_however_cold(cold: float) -> None:
     others = [token for token in range(len(SPELLED)) if token != 1]
     for canvas in (
         Allowed(LENGTH, forbidden={0: others}),
-        Limit(torch.tensor(others), {}),
-        Limit(torch.tensor([]).long(), {0: torch.tensor([1])}),
+        HoleConstraint(torch.tensor(others), {}),
+        HoleConstraint(torch.tensor([]).long(), {0: torch.tensor([1])}),
     ):
         assert canvas.restrict(logits.clone()).probabilities[0, 1] == 1.0
 

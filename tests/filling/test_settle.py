@@ -11,7 +11,7 @@ from redraft.constraints.pins import Allowed
 from redraft.diffusion.prefill import prefill
 from redraft.diffusion.records import DenoiseStep
 from redraft.filling import settle as settling
-from redraft.filling.hole import Limit
+from redraft.filling.hole import HoleConstraint
 from redraft.filling.settle import Guess, Settling
 from redraft.llm import LLM
 from steps import take_steps
@@ -24,7 +24,12 @@ NEVER = (5, 6, 7)
 
 def guess(**more: object) -> Guess:
     tokens = tuple(PINS.get(at, 0) for at in range(16))
-    fields = {"tokens": tokens, "free": FREE, "noisy": (True,) * len(FREE), "limit": Limit(torch.tensor(NEVER), {})}
+    fields = {
+        "tokens": tokens,
+        "free": FREE,
+        "noisy": (True,) * len(FREE),
+        "limit": HoleConstraint(torch.tensor(NEVER), {}),
+    }
     return Guess(**fields | more)  # type: ignore[arg-type]
 
 
@@ -93,7 +98,7 @@ def test_a_draft_enters_the_first_step(llm: LLM) -> None:
 
 
 def test_only_some_tokens_at_some_positions(llm: LLM) -> None:
-    limit = Limit(torch.tensor(NEVER), {1: torch.tensor([300, 301]), 4: torch.tensor([302])})
+    limit = HoleConstraint(torch.tensor(NEVER), {1: torch.tensor([300, 301]), 4: torch.tensor([302])})
     for record in settle(llm, [guess(limit=limit)]):
         assert record.argmax_canvas[FREE[1]] in (300, 301)
         assert record.argmax_canvas[FREE[4]] == 302

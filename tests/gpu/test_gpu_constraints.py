@@ -21,8 +21,8 @@ from redraft.diffusion.constraint import TabledConstraint
 from redraft.engine.graph_runner import GraphRunner
 from redraft.engine.work import Drafted
 from redraft.kernels.triton.constrained import (
+    CanvasTables,
     ClassSums,
-    Limits,
     add_by_class,
     best_tokens,
     class_sums,
@@ -97,8 +97,8 @@ def test_constrained_canvases_do_not_depend_on_company_or_graphs(plain: Transfor
 def test_the_operations_are_their_twins_at_the_26b_models_vocabulary() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
     language = language_on(device, WORDS.automaton, np.resize(WORDS.automaton.class_of, VOCAB))
-    limits = Limits.stacked([WORDS.begin().canvas(256, left).tables(device, VOCAB)[1] for left in (300, 90)])
-    heat, held = torch.tensor([0.5, 0.9], device=device), limits.held.flatten()
+    tables = CanvasTables.stacked([WORDS.begin().canvas(256, left).tables(device, VOCAB)[1] for left in (300, 90)])
+    heat, held = torch.tensor([0.5, 0.9], device=device), tables.held.flatten()
     raw = (12 * torch.randn(512, VOCAB, device=device, generator=torch.Generator(device).manual_seed(0))).bfloat16()
     counters = Counters(seed=heat.long() + 5, canvas=heat.int(), step=heat.int() + 2)
     rows = torch.full((2,), 256, dtype=torch.int32, device=device)
@@ -108,7 +108,7 @@ def test_the_operations_are_their_twins_at_the_26b_models_vocabulary() -> None:
         logits = raw.clone()
         sums = class_sums(logits, language, 30.0, heat)
         most, total = (part.unflatten(0, (2, 256)) for part in (sums.most, sums.total))
-        added, labels = language_terms(most, total, language, limits)
+        added, labels = language_terms(most, total, language, tables)
         tokens = best_tokens(labels.flatten(), sums, language.sets)
         tiles = add_by_class(logits, added.flatten(0, 1), language.class_of, held, 30.0, heat)
         return sums, labels, tokens, logits, sample(logits, tiles, None, torch.ones_like(heat), counters, segments)

@@ -17,13 +17,13 @@ from torch import Tensor
 
 from redraft.constraints.automaton import Budget
 from redraft.constraints.chain import LEAST, NEVER, Chain, Ends
-from redraft.constraints.device import language_on, limits_on, restrict
+from redraft.constraints.device import canvas_tables, language_on, restrict
 from redraft.constraints.resident import Resident
 from redraft.constraints.tokens import TokenAutomaton
 from redraft.constraints.weights import Classes
 from redraft.diffusion.sampler import Distribution
 from redraft.errors import ConstraintError
-from redraft.kernels.triton.constrained import Language, Limits
+from redraft.kernels.triton.constrained import CanvasTables, Language
 
 CPU = torch.device("cpu")
 
@@ -230,7 +230,7 @@ class AutomatonCanvas:
         self._open, self._inner = ends.inside(states)
         self._ends = ends
         self._fixed_tokens = fixed
-        self._limits: dict[torch.device, Limits] = {}
+        self._tables: dict[torch.device, CanvasTables] = {}
 
     def tokens(self, device: torch.device) -> Tensor | None:
         """See `AutomatonConstraint.tokens`."""
@@ -281,18 +281,18 @@ class AutomatonCanvas:
         """By sums of logarithms, on whatever device the logits are."""
         device, width = logits.device, logits.shape[1]
         language = self._constraint.on_device(device, width)
-        return restrict(logits, self._rows.on(device), language, self._limits_on(device))
+        return restrict(logits, self._rows.on(device), language, self._tables_on(device))
 
-    def tables(self, device: torch.device, vocab_size: int) -> tuple[Language, Limits]:
+    def tables(self, device: torch.device, vocab_size: int) -> tuple[Language, CanvasTables]:
         """See `TabledConstraint.tables`."""
         few = self._constraint.tokens
         language = self._constraint.on_device(device, vocab_size if few is None else len(few))
-        return language, self._limits_on(device)
+        return language, self._tables_on(device)
 
-    def _limits_on(self, device: torch.device) -> Limits:
-        if device not in self._limits:
-            self._limits[device] = limits_on(device, self._possible, self._held_columns(), self._ends)
-        return self._limits[device]
+    def _tables_on(self, device: torch.device) -> CanvasTables:
+        if device not in self._tables:
+            self._tables[device] = canvas_tables(device, self._possible, self._held_columns(), self._ends)
+        return self._tables[device]
 
     def _held_columns(self) -> np.ndarray:
         """int64 [L]: the column of the only token that can stand at a position, -1 where there is a choice."""

@@ -18,8 +18,8 @@ from redraft.diffusion.sampler import Distribution
 from redraft.kernels.triton.chain import NEVER, Edges, Lists
 from redraft.kernels.triton.constrained import (
     PIECE,
+    CanvasTables,
     Language,
-    Limits,
     add_by_class,
     best_tokens,
     class_sums,
@@ -82,7 +82,7 @@ def _cut(sizes: Array, most: int) -> tuple[Array, Array]:
     return pieces, cuts
 
 
-def limits_on(device: torch.device, possible: Array, held: Array, ends: Ends) -> Limits:
+def canvas_tables(device: torch.device, possible: Array, held: Array, ends: Ends) -> CanvasTables:
     """What one canvas asks, from the sets that can stand at each position, bool [L,U], and the columns `held` [L]."""
 
     def put(values: Array) -> Tensor:
@@ -93,7 +93,7 @@ def limits_on(device: torch.device, possible: Array, held: Array, ends: Ends) ->
 
     start = np.arange(len(ends.final)) == ends.start
     place, gate = (-1, ends.final) if ends.gate is None else ends.gate
-    return Limits(
+    return CanvasTables(
         weights=logs(possible),
         held=put(held.astype(np.int32)),
         ends=logs(np.stack([start, ends.final])),
@@ -102,7 +102,7 @@ def limits_on(device: torch.device, possible: Array, held: Array, ends: Ends) ->
     )
 
 
-def restrict(logits: Tensor, rows: Tensor, language: Language, limits: Limits) -> Distribution:
+def restrict(logits: Tensor, rows: Tensor, language: Language, tables: CanvasTables) -> Distribution:
     """The constrained marginals of tempered logits fp32 [F,W] of the positions `rows` [F], which are overwritten.
 
     The argmax is their part of the best string. A row's entropy is NaN if a possible token's logit is.
@@ -110,10 +110,10 @@ def restrict(logits: Tensor, rows: Tensor, language: Language, limits: Limits) -
     heat = torch.ones(1, device=logits.device)
     sums = class_sums(logits, language, None, heat)  # [F,C]
     most, total = (
-        part.new_zeros(1, len(limits.held), part.shape[1]).index_copy_(1, rows, part[None])
+        part.new_zeros(1, len(tables.held), part.shape[1]).index_copy_(1, rows, part[None])
         for part in (sums.most, sums.total)
     )
-    terms = language_terms(most, total, language, Limits.stacked([limits]))
+    terms = language_terms(most, total, language, CanvasTables.stacked([tables]))
     added, labels = (part[0, rows] for part in terms)
     tokens = best_tokens(labels, sums, language.sets).long()
     add_by_class(logits, added, language.class_of, None, None, heat)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from redraft.constraints.chain import Ends
-from redraft.constraints.device import language_on, limits_on
+from redraft.constraints.device import canvas_tables, language_on
 from redraft.constraints.resident import Resident
 from redraft.constraints.tokens import TokenAutomaton
 from redraft.diffusion.sampler import MASKED, Distribution
-from redraft.kernels.triton.constrained import Language, Limits
+from redraft.kernels.triton.constrained import CanvasTables, Language
 
 
 class Allowed:
@@ -65,7 +65,7 @@ class Allowed:
             self._free[length] = Resident(torch.tensor(rows, dtype=torch.long))
         return self._free[length].on(device)
 
-    def tables(self, device: torch.device, vocab_size: int) -> tuple[Language, Limits]:
+    def tables(self, device: torch.device, vocab_size: int) -> tuple[Language, CanvasTables]:
         """An automaton of one state, with a set for what may stand wherever the same tokens are forbidden."""
         kinds = tuple(sorted({(), *self._never.values()}))
         possible = np.zeros((self._length, len(kinds)), dtype=bool)
@@ -75,7 +75,7 @@ class Allowed:
         for place, token in self._pins.items():
             held[place] = token
         ends = Ends(0, np.ones(1, dtype=bool))
-        return _language(device, vocab_size, kinds), limits_on(device, possible, held, ends)
+        return _language(device, vocab_size, kinds), canvas_tables(device, possible, held, ends)
 
 
 @lru_cache(maxsize=16)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from redraft.diffusion.sampler import Distribution
-    from redraft.kernels.triton.constrained import Language, Limits
+    from redraft.kernels.triton.constrained import CanvasTables, Language
 
 
 class CanvasConstraint(Protocol):
@@ -61,7 +61,7 @@ class TabledConstraint(CanvasConstraint, Protocol):
     A GPU's steps take the data in the place of the calls, for several canvases together.
     """
 
-    def tables(self, device: torch.device, vocab_size: int) -> tuple[Language, Limits]:
+    def tables(self, device: torch.device, vocab_size: int) -> tuple[Language, CanvasTables]:
         """The language, one object for all canvases that obey it, and this canvas' part in it."""
         ...
 

@@ -19,8 +19,8 @@ from redraft.engine.graph_step import CONSTRAINED_ROWS, SlotState
 from redraft.kernels.switches import call
 from redraft.kernels.triton import head
 from redraft.kernels.triton.constrained import (
+    CanvasTables,
     Language,
-    Limits,
     add_by_class,
     best_tokens,
     class_sums,
@@ -35,19 +35,19 @@ from redraft.model.packed.weights import PackedModel
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Canvases:
-    """Segments first .. first + len(limits) of a forward: canvases of one language and of `length` positions."""
+    """Segments first .. first + len(tables) of a forward: canvases of one language and of `length` positions."""
 
     first: int
     length: int
     language: Language
-    limits: Sequence[Limits]
+    tables: Sequence[CanvasTables]
 
     def parts(self, rows: int) -> list[Canvases]:
         """Some canvases at a time, whose rows are `rows` each."""
         size = max(1, CONSTRAINED_ROWS // rows)
         return [
-            replace(self, first=self.first + at, limits=self.limits[at : at + size])
-            for at in range(0, len(self.limits), size)
+            replace(self, first=self.first + at, tables=self.tables[at : at + size])
+            for at in range(0, len(self.tables), size)
         ]
 
 
@@ -56,10 +56,10 @@ def sample_constrained(
 ) -> tuple[Tensor, Callable[[], None]]:
     """Take the step of some canvases from the forward's hidden states [S*L,D]; their logits have to fit in at once.
 
-    Returns the report int32 [len(limits),2+4L], see `kernels.triton.step.Report`, and what is left to do for the next
+    Returns the report int32 [len(tables),2+4L], see `kernels.triton.step.Report`, and what is left to do for the next
     step: to keep soft embeddings.
     """
-    first, count, rows = canvases.first, len(canvases.limits), fields.rows
+    first, count, rows = canvases.first, len(canvases.tables), fields.rows
     own, language = fields.part(first, first + count), canvases.language
     segments = replace(own.segments, kind=torch.full_like(own.views["kind"], DENOISE))
     vocabulary, config = model.vocabulary, model.config
@@ -69,7 +69,8 @@ def sample_constrained(
     logits = torch.empty(count * rows, len(language.class_of), dtype=model.dtype, device=model.device)
     hidden = hidden[first * rows :][: count * rows]
     call("predict", head.multiply, hidden, vocabulary.head, cap, heat, segments, logits)
-    tiles, argmax, spoiled, held = _obey(logits, language, Limits.stacked(canvases.limits), canvases.length, cap, heat)
+    tables = CanvasTables.stacked(canvases.tables)
+    tiles, argmax, spoiled, held = _obey(logits, language, tables, canvases.length, cap, heat)
     cool = torch.ones_like(heat)
     seen = call("predict", head.sample, logits, tiles, None, cool, own.counters, segments)
     best, candidate = argmax, seen.candidate
@@ -91,12 +92,12 @@ def sample_constrained(
 
 
 def _obey(
-    logits: Tensor, language: Language, limits: Limits, length: int, cap: float, heat: Tensor
+    logits: Tensor, language: Language, tables: CanvasTables, length: int, cap: float, heat: Tensor
 ) -> tuple[head.Tiles | None, Tensor, Tensor, Tensor]:
     """Put logarithms of the constrained probabilities in the place of raw logits [R,W].
 
     Returns their tiles, the best strings' columns int32 [R], what to add to the entropies [R]: 0, or NaN where a logit
-    is none; and int32 [S,L] as `Limits.held` for all rows.
+    is none; and int32 [S,L] as `CanvasTables.held` for all rows.
     """
     sums = class_sums(logits, language, cap, heat)  # [R,C]
     count, rows = len(heat), len(logits) // len(heat)
@@ -107,8 +108,8 @@ def _obey(
     def all_rows(of_canvases: Tensor) -> Tensor:
         return F.pad(of_canvases, (0, 0) * (of_canvases.dim() - 2) + (0, rows - length)).flatten(0, 1)
 
-    added, labels = language_terms(canvases(sums.most), canvases(sums.total), language, limits)
-    labels, held = all_rows(labels), all_rows(limits.held)
+    added, labels = language_terms(canvases(sums.most), canvases(sums.total), language, tables)
+    labels, held = all_rows(labels), all_rows(tables.held)
     best = best_tokens(labels, sums, language.sets)
     tiles = add_by_class(logits, all_rows(added), language.class_of, held, cap, heat)
     argmax = torch.where(held < 0, best, held)

@@ -30,8 +30,7 @@ from redraft.engine.runner import with_top
 from redraft.engine.work import PAGE, Denoise, Drafted, Encode, Limits, Segment
 from redraft.kernels.streams import on_device
 from redraft.kernels.switches import graphable
-from redraft.kernels.triton.constrained import Language
-from redraft.kernels.triton.constrained import Limits as CanvasLimits
+from redraft.kernels.triton.constrained import CanvasTables, Language
 from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, SAMPLED_OUTSIDE, UNUSED
 from redraft.kernels.triton.step import EOS_IDS
 from redraft.model.packed.forward import new_images, new_pages
@@ -177,7 +176,7 @@ class GraphRunner:
 
     def _by_language(self, parts: list[Segment]) -> tuple[list[Segment], list[Canvases]]:
         """The parts, behind all others the canvases that are sampled together, as neighbours; and these."""
-        together: dict[tuple[int, int], list[tuple[Denoise, Language, CanvasLimits]]] = {}
+        together: dict[tuple[int, int], list[tuple[Denoise, Language, CanvasTables]]] = {}
         ordered, found = list[Segment](), list[Canvases]()
         for part in parts:
             if isinstance(part, Denoise) and part.constraint is not None:
@@ -186,8 +185,8 @@ class GraphRunner:
             else:
                 ordered.append(part)
         for (_, length), group in together.items():
-            limits = [limit for _, _, limit in group]
-            canvases = Canvases(first=len(ordered), length=length, language=group[0][1], limits=limits)
+            of_canvases = [tables for _, _, tables in group]
+            canvases = Canvases(first=len(ordered), length=length, language=group[0][1], tables=of_canvases)
             found += canvases.parts(self._rows)
             ordered += [part for part, _, _ in group]
         return ordered, found

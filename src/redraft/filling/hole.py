@@ -25,7 +25,7 @@ Draft = Sequence[int | None]
 """What a hole begins as: a token, or None for noise, at each of its positions."""
 
 
-class Limit:
+class HoleConstraint:
     """A `CanvasConstraint` over a hole's free positions: no special token anywhere, and only some tokens at some."""
 
     def __init__(self, never: Tensor, only: dict[int, Tensor]) -> None:
@@ -113,7 +113,7 @@ class Hole:
         if self.language is not None:
             return Obeying(self.language, length, never)
         only = {at: torch.tensor(ids) for at, ids in self._only(length).items() if at == 0 or not padded}
-        return Limit(never, only)
+        return HoleConstraint(never, only)
 
     def text(self, ids: Sequence[int]) -> str:
         """What the hole's tokens add between the given texts."""

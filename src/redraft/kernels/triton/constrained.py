@@ -63,7 +63,7 @@ class Language:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Limits:
+class CanvasTables:
     """What canvases ask of the programme; a single canvas has no dimension B.
 
     weights  fp32 [B,L,U]: 0 for the sets that can stand at each position, "never" for the others
@@ -80,7 +80,7 @@ class Limits:
     gate: Tensor
 
     @classmethod
-    def stacked(cls, canvases: Sequence[Limits]) -> Limits:
+    def stacked(cls, canvases: Sequence[CanvasTables]) -> CanvasTables:
         """Those of several canvases of one length and language."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: torch.stack([getattr(one, name) for one in canvases]) for name in names})
@@ -142,24 +142,24 @@ def _class_sums(x: Tensor, classes: Lists) -> ClassSums:
     return ClassSums(most=most, token=classes.items[first] if len(items) else first.int(), total=total)
 
 
-def language_terms(most: Tensor, total: Tensor, language: Language, limits: Limits) -> tuple[Tensor, Tensor]:
+def language_terms(most: Tensor, total: Tensor, language: Language, tables: CanvasTables) -> tuple[Tensor, Tensor]:
     """What to add to the tempered logits of each class, fp32 [B,L,C], and the sets of the likeliest strings, [B,L].
 
     `most` and `total` [B,L,C] are the classes' `class_sums`, of which those at positions without a choice say nothing.
     With what is added, the logits of a position are logarithms of its constrained probabilities.
     """
-    free = (limits.held < 0)[..., None]
+    free = (tables.held < 0)[..., None]
     of_sets = [
-        torch.where(free, log_sums(part.flatten(0, 1), language.sets)[way].view_as(limits.weights), 0.0)
+        torch.where(free, log_sums(part.flatten(0, 1), language.sets)[way].view_as(tables.weights), 0.0)
         for way, part in enumerate((most, total))
     ]
-    best_of, sum_of = (limits.weights + part for part in of_sets)  # [B,L,U]
-    around, every = limits.weights.flatten(0, 1), language.every_set  # [R,U]
+    best_of, sum_of = (tables.weights + part for part in of_sets)  # [B,L,U]
+    around, every = tables.weights.flatten(0, 1), language.every_set  # [R,U]
     if language.edges.states == 1:  # what stands at a position says nothing of others
         labels = best_of.argmax(-1)
     else:
-        ahead, back, best = ways(sum_of, best_of, language.edges, limits.ends, limits.gate_at, limits.gate)
-        labels = trace(best, best_of, language.edges, limits.ends[:, 1])
+        ahead, back, best = ways(sum_of, best_of, language.edges, tables.ends, tables.gate_at, tables.gate)
+        labels = trace(best, best_of, language.edges, tables.ends[:, 1])
         left, right = ahead[:, :-1].flatten(0, 1), back.flip(1)[:, 1:].flatten(0, 1)  # [R,Q] around each position
         around = around + log_sums(left, language.uses, right, language.leads)[1]
     around = around - log_sums(around, every, sum_of.flatten(0, 1), every.items)[1]  # of all ways through the canvas
