@@ -118,6 +118,14 @@ def test_a_trace_that_was_cut_off_in_a_line(cli: Cli, trace: Path) -> None:
     assert f"Line {count} of {trace} is not valid JSON." in cli("replay", trace).err
 
 
+def test_a_trace_of_an_answer_that_was_broken_off_says_so(cli: Cli, trace: Path) -> None:
+    lines = trace.read_text().splitlines()
+    assert cli("replay", trace).err == ""
+    trace.write_text("\n".join(lines[:3]) + "\n")  # the header and two steps
+    cut = cli("replay", trace)
+    assert (cut.code, cut.out.strip(), cut.err) == (0, "", "The trace ends before this answer does.\n")
+
+
 def test_a_trace_without_records(cli: Cli, trace: Path) -> None:
     trace.write_text(trace.read_text().splitlines()[0] + "\n")
     assert "holds no records" in cli("replay", trace).err

@@ -61,6 +61,8 @@ def replay(
         )
         if tally.finish_reason == INTERRUPTED:
             raise typer.Exit(EXIT_INTERRUPTED)
+        if tally.finish_reason is None:
+            typer.echo("The trace ends before this answer does.", err=True)
     if json:
         print_json({"header": trace.header, "answers": answers})
 
