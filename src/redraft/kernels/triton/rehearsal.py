@@ -16,6 +16,9 @@ try:
 except ImportError:  # no Triton, or an old one
     AsyncCompileMode = None
 
+AT_ONCE = 16
+"""Kernels that compile at a time, if there are so many processors: as many as were tried."""
+
 _rehearsing: ContextVar[bool] = ContextVar("rehearsing", default=False)
 
 
@@ -29,7 +32,7 @@ class Rehearsed:
 
 
 def rehearse(work: Callable[[], object]) -> None:
-    """Compile all kernels that `work` launches, as many at a time as there are processors, and launch none.
+    """Compile all kernels that `work` launches, many at a time, and launch none.
 
     PyTorch's own operations run, over memory that no kernel has filled: they must not take it for indices. What does
     not compile says so when it is launched.
@@ -38,7 +41,7 @@ def rehearse(work: Callable[[], object]) -> None:
         return
     token = _rehearsing.set(True)
     try:
-        with ThreadPoolExecutor(os.cpu_count()) as pool, AsyncCompileMode(pool, ignore_errors=True):
+        with ThreadPoolExecutor(min(os.cpu_count() or 1, AT_ONCE)) as pool, AsyncCompileMode(pool, ignore_errors=True):
             work()
     finally:
         _rehearsing.reset(token)
