@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from redraft.config import GenerationSettings
-from redraft.diffusion.constraint import CanvasConstraint
+from redraft.diffusion.constraint import TabledConstraint
 from redraft.diffusion.schedule import temperature
 from redraft.engine.runner import EagerRunner
 from redraft.engine.work import PAGE, Denoise, Drafted, Encode, Limits
@@ -17,7 +17,7 @@ def take_steps(
     *,
     seeds: Sequence[int],
     length: int,
-    constraints: Sequence[CanvasConstraint | None] | None = None,
+    constraints: Sequence[TabledConstraint | None] | None = None,
     eos_ids: tuple[int, ...] = (),
 ) -> list[list[Drafted]]:
     """Every step of the first canvas behind each prompt, of at most a page of tokens; all prompts together."""

@@ -34,6 +34,18 @@ def test_answers_do_not_depend_on_company_and_choices_hold(quantization: str | N
     assert chosen.text in ("Paris", "a bicycle")
 
 
+@pytest.mark.parametrize("limit", [{}, {"regex": r"[a-z ,]{40,60}"}])
+def test_log_probabilities_leave_an_answer_as_it_is(limit: dict[str, Any]) -> None:
+    llm = redraft.load("tiny", device="cuda")
+    asked = {"max_tokens": 128, "steps": 12, "seed": 3, **limit}
+    plain, told = llm.generate(QUESTION, **asked), llm.generate(QUESTION, logprobs=2, **asked)
+    assert plain.token_ids == told.token_ids
+    assert all(token.logprob is not None and token.logprob <= 1e-4 for token in told.tokens)
+    if not limit:  # a constraint's argmax is the likeliest string
+        likeliest = [token.top[0][0] == token.token_id for token in told.tokens]
+        assert sum(likeliest) >= 0.9 * len(likeliest)
+
+
 def test_the_first_draft_is_that_of_the_cpu() -> None:
     """bf16 moves a few uncertain positions; the rest of the argmax is the fp32 model's."""
     drafts = []

@@ -122,11 +122,12 @@ def _compile(function: Any, arguments: Any, options: dict[str, Any], target: GPU
     signature, constants, attributes = {}, {}, {}
     for index, parameter in enumerate(function.params):
         value = given[parameter.name]
-        if parameter.is_constexpr or value is None or (type(value) is int and value == 1):
+        special = not parameter.do_not_specialize
+        if parameter.is_constexpr or value is None or (special and type(value) is int and value == 1):
             signature[parameter.name], constants[(index,)] = "constexpr", value
         else:
             signature[parameter.name] = _type(value)
-            if isinstance(value, Tensor) or (isinstance(value, int) and value % 16 == 0):
+            if special and (isinstance(value, Tensor) or (isinstance(value, int) and value % 16 == 0)):
                 attributes[(index,)] = [["tt.divisibility", 16]]
     language = GluonASTSource if function.is_gluon() else ASTSource
     source = language(fn=function, signature=signature, constexprs=constants, attrs=attributes)

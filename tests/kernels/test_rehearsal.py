@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from compiling import bf16, pretended
-from triton import knobs
+from triton import AsyncCompileMode, knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler.errors import CompilationError
 from triton.runtime import driver
@@ -45,7 +45,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
 
 
 def test_kernels_are_compiled_once_and_not_launched(asked: list[tuple[str, str]]) -> None:
-    width = 704 + 64 * len(asked)
+    width = 704
 
     def work() -> None:
         for _ in range(3):
@@ -69,6 +69,22 @@ def test_what_does_not_compile_says_so_when_it_is_launched(asked: list[tuple[str
     assert len(asked) == 1
     with pytest.raises(CompilationError, match="on purpose"):
         work()
+
+
+def test_an_interrupted_one_leaves_nothing_behind(
+    asked: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupted(AsyncCompileMode):
+        def __exit__(self, *error: object) -> None:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("redraft.kernels.triton.rehearsal.AsyncCompileMode", Interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            rehearse(lambda: norm(bf16(4, 320), bf16(320), 1e-6))
+    asked.clear()
+    rehearse(lambda: norm(bf16(4, 336), bf16(336), 1e-6))
+    assert [name for name, _ in asked] == ["_norm_kernel"]
 
 
 @jit

@@ -83,6 +83,9 @@ Segment = Encode | Denoise
 class TopTokens:
     """Log-probabilities (nats, of the step's tempered and constrained distribution) of one canvas.
 
+    On a GPU they are of a product of their own: where the step's logits, rounded to the working dtype, were nearly the
+    same for two tokens, the other one may come out as the likelier.
+
     `chosen` [L] are the canvas' own tokens'; `token_ids` and `logprobs` [L][k] the k most likely tokens, best first.
     """
 

@@ -56,7 +56,7 @@ def attend(
 
 @gluon
 def _attend_kernel(
-    q, keys, values, table, kind, start, length, since, until, out, table_stride, ROWS: gl.constexpr,
+    q, keys, values, page_table, kind, start, length, since, until, out, page_stride, ROWS: gl.constexpr,
     SHARE: gl.constexpr, DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr,
     GROUPS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
@@ -99,7 +99,7 @@ def _attend_kernel(
     seen = (what, begin, count, since + segment * ROWS, until + segment * ROWS)
     rows = (queries, queries_ready)
     ring = (key_ring, value_ring, keys_ready, values_ready, keys_free, values_free)
-    pages = table + segment * table_stride
+    pages = page_table + segment * page_stride
     if GROUPS == 1:
         gl.warp_specialize([
             (_attend_rows, (rows, ring, out, place, walk, seen, 0, ROWS, SHARE, DIM, WINDOW, KEYS, PARTS, 1, STAGES)),

@@ -188,8 +188,8 @@ def _attend(
 
 @jit(varying=("total", "positions"))
 def _attend_kernel(
-    q, keys, values, table, kind, start, length, since, until, out, peaks, sums, table_stride, total, splits, positions,
-    ROWS: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
+    q, keys, values, page_table, kind, start, length, since, until, out, peaks, sums, page_stride, total, splits,
+    positions, ROWS: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
     TILE: tl.constexpr, KEYS: tl.constexpr, SPLIT: tl.constexpr, PARTS: tl.constexpr, INSIDE: tl.constexpr,
     BULK: tl.constexpr,
 ):  # fmt: skip
@@ -243,7 +243,7 @@ def _attend_kernel(
     peak = tl.full([TILE], float("-inf"), tl.float32)
     mass = tl.zeros([TILE], tl.float32)
     mean = tl.zeros([TILE, COLUMNS], tl.float32)
-    pages = table + segment * table_stride
+    pages = page_table + segment * page_stride
     key_column, value_column = group * DIM, group * DIM + part * COLUMNS
     near, far = stop, stop
     if INSIDE:  # between the edges every row sees every key, and nothing has to be masked

@@ -286,9 +286,9 @@ def _columns(table, stride, COUNT: tl.constexpr):
     return found
 
 
-@jit(varying=("sets", "length", "states", "rows"))
+@jit(varying=("sets", "positions", "states", "rows"))
 def _ways_kernel(
-    totals, mosts, sets, first, begins, label, order, ends, gate_at, gate, found, sums, length, states, rows,
+    totals, mosts, sets, first, begins, label, order, ends, gate_at, gate, found, sums, positions, states, rows,
     ROWS: tl.constexpr, EDGES: tl.constexpr, STATES: tl.constexpr, PIECES: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
     """At each position, first the sum of every row, then those of every state's rows.
@@ -299,18 +299,18 @@ def _ways_kernel(
     canvas = tl.program_id(1).to(tl.int64)
     way = number % 2
     place_of = number * tl.num_programs(1) + canvas
-    totals += canvas * length * sets
-    mosts += canvas * length * sets
+    totals += canvas * positions * sets
+    mosts += canvas * positions * sets
     ends += canvas * 2 * states
     gate += canvas * states
     first += way * (states + 1)
     begins += way * rows * EDGES
     label += way * rows * EDGES
     order += way * states
-    found += place_of * (length + 1) * states
+    found += place_of * (positions + 1) * states
     sums += place_of * 2 * rows
     shut = tl.load(gate_at + canvas)
-    shut = tl.where(way == 0, shut, length - shut)
+    shut = tl.where(way == 0, shut, positions - shut)
     row, place = tl.arange(0, ROWS), tl.arange(0, STATES)
     held_begins, held_kinds = _columns(begins + row, rows, EDGES), _columns(label + row, rows, EDGES)
     state = tl.load(order + place, place < states, other=0)
@@ -323,8 +323,8 @@ def _ways_kernel(
         tl.store(found + low + place, value, low + place < states)
         level = tl.maximum(level, tl.max(value, 0))
     tl.debug_barrier()
-    for position in range(0, length):
-        at = tl.where(way == 0, position, length - 1 - position)
+    for position in range(0, positions):
+        at = tl.where(way == 0, position, positions - 1 - position)
         gains = tl.where(number == 2, mosts, totals) + at * sets
         before = found + position * states
         for low in range(0, rows, ROWS):
@@ -374,17 +374,18 @@ def _ways_kernel(
         tl.debug_barrier()
 
 
-@jit(varying=("sets", "length", "states", "rows"))
+@jit(varying=("sets", "positions", "states", "rows"))
 def _trace_kernel(
-    best, most, sets, first, begins, label, last, labels, length, states, rows, WIDTH: tl.constexpr, EDGES: tl.constexpr
+    best, most, sets, first, begins, label, last, labels, positions, states, rows, WIDTH: tl.constexpr,
+    EDGES: tl.constexpr,
 ):  # fmt: skip
     canvas = tl.program_id(0).to(tl.int64)
-    best += canvas * (length + 1) * states
-    most += canvas * length * sets
-    labels += canvas * length
+    best += canvas * (positions + 1) * states
+    most += canvas * positions * sets
+    labels += canvas * positions
     state = tl.load(last + canvas).to(tl.int32)
-    for back in range(0, length):
-        position = length - 1 - back
+    for back in range(0, positions):
+        position = positions - 1 - back
         low, high = tl.load(first + state) * WIDTH, tl.load(first + state + 1) * WIDTH
         peak, chosen = -2e30, low
         for at in range(low, high, EDGES):

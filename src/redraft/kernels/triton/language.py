@@ -47,15 +47,18 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 INTERPRETED = triton is not None and os.environ.get("TRITON_INTERPRET") == "1"
 
-OF_SEGMENTS = ("kind", "start", "length", "lengths", "since", "until", "temperature", "table", "table_stride")
-"""Arguments that say something of each segment; in every kernel they have these names, and are `varying`."""
+OF_SEGMENTS = ("kind", "start", "length", "lengths", "since", "until", "temperature", "page_table", "page_stride")
+"""Arguments that say something of each segment have these names in every kernel, and no others have; they are
+`varying`."""
 
 
 def jit(function: Callable[..., Any] | None = None, *, varying: Sequence[str] = ()) -> Any:
     """`triton.jit`, or the bare function (never called) without Triton.
 
-    `varying` names arguments that tell a compiler nothing: numbers of rows, and pointers whose entries are read one by
-    one. Otherwise code is compiled anew where they are 1, or where they or their address are multiples of 16.
+    `varying` names arguments that tell a compiler nothing: numbers that change from call to call, such as rows, and
+    pointers whose entries are read one by one. For others code is compiled anew where they are 1, or where they or
+    their address are multiples of 16; a pointer that is read in wide tiles has to be among these, or it is read in
+    single numbers.
     """
     if function is None:
         return partial(jit, varying=varying)

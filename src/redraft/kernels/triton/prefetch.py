@@ -24,10 +24,10 @@ def prefetch(weight: Tensor, most: int) -> None:
 
 
 @jit
-def prefetch_kernel(start, lines, LINE: tl.constexpr, LINES: tl.constexpr):
+def prefetch_kernel(weight, lines, LINE: tl.constexpr, LINES: tl.constexpr):
     """Ask for LINES lines, the last of all again and again where there are no more."""
     line = tl.minimum(tl.program_id(0) * LINES + tl.arange(0, LINES), lines - 1)
-    address = start.to(tl.int64, bitcast=True) + line.to(tl.int64) * LINE
+    address = weight.to(tl.int64, bitcast=True) + line.to(tl.int64) * LINE
     tl.inline_asm_elementwise(
         "prefetch.global.L2 [$1]; mov.b32 $0, 0;", "=r,l", [address], dtype=tl.int32, is_pure=False, pack=1
     )

@@ -106,7 +106,7 @@ def _rope_kernel(start, frequencies, cosine, sine, half, ROWS: tl.constexpr, LAN
 
 @jit
 def _qkv_kernel(
-    qkv, q_norm, k_norm, cosine, sine, keys, values, table, kind, start, length, q, table_stride, eps,
+    qkv, q_norm, k_norm, cosine, sine, keys, values, page_table, kind, start, length, q, page_stride, eps,
     ROWS: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, HALF: tl.constexpr, TOTAL: tl.constexpr,
     LANES: tl.constexpr, BLOCK: tl.constexpr, OWN_VALUES: tl.constexpr,
 ):  # fmt: skip
@@ -135,7 +135,7 @@ def _qkv_kernel(
     live = (tl.load(kind + segment) != KIND_UNUSED) & (offset < tl.load(length + segment))
     if live & (tl.program_id(1) * BLOCK + BLOCK > HEADS):
         position = tl.load(start + segment) + offset
-        page = tl.load(table + segment * table_stride + position // 256).to(tl.int64)
+        page = tl.load(page_table + segment * page_stride + position // 256).to(tl.int64)
         is_key = inside & (head >= HEADS)
         place = ((page * 256 + position % 256) * GROUPS + head - HEADS) * 2 * HALF + lane
         tl.store(keys + place, rotated_left, is_key)

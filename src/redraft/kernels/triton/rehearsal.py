@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from typing import Any
+
+import torch
 
 try:
     from triton import AsyncCompileMode
@@ -37,11 +39,21 @@ def rehearse(work: Callable[[], object]) -> None:
     PyTorch's own operations run, over memory that no kernel has filled: they must not take it for indices. What does
     not compile says so when it is launched.
     """
-    if AsyncCompileMode is None:
-        return
-    token = _rehearsing.set(True)
-    try:
-        with ThreadPoolExecutor(min(os.cpu_count() or 1, AT_ONCE)) as pool, AsyncCompileMode(pool, ignore_errors=True):
-            work()
-    finally:
-        _rehearsing.reset(token)
+    if AsyncCompileMode is not None:
+        copy_context().run(_compile_all, work)  # what Triton and this keep in the context ends with it, come what may
+
+
+def _compile_all(work: Callable[[], object]) -> None:
+    assert AsyncCompileMode is not None
+    _rehearsing.set(True)
+    with _compilers() as pool, AsyncCompileMode(pool, ignore_errors=True):
+        work()
+
+
+def _compilers() -> ThreadPoolExecutor:
+    """Threads whose device is this one's: kernels are compiled for it."""
+    count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if not torch.cuda.is_available():
+        return ThreadPoolExecutor(min(count, AT_ONCE))
+    device = (torch.cuda.current_device(),)
+    return ThreadPoolExecutor(min(count, AT_ONCE), initializer=torch.cuda.set_device, initargs=device)
