@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
-from statistics import median
 from typing import Any
 
 import torch
 
+from redraft.bench.cpu import spread
 from redraft.errors import SettingError
 from redraft.llm import LLM
 
@@ -32,13 +32,8 @@ class CallResult:
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON, in milliseconds."""
-        later = [1e3 * value for value in self.seconds]
-        return {
-            "call": self.name,
-            "ms": round(median(later), 2),
-            "ms_spread": [round(min(later), 2), round(max(later), 2)],
-            "first_ms": round(1e3 * self.first, 1),
-        }
+        later = spread([1e3 * value for value in self.seconds])
+        return {"call": self.name, "ms": later["median"], "ms_spread": later, "first_ms": round(1e3 * self.first, 1)}
 
 
 def calls(llm: LLM) -> Mapping[str, Callable[[], object]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import shlex
 import sys
 from pathlib import Path
@@ -38,24 +37,24 @@ def calls(
 
     The first call of a kind, which may compile kernels, stands apart. Prints a table and a line of JSON.
     """
-    import torch
-
     from redraft.bench.calls import calls as calls_of
     from redraft.bench.calls import measure_call
+    from redraft.bench.cpu import processor
+    from redraft.bench.gpu import device_facts, versions
     from redraft.outputs import make_folder
 
     at_least(1, repeats=repeats)
     make_folder(results)
     llm = _llm(model, random_weights, tokenizer, quantization, device)
     found = [measure_call(name, call, repeats) for name, call in calls_of(llm).items()]
-    on_gpu = llm.model.device.type == "cuda"
+    facts = device_facts(llm.model.device) if llm.model.device.type == "cuda" else {"device": processor()}
     record = {
         "bench": "calls",
         "model": model,
         "random_weights": random_weights,
         "quantization": quantization,
-        "device": torch.cuda.get_device_name(llm.model.device) if on_gpu else platform.machine(),
-        "torch": torch.__version__,
+        **facts,
+        "versions": versions(),
         "command": shlex.join(["redraft", *sys.argv[1:]]),
         "calls": [one.to_dict() for one in found],
     }
@@ -89,6 +88,6 @@ def _print(calls: list[dict[str, Any]]) -> None:
 
     table = number_table("call", "ms", "from", "to", "first")
     for call in calls:
-        low, high = call["ms_spread"]
+        low, high = call["ms_spread"]["min"], call["ms_spread"]["max"]
         table.add_row(call["call"], *(f"{value:,.1f}" for value in (call["ms"], low, high, call["first_ms"])))
     Console(highlight=False).print(table)

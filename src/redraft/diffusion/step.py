@@ -5,8 +5,8 @@
     iv.  stop         stable and confident?
     v.   condition    keep soft embeddings for the next step
 
-The engine's runners and `filling/settle.py` take their steps here; on a GPU, `engine/graph_step.py` is its twin for
-canvases without a constraint. Shapes: L canvas, D width.
+The eager runner and `filling/settle.py` take their steps here; on a GPU, `engine/graph_step.py` is its twin, and
+`engine/constrained_step.py` for canvases with a constraint. Shapes: L canvas, D width.
 """
 
 from __future__ import annotations
