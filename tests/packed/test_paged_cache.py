@@ -1,6 +1,7 @@
 """Forwards of a packed model outside the engine: the cache in pages against the plain one."""
 
 import gc
+import pkgutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -10,9 +11,10 @@ import torch
 from torch import Tensor
 
 from redraft.cache import KVCache
+from redraft.cache.paged import page_bytes
 from redraft.config import FULL, SLIDING, ModelConfig
 from redraft.errors import PromptError
-from redraft.model.packed.paged_cache import GROWTH, request_bytes
+from redraft.model.packed.paged_cache import GROWTH, PageStore, request_bytes
 from redraft.model.packed.paged_forward import PagedForward
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
@@ -128,6 +130,69 @@ def test_pages_come_back(packed: PackedTransformer) -> None:
     packed.encode(_ids(3, 20, 300), cache)
     assert store.pools[FULL].held == 40
     assert len(store.pages.keys[0]) == store.pools[packed.config.layer_types[0]].count >= 40
+
+
+@pytest.mark.parametrize("after", [0, 1])
+@pytest.mark.parametrize("part", ["paged_cache._grown", "paged_cache.PageStore._copy"])
+def test_where_memory_ends_nothing_is_lost(
+    plain: Transformer, packed: PackedTransformer, monkeypatch: pytest.MonkeyPatch, part: str, after: int
+) -> None:
+    """While pages are added, or copied: requests hold what they held, and it goes on when there is memory again."""
+    packed.paged = PagedForward(packed.packed)
+    store, both = packed.paged.store, Both.of(plain, packed, 1)
+    both.encode(_ids(1, 1, 300), [300])
+    held = {kind: pool.held for kind, pool in store.pools.items()}
+    texts = both.copy([0] * 40)
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            _ends_after(patch, f"redraft.model.packed.{part}", after)
+            with pytest.raises(torch.OutOfMemoryError):
+                packed.encode(_ids(2, 40, 20), texts.caches[1])  # type: ignore[arg-type]
+    texts.encode(_ids(2, 40, 20), [20] * 40)
+    both.denoise(_ids(3, 1, 16))
+    del texts
+    gc.collect()
+    assert {kind: pool.held for kind, pool in store.pools.items()} == held
+
+
+def _ends_after(patch: pytest.MonkeyPatch, name: str, calls: int) -> None:
+    work, left = pkgutil.resolve_name(name), iter(range(calls))
+
+    def ending(*arguments: object) -> object:
+        if next(left, None) is None:
+            raise torch.OutOfMemoryError("no memory")
+        return work(*arguments)
+
+    patch.setattr(name, ending)
+
+
+def test_where_memory_is_short_fewer_canvases_share_a_forward(
+    packed: PackedTransformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 256 rows or 64, that take two pages each; what they come to is the same. One at a time is always tried."""
+
+    def read(room: int, rows: int) -> tuple[list[int], Tensor]:
+        packed.paged = paged = PagedForward(packed.packed)
+        store, each = paged.store, page_bytes(packed.config, packed.dtype.itemsize)
+        monkeypatch.setattr(store, "_free_bytes", lambda: room * sum(each) - _taken(store, each))
+        cache = paged.new_cache(1, 1200)
+        packed.encode(_ids(1, 1, 300), cache)
+        sizes, run = list[int](), paged._run
+        monkeypatch.setattr(paged, "_run", lambda kind, ids, *given: sizes.append(len(ids)) or run(kind, ids, *given))
+        canvases = packed.denoise(_ids(2, 20, rows), cache.select([0] * 20))
+        return sizes, canvases
+
+    for rows in (20, 250):
+        assert read(2, rows)[0] == [1] * 20
+        few, found = read(12, rows)
+        assert few == [5] * 4
+        whole, expected = read(1000, rows)
+        assert whole == [16, 4]
+        torch.testing.assert_close(found, expected, atol=0, rtol=0)
+
+
+def _taken(store: PageStore, each: tuple[int, int]) -> int:
+    return store.pools[FULL].count * each[0] + store.pools[SLIDING].count * each[1]
 
 
 def test_threads_have_caches_of_their_own(packed: PackedTransformer) -> None:

@@ -11,7 +11,6 @@ from torch import Tensor
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import Deliver
 from redraft.kernels.streams import capture
-from redraft.kernels.triton.rehearsal import rehearse
 
 WholeStep = Callable[[Deliver], Tensor]
 """Runs a step over the fields of a bucket's buffers; delivers the report and returns hidden states [R,D]."""
@@ -26,7 +25,6 @@ class CapturedStep:
         self._hidden: Tensor | None = None
         self._delivered = torch.cuda.Event(external=True) if buffers.device.type == "cuda" else None
         if pool is not None:  # all segments are unused
-            rehearse(self.run_eagerly)
             self._graph, self._hidden = capture(self.run_eagerly, pool)
 
     def launch(self) -> Tensor:

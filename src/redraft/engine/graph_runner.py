@@ -28,7 +28,7 @@ from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import new_slots, run_step
 from redraft.engine.runner import with_top
 from redraft.engine.work import PAGE, Denoise, Drafted, Encode, Limits, Segment
-from redraft.kernels.streams import on_device
+from redraft.kernels.streams import memory_for_graphs, on_device
 from redraft.kernels.switches import graphable
 from redraft.kernels.triton.constrained import CanvasTables, Language
 from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, SAMPLED_OUTSIDE, UNUSED
@@ -64,7 +64,7 @@ class GraphRunner:
         self._pages = new_pages(packed, full=limits.full_pages, sliding=limits.sliding_pages, dtype=kv_dtype)
         self._images = None if model.vision is None else new_images(packed, limits.forward)
         self._tables = {name: np.zeros((limits.slots, self._width), np.int32) for name in ("full", "sliding")}
-        self._pool = torch.cuda.graph_pool_handle() if self._graphs else None
+        self._pool = memory_for_graphs(packed.device) if self._graphs else None
         self._steps: dict[int, CapturedStep] = {}
         self._doubtful: set[int] = set()
         """Slots whose last forward has shown no finite numbers, or none at all."""

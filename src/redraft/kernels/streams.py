@@ -9,11 +9,12 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 
 from redraft.kernels import switches
+from redraft.kernels.triton.rehearsal import rehearse
 
 T = TypeVar("T")
 _sides = threading.RLock()
@@ -28,21 +29,30 @@ def alone() -> AbstractContextManager[Any]:
     return _sides
 
 
-def capture(work: Callable[[], T], pool: Any) -> tuple[torch.cuda.CUDAGraph, T]:
+def memory_for_graphs(device: torch.device) -> torch.cuda.MemPool:
+    """Memory of a CUDA device for graphs that never run at the same time; see `capture`."""
+    with on_device(device):
+        return torch.cuda.MemPool()
+
+
+def capture(work: Callable[[], T], pool: torch.cuda.MemPool) -> tuple[torch.cuda.CUDAGraph, T]:
     """A graph of some work, in the memory of `pool`, and what it returns, which every replay fills anew.
 
-    The work runs once before, so that kernels are compiled and libraries set up, on the same stream and thread. Graphs
-    of one pool share its memory, but for what they return; so they may not run at the same time.
+    The work is rehearsed and runs once before, so that kernels are compiled and libraries set up, on the same stream
+    and thread, and in the same memory. Graphs of one pool share that, but for what they return; so they may not run at
+    the same time.
     """
     stream = _capture_stream(torch.cuda.current_device())
     with alone():
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        torch.cuda.empty_cache()  # what is kept elsewhere for reuse does not come to the pool
+        with torch.cuda.stream(stream), torch.cuda.use_mem_pool(pool):
+            rehearse(work)
             work()
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
+        graph, handle = torch.cuda.CUDAGraph(), cast(Any, pool.id)
+        with torch.cuda.graph(graph, pool=handle, stream=stream, capture_error_mode="thread_local"):
             result = work()
     return graph, result
 

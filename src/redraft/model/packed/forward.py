@@ -41,8 +41,8 @@ of a step of one canvas; quantized experts gain nothing by it any more, plain on
 class Pages:
     """Keys and values of all layers, [pages,256,G,H] each; layers of one kind have equally many pages."""
 
-    keys: tuple[Tensor, ...]
-    values: tuple[Tensor, ...]
+    keys: list[Tensor]
+    values: list[Tensor]
 
     def clean(self, layer: int, pages: Tensor) -> None:
         """Put zeros where some pages [n] of a layer hold what is not finite."""
@@ -84,7 +84,7 @@ def new_pages(model: PackedModel, *, full: int, sliding: int, dtype: torch.dtype
         return torch.zeros(pages, PAGE, *heads, dtype=dtype or model.dtype, device=model.device)
 
     numbers = range(len(model.layers))
-    return Pages(keys=tuple(map(zeros, numbers)), values=tuple(map(zeros, numbers)))
+    return Pages(keys=list(map(zeros, numbers)), values=list(map(zeros, numbers)))
 
 
 def new_images(model: PackedModel, tokens: int) -> Tensor:

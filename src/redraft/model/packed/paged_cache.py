@@ -6,24 +6,29 @@ Shapes: B requests, P pages of a request.
 from __future__ import annotations
 
 import copy
+import sys
 import threading
 from collections.abc import Sequence
 from typing import Self
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional as F
 
 from redraft.cache.base import KVCache
 from redraft.cache.paged import page_bytes
 from redraft.cache.pages import PAGE, PagePool, drop_unseen, pages_for
 from redraft.config import FULL, SLIDING, LayerType
-from redraft.model.packed.forward import Pages, new_pages
+from redraft.model.packed.forward import new_pages
 from redraft.model.packed.weights import PackedModel
 
 KINDS: tuple[LayerType, ...] = (FULL, SLIDING)
 GROWTH = 16
-"""Pages that are added at least, where there are too few: what is captured reads the pages that there were."""
+"""Pages that are added at least, where there are too few and memory allows it: what is captured reads those that there
+were."""
+SPARED = 1 << 30
+"""Bytes of a GPU that further pages leave free where they can, for what forwards and samplers take for a while."""
 
 
 class PagedCache(KVCache):
@@ -110,28 +115,51 @@ class PageStore:
         self.past = model.config.sliding_window - 1
         """Positions before its own that a token sees in sliding layers."""
         self._model = model
+        self._bytes = dict(zip(KINDS, page_bytes(model.config, model.dtype.itemsize), strict=True))
         self.pages = new_pages(model, full=0, sliding=0)
         self.generation = 0
         """Grows with the pages, which then lie elsewhere."""
         self.pools = {kind: PagePool(0) for kind in KINDS}
 
+    def requests_at_once(self, most: int, pages: int) -> int:
+        """How many requests, up to `most`, can have so many pages of either kind, by the memory there is; one can."""
+
+        def missing(count: int) -> int:
+            lacks = {kind: max(0, count * pages - pool.available) for kind, pool in self.pools.items()}
+            return sum(lacks[kind] * self._bytes[kind] for kind in KINDS)
+
+        if not missing(most):
+            return most
+        free = self._free_bytes()
+        return next((count for count in range(most, 1, -1) if missing(count) <= free), 1)
+
+    def _free_bytes(self) -> int:
+        """What further pages may take."""
+        if self._model.device.type != "cuda":
+            return sys.maxsize
+        return max(0, torch.cuda.mem_get_info(self._model.device)[0] - SPARED)
+
     def write(self, kind: LayerType, wanted: Sequence[tuple[_Row, int]]) -> None:
-        """Give requests pages of their own at an index of their tables, each with what it held so far."""
-        pool, old, new = self.pools[kind], list[int](), list[int]()
+        """Give requests pages of their own at an index of their tables, each with what it held so far.
+
+        If memory ends they hold what they held.
+        """
+        pool = self.pools[kind]
         if len(wanted) > pool.available:
-            self._grow(kind, max(len(wanted) - pool.available, GROWTH))
-        for row, index in wanted:
-            pages = row.pages[kind]
-            page = pool.take()
-            if index == len(pages):
-                pages.append(page)
-                continue
-            old.append(pages[index])
-            new.append(page)
-            pool.drop(pages[index])
-            pages[index] = page
-        if old:
-            self._copy(kind, old, new)
+            room = self._free_bytes() // sum(self._bytes.values())
+            self._grow(kind, max(len(wanted) - pool.available, min(GROWTH, room)))
+        new = [pool.take() for _ in wanted]
+        held = [(row.pages[kind][index : index + 1], page) for (row, index), page in zip(wanted, new, strict=True)]
+        try:
+            self._copy(kind, [(old[0], page) for old, page in held if old])
+        except BaseException:
+            for page in new:
+                pool.drop(page)
+            raise
+        for (row, index), page in zip(wanted, new, strict=True):
+            for old in row.pages[kind][index : index + 1]:
+                pool.drop(old)
+            row.pages[kind][index : index + 1] = [page]
 
     def drop(self, held: dict[LayerType, list[int]]) -> None:
         """A request is gone."""
@@ -145,20 +173,28 @@ class PageStore:
         return [number for number, layer in enumerate(self._model.layers) if layer.kind == kind]
 
     def _grow(self, kind: LayerType, count: int) -> None:
-        """Have so many pages more; kernels read whole tiles, so what was never written must be finite."""
-        self.pools[kind].grow(count)
-        keys, values = list(self.pages.keys), list(self.pages.values)
-        for number in self._layers(kind):
-            for pools in (keys, values):
-                pools[number] = F.pad(pools[number], (0, 0) * 3 + (0, count))
-        self.pages = Pages(keys=tuple(keys), values=tuple(values))
-        self.generation += 1
+        """Have so many pages more; layer by layer, so that two copies of a layer's are there at a time, not of all.
 
-    def _copy(self, kind: LayerType, old: list[int], new: list[int]) -> None:
-        source, target = (torch.tensor(pages, device=self._model.device) for pages in (old, new))
+        If memory ends there are no more pages than before, and a later call begins where this one ended.
+        """
+        pool, self.generation = self.pools[kind], self.generation + 1
         for number in self._layers(kind):
-            for pool in (self.pages.keys[number], self.pages.values[number]):
-                pool.index_copy_(0, target, pool.index_select(0, source))
+            for pages in (self.pages.keys, self.pages.values):
+                pages[number] = _grown(pages[number], pool.count + count)
+        pool.grow(count)
+
+    def _copy(self, kind: LayerType, pairs: Sequence[tuple[int, int]]) -> None:
+        """What pages hold goes to others, (from, to) each."""
+        if pairs:
+            source, target = torch.tensor(pairs, device=self._model.device).unbind(1)
+            for number in self._layers(kind):
+                for pages in (self.pages.keys[number], self.pages.values[number]):
+                    pages.index_copy_(0, target, pages.index_select(0, source))
+
+
+def _grown(pages: Tensor, count: int) -> Tensor:
+    """`count` pages, the first of which hold what `pages` hold; kernels read whole tiles, so others are finite."""
+    return F.pad(pages, (0, 0) * 3 + (0, max(0, count - len(pages))))
 
 
 def request_bytes(model: PackedModel, tokens: int) -> int:

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from redraft.cache.pages import PAGE, pages_for
 from redraft.config import MAX_CANVAS
-from redraft.kernels.streams import alone, capture, on_device
+from redraft.kernels.streams import alone, capture, memory_for_graphs, on_device
 from redraft.kernels.switches import graphable
 from redraft.kernels.triton.rehearsal import rehearse
 from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, UNUSED, Segments
@@ -33,7 +33,7 @@ SEGMENT_ROWS = (64, 256, 512)
 SEGMENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 """Numbers of them; what is not needed is unused."""
 CANVASES = 16
-"""Most in a forward: each takes a page or two."""
+"""Most in a forward: each takes a page or two, so fewer where memory is short."""
 MOST_ROWS = 8192
 """Rows of a forward, as in the engine's largest."""
 
@@ -51,7 +51,7 @@ class PagedForward:
         self._model = model
         self._width = pages_for(model.config.max_position_embeddings + MAX_CANVAS)
         self._shapes: dict[tuple[int, int, int], _Shape] = {}
-        self._pool = torch.cuda.graph_pool_handle() if model.device.type == "cuda" else None
+        self._pool = memory_for_graphs(model.device) if model.device.type == "cuda" else None
 
     def new_cache(self, batch_size: int, capacity: int) -> PagedCache:
         """See `Transformer.new_cache`."""
@@ -73,12 +73,12 @@ class PagedForward:
         rows = segment_rows(width)
         ids = F.pad(canvas, (0, rows - width))
         soft = None if soft is None else F.pad(soft, (0, 0, 0, rows - width))
-        hidden = []
-        for first in range(0, len(ids), CANVASES):
-            part = slice(first, first + CANVASES)
-            copies = cache.copy(list(range(len(ids)))[part])
+        hidden, first, rows_of = list[Tensor](), 0, range(len(ids))
+        while first < len(ids):
+            part = slice(first, first + self.store.requests_at_once(CANVASES, pages_for(rows) + 1))
             some = None if soft is None else soft[part]
-            hidden.append(self._run(DENOISE, ids[part], copies, counts[part], rows, some))
+            hidden.append(self._run(DENOISE, ids[part], cache.copy([*rows_of[part]]), counts[part], rows, some))
+            first = part.stop
         return torch.cat(hidden)[:, :width]
 
     @torch.inference_mode()
