@@ -96,8 +96,9 @@ def _decide(front: Front, form: Form, prompts: list[EncodedPrompt], count: int, 
     """Decisions on the first `count` prompts; the others, if any, are the same ones without content."""
     model, longest = front.model, max(map(len, prompts))
     _check_room(front, form, longest)
-    size = model.cache_bytes(longest) * len(prompts) // count
-    at_once = max(1, CACHE_BYTES // size)
+    each = len(prompts) // count
+    most = max(1, CACHE_BYTES // (each * model.cache_bytes(longest)))
+    at_once = max(1, model.requests_at_once(each * most, longest) // each)
     decisions: list[Decision] = []
     for part in (slice(first, first + at_once) for first in range(0, count, at_once)):
         decisions += _decide_together(front, form, prompts[:count][part], prompts[count:][part], rule)

@@ -25,7 +25,7 @@ SCORED_BEHIND = 6
 SCORED_TOKENS = SCORED_BEHIND + 1
 """Tokens that the score adds to a hole's own at most: these and an end."""
 SCORED_AT_ONCE = 16
-"""Texts that are scored together: each takes keys and values of its own."""
+"""Texts that are scored together: each takes keys and values of its own, so fewer where memory is short."""
 WIDTH = 8
 """Lengths 1-8, 9-16 and so on share one canvas length."""
 
@@ -126,11 +126,11 @@ def score(context: Context, candidates: Sequence[Candidate], prior: Prior) -> in
     Returns how many there were.
     """
     changed = [candidate for candidate in candidates if candidate.judged != candidate.scored]
-    for first in range(0, len(changed), SCORED_AT_ONCE):
-        part = changed[first : first + SCORED_AT_ONCE]
+    left = iter(changed)
+    while part := list(islice(left, context.model.requests_at_once(SCORED_AT_ONCE, context.canvas))):
         texts = [candidate.scored for candidate in part]
-        cache, last = context.cache.copy([0] * len(part)), context.last_hidden.expand(len(part), -1)
-        scores = causal_scores(context.model, cache, last, texts)
+        last = context.last_hidden.expand(len(part), -1)
+        scores = causal_scores(context.model, context.cache.copy([0] * len(part)), last, texts)
         for candidate, text, logprobs in zip(part, texts, scores, strict=True):
             candidate.score, candidate.judged = sum(logprobs) + prior(candidate.tokens) + candidate.credit, text
     return len(changed)

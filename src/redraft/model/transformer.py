@@ -114,6 +114,10 @@ class Transformer(nn.Module):
         """About what a cache takes for every request of so many committed tokens."""
         return cache_bytes(self.config, capacity, self.dtype.itemsize)
 
+    def requests_at_once(self, most: int, tokens: int) -> int:
+        """How many requests, up to `most`, can have so many tokens more each, by the memory there is; one can."""
+        return most
+
     def encode(
         self,
         token_ids: Tensor,

@@ -27,8 +27,8 @@ KINDS: tuple[LayerType, ...] = (FULL, SLIDING)
 GROWTH = 16
 """Pages that are added at least, where there are too few and memory allows it: what is captured reads those that there
 were."""
-SPARED = 1 << 30
-"""Bytes of a GPU that further pages leave free where they can, for what forwards and samplers take for a while."""
+SPARED = 3 << 29
+"""Bytes of a GPU that further pages leave free where they can: what forwards, samplers and graphs take beside them."""
 
 
 class PagedCache(KVCache):
@@ -119,14 +119,15 @@ class PageStore:
         self.pages = new_pages(model, full=0, sliding=0)
         self.generation = 0
         """Grows with the pages, which then lie elsewhere."""
-        self.pools = {kind: PagePool(0) for kind in KINDS}
+        self.pools: dict[LayerType, PagePool] = {kind: PagePool(0) for kind in KINDS}
 
-    def requests_at_once(self, most: int, pages: int) -> int:
-        """How many requests, up to `most`, can have so many pages of either kind, by the memory there is; one can."""
+    def requests_at_once(self, most: int, tokens: int) -> int:
+        """See `Transformer.requests_at_once`."""
+        each = _request_pages(self._model, tokens)
 
         def missing(count: int) -> int:
-            lacks = {kind: max(0, count * pages - pool.available) for kind, pool in self.pools.items()}
-            return sum(lacks[kind] * self._bytes[kind] for kind in KINDS)
+            lacks = {kind: max(0, count * (each[kind] + 1) - pool.available) for kind, pool in self.pools.items()}
+            return sum(lacks[kind] * self._bytes[kind] for kind in KINDS)  # one more, as tokens may begin in a page
 
         if not missing(most):
             return most
@@ -199,6 +200,11 @@ def _grown(pages: Tensor, count: int) -> Tensor:
 
 def request_bytes(model: PackedModel, tokens: int) -> int:
     """Bytes of the pages that hold so many tokens of a request."""
-    full, sliding = page_bytes(model.config, model.dtype.itemsize)
-    pages, window = pages_for(tokens), model.config.sliding_window
-    return pages * full + min(pages, pages_for(window - 1) + 1) * sliding
+    sizes, pages = page_bytes(model.config, model.dtype.itemsize), _request_pages(model, tokens)
+    return sum(size * pages[kind] for size, kind in zip(sizes, KINDS, strict=True))
+
+
+def _request_pages(model: PackedModel, tokens: int) -> dict[LayerType, int]:
+    """How many pages hold so many tokens of a request, by kind of layer."""
+    pages = pages_for(tokens)
+    return {FULL: pages, SLIDING: min(pages, pages_for(model.config.sliding_window - 1) + 1)}

@@ -75,7 +75,7 @@ class PagedForward:
         soft = None if soft is None else F.pad(soft, (0, 0, 0, rows - width))
         hidden, first, rows_of = list[Tensor](), 0, range(len(ids))
         while first < len(ids):
-            part = slice(first, first + self.store.requests_at_once(CANVASES, pages_for(rows) + 1))
+            part = slice(first, first + self.store.requests_at_once(CANVASES, rows))
             some = None if soft is None else soft[part]
             hidden.append(self._run(DENOISE, ids[part], cache.copy([*rows_of[part]]), counts[part], rows, some))
             first = part.stop

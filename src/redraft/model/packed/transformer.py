@@ -89,6 +89,10 @@ class PackedTransformer(Transformer):
         """See `Transformer.cache_bytes`."""
         return request_bytes(self.packed, capacity) if self._in_pages else super().cache_bytes(capacity)
 
+    def requests_at_once(self, most: int, tokens: int) -> int:
+        """See `Transformer.requests_at_once`."""
+        return self.paged.store.requests_at_once(most, tokens) if self._in_pages else most
+
     def canvas_rows(self, length: int) -> int:
         """See `Transformer.canvas_rows`."""
         return segment_rows(length) if self._in_pages else length

@@ -53,7 +53,7 @@ class Vocabulary:
         if isinstance(self.head, Tensor):
             return kernels.head(hidden, self.head, cap, temperature)
         product = linear(quantize_rows(hidden.reshape(-1, hidden.shape[-1])), self.head, dtype=hidden.dtype)  # [R,V]
-        return (product.float().div_(cap).tanh_() * (cap / temperature)).view(*hidden.shape[:-1], -1)
+        return product.float().div_(cap).tanh_().mul_(cap / temperature).view(*hidden.shape[:-1], -1)
 
     def mean(self, probabilities: Tensor) -> Tensor:
         """Embeddings weighted by probabilities [...,V] in the working dtype, [...,D].
