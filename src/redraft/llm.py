@@ -8,6 +8,7 @@ import itertools
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, overload
 
@@ -344,6 +345,7 @@ class LLM:
         shared, place = self._shared, (self.model.device, self.model.dtype)
         with shared.lock:
             if shared.engine is None or place != shared.place:
+                shared.engine = None  # its pages are free for those of the next one
                 shared.engine, shared.place = self.new_engine(), place
             return shared.engine
 
@@ -364,7 +366,7 @@ class LLM:
             eos_ids=self.eos_ids,
             settings=settings,
             adapters=self.adapters,
-            weights=self._versions,
+            weights=partial(_versions, self._shared.models.values()),
         )
 
     def _events(
@@ -398,12 +400,6 @@ class LLM:
         """Of a canvas whose settings name none."""
         return min(max(self.model.config.canvas_length, MIN_CANVAS), MAX_CANVAS)
 
-    def _versions(self) -> tuple[tuple[int, int], ...]:
-        """Where every weight lies and how often it was written; changes when any weight does."""
-        models = self._shared.models.values()
-        weights = {id(w): w for model in models for w in (*model.parameters(), *model.buffers())}
-        return tuple((w.data_ptr(), 0 if w.is_inference() else w._version) for w in weights.values())
-
     def _fit(self, settings: GenerationSettings, prompt: int, *, explicit: bool) -> GenerationSettings:
         """Check that the prompt and its canvases fit the context; a default max_tokens shrinks to fit."""
         context, length = self.model.config.max_position_embeddings, settings.canvas_length or self._canvas_length
@@ -422,6 +418,12 @@ class LLM:
                 f"has room for {room}."
             )
         return resolve_settings(settings, max_tokens=room)
+
+
+def _versions(models: Iterable[Transformer]) -> tuple[tuple[int, int], ...]:
+    """Where every weight lies and how often PyTorch counts it as written."""
+    weights = {id(weight): weight for model in models for weight in (*model.parameters(), *model.buffers())}
+    return tuple((weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights.values())
 
 
 def _result(finished: Finished) -> GenerateResult:

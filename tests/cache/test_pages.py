@@ -73,6 +73,23 @@ class TestPool:
 
 
 class TestPrefixes:
+    def test_nobody_begins_with_pages_that_were_unnamed(self) -> None:
+        """Those that were taken over included, while another request goes on with them."""
+        manager = PageManager(20, 20, WINDOW)
+        keys = prefix_keys(list(range(4 * PAGE)))
+        first = written(manager, keys, 5 * PAGE)
+        second = manager.open(5 * PAGE, PAGE, keys)
+        assert second is not None
+        assert second.reused == 4
+        manager.unname(second)
+        manager.close(second)
+        third = manager.open(5 * PAGE, PAGE, keys)
+        assert third is not None
+        assert third.reused == 0
+        for table in (first, third):
+            manager.close(table)
+        assert (manager.full.held, manager.full.kept, manager.full.available) == (0, 0, 20)
+
     def test_keys_depend_on_everything_before(self) -> None:
         one = prefix_keys([1] * PAGE + [2] * PAGE + [9])
         other = prefix_keys([3] * PAGE + [2] * PAGE)

@@ -227,6 +227,23 @@ class TestRun:
 
         driven(make(), body)
 
+    def test_its_forwards_take_turns_with_those_of_requests(self, make: Make, model: Transformer) -> None:
+        """Whether these were there before it or come meanwhile: none waits for its end, and none has to hurry."""
+        made = list[int]()
+
+        async def body(front: AsyncEngine) -> None:
+            early = asyncio.create_task(collect(front.stream(ask(1))))
+            work = asyncio.create_task(front.run(lambda: encode_for_ever(model, made)))
+            while not made:
+                await asyncio.sleep(0.005)
+            first = len(made), front.stats().forwards
+            for answer in (early, asyncio.create_task(collect(front.stream(ask(2))))):
+                assert end_of(await asyncio.wait_for(answer, 30)).finish_reason == "length"
+            assert len(made) - first[0] >= front.stats().forwards - first[1] - 1
+            work.cancel()
+
+        driven(make(), body)
+
     def test_the_wait_behind_one_counts(self, make: Make) -> None:
         async def body(front: AsyncEngine) -> None:
             held = asyncio.create_task(front.run(lambda: time.sleep(0.4)))
@@ -265,6 +282,22 @@ class Broken:
         return self.runner.run(work)  # type: ignore[attr-defined]
 
 
+class Unkept:
+    """A constraint that limits nothing and cannot follow what was written."""
+
+    min_tokens, closed = 1, False
+
+    def check(self, max_tokens: int) -> None: ...
+
+    def begin(self) -> "Unkept":
+        return self
+
+    def canvas(self, length: int, left: int) -> None: ...
+
+    def advance(self, token_ids: Sequence[int]) -> None:
+        raise ValueError("a token too many.")
+
+
 class TestFailure:
     def test_a_failed_forward_ends_its_requests_and_not_the_engine(self, make: Make) -> None:
         engine = make()
@@ -295,6 +328,39 @@ class TestFailure:
                 await front.run(lambda: 1)
 
         driven(engine, body)
+
+    def test_one_whose_pages_cannot_be_cleaned_stops_and_nobody_waits(self, make: Make) -> None:
+        """As after an error that leaves a GPU unusable: whatever the runner does next fails, too."""
+        engine = make()
+
+        class Dead(Broken):
+            def release(self, slot: int) -> None:
+                raise RuntimeError("unusable")
+
+        engine.runner = Dead(engine.runner, 100)  # type: ignore[assignment]
+
+        async def body(front: AsyncEngine) -> None:
+            answers = (collect(front.stream(ask(i))) for i in range(3))
+            told = await asyncio.wait_for(asyncio.gather(*answers, return_exceptions=True), 30)
+            assert all(isinstance(error, EngineError) for error in told)
+            while front.healthy:
+                await asyncio.sleep(0.005)
+            with pytest.raises(EngineError, match="engine has stopped"):
+                await collect(front.stream(ask(9)))
+
+        driven(engine, body)
+        assert engine.stats().running == engine.stats().full_pages_used == 0
+
+    def test_an_answer_that_cannot_go_on_ends_alone(self, make: Make) -> None:
+        async def body(front: AsyncEngine) -> None:
+            whole, broken = await front.submit([ask(1), ask(2, constraint=Unkept())])
+            with pytest.raises(EngineError, match=r"The answer failed with ValueError: a token too many\."):
+                await collect(broken)
+            assert end_of(await collect(whole)).finish_reason == "length"
+            stats = await settled(front)
+            assert stats.ended == {"failed": 1, "length": 1}
+
+        driven(make(), body)
 
     def test_one_that_fails_while_it_is_told_to_stop_stops(self, make: Make, model: Transformer) -> None:
         engine, made = make(), list[int]()

@@ -3,10 +3,12 @@
 import dataclasses
 import gc
 import math
+import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -160,6 +162,34 @@ def test_a_moved_model_gets_a_new_engine(llm: LLM) -> None:
     llm.generate([2, 50], **SHORT)
     llm.model.to(torch.bfloat16)
     assert len(llm.generate([2, 50], **SHORT).token_ids) <= 24
+
+
+def test_the_pages_of_a_moved_model_are_given_back_before_others_are_taken(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, alive = weakref.ref(llm.engine.runner), list[bool]()
+
+    def watched(*given: Any) -> Any:
+        alive.append(runner() is not None)
+        return new_runner(*given)
+
+    monkeypatch.setattr("redraft.llm.new_runner", watched)
+    gc.disable()
+    llm.model.double()
+    assert llm.engine.runner is not None
+    gc.enable()
+    assert alive == [False]
+
+
+def test_an_llm_that_is_dropped_leaves_nothing(llm: LLM) -> None:
+    """Without waiting for a garbage collection: the next model may need the memory."""
+    other = LLM(llm.model, llm.tokenizer, None, path=llm.path)
+    other.generate([2, 40], **SHORT)
+    left = weakref.ref(other.engine), weakref.ref(other.engine.runner)
+    gc.disable()
+    del other
+    gc.enable()
+    assert [one() for one in left] == [None, None]
 
 
 def test_a_prompt_shrinks_only_its_own_answer(llm: LLM) -> None:

@@ -14,10 +14,12 @@ from redraft.cache.fp8 import FP8
 from redraft.config import ModelConfig
 from redraft.constraints.pins import Allowed
 from redraft.engine.adapters import RunnerByAdapter
+from redraft.engine.build import new_runner as engine_runner
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_runner import BUCKETS, GraphRunner
 from redraft.engine.graph_step import working_bytes
 from redraft.engine.runner import EagerRunner
+from redraft.engine.settings import EngineSettings
 from redraft.engine.work import Encode
 from redraft.kernels.switches import Operation, watching
 from redraft.model import Transformer
@@ -237,6 +239,34 @@ def test_images_are_what_the_eager_runner_makes_of_them(plain: Transformer, conf
     plainly_told.assign(0, (4, 1), (1, 4))
     plainly_told.run([Encode(slot=0, start=0, token_ids=prompt)])
     assert not same(records[0][0], plainly_told.run([step_of(0, len(prompt), 0)])[0])
+
+
+def test_pages_that_others_share_are_cleaned_by_the_last_one(packed: PackedTransformer) -> None:
+    """Zeros would look right to whoever shares them. Page 6 was given back before anything was known of it."""
+    runner = new_runner(packed)
+    runner.assign(0, (6,), (6,))
+    for slot in (0, 1, 2):
+        runner.assign(slot, (0, 3 + slot), (0, 3 + slot))
+        runner.run([Encode(slot=slot, start=256, token_ids=ids(slot, 20))])
+    for page in (0, 3, 6):
+        runner._pages.values[0][page, 7] = np.nan
+
+    def broken() -> list[int]:
+        return [page for page, held in enumerate(runner._pages.values[0]) if not held.isfinite().all()]
+
+    runner.release(0)
+    assert broken() == [0]
+    runner.release(1)
+    assert broken() == [0]
+    runner.release(2)
+    assert not broken()
+
+
+@pytest.mark.parametrize(("length", "rows"), [(16, 16), (20, 32), (256, 256), (500, 512)])
+def test_rows_of_a_canvas_are_a_multiple_of_16(packed: PackedTransformer, length: int, rows: int) -> None:
+    odd = copy.copy(packed)
+    odd.config = replace(packed.config, canvas_length=length)
+    assert engine_runner(odd, EngineSettings(memory_gb=0.05)).limits.canvas == rows
 
 
 @pytest.mark.parametrize("kv_dtype", [None, FP8])

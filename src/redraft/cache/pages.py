@@ -87,6 +87,12 @@ class PagePool:
         if key not in self._page_of and page not in self._key_of:
             self._page_of[key], self._key_of[page] = page, key
 
+    def unname(self, page: int) -> None:
+        """Make a page that is held unknown."""
+        assert self._holders[page] > 0, f"page {page} is not held"
+        if (key := self._key_of.pop(page, None)) is not None:
+            del self._page_of[key]
+
     def find(self, key: bytes) -> int | None:
         """The page known by `key`."""
         return self._page_of.get(key)
@@ -210,6 +216,14 @@ class PageManager:
             for index in range(first, min(stop, len(table.keys))):
                 self.full.name(table.full[index], table.keys[index])
                 self.sliding.name(table.sliding[index], table.keys[index])
+
+    def unname(self, table: PageTable) -> None:
+        """Let nobody else begin with pages of this table, whoever has written them."""
+        table.keys = ()
+        for pool, pages in ((self.full, table.full), (self.sliding, table.sliding)):
+            for page in pages:
+                if page >= 0:
+                    pool.unname(page)
 
     def leave_behind(self, table: PageTable, position: int) -> bool:
         """Give back the sliding pages that no token from `position` on can see; returns whether the table changed."""

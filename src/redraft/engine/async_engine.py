@@ -2,8 +2,8 @@
 
 Everything that touches the engine is a small function put into the thread's inbox and called between two forwards; so
 nothing in the engine needs a lock, and a cancelled request costs at most the forward that is under way. What makes
-forwards of its own (fill, edit, decide) waits apart, so that one of them at most runs between two forwards of requests;
-it is ended between two of its own when its caller has gone or the engine stops.
+forwards of its own (fill, edit, decide) waits apart, one behind the other. Its forwards and those of requests take
+turns; it is ended between two of its own when its caller has gone or the engine stops.
 """
 
 from __future__ import annotations
@@ -147,9 +147,9 @@ class AsyncEngine:
     async def run(self, function: Callable[[], T]) -> T:
         """Call `function` on the model's thread, between two forwards; returns or raises what it does.
 
-        For work that needs the model but is no request (fill, edit, decide). Nothing else runs meanwhile, and open
-        requests have a forward before the next such call. It ends before its next forward when this is cancelled, or
-        with an `EngineError` when the engine is told to stop.
+        For work that needs the model but is no request (fill, edit, decide). One such call runs at a time, and open
+        requests have a forward before each of its own. It ends before its next forward when this is cancelled, or with
+        an `EngineError` when the engine is told to stop.
         """
         return await self._called(function, self._work)
 
@@ -216,35 +216,46 @@ class AsyncEngine:
             self._wake.notify()
 
     def _run(self) -> None:
-        """The model's thread."""
+        """The model's thread. However it ends, nobody waits for it any more."""
         try:
             self._loop()
+        except Exception as error:
+            _log.exception("the engine stops: %s", error)
         finally:
+            self._refuse()
             self._ended.set_result(None)
 
     def _loop(self) -> None:
-        """Some work, all of the inbox, then one forward, as long as there is anything to do."""
+        """Some work, then whatever requests need, as long as there is anything to do."""
         while self._wait():
             if self._work:
                 self._call(self._work.popleft())
-            while self._inbox:
-                self._call(self._inbox.popleft())
-            self._stats = self._engine.stats()
-            if self._engine.busy:
-                self._step()
-        self._stop()
+            self._serve()
+        for request_id in list(self._mailboxes):
+            self._engine.cancel(request_id)
+        self._deliver(self._engine.tell())
 
     def _call(self, call: _Call) -> None:
-        """One function; its forwards look whether anybody still wants them."""
+        """One piece of work; before its forwards others have theirs, and it is seen whether anybody still wants it."""
 
-        def check() -> None:
+        def before_forward() -> None:
             if self._stopping:
                 raise self._error
             if call.abandoned:
                 raise EngineError("The caller has gone.")
+            with interruptible(lambda: None):
+                self._serve()
 
-        with interruptible(check):
+        with interruptible(before_forward):
             call.run()
+
+    def _serve(self) -> None:
+        """All of the inbox, then one forward of requests."""
+        while self._inbox:
+            self._inbox.popleft().run()
+        self._stats = self._engine.stats()
+        if self._engine.busy:
+            self._step()
 
     def _wait(self) -> bool:
         """Sleep until there is something to do; False when it is time to stop."""
@@ -270,10 +281,18 @@ class AsyncEngine:
             self._fail(EngineError(f"A forward failed with {type(error).__name__}: {error}"))
 
     def _fail(self, error: EngineError) -> None:
-        """Everyone who waits hears of it; the engine forgets them."""
-        for request_id, box in self._mailboxes.items():
+        """Everyone who waits hears of it; the engine forgets them, and stops if that fails, too."""
+        told = list(self._mailboxes)
+        self._tell_all(error)
+        try:
+            self._engine.cancel_all(told)
+        except Exception as second:
+            _log.exception("a failed forward could not be cleaned up: %s", second)
+            self._stopping = True
+
+    def _tell_all(self, error: EngineError) -> None:
+        for box in self._mailboxes.values():
             box.put(error)
-            self._engine.cancel(request_id)
         self._mailboxes.clear()
 
     def _deliver(self, events: Sequence[Event | Failed]) -> None:
@@ -285,11 +304,9 @@ class AsyncEngine:
             if box is not None:
                 box.put(event.error if isinstance(event, Failed) else event)
 
-    def _stop(self) -> None:
+    def _refuse(self) -> None:
         """End whatever is still open, and refuse everything from now on."""
-        for request_id in list(self._mailboxes):
-            self._engine.cancel(request_id)
-        self._deliver(self._engine.tell())
+        self._tell_all(self._error)
         with self._wake:
             self._stopped = True
             for queue in (self._inbox, self._work):

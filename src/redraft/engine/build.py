@@ -45,7 +45,7 @@ def new_runner(
     stored = kv_dtype(model, settings.kv_cache_dtype)
     limits = limits_for(model.config, settings, memory_bytes(model, settings), stored.itemsize)
     if isinstance(model, PackedTransformer):  # its buffers hold whole canvases of the model's own length
-        canvas = max(model.config.canvas_length, MIN_CANVAS)
+        canvas = -(-model.config.canvas_length // MIN_CANVAS) * MIN_CANVAS  # kernels look at every 16th row
         limits = replace(limits, canvas=canvas, forward=min(limits.forward, BUCKETS[-1] * canvas))
         runner: EagerRunner | GraphRunner = GraphRunner(model, limits, kv_dtype=stored)
     else:

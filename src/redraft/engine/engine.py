@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 
 import numpy as np
 
@@ -12,7 +14,7 @@ from redraft.cache.pages import PAGE
 from redraft.engine.answer import Answer
 from redraft.engine.latency import StepClock
 from redraft.engine.request import Ending, Event, Failed, Finished, Request
-from redraft.engine.scheduler import Plan, Scheduler, Turn
+from redraft.engine.scheduler import Job, Plan, Scheduler
 from redraft.engine.settings import EngineSettings
 from redraft.engine.stats import Counters, EngineStats
 from redraft.engine.transcript import Transcript
@@ -22,6 +24,8 @@ from redraft.errors import EngineError, InputError, NotFiniteError, PromptError,
 from redraft.text.marks import Decoder
 
 _Inbox = deque[Event | EngineError]
+
+_log = logging.getLogger(__name__)
 
 
 class Engine:
@@ -86,6 +90,12 @@ class Engine:
         """
         if (answer := self._open.get(request_id)) is not None:
             self._break_off(answer, "cancelled")
+
+    def cancel_all(self, request_ids: Iterable[int]) -> None:
+        """Cancel several. Where that fails for one, which has ended all the same, the others are still cancelled."""
+        with ExitStack() as rest:
+            for request_id in request_ids:
+                rest.callback(self.cancel, request_id)
 
     def step(self) -> list[Event | Failed]:
         """Run one forward of whatever is ready; returns what happened, in order.
@@ -166,8 +176,7 @@ class Engine:
         """End all requests; the iterators of `answer` hear why."""
         for inbox in self._inboxes.values():
             inbox.append(error)
-        for request_id in list(self._open):
-            self.cancel(request_id)
+        self.cancel_all(list(self._open))
 
     def _drop_left(self) -> None:
         """Cancel what iterators have left open; later, if it was a garbage collection during a step that ended one."""
@@ -203,7 +212,7 @@ class Engine:
         after = self._clock()
         self.scheduler.ran(plan)
         self._learn(plan, work, after - before)
-        self._tell(plan, drafted, after)
+        self._take(plan, drafted, after)
         self.counters.schedule_seconds += (before - started) + (self._clock() - after)
 
     def _queue(self, answer: Answer) -> None:
@@ -296,18 +305,26 @@ class Engine:
         encoded = plan.tokens - sum(segment.tokens for segment in work if isinstance(segment, Denoise))
         self.counters.ran(canvases, encoded, seconds)
 
-    def _tell(self, plan: Plan, drafted: list[Drafted], now: float) -> None:
-        """What the forward's steps came to, in the order of its turns."""
+    def _take(self, plan: Plan, drafted: list[Drafted], now: float) -> None:
+        """What the forward's steps came to, in the order of its turns. What fails ends its own answer alone."""
         steps = [turn for turn in plan.turns if turn.denoise]
         for turn, one in zip(steps, drafted, strict=True):
             assert one.slot == turn.job.slot
-            self._deliver(self._after_step(turn, one, now))
+            answer = self._open[turn.job.request_id]
+            try:
+                events = self._after_step(answer, turn.job, one, now)
+            except NotFiniteError as error:
+                self.scheduler.distrust(turn.job)
+                events = [self._break(answer, error)]
+            except Exception as error:
+                _log.exception("an answer failed: %s", error)
+                events = [self._break(answer, EngineError(f"The answer failed with {type(error).__name__}: {error}"))]
+            self._deliver(events)
 
-    def _after_step(self, turn: Turn, drafted: Drafted, now: float) -> Sequence[Event | Failed]:
-        job, events = turn.job, list[Event]()
-        answer, step = self._open[job.request_id], job.step - 1
+    def _after_step(self, answer: Answer, job: Job, drafted: Drafted, now: float) -> Sequence[Event | Failed]:
+        step, events = job.step - 1, list[Event]()
         if not np.isfinite(drafted.entropy).all():
-            return [self._break(answer, NotFiniteError())]
+            raise NotFiniteError()
         answer.follow(drafted, step)
         if answer.request.drafts:
             events.append(answer.record(drafted, step))
@@ -341,6 +358,9 @@ class Engine:
             assert job.table is not None
             answer.cached_tokens = job.table.reused * PAGE
             self.counters.started_one(len(answer.request.prompt), answer.cached_tokens)
-            self.runner.release(job.slot)
-        self.scheduler.remove(job)
-        del self._open[job.request_id]
+        try:
+            if job.slot >= 0:
+                self.runner.release(job.slot)
+        finally:
+            self.scheduler.remove(job)
+            del self._open[job.request_id]

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Self
 
@@ -64,6 +65,8 @@ class GraphRunner:
         self._pages = new_pages(packed, full=limits.full_pages, sliding=limits.sliding_pages, dtype=kv_dtype)
         self._images = None if model.vision is None else new_images(packed, limits.forward)
         self._tables = {name: np.zeros((limits.slots, self._width), np.int32) for name in ("full", "sliding")}
+        self._held: dict[str, list[tuple[int, ...]]] = {name: [()] * limits.slots for name in self._tables}
+        self._touched: dict[str, list[set[int]]] = {name: [set() for _ in range(limits.slots)] for name in self._tables}
         self._pool = memory_for_graphs(packed.device) if self._graphs else None
         self._steps: dict[int, CapturedStep] = {}
         self._doubtful: set[int] = set()
@@ -88,22 +91,30 @@ class GraphRunner:
     def assign(self, slot: int, full: Sequence[int], sliding: Sequence[int]) -> None:
         """See `engine.work.Runner`."""
         for name, pages in (("full", full), ("sliding", sliding)):
+            self._held[name][slot] = tuple(pages)
+            self._touched[name][slot].update(pages)
             self._tables[name][slot, : len(pages)] = pages
             self._tables[name][slot, len(pages) :] = 0
 
     def release(self, slot: int) -> None:
         """See `engine.work.Runner`."""
-        if slot in self._doubtful:
-            self._doubtful.remove(slot)
-            self._clean(slot)
-        self.assign(slot, (), ())
+        try:
+            if slot in self._doubtful:
+                self._clean(slot)
+        finally:
+            self._doubtful.discard(slot)
+            self.assign(slot, (), ())
+            for touched in self._touched.values():
+                touched[slot].clear()
 
     def _clean(self, slot: int) -> None:
-        """Put zeros where a slot's pages hold what is not finite; whoever has them next reads whole tiles of them."""
+        """Put zeros where pages that a slot has had, and no other one has, hold what is not finite; whoever has them
+        next reads whole tiles of them. Who shares a page is to see what is wrong with it."""
         held = {}
-        for name, table in self._tables.items():
-            pages = np.unique(table[slot]).astype(np.int64)
-            held[name] = torch.from_numpy(pages[pages >= 0]).to(self.model.device)
+        for name, touched in self._touched.items():
+            others = {page for other, pages in enumerate(self._held[name]) if other != slot for page in pages}
+            own = [page for page in touched[slot] - others if page >= 0]
+            held[name] = torch.tensor(own, dtype=torch.long, device=self.model.device)
         for layer in range(len(self._pages.keys)):
             self._pages.clean(layer, held["sliding" if self.model.config.is_sliding(layer) else "full"])
 
@@ -141,7 +152,7 @@ class GraphRunner:
         for first in range(0, len(segment.token_ids), self._rows):
             ids, start = segment.token_ids[first : first + self._rows], segment.start + first
             images = tuple(image for image in segment.images if image.start < start + len(ids) and start < image.stop)
-            yield Encode(slot=segment.slot, start=start, token_ids=ids, images=images)
+            yield replace(segment, start=start, token_ids=ids, images=images)
 
     def _see(self, images: Sequence[PlacedImage]) -> dict[PlacedImage, int]:
         """Where the embeddings of each image begin among those that token ids below 0 stand for."""

@@ -189,6 +189,12 @@ class Scheduler:
         del self.running[job.request_id]
         job.slot, job.table = -1, None
 
+    def distrust(self, job: Job) -> None:
+        """Let nobody begin with pages of a running job: something in them is not as it should be."""
+        assert job.table is not None
+        job.keys = ()
+        self.pages.unname(job.table)
+
     def forget_prefixes(self) -> None:
         """Share no page that was written so far, nor what running jobs will write behind such pages."""
         self.pages.forget()

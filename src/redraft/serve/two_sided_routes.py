@@ -1,4 +1,4 @@
-"""`/v1/fill`, `/v1/edits`, `/v1/decisions`: work that the model's thread does between two steps of other answers."""
+"""`/v1/fill`, `/v1/edits`, `/v1/decisions`: work whose forwards take turns with those of answers."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def _seen(
 def _gather(pool: Tensor, pages: Tensor, count: int, dtype: torch.dtype) -> Tensor:
     """Positions 0..count of one request [1,G,count,H] in a dtype; pages given back (-1) read as zeros, never seen."""
     pages = pages[: cdiv(count, pool.shape[1])].long()
-    rows = pool[pages.clamp(min=0)].to(dtype) * (pages >= 0)[:, None, None, None]
+    rows = pool[pages.clamp(min=0)].to(dtype).masked_fill((pages < 0)[:, None, None, None], 0.0)
     return rows.flatten(0, 1)[:count].transpose(0, 1)[None]
 
 

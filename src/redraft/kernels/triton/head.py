@@ -152,6 +152,7 @@ def _multiply(
 ) -> Tiles:  # fmt: skip
     (x, row_scale), (table, token_scale) = values_and_scale(hidden), values_and_scale(embedding)
     (rows, width), vocab = x.shape, len(table)
+    assert segments.rows % 16 == 0, "live rows are looked for at every 16th"
     in_gluon = gluon_head.tile_for(x, vocab) if tile is None else None
     tile = tile or tuned(x)
     size = tile.tokens if in_gluon is None else in_gluon.tokens
