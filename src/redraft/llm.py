@@ -263,8 +263,8 @@ class LLM:
     def add_adapter(self, name: str, folder: str | Path) -> None:
         """Read a LoRA adapter, to be used by `name`.
 
-        The weights that it changes are held once more. Raises `CheckpointError` if it is for another model and
-        `SettingError` for a name that is empty or taken.
+        It comes on top of one that was folded in while loading. The weights that it changes are held once more. Raises
+        `CheckpointError` if it is for another model and `SettingError` for a name that is empty or taken.
         """
         check_adapter_name(name)
         if name in self.adapters:

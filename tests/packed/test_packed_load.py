@@ -10,10 +10,12 @@ import redraft
 from random_adapter import random_adapter
 from redraft.errors import SettingError
 from redraft.model import Transformer
+from redraft.model.adapters import with_adapter
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
 from redraft.model.initialise import initialise
 from redraft.model.packed import load as loading
+from redraft.model.packed.build import pack
 from redraft.model.packed.load import check_device, check_room, fp8_vocabulary, load_packed
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.packed.weights import tensors
@@ -198,3 +200,22 @@ def test_a_packed_twin_is_what_loading_with_the_adapter_makes(
         kept = {tensor.data_ptr() for tensor in tensors(base.packed)}
         shared = sum(tensor.data_ptr() in kept for tensor in tensors(made.packed))
         assert shared > len(list(tensors(made.packed))) / 2
+
+
+@pytest.mark.parametrize("stored", [None, "fp8", "int4"])
+def test_a_packed_twin_keeps_the_adapter_that_was_loaded(folder: Path, tmp_path: Path, stored: str | None) -> None:
+    """Both change one fused matrix and the experts, and each another matrix of its own."""
+    if stored:
+        quantize_folder(folder, tmp_path / "q", stored)
+    place = tmp_path / "q" if stored else folder
+    full = redraft.load_model(folder, "cpu", "float32")
+    first = random_adapter(full, 1, r"attention\.[qk]_proj|mlp\.gate|experts\.gate_up")
+    second = random_adapter(full, 2, r"attention\.[kv]_proj|mlp\.down|experts\.down")
+    read = second.applied(first.applied(Checkpoint(place).weight))
+    expected = PackedTransformer(pack(full.config, read, device=torch.device("cpu"), dtype=torch.float32))
+    base = load_packed(place, device="cpu", dtype="float32", adapter=first)
+    made = loading.twin(base, place, second)
+    torch.testing.assert_close(logits_of(made), logits_of(expected), rtol=0, atol=0)
+    if not stored:
+        plain = with_adapter(with_adapter(full, first), second)
+        torch.testing.assert_close(logits_of(made), logits_of(plain), atol=2e-4, rtol=2e-4)

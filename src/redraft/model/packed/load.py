@@ -69,7 +69,8 @@ def load_packed(
         fp8_vocabulary=fp8,
         progress=progress,
     )
-    return PackedTransformer(packed, load_vision(checkpoint, read, target, chosen))
+    tower = load_vision(checkpoint, read, target, chosen)
+    return PackedTransformer(packed, tower, () if adapter is None else (adapter,))
 
 
 def load_for_inference(
@@ -105,14 +106,20 @@ def load_for_inference(
 
 
 def twin(model: Transformer, folder: Path, adapter: Adapter) -> Transformer:
-    """What `load_for_inference` makes of `folder` with an adapter, sharing with `model`, made without, what it can."""
+    """`model`, which `load_for_inference` made of `folder`, with one more adapter; they share what it leaves alone.
+
+    Changed weights are read from the folder again where the model is packed, and the adapters it holds put back first.
+    """
     if not isinstance(model, PackedTransformer):
         return with_adapter(model, adapter)
     checkpoint = Checkpoint(folder, vision=model.vision is not None)
-    source, vision = adapter.applied(checkpoint.weight), model.vision
+    folded, vision = (*model.folded, adapter), model.vision
+    source = checkpoint.weight
+    for one in folded:
+        source = one.applied(source)
     if any(name.startswith("vision.") for name in adapter.factors):
         vision = load_vision(checkpoint, source, model.device, model.dtype)
-    return PackedTransformer(repack(model.packed, source, set(adapter.factors)), vision)
+    return PackedTransformer(repack(model.packed, source, set(adapter.factors)), vision, folded)
 
 
 def fits_kernels(config: ModelConfig) -> bool:

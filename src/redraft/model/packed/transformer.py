@@ -20,6 +20,7 @@ from redraft.kernels.triton.language import use_triton
 from redraft.kernels.triton.linear import without_workspace
 from redraft.kernels.triton.norms import norm
 from redraft.kernels.triton.segments import DENOISE, ENCODE, Segments
+from redraft.model.adapters import Adapter
 from redraft.model.attention import Attend
 from redraft.model.packed.forward import as_rows, conditioning, finish_layer, layer_heads, product, takes_fp8
 from redraft.model.packed.paged_cache import PagedCache, request_bytes
@@ -34,14 +35,17 @@ from redraft.model.vision import Seen, VisionTower
 class PackedTransformer(Transformer):
     """A `Transformer` that computes with packed weights. It has no modules to train and cannot be saved."""
 
-    def __init__(self, packed: PackedModel, vision: VisionTower | None = None) -> None:
-        """`vision` is plain in every format."""
+    def __init__(
+        self, packed: PackedModel, vision: VisionTower | None = None, folded: tuple[Adapter, ...] = ()
+    ) -> None:
+        """`vision` is plain in every format; `folded` are the adapters that the weights hold, in their order."""
         nn.Module.__init__(self)
         if packed.quantization is not None:
             without_workspace()
         self.config, self.packed = packed.config, packed
         self.self_conditioning = _SelfConditioning(packed)
         self.vision = vision
+        self.folded = folded
         self.paged = PagedForward(packed)
         self._frequencies: dict[str, Tensor] = {}
 
