@@ -15,6 +15,7 @@ from torch import Tensor
 from redraft.config import FULL, SLIDING
 from redraft.errors import CheckpointError, HubError, SettingError
 from redraft.model import weights
+from redraft.model.files import fingerprint
 from redraft.model.folders import resolve_folder
 from redraft.model.initialise import initialise
 from redraft.model.presets import preset
@@ -132,6 +133,15 @@ def test_a_failed_save_leaves_the_folder_as_it_was(
     with pytest.raises(OSError, match="No space left"):
         save_model(model, folder, max_shard_size=100_000)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_fingerprint_is_that_of_the_weights_wherever_they_lie(model: Transformer, folder: Path) -> None:
+    first = fingerprint(folder)
+    assert fingerprint(folder.rename(folder.with_name("moved"))) == first
+    for name in ("model.decoder.norm.weight", f"{DECODER}1.experts.down_proj"):
+        save_model(model, folder)
+        change_tensors(folder, lambda tensors, name=name: tensors[name].view(-1)[0].add_(1))
+        assert fingerprint(folder) != first
 
 
 def test_saved_files_are_as_readable_as_others(folder: Path) -> None:

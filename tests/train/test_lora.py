@@ -172,6 +172,25 @@ def test_another_alpha_is_another_run(recipe: Recipe, tmp_path: Path) -> None:
     assert len(train(short, device="cpu", quiet=True, resume=True).losses) > 0
 
 
+def test_an_adapter_does_not_go_on_over_another_base(recipe: Recipe, tmp_path: Path) -> None:
+    """Its checkpoint holds the factors alone, and would name whatever base it is resumed with."""
+    recipe = lora_recipe(recipe, tmp_path)
+    short = dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, max_seconds=1e-3))
+    folder = train(short, device="cpu", quiet=True).folder
+    (tmp_path / "base").rename(tmp_path / "moved")
+    other = Transformer(recipe.model)
+    initialise(other, 10)
+    save_model(other, tmp_path / "base")
+    with pytest.raises(CheckpointError, match="another model, adapter or seed"):
+        train(short, device="cpu", quiet=True, resume=True)
+    moved = dataclasses.replace(short, run=dataclasses.replace(short.run, init=str(tmp_path / "moved")))
+    assert len(train(moved, device="cpu", quiet=True, resume=True).losses) > 0
+    older = load_checkpoint(folder, torch.device("cpu"))
+    del older["model"]["lora_base"]
+    save_checkpoint(folder, older)
+    assert len(train(short, device="cpu", quiet=True, resume=True).losses) > 0
+
+
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_sharded_run_trains_the_same_factors(recipe: Recipe, tmp_path: Path, dtype: str) -> None:
     recipe = lora_recipe(recipe, tmp_path)

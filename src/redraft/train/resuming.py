@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 from redraft.errors import CheckpointError, SettingError, why
+from redraft.model.files import fingerprint
+from redraft.model.folders import resolve_folder
 from redraft.train.checkpoint import FILE, load_checkpoint, save_checkpoint
 from redraft.train.distributed import World
 from redraft.train.recipe import Recipe
@@ -27,6 +29,7 @@ class RunCheckpoint:
     """The checkpoint of a recipe's run: one file or, for sharded weights, a folder that all processes write."""
 
     def __init__(self, recipe: Recipe, world: World) -> None:
+        """Raises `CheckpointError` where the model under an adapter cannot be read."""
         self._world, self._sharded = world, recipe.run.shard
         self._folder = Path(recipe.run.out)
         self._identity = {"seed": recipe.run.seed, "model": _shape(recipe)}
@@ -54,10 +57,11 @@ class RunCheckpoint:
         return state
 
     def _is_of_this_run(self, state: Mapping[str, Any]) -> bool:
-        """Whether seed and model are the same; older checkpoints do not say which `alpha` they have."""
+        """Whether seed and model are the same; older checkpoints do not say which `alpha` or base they have."""
         saved, model = state.get("model"), dict(self._identity["model"])
-        if isinstance(saved, dict) and "lora_alpha" not in saved:
-            model.pop("lora_alpha", None)
+        for name in ("lora_alpha", "lora_base"):
+            if isinstance(saved, dict) and name not in saved:
+                model.pop(name, None)
         return saved == model and state.get("seed") == self._identity["seed"]
 
     def restore(self, state: dict[str, Any], weights: TrainedWeights) -> None:
@@ -81,11 +85,15 @@ class RunCheckpoint:
 
 
 def _shape(recipe: Recipe) -> dict[str, Any]:
-    """The numbers of model and adapter as plain values, for comparing a checkpoint with a recipe."""
+    """The numbers of model and adapter as plain values, for comparing a checkpoint with a recipe.
+
+    An adapter's base is told by its weights, wherever they lie: the checkpoint holds the factors alone.
+    """
     shape = dataclasses.asdict(recipe.model)
     del shape["extra"]
     if recipe.lora is not None:
         shape |= {"lora_rank": recipe.lora.rank, "lora_alpha": recipe.lora.alpha, "lora_targets": recipe.lora.targets}
+        shape["lora_base"] = fingerprint(resolve_folder(recipe.run.init))
         if recipe.lora.quantization:
             shape["lora_quantization"] = recipe.lora.quantization
     return {name: list(value) if isinstance(value, tuple) else value for name, value in shape.items()}

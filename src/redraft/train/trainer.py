@@ -59,15 +59,19 @@ class Trainer:
     """One run of a recipe: make it, then `run` it. Behind `build`, `train_step` may be called from outside instead."""
 
     def __init__(self, recipe: Recipe, *, device: str = "auto", quiet: bool = False) -> None:
-        """Opens the recipe's data. Raises `SettingError` for wrong ones, and for a device that is not there."""
+        """Opens the recipe's data.
+
+        Raises `SettingError` for wrong ones, and for a device that is not there, and `CheckpointError` where the model
+        under an adapter cannot be read.
+        """
         self.recipe, self.run_settings = recipe, recipe.run
         self.world = World.from_environment()
         self.limits = RunLimits(recipe.run, self.world)
         self.device = self.world.device(device)
         self.quiet = quiet or not self.world.is_main
         self.folder = Path(recipe.run.out)
-        self.checkpoint = RunCheckpoint(recipe, self.world)
         self.packer = Packer(recipe)
+        self.checkpoint = RunCheckpoint(recipe, self.world)
         self.step = 0
         self.batches = 0
         """Batches that all processes have trained on; the next one of this process is `batches + rank`."""
