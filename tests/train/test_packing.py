@@ -238,6 +238,25 @@ def test_training_windows_never_touch_held_out_documents(tmp_path: Path) -> None
     assert ends.max() <= edge <= starts.min()
 
 
+@pytest.mark.parametrize("kind", ["chat", "text"])
+@pytest.mark.parametrize(("documents", "heldout"), [(40, 0.0), (1, 0.1)])
+def test_nothing_is_evaluated_on_what_is_trained(
+    recipe: Recipe, tmp_path: Path, kind: str, documents: int, heldout: float
+) -> None:
+    document = Document(tokens=np.arange(8, 28, dtype=np.uint16), prompt_length=3 if kind == "chat" else 0)
+    write_shard(tmp_path / "all.xz", [document] * documents)
+    source = SourceSettings(name="all", kind=kind, share=1.0, path=str(tmp_path / "all.xz"), heldout=heldout)
+    data = dataclasses.replace(recipe.data, sources=(source,), tokenizer=str(resolve_folder("tiny")))
+    recipe = dataclasses.replace(recipe, data=data, model=dataclasses.replace(recipe.model, vocab_size=16384))
+    packer = Packer(recipe)
+    assert packer.batch(0)["tokens"].any()
+    with pytest.raises(SettingError, match="source all: no document is held out to evaluate on"):
+        packer.batch(0, "heldout")
+    run = dataclasses.replace(recipe.run, evaluate_every=5)
+    with pytest.raises(SettingError, match=r"raise heldout .*, or set run\.evaluate_every to 0\.$"):
+        Packer(dataclasses.replace(recipe, run=run))
+
+
 def test_a_missing_file_names_its_source(recipe: Recipe, tmp_path: Path) -> None:
     source = SourceSettings(name="talk", kind="chat", share=1.0, path=str(tmp_path / "none.xz"))
     with pytest.raises(SettingError, match=r"source talk: there is no file"):

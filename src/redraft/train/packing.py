@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from redraft.errors import SettingError
 from redraft.train.canvases import Fillers, chat_canvases, text_canvases
 from redraft.train.recipe import Recipe, SourceSettings
 from redraft.train.sources import ChatSource, Ints, Part, Pool, TextShard, Tokens, open_sources
@@ -113,14 +114,19 @@ class Packer:
     """Makes the batches of a recipe."""
 
     def __init__(self, recipe: Recipe) -> None:
+        """Opens the sources. Raises `SettingError` for wrong ones, and where there is nothing to evaluate on."""
         self.recipe, self.data = recipe, recipe.data
         self.sources = open_sources(recipe.data, recipe.model.vocab_size, recipe.model.canvas_length)
         shares = np.array([source.share for source in recipe.data.sources])
         self._edges = np.concatenate([[0.0], np.cumsum(shares) / shares.sum()])
         self._edges[-1] = 1.0
+        if recipe.run.evaluate_every:
+            self._check_heldout()
 
     def batch(self, index: int, part: Part = "train") -> Arrays:
         """Arrays of batch `index`, named as fields of `Batch`; a pure function of the seed and its arguments."""
+        if part == "heldout":
+            self._check_heldout()
         rng = np.random.default_rng((self.recipe.run.seed, _STREAMS[part], index))
         parts = []
         for number, (first, rows) in enumerate(self.rows_of(index)):
@@ -128,6 +134,15 @@ class Packer:
                 parts.append(self._source_rows(number, first, rows, rng, part) | self._common(number, rows))
         order = rng.permutation(self.data.rows)
         return {name: np.concatenate([p[name] for p in parts])[order] for name in parts[0]}
+
+    def _check_heldout(self) -> None:
+        """Raises `SettingError` for a source that trains on all it has."""
+        for settings, source in zip(self.data.sources, self.sources, strict=True):
+            if not source.holds_out:
+                raise SettingError(
+                    f"source {settings.name}: no document is held out to evaluate on; raise heldout above 0 and give "
+                    "two documents or more, or set run.evaluate_every to 0."
+                )
 
     def _common(self, number: int, rows: int) -> Arrays:
         """What is the same in all rows of source `number`."""

@@ -55,6 +55,8 @@ class ChatSource(Protocol):
 
     marks: Bools | None
     """Tokens [V] between which holes may lie; None if answers never have holes."""
+    holds_out: bool
+    """Whether documents are kept from training, or are new each time."""
 
     def draw(self, rng: np.random.Generator, rows: int, part: Part) -> tuple[Pool, Ints]:
         """A pool, and for each of `rows` rows the documents to try in order, int64 [rows, tries]."""
@@ -81,6 +83,7 @@ class ChatShard:
             suffixes=None if suffixes is None else suffixes[usable],
         )
         self._parts = _split(len(usable), heldout)
+        self.holds_out = _holds_out(self._parts)
 
     def draw(self, rng: np.random.Generator, rows: int, part: Part) -> tuple[Pool, Ints]:
         low, high = self._parts[part]
@@ -91,6 +94,7 @@ class SudokuSource:
     """Fresh puzzles for every row."""
 
     marks: Bools | None = None
+    holds_out = True
 
     def __init__(self, base: Path, encoder: SudokuEncoder, tokens: int, clues: tuple[int, int], name: str) -> None:
         self._base, self._encoder = load_base(base), encoder
@@ -110,6 +114,7 @@ class ReverseSource:
 
     SYMBOLS, BOS, SEPARATOR, END, FIRST = 8, 2, 5, 6, 8
     marks: Bools | None = None
+    holds_out = True
 
     def __init__(self, tokens: int, vocab_size: int, name: str) -> None:
         _check_room(self.SYMBOLS + 2, tokens, name)
@@ -134,6 +139,7 @@ class TextShard:
         self.marks = line_table(newline, vocab_size)
         self.newlines = np.flatnonzero(shard.tokens == newline).astype(np.int64)
         parts = _split(len(shard), heldout)
+        self.holds_out = _holds_out(parts)
         self._spans = {part: (int(self.offsets[low]), int(self.offsets[high])) for part, (low, high) in parts.items()}
 
     def windows(self, rng: np.random.Generator, first: int, rows: int, length: int, part: Part) -> tuple[Ints, Ints]:
@@ -152,9 +158,14 @@ class TextShard:
 
 
 def _split(count: int, heldout: float) -> dict[Part, tuple[int, int]]:
-    """Document ranges of the parts; both hold at least one document."""
+    """Document ranges of the parts; with a share and two documents or more, both hold at least one."""
     first = min(max(1, count - max(1, round(count * heldout))), count) if heldout and count > 1 else count
-    return {"train": (0, first), "heldout": (first, count) if first < count else (0, count)}
+    return {"train": (0, first), "heldout": (first, count)}
+
+
+def _holds_out(parts: dict[Part, tuple[int, int]]) -> bool:
+    low, high = parts["heldout"]
+    return low < high
 
 
 def _check_room(prompt: int, tokens: int, name: str) -> None:

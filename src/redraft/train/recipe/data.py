@@ -51,7 +51,7 @@ class SourceSettings:
     clean_answer: bool = True
     """Put the answer tokens of a document's last canvas into the clean stream, for the encoder loss."""
     heldout: float = 0.002
-    """Share of a shard's documents, its last ones, that are kept for evaluation."""
+    """Share of a shard's documents, its last ones, that are kept for evaluation: at least one of several, unless 0."""
     clues: tuple[int, int] = (24, 45)
     """Fewest and most clues of Sudoku puzzles."""
 

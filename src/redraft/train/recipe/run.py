@@ -32,7 +32,7 @@ class RunSettings:
     tensorboard: bool = False
     """Log for TensorBoard as well, into the folder `board`."""
     evaluate_every: int = 0
-    """0 never evaluates on held-out batches."""
+    """0 never evaluates on held-out batches; otherwise every source has to hold documents out."""
     evaluate_batches: int = 1
     curve_every: int = 0
     """Measure score and steps of `curve_task` at each of `curve_budgets` before training, this often, and at its end;
