@@ -1,5 +1,6 @@
 """Several processes train as one that takes their batches one after the other; started by torchrun, over gloo."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -11,11 +12,11 @@ import torch
 from redraft.errors import SettingError
 from redraft.model.weights import load_model
 from redraft.train import read_recipe
-from redraft.train.checkpoint import load_checkpoint
+from redraft.train.checkpoint import load_checkpoint, save_checkpoint
 from redraft.train.distributed import World
 from redraft.train.limits import RunLimits
 from redraft.train.progress import read_log
-from redraft.train.trainer import Trainer, train
+from redraft.train.trainer import Trainer, TrainingResult, train
 
 RECIPE = """
 [model]
@@ -144,6 +145,37 @@ def test_steps_are_fitted_to_the_time(
     assert rates[-1] == pytest.approx(3e-4, rel=0.1)
     again = train(read_recipe(recipe), device="cpu", quiet=True, resume=True)
     assert (again.step, again.losses) == (result.step, [])
+
+
+def test_a_resumed_run_has_what_is_left_of_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tenth of a second a step, and four seconds: 20 steps before it is stopped, 20 behind."""
+    monkeypatch.setattr("redraft.train.limits._FIT_FROM", 4)
+    recipe = write_recipe(tmp_path, "fit", 1, steps=100_000)
+    recipe.write_text(recipe.read_text() + "fit_seconds = 4.0\n")
+
+    def run_from(step: int, **limit: float) -> TrainingResult:
+        settings = read_recipe(recipe)
+        settings = dataclasses.replace(settings, run=dataclasses.replace(settings.run, **limit))
+        trainer = Trainer(settings, device="cpu", quiet=True)
+
+        def clock() -> float:
+            return 0.1 * max(0, trainer.step - step)
+
+        monkeypatch.setattr("redraft.train.limits.time.perf_counter", clock)
+        trainer.limits = RunLimits(trainer.run_settings, trainer.world)
+        return trainer.run(resume=step > 0)
+
+    stopped = run_from(0, max_seconds=1.95)
+    assert (stopped.step, stopped.finished) == (20, False)
+    result = run_from(20)
+    assert result.finished
+    assert 38 <= result.step <= 41
+    rates = column(tmp_path / "fit", "learning_rate")
+    assert rates == sorted(rates, reverse=True)
+    older = load_checkpoint(tmp_path / "fit", torch.device("cpu"))
+    assert older.pop("seconds") == pytest.approx(0.1 * result.step)
+    save_checkpoint(tmp_path / "fit", older)
+    assert run_from(result.step).step >= result.step
 
 
 def sharded(folder: Path, out: str, accumulate: int) -> Path:

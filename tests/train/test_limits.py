@@ -98,6 +98,14 @@ def test_steps_fit_the_time_that_is_left(clock: Clock) -> None:
     assert run.fitted_steps(200, 1000, 0.5) == 200 - 40  # the time is over; the trainer takes no step back
 
 
+def test_earlier_starts_of_a_run_count_for_its_steps_alone(clock: Clock) -> None:
+    run = limits(fit_seconds=100.0, max_seconds=50.0)
+    run.earlier = 60.0
+    clock.now += 20.0
+    assert run.fitted_steps(200, 1000, 0.5) == 200 + 40
+    assert not run.reached(200)
+
+
 @pytest.mark.parametrize(("step", "total", "seconds"), [(99, 1000, 100.0), (801, 1000, 100.0), (200, 1000, 0.0)])
 def test_steps_are_left_alone_at_both_ends_and_unasked(clock: Clock, step: int, total: int, seconds: float) -> None:
     assert limits(fit_seconds=seconds).fitted_steps(step, total, 0.5) == total

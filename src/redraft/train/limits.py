@@ -18,16 +18,21 @@ _FIT_FROM, _FIT_UNTIL = 100, 0.8
 
 
 class RunLimits:
-    """The limits of one run. Its time runs from here; several processes always get the same answers."""
+    """The limits of one run. Its time runs from here; several processes always get the same answers.
+
+    `max_seconds` is the time since this start of the run, `fit_seconds` that of all its starts.
+    """
 
     def __init__(self, settings: RunSettings, world: World) -> None:
         self._settings, self._world = settings, world
         self._started = time.perf_counter()
         self._interrupted = False
+        self.earlier = 0.0
+        """Seconds of earlier starts, as far as a checkpoint tells of them."""
 
     @property
     def seconds(self) -> float:
-        """Since the run began."""
+        """Since this start of the run."""
         return time.perf_counter() - self._started
 
     @contextmanager
@@ -73,5 +78,5 @@ class RunLimits:
         """
         if not self._settings.fit_seconds or step < _FIT_FROM or step > _FIT_UNTIL * total:
             return total
-        left = int((self._settings.fit_seconds - self.seconds) / pace)
+        left = int((self._settings.fit_seconds - self.earlier - self.seconds) / pace)
         return step + int(-self._world.largest(-left))  # the slowest process decides

@@ -71,13 +71,14 @@ class RunCheckpoint:
         else:
             weights.load_state(state["weights"])
 
-    def save(self, weights: TrainedWeights, *, step: int, batches: int, steps: int) -> None:
+    def save(self, weights: TrainedWeights, *, step: int, batches: int, steps: int, seconds: float) -> None:
         """Replace the checkpoint: one process does, or each its part of sharded weights.
 
-        The run stands behind `step` of `steps` steps, for which all processes have trained on `batches` batches.
+        The run stands behind `step` of `steps` steps, for which all processes have trained on `batches` batches. It has
+        taken `seconds`, earlier starts included.
         Raises `TrainingError` if it cannot be written; the former one is then kept.
         """
-        meta = {"step": step, "batches": batches, "steps": steps, **self._identity}
+        meta = {"step": step, "batches": batches, "steps": steps, "seconds": seconds, **self._identity}
         if isinstance(weights, ShardedWeights):
             save_sharded(self._folder, meta, weights.state(), self._world)
         elif self._world.is_main:

@@ -140,7 +140,8 @@ class Trainer:
         """
         if self.world.any(not self.masters.finite()):
             raise TrainingError(f"Step {self.step - 1} (from 0) left weights that are not finite; they were not kept.")
-        self.checkpoint.save(self.masters, step=self.step, batches=self.batches, steps=self.total_steps)
+        progress = {"step": self.step, "batches": self.batches, "steps": self.total_steps}
+        self.checkpoint.save(self.masters, **progress, seconds=self.limits.earlier + self.limits.seconds)
 
     def run(self, *, resume: bool = False) -> TrainingResult:
         """Train until the recipe's steps, or its time, are over; then write checkpoint, picture and model."""
@@ -171,6 +172,7 @@ class Trainer:
         state = self.checkpoint.load()
         self.step = int(state["step"])
         self.batches = int(state.get("batches", self.step))
+        self.limits.earlier = float(state.get("seconds", 0.0))  # older checkpoints do not say
         return state
 
     def _indices(self) -> range:

@@ -44,10 +44,10 @@ class RunSettings:
     checkpoint_every: int = 0
     """0 writes a checkpoint only when the run ends."""
     max_seconds: float = 0.0
-    """Stop cleanly, with a checkpoint, after this time; 0 means no limit."""
+    """Stop cleanly, with a checkpoint, after this time; 0 means no limit. A resumed run has it anew."""
     fit_seconds: float = 0.0
     """Lower the optimizer's steps to what this time leaves room for, so that the learning rate falls to its end; 0
-    keeps them."""
+    keeps them. A resumed run has what its checkpoint has left of it."""
 
     def __post_init__(self) -> None:
         checks = Checks(self, "run.")
