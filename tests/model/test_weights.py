@@ -112,10 +112,31 @@ def test_a_tensor_larger_than_a_shard_has_its_own(model: Transformer, tmp_path: 
 
 
 def test_saving_replaces_the_former_weights_and_keeps_other_files(model: Transformer, sharded: Path) -> None:
-    (sharded / "tokenizer.json").write_text("{}")
+    others = ["model_ema.safetensors", "model-best.safetensors", "tokenizer.json"]
+    for name in others:
+        (sharded / name).write_text("{}")
     save_model(model, sharded)
-    assert sorted(path.name for path in sharded.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert {path.name for path in sharded.iterdir()} == {"config.json", "model.safetensors", *others}
     assert_equal(load(sharded), model)
+    save_model(model, sharded, max_shard_size=100_000)
+    assert not (sharded / "model.safetensors").exists()
+    assert {path.name for path in sharded.iterdir()} >= set(others)
+
+
+def test_saving_replaces_weights_by_the_names_in_their_index(model: Transformer, sharded: Path) -> None:
+    index = sharded / "model.safetensors.index.json"
+    (sharded / "model-00001.safetensors").write_bytes(b"as `redraft quantize` names them")
+    (sharded / "model-00002-of-00003.safetensors").write_bytes(b"left behind by a longer one")
+    (sharded / "part-a.safetensors").write_bytes(b"")
+    (sharded.parent / "elsewhere.safetensors").write_bytes(b"")
+    index.write_text(json.dumps({"weight_map": {"a": "part-a.safetensors", "b": "../elsewhere.safetensors"}}))
+    save_model(model, sharded)
+    assert sorted(path.name for path in sharded.iterdir()) == ["config.json", "model.safetensors"]
+    assert (sharded.parent / "elsewhere.safetensors").exists()
+    for content in ("{", "[]", '{"weight_map": 3}'):
+        index.write_text(content)
+        save_model(model, sharded)
+        assert not index.exists()
 
 
 def test_a_failed_save_leaves_the_folder_as_it_was(

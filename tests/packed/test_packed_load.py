@@ -161,7 +161,8 @@ def test_no_format_is_advised_that_stored_weights_cannot_take() -> None:
 def test_packed_weights_cannot_be_saved(folder: Path, tmp_path: Path) -> None:
     model = load_packed(folder, device="cpu", dtype="float32")
     with pytest.raises(SettingError, match="packed"):
-        save_model(model, tmp_path)
+        save_model(model, tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
 
 
 def test_quantization_and_float32_do_not_go_together_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +21,13 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from redraft.errors import SettingError
+from redraft.errors import CheckpointError, SettingError
 from redraft.kernels import native
 from redraft.kernels.cpu import input_major, keep_freed_memory
 from redraft.model.accounting import bytes_in, cpu_bytes, vision_parts
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE, SINGLE_FILE
-from redraft.model.folders import CONFIG_FILE, resolve_folder
+from redraft.model.folders import CONFIG_FILE, read_json, resolve_folder
 from redraft.model.int4_experts import int4_layers, read_experts
 from redraft.model.layouts import Weight
 from redraft.model.linear import through_kernels
@@ -34,6 +36,8 @@ from redraft.model.names import to_hugging_face
 from redraft.model.placement import machine_memory, resolve_device, resolve_dtype
 from redraft.model.transformer import Transformer
 from redraft.model.vision import VisionTower
+
+_SHARD = re.compile(r"model(-\d{5}(-of-\d{5})?)?\.safetensors")
 
 
 def load_model(
@@ -88,22 +92,23 @@ def load_for_cpu(
 def save_model(model: Transformer, folder: str | Path, *, max_shard_size: int = 5_000_000_000) -> None:
     """Write config.json and the weights in the model's dtype; more than `max_shard_size` bytes make several shards.
 
-    Other files in the folder stay, a former model's weights go. Raises `SettingError` for a folder that is a file or a
-    shard size below 1.
+    Other files in the folder stay, a former model's weights go. Raises `SettingError` for a folder that is a file, a
+    shard size below 1, and weights that cannot be saved.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise SettingError(f"{folder} is a file; a model is saved to a folder.")
     if max_shard_size < 1:
         raise SettingError(f"max_shard_size is {max_shard_size}; it must be at least 1 byte.")
+    tensors = {to_hugging_face(name): tensor for name, tensor in model.state_dict().items()}
     folder.mkdir(parents=True, exist_ok=True)
+    former = _weight_files(folder)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as temporary:
-        written = _write(model, Path(temporary), max_shard_size)
+        written = _write(model, tensors, Path(temporary), max_shard_size)
         for name in written:
             os.replace(Path(temporary) / name, folder / name)
-    for stale in [*folder.glob("model*.safetensors"), folder / INDEX_FILE]:
-        if stale.name not in written:
-            stale.unlink(missing_ok=True)
+    for stale in former.difference(written):
+        (folder / stale).unlink(missing_ok=True)
 
 
 # --- loading -----------------------------------------------------------------------------------------------------
@@ -157,9 +162,18 @@ def _fill(targets: Mapping[str, Tensor], names: Iterable[str], read: Callable[[s
 # --- saving ------------------------------------------------------------------------------------------------------
 
 
-def _write(model: Transformer, folder: Path, max_shard_size: int) -> list[str]:
+def _weight_files(folder: Path) -> set[str]:
+    """Names of the files that hold a model's weights: those of its index, and those that are named as shards are."""
+    found = {path.name for path in folder.iterdir() if _SHARD.fullmatch(path.name)}
+    with suppress(CheckpointError):  # an index that cannot be read names nothing
+        named = read_json(folder / INDEX_FILE).get("weight_map")
+        named = map(str, named.values()) if isinstance(named, dict) else ()
+        found |= {name for name in named if name.endswith(".safetensors") and Path(name).name == name}
+    return found | {INDEX_FILE}
+
+
+def _write(model: Transformer, tensors: Mapping[str, Tensor], folder: Path, max_shard_size: int) -> list[str]:
     """Write all files of the model; returns their names, in the order in which a reader may see them appear."""
-    tensors = {to_hugging_face(name): tensor for name, tensor in model.state_dict().items()}
     groups = _grouped(tensors, max_shard_size)
     config = folder / CONFIG_FILE
     _write_json(config, model.config.to_dict() | {"dtype": str(model.dtype).removeprefix("torch.")})
