@@ -345,6 +345,18 @@ def test_weights_that_are_no_numbers_are_a_sentence(folder: Path, asked: dict[st
             work()
 
 
+@pytest.mark.parametrize("name", ["q_proj", "k_norm"])
+def test_packed_weights_that_are_no_numbers_are_a_sentence(folder: Path, tmp_path: Path, name: str) -> None:
+    damaged = Path(shutil.copytree(folder, tmp_path / "damaged"))
+    model = redraft.load_model(folder, "cpu", "float32")
+    with torch.no_grad():
+        model.get_parameter(f"layers.0.attention.{name}.weight").view(-1)[0] = math.nan
+    redraft.save_model(model, damaged)
+    llm = redraft.load(damaged, device="cpu", dtype="float32", quantization="fp8")
+    with pytest.raises(NotFiniteError, match="are damaged"):
+        llm.generate("Hello", max_tokens=8)
+
+
 def test_text_that_utf8_cannot_express_is_named(llm: LLM) -> None:
     said = "messages[0].content holds a character that UTF-8 cannot express at index 1"
     with pytest.raises(PromptError, match=re.escape(said)):

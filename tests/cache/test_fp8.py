@@ -22,5 +22,6 @@ def test_the_largest_possible_key_fits(size: float, dim: int) -> None:
     assert torch.allclose(from_fp8_bits(kept, torch.float32) * unit, lone * k_norm, rtol=2**-4)
 
 
-def test_a_norm_of_zeros_has_a_unit() -> None:
-    assert key_unit(torch.zeros(16)) == 1.0
+@pytest.mark.parametrize("size", [0.0, math.nan, math.inf, -math.inf])
+def test_a_norm_without_a_size_has_a_unit(size: float) -> None:
+    assert key_unit(torch.full((16,), size)) == 1.0

@@ -18,9 +18,12 @@ _SPARE = 2.0**4
 
 
 def key_unit(k_norm: Tensor) -> float:
-    """The power of two that keys are counted in, from the weight [H] of their norm."""
+    """The power of two that keys are counted in, from the weight [H] of their norm; 1 where that has no size.
+
+    A damaged norm, which is not finite, stays so, and the answers tell.
+    """
     largest = float(k_norm.detach().abs().max())
-    return 2.0 ** math.ceil(math.log2(largest)) / _SPARE if largest else 1.0
+    return 2.0 ** math.ceil(math.log2(largest)) / _SPARE if 0 < largest < math.inf else 1.0
 
 
 def to_fp8_bits(x: Tensor) -> Tensor:
