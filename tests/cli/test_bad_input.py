@@ -58,7 +58,7 @@ def test_settings_are_judged_before_a_model_is_loaded(cli: Cli, args: tuple[str,
     [
         (("--dtype", "float16"), "dtype is 'float16'; it must be auto, bfloat16 or float32."),
         (("--device", "tpu"), "device is 'tpu'"),
-        (("--quantization", "int4"), "group is 64; it must divide the 32 inputs"),
+        (("--quantization", "fp4"), "quantization is 'fp4'; it must be 'fp8' or 'int4', or None."),
         (("--t-max", "0.3"), "t_max is 0.3; it must be above t_min (0.4)."),
         (("--max-tokens", "100000"), "max_tokens is 100000"),
     ],

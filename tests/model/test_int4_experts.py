@@ -84,6 +84,19 @@ def test_a_full_folder_is_rounded_while_it_is_read(full: Path, quantized: Path) 
     assert isinstance(on_cpu(full, quantization="fp8"), PackedTransformer)
 
 
+def test_widths_that_64_does_not_divide_have_groups_of_32(tmp_path: Path) -> None:
+    full = _save(tmp_path / "full", 96)
+    quantize_folder(full, tmp_path / "int4", "int4", group=32)
+    asked, stored = on_cpu(full, quantization="int4"), on_cpu(tmp_path / "int4")
+    for ours, theirs in zip(experts_of(asked), experts_of(stored), strict=True):
+        assert isinstance(ours, Int4Experts)
+        assert (ours.gate_up.group, ours.down.group) == (32, 32)
+        for name, tensor in theirs.named_buffers():
+            assert torch.equal(ours.get_buffer(name), tensor)
+    unpacked = load_model(tmp_path / "int4", "cpu", "float32")
+    torch.testing.assert_close(logits_of(stored), logits_of(unpacked), rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("names", [r"attention\.q_proj", r"layers\.0\.experts|layers\.1\.mlp"])
 def test_an_adapter_makes_plain_what_it_changes_and_shares_the_rest(quantized: Path, names: str) -> None:
     base = on_cpu(quantized)

@@ -1,12 +1,12 @@
 """Experts that stay in INT4 where a model answers on a CPU: 17 GB for the 26B model instead of 50.
 
-They are read from a checkpoint that `redraft quantize --format int4` wrote, or rounded while a full one is read; the
-rest of the model is in the working dtype. Products are those of the unpacked numbers, in fp32 (`kernels.experts`).
+They are read from a checkpoint that `redraft quantize --format int4` wrote, or rounded while a full one is read, in
+groups of 64 inputs, or of 32 where a width is no multiple of 64. The rest of the model is in the working dtype.
+Products are those of the unpacked numbers, in fp32 (`kernels.experts`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
@@ -20,6 +20,7 @@ from redraft.kernels.packed import PANEL, PanelInt4
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.layouts import Weight, by_parts
 from redraft.model.moe import Experts
+from redraft.model.quantize import INT4_GROUP
 from redraft.quant.int4 import Int4Weight, quantize_int4
 from redraft.quant.prepare import in_panels
 
@@ -70,7 +71,7 @@ class Int4Experts(nn.Module):
 def int4_layers(checkpoint: Checkpoint, *, asked: bool) -> list[int]:
     """The layers whose experts can stay in INT4: those stored so, or all where it is `asked` for.
 
-    Raises `SettingError` where it is asked for and widths are no multiples of 32 outputs.
+    Raises `SettingError` where it is asked for and widths are no multiples of 32.
     """
     config, formats = checkpoint.config, checkpoint.formats
     fits = config.hidden_size % PANEL == config.moe_intermediate_size % PANEL == 0
@@ -83,9 +84,12 @@ def int4_layers(checkpoint: Checkpoint, *, asked: bool) -> list[int]:
     return [layer for layer in layers if asked or all(formats.get(name) == "int4" for name in _names(layer))]
 
 
-def read_experts(read: Callable[[str], Weight], layer: int) -> Int4Experts:
-    """The experts of a layer, rounded to INT4 where `read` gives them in another format."""
-    gate_up, down = (in_panels(_in_int4(read(name))) for name in _names(layer))
+def read_experts(checkpoint: Checkpoint, layer: int) -> Int4Experts:
+    """The experts of a layer, rounded to INT4 where they are stored in another format."""
+    config = checkpoint.config
+    even = config.hidden_size % INT4_GROUP == config.moe_intermediate_size % INT4_GROUP == 0
+    group = INT4_GROUP if even else PANEL  # one for both, as the product wants them
+    gate_up, down = (in_panels(_in_int4(checkpoint.weight(name), group)) for name in _names(layer))
     return Int4Experts(gate_up, down)
 
 
@@ -93,10 +97,10 @@ def _names(layer: int) -> tuple[str, str]:
     return f"layers.{layer}.experts.gate_up_proj", f"layers.{layer}.experts.down_proj"
 
 
-def _in_int4(weight: Weight) -> Int4Weight:
+def _in_int4(weight: Weight, group: int) -> Int4Weight:
     if isinstance(weight, Int4Weight):
         return weight
-    rounded = by_parts(weight, lambda part: quantize_int4(_plain(part)))
+    rounded = by_parts(weight, lambda part: quantize_int4(_plain(part), group))
     assert isinstance(rounded, Int4Weight)
     return rounded
 

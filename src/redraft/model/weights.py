@@ -125,7 +125,7 @@ def _filled(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, in
         _arrange_for_cpu(model)
     _fill(model.state_dict(), checkpoint.names(), checkpoint.weight)
     for layer in int4:
-        model.layers[layer].experts = read_experts(checkpoint.weight, layer)
+        model.layers[layer].experts = read_experts(checkpoint, layer)
     if device.type == "cpu":
         keep_freed_memory()  # of answers; what was freed while loading is given back
     return model
