@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from redraft.train.build.prompts import sample_prompts
-from redraft.train.shards import Document, ShardError, read_shard, write_shard
+from redraft.train.shards import Document, ShardError, join, read_shard, write_shard
 
 
 def document(tokens: list[int], prompt_length: int = 0) -> Document:
@@ -27,6 +27,18 @@ def test_documents_survive_the_round_trip(tmp_path: Path) -> None:
     assert shard[-1].prompt_length == 5
     with pytest.raises(IndexError):
         shard[4]
+
+
+def test_joined_shards_hold_all_documents_in_order(tmp_path: Path) -> None:
+    parts = [[document([2, 8, 9], 1), document([2, 3])], [document([7])], [document([5, 5, 5], 2)]]
+    for number, part in enumerate(parts):
+        write_shard(tmp_path / f"{number}.xz", part)
+    whole = join([read_shard(tmp_path / f"{number}.xz") for number in range(len(parts))])
+    assert whole.offsets.tolist() == [0, 3, 5, 6, 9]
+    expected = [one for part in parts for one in part]
+    assert [(d.tokens.tolist(), d.prompt_length) for d in whole] == [
+        (d.tokens.tolist(), d.prompt_length) for d in expected
+    ]
 
 
 def test_the_bytes_follow_the_published_layout(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import re
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -214,15 +214,3 @@ def _check_fits(piece: _Piece, text: bool, limits: Limits | None) -> None:
             f"the last canvas begins at token {needed}, and a row has {limits.tokens}; "
             "raise data.tokens or shorten the document"
         )
-
-
-def join(parts: Sequence[tuple[Shard, np.ndarray]]) -> tuple[Shard, np.ndarray]:
-    """Several files' documents as one."""
-    bases = np.cumsum([0] + [len(shard.tokens) for shard, _ in parts])
-    offsets = [shard.offsets[:-1] + base for (shard, _), base in zip(parts, bases, strict=False)]
-    shard = Shard(
-        tokens=np.concatenate([shard.tokens for shard, _ in parts]),
-        offsets=np.concatenate([*offsets, bases[-1:]]),
-        prompt_lengths=np.concatenate([shard.prompt_lengths for shard, _ in parts]),
-    )
-    return shard, np.concatenate([suffixes for _, suffixes in parts])

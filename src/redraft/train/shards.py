@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,6 +66,17 @@ class Shard:
 
     def __iter__(self) -> Iterator[Document]:
         return (self[index] for index in range(len(self)))
+
+
+def join(shards: Sequence[Shard]) -> Shard:
+    """The documents of several shards as one."""
+    bases = np.cumsum([0] + [len(shard.tokens) for shard in shards])
+    offsets = [shard.offsets[:-1] + base for shard, base in zip(shards, bases[:-1], strict=True)]
+    return Shard(
+        tokens=np.concatenate([shard.tokens for shard in shards]),
+        offsets=np.concatenate([*offsets, bases[-1:]]),
+        prompt_lengths=np.concatenate([shard.prompt_lengths for shard in shards]),
+    )
 
 
 def write_shard(path: Path | str, documents: Iterable[Document]) -> None:

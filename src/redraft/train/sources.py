@@ -23,7 +23,7 @@ from redraft.train import jsonl
 from redraft.train.build.sudoku import ClueRange, SudokuEncoder, SudokuSampler, load_base
 from redraft.train.holes import line_table, mark_table
 from redraft.train.recipe import DataSettings, SourceSettings
-from redraft.train.shards import Shard, ShardError, read_shard
+from redraft.train.shards import Shard, ShardError, join, read_shard
 
 Part = Literal["train", "heldout"]
 Ints = NDArray[np.int64]
@@ -217,27 +217,15 @@ def _read_all(
     """Every file of a source as one shard, and the lengths of given suffixes if there may be any."""
     if not source.is_jsonl:
         with ThreadPoolExecutor() as pool:  # unpacking releases the interpreter
-            return _join(list(pool.map(lambda path: _read(source.name, path, vocab_size), paths))), None
+            return join(list(pool.map(lambda path: _read(source.name, path, vocab_size), paths))), None
     assert tokenizer is not None
     template = ChatTemplate.find(data.tokenizer)
     limits = jsonl.Limits(tokens=data.tokens, canvas=canvas, canvases=source.max_canvases)
     text = source.kind == "text"
-    shard, suffixes = jsonl.join([
-        jsonl.read_jsonl(path, text=text, tokenizer=tokenizer, template=template, limits=limits) for path in paths
-    ])  # fmt: skip
+    parts = [jsonl.read_jsonl(path, text=text, tokenizer=tokenizer, template=template, limits=limits) for path in paths]
+    shard = join([documents for documents, _ in parts])
     _check_vocabulary(source.name, shard, vocab_size)
-    return shard, suffixes
-
-
-def _join(shards: list[Shard]) -> Shard:
-    """Several shards as one."""
-    bases = np.cumsum([0] + [len(shard.tokens) for shard in shards[:-1]])
-    offsets = [shard.offsets[:-1] + base for shard, base in zip(shards, bases, strict=True)]
-    return Shard(
-        tokens=np.concatenate([shard.tokens for shard in shards]),
-        offsets=np.concatenate([*offsets, shards[-1].offsets[-1:] + bases[-1]]),
-        prompt_lengths=np.concatenate([shard.prompt_lengths for shard in shards]),
-    )
+    return shard, np.concatenate([suffixes for _, suffixes in parts])
 
 
 def _read(name: str, path: Path, vocab_size: int) -> Shard:
