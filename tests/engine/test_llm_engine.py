@@ -164,6 +164,18 @@ def test_a_moved_model_gets_a_new_engine(llm: LLM) -> None:
     assert len(llm.generate([2, 50], **SHORT).token_ids) <= 24
 
 
+def test_answers_in_bf16_are_the_same_alone_and_together() -> None:
+    """Of the shipped model, whose sums are long enough that libraries cut them; one prompt comes in chunks."""
+    settings = EngineSettings(prompt_tokens=256, prefix_cache=False)
+    loaded = redraft.load("tiny", device="cpu", dtype="bfloat16")
+    llm = LLM(loaded.model, loaded.tokenizer, loaded.template, path=loaded.path, settings=settings)
+    text = (Path(redraft.__file__).parent / "engine" / "scheduler.py").read_text(encoding="utf-8")
+    prompts = [llm.tokenizer.encode(text)[at : at + size] for at, size in ((0, 30), (40, 9), (60, 300), (200, 70))]
+    short = {"max_tokens": 64, "steps": 5}
+    together = [result.token_ids for result in llm.generate_batch(prompts, **short)]
+    assert [llm.generate(prompt, **short).token_ids for prompt in prompts] == together
+
+
 def test_the_pages_of_a_moved_model_are_given_back_before_others_are_taken(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:

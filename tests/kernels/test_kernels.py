@@ -282,6 +282,38 @@ def test_a_row_of_nothing_spoils_no_other() -> None:
     assert torch.equal(ours[4:], expected[4:])
 
 
+@pytest.mark.parametrize("backend", ["cpu", "native"])
+@pytest.mark.parametrize(("width", "columns"), [(64, 50), (512, 384), (768, 384), (2816, 128)])
+def test_rows_of_a_bf16_product_do_not_depend_on_others(threads: int, backend: str, width: int, columns: int) -> None:
+    """Of a linear layer, the head, and a mean over the vocabulary. Libraries cut long sums by the number of rows."""
+    run = {name: kernels.TABLE[name][backend] for name in ("linear", "head", "expectation")}
+    rows, weight = normal(300, width).bfloat16(), normal(columns, width, seed=1).bfloat16()
+    table, mass = normal(1024, width, seed=2).bfloat16(), normal(300, 1024, seed=3).float().softmax(-1).bfloat16()
+    for product, given in (
+        (lambda x: run["linear"](x, weight), rows),
+        (lambda x: run["head"](x, table, 30.0, 1.0), rows),
+        (lambda x: run["expectation"](x, table), mass),
+    ):
+        whole = product(given)
+        for part in (slice(1), slice(17), slice(64), slice(100), slice(128), slice(44, 300), slice(33, 290)):
+            assert torch.equal(product(given[part]), whole[part])
+
+
+def test_prompts_in_chunks_attend_in_bf16_as_they_do_whole(threads: int) -> None:
+    """With a window and without: rows of 256 at a time, over the keys that they see."""
+    q, k, v = (normal(1, heads, 700, 64, seed=heads).bfloat16() for heads in (4, 2, 1))
+    k, v = k, v.expand(1, 2, 700, 64)
+    at = torch.arange(700)
+    for window in (1000, 300):
+        seen = (at[None] <= at[:, None]) & (at[None] > at[:, None] - window)
+        whole = cpu.attention(q, k, v, seen[None, None])
+        for first, stop in ((0, 256), (256, 700), (0, 512), (512, 700)):
+            low = max(0, first - window + 1)
+            part = cpu.attention(q[:, :, first:stop], k[:, :, low:stop], v[:, :, low:stop],
+                                 seen[None, None, first:stop, low:stop])  # fmt: skip
+            assert torch.equal(part, whole[:, first:stop])
+
+
 def test_linear_in_bf16_and_with_gradients_is_pytorchs() -> None:
     x, weight = normal(20, 64).bfloat16(), normal(50, 64, seed=1).bfloat16()
     assert torch.equal(kernels.linear(x, weight), eager.linear(x, weight))

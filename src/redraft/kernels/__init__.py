@@ -24,7 +24,7 @@ TABLE: dict[str, dict[str, Callable[..., Any]]] = {
     "rms_norms": {"eager": eager.rms_norms, "cpu": cpu.rms_norms, "native": native.rms_norms, "cuda": cuda.rms_norms},
     "add_norm": {"eager": eager.add_norm, "cpu": cpu.add_norm, "native": native.add_norm, "cuda": cuda.add_norm},
     "gelu_gate": {"eager": eager.gelu_gate, "cpu": cpu.gelu_gate, "native": native.gelu_gate},
-    "linear": {"eager": eager.linear, "native": native.linear},  # PyTorch's own is the best that `cpu` could do
+    "linear": {"eager": eager.linear, "cpu": cpu.linear, "native": native.linear},
     "head": {"eager": eager.head, "cpu": cpu.head, "native": native.head},
     "distribution": {
         "eager": eager.distribution,

@@ -1,15 +1,16 @@
 """The same operations shaped for CPUs: few passes over memory, few and large matrix products.
 
 Elementwise operations work in place on their own temporaries, so nothing here can be differentiated. What a token's
-row comes out as does not depend on the other rows: matrix products get at least `MIN_ROWS` rows, because BLAS
-libraries sum in another order for fewer.
+row comes out as does not depend on the other rows: in fp32 matrix products get at least `MIN_ROWS` rows, because BLAS
+libraries sum in another order for fewer; in bf16, where oneDNN cuts sums by the number of rows, only such numbers of
+rows as sum alike (`in_parts`).
 """
 
 from __future__ import annotations
 
 import ctypes
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from itertools import accumulate
 
@@ -21,6 +22,14 @@ from redraft.kernels import eager
 from redraft.kernels.packed import Experts, dequantized
 
 MIN_ROWS = 16
+BF16_ROWS = 128
+"""The most rows of a product in bf16; fewer are 64, 32 or `MIN_ROWS`."""
+ATTENDING = 256
+"""Rows of a prompt that attend together in bf16: a chunk is a multiple of so many, or the prompt's end."""
+BF16_LOGITS = 1 << 21
+"""The most logits of a product in bf16, unless it has `MIN_ROWS`."""
+BF16_TRIED = 1 << 21
+"""Numbers of the largest weight with which products of fewer rows are tried."""
 BLOCK_ELEMENTS = 1 << 18
 """Numbers of a block of rows that several passes go over: 1 MiB in fp32."""
 
@@ -82,6 +91,53 @@ def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
     return z.mul_(x).sigmoid_().mul_(x).mul_(up.float()).to(gate.dtype)
 
 
+def linear(x: Tensor, weight: Tensor) -> Tensor:
+    """`eager.linear`; in bf16 by parts of the rows."""
+    if x.dtype != torch.bfloat16:
+        return eager.linear(x, weight)
+    rows, sizes = x.reshape(-1, x.shape[-1]), _sizes(*weight.shape, torch.get_num_threads())
+    return in_parts(lambda part: F.linear(part, weight), rows, sizes).view(*x.shape[:-1], -1)
+
+
+def in_parts(product: Callable[[Tensor], Tensor], rows: Tensor, sizes: Sequence[int], dim: int = 0) -> Tensor:
+    """A product of rows [R,D] by parts of so many rows, `sizes` ascending, the last one with zeros behind its rows.
+
+    `dim` is where rows are in what the product returns.
+    """
+    parts, first = list[Tensor](), 0
+    while first < len(rows) or not parts:
+        left = len(rows) - first
+        size = next((size for size in sizes if size >= left), sizes[-1])
+        part = rows[first : first + size]
+        padded = part if len(part) == size else F.pad(part, (0, 0, 0, size - len(part)))
+        parts.append(product(padded).narrow(dim, 0, len(part)))
+        first += size
+    return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, dim)
+
+
+@cache
+def _sizes(outputs: int, inputs: int, threads: int) -> tuple[int, ...]:
+    """Numbers of rows, ascending, with which a row of a linear layer in bf16 comes out the same, as tried once.
+
+    What is tried cancels out but for its last bits, so that sums in another order would show. Large weights, which take
+    long to be read whatever the rows, are not tried.
+    """
+    if outputs * inputs > BF16_TRIED or inputs % 2:
+        return (BF16_ROWS,)
+    generator = torch.Generator().manual_seed(0)
+    half, other = (torch.randn(rows, inputs // 2, generator=generator) for rows in (outputs, BF16_ROWS))
+    nearly = torch.where(torch.rand(half.shape, generator=generator) < 1 / 16, half * (1 + 2.0**-7), half)
+    weight, rows = (torch.cat(parts, 1).bfloat16() for parts in ((half, nearly), (other, -other)))
+    whole = F.linear(rows, weight)
+    sizes = MIN_ROWS, 32, 64, BF16_ROWS
+    return tuple(size for size in sizes if torch.equal(F.linear(rows[:size], weight), whole[:size]))
+
+
+def _vocabulary_rows(weight: Tensor) -> tuple[int]:
+    """Rows of a product in bf16 with the vocabulary [V,D]."""
+    return (max(MIN_ROWS, min(BF16_ROWS, BF16_LOGITS // len(weight))),)
+
+
 def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tensor:
     """`eager.head` by parts of the vocabulary, so that a product's rows do not lie a whole vocabulary apart.
 
@@ -100,8 +156,12 @@ def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tens
 def products_by_parts(rows: Tensor, weight: Tensor, factor: float) -> Tensor:
     """`factor` times rows [R,D] times the embedding [V,D], by P parts of the vocabulary: [P,R,V/P]."""
     parts = _parts(weight)
-    left, right = rows.expand(parts, -1, -1), weight.unflatten(0, (parts, -1)).mT
-    return torch.baddbmm(rows.new_empty(()), left, right, beta=0, alpha=factor)
+    turned = weight.unflatten(0, (parts, -1)).mT
+
+    def product(rows: Tensor) -> Tensor:
+        return torch.baddbmm(rows.new_empty(()), rows.expand(parts, -1, -1), turned, beta=0, alpha=factor)
+
+    return in_parts(product, rows, _vocabulary_rows(weight), 1) if rows.dtype == torch.bfloat16 else product(rows)
 
 
 def distribution(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -211,6 +271,8 @@ def _peaks(chunks: Tensor) -> tuple[Tensor, Tensor]:
 
 def dense_expectation(rows: Tensor, weight: Tensor) -> Tensor:
     """[R,V] -> [R,D], in fp32 summed over parts of the vocabulary, which threads share better than one product."""
+    if rows.dtype == torch.bfloat16:
+        return in_parts(lambda part: part @ weight, rows, _vocabulary_rows(weight))
     if rows.dtype != torch.float32:
         return rows @ weight
     parts, count = _parts(weight), len(rows)
@@ -228,11 +290,26 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """`eager.attention` through PyTorch's blocked kernel in fp32, and through plain products in bf16.
 
     In bf16 the query heads of one key/value head are packed into the rows of one product: where bf16 products are
-    fast, this is about twice as fast as the blocked kernel.
+    fast, this is about twice as fast as the blocked kernel. Rows that see different keys are those of a prompt: they
+    attend so many at a time, as they do wherever it is cut into chunks.
     """
     if q.dtype == torch.float32:
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0, enable_gqa=q.shape[1] != k.shape[1])
         return out.transpose(1, 2).flatten(2)  # [B,T,N*H]
+    if mask is None:
+        return _packed_attention(q, k, v, None)
+    parts = zip(q.split(ATTENDING, 2), mask.split(ATTENDING, -2), strict=True)
+    return torch.cat([_seen_attention(rows, k, v, seen) for rows, seen in parts], 1)
+
+
+def _seen_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+    """Over the keys from the first to the last that any row sees, so that others cut no sum."""
+    seen = mask.flatten(0, -2).any(0).nonzero()[:, 0].tolist()
+    keys = slice(seen[0], seen[-1] + 1)
+    return _packed_attention(q, k[:, :, keys], v[:, :, keys], mask[..., keys])
+
+
+def _packed_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     batch, heads, count, dim = q.shape
     groups = k.shape[1]
     packed = q.reshape(batch, groups, heads // groups * count, dim)  # [B,G,N/G*T,H]

@@ -13,7 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from redraft.kernels import cpu, eager
+from redraft.kernels import cpu
 from redraft.kernels.native.build import library
 from redraft.kernels.packed import PANEL, Experts, PanelInt4
 
@@ -109,7 +109,7 @@ def _matrices(x: Tensor, gate_up: Experts, down: Experts) -> tuple[Tensor | int 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
     """See `eager.linear`; in bf16 the library's products are as fast."""
     if x.dtype != torch.float32 or weight.dtype != torch.float32:
-        return eager.linear(x, weight)
+        return cpu.linear(x, weight)
     return _linear("linear", x, weight)
 
 
