@@ -151,6 +151,27 @@ def test_whatever_the_parameters_are_a_call_can_be_read(random_llm: LLM, paramet
         assert reply.tool_calls[0].arguments["a"] in (1, 2)
 
 
+@pytest.mark.parametrize("parameters", [
+    None, {}, {"type": "object", "properties": {}}, {"type": "object", "title": "Now", "required": []},
+    {"type": "object", "properties": {}, "additionalProperties": False},
+])  # fmt: skip
+def test_a_tool_that_declares_no_argument_gets_none(random_llm: LLM, parameters: Any) -> None:
+    reply = parse_reply(ask(random_llm, tools=[named("f", parameters)], tool_choice="f"))
+    assert [call.arguments for call in reply.tool_calls] == [{}]
+
+
+@pytest.mark.parametrize("parameters", [
+    {"properties": {}, "additionalProperties": {"const": 1}, "minProperties": 1},
+    {"properties": {}, "patternProperties": {"^[a-z]$": {"const": 1}}, "additionalProperties": False},
+    {"properties": {}, "anyOf": [{"properties": {"a": {"const": 1}}}]},
+    {"properties": {}, "$ref": "#/$defs/f", "$defs": {"f": {"properties": {"a": {"const": 1}}}}},
+])  # fmt: skip
+def test_a_tool_that_declares_its_arguments_elsewhere_gets_them(tokenizer: Tokenizer, parameters: Any) -> None:
+    constraint = build(tokenizer, tools=[named("f", parameters)], tool_choice="f")
+    assert constraint is not None
+    assert obeys(constraint, tokenizer.encode("<|tool_call>call:f{a:1}<tool_call|>"))
+
+
 @pytest.mark.parametrize("mode", ["none", "auto", "required"])
 def test_a_tool_may_have_the_name_of_a_mode(random_llm: LLM, mode: str) -> None:
     reply = parse_reply(ask(random_llm, tools=[named(mode), CLOCK], tool_choice={"name": mode}))

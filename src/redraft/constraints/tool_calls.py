@@ -12,12 +12,15 @@ from typing import Any
 from redraft.constraints.automaton import Budget
 from redraft.constraints.expression import Expression, Mark, alt, repeat, seq, text
 from redraft.constraints.json_schema import check_json, compile_schema
+from redraft.constraints.json_schema.reader import ENFORCED, REFUSED
 from redraft.constraints.json_schema.style import CALL
 from redraft.errors import ConstraintError
 from redraft.text.messages import check_tools
 from redraft.text.tools import CALL_CLOSE, CALL_OPEN
 
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "additionalProperties": False}
+_DECLARES_NONE: Mapping[str, Any] = {"properties": {}, "required": []}
+"""What parameters without an argument may say of arguments."""
 
 
 def check_choice(tools: Sequence[Mapping[str, Any]] | None, choice: Any) -> None:
@@ -56,9 +59,10 @@ def call_grammar(tools: Sequence[Mapping[str, Any]], choice: Any, budget: Budget
 
 
 def _call(function: Mapping[str, Any], budget: Budget, strict: bool) -> Expression:
-    parameters = function.get("parameters") or _NO_ARGUMENTS
+    parameters = function.get("parameters") or {}
     with _named(function):
         _check_kind(parameters)
+        parameters = _NO_ARGUMENTS if _declares_none(parameters) else parameters
         arguments = compile_schema(parameters, budget, strict=strict, style=CALL, also={"type": "object"})
     return seq(Mark(CALL_OPEN), text(f"call:{function['name']}"), arguments, Mark(CALL_CLOSE))
 
@@ -77,3 +81,9 @@ def _check_kind(parameters: Mapping[str, Any]) -> None:
     kinds = parameters.get("type", "object")
     if kinds != "object" and not (isinstance(kinds, list) and "object" in kinds):
         raise ConstraintError(f"The schema keyword 'type' has the value {kinds!r}, but arguments are an object.")
+
+
+def _declares_none(parameters: Mapping[str, Any]) -> bool:
+    """Whether parameters say nothing of any argument, as `{"type": "object", "properties": {}}`: then there is none."""
+    said = {name: parameters[name] for name in (ENFORCED | REFUSED) & (parameters.keys() - {"type"})}
+    return {**_DECLARES_NONE, **said} == _DECLARES_NONE
