@@ -172,6 +172,18 @@ def test_a_tool_that_declares_its_arguments_elsewhere_gets_them(tokenizer: Token
     assert obeys(constraint, tokenizer.encode("<|tool_call>call:f{a:1}<tool_call|>"))
 
 
+def test_what_cannot_be_enforced_of_a_tool_is_left_out_unless_it_is_strict(random_llm: LLM) -> None:
+    several = {"type": "array", "items": {"type": "integer", "maximum": 9}, "maxItems": 3, "uniqueItems": True}
+    (tool,) = tools = [named("f", {"properties": {"a": several}, "required": ["a"]})]
+    for strict in (None, False):
+        tool["function"]["strict"] = strict
+        reply = parse_reply(ask(random_llm, tools=tools, tool_choice="f", strict=True))
+        assert all(number <= 9 for number in reply.tool_calls[0].arguments["a"])
+    tool["function"]["strict"] = True
+    with pytest.raises(ConstraintError, match="tool 'f': The schema keyword 'uniqueItems'"):
+        ask(random_llm, tools=tools, tool_choice="f", strict=False)
+
+
 @pytest.mark.parametrize("mode", ["none", "auto", "required"])
 def test_a_tool_may_have_the_name_of_a_mode(random_llm: LLM, mode: str) -> None:
     reply = parse_reply(ask(random_llm, tools=[named(mode), CLOCK], tool_choice={"name": mode}))

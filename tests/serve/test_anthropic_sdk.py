@@ -33,6 +33,14 @@ def test_a_tool_may_have_the_name_of_a_mode() -> None:
     assert tool_constraint(body)["tool_choice"] == {"name": "none"}
 
 
+def test_a_tool_may_be_strict() -> None:
+    tools = [{"name": "f", "input_schema": {}, "strict": True}, {"name": "g", "input_schema": {}}]
+    body = MessagesRequest.model_validate({"model": "m", "max_tokens": 9, "messages": HELLO, "tools": tools})
+    assert [tool["function"] for tool in tool_constraint(body)["tools"]] == [
+        {"name": "f", "parameters": {}, "strict": True}, {"name": "g", "parameters": {}}
+    ]  # fmt: skip
+
+
 def test_a_turn_without_blocks_is_an_empty_turn() -> None:
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": []}, {"role": "user", "content": []}]
     asked = CountRequest.model_validate({"model": "m", "messages": turns})

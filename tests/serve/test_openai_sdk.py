@@ -203,6 +203,16 @@ def test_a_required_tool_is_called_even_by_random_weights(client: openai.OpenAI,
     assert json.loads(calls[0].function.arguments or "")["city"] in ("Paris", "Rome")
 
 
+def test_a_tool_says_whether_it_is_strict(client: openai.OpenAI) -> None:
+    function: dict[str, Any] = {"name": "f", "parameters": {"properties": {"a": {"pattern": "^(?=b)$"}}}}
+    asked: dict[str, Any] = {"model": "random", "messages": HELLO, "max_tokens": 8}
+    for said in ({}, {"strict": False}):
+        client.chat.completions.create(tools=[{"type": "function", "function": function | said}], **asked)
+    with pytest.raises(openai.BadRequestError, match=re.escape("tool 'f': The schema keyword 'pattern' with the value "
+                                                               "'^(?=b)$' uses look-ahead")):  # fmt: skip
+        client.chat.completions.create(tools=[{"type": "function", "function": function | {"strict": True}}], **asked)
+
+
 def test_choices_and_regex_as_extra_fields(client: openai.OpenAI) -> None:
     for fields, pattern in (
         ({"choices": ["yes", "no"]}, "yes|no"),

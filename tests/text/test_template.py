@@ -146,6 +146,7 @@ def test_wrong_messages_get_one_sentence(sentence: str, messages: Any) -> None:
         [{"function": {"name": "x", "parameters": {"properties": {"a": 3}}}}],
         [{"function": {"name": "x", "parameters": []}}],
         [{"function": {"name": "x", "description": 3}}],
+        [{"function": {"name": "x", "strict": 1}}],
         *([{"function": {"name": name}}] for name in ("a b", "a{b", "a<b", "a\nb", " ", "a\ud800")),
     ],
 )

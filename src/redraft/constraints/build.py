@@ -97,7 +97,8 @@ def build(
         must_include  texts that appear in this order
         forbidden     texts that do not appear, however they are cut into tokens
 
-    strict       False: schema keywords that cannot be enforced are left to the caller's own validation
+    strict       False: what cannot be enforced of json_schema is left to the caller's own validation, as it is of the
+                 parameters of every tool whose declaration has no `strict` of its own that is True
     thinking     the answer may begin with a thought channel, which nothing else applies to
     thought_open the prompt ends inside a thought, which the answer closes before anything else applies to it
     allow_empty  False: the empty text is not an answer
@@ -340,7 +341,7 @@ def _with_calls(asked: Wanted, body: Expression | None, marks: tuple[str, ...], 
         return body
     if missing := [name for name in (CALL_OPEN, CALL_CLOSE, QUOTE) if name not in marks]:
         raise ConstraintError(f"tools need a tokenizer with the token {missing[0]}.")
-    calls = call_grammar(asked.tools or (), choice, budget, strict=asked.strict)
+    calls = call_grammar(asked.tools or (), choice, budget)
     if choice == "auto":
         return alt(body, calls) if _content(asked, budget) is not None else seq(body, optional(calls))
     return calls

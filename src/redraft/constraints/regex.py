@@ -81,7 +81,7 @@ def parse_regex(
     if len(pattern) > MAX_LENGTH:
         raise ConstraintError(f"The {what} has {len(pattern)} characters; at most {MAX_LENGTH} are allowed.")
     inner, start, end = (pattern, True, True) if anchored else _without_anchors(pattern)
-    parser = _Parser(inner, what, ecma=not anchored, wide=wide)
+    parser = _Parser(inner, pattern, what, ecma=not anchored, wide=wide)
     body = parser.run()
     if not anchored:
         free = repeat(chars(ANY))
@@ -101,9 +101,12 @@ def _without_anchors(pattern: str) -> tuple[str, bool, bool]:
 
 
 class _Parser:
-    def __init__(self, pattern: str, what: str, *, ecma: bool, wide: bool) -> None:
-        """With `ecma` signs that the two dialects read differently are refused, and otherwise read as Python does."""
-        self._pattern, self._what, self._ecma, self._wide = pattern, what, ecma, wide
+    def __init__(self, pattern: str, given: str, what: str, *, ecma: bool, wide: bool) -> None:
+        """Messages show `given`, the pattern with its anchors.
+
+        With `ecma` signs that the two dialects read differently are refused, and otherwise read as Python does.
+        """
+        self._pattern, self._given, self._what, self._ecma, self._wide = pattern, given, what, ecma, wide
         self._at = 0
         self._depth = 0
         self.has_anchors = False
@@ -316,7 +319,7 @@ class _Parser:
         return self._pattern[self._at - 1]
 
     def _fail(self, sentence: str) -> NoReturn:
-        shown = self._pattern if len(self._pattern) <= 80 else self._pattern[:77] + "..."
+        shown = self._given if len(self._given) <= 80 else self._given[:77] + "..."
         raise ConstraintError(f"The {self._what} {shown!r} {sentence}.")
 
 

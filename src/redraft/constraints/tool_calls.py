@@ -52,14 +52,17 @@ def wanted(tools: Sequence[Mapping[str, Any]], choice: Any) -> list[Mapping[str,
     return found
 
 
-def call_grammar(tools: Sequence[Mapping[str, Any]], choice: Any, budget: Budget, *, strict: bool) -> Expression:
-    """One or more calls; a `choice` that names a tool means one call of it."""
-    call = alt(*(_call(function, budget, strict) for function in wanted(tools, choice)))
+def call_grammar(tools: Sequence[Mapping[str, Any]], choice: Any, budget: Budget) -> Expression:
+    """One or more calls; a `choice` that names a tool means one call of it.
+
+    What cannot be enforced of a tool's parameters is left out, unless its declaration is `strict`.
+    """
+    call = alt(*(_call(function, budget) for function in wanted(tools, choice)))
     return repeat(call, 1) if choice in ("auto", "required") else call
 
 
-def _call(function: Mapping[str, Any], budget: Budget, strict: bool) -> Expression:
-    parameters = function.get("parameters") or {}
+def _call(function: Mapping[str, Any], budget: Budget) -> Expression:
+    strict, parameters = bool(function.get("strict")), function.get("parameters") or {}
     with _named(function):
         _check_kind(parameters)
         parameters = _NO_ARGUMENTS if _declares_none(parameters) else parameters

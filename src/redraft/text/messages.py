@@ -169,6 +169,8 @@ def _check_declaration(function: Mapping[str, Any], where: str) -> None:
         _fail(where, f"has the name {function['name']!r}, which a call cannot hold: white space and {{}}<> end it")
     if not isinstance(function.get("description"), str | None):
         _fail(where, "has a description that is not a string")
+    if not isinstance(function.get("strict"), bool | None):
+        _fail(where, "has a 'strict' that is neither true nor false")
     parameters = function.get("parameters")
     if not isinstance(parameters, Mapping | None):
         _fail(where, "has parameters that are not a mapping (a JSON schema)")

@@ -142,6 +142,12 @@ class ToolDeclaration(Shape):
     cache_control: CacheControl | None = None
     strict: bool | None = None
 
+    def function(self) -> dict[str, Any]:
+        """The declaration in OpenAI's shape."""
+        said = {"description": self.description, "strict": self.strict}
+        named = {"name": self.name, "parameters": self.input_schema}
+        return named | {name: value for name, value in said.items() if value is not None}
+
 
 class ToolChoice(Shape):
     """Which tools may, must or must not be used."""
@@ -194,11 +200,7 @@ class CountRequest(Shape):
 
     def declared_tools(self) -> list[dict[str, Any]]:
         """The tools in OpenAI's shape, which chat templates read."""
-        return [
-            {"type": "function", "function": {"name": tool.name, "parameters": tool.input_schema}
-             | ({"description": tool.description} if tool.description is not None else {})}
-            for tool in self.tools or ()
-        ]  # fmt: skip
+        return [{"type": "function", "function": tool.function()} for tool in self.tools or ()]
 
     def chat(self) -> list[dict[str, Any]]:
         """The conversation in OpenAI's shape, which chat templates read."""
