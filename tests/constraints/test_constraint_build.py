@@ -190,6 +190,19 @@ def test_a_tool_may_have_the_name_of_a_mode(random_llm: LLM, mode: str) -> None:
     assert [call.name for call in reply.tool_calls] == [mode]
 
 
+def test_calls_that_are_not_parallel_are_one_at_most(tokenizer: Tokenizer) -> None:
+    call = tokenizer.encode("<|tool_call>call:clock{}<tool_call|>")
+    for choice in ("auto", "required"):
+        several, one = (
+            build(tokenizer, tools=[CLOCK], tool_choice=choice, parallel_tool_calls=said) for said in (True, False)
+        )
+        assert several is not None
+        assert one is not None
+        assert [obeys(several, call), obeys(several, 2 * call)] == [True, True]
+        assert [obeys(one, call), obeys(one, 2 * call)] == [True, False]
+        assert obeys(one, []) is (choice == "auto")
+
+
 def test_no_call_when_none_is_wanted(random_llm: LLM) -> None:
     reply = parse_reply(ask(random_llm, tools=[WEATHER], tool_choice="none", max_tokens=32))
     assert not reply.tool_calls
@@ -392,6 +405,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
         },
         r"tool 'f': The schema asks for '<",
     ),
+    ({"tools": [CLOCK], "parallel_tool_calls": 0}, "parallel_tool_calls is 0; it must be True or False"),
     ({"tool_choice": "required"}, "no tools are declared"),
     ({"choises": ["a"]}, "Unknown"),
 ]

@@ -41,6 +41,14 @@ def test_a_tool_may_be_strict() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("choice", [{"type": "auto"}, {"type": "any"}, {"type": "tool", "name": "get_weather"}])
+def test_several_calls_can_be_ruled_out(choice: dict[str, Any]) -> None:
+    asked = {"model": "m", "max_tokens": 9, "messages": HELLO, "tools": [WEATHER]}
+    for said, parallel in (({}, True), ({"disable_parallel_tool_use": True}, False)):
+        body = MessagesRequest.model_validate(asked | {"tool_choice": choice | said})
+        assert tool_constraint(body)["parallel_tool_calls"] is parallel
+
+
 def test_a_turn_without_blocks_is_an_empty_turn() -> None:
     turns = [{"role": "user", "content": "a"}, {"role": "assistant", "content": []}, {"role": "user", "content": []}]
     asked = CountRequest.model_validate({"model": "m", "messages": turns})

@@ -203,6 +203,17 @@ def test_a_required_tool_is_called_even_by_random_weights(client: openai.OpenAI,
     assert json.loads(calls[0].function.arguments or "")["city"] in ("Paris", "Rome")
 
 
+def test_calls_that_are_not_parallel_are_one_even_by_random_weights(client: openai.OpenAI) -> None:
+    tool: Any = {"type": "function", "function": {"name": "clock"}}
+    asked: dict[str, Any] = {"model": "random", "messages": HELLO, "tools": [tool], "tool_choice": "required"}
+    counts = []
+    for parallel in (True, False):
+        answers = client.chat.completions.create(max_tokens=64, n=4, seed=4, parallel_tool_calls=parallel, **asked)
+        counts.append([len(choice.message.tool_calls or []) for choice in answers.choices])
+    assert max(counts[0]) > 1
+    assert counts[1] == [1] * 4
+
+
 def test_a_tool_says_whether_it_is_strict(client: openai.OpenAI) -> None:
     function: dict[str, Any] = {"name": "f", "parameters": {"properties": {"a": {"pattern": "^(?=b)$"}}}}
     asked: dict[str, Any] = {"model": "random", "messages": HELLO, "max_tokens": 8}

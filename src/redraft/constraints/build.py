@@ -65,6 +65,7 @@ class Wanted:
     forbidden: Sequence[str] | None = None
     tools: Sequence[Mapping[str, Any]] | None = None
     tool_choice: Any = None
+    parallel_tool_calls: bool = True
     strict: bool = True
     thinking: bool = False
     thought_open: bool = False
@@ -91,7 +92,8 @@ def build(
         json_object   any JSON object
         template      a text with typed holes, such as "Name: {name:str<40}, age {age:int}"
     With `tools` declared, `tool_choice` ("auto", "none", "required", or a tool's name, also in OpenAI's shape) says
-    whether the answer may or must be calls; with "auto" it is calls, or what the rest says, or any text.
+    whether the answer may or must be calls; with "auto" it is calls, or what the rest says, or any text. Without
+    `parallel_tool_calls` it has one call at most.
     These narrow it further, or narrow free text:
         pins          {token position in the answer: text that stands there}
         must_include  texts that appear in this order
@@ -147,7 +149,7 @@ def _checked(wanted: Mapping[str, Any]) -> Wanted | None:
     _check_encodable("template", asked.template or "")
     for name in ("pins", "text_pins"):
         _check_pins(name, getattr(asked, name))
-    for name in ("json_object", "strict", "thinking", "allow_empty"):
+    for name in ("json_object", "parallel_tool_calls", "strict", "thinking", "allow_empty"):
         if not isinstance(getattr(asked, name), bool):
             raise ConstraintError(f"{name} is {getattr(asked, name)!r}; it must be True or False.")
     if asked.pins and (asked.thinking or asked.thought_open):
@@ -341,7 +343,7 @@ def _with_calls(asked: Wanted, body: Expression | None, marks: tuple[str, ...], 
         return body
     if missing := [name for name in (CALL_OPEN, CALL_CLOSE, QUOTE) if name not in marks]:
         raise ConstraintError(f"tools need a tokenizer with the token {missing[0]}.")
-    calls = call_grammar(asked.tools or (), choice, budget)
+    calls = call_grammar(asked.tools or (), choice, budget, several=asked.parallel_tool_calls)
     if choice == "auto":
         return alt(body, calls) if _content(asked, budget) is not None else seq(body, optional(calls))
     return calls

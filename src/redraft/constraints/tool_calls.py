@@ -52,13 +52,13 @@ def wanted(tools: Sequence[Mapping[str, Any]], choice: Any) -> list[Mapping[str,
     return found
 
 
-def call_grammar(tools: Sequence[Mapping[str, Any]], choice: Any, budget: Budget) -> Expression:
-    """One or more calls; a `choice` that names a tool means one call of it.
+def call_grammar(tools: Sequence[Mapping[str, Any]], choice: Any, budget: Budget, *, several: bool) -> Expression:
+    """One call, or more where `several` may be made; a `choice` that names a tool means one call of it.
 
     What cannot be enforced of a tool's parameters is left out, unless its declaration is `strict`.
     """
     call = alt(*(_call(function, budget) for function in wanted(tools, choice)))
-    return repeat(call, 1) if choice in ("auto", "required") else call
+    return repeat(call, 1) if several and choice in ("auto", "required") else call
 
 
 def _call(function: Mapping[str, Any], budget: Budget) -> Expression:

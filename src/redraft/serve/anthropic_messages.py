@@ -39,13 +39,14 @@ def plan_messages(planner: Planner, body: MessagesRequest) -> Plan:
 
 
 def tool_constraint(body: MessagesRequest) -> dict[str, Any]:
-    """Declared tools and the choice among them."""
+    """Declared tools, the choice among them, and whether there may be several calls."""
     if not body.tools:
         return {}
     choice = body.tool_choice
     names = {"any": "required", "none": "none", "auto": "auto"}
     wanted = "auto" if choice is None else names.get(choice.type, {"name": choice.name})
-    return {"tools": body.declared_tools(), "tool_choice": wanted}
+    alone = choice is not None and bool(choice.disable_parallel_tool_use)
+    return {"tools": body.declared_tools(), "tool_choice": wanted, "parallel_tool_calls": not alone}
 
 
 @dataclass(slots=True)

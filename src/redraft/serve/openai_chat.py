@@ -42,12 +42,12 @@ def plan_chat(planner: Planner, body: ChatRequest, *, drafts: bool = False) -> P
 
 
 def tool_constraint(body: ChatRequest) -> dict[str, Any]:
-    """Declared tools and the choice among them."""
+    """Declared tools, the choice among them, and whether there may be several calls."""
     if not body.tools:
         return {}
     choice = body.tool_choice or "auto"
     wanted = choice if isinstance(choice, str) else {"name": choice.function.name}
-    return {"tools": body.declared_tools(), "tool_choice": wanted}
+    return {"tools": body.declared_tools(), "tool_choice": wanted, "parallel_tool_calls": body.parallel_tool_calls}
 
 
 def format_constraint(body: ChatRequest) -> dict[str, Any]:

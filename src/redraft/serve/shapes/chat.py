@@ -206,7 +206,7 @@ class ChatRequest(Settings, Constraints):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Items[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
-    parallel_tool_calls: Annotated[bool | None, only(True)] = None
+    parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     reasoning_effort: Annotated[str | None, only("none", "high")] = None
     thinking: bool | None = None

@@ -154,7 +154,7 @@ class ToolChoice(Shape):
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
-    disable_parallel_tool_use: Annotated[bool | None, only(False)] = None
+    disable_parallel_tool_use: bool | None = None
 
     @model_validator(mode="after")
     def _named(self) -> ToolChoice:
