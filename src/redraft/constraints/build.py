@@ -96,6 +96,7 @@ def build(
     `parallel_tool_calls` it has one call at most.
     These narrow it further, or narrow free text:
         pins          {token position in the answer: text that stands there}
+        text_pins     {character offset in the answer's text, behind a thought: text that stands there}
         must_include  texts that appear in this order
         forbidden     texts that do not appear, however they are cut into tokens
 
