@@ -141,7 +141,9 @@ TEXT: dict[str, dict[str, Any]] = {
     "two results": {
         "messages": [user("w"), assistant(tool_calls=[PARIS, ROME]), tool("sun", "c1"), tool("rain", "c0")]
     },
-    "named result": {"messages": [user("w"), assistant(tool_calls=[PARIS]), tool("sun", "unknown", name="other")]},
+    "named result": {
+        "messages": [user("w"), assistant(tool_calls=[PARIS]), {"role": "tool", "name": "other", "content": "sun"}]
+    },
     "no ids": {
         "messages": [
             user("w"),
@@ -202,7 +204,6 @@ CURRENT_ONLY: dict[str, dict[str, Any]] = {
         ],
         "preserve_thinking": True,
     },
-    "unnamed result": {"messages": [user("w"), assistant(tool_calls=[PARIS]), tool("x", "y")]},
 }
 TEXT.update(CURRENT_ONLY)
 THINKING: dict[str, dict[str, Any]] = {

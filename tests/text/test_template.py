@@ -5,7 +5,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conversations import ALL, CLOCK, CURRENT_ONLY, MEDIA, NESTED, PARIS, TEXT, assistant, call, system, tool, user
+from conversations import (
+    ALL,
+    CLOCK,
+    CURRENT_ONLY,
+    MEDIA,
+    NESTED,
+    PARIS,
+    ROME,
+    TEXT,
+    assistant,
+    call,
+    system,
+    tool,
+    user,
+)
 from official import TINY, VERSIONS, official
 from transformers.utils.chat_template_utils import render_jinja_template
 
@@ -44,11 +58,6 @@ def test_a_template_that_fails_is_one_error(source: str) -> None:
 def test_what_the_launch_template_cannot_render() -> None:
     with pytest.raises(SettingError, match="'preserve_thinking'"):
         official("launch_june").render(**CURRENT_ONLY["preserved"])
-    unnamed = CURRENT_ONLY["unnamed result"]
-    with pytest.raises(TypeError):
-        by_transformers(official("launch_june").source, unnamed)
-    with pytest.raises(PromptError, match="refuses these messages"):
-        official("launch_june").render(**unnamed)
 
 
 @pytest.mark.parametrize("name", TEXT)
@@ -60,6 +69,11 @@ def test_own_template_in_transformers() -> None:
     template = tiny()
     for options in TEXT.values():
         assert by_transformers(template.source, options) == template.render(**options)
+
+
+def test_own_template_renders_an_unnamed_result_as_the_official_one() -> None:
+    options = {"messages": [user("w"), assistant(tool_calls=[PARIS]), tool("x", "y")]}
+    assert by_transformers(tiny().source, options) == by_transformers(official("current_july").source, options)
 
 
 def test_own_template_spelled_out() -> None:
@@ -114,6 +128,25 @@ BAD_MESSAGES = {
     r"content\[0\] is a text part without": [user([{"type": "text"}])],
     r"content\[0\] must be text": [system([{"type": "image"}])],
     "must follow an assistant message": [user("a"), tool("b")],
+    r"messages\[2\] is the result of the call 'c1', but none of this id": [
+        user("w"),
+        assistant(tool_calls=[PARIS]),
+        tool("sun", "c1", name="f"),
+    ],
+    r"messages\[3\] is the result of the call 'c0', but none of this id": [
+        user("w"),
+        assistant(tool_calls=[PARIS, ROME]),
+        tool("sun"),
+        tool("rain"),
+    ],
+    r"messages\[4\] is the result of the call 'c0', but none of this id": [
+        user("w"),
+        assistant(tool_calls=[PARIS]),
+        tool("sun"),
+        assistant(tool_calls=[ROME]),
+        tool("rain"),
+    ],
+    "tells neither the id of a call": [user("w"), assistant(tool_calls=[PARIS]), {"role": "tool", "content": "sun"}],
     "belong to the assistant": [{**user("a"), "tool_calls": [PARIS]}],
     r"tool_calls must be a list": [assistant(tool_calls=PARIS)],
     r"tool_calls\[0\].function must have a name": [assistant(tool_calls=[{"function": {"arguments": {}}}])],

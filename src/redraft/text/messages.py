@@ -21,13 +21,17 @@ def check_messages(messages: Any) -> None:
     if not _is_list(messages) or not messages:
         raise PromptError("messages must be a list with at least one message")
     answering = False  # whether a tool message may stand here
+    waiting: list[Any] = []  # ids of calls that have no result yet
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
         _check_message(message, where)
         if message["role"] != "tool":
             answering = bool(message.get("tool_calls")) and not message.get("tool_responses")
+            waiting = [call.get("id") for call in message["tool_calls"]] if answering else []
         elif not answering:
             _fail(where, "is a tool message, which must follow an assistant message with tool_calls")
+        else:
+            _answer_one(message, waiting, where)
 
 
 def check_tools(tools: Any) -> None:
@@ -43,6 +47,17 @@ def check_tools(tools: Any) -> None:
         if tool.get("type", "function") != "function":
             _fail(where, f"has type {tool['type']!r}, but only 'function' is known")
         _check_declaration(tool["function"], f"{where}.function")
+
+
+def _answer_one(message: Mapping[str, Any], waiting: list[Any], where: str) -> None:
+    """Take the call that a tool message answers from those that wait; one without an id may tell its tool's name."""
+    answered = message.get("tool_call_id")
+    if answered in waiting:
+        waiting.remove(answered)
+    elif answered is not None:
+        _fail(where, f"is the result of the call {answered!r:.80}, but none of this id waits for a result")
+    elif not message.get("name"):
+        _fail(where, "is a tool message that tells neither the id of a call that waits for a result nor a name")
 
 
 def _plain_text(value: str, where: str) -> str:
