@@ -59,7 +59,6 @@ def test_a_terminal_sees_how_sure(cli: Cli, folder: Path, monkeypatch: pytest.Mo
         (("Is it?", "--choice", "yes"), "at least two choices"),
         (("Is it?", "--choice", "yes", "--choice", "yes"), "the same choice twice"),
         (("Is it?", "--choice", "yes", "--choice", ""), "non-empty strings"),
-        (("Is it?", "--choice", "yes", "--choice", "<eos>"), "holds the special token '<eos>'"),
         (("Is it?", "--slot", "kind"), "must be NAME=A|B|C"),
         (("Is it?", "--slot", "a=b|c", "--template", "It is {b}."), "The template has the slots 'b'"),
         (("Is it?", *CHOICES, "--template", "{choice"), "The template cannot be read"),

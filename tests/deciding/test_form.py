@@ -105,5 +105,16 @@ def test_choices_that_cannot_be_told_apart(llm: LLM) -> None:
     with pytest.raises(SettingError, match="'no more' begins like 'no'"):
         form.strings(llm.tokenizer, [])
     assert Form.of(["no", "no more"]).strings(llm.tokenizer, [])
-    with pytest.raises(SettingError, match=r"special token '<turn\|>'"):
-        Form.of(["a", "<turn|>b"]).check(llm.tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("template", "choice"),
+    [("<{choice}", "turn|> a"), ("{choice}", "<turn|>b"), ("{choice}>.", "a <turn|"), ("<|channel>{choice}", "<eos>")],
+)
+def test_special_strings_are_special_in_literals_alone(llm: LLM, template: str, choice: str) -> None:
+    tokenizer = llm.tokenizer
+    form = Form.of(["a", choice], template, ends=False)
+    for ids, value in zip(form.strings(tokenizer, []), ("a", choice), strict=True):
+        assert tokenizer.decode(ids) == form.fill([value])
+        special = [token for token in ids if token in tokenizer.special_ids.values()]
+        assert special == [tokenizer.special_id("<|channel>")] * template.count("<|channel>")

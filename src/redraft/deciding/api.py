@@ -81,7 +81,6 @@ def decide(
         raise SettingError(f"Unknown setting {min(unknown)!r}; known settings are {', '.join(known)}.")
     rule = Rule(calibrate=calibrate, temperature=temperature, sure=sure, reads=reads, seed=seed)
     form = Form.of(choices, template, ends=ends)
-    form.check(front.tokenizer)
     questions, several = split_questions(question)
     bare = [content_free(one) for one in questions] if calibrate else []
     if None in bare:
@@ -107,7 +106,9 @@ def _decide(front: Front, form: Form, prompts: list[EncodedPrompt], count: int, 
 
 def _check_room(front: Front, form: Form, longest: int) -> None:
     """What fits behind the longest choices of the earlier slots fits behind all."""
-    values = [max(choices, key=lambda choice: len(front.tokenizer.encode(choice))) for choices in form.choices]
+    values = [
+        max(choices, key=lambda choice: len(front.tokenizer.encode(choice, special=False))) for choices in form.choices
+    ]
     context = front.model.config.max_position_embeddings
     for slot in range(len(values)):
         rows = _rows(front, form, 0, tuple(values[:slot])).rows

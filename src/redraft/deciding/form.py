@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from redraft.errors import SettingError
-from redraft.text.tokenizer import Tokenizer
+from redraft.text.tokenizer import Span, Tokenizer
 
 CHOICE = "choice"
 """Name of the only slot where a template is not given."""
@@ -56,8 +56,7 @@ class Form:
     def strings(self, tokenizer: Tokenizer, values: Sequence[str]) -> Strings:
         """Token ids of the answer with each choice of the next slot, up to the slot after it or the answer's end."""
         slot = len(values)
-        texts = [self.fill([*values, choice]) for choice in self.choices[slot]]
-        encoded = [tuple(tokenizer.encode(text)) for text in texts]
+        encoded = [self._encoded(tokenizer, [*values, choice]) for choice in self.choices[slot]]
         if self.ends and slot == len(self.names) - 1:
             longest = max(map(len, encoded))
             tail = (tokenizer.eos_id,) * longest
@@ -65,11 +64,13 @@ class Form:
         _check_branches(encoded, self.choices[slot])
         return tuple(encoded)
 
-    def check(self, tokenizer: Tokenizer) -> None:
-        """Raise `SettingError` for a choice that holds a special token's string."""
-        for choice in (choice for slot in self.choices for choice in slot):
-            if special := next((text for text in tokenizer.special_ids if text in choice), None):
-                raise SettingError(f"The choice {choice!r} holds the special token {special!r}.")
+    def _encoded(self, tokenizer: Tokenizer, values: Sequence[str]) -> tuple[int, ...]:
+        """The filled text, in which the special strings of literals alone are special tokens."""
+        spans: list[Span] = []
+        for slot, literal in enumerate(self.literals[: len(values) + 1]):
+            at = len(self.fill(values[:slot])) - len(literal)
+            spans += [(at + start, at + end) for start, end in tokenizer.special_spans(literal)]
+        return tuple(tokenizer.encode_marked(self.fill(values), spans))
 
 
 @dataclass(frozen=True, slots=True)
