@@ -250,6 +250,28 @@ def test_a_suffix_makes_a_completion_a_filling(client: openai.OpenAI) -> None:
         client.completions.create(model="random", prompt="a", suffix="b", n=2)
 
 
+def test_a_filling_takes_what_completions_are_asked_with(client: openai.OpenAI, llm: LLM) -> None:
+    """A bound beyond the canvas, any temperature, and stop strings, which cut it."""
+    asked: dict[str, Any] = {"model": "random", "prompt": "def f():\n    ", "suffix": "\n\nf()\n", "seed": 1}
+    most = llm.model.config.canvas_length // 2
+    whole = llm.fill(asked["prompt"], asked["suffix"], seed=1, max_tokens=most)
+    for said in ({"max_tokens": 4096}, {"max_tokens": 16, "temperature": 0}):
+        assert client.completions.create(**asked, **said).choices[0].text == whole.text
+    cool = {"t_max": llm.defaults.t_max * 0.2, "t_min": llm.defaults.t_min * 0.2}
+    cooler = client.completions.create(**asked, max_tokens=8, temperature=0.2)
+    assert cooler.choices[0].text == llm.fill(asked["prompt"], asked["suffix"], seed=1, max_tokens=8, **cool).text
+    told = llm.fill(asked["prompt"], asked["suffix"], seed=1, max_tokens=most, choices=["a = 1\nb"]).fillings[0]
+    more: dict[str, Any] = {"max_tokens": 99, "extra_body": {"confidence": True, "choices": ["a = 1\nb"]}}
+    cut = client.completions.create(**asked, **more, stop=["= 1\nb", "\n"])
+    assert (cut.choices[0].text, cut.choices[0].finish_reason) == ("a = 1", "stop")
+    tokens = cut.choices[0].redraft["confidence"]  # type: ignore[attr-defined]
+    assert tokens == [token for token in told.to_dict()["tokens"] if token["start"] < len("a = 1")]
+    assert cut.usage is not None
+    assert cut.usage.completion_tokens == len(llm.tokenizer.encode("a = 1", special=False)) < len(told.tokens)
+    with pytest.raises(openai.BadRequestError, match="stop holds an empty string"):
+        client.completions.create(**asked, stop=[""])
+
+
 def test_text_completions(client: openai.OpenAI, llm: LLM) -> None:
     answer = client.completions.create(model="random", prompt="def f():", seed=4, max_tokens=32, logprobs=1, echo=True)
     alone = llm.generate("def f():", raw=True, seed=4, max_tokens=32)

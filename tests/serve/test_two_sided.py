@@ -64,7 +64,7 @@ def test_what_a_filling_must_be(http: httpx.Client) -> None:
     edited = http.post("/v1/edits", json=edit).json()
     assert edited["text"] in ("18", "19")
     assert edited["tokens"][0].keys() == token.keys()
-    neutral = {"n": 1, "temperature": 1, "stop": [], "echo": False}
+    neutral = {"n": 1, "echo": False}
     completion = {"model": "random", "prompt": "x = ", "suffix": "\n", "choices": ["18", "19"], "confidence": True}
     choice = http.post("/v1/completions", json=completion | neutral).json()["choices"][0]
     assert choice["text"] in ("18", "19")

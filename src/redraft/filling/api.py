@@ -87,6 +87,11 @@ def fill_settings(
     return resolve_settings(dataclasses.replace(defaults, steps=min(defaults.steps, steps)), **said)
 
 
+def longest_filling(canvas_length: int) -> int:
+    """The most tokens of a filling beside which the text behind it keeps its view, or half of the canvas."""
+    return min(max(canvas_length - VIEW, canvas_length // 2), MAX_CANVAS // 2)
+
+
 @dataclass(frozen=True, slots=True)
 class _Sizes:
     """Lengths of a filling that are tried, positions for the text behind it, and the longest canvas."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import functools
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from redraft.config import resolve_settings
 from redraft.diffusion.records import Commit
 from redraft.engine.request import Finished
+from redraft.filling.api import longest_filling
 from redraft.serve.answers import Answers
 from redraft.serve.http import event
 from redraft.serve.logs import told_fault
@@ -91,16 +93,17 @@ class CompletionWriter:
         planner = service.planner.for_model(body.model)
         assert isinstance(body.prompt, str)
         assert body.suffix is not None
-        settings = body.settings() | body.constraints() | {"max_tokens": body.max_tokens, "seed": body.seed}
-        given = {name: value for name, value in settings.items() if value is not None}
+        given, stop = _fill_settings(planner, body), resolve_settings(planner.llm.defaults, stop=body.stop).stop
         check = functools.partial(planner.check_text, body.prompt + body.suffix)
         fill = functools.partial(planner.llm.fill, body.prompt, body.suffix, **given)
         result = await service.work(check, fill, size=size)
+        text = _until(result.text, stop)
         more: dict[str, Any] = {"stats": {"steps": [one.steps for one in result.fillings], "forwards": result.forwards}}
         if body.confidence:
-            more["confidence"] = [token for one in result.fillings for token in one.to_dict()["tokens"]]
-        choice = self._choice(0, result.text) | {"finish_reason": "stop", "redraft": more}
-        usage = await service.read(functools.partial(self._fill_usage, result.text), size)
+            tokens = [token for one in result.fillings for token in one.to_dict()["tokens"]]
+            more["confidence"] = [token for token in tokens if token["start"] < len(text) or text == result.text]
+        choice = self._choice(0, text) | {"finish_reason": "stop", "redraft": more}
+        usage = await service.read(functools.partial(self._fill_usage, text), size)
         return self._envelope() | {"choices": [choice], "usage": usage}
 
     def _fill_usage(self, filling: str) -> dict[str, int]:
@@ -146,3 +149,18 @@ class CompletionWriter:
     @property
     def _wants_usage(self) -> bool:
         return self.body.stream_options is not None and self.body.stream_options.include_usage
+
+
+def _fill_settings(planner: Planner, body: CompletionRequest) -> dict[str, Any]:
+    """What `LLM.fill` is given: `max_tokens` is a bound, so that more than a canvas has room for is no error."""
+    settings, most = body.settings(), body.max_tokens
+    if most is not None:
+        most = min(most, longest_filling(body.canvas_length or planner.llm.model.config.canvas_length))
+    given = settings | planner.temperatures(settings, body.temperature) | {"max_tokens": most, "seed": body.seed}
+    return body.constraints() | {name: value for name, value in given.items() if value is not None}
+
+
+def _until(text: str, stop: Sequence[str]) -> str:
+    """The text before the stop string that ends first, as in an answer."""
+    found = [(at + len(word), at) for word in stop if (at := text.find(word)) >= 0]
+    return text[: min(found)[1]] if found else text

@@ -101,7 +101,7 @@ class Planner:
         settings = {name: value for name, value in given.items() if value is not None}
         asked = {name: value for name, value in wanted.items() if value is not None}
         limit = self.settings.limit(timeout)
-        common = settings | asked | self._temperatures(settings, temperature) | {"timeout": limit, "drafts": drafts}
+        common = settings | asked | self.temperatures(settings, temperature) | {"timeout": limit, "drafts": drafts}
         requests: list[Request] = []
         for prompt in prompts:
             requests += self._answers(prompt, n, common | {"seed": _seed(seed, temperature)})
@@ -120,7 +120,7 @@ class Planner:
         more = [self.engine.next_id() for _ in range(n - 1)]
         return [first, *first.siblings([first.request_id, *more])[1:]]
 
-    def _temperatures(self, given: Mapping[str, Any], temperature: float | None) -> dict[str, float]:
+    def temperatures(self, given: Mapping[str, Any], temperature: float | None) -> dict[str, float]:
         """OpenAI's one temperature: a factor on the whole schedule. 0 leaves the schedule and fixes the seed."""
         if not temperature or temperature == 1:
             return {}

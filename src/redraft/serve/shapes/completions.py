@@ -13,10 +13,6 @@ from redraft.serve.shapes.common import MAX_CHOICES, Constraints, Items, Seed, S
 TokenIds = Annotated[Items[int], Field(min_length=1)]
 
 
-_NEUTRAL = {"n": 1, "temperature": 1, "stop": []}
-"""What says no more than leaving it out."""
-
-
 class CompletionRequest(Settings, Constraints):
     """Text, or several texts, to be continued as they are, without the chat format."""
 
@@ -58,9 +54,9 @@ class CompletionRequest(Settings, Constraints):
     def _check_fill(self) -> None:
         if not isinstance(self.prompt, str):
             raise PydanticCustomError("contradiction", "suffix needs prompt to be one string")
-        for name in ("n", "logprobs", "echo", "stop", "temperature", "timeout", "latency_budget_ms", "pins"):
+        for name in ("n", "logprobs", "echo", "timeout", "latency_budget_ms", "pins"):
             value = getattr(self, name)
-            if value is not None and value is not False and value != _NEUTRAL.get(name):
+            if value is not None and value is not False and (name, value) != ("n", 1):
                 raise PydanticCustomError("contradiction", "suffix and {name} do not go together", {"name": name})
 
     def prompts(self) -> list[str] | list[list[int]]:
