@@ -273,23 +273,27 @@ def test_a_filling_takes_what_completions_are_asked_with(client: openai.OpenAI, 
 
 
 def test_text_completions(client: openai.OpenAI, llm: LLM) -> None:
-    answer = client.completions.create(model="random", prompt="def f():", seed=4, max_tokens=32, logprobs=1, echo=True)
+    answer = client.completions.create(model="random", prompt="def f():", seed=4, max_tokens=32, logprobs=1)
     alone = llm.generate("def f():", raw=True, seed=4, max_tokens=32)
     choice = answer.choices[0]
-    assert choice.text == "def f():" + alone.text
+    assert choice.text == alone.text
     assert choice.logprobs is not None
     assert choice.logprobs.text_offset is not None
-    assert choice.logprobs.text_offset[0] == len("def f():")
+    assert choice.logprobs.text_offset[0] == 0
     assert len(choice.logprobs.tokens or []) == len(alone.token_ids)
     streamed = client.completions.create(model="random", prompt="def f():", seed=4, max_tokens=32, stream=True)
     assert "".join(chunk.choices[0].text for chunk in streamed) == alone.text
+    echoed = client.completions.create(model="random", prompt="def f():", seed=4, max_tokens=32, echo=True)
+    assert echoed.choices[0].text == "def f():" + alone.text
+    with pytest.raises(openai.BadRequestError, match="echo and logprobs do not go together"):
+        client.completions.create(model="random", prompt="def f():", logprobs=0, echo=True)
 
 
 def test_an_answer_that_spells_a_thought_keeps_it(client: openai.OpenAI) -> None:
     answer = client.completions.create(
-        model="random", prompt="a", logprobs=0, echo=True, extra_body={"choices": [EMPTY_THOUGHT + "Hi there"]}
+        model="random", prompt="a", logprobs=0, extra_body={"choices": [EMPTY_THOUGHT + "Hi there"]}
     )
-    assert answer.choices[0].text == f"a{EMPTY_THOUGHT}Hi there"
+    assert answer.choices[0].text == f"{EMPTY_THOUGHT}Hi there"
     logprobs = answer.choices[0].logprobs
     assert logprobs is not None
     for token, start in zip(logprobs.tokens or [], logprobs.text_offset or [], strict=True):
@@ -302,9 +306,9 @@ def test_a_thought_that_is_left_out_moves_no_token(llm: LLM) -> None:
         request_id=0, finish_reason="stop", stop_text=None, text="Hi there", token_ids=ids,
         tokens=tuple(TokenConfidence(token, 0.0, 0, 0.0) for token in ids), stats=cast("Any", None),
     )  # fmt: skip
-    told = completion_logprobs(finished, llm.tokenizer, offset=1)
+    told = completion_logprobs(finished, llm.tokenizer)
     for token, start in list(zip(told["tokens"], told["text_offset"], strict=True))[-2:]:
-        assert "aHi there"[start:].startswith(token)
+        assert "Hi there"[start:].startswith(token)
 
 
 def test_several_prompts_in_one_completion(client: openai.OpenAI, llm: LLM) -> None:

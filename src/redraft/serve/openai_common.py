@@ -67,8 +67,8 @@ def _token(token_id: int, logprob: float | None, tokenizer: Tokenizer) -> dict[s
     return {"token": text(token_id, tokenizer), "logprob": _shown(logprob), "bytes": list(data)}
 
 
-def completion_logprobs(finished: Finished, tokenizer: Tokenizer, *, offset: int = 0) -> dict[str, Any]:
-    """The `logprobs` of a text completion; `offset` is where its first token begins in the text.
+def completion_logprobs(finished: Finished, tokenizer: Tokenizer) -> dict[str, Any]:
+    """The `logprobs` of a text completion.
 
     Tokens of an empty thought, which the text leaves out, stand at its beginning.
     """
@@ -76,7 +76,7 @@ def completion_logprobs(finished: Finished, tokenizer: Tokenizer, *, offset: int
     stream = tokenizer.stream()
     begin = -left_out(tokenizer, finished.token_ids)
     places = accumulate((len(stream.push([token])) for token in finished.token_ids), initial=begin)
-    starts = [offset + max(0, place) for place in places]
+    starts = [max(0, place) for place in places]
     return {
         "tokens": tokens,
         "token_logprobs": [_shown(token.logprob) for token in finished.tokens],

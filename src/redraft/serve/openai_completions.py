@@ -133,8 +133,7 @@ class CompletionWriter:
         if ended is None or plan is None:
             return choice
         if self.body.logprobs is not None:
-            offset = len(self._echo(index, plan))
-            choice["logprobs"] = completion_logprobs(ended, self.tokenizer, offset=offset)
+            choice["logprobs"] = completion_logprobs(ended, self.tokenizer)
         more = extras(ended, plan.requests[index], self.tokenizer, confidence=self.body.confidence)
         return choice | {"finish_reason": finish_reason(ended), "redraft": more}
 

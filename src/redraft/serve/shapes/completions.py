@@ -47,6 +47,8 @@ class CompletionRequest(Settings, Constraints):
             raise PydanticCustomError("contradiction", "stream_options needs stream to be true")
         if self.suffix is not None:
             self._check_fill()
+        elif self.echo and self.logprobs is not None:
+            raise PydanticCustomError("contradiction", "echo and logprobs do not go together: prompts are not scored")
         if len(self.prompts()) * (self.n or 1) > MAX_CHOICES:
             raise PydanticCustomError("too_many", "prompts times n must be at most {most}", {"most": MAX_CHOICES})
         return self
