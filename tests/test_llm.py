@@ -133,6 +133,7 @@ def test_every_preset_runs(llm: LLM, name: str) -> None:
     [
         ({"steps": 0}, "steps is 0; it must be at least 1"),
         ({"canvas_length": 7}, "canvas_length is 7; it must be between 16 and 512"),
+        ({"preset": ["fast"]}, r"preset is \['fast'\];"),
         ({"preset": "turbo"}, "preset is 'turbo'; it must be one of fast, balanced, careful"),
         ({"temperature": 1.0}, "Unknown setting 'temperature'"),
         ({"steps": "many"}, "steps is 'many'; it must be of type int"),

@@ -349,7 +349,7 @@ def resolve_settings(base: GenerationSettings, *, preset: str | None = None, **o
 
     `None` means "not given". Raises `SettingError` for unknown names, presets, types and values.
     """
-    if preset is not None and preset not in PRESETS:
+    if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
         raise SettingError(f"preset is {preset!r}; it must be one of {', '.join(PRESETS)}.")
     given = {name: value for name, value in overrides.items() if value is not None}
     known = {f.name for f in dataclasses.fields(GenerationSettings)}

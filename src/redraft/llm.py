@@ -179,8 +179,8 @@ class LLM:
     ) -> ChatReply:
         """Answer a conversation; tool calls and reasoning come back as structures.
 
-        With `tools`, every call obeys its declaration. `tool_choice` is "auto" (the default), "none", "required" or the
-        name of the tool to call.
+        With `tools`, calls obey what can be enforced of their declarations, see docs/constraints.md. `tool_choice` is
+        "auto" (the default), "none", "required" or the name of the tool to call.
         """
         prompt = self.read_chat(messages, tools=tools, thinking=thinking)
         result = self.generate(prompt, tools=tools, tool_choice=tool_choice, thinking=thinking, **settings)

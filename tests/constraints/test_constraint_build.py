@@ -109,6 +109,21 @@ def test_a_number_too_long_for_a_hole_does_not_fit() -> None:
         read_template("{x:int}", "9" * 5000)
 
 
+@pytest.mark.parametrize(("template", "text"), [
+    ("{d:date}", "2023-02-29"), ("{a:uuid}", "zzz"), ("{a:ipv4}", "999.1.1.1"), ("{a:int<120}", "120"),
+    ("{a:float<=1}", "1.5"), ("{a:email}", "no at"),
+])  # fmt: skip
+def test_what_a_hole_cannot_hold_is_not_read(template: str, text: str) -> None:
+    with pytest.raises(ConstraintError, match="does not fit"):
+        read_template(template, text)
+
+
+@pytest.mark.parametrize(("template", "text", "name"), [(5, "x", "template"), ("{a:int}", 5, "text")])
+def test_only_texts_are_read(template: Any, text: Any, name: str) -> None:
+    with pytest.raises(ConstraintError, match=f"The {name} must be a string, not int"):
+        read_template(template, text)
+
+
 def test_words_appear_in_order_or_not_at_all(random_llm: LLM, tokenizer: Tokenizer) -> None:
     text = ask(random_llm, must_include=["blue", "sea"], forbidden=["e s", "x"], max_tokens=40)
     assert re.search("blue.*sea", text, re.DOTALL)

@@ -356,7 +356,9 @@ class TestNextEdit:
         with pytest.raises(PromptError, match=sentence):
             llm.next_edit(text, cursor, recent)
 
-    @pytest.mark.parametrize("wrong", [{"strength": 2}, {"max_tokens": 400}, {"stop": "x"}, {"tone": "formal"}])
+    @pytest.mark.parametrize(
+        "wrong", [{"strength": 2}, {"max_tokens": 400}, {"stop": "x"}, {"tone": "formal"}, {"regex": "("}]
+    )
     def test_settings_are_checked_whatever_is_found(self, llm: LLM, wrong: dict[str, Any]) -> None:
         for recent in ([("count = 0", "total = 0")], []):
             with pytest.raises(SettingError, match=next(iter(wrong))):

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from itertools import chain
 from operator import le
@@ -21,6 +23,22 @@ from redraft.errors import ConstraintError
 
 MAX_STATES = 50_000
 MAX_SECONDS = 10.0
+
+
+_watch: ContextVar[Callable[[float], None] | None] = ContextVar("watch", default=None)
+
+
+@contextmanager
+def watching(watch: Callable[[float], None]) -> Iterator[None]:
+    """Within this, `watch` is called now and then while a constraint is built, with the seconds that it took so far.
+
+    It may wait; what it raises ends the work.
+    """
+    token = _watch.set(watch)
+    try:
+        yield
+    finally:
+        _watch.reset(token)
 
 
 class TooManyStatesError(ConstraintError):
@@ -36,13 +54,16 @@ class Budget:
     started: float = field(default_factory=time.thread_time)
 
     def check(self, states: int, what: str = "The constraint") -> None:
-        """Raise `ConstraintError` if there are too many states or too much time has passed."""
+        """Raise `ConstraintError` if there are too many states or too much time has passed; called again and again."""
         if states > self.states:
             raise TooManyStatesError(
                 f"{what} needs an automaton of more than {self.states} states; shorten its repetitions or limits."
             )
-        if time.thread_time() - self.started > self.seconds:
+        seconds = time.thread_time() - self.started
+        if seconds > self.seconds:
             raise ConstraintError(f"{what} took more than {self.seconds:g} s to compile; make it simpler.")
+        if (watch := _watch.get()) is not None:
+            watch(seconds)
 
 
 @dataclass(frozen=True, eq=False)

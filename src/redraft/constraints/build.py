@@ -42,8 +42,8 @@ from redraft.text.tools import CALL_CLOSE, CALL_OPEN, CHANNEL_CLOSE, CHANNEL_OPE
 MAX_CHOICES = 10_000
 MAX_POSITION = 262_144
 """Pins stand before it: no answer is longer."""
-CACHED = 64
-"""Compiled automata kept for each tokenizer."""
+CACHED, CACHED_BYTES = 64, 256 << 20
+"""Compiled automata kept for each tokenizer, and how much they take in all."""
 
 JSON_OBJECT: Mapping[str, Any] = {"type": "object"}
 _WORDS = ("text_pins", "must_include", "forbidden")
@@ -229,7 +229,7 @@ def _cached(tokenizer: Tokenizer, ending: Ending, asked: Wanted, around: tuple[b
     compiled = compile_wanted(tokenizer, ending, plain, Budget(), around)
     with _lock:
         known[key] = compiled
-        while len(known) > CACHED:
+        while len(known) > CACHED or (len(known) > 1 and sum(one.nbytes for one in known.values()) > CACHED_BYTES):
             known.popitem(last=False)
     return compiled
 

@@ -70,6 +70,9 @@ def read_template(template: str, filled: str) -> dict[str, Any]:
 
     Raises `ConstraintError` if the text does not fit the template.
     """
+    for name, given in (("template", template), ("text", filled)):
+        if not isinstance(given, str):
+            raise ConstraintError(f"The {name} must be a string, not {type(given).__name__}.")
     parts = _parts(template)
     for rare in (False, True):
         cut = split([text(part) if isinstance(part, str) else _readable(part, rare=rare) for part in parts], filled)
@@ -169,16 +172,11 @@ def _number(hole: Hole, sign: str | None, limit: str | None, *, integer: bool) -
 
 
 def _readable(hole: Hole, *, rare: bool) -> Expression:
-    """What is read as a hole's text; with `rare` also forms that are not written but mean it."""
-    name = hole.kind.partition("<")[0]
-    if not rare:
-        return _hole(hole, Budget())
-    if hole.regex is not None:
+    """What is read as a hole's text; with `rare` also forms of a number without a limit that are not written."""
+    if rare and hole.regex is not None:
         return parse_regex(hole.regex, wide=True, budget=Budget())
-    if not hole.words and name in PATTERNS:
-        return alt(_hole(hole, Budget()), repeat(chars(LINE), lazy=True))
-    if not hole.words and name in _NUMBER_TEXT:
-        return parse_regex(_NUMBER_TEXT[name])
+    if rare and hole.kind in _NUMBER_TEXT:
+        return parse_regex(_NUMBER_TEXT[hole.kind])
     return _hole(hole, Budget())
 
 

@@ -57,6 +57,11 @@ class TokenAutomaton:
         return len(self.accept)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of its arrays."""
+        return sum(array.nbytes for array in vars(self).values() if isinstance(array, np.ndarray))
+
+    @property
     def end(self) -> int:
         """The state behind the closing token."""
         return self.states - 1

@@ -25,8 +25,9 @@ from redraft.editing.drafts import draft_probabilities
 from redraft.editing.reading import Front
 from redraft.editing.result import EditResult
 from redraft.editing.spans import Span, check_span, common_ends, count_lines, cut, line_of, line_span, split_lines
-from redraft.errors import PromptError
+from redraft.errors import PromptError, SettingError
 from redraft.filling.context import Context
+from redraft.filling.obeying import wanted_of
 from redraft.filling.scoring import causal_scores
 
 RecentEdit = tuple[str, str] | Mapping[str, str]
@@ -66,7 +67,8 @@ class NextEdit:
 def next_edit(
     front: Front, text: str, cursor: int, recent_edits: Sequence[RecentEdit], **given: Any
 ) -> NextEdit | None:
-    """The edit that most likely comes next, or None. `cursor` is a character offset; settings are those of `edit`.
+    """The edit that most likely comes next, or None. `cursor` is a character offset; settings are those of `edit`
+    but for constraints.
 
     Raises `PromptError` for a cursor outside the text and for edits that are not pairs of texts, and `SettingError`.
     """
@@ -74,6 +76,8 @@ def next_edit(
     if isinstance(recent_edits, str) or not isinstance(recent_edits, Sequence):
         raise PromptError("The recent edits must be a list of pairs (old, new).")
     pairs = [_pair(one) for one in recent_edits]
+    if wanted := wanted_of(given):
+        raise SettingError(f"{min(wanted)} says what a text must be; next_edit finds that out.")
     task_of(front, None, **given)  # refuses settings that an edit would, also where none comes of it
     repeated = _repeat(front, text, cursor, pairs)
     return repeated or _doubt(front, text, cursor, pairs, given)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
@@ -21,6 +22,8 @@ from redraft.serve.settings import ServeSettings
 _CLOSING_SECONDS = 5
 """For the last bytes of streams that were ended, after the grace period."""
 _TICK_SECONDS = 0.05
+_SWITCH_SECONDS = 5e-4
+"""How long a thread may have to wait for the interpreter; the model's needs it back after every operation."""
 
 
 class ListenError(RedraftError):
@@ -54,6 +57,7 @@ def serve(
     Returns whether its threads have ended: if not, one still loads the model or reads a request that was given up.
     """
     logs.configure()
+    sys.setswitchinterval(_SWITCH_SECONDS)
     service = Service(settings)
     server = _Server(service, load, ready)
     server.run(sockets=[listener])

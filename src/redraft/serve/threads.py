@@ -9,24 +9,32 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
+from redraft.constraints.automaton import watching
+from redraft.errors import ConstraintError
+
 T = TypeVar("T")
 
 LARGE = 64 * 2**10
 """Bytes of a request from which on what reads it may take seconds."""
+SLOW_SECONDS = 0.5
+"""Of work on one constraint, from which on what reads a request is slow, however small."""
 MOST = 6
-MOST_LARGE = 2
+MOST_LARGE, MOST_SLOW = 2, 1
 """More of them would only take the interpreter from each other, the event loop and the model's thread."""
 
 
 class Threads:
-    """Calls functions in threads of their own. What reads requests waits for room, where a small one passes large ones.
+    """Calls functions in threads of their own. What reads requests waits for room, where a small one passes large ones
+    and a quick one those that build large constraints.
 
-    A function cannot be ended: when its caller is cancelled it goes on, and keeps its room until it returns.
+    When the caller of `read` is cancelled a constraint that is being built is given up. Any other function goes on, and
+    keeps its room until it returns.
     """
 
     def __init__(self) -> None:
         self._running: set[Future[Any]] = set()
         self._room, self._room_for_large = asyncio.Semaphore(MOST), asyncio.Semaphore(MOST_LARGE)
+        self._room_for_slow = threading.Semaphore(MOST_SLOW)
 
     @property
     def busy(self) -> bool:
@@ -44,15 +52,19 @@ class Threads:
             for room in (self._room_for_large, self._room) if size >= LARGE else (self._room,):
                 await room.acquire()
                 places.callback(room.release)
-            future = self._begin(function)
             leave = places.pop_all().close
 
-        def ended(future: Future[T]) -> None:
+        def let_others_in() -> None:
             with suppress(RuntimeError):  # a loop that was closed lets nobody in any more
                 loop.call_soon_threadsafe(leave)
 
-        future.add_done_callback(ended)
-        return await asyncio.wrap_future(future)
+        reading = _Reading(self._room_for_slow, let_others_in)
+        future = self._begin(lambda: reading.call(function))
+        future.add_done_callback(lambda _: let_others_in())  # it may have done so before
+        try:
+            return await asyncio.wrap_future(future)
+        finally:
+            reading.given_up = True
 
     def _begin(self, function: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
@@ -69,3 +81,33 @@ class Threads:
         future.add_done_callback(self._running.discard)
         thread.start()
         return future
+
+
+class _Reading:
+    """A function that reads a request, on its thread. Once it is slow it leaves its room and waits for another."""
+
+    def __init__(self, room: threading.Semaphore, leave: Callable[[], None]) -> None:
+        self._room, self._leave = room, leave
+        self._slow = False
+        self.given_up = False
+
+    def call(self, function: Callable[[], T]) -> T:
+        """What the function returns or raises."""
+        try:
+            with watching(self._watch):
+                return function()
+        finally:
+            if self._slow:
+                self._room.release()
+
+    def _watch(self, seconds: float) -> None:
+        if seconds > SLOW_SECONDS and not self._slow:
+            self._leave()
+            while not self._room.acquire(timeout=0.1):
+                self._end_if_given_up()
+            self._slow = True
+        self._end_if_given_up()
+
+    def _end_if_given_up(self) -> None:
+        if self.given_up:
+            raise ConstraintError("Nobody waits for the constraint any more.")

@@ -51,7 +51,7 @@ class EditRequest(Obeying):
 
     model: str
     text: str
-    span: Annotated[list[int], Field(min_length=2, max_length=2)]
+    span: Annotated[Items[int], Field(min_length=2, max_length=2)]
     instruction: str | None = None
     strength: Annotated[float, Field(ge=0, le=1, description="Share of the span that begins as noise at least.")] = 0.0
     max_tokens: Tokens | None = None

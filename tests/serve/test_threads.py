@@ -1,0 +1,60 @@
+"""What reads requests: who builds a large constraint makes room for others, and ends when nobody waits."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from redraft.constraints.automaton import Budget
+from redraft.serve.threads import MOST, MOST_SLOW, Threads
+
+
+class Building:
+    """A constraint that is being built for ever, and for long already; how many of them are at work."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self._at_work, self.most, self._lock = 0, 0, threading.Lock()
+
+    def __call__(self) -> None:
+        budget = Budget(seconds=1e9, started=time.thread_time() - 60)
+        self.begun.release()
+        budget.check(0)
+        with self._lock:
+            self._at_work += 1
+            self.most = max(self.most, self._at_work)
+        try:
+            while True:
+                budget.check(0)
+                time.sleep(0.001)
+        finally:
+            with self._lock:
+                self._at_work -= 1
+
+
+async def _until(what: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not what():
+            await asyncio.sleep(0.005)
+
+
+@pytest.mark.parametrize("count", [1, 3 * MOST])
+def test_slow_ones_hold_nobody_up_and_end_with_their_callers(count: int) -> None:
+    building = Building()
+
+    async def main() -> None:
+        threads = Threads()
+        slow = [asyncio.create_task(threads.read(building, 1)) for _ in range(count)]
+        for _ in range(count):
+            await _until(lambda: building.begun.acquire(blocking=False))
+        assert await asyncio.wait_for(threads.read(lambda: "quick", 1), 10) == "quick"
+        await _until(lambda: building.most > 0)
+        for task in slow:
+            task.cancel()
+        await asyncio.wait(slow)
+        await _until(lambda: not threads.busy)
+
+    asyncio.run(main())
+    assert building.most <= MOST_SLOW
