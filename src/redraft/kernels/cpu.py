@@ -104,15 +104,13 @@ def in_parts(product: Callable[[Tensor], Tensor], rows: Tensor, sizes: Sequence[
 
     `dim` is where rows are in what the product returns.
     """
-    parts, first = list[Tensor](), 0
-    while first < len(rows) or not parts:
-        left = len(rows) - first
-        size = next((size for size in sizes if size >= left), sizes[-1])
-        part = rows[first : first + size]
-        padded = part if len(part) == size else F.pad(part, (0, 0, 0, size - len(part)))
-        parts.append(product(padded).narrow(dim, 0, len(part)))
-        first += size
-    return parts[0].contiguous() if len(parts) == 1 else torch.cat(parts, dim)
+    if len(rows) in sizes:
+        return product(rows)
+    parts = []
+    for part in rows.split(sizes[-1]):
+        size = next(size for size in sizes if size >= len(part))
+        parts.append(product(F.pad(part, (0, 0, 0, size - len(part)))).narrow(dim, 0, len(part)))
+    return torch.cat(parts, dim)
 
 
 @cache
