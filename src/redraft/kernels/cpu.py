@@ -23,7 +23,7 @@ from redraft.kernels.packed import Experts, dequantized
 
 MIN_ROWS = 16
 BF16_ROWS = 128
-"""The most rows of a product in bf16; fewer are 64, 32 or `MIN_ROWS`."""
+"""Rows of a product in bf16, or of parts of it that are made at once where that sums alike."""
 ATTENDING = 256
 """Rows of a prompt that attend together in bf16: a chunk is a multiple of so many, or the prompt's end."""
 BF16_LOGITS = 1 << 21
@@ -106,9 +106,11 @@ def in_parts(product: Callable[[Tensor], Tensor], rows: Tensor, sizes: Sequence[
     """
     if len(rows) in sizes:
         return product(rows)
-    parts = []
-    for part in rows.split(sizes[-1]):
-        size = next(size for size in sizes if size >= len(part))
+    parts, left = [], rows
+    while len(left) or not parts:
+        size = max((size for size in sizes if BF16_ROWS <= size <= len(left)), default=0)
+        size = size or next((size for size in sizes if size >= len(left)), sizes[-1])
+        part, left = left[:size], left[size:]
         parts.append(product(F.pad(part, (0, 0, 0, size - len(part)))).narrow(dim, 0, len(part)))
     return torch.cat(parts, dim)
 
@@ -123,12 +125,12 @@ def _sizes(outputs: int, inputs: int, threads: int) -> tuple[int, ...]:
     if outputs * inputs > BF16_TRIED or inputs % 2:
         return (BF16_ROWS,)
     generator = torch.Generator().manual_seed(0)
-    half, other = (torch.randn(rows, inputs // 2, generator=generator) for rows in (outputs, BF16_ROWS))
+    half, other = (torch.randn(rows, inputs // 2, generator=generator) for rows in (outputs, 4 * BF16_ROWS))
     nearly = torch.where(torch.rand(half.shape, generator=generator) < 1 / 16, half * (1 + 2.0**-7), half)
     weight, rows = (torch.cat(parts, 1).bfloat16() for parts in ((half, nearly), (other, -other)))
-    whole = F.linear(rows, weight)
-    sizes = MIN_ROWS, 32, 64, BF16_ROWS
-    return tuple(size for size in sizes if torch.equal(F.linear(rows[:size], weight), whole[:size]))
+    expected = torch.cat([F.linear(part, weight) for part in rows.split(BF16_ROWS)])
+    sizes = MIN_ROWS, 32, 64, BF16_ROWS, 2 * BF16_ROWS, 4 * BF16_ROWS
+    return tuple(size for size in sizes if torch.equal(F.linear(rows[:size], weight), expected[:size]))
 
 
 def _vocabulary_rows(weight: Tensor) -> tuple[int]:
