@@ -3,6 +3,9 @@
 The backend follows from the tensors' device and dtype: on a CPU that is `native`, C compiled for this processor, and
 `cpu`, PyTorch's operations, where there is no compiler. `force("eager")` (or REDRAFT_KERNELS=eager) overrides it
 everywhere, for tests and for measuring what a kernel brings.
+
+This serves models made of modules. The step of a packed model on a GPU has operations of its own: each is defined by
+the eager twin beside its kernel (`triton/`), and `switches` chooses between the two.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Plain PyTorch definitions of every operation: right on any device and dtype, and what faster versions must equal.
+"""Plain PyTorch definitions of every operation of `kernels.TABLE`: right on any device and dtype, and what faster
+versions must equal.
 
 Shapes: T tokens (of any number of requests), D width, E experts, K experts per token, I expert width,
 N query heads, G key/value heads, H head dim, S keys.

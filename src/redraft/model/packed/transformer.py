@@ -112,6 +112,7 @@ class PackedTransformer(Transformer):
         return super()._denoise(canvas, cache, soft, counts)
 
     def _run(self, x: Tensor, starts: list[int], attend: Attend, phase: str) -> Tensor:
+        """See `Transformer._run`; where no kernel for pages runs, so that attention is the caller's."""
         count, length, _ = x.shape
         rows = x.flatten(0, 1)  # [B*T,D]
         segments = _segments(starts, length, DENOISE if phase == "denoise" else ENCODE, x.device)
