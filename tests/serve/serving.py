@@ -36,6 +36,18 @@ from redraft.serve.settings import ServeSettings
 
 CONTEXT = 1024
 CHAT = {"model": "random", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16, "seed": 1}
+WEATHER = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "Get weather",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+            "required": ["city"],
+        },
+    },
+}
 
 
 def write_model(where: Path, **shape: Any) -> Path:

@@ -7,9 +7,8 @@ from typing import Any, cast
 
 import jsonschema
 import openai
-import pydantic
 import pytest
-from serving import ScriptedEngine, ServerProcess, scripted_server
+from serving import WEATHER, ServerProcess
 
 from redraft.engine.request import Finished, TokenConfidence
 from redraft.llm import LLM
@@ -19,18 +18,6 @@ from redraft.serve.shapes.chat import ChatRequest
 from redraft.text.tools import EMPTY_THOUGHT
 
 HELLO = [{"role": "user", "content": "Hello!"}]
-WEATHER = {
-    "type": "function",
-    "function": {
-        "name": "get_weather",
-        "description": "Get weather",
-        "parameters": {
-            "type": "object",
-            "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-            "required": ["city"],
-        },
-    },
-}
 
 
 def test_a_function_may_have_the_name_of_a_mode() -> None:
@@ -423,106 +410,3 @@ def test_what_was_asked_for_is_told_as_it_is(client: openai.OpenAI, asked: dict[
     answer = client.chat.completions.create(model="random", messages=HELLO, max_tokens=48, extra_body=asked).choices[0]
     assert answer.message.content == written or (written is None and re.fullmatch(r"  -?\d+", answer.message.content))
     assert (answer.finish_reason, answer.message.tool_calls) == ("stop", None)
-
-
-# ---- Answers that the random model would never write come from a script. ----
-
-CALL = '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:3}<tool_call|>'
-THINKING = ["<|channel>thought\nI need the wea", "ther.<channel|>Let me l", f"ook. {CALL}{CALL}"]
-
-
-def test_thoughts_and_calls_are_taken_apart(llm: LLM) -> None:
-    with scripted_server(llm, ScriptedEngine(llm, lambda request: THINKING)) as url:
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any")
-        answer = client.chat.completions.create(model="scripted", messages=HELLO, tools=[WEATHER])  # type: ignore[list-item]
-        chunks = list(client.chat.completions.create(model="scripted", messages=HELLO, tools=[WEATHER], stream=True))  # type: ignore[list-item]
-    message = answer.choices[0].message
-    assert message.reasoning_content == "I need the weather."  # type: ignore[attr-defined]
-    assert message.content == "Let me look."
-    assert answer.choices[0].finish_reason == "tool_calls"
-    assert [json.loads(call.function.arguments) for call in message.tool_calls or []] == [
-        {"city": "Paris", "days": 3}
-    ] * 2
-    deltas = [chunk.choices[0].delta for chunk in chunks]
-    assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == "I need the weather."
-    assert "".join(delta.content or "" for delta in deltas) == "Let me look."
-    calls = [call for delta in deltas for call in delta.tool_calls or []]
-    assert [call.index for call in calls] == [0, 1]
-    assert len({call.id for call in calls}) == 2
-    assert json.loads(calls[1].function.arguments) == {"city": "Paris", "days": 3}
-    assert chunks[-1].choices[0].finish_reason == "tool_calls"
-
-
-def test_a_tool_result_goes_back_in(llm: LLM) -> None:
-    engine = ScriptedEngine(llm, lambda request: ["Sunny."])
-    call = {"id": "call_1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Paris"}'}}
-    turns = [
-        *HELLO,
-        {"role": "assistant", "content": None, "tool_calls": [call]},
-        {"role": "tool", "tool_call_id": "call_1", "content": "sun"},
-    ]
-    with scripted_server(llm, engine) as url:
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any")
-        assert (
-            client.chat.completions.create(model="other", messages=turns, tools=[WEATHER]).choices[0].message.content
-            == "Sunny."
-        )  # type: ignore[arg-type, list-item]
-    prompt = llm.tokenizer.decode(engine.requests[0].prompt)
-    assert '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>}<tool_call|>' in prompt
-    assert '<|tool_response>response:get_weather{value:<|"|>sun<|"|>}<tool_response|>' in prompt
-
-
-def test_an_answer_that_the_client_has_parsed_goes_back_in(llm: LLM) -> None:
-    weather = pydantic.create_model("Weather", city=str, days=int)
-    tool = openai.pydantic_function_tool(weather, name="get_weather", description="Get weather")
-    engine = ScriptedEngine(llm, lambda request: [CALL])
-    with scripted_server(llm, engine) as url:
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any")
-        parsed = client.chat.completions.parse(model="other", messages=HELLO, tools=[tool])  # type: ignore[arg-type]
-        with client.chat.completions.stream(model="other", messages=HELLO, tools=[tool]) as stream:  # type: ignore[arg-type]
-            streamed = stream.get_final_completion()
-        for message in (parsed.choices[0].message, streamed.choices[0].message.to_dict()):
-            turns = [*HELLO, message, *HELLO]
-            client.chat.completions.create(model="other", messages=turns, tools=[tool])  # type: ignore[arg-type]
-    first, second = (llm.tokenizer.decode(request.prompt) for request in engine.requests[2:])
-    assert CALL in first
-    assert first == second
-
-
-def test_an_answer_that_took_too_long_is_not_asked_for_again(llm: LLM) -> None:
-    engine = ScriptedEngine(llm, lambda request: [""])
-    engine.finish_reason = "timeout"
-    with scripted_server(llm, engine) as url:
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any")
-        with pytest.raises(openai.APIStatusError, match="not finished within"):
-            client.chat.completions.create(model="scripted", messages=HELLO)
-    assert len(engine.requests) == 1
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_choice_that_had_no_time_is_empty_beside_others(llm: LLM, stream: bool) -> None:
-    engine = ScriptedEngine(llm, lambda request: ["Some text."] if request.settings.seed == 6 else [])
-    engine.finish_reason = "timeout"
-    with scripted_server(llm, engine) as url:
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any")
-        told = {"model": "scripted", "messages": HELLO, "n": 3, "seed": 5, "stream": stream}
-        answer = client.chat.completions.create(**told)  # type: ignore[call-overload]
-        choices = [one for chunk in answer for one in chunk.choices] if stream else answer.choices
-    texts = ["", "", ""]
-    for choice in choices:
-        texts[choice.index] += (choice.delta if stream else choice.message).content or ""
-    assert texts == ["", "Some text.", ""]
-    assert {choice.index for choice in choices if choice.finish_reason == "length"} == {0, 1, 2}
-
-
-def test_a_broken_answer_ends_a_stream_with_an_error(llm: LLM) -> None:
-    def script(request: object) -> Iterator[str]:
-        raise RuntimeError("secret detail")
-
-    with scripted_server(llm, ScriptedEngine(llm, script)) as url:
-        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any", max_retries=0)
-        with pytest.raises(openai.InternalServerError) as caught:
-            client.chat.completions.create(model="scripted", messages=HELLO)
-        assert "secret" not in str(caught.value)
-        with pytest.raises(openai.APIError, match="The server failed"):
-            list(client.chat.completions.create(model="scripted", messages=HELLO, stream=True))

@@ -231,8 +231,7 @@ class AsyncEngine:
             if self._work:
                 self._call(self._work.popleft())
             self._serve()
-        for request_id in list(self._mailboxes):
-            self._engine.cancel(request_id)
+        self._engine.cancel_all(list(self._mailboxes))
         self._deliver(self._engine.tell())
 
     def _call(self, call: _Call) -> None:

@@ -36,7 +36,7 @@ class Transcript:
         spelled = self.decoder.decode(self.tokens)
         decoded = _complete(spelled) if finish_reason is None else spelled
         text = whole = decoded[left_out(self.decoder, self.tokens) :]
-        if (found := _first_stop(whole, self.stop)) is not None:
+        if (found := first_stop(whole, self.stop)) is not None:
             at, self.stop_text = found
             text, finish_reason = whole[:at], "stop"
         elif finish_reason is None:
@@ -69,7 +69,7 @@ def _complete(text: str) -> str:
     return text.rstrip("\ufffd")
 
 
-def _first_stop(text: str, stop: tuple[str, ...]) -> tuple[int, str] | None:
+def first_stop(text: str, stop: Sequence[str]) -> tuple[int, str] | None:
     """Where the stop string that ends first begins, and which it is: the one found however the canvases cut."""
     found = [(at + len(word), at, word) for word in stop if (at := text.find(word)) >= 0]
     return min(found)[1:] if found else None

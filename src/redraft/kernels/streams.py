@@ -35,19 +35,22 @@ def memory_for_graphs(device: torch.device) -> torch.cuda.MemPool:
         return torch.cuda.MemPool()
 
 
-def capture(work: Callable[[], T], pool: torch.cuda.MemPool) -> tuple[torch.cuda.CUDAGraph, T]:
+def capture(
+    work: Callable[[], T], pool: torch.cuda.MemPool, *, rehearsed: bool = False
+) -> tuple[torch.cuda.CUDAGraph, T]:
     """A graph of some work, in the memory of `pool`, and what it returns, which every replay fills anew.
 
-    The work is rehearsed and runs once before, so that kernels are compiled and libraries set up, on the same stream
-    and thread, and in the same memory. Graphs of one pool share that, but for what they return; so they may not run at
-    the same time.
+    The work is rehearsed, unless it was, and runs once before, so that kernels are compiled and libraries set up, on
+    the same stream and thread, and in the same memory. Graphs of one pool share that, but for what they return; so they
+    may not run at the same time.
     """
     stream = _capture_stream(torch.cuda.current_device())
     with alone():
         stream.wait_stream(torch.cuda.current_stream())
         torch.cuda.empty_cache()  # what is kept elsewhere for reuse does not come to the pool
         with torch.cuda.stream(stream), torch.cuda.use_mem_pool(pool):
-            rehearse(work)
+            if not rehearsed:
+                rehearse(work)
             work()
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()

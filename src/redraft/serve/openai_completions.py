@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Any
 
 from redraft.config import resolve_settings
 from redraft.diffusion.records import Commit
 from redraft.engine.request import Finished
+from redraft.engine.transcript import first_stop
 from redraft.filling.api import longest_filling
 from redraft.serve.answers import Answers
 from redraft.serve.http import event
@@ -97,7 +98,8 @@ class CompletionWriter:
         check = functools.partial(planner.check_text, body.prompt + body.suffix)
         fill = functools.partial(planner.llm.fill, body.prompt, body.suffix, **given)
         result = await service.work(check, fill, size=size)
-        text = _until(result.text, stop)
+        found = first_stop(result.text, stop)
+        text = result.text[: found[0]] if found else result.text
         more: dict[str, Any] = {"stats": {"steps": [one.steps for one in result.fillings], "forwards": result.forwards}}
         if body.confidence:
             tokens = [token for one in result.fillings for token in one.to_dict()["tokens"]]
@@ -157,9 +159,3 @@ def _fill_settings(planner: Planner, body: CompletionRequest) -> dict[str, Any]:
         most = min(most, longest_filling(body.canvas_length or planner.llm.model.config.canvas_length))
     given = settings | planner.temperatures(settings, body.temperature) | {"max_tokens": most, "seed": body.seed}
     return body.constraints() | {name: value for name, value in given.items() if value is not None}
-
-
-def _until(text: str, stop: Sequence[str]) -> str:
-    """The text before the stop string that ends first, as in an answer."""
-    found = [(at + len(word), at) for word in stop if (at := text.find(word)) >= 0]
-    return text[: min(found)[1]] if found else text

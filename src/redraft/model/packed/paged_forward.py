@@ -162,7 +162,7 @@ class _Shape:
             self._met, self._captured = self._store.generation, None
             return self._forward(self._inputs)
         if self._captured is None:
-            self._captured = capture(partial(self._forward, self._inputs), self._pool)
+            self._captured = capture(partial(self._forward, self._inputs), self._pool, rehearsed=True)
         graph, hidden = self._captured
         graph.replay()
         return hidden.clone()  # other graphs share its memory
