@@ -206,11 +206,11 @@ class Reference:
         weight, index = p.topk(self.config.top_k_experts, -1)
         weight = weight / weight.sum(-1, keepdim=True) * self.w[name + "router.per_expert_scale"][index]
         out = torch.zeros_like(x)
-        for slot in range(index.shape[1]):
-            gate_up = self.w[name + "experts.gate_up_proj"][index[:, slot]]  # [L,2I,D]
-            down = self.w[name + "experts.down_proj"][index[:, slot]]  # [L,D,I]
+        for rank in range(index.shape[1]):
+            gate_up = self.w[name + "experts.gate_up_proj"][index[:, rank]]  # [L,2I,D]
+            down = self.w[name + "experts.down_proj"][index[:, rank]]  # [L,D,I]
             gate, up = torch.einsum("lid,ld->li", gate_up, x).chunk(2, -1)
-            out += weight[:, slot, None] * torch.einsum("ldi,li->ld", down, _gelu(gate) * up)
+            out += weight[:, rank, None] * torch.einsum("ldi,li->ld", down, _gelu(gate) * up)
         return out
 
 

@@ -1,6 +1,6 @@
-"""Keys and values in pages: one pool of pages per layer, and per forward the slots that its tokens read and write.
+"""Keys and values in pages: one pool of pages per layer, and per forward the rows that its tokens read and write.
 
-A slot is a token's place in a pool: page * PAGE + position % PAGE. Shapes: T tokens, S keys, G key/value heads, H head.
+A row is a token's place in a pool: page * PAGE + position % PAGE. Shapes: T tokens, S keys, G key/value heads, H head.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ class PagedKV:
             self.keys.append(torch.empty(shape, device=device, dtype=kept))
             self.values.append(torch.empty(shape, device=device, dtype=kept))
 
-    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Store keys and values [T,G,H] at slots [T]."""
+    def write(self, layer: int, rows: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Store keys and values [T,G,H] at rows [T]."""
         if self._units is not None:
             keys, values = to_fp8_bits(keys / self._units[layer]), to_fp8_bits(values)
-        self.keys[layer].index_copy_(0, slots, keys)
-        self.values[layer].index_copy_(0, slots, values)
+        self.keys[layer].index_copy_(0, rows, keys)
+        self.values[layer].index_copy_(0, rows, values)
 
-    def read(self, layer: int, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys and values [1,G,S,H] at slots [S]."""
-        keys, values = self.keys[layer].index_select(0, slots), self.values[layer].index_select(0, slots)  # [S,G,H]
+    def read(self, layer: int, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys and values [1,G,S,H] at rows [S]."""
+        keys, values = self.keys[layer].index_select(0, rows), self.values[layer].index_select(0, rows)  # [S,G,H]
         if self._units is not None:
             keys = from_fp8_bits(keys, self._dtype) * self._units[layer]
             values = from_fp8_bits(values, self._dtype)
         return keys.transpose(0, 1)[None], values.transpose(0, 1)[None]
 
-    def slots(self, pages: Sequence[int], first: int, stop: int) -> Tensor:
-        """Slots of positions first .. stop of a request with these pages, int64 [stop - first]."""
+    def rows(self, pages: Sequence[int], first: int, stop: int) -> Tensor:
+        """Rows of positions first .. stop of a request with these pages, int64 [stop - first]."""
         begin = first // PAGE
         page = torch.tensor(pages[begin : -(-stop // PAGE)], dtype=torch.long)
-        slots = (page[:, None] * PAGE + torch.arange(PAGE)).flatten()
-        return slots[first - begin * PAGE : stop - begin * PAGE].to(self._device)
+        rows = (page[:, None] * PAGE + torch.arange(PAGE)).flatten()
+        return rows[first - begin * PAGE : stop - begin * PAGE].to(self._device)
 
 
 def page_bytes(config: ModelConfig, item: int) -> tuple[int, int]:

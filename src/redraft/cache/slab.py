@@ -20,11 +20,11 @@ from redraft.config import ModelConfig
 
 @dataclass(slots=True)
 class _Layer:
-    keys: Tensor  # [B,G,slots,H]
+    keys: Tensor  # [B,G,S,H], S tokens at most
     values: Tensor
 
     @property
-    def slots(self) -> int:
+    def capacity(self) -> int:
         return self.keys.shape[2]
 
 
@@ -58,9 +58,9 @@ class SlabCache(KVCache):
     def cached(self, layer: int, row: int) -> tuple[Tensor, Tensor, Tensor]:
         """Keys and values [G,S,H] of one request's visible past and their positions [S], in the order of positions."""
         store, length = self._layers[layer], self.lengths[row]
-        count, request = min(length, store.slots), self._rows[row]
+        count, request = min(length, store.capacity), self._rows[row]
         keys, values = store.keys[request, :, :count], store.values[request, :, :count]
-        if 0 < count < length and (oldest := length % store.slots):
+        if 0 < count < length and (oldest := length % store.capacity):
             keys, values = keys.roll(-oldest, 1), values.roll(-oldest, 1)
         return keys, values, torch.arange(length - count, length, device=keys.device)
 
@@ -68,12 +68,12 @@ class SlabCache(KVCache):
         """Store the first counts[b] of the new tokens' keys and values [B,G,T,H] behind each request's length."""
         store = self._layers[layer]
         for row, count in enumerate(counts):
-            kept = min(count, store.slots)
+            kept = min(count, store.capacity)
             if kept:
                 first = self.lengths[row] + count - kept
-                slots = torch.arange(first, first + kept, device=keys.device) % store.slots
-                store.keys[self._rows[row]].index_copy_(1, slots, keys[row, :, count - kept : count])
-                store.values[self._rows[row]].index_copy_(1, slots, values[row, :, count - kept : count])
+                places = torch.arange(first, first + kept, device=keys.device) % store.capacity
+                store.keys[self._rows[row]].index_copy_(1, places, keys[row, :, count - kept : count])
+                store.values[self._rows[row]].index_copy_(1, places, values[row, :, count - kept : count])
 
 
 def cache_bytes(config: ModelConfig, capacity: int, item: int) -> int:
@@ -82,7 +82,7 @@ def cache_bytes(config: ModelConfig, capacity: int, item: int) -> int:
 
 
 def _shapes(config: ModelConfig, capacity: int) -> list[tuple[int, int, int]]:
-    """[G,slots,H] of every layer."""
+    """[G,S,H] of every layer."""
     ring = config.sliding_window - 1
     return [
         (

@@ -45,8 +45,8 @@ class Answer:
     _draft: NDArray[np.integer] = field(default_factory=lambda: np.empty(0, np.int64))
     _settled: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     _deadline: float | None = None
-    _limits: ConstraintState | None = None
-    _limit: TabledConstraint | None = None
+    _constraint: ConstraintState | None = None
+    _canvas_constraint: TabledConstraint | None = None
 
     @classmethod
     def begin(
@@ -66,7 +66,7 @@ class Answer:
             images=[image.positions for image in request.images],
         )
         answer = cls(request, job, transcript, eos_ids, whole, now, budget=settings.steps)
-        answer._limits = None if request.constraint is None else request.constraint.begin()
+        answer._constraint = None if request.constraint is None else request.constraint.begin()
         answer._open_canvas(0, first)
         return answer
 
@@ -196,12 +196,12 @@ class Answer:
 
     def _open_canvas(self, canvas_index: int, length: int) -> None:
         """What the canvas may hold."""
-        if self._limits is not None:
-            self._limit = self._limits.canvas(length, self.tokens_left)
+        if self._constraint is not None:
+            self._canvas_constraint = self._constraint.canvas(length, self.tokens_left)
         elif self.settings.forbid_empty and canvas_index == 0:
-            self._limit = Allowed(length, forbidden={0: self.eos_ids})
+            self._canvas_constraint = Allowed(length, forbidden={0: self.eos_ids})
         else:
-            self._limit = None
+            self._canvas_constraint = None
 
     def _denoise(self, start: int) -> Denoise:
         settings, job = self.settings, self.job
@@ -220,7 +220,7 @@ class Answer:
             confidence_threshold=settings.confidence_threshold,
             stop_at_eos=settings.stop_at_eos,
             eos_ids=self.eos_ids,
-            constraint=self._limit,
+            constraint=self._canvas_constraint,
             logprobs=settings.logprobs,
         )
 
@@ -231,9 +231,9 @@ class Answer:
     def _reason(self, canvas: tuple[int, ...], end: int | None, taken: int, room: int) -> FinishReason | None:
         """Why the answer ends with this canvas, stop strings aside; None if it goes on."""
         closed = False
-        if self._limits is not None:
-            self._limits.advance(canvas[: taken if end is None else end + 1])
-            closed = self._limits.closed
+        if self._constraint is not None:
+            self._constraint.advance(canvas[: taken if end is None else end + 1])
+            closed = self._constraint.closed
         if end is not None and end <= room:
             return "stop"
         if taken < room:

@@ -17,7 +17,7 @@ from redraft.diffusion.rng import Draws, draw
 from redraft.diffusion.sampler import top_tokens
 from redraft.diffusion.step import CanvasState, Outcome, advance, begin
 from redraft.engine.work import Denoise, Drafted, Encode, Limits, Segment, TopTokens
-from redraft.model.segments import Span, key_units, run_spans
+from redraft.model.spans import Span, key_units, run_spans
 from redraft.model.transformer import Transformer
 from redraft.model.vision import Seen
 

@@ -93,12 +93,12 @@ def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Experts, down: Ex
     """
     out = torch.zeros_like(x)
     for expert in range(gate_up.shape[0]):
-        token, slot = torch.where(index == expert)
+        token, rank = torch.where(index == expert)
         if token.numel() == 0:
             continue
         gate, up = F.linear(x[token], dequantized(gate_up[expert], x.dtype)).chunk(2, -1)
         y = F.linear(gelu_gate(gate, up), dequantized(down[expert], x.dtype))
-        out.index_add_(0, token, (y * weight[token, slot, None]).to(out.dtype))
+        out.index_add_(0, token, (y * weight[token, rank, None]).to(out.dtype))
     return out
 
 
@@ -108,9 +108,9 @@ def sum_rows(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
     Summed one after the other in fp32 (fp64 for fp64), rounded once.
     """
     total = torch.zeros((), dtype=torch.promote_types(rows.dtype, torch.float32), device=rows.device)
-    for slot in range(place.shape[1]):
-        line = rows[place[:, slot]].to(total.dtype)
-        total = total + (line if weight is None else line * weight[:, slot, None])
+    for rank in range(place.shape[1]):
+        line = rows[place[:, rank]].to(total.dtype)
+        total = total + (line if weight is None else line * weight[:, rank, None])
     return total.to(rows.dtype)
 
 

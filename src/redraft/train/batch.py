@@ -32,13 +32,13 @@ class Batch:
     canvas_target: Tensor
     """The clean canvases, int64 [B,N,C]."""
     canvas_document: Tensor
-    """The document of each canvas, int32 [B,N]; -2 for an empty slot, which sees no clean token."""
+    """The document of each canvas, int32 [B,N]; -2 for an empty one, which sees no clean token."""
     canvas_start: Tensor
     """Position of the first canvas token within the document, int32 [B,N]."""
     noise_region: Tensor
     """Where corruption may happen, bool [B,N,C]; the rest of a canvas is given, as the suffix of a hole is."""
     canvas_weight: Tensor
-    """Loss weights of canvas positions, fp32 [B,N,C]; 0 in empty slots."""
+    """Loss weights of canvas positions, fp32 [B,N,C]; 0 in empty ones."""
     full_noise: Tensor
     """Probability that the noise level of a canvas is exactly 1, fp32 [B,N]."""
     source: Tensor

@@ -237,8 +237,8 @@ def _deal(row: Ints, shape: Shape, rng: np.random.Generator) -> Ints:
     count = np.bincount(row, minlength=shape[0])
     if len(row) == 0:
         return np.full(shape[:2], -1, np.int64)
-    slot = first[:, None] + np.arange(shape[1]) % np.maximum(count, 1)[:, None]
-    return np.where(count[:, None] > 0, order[np.minimum(slot, len(row) - 1)], -1)
+    pick = first[:, None] + np.arange(shape[1]) % np.maximum(count, 1)[:, None]
+    return np.where(count[:, None] > 0, order[np.minimum(pick, len(row) - 1)], -1)
 
 
 def _cut(

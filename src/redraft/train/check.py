@@ -73,21 +73,23 @@ def samples(recipe: Recipe, packer: Packer, tokenizer: Tokenizer | None, count: 
     batch = Batch.from_arrays(packer.batch(0)).to(torch.device("cpu"))
     noise = noise_of(batch, recipe.objective, recipe.model.vocab_size, generator_for("cpu", recipe.run.seed, 0))
     taken: Counter[int] = Counter()
-    rows = [(row, slot) for slot in range(recipe.data.canvases) for row in range(recipe.data.rows)]
-    for row, slot in rows:
-        source, document = int(batch.source[row]), int(batch.canvas_document[row, slot])
+    rows = [(row, canvas) for canvas in range(recipe.data.canvases) for row in range(recipe.data.rows)]
+    for row, canvas in rows:
+        source, document = int(batch.source[row]), int(batch.canvas_document[row, canvas])
         if document < 0 or taken[source] >= count:
             continue
         taken[source] += 1
-        start = int(batch.canvas_start[row, slot])
+        start = int(batch.canvas_start[row, canvas])
         before = batch.tokens[row][batch.document[row] == document][:start]
         yield Sample(
             source=recipe.data.sources[source].name,
             context=_text(before.tolist(), tokenizer),
             start=start,
-            spans=tuple(_spans(batch.canvas_target[row, slot].tolist(), batch.canvas_weight[row, slot] > 0, tokenizer)),
-            noisy=_text(noise.tokens[row, slot].tolist(), tokenizer),
-            level=float(noise.level[row, slot]),
+            spans=tuple(
+                _spans(batch.canvas_target[row, canvas].tolist(), batch.canvas_weight[row, canvas] > 0, tokenizer)
+            ),
+            noisy=_text(noise.tokens[row, canvas].tolist(), tokenizer),
+            level=float(noise.level[row, canvas]),
         )
 
 

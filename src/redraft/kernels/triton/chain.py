@@ -390,14 +390,14 @@ def _trace_kernel(
         peak, chosen = -2e30, low
         for at in range(low, high, EDGES):
             edge = at + tl.arange(0, EDGES)
-            slot = edge % WIDTH * rows + edge // WIDTH
-            kind = tl.load(label + slot, edge < high, other=-1)
-            begin = tl.load(begins + slot, edge < high, other=0)
+            entry = edge % WIDTH * rows + edge // WIDTH
+            kind = tl.load(label + entry, edge < high, other=-1)
+            begin = tl.load(begins + entry, edge < high, other=0)
             value = tl.load(best + position * states + begin) + tl.load(most + position * sets + kind, kind >= 0)
             value = tl.where(kind >= 0, value, -3e30)
             top = tl.max(value, 0)
             chosen = tl.where(top > peak, at + tl.argmax(value, 0), chosen)
             peak = tl.maximum(peak, top)
-        slot = chosen % WIDTH * rows + chosen // WIDTH
-        tl.store(labels + position, tl.load(label + slot).to(tl.int64))
-        state = tl.load(begins + slot)
+        entry = chosen % WIDTH * rows + chosen // WIDTH
+        tl.store(labels + position, tl.load(label + entry).to(tl.int64))
+        state = tl.load(begins + entry)

@@ -3,7 +3,7 @@
 1. `gate`: gelu(gate x) * up x for the tiles of `Routing`, in sorted order;
 2. `down`: the down projection, times the router's weight, each row written to the place of its assignment.
 
-The K rows of a token are summed by what reads them, in slot order: no atomics, so the same sum every time.
+The K rows of a token are summed by what reads them, best expert first: no atomics, so always the same sum.
 """
 
 from __future__ import annotations

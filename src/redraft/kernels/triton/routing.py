@@ -26,7 +26,7 @@ PARTS = 11
 
 @dataclass(frozen=True, slots=True)
 class Routing:
-    """The experts of T rows with K each, and T*K assignments (row t's slot k is assignment t*K + k) sorted by expert.
+    """The experts of T rows with K each, and T*K assignments (row t's k-th is assignment t*K + k) sorted by expert.
 
     index       int32 [T,K]   chosen experts; -1 in dead rows
     weight      fp32  [T,K]   what each is worth; 0 in dead rows
@@ -93,17 +93,17 @@ def _route(
     tiles, counts = new(max_tiles(rows, top_k, experts, block_rows), 3), new(2)
     tile = tables.routing_tile(rows)
     chunks = cdiv(rows, tile.choose)
-    found, slots = new(chunks, experts), torch.empty(rows, experts, dtype=torch.int8, device=parts.device)
+    found, ranks = new(chunks, experts), torch.empty(rows, experts, dtype=torch.int8, device=parts.device)
     span = rows if lengths is None else rows // len(lengths)
     after = chained(parts, rows)
     sizes = {"EXPERTS": experts, "PADDED": max(16, next_power_of_2(experts)), "TOP_K": top_k}
     choose_kernel[chunks,](
-        parts, expert_scale, lengths, index, weight, slots, found, rows, span,
+        parts, expert_scale, lengths, index, weight, ranks, found, rows, span,
         PARTS=count, HALF={torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, ""), ROWS=tile.choose, **sizes,
         num_warps=tile.choose, **after,
     )  # fmt: skip
     place_kernel[cdiv(rows, tile.place) + cdiv(len(tiles), SHARE),](
-        slots, found, order, tiles, counts, rows, chunks, len(tiles), **sizes, SLOTS=next_power_of_2(top_k),
+        ranks, found, order, tiles, counts, rows, chunks, len(tiles), **sizes, RANKS=next_power_of_2(top_k),
         ROWS=tile.place, CHUNKS=tile.place // tile.choose, STEP=min(64, next_power_of_2(chunks)), BM=block_rows,
         SHARE=SHARE, num_warps=tile.warps, **after,
     )  # fmt: skip
@@ -166,7 +166,7 @@ def choose_kernel(
     lengths,  # int32 [S], or None
     index,  # int32 [T,K]
     weight,  # fp32 [T,K]
-    slots,  # int8 [T,E]: the slot in which a row chose an expert, TOP_K if it did not
+    ranks,  # int8 [T,E]: as which of its TOP_K a row chose an expert, TOP_K if it did not
     found,  # int32 [chunks,E]: how many of this program's rows chose each expert
     rows,
     span,  # rows per segment
@@ -196,7 +196,7 @@ def choose_kernel(
     logit = tl.where(real, logit, float("-inf"))
     mass = tl.exp(logit - tl.max(logit, 1)[:, None])
     probability = mass / exact_sum(mass)[:, None]  # [R,E]
-    slot = tl.full((ROWS, PADDED), TOP_K, tl.int32)
+    rank = tl.full((ROWS, PADDED), TOP_K, tl.int32)
     left = sortable(logit, expert, PADDED) if HALF == "bf16" else tl.where(real, probability, -1.0)
     for k in tl.static_range(TOP_K):
         if HALF == "bf16":
@@ -205,19 +205,19 @@ def choose_kernel(
         else:
             best = expert == tl.argmax(left, 1, tie_break_left=True)[:, None]
             left = tl.where(best, -1.0, left)
-        slot = tl.where(best, k, slot)
+        rank = tl.where(best, k, rank)
     live = inside
     if lengths is not None:
         live = live & (row % span < tl.load(lengths + row // span, mask=inside, other=0))
-    chosen = slot < TOP_K
+    chosen = rank < TOP_K
     worth = probability / exact_sum(tl.where(chosen, probability, 0.0))[:, None]
     worth *= tl.load(expert_scale + expert, mask=real, other=0.0).to(tl.float32)
-    here = row[:, None] * TOP_K + slot
+    here = row[:, None] * TOP_K + rank
     tl.store(index + here, tl.where(live[:, None], expert, -1), mask=chosen & inside[:, None])
     tl.store(weight + here, tl.where(live[:, None], worth, 0.0), mask=chosen & inside[:, None])
-    slot = tl.where(live[:, None], slot, TOP_K)
-    tl.store(slots + row[:, None] * EXPERTS + expert, slot.to(tl.int8), mask=inside[:, None] & real)
-    taken = tl.sum((slot < TOP_K).to(tl.int32), 0)[None, :]
+    rank = tl.where(live[:, None], rank, TOP_K)
+    tl.store(ranks + row[:, None] * EXPERTS + expert, rank.to(tl.int8), mask=inside[:, None] & real)
+    taken = tl.sum((rank < TOP_K).to(tl.int32), 0)[None, :]
     tl.store(found + tl.program_id(0) * EXPERTS + expert, taken, mask=real)
 
 
@@ -240,7 +240,7 @@ def sortable(logit, expert, PADDED: tl.constexpr):
 
 @jit(varying=("rows", "chunks", "room"))
 def place_kernel(
-    slots,  # int8 [T,E]
+    ranks,  # int8 [T,E]
     found,  # int32 [chunks,E]
     order,  # int32 [T*K]
     tiles,  # int32 [M,3]
@@ -251,7 +251,7 @@ def place_kernel(
     EXPERTS: tl.constexpr,
     PADDED: tl.constexpr,
     TOP_K: tl.constexpr,
-    SLOTS: tl.constexpr,
+    RANKS: tl.constexpr,
     ROWS: tl.constexpr,
     CHUNKS: tl.constexpr,
     STEP: tl.constexpr,
@@ -276,7 +276,7 @@ def place_kernel(
     live_total = tl.sum(size, 0)
     if me * ROWS < rows:
         place_rows(
-            slots, order, me * ROWS, rows, start + earlier, earlier, live_total, EXPERTS, PADDED, TOP_K, SLOTS, ROWS
+            ranks, order, me * ROWS, rows, start + earlier, earlier, live_total, EXPERTS, PADDED, TOP_K, RANKS, ROWS
         )
     else:
         first = (me - (rows + ROWS - 1) // ROWS) * SHARE
@@ -284,22 +284,22 @@ def place_kernel(
 
 
 @jit
-def place_rows(slots, order, first, rows, base, earlier, live_total, EXPERTS: tl.constexpr, PADDED: tl.constexpr,
-               TOP_K: tl.constexpr, SLOTS: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+def place_rows(ranks, order, first, rows, base, earlier, live_total, EXPERTS: tl.constexpr, PADDED: tl.constexpr,
+               TOP_K: tl.constexpr, RANKS: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
     """The assignments of ROWS rows; base [E] is where the first one of an expert goes, dead ones go to the end."""
     expert = tl.arange(0, PADDED)
     line = tl.arange(0, ROWS)
     row = first + line
     mask = (row < rows)[:, None] & (expert < EXPERTS)[None, :]
-    slot = tl.load(slots + row[:, None] * EXPERTS + expert[None, :], mask=mask, other=TOP_K)
-    chosen = slot < TOP_K
+    rank = tl.load(ranks + row[:, None] * EXPERTS + expert[None, :], mask=mask, other=TOP_K)
+    chosen = rank < TOP_K
     below = (line[:, None] > line[None, :]).to(tl.float16)
     # [R,E] earlier rows of this program with the same expert
     before = tl.dot(below, chosen.to(tl.float16)).to(tl.int32)
-    tl.store(order + base[None, :] + before, row[:, None] * TOP_K + slot, mask=chosen)
+    tl.store(order + base[None, :] + before, row[:, None] * TOP_K + rank, mask=chosen)
     dead = (row < rows) & (tl.sum(chosen.to(tl.int32), 1) == 0)
     ahead = first - tl.sum(earlier, 0) // TOP_K + tl.cumsum(dead.to(tl.int32), 0) - dead.to(tl.int32)
-    k = tl.arange(0, SLOTS)[None, :]
+    k = tl.arange(0, RANKS)[None, :]
     place = order + live_total + ahead[:, None] * TOP_K + k
     tl.store(place, row[:, None] * TOP_K + k, mask=dead[:, None] & (k < TOP_K))
 

@@ -32,11 +32,11 @@ def sum_rows(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
     if not use_triton(rows) or rows.dtype == torch.float64:
         return eager.sum_rows(rows, place, weight)
     rows, place = rows.contiguous(), place.contiguous()
-    tokens, slots = place.shape
+    tokens, ranks = place.shape
     out = rows.new_empty(tokens, rows.shape[1])
     weights = rows if weight is None else weight.contiguous()  # never read where there are none
     sum_kernel[tokens, cdiv(rows.shape[1], BLOCK)](
-        rows, place, weights, out, rows.shape[1], SLOTS=slots, WEIGHTED=weight is not None, BLOCK=BLOCK
+        rows, place, weights, out, rows.shape[1], RANKS=ranks, WEIGHTED=weight is not None, BLOCK=BLOCK
     )
     return out
 
@@ -66,17 +66,17 @@ def take_kernel(x, row, out, width, BLOCK: tl.constexpr):
 
 @jit
 def sum_kernel(
-    rows, place, weight, out, width, SLOTS: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr
+    rows, place, weight, out, width, RANKS: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """One block of one token's sum."""
     token = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     total = tl.zeros((BLOCK,), tl.float32)
-    for slot in tl.static_range(SLOTS):
-        source = tl.load(place + token * SLOTS + slot).to(tl.int64)
+    for rank in tl.static_range(RANKS):
+        source = tl.load(place + token * RANKS + rank).to(tl.int64)
         line = tl.load(rows + source * width + column, mask=column < width, other=0.0).to(tl.float32)
         if WEIGHTED:
-            line *= tl.load(weight + token * SLOTS + slot)
+            line *= tl.load(weight + token * RANKS + rank)
         total += line
     tl.store(out + token * width + column, total.to(out.dtype.element_ty), mask=column < width)
 

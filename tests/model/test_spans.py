@@ -11,7 +11,7 @@ from redraft.cache.pages import PAGE, pages_for
 from redraft.config import FULL, SLIDING
 from redraft.model.initialise import initialise
 from redraft.model.presets import preset
-from redraft.model.segments import Span, key_units, run_spans
+from redraft.model.spans import Span, key_units, run_spans
 from redraft.model.transformer import Transformer
 
 pytestmark = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="other BLAS libraries round otherwise")

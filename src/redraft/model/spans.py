@@ -45,9 +45,9 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class _Sight:
-    """What one span reads in one space: slots [S] of its keys, and the mask [1,1,T,S] of a causal one."""
+    """What one span reads in one space: rows [S] of its keys, and the mask [1,1,T,S] of a causal one."""
 
-    slots: Tensor
+    rows: Tensor
     mask: Tensor | None
 
 
@@ -70,7 +70,7 @@ def run_spans(model: Transformer, pages: PagedKV, spans: Sequence[Span]) -> Tens
         out = q.new_zeros(1, q.shape[2], q.shape[1] * q.shape[3])  # [1,T,N*H]
         row = 0
         for length, sight in zip(lengths, sights[sliding], strict=True):
-            keys, values = pages.read(layer, sight.slots)
+            keys, values = pages.read(layer, sight.rows)
             out[:, row : row + length] = kernels.attention(q[:, :, row : row + length], keys, values, sight.mask)
             row += length
         return out
@@ -102,17 +102,15 @@ def _embed(model: Transformer, spans: Sequence[Span]) -> Tensor:
 def _sight(model: Transformer, pages: PagedKV, span: Span, sliding: bool) -> _Sight:
     past = model.config.sliding_window - 1
     first, stop = max(0, span.start - past) if sliding else 0, span.start + span.length
-    slots = pages.slots(span.sliding if sliding else span.full, first, stop)
+    rows = pages.rows(span.sliding if sliding else span.full, first, stop)
     if not span.causal:
-        return _Sight(slots, None)
+        return _Sight(rows, None)
     here, there = torch.arange(span.start, stop), torch.arange(first, stop)
     window = model.config.sliding_window if sliding else None
     seen = causal_sight(here, there, window, [image.positions for image in span.images])
-    return _Sight(slots, seen[None, None].to(model.device))
+    return _Sight(rows, seen[None, None].to(model.device))
 
 
 def _targets(pages: PagedKV, spans: Sequence[Span], sliding: bool) -> Tensor:
-    parts = [
-        pages.slots(span.sliding if sliding else span.full, span.start, span.start + span.length) for span in spans
-    ]
+    parts = [pages.rows(span.sliding if sliding else span.full, span.start, span.start + span.length) for span in spans]
     return torch.cat(parts)
