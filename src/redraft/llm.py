@@ -24,6 +24,7 @@ from redraft.engine.request import AnswerStats, Event, Finished, Request, TokenC
 from redraft.engine.settings import EngineSettings
 from redraft.errors import PromptError, SettingError
 from redraft.filling import FillResult, fill
+from redraft.kernels.triton.rehearsal import rehearse
 from redraft.model import Transformer
 from redraft.model.adapters import Adapter, load_adapter, shapes_of
 from redraft.model.checkpoint import Checkpoint
@@ -224,6 +225,14 @@ class LLM:
         """
         return decide(self, question, choices, **settings)
 
+    def rehearse(self) -> None:
+        """Compile what the first fill, edit and decision would wait for on a GPU; any thread may call it.
+
+        The engine's own kernels are compiled by its runner's `warm_up`.
+        """
+        if isinstance(self.model, PackedTransformer) and self.model.device.type == "cuda":
+            rehearse(partial(_small_calls, self))
+
     def encode_chat(
         self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, thinking: bool = False
     ) -> list[int]:
@@ -418,6 +427,14 @@ class LLM:
                 f"has room for {room}."
             )
         return resolve_settings(settings, max_tokens=room)
+
+
+def _small_calls(llm: LLM) -> None:
+    """A call of each kind that takes the model's forwards into its own hands, behind a long text and a short one."""
+    for before in ("def f(x):\n    return ", "x = 1\n" * 100):
+        llm.fill(before, "\n", steps=2)
+        llm.fill(before, "\n", choices=["x", "x + 1"])
+        llm.decide(llm.tokenizer.encode(before, special=False), ["yes", "no"], reads=1)
 
 
 def _versions(models: Iterable[Transformer]) -> tuple[tuple[int, int], ...]:

@@ -20,7 +20,7 @@ from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.engine.build import new_runner
 from redraft.engine.settings import EngineSettings
 from redraft.engine.work import Drafted, Segment
-from redraft.errors import SettingError
+from redraft.errors import ConstraintError, SettingError
 from redraft.eval.files import DATA
 from redraft.eval.sudoku import TASK
 from redraft.llm import LLM
@@ -49,6 +49,23 @@ def test_streams_side_by_side_do_not_mix(llm: LLM) -> None:
     alone = [list(llm.stream([2, 40 + i], seed=i, **SHORT)) for i in range(2)]
     pairs = zip(*(llm.stream([2, 40 + i], seed=i, **SHORT) for i in range(2)), strict=True)
     assert [list(side) for side in zip(*pairs, strict=True)] == alone
+
+
+def test_constraints_are_rehearsed_once_for_equal_requests_before_a_forward(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, happened = llm.engine.runner, list[tuple[object, ...]]()
+    run = runner.run
+    monkeypatch.setattr(runner, "rehearse", lambda *asked: happened.append(asked))
+    monkeypatch.setattr(runner, "run", lambda work: happened.append(()) or run(work))
+    llm.generate_batch([[2, 40], [2, 41]], regex="[a-z ]{3,9}", **SHORT)
+    assert happened[0] == happened[1]
+    assert happened[0][1:] == (16, 24)
+    assert happened[2] == ()
+    happened.clear()
+    with pytest.raises(ConstraintError, match="has 40 tokens; max_tokens is 24"):
+        llm.engine.rehearse(llm.request([2, 40], regex="[0-9]{40}", **SHORT))
+    assert happened == []
 
 
 def test_threads_get_their_own_answers(llm: LLM) -> None:

@@ -7,6 +7,10 @@ from typing import Any
 import pytest
 import torch
 
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from triton import knobs
+
 import redraft
 from random_adapter import random_adapter
 from redraft.engine.graph_runner import GraphRunner
@@ -32,6 +36,28 @@ def test_answers_do_not_depend_on_company_and_choices_hold(quantization: str | N
     assert alone.token_ids == together[0].token_ids == together[2].token_ids
     chosen = llm.generate(QUESTION, choices=["Paris", "a bicycle"], max_tokens=128, seed=3)
     assert chosen.text in ("Paris", "a bicycle")
+
+
+def test_what_is_rehearsed_compiles_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a first canvas with a limit, nor one whose constraint was rehearsed, nor what `LLM.rehearse` covers."""
+    llm, asked = redraft.load("tiny", device="cuda", quantization="fp8"), dict(max_tokens=64, steps=3, seed=3)
+    llm.engine.runner.warm_up()
+    llm.rehearse()
+    for limit in ({}, {"preset": "fast"}):
+        llm.generate(QUESTION, **asked, **limit)
+    date = llm.request(QUESTION, request_id=7, regex=r"\d{4}-\d\d", **asked)
+    llm.engine.rehearse(date)
+    compiled: list[str] = []
+    monkeypatch.setattr(knobs.runtime, "jit_post_compile_hook", lambda *, fn, **_: compiled.append(fn.name))
+    llm.engine.rehearse(date)
+    llm.generate(QUESTION, regex=r"\d{4}-\d\d", **asked)
+    filled = llm.fill("def f(x):\n    return ", "\n", seed=1, steps=4)
+    llm.decide("Is the sky blue?", ["yes", "no"])
+    assert compiled == []
+    llm.generate(QUESTION, regex=r"[a-f]{3}|[g-z ]{9,40}", **asked)
+    assert compiled
+    other = redraft.load("tiny", device="cuda", quantization="fp8")
+    assert other.fill("def f(x):\n    return ", "\n", seed=1, steps=4).text == filled.text
 
 
 @pytest.mark.parametrize("limit", [{}, {"regex": r"[a-z ,]{40,60}"}])

@@ -20,7 +20,7 @@ from redraft.engine.graph_step import new_slots, run_step
 from redraft.kernels.triton.language import jit, tl
 from redraft.kernels.triton.linear import gated_linear
 from redraft.kernels.triton.norms import norm
-from redraft.kernels.triton.rehearsal import rehearse
+from redraft.kernels.triton.rehearsal import rehearse, rehearsing
 from redraft.model.folders import shape_of
 from redraft.model.packed import build
 from redraft.model.packed.forward import new_pages
@@ -59,6 +59,22 @@ def test_kernels_are_compiled_once_and_not_launched(asked: list[tuple[str, str]]
     assert asked == []
     with pytest.raises(AttributeError):  # this driver cannot launch anything
         work()
+
+
+def test_what_kernels_would_have_filled_is_zero(asked: list[tuple[str, str]]) -> None:
+    """So that it may be taken for indices; a rehearsal inside one compiles with it."""
+    seen: list[torch.Tensor] = []
+
+    def work() -> None:
+        assert rehearsing()
+        rehearse(lambda: seen.append(norm(bf16(40, 352), bf16(352), 1e-6)))
+        seen.extend([torch.empty(4096), torch.empty_like(seen[0]), seen[0].new_empty(77, dtype=torch.int32)])
+        assert not asked or len(asked) == 1
+
+    rehearse(work)
+    assert not rehearsing()
+    assert [name for name, _ in asked] == ["_norm_kernel"]
+    assert not any(one.any() for one in seen[1:] if one.device.type == "cpu")
 
 
 def test_what_does_not_compile_says_so_when_it_is_launched(asked: list[tuple[str, str]]) -> None:

@@ -7,8 +7,10 @@ answer, and it is whole when the budget ends.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import Self
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -31,6 +33,8 @@ FEW = 8
 """The head is computed for a constraint's own tokens alone if they are at most the vocabulary divided by this."""
 ALIGNED = 16
 """Rows of tables on a GPU begin at multiples of so many numbers."""
+TABLES = 4
+"""An automaton and all that is made of it take about so many times what it takes alone."""
 
 
 class AutomatonConstraint:
@@ -40,13 +44,26 @@ class AutomatonConstraint:
     """
 
     def __init__(self, automaton: TokenAutomaton, pins: Mapping[int, int] | None = None) -> None:
-        self.automaton, self.pins = automaton, dict(pins or {})
-        self.chain = Chain(automaton)
+        self.automaton, self.chain = automaton, Chain(automaton)
         self._classes: dict[int, Classes] = {}
         self._languages: dict[tuple[torch.device, int], Language] = {}
+        self._pin(pins or {})
+
+    def _pin(self, pins: Mapping[int, int]) -> None:
+        self.pins, self.behind_pins = dict(pins), max(pins, default=-1) + 1
         self.canvases: WeakValueDictionary[tuple[int, int, int, int], AutomatonCanvas] = WeakValueDictionary()
-        self.behind_pins = max(self.pins, default=-1) + 1
         self.min_tokens = self._shortest()
+
+    def pinned(self, pins: Mapping[int, int]) -> Self:
+        """The same with these pins, on the same tables. Raises `ConstraintError` if they fit no valid answer."""
+        other = copy.copy(self)
+        other._pin(pins)
+        return other
+
+    @property
+    def nbytes(self) -> int:
+        """About what the automaton takes, and the tables that are made of it when they are first needed."""
+        return TABLES * self.automaton.nbytes
 
     def check(self, max_tokens: int) -> None:
         """Raise `ConstraintError`, saying how many tokens it takes, if none of at most `max_tokens` is valid."""
@@ -100,7 +117,8 @@ class AutomatonConstraint:
         if (device, width) not in self._languages:
             few = self.tokens
             tokens = few.on(device) if few is not None and len(few) == width else None
-            self._languages[device, width] = language_on(device, self.automaton, self._class_of(width), tokens)
+            made = language_on(device, self.automaton, self._class_of(width), tokens)
+            return self._languages.setdefault((device, width), made)  # another thread's may have come first
         return self._languages[device, width]
 
     def _class_of(self, width: int) -> np.ndarray:

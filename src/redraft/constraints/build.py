@@ -43,7 +43,7 @@ MAX_CHOICES = 10_000
 MAX_POSITION = 262_144
 """Pins stand before it: no answer is longer."""
 CACHED, CACHED_BYTES = 64, 256 << 20
-"""Compiled automata kept for each tokenizer, and how much they take in all."""
+"""Constraints kept for each tokenizer, and how much they take in all, with what is made of them later."""
 
 JSON_OBJECT: Mapping[str, Any] = {"type": "object"}
 _WORDS = ("text_pins", "must_include", "forbidden")
@@ -115,9 +115,9 @@ def build(
         if asked is None:
             return None
         ending = _ending(tokenizer, eos_ids, calls=bool(asked.tools))
-        automaton = _cached(tokenizer, ending, asked, around)
+        constraint = _cached(tokenizer, ending, asked, around)
     pins = _pinned(tokenizer, asked.pins or {})
-    return AutomatonConstraint(automaton, pins)
+    return constraint.pinned(pins) if pins else constraint
 
 
 @contextmanager
@@ -211,24 +211,24 @@ def _ending(tokenizer: Tokenizer, eos_ids: tuple[int, ...] | None, *, calls: boo
     return Ending(closing, (special["<eos>"],) if special.get("<eos>") in closing else closing[:1])
 
 
-_automata: WeakKeyDictionary[Tokenizer, OrderedDict[str, TokenAutomaton]] = WeakKeyDictionary()
+_constraints: WeakKeyDictionary[Tokenizer, OrderedDict[str, AutomatonConstraint]] = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def _cached(tokenizer: Tokenizer, ending: Ending, asked: Wanted, around: tuple[bytes, bytes]) -> TokenAutomaton:
-    """The automaton, compiled once for equal requests."""
+def _cached(tokenizer: Tokenizer, ending: Ending, asked: Wanted, around: tuple[bytes, bytes]) -> AutomatonConstraint:
+    """The constraint but for its pins, one object for equal requests: compiled once, and sampled together on a GPU."""
     plain = replace(asked, json_schema=schema_of(asked.json_schema), pins=None)
     said = [getattr(plain, name) for name in NAMES]
     digits = asked.json_schema if isinstance(asked.json_schema, str) else None  # of which `said` may round some
     key = json.dumps([said, digits, ending.closing, *(given.hex() for given in around)], sort_keys=False, default=_told)
     with _lock:
-        known = _automata.setdefault(tokenizer, OrderedDict())
+        known = _constraints.setdefault(tokenizer, OrderedDict())
         if key in known:
             known.move_to_end(key)
             return known[key]
-    compiled = compile_wanted(tokenizer, ending, plain, Budget(), around)
+    compiled = AutomatonConstraint(compile_wanted(tokenizer, ending, plain, Budget(), around))
     with _lock:
-        known[key] = compiled
+        compiled = known.setdefault(key, compiled)  # another thread's may have come first
         while len(known) > CACHED or (len(known) > 1 and sum(one.nbytes for one in known.values()) > CACHED_BYTES):
             known.popitem(last=False)
     return compiled

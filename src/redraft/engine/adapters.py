@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from redraft.diffusion.constraint import Constraint
 from redraft.engine.work import Denoise, Drafted, Limits, Runner, Segment
 
 
@@ -36,6 +37,10 @@ class RunnerByAdapter:
         """See `work.Runner.warm_up`."""
         for runner in self._runners.values():
             runner.warm_up()
+
+    def rehearse(self, constraint: Constraint, length: int, max_tokens: int) -> None:
+        """See `work.Runner.rehearse`; all have the same kernels."""
+        self._first.rehearse(constraint, length, max_tokens)
 
     def run(self, work: Sequence[Segment]) -> list[Drafted]:
         """See `work.Runner.run`."""

@@ -118,6 +118,10 @@ class AsyncEngine:
         """A request id that was not given out before."""
         return next(self._ids)
 
+    def rehearse(self, request: Request) -> None:
+        """See `Engine.rehearse`; not for the event loop, as it may take seconds."""
+        self._engine.rehearse(request)
+
     async def submit(self, requests: Sequence[Request]) -> Sequence[AsyncGenerator[Event, None]]:
         """Queue all of the requests, or none and raise what `Engine.add` raised; returns their generators of events.
 

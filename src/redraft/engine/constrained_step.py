@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from redraft.engine.graph_buffers import StepFields
-from redraft.engine.graph_step import CONSTRAINED_ROWS, SlotState
+from redraft.diffusion.constraint import TabledConstraint
+from redraft.engine.graph_buffers import StepBuffers, StepFields
+from redraft.engine.graph_step import CONSTRAINED_ROWS, SlotState, new_slots
+from redraft.kernels.streams import on_device
 from redraft.kernels.switches import call
 from redraft.kernels.triton import head
 from redraft.kernels.triton.constrained import (
@@ -26,6 +29,7 @@ from redraft.kernels.triton.constrained import (
     class_sums,
     language_terms,
 )
+from redraft.kernels.triton.rehearsal import rehearse
 from redraft.kernels.triton.segments import DENOISE
 from redraft.kernels.triton.self_conditioning import soft_embeddings
 from redraft.kernels.triton.step import finish_step
@@ -49,6 +53,27 @@ class Canvases:
             replace(self, first=self.first + at, tables=self.tables[at : at + size])
             for at in range(0, len(self.tables), size)
         ]
+
+
+@torch.inference_mode()
+def rehearse_canvas(model: PackedModel, canvas: TabledConstraint, length: int, rows: int) -> None:
+    """Make the tables of a canvas' language and compile what its steps launch, so that no forward waits for either.
+
+    `length` positions of `rows`. Any thread may call it.
+    """
+    with on_device(model.device):
+        language, tables = canvas.tables(model.device, model.config.vocab_size)
+        rehearse(
+            partial(_step_of_zeros, model, rows, Canvases(first=0, length=length, language=language, tables=[tables]))
+        )
+
+
+def _step_of_zeros(model: PackedModel, rows: int, canvases: Canvases) -> None:
+    """The step of canvases from hidden states that are zeros; it keeps nothing."""
+    hidden = torch.zeros(rows, model.config.hidden_size, dtype=model.dtype, device=model.device)
+    fields = StepBuffers(1, rows, 1, model.device).fields
+    _, keep_soft = sample_constrained(model, fields, new_slots(model, 0, rows), hidden, canvases)
+    keep_soft()
 
 
 def sample_constrained(

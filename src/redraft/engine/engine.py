@@ -11,7 +11,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from redraft.cache.pages import PAGE
-from redraft.engine.answer import Answer
+from redraft.engine.answer import Answer, next_length
 from redraft.engine.latency import StepClock
 from redraft.engine.request import Ending, Event, Failed, Finished, Request
 from redraft.engine.scheduler import Job, Plan, Scheduler
@@ -29,7 +29,7 @@ _log = logging.getLogger(__name__)
 
 
 class Engine:
-    """Writes many answers at once. Not thread-safe but for `answer`: one thread calls it (see `AsyncEngine`).
+    """Writes many answers at once. Only `answer` and `rehearse` are thread-safe; see `AsyncEngine`.
 
     canvas_length  the model's, for requests that name none
     adapters       names that requests may ask for
@@ -83,6 +83,17 @@ class Engine:
             raise
         self._queue(answer)
 
+    def rehearse(self, request: Request) -> None:
+        """Do now what a request's first forward would make all others wait for; any thread may call it.
+
+        Raises `ConstraintError` where `max_tokens` are too few for what is asked for.
+        """
+        constraint, settings = request.constraint, request.settings
+        length = next_length(settings, settings.canvas_length or self._canvas_length, settings.max_tokens)
+        if constraint is not None and length <= self.runner.limits.canvas:
+            constraint.check(settings.max_tokens)
+            self.runner.rehearse(constraint, length, settings.max_tokens)
+
     def cancel(self, request_id: int) -> None:
         """End a request before the next forward; its pages return at once. Unknown and ended ids are ignored.
 
@@ -126,6 +137,8 @@ class Engine:
         """
         with self._lock:
             answers = [self._prepared(request, self.now()) for request in requests]
+        for request in requests:
+            self.rehearse(request)
         if len({request.request_id for request in requests}) < len(requests):
             raise SettingError("Two requests have the same request_id.")
         return self._answer(answers)

@@ -16,15 +16,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Self
+from weakref import WeakSet
 
 import numpy as np
 import torch
 
-from redraft.diffusion.constraint import CanvasConstraint
+from redraft.cache.pages import pages_for
+from redraft.constraints.pins import Allowed
+from redraft.diffusion.constraint import CanvasConstraint, Constraint
 from redraft.diffusion.rng import draw
 from redraft.diffusion.step import begin
 from redraft.engine.captured_step import CapturedStep
-from redraft.engine.constrained_step import Canvases, sample_constrained
+from redraft.engine.constrained_step import Canvases, rehearse_canvas, sample_constrained
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import new_slots, run_step
 from redraft.engine.runner import with_top
@@ -69,6 +72,7 @@ class GraphRunner:
         self._touched: dict[str, list[set[int]]] = {name: [set() for _ in range(limits.slots)] for name in self._tables}
         self._pool = memory_for_graphs(packed.device) if self._graphs else None
         self._steps: dict[int, CapturedStep] = {}
+        self._rehearsed: WeakSet[Constraint] = WeakSet()
         self._doubtful: set[int] = set()
         """Slots whose last forward has shown no finite numbers, or none at all."""
 
@@ -122,13 +126,35 @@ class GraphRunner:
     def warm_up(self) -> None:
         """See `engine.work.Runner`: captures a graph of every size that commits and canvases of all slots can need.
 
-        The largest comes first, so that the others fit into its memory.
+        The largest comes first, so that the others fit into its memory. Then one canvas with a limit takes a step.
         """
         most = min(2 * self._limits.slots, BUCKETS[-1])
         if self._graphs:
             with on_device(self.model.device):
                 for size in reversed(BUCKETS[: BUCKETS.index(_bucket(most)) + 1]):
                     self.bucket(size)
+                self._take_constrained_step()
+
+    def _take_constrained_step(self) -> None:
+        """In the first slot and page, which nobody has yet: what canvases with constraints share is set up then."""
+        rows, pages = self._rows, [0] * pages_for(self._rows)
+        limit = Allowed(rows, forbidden={0: self.model.config.eos_token_id})
+        rehearse_canvas(self.model.packed, limit, rows, rows)
+        self.assign(0, pages, pages)
+        canvas = Denoise(
+            slot=0, start=0, length=rows, canvas_index=0, step=0, seed=0, temperature=1.0, last=False,
+            entropy_bound=0.1, stability_threshold=1, confidence_threshold=0.0, stop_at_eos=False, eos_ids=(),
+            constraint=limit,
+        )  # fmt: skip
+        self.run([canvas])
+        self.release(0)
+
+    def rehearse(self, constraint: Constraint, length: int, max_tokens: int) -> None:
+        """See `engine.work.Runner`."""
+        if self._graphs and constraint not in self._rehearsed:
+            if (canvas := constraint.begin().canvas(length, max_tokens)) is not None:
+                rehearse_canvas(self.model.packed, canvas, length, self._rows)
+            self._rehearsed.add(constraint)
 
     @torch.inference_mode()
     def run(self, work: Sequence[Segment]) -> list[Drafted]:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from redraft.cache.fp8 import FP8
 from redraft.cache.paged import PagedKV
+from redraft.diffusion.constraint import Constraint
 from redraft.diffusion.rng import Draws, draw
 from redraft.diffusion.sampler import top_tokens
 from redraft.diffusion.step import CanvasState, Outcome, advance, begin
@@ -71,6 +72,9 @@ class EagerRunner:
 
     def warm_up(self) -> None:
         """See `work.Runner.warm_up`; there is nothing to do."""
+
+    def rehearse(self, constraint: Constraint, length: int, max_tokens: int) -> None:
+        """See `work.Runner.rehearse`; there is nothing to do."""
 
     @torch.inference_mode()
     def run(self, work: Sequence[Segment]) -> list[Drafted]:

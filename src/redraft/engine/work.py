@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redraft.cache.pages import PAGE
-from redraft.diffusion.constraint import TabledConstraint
+from redraft.diffusion.constraint import Constraint, TabledConstraint
 from redraft.diffusion.step import StepRule
 from redraft.text.images import PlacedImage
 
@@ -143,7 +143,7 @@ class Limits:
 class Runner(Protocol):
     """Runs forwards. Owns the weights, the pages' tensors and what a slot's canvas keeps between its steps.
 
-    It is called from one thread and never schedules, allocates pages or looks at requests.
+    It is called from one thread, but for `rehearse`, and never schedules, allocates pages or looks at requests.
     """
 
     @property
@@ -165,7 +165,17 @@ class Runner(Protocol):
         ...
 
     def warm_up(self) -> None:
-        """Do now what the first forwards would otherwise have to wait for, such as compiling kernels."""
+        """Do now what the first forwards would otherwise have to wait for, such as compiling kernels.
+
+        Called before all of them, or not at all.
+        """
+        ...
+
+    def rehearse(self, constraint: Constraint, length: int, max_tokens: int) -> None:
+        """Do now what the first forward of an answer would wait for that obeys this; any thread may call it.
+
+        `length` is that of its first canvas, `max_tokens` its own.
+        """
         ...
 
     def run(self, work: Sequence[Segment]) -> list[Drafted]:

@@ -117,6 +117,7 @@ class Planner:
 
     def _answers(self, prompt: EncodedPrompt, n: int, common: Mapping[str, Any]) -> list[Request]:
         first = self.llm.request(prompt, request_id=self.engine.next_id(), **common)
+        self.engine.rehearse(first)
         more = [self.engine.next_id() for _ in range(n - 1)]
         return [first, *first.siblings([first.request_id, *more])[1:]]
 

@@ -97,6 +97,7 @@ class _Server(uvicorn.Server):
         try:
             await self._service.load(self._load)
             self._ready(self._service.llm)
+            await self._service.rehearse()
         except Exception as error:
             self.failure = error
             self.should_exit = True

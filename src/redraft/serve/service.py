@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -24,6 +25,8 @@ from redraft.serve.planning import Plan, Planner
 from redraft.serve.settings import ServeSettings
 from redraft.serve.shapes.common import hold_images
 from redraft.serve.threads import LARGE, Threads
+
+_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Phase = Literal["loading", "ready", "stopping"]
@@ -61,6 +64,13 @@ class Service:
         engine = AsyncEngine(inner)
         await engine.run(inner.runner.warm_up)
         self.start(llm, engine)
+
+    async def rehearse(self) -> None:
+        """Compile what first fills, edits and decisions would hold others up for, beside what is asked already."""
+        try:
+            await self.threads.call(self.llm.rehearse)
+        except Exception:
+            _log.exception("fill, edit and decide could not be rehearsed; the first of them may be slow")
 
     async def stop(self, grace: float) -> None:
         """Let nobody in any more, give open requests `grace` seconds, and end clearly what is left then."""

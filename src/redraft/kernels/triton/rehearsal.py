@@ -12,6 +12,7 @@ from contextvars import ContextVar, copy_context
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 
 try:
     from triton import AsyncCompileMode
@@ -33,20 +34,37 @@ class Rehearsed:
         return launch.run(*arguments, warmup=warmup or _rehearsing.get(), **options)
 
 
+class _Zeros(TorchFunctionMode):
+    """Puts zeros where memory is taken to be filled."""
+
+    _taken = frozenset({torch.empty, torch.empty_like, torch.Tensor.new_empty})
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return result.zero_() if func in self._taken else result
+
+
+def rehearsing() -> bool:
+    """Whether kernels are compiled instead of run just now, in this thread."""
+    return _rehearsing.get()
+
+
 def rehearse(work: Callable[[], object]) -> None:
     """Compile all kernels that `work` launches, many at a time, and launch none.
 
-    PyTorch's own operations run, over memory that no kernel has filled: they must not take it for indices. What does
-    not compile says so when it is launched.
+    PyTorch's own operations run, over zeros where a kernel would have filled memory. What does not compile says so when
+    it is launched. Part of a rehearsal may be one itself.
     """
-    if AsyncCompileMode is not None:
+    if _rehearsing.get():
+        work()
+    elif AsyncCompileMode is not None:
         copy_context().run(_compile_all, work)  # what Triton and this keep in the context ends with it, come what may
 
 
 def _compile_all(work: Callable[[], object]) -> None:
     assert AsyncCompileMode is not None
     _rehearsing.set(True)
-    with _compilers() as pool, AsyncCompileMode(pool, ignore_errors=True):
+    with _compilers() as pool, AsyncCompileMode(pool, ignore_errors=True), _Zeros():
         work()
 
 

@@ -21,7 +21,7 @@ from redraft.cache.pages import PAGE, pages_for
 from redraft.config import MAX_CANVAS
 from redraft.kernels.streams import alone, capture, memory_for_graphs, on_device
 from redraft.kernels.switches import graphable
-from redraft.kernels.triton.rehearsal import rehearse
+from redraft.kernels.triton.rehearsal import rehearse, rehearsing
 from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, UNUSED, Segments
 from redraft.model.packed.forward import Inputs, forward
 from redraft.model.packed.paged_cache import KINDS, PagedCache, PageStore
@@ -154,7 +154,7 @@ class _Shape:
 
     def run(self) -> Tensor:
         """Hidden states [R,D]. Over the same pages the second forward is captured, and later ones are that graph."""
-        if self._pool is None or not graphable():
+        if self._pool is None or not graphable() or rehearsing():
             return self._forward(self._inputs)
         if self._met != self._store.generation:
             if self._met < 0:
