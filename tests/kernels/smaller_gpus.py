@@ -15,7 +15,7 @@ from compiling import Compiled, bf16, compiled, fp32, int32, meta
 from test_hopper_code import COUNTERS, HEADS, ROWS, SEGMENT, SEGMENTS, TABLE, VOCAB, WIDTH, soft_embeddings
 from test_hopper_products import INNER, packed, routed, rows_for
 
-from redraft.kernels.packed import PackedExperts, PackedFp8, Rows8
+from redraft.kernels.packed import PackedExperts, PackedFp8, Rows8, values_and_scale
 from redraft.kernels.triton import attention, descriptors, experts, head, linear, self_conditioning, tables
 
 
@@ -32,6 +32,7 @@ def everything(capability: int) -> list[Compiled]:
         arguments = bf16(ROWS, WIDTH), table, 30.0, fp32(SEGMENTS), COUNTERS, SEGMENT, bf16(ROWS, VOCAB)
         found += compiled(head.predict, *arguments, **given)
         found += soft_embeddings(table is TABLE, capability)
+        found += compiled(self_conditioning.weighted_sums, bf16(48, VOCAB), values_and_scale(table)[0], **given)
     for weights, rows in product(("plain", "fp8", "int4") if fp8 else ("plain",), (256, 1024, 4096)):
         layer = PackedExperts(packed(weights, 2 * INNER, WIDTH), packed(weights, WIDTH, INNER))
         found += compiled(experts.experts, rows_for(weights, rows, WIDTH), routed(rows, weights), layer, **given)

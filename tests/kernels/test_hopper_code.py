@@ -25,6 +25,7 @@ from redraft.kernels.triton import (
     attention,
     chain,
     constrained,
+    copies,
     head,
     norms,
     philox,
@@ -101,6 +102,19 @@ def test_soft_embeddings(fp8: bool) -> None:
     product = next(kernel for kernel in found if kernel.name == "_product_kernel")
     assert "wgmma.mma_async" in product.ptx
     assert ("f32.e4m3.e4m3" in product.ptx) == fp8
+
+
+@pytest.mark.parametrize("table", [bf16(VOCAB, WIDTH), TABLE.values])
+def test_weighted_sums(table: torch.Tensor) -> None:
+    product = only(compiled(self_conditioning.weighted_sums, bf16(48, VOCAB), table), "_product_kernel")
+    assert_fits([product])
+    assert "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16" in product.ptx
+
+
+def test_pages_are_copied_in_wide_lines() -> None:
+    found = compiled(copies.copy_pages, [bf16(64, 256, 8, 256)] * 3, *(meta(5, dtype=torch.int64) for _ in range(2)))
+    assert_fits(found)
+    assert "ld.global.v4.b32" in only(found, "_copy_kernel").ptx
 
 
 def test_rows_of_a_vocabulary_in_fp8() -> None:

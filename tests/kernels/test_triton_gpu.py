@@ -13,7 +13,7 @@ from redraft.kernels import eager
 from redraft.kernels.gluon.attention import fits
 from redraft.kernels.gluon.head import tile_for
 from redraft.kernels.packed import PackedFp8, Rows8
-from redraft.kernels.triton import attention, head, norms, philox, qkv, rows, self_conditioning, step
+from redraft.kernels.triton import attention, copies, head, norms, philox, qkv, rows, self_conditioning, step
 from redraft.kernels.triton.quantize import quantize_rows
 from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, UNUSED, Segments
 from redraft.kernels.triton.softcap import tempered
@@ -319,6 +319,28 @@ def test_soft_embeddings_in_fp8() -> None:
         assert wanted.any()
         assert (ours - theirs)[wanted].norm() <= 0.02 * theirs[wanted].norm()
         assert 0.001 < (theirs - exact)[wanted].norm() / exact[wanted].norm() < 0.06
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+@pytest.mark.parametrize("rows", [3, 64, 200])
+def test_weights_that_are_there_already(rows: int, fp8: bool) -> None:
+    table = bf16(VOCAB, WIDTH).to(torch.float8_e4m3fn if fp8 else torch.bfloat16)
+    weights = (3 * bf16(rows, VOCAB)).softmax(-1)
+    ours = self_conditioning.weighted_sums(weights, table)
+    exact = weights.double() @ table.double()
+    assert (ours - exact).norm() <= 1e-4 * exact.norm()
+    for some in (slice(0, 1), slice(1, 3), slice(0, 65)):
+        assert torch.equal(self_conditioning.weighted_sums(weights[some], table), ours[some])
+
+
+def test_pages_are_copied_in_all_layers() -> None:
+    layers = [bf16(40, 256, 2, 96) for _ in range(3)]
+    source, target = torch.tensor([3, 3, 0]), torch.tensor([38, 1, 7])
+    expected = [pages.clone() for pages in layers]
+    with kernels.force("eager"):
+        copies.copy_pages(expected, source, target)
+    copies.copy_pages(layers, source, target)
+    assert all(torch.equal(one, other) for one, other in zip(layers, expected, strict=True))
 
 
 def test_a_step_in_a_graph_equals_the_twin() -> None:

@@ -10,7 +10,16 @@ from redraft.kernels.triton import self_conditioning
 from redraft.kernels.triton.head import HeadTile, predict
 from redraft.kernels.triton.philox import Counters
 from redraft.kernels.triton.segments import DENOISE, ENCODE, Segments
-from redraft.kernels.triton.self_conditioning import DENSE, DROPPED, NOTHING, SPARSE, SoftTile, choose, soft_embeddings
+from redraft.kernels.triton.self_conditioning import (
+    DENSE,
+    DROPPED,
+    NOTHING,
+    SPARSE,
+    SoftTile,
+    choose,
+    soft_embeddings,
+    weighted_sums,
+)
 from redraft.model.packed.vocabulary import pack_vocabulary
 
 CAP, WIDTH, ROWS = 30.0, 40, 16
@@ -85,6 +94,17 @@ def test_a_table_in_fp8() -> None:
         assert wanted.sum() >= ROWS // 2 + 5
         assert 0.001 < (theirs - exact)[wanted].norm() / exact[wanted].norm() < 0.04
         assert (ours - theirs)[wanted].norm() <= apart * theirs[wanted].norm()
+
+
+@pytest.mark.parametrize("fp8", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_weights_that_are_there_already(dtype: torch.dtype, fp8: bool) -> None:
+    table = normal(VOCAB, 48).to(torch.float8_e4m3fn if fp8 else dtype)
+    weights = normal(37, VOCAB, seed=2).softmax(-1).to(dtype)
+    tile = SoftTile(rows=16, columns=32, depth=32, splits=3, warps=4, stages=2)
+    ours = weighted_sums(weights, table, tile=tile)
+    torch.testing.assert_close(ours, weights.float() @ table.float(), rtol=1e-4, atol=1e-5)
+    assert torch.equal(weighted_sums(weights[5:9], table, tile=tile), ours[5:9])
 
 
 def test_too_many_likely_tokens_take_the_dense_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,7 @@ Shapes: S segments of L rows, R = S*L rows, V vocabulary, D width.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -199,6 +200,33 @@ def mean_embeddings(
     return out
 
 
+def weighted_sums(weights: Tensor, table: Tensor, *, tile: SoftTile | None = None) -> Tensor:
+    """weights [R,V] times a table [V,D] in their dtype, or in e4m3 that takes it: fp32 [R,D].
+
+    For rows whose weights are there already. What a row comes out as does not depend on the others.
+    """
+    if not use_triton(weights):
+        return weights.float() @ table.to(weights.dtype).float()
+    (rows, vocab), width = weights.shape, table.shape[1]
+    tile = tile or _tuned_for_weights(rows, table)
+    every = torch.arange(rows, dtype=torch.int32, device=weights.device)
+    count = torch.full((1,), rows, dtype=torch.int32, device=weights.device)
+    partial = torch.empty(tile.splits, rows, width, dtype=torch.float32, device=weights.device)
+    _product_kernel[(cdiv(rows, tile.rows) * cdiv(width, tile.columns), tile.splits)](
+        weights, descriptor(table, tile.depth, tile.columns), every, count, partial, rows, width, vocab,
+        TILE=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth, SPLITS=tile.splits, FP8=False,
+        EVEN=vocab % tile.depth == 0, BULK=bulk_copies(weights.device), num_warps=tile.warps, num_stages=tile.stages,
+        **early(weights),
+    )  # fmt: skip
+    return reduce(torch.add, partial)  # one by one: a library's sum would go by the number of rows
+
+
+def _tuned_for_weights(rows: int, table: Tensor) -> SoftTile:
+    """As `tuned`, for few rows and for many; both cut the sum alike."""
+    tall, stages = rows > 64, 4 if roomy(table.device) else 2
+    return SoftTile(rows=128 if tall else 64, columns=128, depth=64, splits=12, warps=8 if tall else 4, stages=stages)
+
+
 @jit
 def _rounded_weight(x, peak, logits):
     """e^(x - peak) of tempered logits in units of ln 2, both rounded to the logits' dtype in nats first."""
@@ -311,7 +339,8 @@ def _product_kernel(
 ):  # fmt: skip
     """One tile of the packed rows' weights times the table, over one split of the vocabulary.
 
-    In FP8 these are the packed weights [R,V] and the turned table [D,V], both read as tiles.
+    In FP8 these are the packed weights [R,V] and the turned table [D,V], both read as tiles. Else a table in e4m3 takes
+    the weights' dtype.
     """
     await_inputs()
     row_tiles = tl.cdiv(rows, TILE)
@@ -337,7 +366,7 @@ def _product_kernel(
         left = weights + row[:, None] * vocab + begin + depth[None]
         for at in tl.range(begin, end, DEPTH):
             w = tl.load(left) if EVEN else tl.load(left, (depth < vocab - at)[None], other=0.0)
-            e = load_tile(table, at, first_column, vocab, width, DEPTH, COLUMNS, BULK)
+            e = load_tile(table, at, first_column, vocab, width, DEPTH, COLUMNS, BULK).to(w.dtype)
             total = tl.dot(w, e, total, input_precision="ieee")
             left += DEPTH
     column = first_column + tl.arange(0, COLUMNS)

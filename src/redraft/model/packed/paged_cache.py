@@ -20,6 +20,7 @@ from redraft.cache.base import KVCache
 from redraft.cache.paged import page_bytes
 from redraft.cache.pages import PAGE, PagePool, drop_unseen, pages_for
 from redraft.config import FULL, SLIDING, LayerType
+from redraft.kernels.triton.copies import copy_pages
 from redraft.model.packed.forward import new_pages
 from redraft.model.packed.weights import PackedModel
 
@@ -187,10 +188,9 @@ class PageStore:
     def _copy(self, kind: LayerType, pairs: Sequence[tuple[int, int]]) -> None:
         """What pages hold goes to others, (from, to) each."""
         if pairs:
-            source, target = torch.tensor(pairs, device=self._model.device).unbind(1)
-            for number in self._layers(kind):
-                for pages in (self.pages.keys[number], self.pages.values[number]):
-                    pages.index_copy_(0, target, pages.index_select(0, source))
+            source, target = torch.tensor([*zip(*pairs, strict=True)], device=self._model.device)
+            layers = self._layers(kind)
+            copy_pages([pages[at] for at in layers for pages in (self.pages.keys, self.pages.values)], source, target)
 
 
 def _grown(pages: Tensor, count: int) -> Tensor:

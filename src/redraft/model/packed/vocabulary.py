@@ -17,8 +17,10 @@ from torch import Tensor
 
 from redraft import kernels
 from redraft.kernels.packed import LARGEST_E4M3, Matrix, PackedFp8, rows_of, values_and_scale
+from redraft.kernels.triton.language import use_triton
 from redraft.kernels.triton.linear import linear
 from redraft.kernels.triton.quantize import quantize_rows
+from redraft.kernels.triton.self_conditioning import weighted_sums
 from redraft.quant.fp8 import quantize_fp8
 
 NUMBERS_AT_A_TIME = 1 << 25
@@ -58,10 +60,14 @@ class Vocabulary:
     def mean(self, probabilities: Tensor) -> Tensor:
         """Embeddings weighted by probabilities [...,V] in the working dtype, [...,D].
 
-        From FP8 some tokens at a time, and their scales go to the probabilities, which keep the working dtype.
+        From FP8 the tokens' scales go to the probabilities, which keep the working dtype.
         """
         if isinstance(self.head, Tensor):
             return kernels.expectation(probabilities, self.head)
+        if use_triton(probabilities):
+            weights = (probabilities.flatten(0, -2) * self.head.scale).to(probabilities.dtype)  # [R,V]
+            sums = weighted_sums(weights, self.head.values)
+            return sums.to(probabilities.dtype).view(*probabilities.shape[:-1], -1)
         dtype, total = probabilities.dtype, torch.zeros((), device=probabilities.device)
         for part in parts_of(*self.head.shape):
             weights = (probabilities[..., part] * self.head.scale[part]).to(dtype)
