@@ -55,27 +55,6 @@ class Canvases:
         ]
 
 
-@torch.inference_mode()
-def rehearse_canvas(model: PackedModel, canvas: TabledConstraint, length: int, rows: int) -> None:
-    """Make the tables of a canvas' language and compile what its steps launch, so that no forward waits for either.
-
-    `length` positions of `rows`. Any thread may call it.
-    """
-    with on_device(model.device):
-        language, tables = canvas.tables(model.device, model.config.vocab_size)
-        rehearse(
-            partial(_step_of_zeros, model, rows, Canvases(first=0, length=length, language=language, tables=[tables]))
-        )
-
-
-def _step_of_zeros(model: PackedModel, rows: int, canvases: Canvases) -> None:
-    """The step of canvases from hidden states that are zeros; it keeps nothing."""
-    hidden = torch.zeros(rows, model.config.hidden_size, dtype=model.dtype, device=model.device)
-    fields = StepBuffers(1, rows, 1, model.device).fields
-    _, keep_soft = sample_constrained(model, fields, new_slots(model, 0, rows), hidden, canvases)
-    keep_soft()
-
-
 def sample_constrained(
     model: PackedModel, fields: StepFields, state: SlotState, hidden: Tensor, canvases: Canvases
 ) -> tuple[Tensor, Callable[[], None]]:
@@ -139,3 +118,23 @@ def _obey(
     tiles = add_by_class(logits, all_rows(added), language.class_of, held, cap, heat)
     argmax = torch.where(held < 0, best, held)
     return tiles, argmax, torch.where(held < 0, sums.spoiled, 0.0), held.view(count, rows)
+
+
+@torch.inference_mode()
+def rehearse_canvas(model: PackedModel, canvas: TabledConstraint, length: int, rows: int) -> None:
+    """Make the tables of a canvas' language and compile what its steps launch, so that no forward waits for either.
+
+    `length` positions of `rows`. Any thread may call it.
+    """
+    with on_device(model.device):
+        language, tables = canvas.tables(model.device, model.config.vocab_size)
+        canvases = Canvases(first=0, length=length, language=language, tables=[tables])
+        rehearse(partial(_step_of_zeros, model, rows, canvases))
+
+
+def _step_of_zeros(model: PackedModel, rows: int, canvases: Canvases) -> None:
+    """The step of canvases from hidden states that are zeros; it keeps nothing."""
+    hidden = torch.zeros(rows, model.config.hidden_size, dtype=model.dtype, device=model.device)
+    fields = StepBuffers(1, rows, 1, model.device).fields
+    _, keep_soft = sample_constrained(model, fields, new_slots(model, 0, rows), hidden, canvases)
+    keep_soft()
