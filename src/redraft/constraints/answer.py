@@ -8,6 +8,7 @@ answer, and it is whole when the budget ends.
 from __future__ import annotations
 
 import copy
+from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Self
@@ -33,6 +34,8 @@ FEW = 8
 """The head is computed for a constraint's own tokens alone if they are at most the vocabulary divided by this."""
 ALIGNED = 16
 """Rows of tables on a GPU begin at multiples of so many numbers."""
+KEPT = 2
+"""Canvases that a constraint keeps though nobody writes them: who asks for the same next has the same first one."""
 TABLES = 4
 """An automaton and all that is made of it take about so many times what it takes alone."""
 
@@ -52,6 +55,7 @@ class AutomatonConstraint:
     def _pin(self, pins: Mapping[int, int]) -> None:
         self.pins, self.behind_pins = dict(pins), max(pins, default=-1) + 1
         self.canvases: WeakValueDictionary[tuple[int, int, int, int], AutomatonCanvas] = WeakValueDictionary()
+        self.newest: deque[AutomatonCanvas] = deque(maxlen=KEPT)
         self.min_tokens = self._shortest()
 
     def pinned(self, pins: Mapping[int, int]) -> Self:
@@ -200,6 +204,7 @@ class AnswerState:
         found = known.get(place)
         if found is None:
             found = known[place] = self._new_canvas(length, tokens_left)
+            self._constraint.newest.append(found)
         return found
 
     def _new_canvas(self, length: int, tokens_left: int) -> AutomatonCanvas:
