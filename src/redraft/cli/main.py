@@ -24,7 +24,7 @@ from redraft.cli.next_edit import next_edit
 from redraft.cli.quantize import quantize
 from redraft.cli.replay import replay
 from redraft.cli.serve import serve
-from redraft.cli.training import train
+from redraft.cli.train import train
 from redraft.errors import InputError, RedraftError
 
 EXIT_FAILED, EXIT_BAD_INPUT = 1, 2

@@ -1,19 +1,44 @@
-"""`redraft train RECIPE`: run a training recipe from its TOML file."""
+"""`redraft train`: a training recipe, from the command line."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
+from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from redraft.cli.generate import EXIT_INTERRUPTED
+from redraft.cli.options import JsonFlag
 from redraft.errors import SettingError
 
 if TYPE_CHECKING:
     from redraft.train.check import Sample
+
+
+def train(
+    recipe: Annotated[Path, typer.Argument(help="A recipe, such as recipes/tiny.toml.", metavar="RECIPE")],
+    resume: Annotated[
+        bool, typer.Option("--resume", metavar="", help="Go on from the checkpoint in the output folder.")
+    ] = False,
+    out: Annotated[str | None, typer.Option("--out", metavar="FOLDER", help="Output folder, not the recipe's.")] = None,
+    max_seconds: Annotated[
+        float | None, typer.Option("--max-seconds", metavar="S", help="Stop cleanly after this time; 0 sets no limit.")
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", metavar="", help="Show decoded samples of the data instead of training.")
+    ] = False,
+    device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")] = "auto",
+    json: JsonFlag = False,
+) -> None:
+    """Train a model from a TOML recipe, or go on training it."""
+    if not check:
+        run(recipe, resume=resume, out=out, max_seconds=max_seconds, device=device, as_json=json)
+    elif resume or out is not None or max_seconds is not None or device != "auto":
+        raise SettingError("--check only shows data; it takes no other option than --json.")
+    else:
+        show_data(recipe, as_json=json)
 
 
 def run(
@@ -34,7 +59,7 @@ def run(
     summary = {"step": result.step, "finished": result.finished, "loss": result.losses[-1] if result.losses else None,
                "tokens_per_second": round(result.tokens_per_second), "model": str(result.model_folder)}  # fmt: skip
     if as_json:
-        print(json.dumps(summary))
+        print(dumps(summary))
     else:
         print(f"Step {result.step}; the {'model' if settings.lora is None else 'adapter'} is in {result.model_folder}.")
     if result.interrupted and not result.finished:
@@ -45,7 +70,7 @@ SAMPLES = 2
 """Canvases of each source that `--check` shows."""
 
 
-def check(recipe: str | Path, *, as_json: bool = False) -> None:
+def show_data(recipe: str | Path, *, as_json: bool = False) -> None:
     """Show what a recipe's data look like to the model, without training."""
     from redraft.text.tokenizer import Tokenizer
     from redraft.train import check as checking
@@ -58,7 +83,7 @@ def check(recipe: str | Path, *, as_json: bool = False) -> None:
     figures = checking.figures(settings, packer)
     shown = list(checking.samples(settings, packer, tokenizer, SAMPLES))
     if as_json:
-        print(json.dumps({"sources": [vars(part) for part in figures], "samples": [vars(part) for part in shown]}))
+        print(dumps({"sources": [vars(part) for part in figures], "samples": [vars(part) for part in shown]}))
         return
     for part in figures:
         print(
@@ -68,16 +93,6 @@ def check(recipe: str | Path, *, as_json: bool = False) -> None:
         )
     for sample in shown:
         _print_sample(sample)
-
-
-def check_alone(
-    recipe: str | Path, *, resume: bool = False, out: str | None = None, max_seconds: float | None = None,
-    device: str = "auto", as_json: bool = False,
-) -> None:  # fmt: skip
-    """`check` for a command line, whose other options would mean nothing. Raises `SettingError` for them."""
-    if resume or out is not None or max_seconds is not None or device != "auto":
-        raise SettingError("--check only shows data; it takes no other option than --json.")
-    check(recipe, as_json=as_json)
 
 
 def _print_sample(sample: Sample) -> None:

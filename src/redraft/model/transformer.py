@@ -34,7 +34,8 @@ from redraft.model.self_conditioning import SelfConditioning
 from redraft.model.vision import Seen, VisionTower, overlay
 from redraft.text.images import Image
 
-Rope = dict[str, tuple[Tensor, Tensor]]
+RopeTables = dict[str, tuple[Tensor, Tensor]]
+"""Cosines and sines of every position, by kind of layer."""
 
 
 class Layer(nn.Module):
@@ -61,7 +62,7 @@ class Layer(nn.Module):
         self.register_buffer("encode_scalar", torch.ones(1))
         self.register_buffer("denoise_scalar", torch.ones(1))
 
-    def forward(self, x: Tensor, rope: Rope, attend: Attend, scalar: Tensor) -> Tensor:
+    def forward(self, x: Tensor, rope: RopeTables, attend: Attend, scalar: Tensor) -> Tensor:
         """x [B,T,D] -> [B,T,D]; `scalar` is the layer's scale of the phase."""
         x = self.post_attention_norm.added(x, self.attention(self.pre_attention_norm(x), rope[self.kind], attend))
         return self.post_feedforward_norm.added(x, self.feed_forward(x)) * scalar
@@ -226,7 +227,7 @@ class Transformer(nn.Module):
         table = self.embedding.weight if rows is None else rows
         return kernels.expectation(probabilities.to(self.dtype), table) * self.embedding_scale
 
-    def rope(self, positions: Tensor) -> Rope:
+    def rope(self, positions: Tensor) -> RopeTables:
         """cos and sin per layer kind for positions [B,T]."""
         if not self._frequencies:  # set at once, for other threads
             self._frequencies = {

@@ -25,7 +25,7 @@ from redraft.model.moe import GatedMLP
 from redraft.model.rope import rotate
 from redraft.text.images import BUDGETS, Grid
 
-Rope = tuple[Tensor, Tensor]
+RopeTable = tuple[Tensor, Tensor]
 _SIZES = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
           "head_dim", "patch_size", "pooling_kernel_size", "position_embedding_size")  # fmt: skip
 _WITHOUT = "vision=False loads the text model alone."
@@ -100,7 +100,7 @@ class VisionAttention(nn.Module):
         self.q_norm = RMSNorm(dim, config.rms_norm_eps)
         self.k_norm = RMSNorm(dim, config.rms_norm_eps)
 
-    def forward(self, x: Tensor, rope: Rope) -> Tensor:
+    def forward(self, x: Tensor, rope: RopeTable) -> Tensor:
         """x [P,W] -> [P,W]."""
         heads = (len(x), -1, self.head_dim)
         q = _rotate_halves(self.q_norm(self.q_proj(x).view(heads)), rope)  # [P,M,H]
@@ -124,7 +124,7 @@ class VisionLayer(nn.Module):
         self.pre_mlp_norm = RMSNorm(width, eps)
         self.post_mlp_norm = RMSNorm(width, eps)
 
-    def forward(self, x: Tensor, rope: Rope) -> Tensor:
+    def forward(self, x: Tensor, rope: RopeTable) -> Tensor:
         """x [P,W] -> [P,W]."""
         x = self.post_attention_norm.added(x, self.attention(self.pre_attention_norm(x), rope))
         return self.post_mlp_norm.added(x, self.mlp(self.pre_mlp_norm(x)))
@@ -193,7 +193,7 @@ class VisionTower(nn.Module):
             pooled = (pooled - self.std_bias.float()) * self.std_scale.float()
         return pooled.to(x.dtype)
 
-    def _rope(self, column: Tensor, row: Tensor) -> Rope:
+    def _rope(self, column: Tensor, row: Tensor) -> RopeTable:
         """cos and signed sin [P,1,2,H/2]: one half of every head turns with the column, the other with the row."""
         half = self.config.head_dim // 2
         steps = torch.arange(0, half, 2, dtype=torch.float32, device=column.device) / half
@@ -230,6 +230,6 @@ def overlay(x: Tensor, start: int, images: Sequence[Seen]) -> Tensor:
     return x
 
 
-def _rotate_halves(x: Tensor, rope: Rope) -> Tensor:
+def _rotate_halves(x: Tensor, rope: RopeTable) -> Tensor:
     """Rotate both halves of the heads x [P,M,H], each by its own angles."""
     return rotate(x.unflatten(-1, (2, -1)), rope).flatten(-2)

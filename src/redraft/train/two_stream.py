@@ -26,7 +26,7 @@ from redraft.model import Transformer
 from redraft.model.attention import RMSNorm
 from redraft.model.rope import inverse_frequencies, rope_table
 from redraft.model.self_conditioning import SelfConditioning
-from redraft.model.transformer import Layer, Rope
+from redraft.model.transformer import Layer, RopeTables
 from redraft.train.batch import Batch
 from redraft.train.compiling import compiled_if
 from redraft.train.layer_pass import LayerPass, Phase
@@ -140,7 +140,7 @@ class TwoStream(nn.Module):
 
     @torch.no_grad()
     def first_pass(
-        self, batch: Batch, noise: Corruption, kv: KeysValues, masks: RowMasks, rope: Rope,
+        self, batch: Batch, noise: Corruption, kv: KeysValues, masks: RowMasks, rope: RopeTables,
         generator: torch.Generator, rows: int,
     ) -> tuple[Tensor | None, Corruption]:  # fmt: skip
         """Soft embeddings [b,N*C,D] for the first b = `rows` rows, and the canvases that the second pass begins with.
@@ -253,7 +253,7 @@ class TwoStream(nn.Module):
         return hidden, target, _normalised(weight)
 
     def _run(
-        self, x: Tensor, rope: Rope, masks: RowMasks, phase: Phase, past: KeysValues | None
+        self, x: Tensor, rope: RopeTables, masks: RowMasks, phase: Phase, past: KeysValues | None
     ) -> tuple[Tensor, KeysValues, Tensor]:
         """All layers over x [B,T,D], whose keys stand behind those of `past`."""
         kv: KeysValues = []
@@ -283,7 +283,7 @@ class TwoStream(nn.Module):
         rest = self.condition(module, embedded[len(soft) :], None)
         return torch.cat((self.condition(module, embedded[: len(soft)], soft), rest))
 
-    def _rope(self, positions: Tensor) -> Rope:
+    def _rope(self, positions: Tensor) -> RopeTables:
         return {kind: rope_table(positions, f, self.dtype) for kind, f in self.frequencies.items()}
 
     def _masks(self, batch: Batch, phase: Phase) -> RowMasks:

@@ -12,10 +12,10 @@ from redraft.kernels import eager
 from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.segments import KIND_UNUSED, Segments
 
-Rope = tuple[Tensor, Tensor]
+RopeTable = tuple[Tensor, Tensor]
 
 
-def rope_rows(segments: Segments, frequencies: Tensor) -> Rope:
+def rope_rows(segments: Segments, frequencies: Tensor) -> RopeTable:
     """cos and sin, fp32 [R,H/2] each, of every row's angles, for all layers of a kind; `frequencies` fp32 [H/2]."""
     if use_triton(frequencies):
         rows, half = len(segments.start) * segments.rows, len(frequencies)
@@ -33,7 +33,7 @@ def norm_rope_write(
     qkv: Tensor,
     q_norm: Tensor,
     k_norm: Tensor,
-    rope: Rope,
+    rope: RopeTable,
     keys: Tensor,
     values: Tensor,
     table: Tensor,
@@ -68,7 +68,7 @@ def _heads(qkv: Tensor, keys: Tensor, own_values: bool) -> tuple[Tensor, Tensor,
     return q, k, heads[:, -groups:]
 
 
-def _rotate(x: Tensor, rope: Rope) -> Tensor:
+def _rotate(x: Tensor, rope: RopeTable) -> Tensor:
     """Rotate pairs (j, j + H/2) of x [R,*,H] in fp32."""
     cos, sin = (table[:, None] for table in rope)  # [R,1,H/2]
     left, right = x.float().chunk(2, -1)
@@ -76,7 +76,7 @@ def _rotate(x: Tensor, rope: Rope) -> Tensor:
 
 
 def _norm_rope_write(
-    qkv: Tensor, q_norm: Tensor, k_norm: Tensor, rope: Rope, keys: Tensor, values: Tensor, table: Tensor,
+    qkv: Tensor, q_norm: Tensor, k_norm: Tensor, rope: RopeTable, keys: Tensor, values: Tensor, table: Tensor,
     segments: Segments, eps: float, own_values: bool,
 ) -> Tensor:  # fmt: skip
     groups, dim = keys.shape[2:]

@@ -23,7 +23,7 @@ from redraft.kernels.triton.experts import block_rows, experts
 from redraft.kernels.triton.linear import gated_linear, linear
 from redraft.kernels.triton.norms import after_attention, after_experts, enter, norm
 from redraft.kernels.triton.prefetch import prefetch
-from redraft.kernels.triton.qkv import Rope, norm_rope_write, rope_rows
+from redraft.kernels.triton.qkv import RopeTable, norm_rope_write, rope_rows
 from redraft.kernels.triton.quantize import quantize_rows
 from redraft.kernels.triton.routing import route_rows
 from redraft.kernels.triton.segments import DENOISE, Segments
@@ -122,13 +122,13 @@ def _canvas_lengths(segments: Segments) -> Tensor:
     return torch.where(segments.kind >= DENOISE, segments.length, 0)
 
 
-def _rope(model: PackedModel, segments: Segments) -> dict[LayerType, Rope]:
+def _rope(model: PackedModel, segments: Segments) -> dict[LayerType, RopeTable]:
     """Every row's angles, by kind of layer."""
     return {kind: call("rope", rope_rows, segments, unit) for kind, unit in model.frequencies.items()}
 
 
 def _attention(
-    model: PackedModel, number: int, h: Rows, rope: dict[LayerType, Rope], inputs: Inputs, pages: Pages
+    model: PackedModel, number: int, h: Rows, rope: dict[LayerType, RopeTable], inputs: Inputs, pages: Pages
 ) -> Rows:
     """From a layer's normed input to its attended values [R,N*H], as `out` reads them; writes keys and values."""
     layer, keys, values = model.layers[number], pages.keys[number], pages.values[number]
