@@ -16,9 +16,12 @@ from redraft.engine.runner import EagerRunner
 from redraft.engine.scheduler import Job
 from redraft.engine.work import Encode, Limits, Segment
 from redraft.model import Transformer
+from redraft.model.packed.build import pack
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
 from redraft.model.vision import VisionTower
+from redraft.quant.fp8 import quantize_fp8
+from redraft.quant.prepare import Stored
 from redraft.text.images import Image
 from redraft.text.placing import EncodedPrompt, place_images
 
@@ -196,6 +199,22 @@ def test_what_images_come_to_is_as_near_to_fp32_as_eager_bf16(seeing: Transforme
     truth, eager, ours = entropies
     assert (eager - truth).norm() > 0
     assert (ours - truth).norm() <= 2 * (eager - truth).norm()
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("quantized", [".experts.", ".mlp."])
+def test_one_of_dense_mlp_and_experts_may_be_quantized(plain: Transformer, quantized: str) -> None:
+    weights = plain.state_dict()
+
+    def source(name: str) -> Stored:
+        return quantize_fp8(weights[name]) if quantized in name else weights[name]
+
+    model = PackedTransformer(pack(CONFIG, source, device=torch.device("cuda", 0), dtype=torch.bfloat16))
+    asked = torch.tensor([ids(1, 300)], device="cuda")
+    ours = model.encode(asked, model.new_cache(1, 400)).float()
+    with kernels.force("eager"):
+        theirs = model.encode(asked, model.new_cache(1, 400)).float()
+    assert (ours - theirs).norm() <= 0.05 * theirs.norm()
 
 
 def test_the_same_forward_twice_is_the_same(plain: Transformer) -> None:

@@ -16,7 +16,7 @@ from test_hopper_code import COUNTERS, HEADS, ROWS, SEGMENT, SEGMENTS, TABLE, VO
 from test_hopper_products import INNER, packed, routed, rows_for
 
 from redraft.kernels.packed import PackedExperts, PackedFp8, Rows8, values_and_scale
-from redraft.kernels.triton import attention, descriptors, experts, head, linear, self_conditioning, tables
+from redraft.kernels.triton import attention, descriptors, experts, head, linear, routing, self_conditioning, tables
 
 
 def everything(capability: int) -> list[Compiled]:
@@ -33,6 +33,9 @@ def everything(capability: int) -> list[Compiled]:
         found += compiled(head.predict, *arguments, **given)
         found += soft_embeddings(table is TABLE, capability)
         found += compiled(self_conditioning.weighted_sums, bf16(48, VOCAB), values_and_scale(table)[0], **given)
+    for count, rows in product((128, 256), (256, 1024, 4096)):
+        x, gate = bf16(rows, WIDTH), bf16(count, WIDTH)
+        found += compiled(routing.route_rows, x, gate, fp32(count), 8, 64, int32(SEGMENTS), **given)
     for weights, rows in product(("plain", "fp8", "int4") if fp8 else ("plain",), (256, 1024, 4096)):
         layer = PackedExperts(packed(weights, 2 * INNER, WIDTH), packed(weights, WIDTH, INNER))
         found += compiled(experts.experts, rows_for(weights, rows, WIDTH), routed(rows, weights), layer, **given)

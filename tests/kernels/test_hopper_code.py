@@ -145,7 +145,7 @@ def test_norms(fp8: bool) -> None:
     after = norms.AfterExperts(**{name: bf16(WIDTH) for name in names}, **scalars)
     x, experts = bf16(ROWS, WIDTH), bf16(ROWS, 8, WIDTH)
     found = compiled(norms.norm, x, bf16(WIDTH), 1e-6, fp8=fp8)
-    found += compiled(norms.after_attention, x, x, before, 1e-6, fp8=fp8)
+    found += compiled(norms.after_attention, x, x, before, 1e-6, mlp_fp8=fp8, experts_fp8=fp8)
     found += compiled(norms.after_experts, x, x, experts, after, SEGMENT, 1e-6, fp8=fp8)
     found += compiled(norms.enter, int32(ROWS), bf16(VOCAB, WIDTH), bf16(1), x, SEGMENT, bf16(WIDTH), 1e-6, fp8=fp8)
     assert_fits(found, spilled=16)  # a few words, so that three programs fit on a multiprocessor

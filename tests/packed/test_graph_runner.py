@@ -198,13 +198,24 @@ def test_warming_up_captures_what_all_slots_can_need(
         "redraft.engine.graph_runner.CapturedStep",
         lambda buffers, step, pool: captured.append(len(buffers.host["kind"])),
     )
+    monkeypatch.setattr(GraphRunner, "_take_constrained_step", lambda self: captured.append("limited"))
     limits = replace(new_runner(packed).limits, slots=slots)
     runner = GraphRunner(packed, limits, graphs=True)
     RunnerByAdapter(runner, {"other": runner.beside(packed)}).warm_up()
-    sizes = [size for size in reversed(BUCKETS) if size <= most]
+    sizes = [*(size for size in reversed(BUCKETS) if size <= most), "limited"]
     assert captured == [*sizes, *sizes]
     GraphRunner(packed, limits, graphs=False).warm_up()
     assert len(captured) == 2 * len(sizes)
+
+
+def test_the_canvas_that_warms_up_leaves_nothing_behind(packed: PackedTransformer) -> None:
+    warm, fresh = (GraphRunner(packed, new_runner(packed).limits, graphs=False) for _ in range(2))
+    warm._take_constrained_step()
+    assert not any(table.any() for table in warm._tables.values())
+    for runner in (warm, fresh):
+        runner.assign(0, [0, 1], [0, 1])
+        runner.run([Encode(slot=0, start=0, token_ids=ids(1, 40))])
+    assert same(warm.run([step_of(0, 40, 0)])[0], fresh.run([step_of(0, 40, 0)])[0])
 
 
 def test_images_are_what_the_eager_runner_makes_of_them(plain: Transformer, config: ModelConfig) -> None:

@@ -172,13 +172,17 @@ def test_quantization_and_float32_do_not_go_together_on_a_gpu(monkeypatch: pytes
 
 
 def test_shapes_that_the_kernels_do_not_take_stay_plain_on_a_gpu(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    assert loading.fits_kernels(preset("26b-a4b"))
-    assert loading.fits_kernels(preset("tiny"))
-    assert not loading.fits_kernels(preset("nano"))
+    assert loading.misfit(preset("26b-a4b")) is None
+    assert loading.misfit(preset("tiny")) is None
+    assert loading.misfit(preset("nano")) == "the width is a multiple of 128, and this model's is 64"
+    for change, told in (
+        ({"vocab_size": 262_145}, "multiple of 8"), ({"num_experts": 512}, "at most 256"), ({"head_dim": 96}, "powers"),
+    ):  # fmt: skip
+        assert told in str(loading.misfit(replace(preset("26b-a4b"), **change)))
     monkeypatch.setattr(loading, "resolve_device", lambda device: CUDA)
     monkeypatch.setattr(loading, "load_model", lambda *arguments, **_: arguments)
     assert loading.load_for_inference(folder, dtype="bfloat16") == (folder, CUDA, "bfloat16")  # the plain loader's call
-    with pytest.raises(SettingError, match="steps of 128"):
+    with pytest.raises(SettingError, match="multiple of 128"):
         loading.load_for_inference(folder, dtype="bfloat16", quantization="fp8")
 
 

@@ -138,6 +138,9 @@ class ScriptedEngine:
     def next_id(self) -> int:
         return next(self._ids)
 
+    def rehearse(self, request: Request) -> None:
+        pass
+
     async def submit(self, requests: Sequence[Request]) -> list[AsyncGenerator[Event, None]]:
         if self.refusal is not None:
             raise self.refusal

@@ -12,6 +12,8 @@ done.
 from __future__ import annotations
 
 import copy
+import logging
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -40,6 +42,8 @@ from redraft.kernels.triton.step import EOS_IDS
 from redraft.model.packed.forward import new_images, new_pages
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.text.images import PlacedImage
+
+_log = logging.getLogger(__name__)
 
 BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
@@ -73,6 +77,7 @@ class GraphRunner:
         self._pool = memory_for_graphs(packed.device) if self._graphs else None
         self._steps: dict[int, CapturedStep] = {}
         self._rehearsed: WeakSet[Constraint] = WeakSet()
+        self._rehearsing = threading.Lock()
         self._doubtful: set[int] = set()
         """Slots whose last forward has shown no finite numbers, or none at all."""
 
@@ -150,10 +155,16 @@ class GraphRunner:
         self.release(0)
 
     def rehearse(self, constraint: Constraint, length: int, max_tokens: int) -> None:
-        """See `engine.work.Runner`."""
-        if self._graphs and constraint not in self._rehearsed:
-            if (canvas := constraint.begin().canvas(length, max_tokens)) is not None:
-                rehearse_canvas(self.model.packed, canvas, length, self._rows)
+        """See `engine.work.Runner`. One constraint at a time, and none where there is no memory for it."""
+        if not self._graphs or constraint in self._rehearsed:
+            return
+        with self._rehearsing:
+            canvas = None if constraint in self._rehearsed else constraint.begin().canvas(length, max_tokens)
+            try:
+                if canvas is not None:
+                    rehearse_canvas(self.model.packed, canvas, length, self._rows)
+            except torch.OutOfMemoryError:
+                _log.warning("no memory to compile a constraint's kernels ahead; its first forward compiles them")
             self._rehearsed.add(constraint)
 
     @torch.inference_mode()

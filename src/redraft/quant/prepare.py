@@ -40,15 +40,18 @@ def in_panels(weight: Int4Weight) -> PanelInt4:
 def _prepare_int4(weight: Int4Weight) -> PackedInt4:
     """Pairs inputs 32 apart in a byte, so that one block of 64 inputs is two halves that a product takes in turn.
 
-    Raises `SettingError` for groups other than 32 and 64 inputs.
+    A group of 128 inputs is two of 64 with the same scale, and so on. Raises `SettingError` for other groups than 32
+    and multiples of 64.
     """
-    if weight.group not in (32, 64):
-        raise SettingError(f"int4 group is {weight.group}; the kernels take 32 and 64.")
+    if weight.group != 32 and weight.group % 64:
+        raise SettingError(f"int4 group is {weight.group}; the kernels take 32 and multiples of 64.")
+    group = min(weight.group, 64)
+    scale = weight.scale.repeat_interleave(weight.group // group, -1)
     codes = torch.stack((weight.packed & 0xF, weight.packed >> 4), -1).flatten(-2)  # [...,N,K], value + 8
     codes = torch.where(codes >= 8, codes - 8, 15 - codes)  # sign in bit 3, then v or -v - 1
     low, high = codes.unflatten(-1, (-1, 2, 32)).unbind(-2)  # [...,N,K/64,32]
     packed = (low | high << 4).movedim(-2, -3).contiguous()  # [...,K/64,N,32]
-    return PackedInt4(packed, _paired(weight.scale / INT4_UNIT), weight.group)
+    return PackedInt4(packed, _paired(scale / INT4_UNIT), group)
 
 
 def _paired(scale: Tensor) -> Tensor:

@@ -90,10 +90,13 @@ def test_enter_from_a_vocabulary_in_fp8(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("fp8", [False, True])
-def test_after_attention(dtype: torch.dtype, fp8: bool) -> None:
+@pytest.mark.parametrize(("mlp_fp8", "experts_fp8"), [(False, False), (True, True), (True, False), (False, True)])
+def test_after_attention(dtype: torch.dtype, mlp_fp8: bool, experts_fp8: bool) -> None:
     x, attention = normal(7, WIDTH, dtype=dtype), 5 * normal(7, WIDTH, seed=1, dtype=dtype)
-    compare(norms.after_attention, x, attention, weights(AfterAttention, dtype), EPS, fp8=fp8)
+    given = x, attention, weights(AfterAttention, dtype), EPS
+    compare(norms.after_attention, *given, mlp_fp8=mlp_fp8, experts_fp8=experts_fp8)
+    _, mlp, experts, _ = norms.after_attention(*given, mlp_fp8=mlp_fp8, experts_fp8=experts_fp8)
+    assert (isinstance(mlp, Rows8), isinstance(experts, Rows8)) == (mlp_fp8, experts_fp8)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -104,6 +104,6 @@ def _compile(compiler: Sequence[str], target: Path) -> None:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, subprocess.CalledProcessError):
-        lines = (error.stderr or "").strip().splitlines()
-        return lines[0] if lines else f"{error.cmd[0]} failed"
+        lines = (error.stderr or "").strip().splitlines() or [f"{error.cmd[0]} failed"]
+        return next((line for line in lines if "error" in line), lines[0])
     return str(error)

@@ -8,6 +8,10 @@
 typedef float quad __attribute__((vector_size(16)));
 typedef int32_t places __attribute__((vector_size(16)));
 
+#ifndef __has_builtin /* GCC before version 10 */
+#define __has_builtin(name) 0
+#endif
+
 /* Four numbers of two quads, which count from 0 to 7; GCC has the name that Clang gave it from version 12 on. */
 #if __has_builtin(__builtin_shufflevector)
 #define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)

@@ -94,17 +94,19 @@ def enter(
 
 
 def after_attention(
-    x: Tensor, attention: Tensor, weights: AfterAttention, eps: float, *, fp8: bool = False
-) -> tuple[Tensor, Rows, Rows, Tensor]:
+    x: Tensor, attention: Tensor, weights: AfterAttention, eps: float, *, mlp_fp8: bool = False,
+    experts_fp8: bool = False,
+) -> tuple[Tensor, Rows, Rows, Tensor]:  # fmt: skip
     """The residual x [R,D] with the normed attention output [R,D] added, and what reads it.
 
-    Returns the new residual, the dense MLP's input, the experts' input (both e4m3 if `fp8`) and the router's input.
+    Returns the new residual, the dense MLP's input and the experts' input, each e4m3 if asked, and the router's input.
     """
     if use_triton(x):
-        return _after_attention(x, attention, weights, eps, fp8)
+        return _after_attention(x, attention, weights, eps, mlp_fp8, experts_fp8)
     x = x + eager.rms_norm(attention, weights.post_attention, eps)
     router = eager.rms_norm(x, None, eps) * weights.router_scale * x.shape[-1] ** -0.5
-    return x, norm(x, weights.pre_mlp, eps, fp8=fp8), norm(x, weights.pre_experts, eps, fp8=fp8), router
+    mlp = norm(x, weights.pre_mlp, eps, fp8=mlp_fp8)
+    return x, mlp, norm(x, weights.pre_experts, eps, fp8=experts_fp8), router
 
 
 def after_experts(
@@ -151,14 +153,14 @@ def _launch(kernel: Any, x: Tensor, *arguments: Any, **constants: Any) -> None:
 
 
 def _after_attention(
-    x: Tensor, attention: Tensor, weights: AfterAttention, eps: float, fp8: bool
+    x: Tensor, attention: Tensor, weights: AfterAttention, eps: float, mlp_fp8: bool, experts_fp8: bool
 ) -> tuple[Tensor, Rows, Rows, Tensor]:
     out, router = torch.empty_like(x), torch.empty_like(x)
-    mlp, experts = _outputs(x, fp8), _outputs(x, fp8)
+    mlp, experts = _outputs(x, mlp_fp8), _outputs(x, experts_fp8)
     given = (weights.post_attention, weights.pre_mlp, weights.pre_experts, weights.router_scale)
     _launch(
         _after_attention_kernel, x, attention, *given, out, *mlp, *experts, router,
-        eps=eps, router_factor=x.shape[1] ** -0.5, FP8=fp8,
+        eps=eps, router_factor=x.shape[1] ** -0.5, MLP_FP8=mlp_fp8, EXPERTS_FP8=experts_fp8,
     )  # fmt: skip
     return out, _rows(*mlp), _rows(*experts), router
 
@@ -260,7 +262,7 @@ def _enter_kernel(
 @jit
 def _after_attention_kernel(
     x, attention, post_attention, pre_mlp, pre_experts, router_scale, out, mlp, mlp_scale, experts, experts_scale,
-    router, width, eps, router_factor, FP8: tl.constexpr, BLOCK: tl.constexpr,
+    router, width, eps, router_factor, MLP_FP8: tl.constexpr, EXPERTS_FP8: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
@@ -278,10 +280,10 @@ def _after_attention_kernel(
     tl.store(router + here, routed.to(x.dtype.element_ty), inside)
     for_mlp, for_experts = _round(normed * mlp_factor, x), _round(normed * experts_factor, x)
     mlp_peak, experts_peak = 0.0, 0.0
-    if FP8:
+    if MLP_FP8 or EXPERTS_FP8:
         mlp_peak, experts_peak = tl.split(tl.max(tl.abs(tl.join(for_mlp, for_experts)), 0))
-    _write(mlp, mlp_scale, row, width, column, for_mlp, mlp_peak, FP8)
-    _write(experts, experts_scale, row, width, column, for_experts, experts_peak, FP8)
+    _write(mlp, mlp_scale, row, width, column, for_mlp, mlp_peak, MLP_FP8)
+    _write(experts, experts_scale, row, width, column, for_experts, experts_peak, EXPERTS_FP8)
 
 
 @jit

@@ -67,7 +67,7 @@ def route_rows(
     router_kernel[cdiv(rows, tile.router), spread](
         x, weight, parts, rows, EXPERTS=experts, PADDED=max(16, next_power_of_2(experts)), WIDTH=width,
         PART=part_columns(width), PARTS=PARTS // spread, BM=tile.router,
-        num_warps=4, num_stages=4, **chained(x, rows),
+        num_warps=4, num_stages=4 if experts <= 128 else 2, **chained(x, rows),
     )  # fmt: skip
     return _route(parts, x.dtype, expert_scale, top_k, block_rows, lengths)
 

@@ -111,7 +111,6 @@ class _Packer:
             embedding_scale=scale,
             soft_norm=self.plain("self_conditioning.pre_norm.weight"),
             **_made(self.soft_fields()),
-            final_norm=layers[-1].after_experts.following,
             layers=layers,
             frequencies={kind: self._frequencies(kind) for kind in set(config.layer_types)},
         )

@@ -160,10 +160,11 @@ def finish_layer(
     layer, eps, dtype = model.layers[number], model.config.rms_norm_eps, model.dtype
     last = number == len(model.layers) - 1
     out = product("out_linear", attended, layer.out, dtype)
-    x, mlp_in, experts_in, router_in = call(
-        "after_attention", after_attention, x, out, layer.after_attention, eps, fp8=takes_fp8(layer.gate_up)
-    )
     weights = layer.experts.gate_up
+    formats = {"mlp_fp8": takes_fp8(layer.gate_up), "experts_fp8": not isinstance(weights, Tensor)}
+    x, mlp_in, experts_in, router_in = call(
+        "after_attention", after_attention, x, out, layer.after_attention, eps, **formats
+    )
     early = [partial(prefetch, weights, PREFETCH_BYTES)] if isinstance(weights, Tensor) else []
     *_, dense, sparse = beside(
         x.device,

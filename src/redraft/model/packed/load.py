@@ -24,6 +24,9 @@ VOCABULARIES = ("auto", "model", "fp8")
 MULTIPLE = 16
 """Of so many tokens a vocabulary in FP8 must be: rows of the turned table are copied in bulk."""
 
+MOST_EXPERTS = 256
+"""The router's product takes all of them in a tile."""
+
 WORKING_BYTES = 1_500_000_000
 """What a step of one canvas takes beside the weights: its logits and activations, some pages, the libraries' own."""
 
@@ -56,6 +59,8 @@ def load_packed(
     checkpoint = Checkpoint(folder, vision=vision)
     format = _format(checkpoint.formats, quantization)
     check_device(target, quantized=format != "bf16")
+    if target.type == "cuda" and (wrong := misfit(checkpoint.config)):
+        raise SettingError(f"The model's weights cannot be packed for a GPU: there {wrong}.")
     fp8 = fp8_vocabulary(checkpoint.config, vocabulary_dtype, target, quantized=format != "bf16")
     check_room(checkpoint.config, quantization, target, stored=checkpoint.formats, vision=checkpoint.sees)
     chosen = resolve_dtype(dtype, target, checkpoint.dtype)
@@ -122,11 +127,21 @@ def twin(model: Transformer, folder: Path, adapter: Adapter) -> Transformer:
     return PackedTransformer(repack(model.packed, source, set(adapter.factors)), vision, folded)
 
 
-def fits_kernels(config: ModelConfig) -> bool:
-    """Whether the GPU kernels take a model's shape."""
+def misfit(config: ModelConfig) -> str | None:
+    """What of a model's shape the GPU kernels do not take, as the end of a sentence; None if they take it."""
     heads = config.head_dim, config.global_head_dim
-    powers = all(16 <= dim <= 512 and dim & (dim - 1) == 0 for dim in heads)
-    return powers and config.hidden_size % 128 == 0 and config.moe_intermediate_size % 64 == 0
+    if not all(16 <= dim <= 512 and dim & (dim - 1) == 0 for dim in heads):
+        return f"heads are powers of two from 16 to 512, and this model's are {heads[0]} and {heads[1]}"
+    for name, size, step in (
+        ("the width", config.hidden_size, 128),
+        ("experts' width", config.moe_intermediate_size, 64),
+        ("the vocabulary", config.vocab_size, 8),
+    ):
+        if size % step:
+            return f"{name} is a multiple of {step}, and this model's is {size}"
+    if config.num_experts > MOST_EXPERTS:
+        return f"there are at most {MOST_EXPERTS} experts, and this model has {config.num_experts}"
+    return None
 
 
 def _packs_on_gpu(folder: Path, device: torch.device, dtype: str | torch.dtype, quantization: str | None) -> bool:
@@ -137,12 +152,10 @@ def _packs_on_gpu(folder: Path, device: torch.device, dtype: str | torch.dtype, 
         if quantization is not None:
             raise SettingError(f"quantization is {quantization!r} and dtype float32; on a GPU it takes bfloat16.")
         return False
-    if not fits_kernels(config) and quantization is not None:
-        raise SettingError(
-            f"quantization is {quantization!r}; on a GPU it takes widths in steps of 128 and experts in steps of 64, "
-            f"and this model has {config.hidden_size} and {config.moe_intermediate_size}."
-        )
-    return fits_kernels(config)
+    wrong = misfit(config)
+    if wrong is not None and quantization is not None:
+        raise SettingError(f"quantization is {quantization!r}; on a GPU {wrong}.")
+    return wrong is None
 
 
 def _with(adapter: Adapter | None, transformer: Transformer) -> Transformer:

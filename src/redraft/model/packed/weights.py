@@ -62,7 +62,6 @@ class PackedModel:
     soft_norm: Tensor
     soft_gate_up: Tensor
     soft_down: Tensor
-    final_norm: Tensor
     layers: tuple[PackedLayer, ...]
     frequencies: dict[LayerType, Tensor]
 
