@@ -9,7 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from serving import CHAT, ScriptedEngine, ServerProcess, scripted_server, until
 
 from redraft.constraints.answer import AutomatonConstraint
 from redraft.engine.async_engine import AsyncEngine
+from redraft.engine.request import Request
 from redraft.engine.runner import EagerRunner
 from redraft.engine.settings import EngineSettings
 from redraft.errors import EngineError, QueueFullError
@@ -27,6 +29,7 @@ from redraft.llm import LLM
 from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
 from redraft.text.template import ChatTemplate
+from redraft.text.tokenizer import Tokenizer
 
 
 @pytest.fixture
@@ -374,6 +377,37 @@ def test_as_many_as_may_be_open_and_not_one_more(llm: LLM) -> None:
             assert httpx.get(f"{url}/v1/models").status_code == 200
             first.read()
         assert httpx.post(f"{url}/v1/chat/completions", json=CHAT | {"model": "other"}).status_code == 200
+
+
+def test_requests_that_are_only_counted_have_places_of_their_own(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow, encode = threading.Event(), Tokenizer.encode
+
+    def waiting(self: Tokenizer, text: str, **options: Any) -> list[int]:
+        assert slow.wait(30)
+        return encode(self, text, **options)
+
+    with scripted_server(llm, ScriptedEngine(llm, lambda request: ["x"]), max_open=1) as url:
+        with ThreadPoolExecutor(1) as pool:
+            monkeypatch.setattr(Tokenizer, "encode", waiting)
+            first = pool.submit(httpx.post, f"{url}/tokenize", json={"text": "a"}, timeout=60)
+            deadline = time.monotonic() + 30
+            while httpx.post(f"{url}/detokenize", json={"tokens": [5]}).status_code != 429:
+                assert time.monotonic() < deadline
+            slow.set()
+            assert first.result().status_code == 200
+        assert httpx.post(f"{url}/v1/chat/completions", json=CHAT | {"model": "other"}).status_code == 200
+
+
+def test_an_answer_that_fails_on_its_way_is_counted(llm: LLM) -> None:
+    def fails(request: Request) -> Sequence[str]:
+        raise EngineError("A forward failed.")
+
+    with scripted_server(llm, ScriptedEngine(llm, fails)) as url:
+        for stream in (False, True):
+            httpx.post(f"{url}/v1/chat/completions", json=CHAT | {"model": "other", "stream": stream})
+        text = httpx.get(f"{url}/metrics").text
+    assert 'redraft_answers_total{ending="failed"} 2.0' in text
+    assert 'redraft_request_seconds_count{endpoint="/v1/chat/completions"} 2.0' in text
 
 
 def test_a_broken_engine_is_a_500_without_details(llm: LLM) -> None:

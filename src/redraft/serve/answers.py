@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.engine.request import Event, Finished
+from redraft.errors import EngineError
 from redraft.serve.faults import stopping, timed_out
 from redraft.serve.planning import Plan
 from redraft.serve.splitting import Content, Part, Reasoning, Splitter
@@ -25,9 +26,9 @@ class Answers:
         plan: Plan,
         streams: Sequence[AsyncGenerator[Event, None]],
         *,
-        observe: Callable[[Finished], None] = lambda finished: None,
+        observe: Callable[[Finished | EngineError], None] = lambda ended: None,
     ) -> None:
-        """`observe` is told of every answer that ends by itself."""
+        """`observe` is told of every answer that ends by itself, or why it could not."""
         self.plan = plan
         self._streams, self._observe = list(streams), observe
         self._pumps: list[asyncio.Task[None]] = []
@@ -39,15 +40,19 @@ class Answers:
         any had text; one without text beside others with some is empty.
         """
         empty = 0
-        async for index, event in self._merged():
-            if isinstance(event, Finished):
-                self._observe(event)
-                if event.finish_reason == "cancelled":
-                    raise stopping()
-                empty += event.finish_reason == "timeout" and not event.token_ids
-                if empty == len(self._streams):
-                    raise timed_out(self.plan.timeout)
-            yield index, event
+        try:
+            async for index, event in self._merged():
+                if isinstance(event, Finished):
+                    self._observe(event)
+                    if event.finish_reason == "cancelled":
+                        raise stopping()
+                    empty += event.finish_reason == "timeout" and not event.token_ids
+                    if empty == len(self._streams):
+                        raise timed_out(self.plan.timeout)
+                yield index, event
+        except EngineError as error:
+            self._observe(error)
+            raise
 
     async def _merged(self) -> AsyncIterator[tuple[int, Event]]:
         if len(self._streams) == 1:

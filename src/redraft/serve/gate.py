@@ -20,7 +20,9 @@ OPEN_PATHS = ("/", "/health", "/ready", "/openapi.json")
 """What nobody needs a key for: the page asks for one itself."""
 ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/drafts", "/v1/fill", "/v1/edits",
              "/v1/edits/next", "/v1/decisions")  # fmt: skip
-"""Paths whose requests take a place among the open ones."""
+"""Paths whose requests want the model; they take a place among the open ones."""
+COUNTING = ("/tokenize", "/detokenize", "/v1/messages/count_tokens")
+"""Paths whose requests have text read alone; they take a place among these."""
 BODY_SECONDS = 30.0
 _DRAIN = 64 * 2**20
 
@@ -62,10 +64,10 @@ class Gate:
             raise Fault(
                 401, "The API key is missing or wrong.", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"}
             )
-        if path not in ANSWERING or scope["method"] != "POST":
+        if path not in (*ANSWERING, *COUNTING) or scope["method"] != "POST":
             await self._answer(visit, scope)
             return
-        async with self._service.place():
+        async with self._service.place("answers" if path in ANSWERING else "tokens"):
             await self._answer(visit, scope)
 
     async def _answer(self, visit: _Visit, scope: Scope) -> None:
@@ -83,9 +85,10 @@ class Gate:
         if visit.gone:
             self._service.metrics.cancelled.inc()
         # Only paths that exist become labels: anybody can make up others.
-        known = scope["path"] if scope["path"] in (*OPEN_PATHS, *ANSWERING) else "other"
+        known = scope["path"] if scope["path"] in (*OPEN_PATHS, *ANSWERING, *COUNTING) else "other"
         endpoint = getattr(scope.get("route"), "path", known)
         self._service.metrics.requests.labels(endpoint, str(visit.status)).inc()
+        self._service.metrics.seconds.labels(endpoint).observe(visit.seconds)
         log_request(visit.id, method, scope["path"], visit.status, visit.seconds, visit.facts)
 
 

@@ -9,6 +9,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, H
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from redraft.errors import EngineError
+
 if TYPE_CHECKING:
     from redraft.engine.request import Finished
     from redraft.engine.stats import EngineStats
@@ -28,19 +30,25 @@ class Metrics:
         self.registry.register(_EngineCollector(engine))
         counter, histogram = self._counter, self._histogram
         self.requests = counter("redraft_requests", "HTTP requests by endpoint and status.", ("endpoint", "status"))
+        self.seconds = histogram("redraft_request_seconds", "Of a whole HTTP request.", _SECONDS, ("endpoint",))
         self.refused = counter("redraft_refused", "Requests that were refused, by why.", ("reason",))
         self.answers = counter("redraft_answers", "Answers by how they ended.", ("ending",))
         self.cancelled = counter("redraft_cancelled", "Requests whose client went away.")
         self._steps = histogram("redraft_steps_per_canvas", "Denoising steps that a canvas took.", _STEPS)
         self._density = histogram("redraft_tokens_per_forward", "Answer tokens per forward pass, by answer.", _TOKENS)
-        self._first = histogram("redraft_first_canvas_seconds", "From arrival to the first committed canvas.", _SECONDS)
+        self._first = histogram(
+            "redraft_first_canvas_seconds", "From the queue to the first committed canvas.", _SECONDS
+        )
         self._queue = histogram("redraft_queue_seconds", "Waiting for room in the engine.", _SECONDS)
-        self._whole = histogram("redraft_answer_seconds", "From arrival to the end of an answer.", _SECONDS)
+        self._whole = histogram("redraft_answer_seconds", "From the queue to the end of an answer.", _SECONDS)
 
-    def observe(self, finished: Finished) -> None:
+    def observe(self, ended: Finished | EngineError) -> None:
         """Count an answer that has ended."""
-        stats = finished.stats
-        self.answers.labels(finished.finish_reason).inc()
+        if isinstance(ended, EngineError):
+            self.answers.labels("failed").inc()
+            return
+        stats = ended.stats
+        self.answers.labels(ended.finish_reason).inc()
         for steps in stats.steps:
             self._steps.observe(steps)
         self._density.observe(stats.tokens_per_forward)
@@ -56,8 +64,8 @@ class Metrics:
     def _counter(self, name: str, help: str, labels: tuple[str, ...] = ()) -> Counter:
         return Counter(name, help, labels, registry=self.registry)
 
-    def _histogram(self, name: str, help: str, buckets: tuple[float, ...]) -> Histogram:
-        return Histogram(name, help, buckets=buckets, registry=self.registry)
+    def _histogram(self, name: str, help: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()) -> Histogram:
+        return Histogram(name, help, labels, buckets=buckets, registry=self.registry)
 
 
 class _EngineCollector(Collector):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -16,6 +17,7 @@ import redraft
 from redraft.engine.async_engine import AsyncEngine
 from redraft.engine.request import Finished
 from redraft.engine.stats import EngineStats
+from redraft.errors import EngineError
 from redraft.llm import LLM
 from redraft.serve.answers import Answers
 from redraft.serve.faults import Fault, busy, loading, stopping, timed_out
@@ -30,6 +32,8 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Phase = Literal["loading", "ready", "stopping"]
+Door = Literal["answers", "tokens"]
+"""Requests that want the model, and those that only have text read."""
 LINGER_SECONDS = 0.5
 """How long a server that was told to stop goes on answering at least."""
 
@@ -41,7 +45,7 @@ class Service:
         self.settings = settings
         self.phase: Phase = "loading"
         self.metrics = Metrics(self._engine_stats)
-        self.open = 0
+        self._places: Counter[Door] = Counter()
         self.threads = Threads()
         self._end: float | None = None
         self._limits: set[asyncio.Timeout] = set()
@@ -78,7 +82,7 @@ class Service:
         loop = asyncio.get_running_loop()
         # Requests that were sent before anybody could know are answered, too, with a 503.
         noticed, deadline = loop.time() + min(LINGER_SECONDS, grace), loop.time() + grace
-        while loop.time() < noticed or (self.open and loop.time() < deadline):
+        while loop.time() < noticed or (self._places.total() and loop.time() < deadline):
             await asyncio.sleep(0.02)
         self._end_reading(loop.time())
         if self._engine is not None:
@@ -92,19 +96,19 @@ class Service:
             limit.reschedule(now)
 
     @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """A place among the open requests; raises a `Fault` if there is none."""
+    async def place(self, door: Door) -> AsyncIterator[None]:
+        """A place among the open requests of its kind; raises a `Fault` if there is none."""
         if self.phase == "stopping":
             raise stopping()
         if self.phase == "loading":
             raise loading()
-        if self.open >= self.settings.max_open:
-            raise busy(f"{self.open} requests are open, which is as many as this server takes; try again.")
-        self.open += 1
+        if self._places[door] >= self.settings.max_open:
+            raise busy(f"{self._places[door]} requests are open, which is as many as this server takes; try again.")
+        self._places[door] += 1
         try:
             yield
         finally:
-            self.open -= 1
+            self._places[door] -= 1
 
     @property
     def healthy(self) -> bool:
@@ -150,11 +154,12 @@ class Service:
         if self.settings.log_prompts:
             facts["prompts"] = [self.llm.tokenizer.decode(item.prompt) for item in plan.requests[:: plan.n]]
 
-        def observe(finished: Finished) -> None:
-            self.metrics.observe(finished)
-            facts["tokens"] += finished.stats.tokens
-            if self.settings.log_prompts:
-                facts.setdefault("texts", []).append(finished.text)
+        def observe(ended: Finished | EngineError) -> None:
+            self.metrics.observe(ended)
+            if isinstance(ended, Finished):
+                facts["tokens"] += ended.stats.tokens
+                if self.settings.log_prompts:
+                    facts.setdefault("texts", []).append(ended.text)
 
         streams = await self.engine.submit([replace(request, timeout=left) for request in plan.requests])
         return Answers(plan, streams, observe=observe)
