@@ -49,7 +49,7 @@ def _runner(model: Transformer, slots: int) -> EagerRunner:
     """A runner with two pages of each kind for every slot."""
     limits = Limits(
         slots=slots, full_pages=2 * slots, sliding_pages=2 * slots, window=model.config.sliding_window,
-        context=2 * PAGE, chunk=PAGE, canvas=PAGE, forward=4096,
+        context=2 * PAGE, canvas=PAGE, forward=4096,
     )  # fmt: skip
     runner = EagerRunner(model, limits)
     for slot in range(slots):

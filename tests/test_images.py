@@ -247,8 +247,17 @@ def test_an_adapter_may_change_what_is_seen(folder: Path, llm: LLM, tmp_path: Pa
     assert not torch.allclose(folded.model.see(picture), llm.model.see(picture), atol=1e-3)
     assert torch.equal(named.model.see(picture), llm.model.see(picture))
     assert torch.equal(named.with_adapter("x").model.see(picture), folded.model.see(picture))
-    with pytest.raises(CheckpointError, match="this model has no such weight"):
+    with pytest.raises(CheckpointError, match="the vision tower alone, which is not loaded"):
         redraft.load(folder, adapter=tmp_path / "a", vision=False, **given)
+    both = random_adapter(llm.model, 3, r"q_proj")
+    assert any(name.startswith("vision.") for name in both.factors)
+    save_adapter(both, tmp_path / "b", base_model=str(folder))
+    blind = redraft.load(folder, adapter=tmp_path / "b", vision=False, **given)
+    sighted = redraft.load(folder, adapter=tmp_path / "b", **given)
+    assert (
+        blind.generate([2, 50], max_tokens=16, steps=2).tokens
+        == sighted.generate([2, 50], max_tokens=16, steps=2).tokens
+    )
 
 
 def test_merged_and_trained_models_still_see(folder: Path, llm: LLM, tmp_path: Path) -> None:

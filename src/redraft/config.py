@@ -169,6 +169,10 @@ def _reject_unsupported(text: Mapping[str, Any]) -> None:
         raise CheckpointError("attention_bias is not supported.")
     if text.get("use_bidirectional_attention") == "all":
         raise CheckpointError("use_bidirectional_attention 'all' is not supported; DiffusionGemma uses 'vision'.")
+    if text.get("rope_scaling") is not None:
+        raise CheckpointError("rope_scaling is not supported; rope_parameters say how each kind of layer rotates.")
+    if strange := sorted(set(text.get("rope_parameters") or {}) - {SLIDING, FULL}):
+        raise CheckpointError(f"rope_parameters has {strange[0]!r}; it says what holds for {SLIDING!r} and {FULL!r}.")
     if text.get("final_logit_softcapping", 30.0) is None:
         raise CheckpointError("final_logit_softcapping null is not supported; logits are capped.")
 
@@ -234,7 +238,7 @@ def _top_fields(raw: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, An
     eos = 1 if eos is None else eos
     return {
         "canvas_length": raw.get("canvas_length") or 256,
-        "eos_token_id": tuple(eos) if isinstance(eos, list | tuple) else (eos,),
+        "eos_token_id": tuple(dict.fromkeys(eos)) if isinstance(eos, list | tuple) else (eos,),
         "spare_holes": raw.get("spare_holes") is True,
     }
 

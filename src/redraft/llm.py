@@ -18,11 +18,12 @@ from redraft.deciding import Choices, Decision, decide
 from redraft.diffusion.constraint import Constraint
 from redraft.diffusion.records import FinishReason, Record
 from redraft.editing import EditResult, NextEdit, RecentEdit, edit, next_edit
-from redraft.engine.build import new_runner
+from redraft.engine.answer import canvas_positions
+from redraft.engine.build import new_runner, stored_units
 from redraft.engine.engine import Engine
 from redraft.engine.request import AnswerStats, Event, Finished, Request, TokenConfidence
 from redraft.engine.settings import EngineSettings
-from redraft.errors import PromptError, SettingError
+from redraft.errors import CheckpointError, PromptError, SettingError
 from redraft.filling import FillResult, fill
 from redraft.kernels.triton.rehearsal import rehearse
 from redraft.model import Transformer
@@ -97,7 +98,7 @@ class _Engines:
     settings: EngineSettings
     ids: Iterator[int] = field(default_factory=lambda: itertools.count(-1, -1))
     engine: Engine | None = None
-    place: tuple[object, object] | None = None
+    built_for: tuple[object, ...] | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     """While the engine is made."""
 
@@ -351,11 +352,15 @@ class LLM:
     @property
     def engine(self) -> Engine:
         """The engine behind `generate` and `stream`, made when it is first needed and anew when the model has moved."""
-        shared, place = self._shared, (self.model.device, self.model.dtype)
+        shared, device, dtype = self._shared, self.model.device, self.model.dtype
         with shared.lock:
-            if shared.engine is None or place != shared.place:
+            built_for = device, dtype, stored_units(self.model, shared.settings)
+            if shared.engine is None or built_for != shared.built_for:
                 shared.engine = None  # its pages are free for those of the next one
-                shared.engine, shared.place = self.new_engine(), place
+                for model in shared.models.values():  # who moves one moves only the weights that they share
+                    if any((weight.device, weight.dtype) != (device, dtype) for weight in model.parameters()):
+                        model.to(device, dtype)
+                shared.engine, shared.built_for = self.new_engine(), built_for
             return shared.engine
 
     def new_engine(self, settings: EngineSettings | None = None) -> Engine:
@@ -412,6 +417,8 @@ class LLM:
     def _fit(self, settings: GenerationSettings, prompt: int, *, explicit: bool) -> GenerationSettings:
         """Check that the prompt and its canvases fit the context; a default max_tokens shrinks to fit."""
         context, length = self.model.config.max_position_embeddings, settings.canvas_length or self._canvas_length
+        if prompt + canvas_positions(settings, length) <= context:
+            return settings
         room = (context - prompt) // length * length
         if length >= context:
             raise SettingError(f"A canvas of {length} tokens leaves no room for a prompt in a context of {context}.")
@@ -419,8 +426,6 @@ class LLM:
             raise PromptError(
                 f"The prompt has {prompt} tokens; with a canvas of {length} it must have at most {context - length}."
             )
-        if settings.max_tokens <= room:
-            return settings
         if explicit:
             raise SettingError(
                 f"max_tokens is {settings.max_tokens}; behind a prompt of {prompt} tokens the context of {context} "
@@ -465,5 +470,7 @@ def adapter_for(model: Path, adapter: str | Path, *, vision: bool) -> Adapter:
     if not isinstance(adapter, str | Path):
         raise SettingError(f"An adapter is a folder, not of type {type(adapter).__name__}.")
     found = load_adapter(adapter)
+    if not vision and not (found := found.without("vision.")).factors:
+        raise CheckpointError(f"The adapter in {adapter} changes the vision tower alone, which is not loaded.")
     found.check_fits(shapes_of(Checkpoint(model, vision=vision).empty_model()), str(adapter))
     return found

@@ -90,6 +90,17 @@ class TestPrefixes:
             manager.close(table)
         assert (manager.full.held, manager.full.kept, manager.full.available) == (0, 0, 20)
 
+    def test_nor_with_pages_that_were_given_back_before(self) -> None:
+        """A window has passed them, so that the table holds them no more; they were named all the same."""
+        manager = PageManager(20, 20, WINDOW)
+        keys = prefix_keys(list(range(6 * PAGE)))
+        first = written(manager, keys, 6 * PAGE)
+        assert -1 in first.sliding
+        manager.unname(first)
+        assert not any(pool.find(key) is not None for key in keys for pool in (manager.full, manager.sliding))
+        manager.close(first)
+        assert (manager.sliding.held, manager.sliding.kept, manager.sliding.available) == (0, 0, 20)
+
     def test_keys_depend_on_everything_before(self) -> None:
         one = prefix_keys([1] * PAGE + [2] * PAGE + [9])
         other = prefix_keys([3] * PAGE + [2] * PAGE)

@@ -20,7 +20,7 @@ from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.engine.build import new_runner
 from redraft.engine.settings import EngineSettings
 from redraft.engine.work import Drafted, Segment
-from redraft.errors import ConstraintError, SettingError
+from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.eval.files import DATA
 from redraft.eval.sudoku import TASK
 from redraft.llm import LLM
@@ -179,6 +179,39 @@ def test_a_moved_model_gets_a_new_engine(llm: LLM) -> None:
     llm.generate([2, 50], **SHORT)
     llm.model.to(torch.bfloat16)
     assert len(llm.generate([2, 50], **SHORT).token_ids) <= 24
+
+
+def test_adapters_move_with_their_model(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = random_adapter(llm.model, 0)
+    monkeypatch.setattr("redraft.llm.adapter_for", lambda *_, **__: adapter)
+    llm.add_adapter("tuned", "anywhere")
+    other = llm.with_adapter("tuned")
+    before = other.generate([2, 50], **SHORT)
+    llm.model.double()
+    assert llm.generate([2, 50], **SHORT).token_ids
+    assert other.model.dtype == torch.float64
+    assert other.generate([2, 50], **SHORT).token_ids == before.token_ids
+
+
+def test_keys_in_fp8_are_counted_by_the_weights_that_there_are(llm: LLM) -> None:
+    settings = EngineSettings(kv_cache_dtype="fp8", memory_gb=0.1)
+    ours, other = (LLM(llm.model, llm.tokenizer, None, path=llm.path, settings=settings) for _ in range(2))
+    ours.generate(long_prompt(), **SHORT)
+    with torch.no_grad():
+        for layer in llm.model.layers:
+            layer.attention.k_norm.weight.mul_(64)  # type: ignore[union-attr]
+            layer.attention.q_norm.weight.div_(64)  # type: ignore[union-attr]
+    after, expected = (one.generate(long_prompt(), **SHORT) for one in (ours, other))
+    assert after.tokens == expected.tokens
+
+
+def test_a_fitting_canvas_may_end_where_the_context_does(llm: LLM) -> None:
+    context = llm.model.config.max_position_embeddings
+    prompt = [2, *range(100, 100 + context - 17)]
+    given = {"max_tokens": 16, "steps": 2, "canvas_length": 32}
+    assert llm.generate(prompt, fit_canvas=True, **given).stats.canvases == 1
+    with pytest.raises(PromptError, match="at most"):
+        llm.generate(prompt, **given)
 
 
 def test_answers_in_bf16_are_the_same_alone_and_together() -> None:

@@ -13,9 +13,7 @@ from redraft.engine.simulation import Load, Simulated, simulate
 from redraft.engine.work import Limits
 from redraft.errors import PromptError, SettingError
 
-LIMITS = Limits(
-    slots=8, full_pages=200, sliding_pages=120, window=1024, context=32_768, chunk=PAGE, canvas=256, forward=4096
-)
+LIMITS = Limits(slots=8, full_pages=200, sliding_pages=120, window=1024, context=32_768, canvas=256, forward=4096)
 SETTINGS = EngineSettings(slots=8)
 
 

@@ -62,7 +62,7 @@ def runner_of(model: PackedTransformer, *, graphs: bool, dtype: torch.dtype | No
     slots = 4
     limits = Limits(
         slots=slots, full_pages=slots * PAGES, sliding_pages=slots * PAGES, window=1024, context=256 * PAGES,
-        chunk=256, canvas=256, forward=32 * 256,
+        canvas=256, forward=32 * 256,
     )  # fmt: skip
     runner = GraphRunner(model, limits, graphs=graphs, kv_dtype=dtype)
     for slot in range(slots):

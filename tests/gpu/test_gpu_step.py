@@ -67,9 +67,7 @@ def test_the_packed_model_is_as_near_to_fp32_as_eager_bf16(config: ModelConfig) 
 @FORMATS
 def test_the_embedded_models_shape_runs(quantization: str | None) -> None:
     model = packed(randomized(preset("tiny")), quantization)
-    limits = Limits(
-        slots=1, full_pages=4, sliding_pages=4, window=512, context=1024, chunk=256, canvas=128, forward=4096
-    )
+    limits = Limits(slots=1, full_pages=4, sliding_pages=4, window=512, context=1024, canvas=128, forward=4096)
     graph, single = GraphRunner(model, limits, graphs=True), GraphRunner(model, limits, graphs=False)
     for runner in (graph, single):
         runner.assign(0, (2, 1, 3, 0), (0, 3, 1, 2))

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -112,6 +113,15 @@ def test_weights_keep_their_format_until_they_are_needed(folder: Path, tmp_path:
     assert isinstance(Checkpoint(tmp_path / "int4").weight("layers.0.mlp.up_proj.weight"), Fp8Weight)
     formats = Checkpoint(tmp_path / "int4").formats
     assert set(formats.values()) == {"fp8", "int4"}
+
+
+def test_files_are_as_private_as_the_user_wants_them(folder: Path, tmp_path: Path) -> None:
+    mask = os.umask(0o077)
+    try:
+        quantize_folder(folder, tmp_path / "out", "fp8")
+    finally:
+        os.umask(mask)
+    assert {file.stat().st_mode & 0o777 for file in (tmp_path / "out").iterdir()} == {0o600}
 
 
 @pytest.mark.parametrize("format", ["fp8", "int4"])

@@ -314,6 +314,8 @@ def test_a_config_that_is_no_json_object(folder: Path, content: bytes) -> None:
         ({"text_config": {"hidden_size": None}}, "hidden_size"),
         ({"text_config": {"top_k_experts": 9}}, "top_k_experts"),
         ({"text_config": {"rope_parameters": 3}}, "config.json"),
+        ({"text_config": {"rope_parameters": {"rope_type": "default"}}}, "rope_parameters has 'rope_type'"),
+        ({"text_config": {"rope_scaling": {"type": "yarn", "factor": 4.0}}}, "rope_scaling is not supported"),
         (rope(SLIDING, rope_type="yarn"), "rope_type 'yarn' of 'sliding_attention' layers is not supported"),
         (rope(FULL, rope_type="default"), "rope_type 'default' of 'full_attention' layers is not supported"),
         (rope(FULL, rope_type="proportional", factor=8.0), "with factor 8.0 are not supported"),

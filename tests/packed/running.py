@@ -37,9 +37,7 @@ def constraint(pattern: str, pins: Mapping[int, int] | None = None) -> Automaton
 
 
 def new_runner(model: PackedTransformer, context: int = 512, kv_dtype: torch.dtype | None = None) -> GraphRunner:
-    limits = Limits(
-        slots=3, full_pages=9, sliding_pages=9, window=8, context=context, chunk=256, canvas=16, forward=32 * 16
-    )
+    limits = Limits(slots=3, full_pages=9, sliding_pages=9, window=8, context=context, canvas=16, forward=32 * 16)
     runner = GraphRunner(model, limits, kv_dtype=kv_dtype)
     for slot, pages in enumerate(((4, 1), (7, 2), (3, 8))):
         runner.assign(slot, pages[: context // 256], pages[::-1][: context // 256])

@@ -14,7 +14,6 @@ from typing import Any
 
 from redraft.bench.quantile import quantile
 from redraft.bench.step_counts import NAMES, draw_steps
-from redraft.cache.pages import PAGE
 from redraft.engine.request import Finished, Request
 from redraft.engine.scheduler import Plan
 from redraft.engine.settings import POLICIES, EngineSettings
@@ -120,7 +119,7 @@ def _loads(name: str, count: int, rate: float | None) -> list[Load]:
 
 def _run(policy: str, loads: Sequence[Load], cost: CostModel, slots: int) -> Simulated:
     limits = Limits(
-        slots=slots, full_pages=64 * slots, sliding_pages=16 * slots, window=1024, context=262_144, chunk=PAGE,
+        slots=slots, full_pages=64 * slots, sliding_pages=16 * slots, window=1024, context=262_144, 
         canvas=256, forward=8192,
     )  # fmt: skip
     settings = EngineSettings(slots=slots, policy=policy, max_waiting=len(loads))

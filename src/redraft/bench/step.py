@@ -239,7 +239,6 @@ class Board:
                 sliding_pages=case.batch * self._ring,
                 window=config.sliding_window,
                 context=self.end,
-                chunk=PAGE,
                 canvas=config.canvas_length,
                 forward=2 * case.batch * config.canvas_length,
             ),

@@ -87,11 +87,14 @@ class PagePool:
         if key not in self._page_of and page not in self._key_of:
             self._page_of[key], self._key_of[page] = page, key
 
-    def unname(self, page: int) -> None:
-        """Make a page that is held unknown."""
-        assert self._holders[page] > 0, f"page {page} is not held"
-        if (key := self._key_of.pop(page, None)) is not None:
-            del self._page_of[key]
+    def unname(self, key: bytes) -> None:
+        """Make the page that is known by `key` unknown, if there is one."""
+        if (page := self._page_of.pop(key, None)) is None:
+            return
+        del self._key_of[page]
+        if page in self._kept:
+            del self._kept[page]
+            self._free.append(page)
 
     def find(self, key: bytes) -> int | None:
         """The page known by `key`."""
@@ -218,12 +221,11 @@ class PageManager:
                 self.sliding.name(table.sliding[index], table.keys[index])
 
     def unname(self, table: PageTable) -> None:
-        """Let nobody else begin with pages of this table, whoever has written them."""
+        """Let nobody else begin with pages of this table, whoever has written them, those given back included."""
+        for pool in (self.full, self.sliding):
+            for key in table.keys:
+                pool.unname(key)
         table.keys = ()
-        for pool, pages in ((self.full, table.full), (self.sliding, table.sliding)):
-            for page in pages:
-                if page >= 0:
-                    pool.unname(page)
 
     def leave_behind(self, table: PageTable, position: int) -> bool:
         """Give back the sliding pages that no token from `position` on can see; returns whether the table changed."""

@@ -18,7 +18,7 @@ class DenoiseStep:
     accepted       positions kept by the entropy bound; the others are renoised
     entropy        nats, of the tempered distribution
     temperature    that divided the logits
-    converged      the canvas is done: its argmax is committed
+    converged      stable and confident: its argmax is committed. A canvas that ends at its step cap may not be
     """
 
     request_id: int

@@ -56,11 +56,10 @@ class Answer:
         settings = request.settings
         whole = settings.canvas_length or canvas_length
         first = next_length(settings, whole, settings.max_tokens)
-        left = max(0, settings.max_tokens - first)
         job = Job(
             request_id=request.request_id,
             prompt_length=len(request.prompt),
-            positions=len(request.prompt) + first + -(-left // whole) * whole,
+            positions=len(request.prompt) + canvas_positions(settings, whole),
             length=first,
             keys=prefix_keys(request.prompt, request.adapter, request.images),
             images=[image.positions for image in request.images],
@@ -254,3 +253,9 @@ def next_length(settings: GenerationSettings, whole: int, left: int) -> int:
     if not settings.fit_canvas or left >= whole:
         return whole
     return min(whole, max(MIN_CANVAS, 1 << (left - 1).bit_length()))
+
+
+def canvas_positions(settings: GenerationSettings, whole: int) -> int:
+    """Positions of all canvases that `max_tokens` may need; see `next_length`."""
+    first = next_length(settings, whole, settings.max_tokens)
+    return first + -(-max(0, settings.max_tokens - first) // whole) * whole

@@ -21,6 +21,7 @@ from redraft.engine.work import Limits, Runner
 from redraft.errors import SettingError
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.placement import lacks_fp8
+from redraft.model.spans import key_units
 from redraft.model.transformer import Transformer
 
 CPU_BYTES = 2 << 30
@@ -64,6 +65,13 @@ def kv_dtype(model: Transformer, name: str) -> torch.dtype:
     return FP8
 
 
+def stored_units(model: Transformer, settings: EngineSettings) -> tuple[float, ...]:
+    """What keys are counted in where pages hold FP8, which follows from the weights; see `cache.fp8.key_unit`."""
+    if settings.kv_cache_dtype != "fp8" or isinstance(model, PackedTransformer):  # whose weights stay as they are
+        return ()
+    return tuple(key_units(model))
+
+
 def memory_bytes(model: Transformer, settings: EngineSettings) -> int:
     """Bytes that pages may take."""
     if settings.memory_gb is not None:
@@ -103,7 +111,6 @@ def limits_for(config: ModelConfig, settings: EngineSettings, budget: int, item:
         sliding_pages=sliding,
         window=config.sliding_window,
         context=config.max_position_embeddings,
-        chunk=PAGE,
         canvas=MAX_CANVAS,
         forward=FORWARD_TOKENS,
     )

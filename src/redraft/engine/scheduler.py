@@ -149,7 +149,6 @@ class Scheduler:
         self._forward = 0
         self._arrivals = 0
         self._prompt_room = min(-(-settings.prompt_tokens // PAGE) * PAGE, limits.forward)
-        assert limits.chunk >= PAGE
         assert limits.forward >= max(PAGE, 2 * limits.canvas)
 
     def check(self, job: Job) -> None:

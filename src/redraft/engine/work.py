@@ -33,9 +33,9 @@ __all__ = ["PAGE", "Denoise", "Drafted", "Encode", "Limits", "Runner", "Segment"
 class Encode:
     """Tokens at positions `start` .. `start + len(token_ids)` of the request in `slot`.
 
-    They are at most `Limits.chunk`, or one longer image. `images` stand among them, each of them wholly: its embeddings
-    take the place of its tokens, which all see each other. Everything before `start` is encoded already, or by an
-    Encode of the same forward.
+    At most a page of a prompt or one longer image of it, or a committed canvas. `images` stand among the tokens, each
+    of them wholly: its embeddings take the place of its tokens, which all see each other. Everything before `start` is
+    encoded already, or by an Encode of the same forward.
     """
 
     slot: int
@@ -125,7 +125,6 @@ class Limits:
     sliding_pages  pages of the space of the sliding layers
     window         tokens that a sliding layer's token sees, itself included
     context        positions of one request at most, canvas included
-    chunk          tokens of one Encode at most, unless it is an image
     canvas         positions of one canvas at most
     forward        tokens of all segments of a forward at most
     """
@@ -135,7 +134,6 @@ class Limits:
     sliding_pages: int
     window: int
     context: int
-    chunk: int
     canvas: int
     forward: int
 

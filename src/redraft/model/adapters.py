@@ -18,9 +18,9 @@ import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError
@@ -73,6 +73,12 @@ class Adapter:
     alpha: float
     rank: int
     rank_stabilised: bool = False
+
+    def without(self, prefix: str) -> Self:
+        """The same but for weights whose names begin so, which a model has been loaded without."""
+        return replace(
+            self, factors={name: factors for name, factors in self.factors.items() if not name.startswith(prefix)}
+        )
 
     def scale(self, name: str) -> float:
         """What the product of one weight's factors is multiplied with."""

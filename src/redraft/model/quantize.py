@@ -153,7 +153,6 @@ def _quantized(matrix: Tensor, format: str, group: int) -> dict[str, Tensor]:
 def _save(shard: dict[str, Tensor], folder: Path, number: int) -> list[str]:
     file = folder / _shard_name(number)
     save_file(shard, file, metadata={"format": "pt"})
-    file.chmod(0o644)  # safetensors makes files that only their owner may read
     return list(shard)
 
 
@@ -168,6 +167,8 @@ def _write_description(source: Path, folder: Path, format: str, group: int) -> N
             shutil.copyfile(file, folder / file.name)
     config = read_json(source / CONFIG_FILE) | {"quantization_config": _quantization_config(format, group)}
     _write_json(folder / CONFIG_FILE, config)
+    for shard in folder.glob("*.safetensors"):
+        shutil.copymode(folder / CONFIG_FILE, shard)  # safetensors makes files that only their owner may read
 
 
 def _quantization_config(format: str, group: int) -> dict[str, Any]:

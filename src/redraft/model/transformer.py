@@ -5,10 +5,10 @@ denoise  two-sided over one canvas per request, reading the cache; never writes 
 
 The layers are gone through in four places, which give the same numbers up to rounding:
 
-`Transformer._run`                   layers of modules, requests side by side; for training and whoever calls the two
-`model/spans.py`, `run_spans`     the same layers, for the engine: both uses in one forward, keys in pages
-`model/packed/forward.py`, `forward` packed weights by kernels for GPUs, for the engine and, in pages, for the two
-`PackedTransformer._run`             packed weights where these kernels do not run: on a CPU, for tests
+`Transformer._run`                    layers of modules, requests side by side; for training and whoever calls the two
+`model/spans.py`, `run_spans`         the same layers, for the engine: both uses in one forward, keys in pages
+`model/packed/forward.py`, `forward`  packed weights by kernels for GPUs, for the engine and, in pages, for the two
+`PackedTransformer._run`              packed weights where these kernels do not run: on a CPU, for tests
 
 Shapes: B requests, T tokens, L canvas, D width, V vocabulary.
 """

@@ -23,7 +23,7 @@ CONFIG = replace(
     layer_types=(SLIDING, FULL),
     vocab_size=256,
 )
-LIMITS = Limits(slots=2, full_pages=4, sliding_pages=4, window=8, context=512, chunk=256, canvas=16, forward=512)
+LIMITS = Limits(slots=2, full_pages=4, sliding_pages=4, window=8, context=512, canvas=16, forward=512)
 
 
 def _work(step: int) -> list[Segment]:

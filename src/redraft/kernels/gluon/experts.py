@@ -13,8 +13,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from redraft.kernels.gluon.language import bulk_load, constant, descriptor, gl, gluon, hopper, load_lines, use_gluon
-from redraft.kernels.gluon.ring import new_barriers
-from redraft.kernels.gluon.walk import down_steps, down_tiles, down_walk, gate_place, gate_tiles, gate_walk
+from redraft.kernels.gluon.ring import new_barriers, pass_over
+from redraft.kernels.gluon.walk import down_place, down_tiles, down_walk, gate_place, gate_tiles, gate_walk
 from redraft.kernels.triton.expert_kernels import gelu_gate
 from redraft.kernels.triton.language import processors
 from redraft.kernels.triton.routing import Routing
@@ -71,14 +71,6 @@ def _new_ring(weight, DEPTH: gl.constexpr, STAGES: gl.constexpr, ARRIVALS: gl.co
 
 
 @gluon
-def _entry(walk, index, COLUMNS: gl.constexpr):
-    """Expert, first row and end of the tile with an index."""
-    tiles, _total = walk
-    entry = tiles + index // COLUMNS * 3
-    return gl.load(entry), gl.load(entry + 1), gl.load(entry + 2)
-
-
-@gluon
 def _multiply(
     ring, at, steps, HALF: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr, ORDINARY: gl.constexpr
 ):  # fmt: skip
@@ -100,15 +92,6 @@ def _multiply(
     sums = hopper.warpgroup_mma_wait(0, deps=[sums])
     hopper.mbarrier.arrive(free.index((at + steps - 1) % STAGES), count=1, pred=steps > 0)
     return sums
-
-
-@gluon
-def _pass_over(ring, at, steps, STAGES: gl.constexpr):
-    """Give places of the ring back without a look."""
-    _rows, _weights, ready, free = ring
-    for number in range(at, at + steps):
-        hopper.mbarrier.wait(ready.index(number % STAGES), number // STAGES & 1)
-        hopper.mbarrier.arrive(free.index(number % STAGES), count=1)
 
 
 @gluon
@@ -171,7 +154,7 @@ def _gate_columns(
     for index in range(gl.program_id(0), gate_tiles(walk, INNER), gl.num_programs(0)):
         where = gate_place(walk, index, INNER)
         if where[3] + HALF * 64 >= INNER:
-            _pass_over(ring, number, D // DEPTH, STAGES)
+            pass_over(ring[2], ring[3], number, D // DEPTH, STAGES)
         elif weight_scale is not None and where[2] - where[1] <= 64:  # for bf16 this is slower
             _gate_tile(ring, number, given, where, HALF, 64, D, INNER, TOP_K, DEPTH, STAGES)
         else:
@@ -230,13 +213,12 @@ def _down_copy(
 ):  # fmt: skip
     """Copy hidden rows, which lie sorted, and weights in bulk."""
     rows, weights, ready, free = ring
-    COLUMNS: gl.constexpr = D // 256
     number = 0
     for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
-        expert, start, end = _entry(walk, index, COLUMNS)
-        row = expert * D + index % COLUMNS * 256
+        expert, start, end, first, steps = down_place(walk, index, D, INNER, DEPTH)
+        row = expert * D + first
         tall = end - start > 64
-        for step in range(down_steps(expert, INNER, DEPTH)):
+        for step in range(steps):
             stage, k = number % STAGES, step * DEPTH
             full, lines = ready.index(stage), rows.index(stage)
             hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
@@ -258,27 +240,24 @@ def _down_columns(
     STAGES: gl.constexpr,
 ):  # fmt: skip
     """One warp group's 128 columns of every tile."""
-    COLUMNS: gl.constexpr = D // 256
     number = 0
     for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
-        where = _entry(walk, index, COLUMNS)
-        steps = down_steps(where[0], INNER, DEPTH)
-        first = index % COLUMNS * 256 + HALF * 128
+        where = down_place(walk, index, D, INNER, DEPTH)
         if where[2] - where[1] <= 64:
-            _down_tile(ring, number, steps, given, where, first, HALF, 64, D, STAGES)
+            _down_tile(ring, number, given, where, HALF, 64, D, STAGES)
         else:
-            _down_tile(ring, number, steps, given, where, first, HALF, 128, D, STAGES)
-        number += steps
+            _down_tile(ring, number, given, where, HALF, 128, D, STAGES)
+        number += where[4]
 
 
 @gluon
 def _down_tile(
-    ring, number, steps, given, where, first, HALF: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr,
-    STAGES: gl.constexpr,
+    ring, number, given, where, HALF: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
     """At most ROWS rows of a tile; their scales and places are on their way during the product."""
     order, hidden_scale, weight_scale, worth, out = given
-    expert, start, end = where
+    expert, start, end, first, steps = where
+    first += HALF * 128
     SUMS: gl.constexpr = _sums(ring[0].dtype)
     line = start + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))
     place = gl.load(order + line, mask=line < end, other=0)

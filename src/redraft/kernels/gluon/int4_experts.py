@@ -13,8 +13,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from redraft.kernels.gluon.int4_copies import down_copy, down_rows, gate_copy, gate_gather, pieces
-from redraft.kernels.gluon.int4_products import first_rows, multiply, new_ring, pass_over
+from redraft.kernels.gluon.int4_products import first_rows, multiply, new_ring
 from redraft.kernels.gluon.language import descriptor, gl, gluon, use_gluon
+from redraft.kernels.gluon.ring import pass_over
 from redraft.kernels.gluon.walk import down_place, down_tiles, down_walk, gate_place, gate_tiles, gate_walk
 from redraft.kernels.gluon.weights_first import row_facts, store_hidden, store_rows, token_scale
 from redraft.kernels.triton.language import processors
@@ -83,7 +84,7 @@ def _gate_columns(
         _expert, start, end, first = gate_place(walk, index, INNER)
         first += HALF * 64
         if first >= INNER:
-            pass_over(ring, number, D // 128, STAGES)
+            pass_over(ring[4], ring[5], number, D // 128, STAGES)
         elif LINES == FIRST:  # known before the rest is compiled
             _gate_tile(ring, number, given, start, end, first, HALF, FIRST, D, INNER, TOP_K, STAGES)
         elif end - start > FIRST:

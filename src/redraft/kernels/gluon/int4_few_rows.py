@@ -13,9 +13,9 @@ from __future__ import annotations
 from torch import Tensor
 
 from redraft.kernels.gluon.int4_copies import down_copy, down_rows, gate_copy, gate_gather, pieces
-from redraft.kernels.gluon.int4_products import new_ring, pass_over, product, unpacked
+from redraft.kernels.gluon.int4_products import new_ring, product, unpacked
 from redraft.kernels.gluon.language import descriptor, gl, gluon, hopper
-from redraft.kernels.gluon.ring import new_barriers
+from redraft.kernels.gluon.ring import new_barriers, pass_over
 from redraft.kernels.gluon.walk import down_place, down_tiles, down_walk, gate_place, gate_tiles, gate_walk
 from redraft.kernels.gluon.weights_first import row_facts, store_hidden, store_rows, sums_layout, token_scale
 from redraft.kernels.triton.expert_kernels import high_half, low_half
@@ -138,7 +138,7 @@ def _gate_columns(
         _expert, start, end, first = gate_place(walk, index, INNER)
         first += HALF * 64
         if first >= INNER:
-            pass_over(ring, number, D // 128, STAGES)
+            pass_over(ring[4], ring[5], number, D // 128, STAGES)
         else:
             if GROUP < 2:
                 scale = token_scale(order, x_scale, start, end, TOP_K, LINES)

@@ -157,13 +157,3 @@ def multiply(
             sums = (one, other, one_rest, other_rest)
             one, other, one_rest, other_rest = _step(ring, at + PAIRS, sums, 1, HALF, LINES, STAGES, ORDINARY)
     return one, other, one_rest, other_rest
-
-
-@gluon
-def pass_over(ring, at, steps, STAGES: gl.constexpr):
-    """Give places of the ring back without a look."""
-    _weights, _rows, _rest, _scales, ready, free = ring
-    for step in range(steps):
-        stage = (at + step) % STAGES
-        hopper.mbarrier.wait(ready.index(stage), (at + step) // STAGES & 1)
-        hopper.mbarrier.arrive(free.index(stage), count=1)

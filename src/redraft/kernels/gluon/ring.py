@@ -17,6 +17,14 @@ def new_barriers(STAGES: gl.constexpr, ARRIVALS: gl.constexpr, GROUPS: gl.conste
 
 
 @gluon
+def pass_over(ready, free, at, steps, STAGES: gl.constexpr):
+    """Give `steps` places, from turn number `at` on, back without a look."""
+    for turn in range(at, at + steps):
+        hopper.mbarrier.wait(ready.index(turn % STAGES), turn // STAGES & 1)
+        hopper.mbarrier.arrive(free.index(turn % STAGES), count=1)
+
+
+@gluon
 def await_place(ready, turn, STAGES: gl.constexpr):
     """Wait until what turn number `turn` copies has come."""
     hopper.mbarrier.wait(ready.index(turn % STAGES), turn // STAGES & 1)

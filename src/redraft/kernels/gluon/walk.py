@@ -50,16 +50,13 @@ def down_tiles(walk):
 
 
 @gluon
-def down_steps(expert, INNER: gl.constexpr, DEPTH: gl.constexpr):
-    """How many steps of DEPTH inputs a tile takes, none for dead rows; what the last reads beyond INNER is zeros."""
-    return gl.where(expert < 0, 0, (INNER + DEPTH - 1) // DEPTH)
+def down_place(walk, index, D: gl.constexpr, INNER: gl.constexpr, DEPTH: gl.constexpr = 128):
+    """Expert, first row, end, first of 256 columns and number of steps of DEPTH inputs of the tile with an index.
 
-
-@gluon
-def down_place(walk, index, D: gl.constexpr, INNER: gl.constexpr):
-    """Expert, first row, end, first of 256 columns and number of steps of 128 inputs of the tile with an index."""
+    Dead rows take no step; what the last one reads beyond INNER is zeros.
+    """
     tiles, _total = walk
     entry = tiles + index // (D // 256) * 3
     expert = gl.load(entry)
-    steps = down_steps(expert, INNER, 128)
+    steps = gl.where(expert < 0, 0, (INNER + DEPTH - 1) // DEPTH)
     return expert, gl.load(entry + 1), gl.load(entry + 2), index % (D // 256) * 256, steps
