@@ -380,20 +380,20 @@ def test_as_many_as_may_be_open_and_not_one_more(llm: LLM) -> None:
 
 
 def test_requests_that_are_only_counted_have_places_of_their_own(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    slow, encode = threading.Event(), Tokenizer.encode
+    reading, go_on, encode = threading.Event(), threading.Event(), Tokenizer.encode
 
     def waiting(self: Tokenizer, text: str, **options: Any) -> list[int]:
-        assert slow.wait(30)
+        reading.set()
+        assert go_on.wait(30)
         return encode(self, text, **options)
 
     with scripted_server(llm, ScriptedEngine(llm, lambda request: ["x"]), max_open=1) as url:
         with ThreadPoolExecutor(1) as pool:
             monkeypatch.setattr(Tokenizer, "encode", waiting)
             first = pool.submit(httpx.post, f"{url}/tokenize", json={"text": "a"}, timeout=60)
-            deadline = time.monotonic() + 30
-            while httpx.post(f"{url}/detokenize", json={"tokens": [5]}).status_code != 429:
-                assert time.monotonic() < deadline
-            slow.set()
+            assert reading.wait(30)
+            assert httpx.post(f"{url}/detokenize", json={"tokens": [5]}).status_code == 429
+            go_on.set()
             assert first.result().status_code == 200
         assert httpx.post(f"{url}/v1/chat/completions", json=CHAT | {"model": "other"}).status_code == 200
 

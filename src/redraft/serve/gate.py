@@ -83,6 +83,7 @@ class Gate:
 
     def _tell(self, visit: _Visit, scope: Scope, method: str) -> None:
         if visit.gone:
+            visit.status = CLIENT_GONE
             self._service.metrics.cancelled.inc()
         # Only paths that exist become labels: anybody can make up others.
         known = scope["path"] if scope["path"] in (*OPEN_PATHS, *ANSWERING, *COUNTING) else "other"

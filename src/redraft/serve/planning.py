@@ -1,4 +1,4 @@
-"""From a request's shape to what the engine runs: prompt tokens, settings, constraint. Raises before any compute."""
+"""From a request's shape to what the engine runs: prompt tokens, settings, constraint. Raises before any forward."""
 
 from __future__ import annotations
 
