@@ -9,6 +9,7 @@ import pytest
 
 from redraft.errors import PromptError, SettingError
 from redraft.eval import infill, smalltalk, sudoku, tools
+from redraft.eval.task import spread
 
 SOLUTION = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
 PUZZLE = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
@@ -264,3 +265,11 @@ def test_a_method_that_is_none():
         infill.evaluate(FixedModel([]), [ITEM], method="both")
     with pytest.raises(SettingError, match="max_tokens belongs to the method 'found'"):
         infill.evaluate(FixedModel([]), [ITEM], method="left", max_tokens=3)
+
+
+@pytest.mark.parametrize(("count", "expected"), [
+    (1, [0]), (3, [0, 3, 6]), (4, [0, 2, 4, 6]), (5, [0, 2, 4, 6, 8]), (7, [0, 1, 2, 4, 5, 7, 8]),
+    (9, [0, 1, 2, 3, 4, 5, 6, 7, 8]), (10, list(range(10))), (11, list(range(10))),
+])  # fmt: skip
+def test_some_items_are_taken_from_all_over_a_set(count: int, expected: list[int]) -> None:
+    assert spread(range(10), count) == expected

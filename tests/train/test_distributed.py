@@ -128,7 +128,6 @@ def test_steps_are_fitted_to_the_time(
 
     What the first step takes longer is lost, and tells nothing of the others.
     """
-    monkeypatch.setattr("redraft.train.limits._FIT_FROM", 4)
     recipe = write_recipe(tmp_path, "fit", 1, steps=100_000)
     recipe.write_text(recipe.read_text() + "fit_seconds = 4.0\n")
     trainer = Trainer(read_recipe(recipe), device="cpu", quiet=True)
@@ -147,9 +146,41 @@ def test_steps_are_fitted_to_the_time(
     assert (again.step, again.losses) == (result.step, [])
 
 
+def test_steps_are_fitted_to_the_time_that_checkpoints_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """A tenth of a second a step and a checkpoint of half a second every 10 leave room for 40 steps in six seconds."""
+    recipe = write_recipe(tmp_path, "fit", 1, steps=100_000)
+    recipe.write_text(recipe.read_text() + "fit_seconds = 6.0\ncheckpoint_every = 10\n")
+    trainer = Trainer(read_recipe(recipe), device="cpu", quiet=True)
+    saved, save = [], trainer.save
+
+    def slow_save() -> None:
+        save()
+        saved.append(trainer.step)
+
+    monkeypatch.setattr(trainer, "save", slow_save)
+    monkeypatch.setattr("redraft.train.limits.time.perf_counter", lambda: 0.1 * trainer.step + 0.5 * len(saved))
+    trainer.limits = RunLimits(trainer.run_settings, trainer.world)
+    result = trainer.run()
+    assert 38 <= result.step <= 41
+    assert result.tokens_per_second == pytest.approx(2 * 32 / 0.1)
+    assert column(tmp_path / "fit", "tokens_per_second") == pytest.approx([2 * 32 / 0.1] * 10, rel=0.01)
+
+
+def test_a_curve_is_not_measured_by_several_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    recipe = read_recipe(write_recipe(tmp_path, "curve", 1))
+    Trainer(recipe, device="cpu", quiet=True)
+    data = dataclasses.replace(recipe.data, tokenizer="tiny")
+    run = dataclasses.replace(recipe.run, curve_every=4)
+    with pytest.raises(SettingError, match=r"run\.curve_every cannot be had with several processes"):
+        Trainer(dataclasses.replace(recipe, data=data, run=run), device="cpu", quiet=True)
+
+
 def test_a_resumed_run_has_what_is_left_of_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A tenth of a second a step, and four seconds: 20 steps before it is stopped, 20 behind."""
-    monkeypatch.setattr("redraft.train.limits._FIT_FROM", 4)
     recipe = write_recipe(tmp_path, "fit", 1, steps=100_000)
     recipe.write_text(recipe.read_text() + "fit_seconds = 4.0\n")
 

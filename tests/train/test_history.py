@@ -34,18 +34,31 @@ def test_a_bad_loss_is_named_by_its_number_in_the_whole_run(bad: float) -> None:
     assert losses.values == [1.0, 2.0]
 
 
-def test_the_pace_leaves_reports_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pace_leaves_out_what_is_done_aside_but_expects_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("redraft.train.history.time.perf_counter", lambda: now)
     pace = Pace(10)
     assert pace.median == math.inf
     now += 8.0
     assert pace.lap(14) == 2.0
-    now += 50.0  # a long report
-    pace.restart(14)
-    now += 6.0
+    with pace.aside("report", 2):
+        now += 50.0
+    now += 3.0
+    with pace.aside("checkpoint", 100):  # in the middle of a lap
+        now += 20.0
+    now += 3.0
     assert pace.lap(16) == 3.0
-    pace.restart(16)
     now += 1.0
     assert pace.lap(17) == 1.0
     assert pace.median == 2.0
+    assert pace.expected == 2.0 + 50.0 / 2 + 20.0 / 100
+
+
+def test_the_pace_expects_what_was_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("redraft.train.history.time.perf_counter", lambda: now)
+    pace = Pace(0)
+    for step in range(1, 12):
+        now += 9.0 if step < 7 or step == 9 else 1.0  # one slow lap alone tells nothing
+        pace.lap(step)
+    assert pace.expected == 1.0

@@ -81,6 +81,15 @@ def test_training_choice_equals_the_routers(model: Transformer) -> None:
 def test_balance_loss_is_one_when_even_and_counts_all_experts_when_collapsed() -> None:
     even = torch.full((8, 4), 0.25)
     spread = F.one_hot(torch.arange(8) % 4, 4).bool()
-    torch.testing.assert_close(balance_loss(even, spread), torch.tensor(1.0))
+    every = torch.ones(8, dtype=torch.bool)
+    torch.testing.assert_close(balance_loss(even, spread, every), torch.tensor(1.0))
     collapsed = F.one_hot(torch.zeros(8, dtype=torch.int64), 4)
-    torch.testing.assert_close(balance_loss(collapsed.float(), collapsed.bool()), torch.tensor(4.0))
+    torch.testing.assert_close(balance_loss(collapsed.float(), collapsed.bool(), every), torch.tensor(4.0))
+
+
+def test_tokens_that_only_fill_up_do_not_count_for_the_balance() -> None:
+    probabilities = torch.tensor([[0.7, 0.3], [0.4, 0.6], [0.9, 0.1]])
+    chosen = torch.tensor([[True, False], [False, True], [True, False]])
+    used = torch.tensor([True, True, False])
+    torch.testing.assert_close(balance_loss(probabilities, chosen, used), torch.tensor(1.0))
+    assert float(balance_loss(probabilities, chosen, used & False)) == 0.0

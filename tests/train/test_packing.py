@@ -30,7 +30,7 @@ def text_source(tmp_path: Path, documents: int = 40) -> TextShard:
         tokens[0] = 2
         texts.append(Document(tokens=tokens))
     write_shard(tmp_path / "text.xz", texts)
-    return TextShard(read_shard(tmp_path / "text.xz"), NEWLINE, 0.1, "text", 256)
+    return TextShard(read_shard(tmp_path / "text.xz"), np.array([0, documents]), NEWLINE, 0.1, "text", 256)
 
 
 def pool(documents: list[tuple[int, int]]) -> Pool:
@@ -255,6 +255,47 @@ def test_nothing_is_evaluated_on_what_is_trained(
     run = dataclasses.replace(recipe.run, evaluate_every=5)
     with pytest.raises(SettingError, match=r"raise heldout .*, or set run\.evaluate_every to 0\.$"):
         Packer(dataclasses.replace(recipe, run=run))
+
+
+def packer_of(recipe: Recipe, tmp_path: Path, kind: str, files: list[list[Document]], **settings: float) -> Packer:
+    """Of one source of several files, with a heldout share."""
+    for number, documents in enumerate(files):
+        write_shard(tmp_path / f"file-{number}.xz", documents)
+    source = SourceSettings(name="all", kind=kind, share=1.0, path=str(tmp_path / "file-*.xz"), **settings)
+    data = dataclasses.replace(recipe.data, sources=(source,), tokenizer=str(resolve_folder("tiny")))
+    return Packer(dataclasses.replace(recipe, data=data, model=dataclasses.replace(recipe.model, vocab_size=16384)))
+
+
+@pytest.mark.parametrize("kind", ["chat", "text"])
+def test_the_last_documents_of_every_file_are_held_out(recipe: Recipe, tmp_path: Path, kind: str) -> None:
+    """Document n holds nothing but tokens 100 + n; a fifth of 5, 10 and 10 of them is held out."""
+    tokens = [np.array([2] + [100 + number] * 14, np.uint16) for number in range(25)]
+    documents = [Document(tokens=t, prompt_length=3 if kind == "chat" else 0) for t in tokens]
+    packer = packer_of(recipe, tmp_path, kind, [documents[:5], documents[5:15], documents[15:]], heldout=0.2)
+    heldout = {104, 113, 114, 123, 124}
+    seen = [np.concatenate([packer.batch(i, part)["tokens"].flatten() for i in range(40)])
+            for part in ("heldout", "train")]  # fmt: skip
+    assert set(seen[0][seen[0] >= 100].tolist()) == heldout
+    assert set(seen[1][seen[1] >= 100].tolist()) == set(range(100, 125)) - heldout
+
+
+def test_files_too_small_for_the_share_take_turns(recipe: Recipe, tmp_path: Path) -> None:
+    documents = [Document(tokens=np.array([2, 100 + number, 9], np.uint16), prompt_length=2) for number in range(8)]
+    packer = packer_of(recipe, tmp_path, "chat", [[document] for document in documents], heldout=0.25)
+    tokens = packer.batch(0, "heldout")["tokens"]
+    assert set(tokens[tokens >= 100].tolist()) == {103, 107}
+
+
+def test_tiny_documents_fill_long_rows(recipe: Recipe, tmp_path: Path) -> None:
+    recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, tokens=400))
+    tiny, ordinary = (
+        [Document(tokens=np.arange(8, 8 + length, dtype=np.uint16), prompt_length=2)] * 50 for length in (4, 20)
+    )
+    assert (packer_of(recipe, tmp_path, "chat", [tiny]).batch(0)["document"] >= 0).all()
+    (source,) = packer_of(recipe, tmp_path, "chat", [ordinary]).sources
+    assert isinstance(source, ChatShard)
+    _, tries = source.draw(np.random.default_rng(3), 4, "train")
+    assert np.array_equal(tries, np.random.default_rng(3).integers(0, 49, (4, 48)))  # as it has always been
 
 
 def test_a_missing_file_names_its_source(recipe: Recipe, tmp_path: Path) -> None:

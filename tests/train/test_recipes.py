@@ -95,6 +95,8 @@ def test_wrong_settings_are_named(table: str, key: str, value: object, message: 
     ({"infill": 0.5}, "infill has no effect on kind 'reverse'"),
     ({"path": "x"}, "path is 'x'"),
     ({"kind": "poem"}, "kind is 'poem'"),
+    ({"name": "kept"}, "source.name is 'kept'; it must be none of t0.0, "),
+    ({"name": "t0.1"}, "source.name is 't0.1'; it must be none of t0.0, "),
     ({"kind": "text", "path": "x"}, "data.tokenizer is missing"),
     ({"share": 0.0}, "share is 0.0"),
     ({"share": math.inf}, "source reverse: share is inf; it must be finite"),

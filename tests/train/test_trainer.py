@@ -2,12 +2,14 @@
 
 import dataclasses
 import errno
+import gc
 import json
 import math
 import pickle
 import signal
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 from unittest.mock import patch
 
@@ -322,6 +324,66 @@ def test_a_disk_that_fills_keeps_the_old_checkpoint(recipe: Recipe, monkeypatch:
     assert not list(trainer.folder.glob("*.partial"))
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limits of file sizes")
+def test_a_disk_that_fills_while_torch_writes_is_named(tmp_path: Path) -> None:
+    """In a process of its own, whose files may not grow; torch hides the error of the file behind one of its own."""
+    save_checkpoint(tmp_path, {"step": 3})
+    script = (
+        "import resource, signal, sys, torch; from pathlib import Path\n"
+        "from redraft.errors import TrainingError; from redraft.train.checkpoint import save_checkpoint\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "try: save_checkpoint(Path(sys.argv[1]), {'a': torch.zeros(1_000_000)})\n"
+        "except TrainingError as error: sys.exit(str(error))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.stderr.strip().endswith("could not be written: [Errno 27] File too large.")
+    assert load_checkpoint(tmp_path, torch.device("cpu")) == {"step": 3}
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
+
+
+def test_a_sharded_checkpoint_outlives_being_killed_between_its_two_names(recipe: Recipe, tmp_path: Path) -> None:
+    """What a kill between them leaves is the old one alone; it must stay until the next has the final name."""
+
+    def complete(name: str, step: int) -> None:
+        (tmp_path / name).mkdir()
+        torch.save({"step": step}, tmp_path / name / sharding.META)
+
+    complete("checkpoint.sharded.old", 5)
+    with pytest.raises(SettingError, match="holds a run already"):
+        run(changed(recipe, out=str(tmp_path), shard=True))
+    complete("checkpoint.sharded.partial", 10)
+    names = [tmp_path / f"checkpoint.sharded{end}" for end in ("", ".partial", ".old")]
+    with patch.object(Path, "rename", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        sharding._replace(*names)
+    assert sharding.load_meta(tmp_path)["step"] == 5
+    sharding._replace(*names)
+    assert sharding.load_meta(tmp_path)["step"] == 10
+    assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.sharded"]
+
+
+def test_a_resumed_run_lets_go_of_the_checkpoint_that_it_read(recipe: Recipe) -> None:
+    run(dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, steps=5)))
+    trainer, read = Trainer(recipe, device="cpu", quiet=True), []
+    load, step = trainer.checkpoint.load, trainer.train_step
+
+    def watched():
+        state = load()
+        read.extend(map(weakref.ref, state["weights"]["masters"].values()))
+        return state
+
+    def looked(batch):
+        gc.collect()
+        assert read
+        assert not any(tensor() is not None for tensor in read)
+        return step(batch)
+
+    trainer.checkpoint.load, trainer.train_step = watched, looked  # type: ignore[method-assign]
+    assert trainer.run(resume=True).step == 20
+
+
 def test_a_disk_that_fills_keeps_the_old_sharded_checkpoint(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(changed(recipe, checkpoint_every=5, shard=True), device="cpu", quiet=True)
     save = sharding.state_dict_saver.save
@@ -348,6 +410,20 @@ def test_tensorboard_gets_every_number(recipe: Recipe) -> None:
     events.Reload()
     assert [event.step for event in events.Scalars("decoder")] == [5, 10, 15, 20]
     assert {"loss/replaced", "hit/kept", "learning/rate"} <= set(events.Tags()["scalars"])
+
+
+def test_tensorboard_drops_what_a_resumed_run_does_again(recipe: Recipe, tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    settings = dataclasses.replace(recipe.run, out=str(tmp_path), tensorboard=True)
+    for number, (done, steps) in enumerate([(0, (10, 20, 30)), (20, (30,))]):
+        with patch("tensorboard.summary.writer.event_file_writer.time.time", return_value=1000.0 + number):
+            log = RunLog(settings, ["loss"], done, World())  # its files are named after the second
+        for step in steps:
+            log.add(step, tokens_per_second=1.0, learning_rate=1.0, losses={"loss": float(number)}, heldout={})
+    events = EventAccumulator(str(tmp_path / "board"))
+    events.Reload()
+    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(10, 0.0), (20, 0.0), (30, 1.0)]
 
 
 def test_recomputed_layers_give_the_same_losses(recipe: Recipe, tmp_path: Path) -> None:

@@ -100,6 +100,25 @@ def test_one_packed_pass_equals_canvases_one_at_a_time(model: Transformer, batch
         torch.testing.assert_close(gradient, theirs[name], atol=1e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}")
 
 
+@torch.no_grad()
+def test_padding_and_empty_canvases_leave_the_balance_alone(model: Transformer, batch: Batch) -> None:
+    more = {name: tensor.clone() for name, tensor in batch.tensors().items()}
+    for name, filling in (("tokens", 0), ("document", -1), ("position", 30), ("encoder_weight", 0)):
+        more[name] = F.pad(more[name], (0, 12), value=filling)
+    for name, filling in (("canvas_document", -2), ("canvas_start", 0), ("full_noise", 0)):
+        more[name] = F.pad(more[name], (0, 3), value=filling)
+    for name in ("canvas_target", "noise_region", "canvas_weight"):
+        more[name] = F.pad(more[name], (0, 0, 0, 3))
+    objective, padded = ObjectiveSettings(self_conditioning=0.0), Batch(**more)
+    noise = noisy(batch, model.config.vocab_size)
+    filled = Corruption(
+        tokens=F.pad(noise.tokens, (0, 0, 0, 3)), level=F.pad(noise.level, (0, 3), value=0.5),
+        replaced=F.pad(noise.replaced, (0, 0, 0, 3)),
+    )  # fmt: skip
+    stream = TwoStream(model, objective, compiled=False, sparse=False)
+    torch.testing.assert_close(losses(stream, padded, filled).balance, losses(stream, batch, noise).balance)
+
+
 @torch.no_grad()  # attention over block masks has no backward pass on CPUs
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 def test_block_sparse_attention_equals_the_dense_twin(model: Transformer, batch: Batch) -> None:

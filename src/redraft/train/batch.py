@@ -63,11 +63,6 @@ class Batch:
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {name: tensor for name, tensor in fields.items() if tensor is not None}
 
-    @property
-    def clean_tokens(self) -> int:
-        """B * T, padding included."""
-        return self.tokens.numel()
-
 
 def _move(tensor: Tensor, device: torch.device) -> Tensor:
     if device.type == "cuda" and tensor.device.type == "cpu":

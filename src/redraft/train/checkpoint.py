@@ -26,9 +26,10 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any]) -> Path:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # torch raises the latter while it handles what went wrong
         partial.unlink(missing_ok=True)
-        raise TrainingError(f"The checkpoint {str(path)!r} could not be written: {error}.") from error
+        problem = error.__context__ or error
+        raise TrainingError(f"The checkpoint {str(path)!r} could not be written: {problem}.") from error
     return path
 
 

@@ -34,10 +34,14 @@ def choose(router: Router, probabilities: Tensor) -> tuple[Tensor, Tensor, Tenso
     return torch.stack(index, -1), picked, left < 0
 
 
-def balance_loss(probabilities: Tensor, chosen: Tensor) -> Tensor:
-    """E * sum_e (share of choices) * (mean probability): 1 when tokens spread evenly, E when one expert takes all."""
-    share = chosen.float().mean(0) / chosen.float().sum(-1).mean()
-    return probabilities.shape[1] * (share * probabilities.mean(0)).sum()
+def balance_loss(probabilities: Tensor, chosen: Tensor, used: Tensor) -> Tensor:
+    """E * sum_e (share of choices) * (mean probability): 1 when tokens spread evenly, E when one expert takes all.
+
+    Only tokens that are `used`, bool [T], count; without any the loss is 0.
+    """
+    weight = used.float()[:, None] / used.float().sum().clamp(min=1.0)  # [T,1]
+    share = (weight * chosen).sum(0) / chosen.float().sum(-1).mean()
+    return probabilities.shape[1] * (share * (weight * probabilities).sum(0)).sum()
 
 
 class LowRank(NamedTuple):

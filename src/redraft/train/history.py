@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from statistics import median_low
 
 import torch
@@ -11,6 +13,9 @@ from torch import Tensor
 
 from redraft.errors import TrainingError
 from redraft.train.distributed import World
+
+_RECENT = 5
+"""What is to come is expected from so many laps."""
 
 
 class StepLosses:
@@ -43,20 +48,34 @@ class StepLosses:
 
 
 class Pace:
-    """Seconds per step from one report to the next, without what the reports themselves take."""
+    """Seconds per step from one report to the next, without what is done aside: reports, curves, checkpoints."""
 
     def __init__(self, step: int) -> None:
+        """Measures from here, where step `step` is over, on."""
         self._laps: list[float] = []
-        self.restart(step)
-
-    def restart(self, step: int) -> None:
-        """Measure from here, where step `step` is over, on."""
+        self._asides: dict[str, list[float]] = {}
         self._step, self._since = step, time.perf_counter()
 
     def lap(self, step: int) -> float:
-        """Seconds per step from `restart` to here, where the later step `step` is over."""
-        self._laps.append((time.perf_counter() - self._since) / (step - self._step))
+        """Seconds per step of the lap that ends here, where the later step `step` is over; the next one begins."""
+        now = time.perf_counter()
+        self._laps.append((now - self._since) / (step - self._step))
+        self._step, self._since = step, now
         return self._laps[-1]
+
+    @contextmanager
+    def aside(self, name: str, every: int) -> Iterator[None]:
+        """What is done inside is no part of a lap; `name` is done again every so many steps."""
+        began = time.perf_counter()
+        yield
+        seconds = time.perf_counter() - began
+        self._since += seconds
+        self._asides.setdefault(name, []).append(seconds / every)
+
+    @property
+    def expected(self) -> float:
+        """Seconds that a next step will take, with its share of what is done aside."""
+        return median_low(self._laps[-_RECENT:]) + sum(map(median_low, self._asides.values()))
 
     @property
     def is_steady(self) -> bool:

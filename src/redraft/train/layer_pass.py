@@ -23,8 +23,11 @@ def project(layer: Layer, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, 
     return layer.attention.project(layer.pre_attention_norm(x), (cos, sin))
 
 
-def finish(layer: Layer, x: Tensor, attended: Tensor, scalar: Tensor) -> tuple[Tensor, Tensor]:
-    """The part of a layer behind attention: (x, attended [B,T,N*H]) -> next x [B,T,D] and the balance loss."""
+def finish(layer: Layer, x: Tensor, attended: Tensor, scalar: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
+    """The part of a layer behind attention: (x, attended [B,T,N*H]) -> next x [B,T,D] and the balance loss.
+
+    `used`, bool [B,T], is False for the tokens that only fill the stream up: they do not count for the balance.
+    """
     x = x + layer.post_attention_norm(layer.attention.o_proj(attended))
     flat = x.flatten(0, 1)  # [B*T,D]
     probabilities = layer.router.probabilities(flat)
@@ -32,7 +35,7 @@ def finish(layer: Layer, x: Tensor, attended: Tensor, scalar: Tensor) -> tuple[T
     sparse = _experts(layer.experts, layer.pre_experts_norm(flat), index, weight).view_as(x)
     dense = layer.post_mlp_norm(layer.mlp(layer.pre_mlp_norm(x)))
     out = layer.post_feedforward_norm(dense + layer.post_experts_norm(sparse))
-    return (x + out) * scalar, balance_loss(probabilities, chosen)
+    return (x + out) * scalar, balance_loss(probabilities, chosen, used.flatten())
 
 
 def _experts(experts: nn.Module, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
@@ -51,11 +54,15 @@ class LayerPass(nn.Module):
         self.project, self.finish = compiled_if(project, compiled), compiled_if(finish, compiled)
 
     def forward(
-        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Mask, phase: Phase, past: tuple[Tensor, Tensor] | None
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """x [B,T,D] behind `past` keys and values: the next x, its own keys and values [B,G,T,H], and balance loss."""
+        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Mask, phase: Phase, past: tuple[Tensor, Tensor] | None,
+        used: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+        """x [B,T,D] behind `past` keys and values: the next x, its own keys and values [B,G,T,H], and balance loss.
+
+        `used` as in `finish`.
+        """
         q, k, v = self.project(self.layer, x, *rope)
         attended = masked_attention(q, k, v, past, mask, compiled=self.compiled)
         scalar = self.layer.encode_scalar if phase == "encode" else self.layer.denoise_scalar
-        x, balance = self.finish(self.layer, x, attended, scalar)
+        x, balance = self.finish(self.layer, x, attended, scalar, used)
         return x, k, v, balance

@@ -13,8 +13,8 @@ from redraft.train.recipe import RunSettings
 
 _AGREE_EVERY = 8
 """Several processes ask each other whether to stop this often, in steps."""
-_FIT_FROM, _FIT_UNTIL = 100, 0.8
-"""The number of steps is fitted to the time from this step on, and until this share of them is over."""
+_FIT_UNTIL = 0.8
+"""The number of steps is fitted to the time until this share of them is over."""
 
 
 class RunLimits:
@@ -39,6 +39,7 @@ class RunLimits:
     def interruptible(self) -> Iterator[None]:
         """Inside, Ctrl-C is a limit that is reached, so that the checkpoint is a whole number of steps.
 
+        Who presses it again does not want to wait for that: it raises `KeyboardInterrupt`, as outside.
         Python tells only its main thread of Ctrl-C; in others nothing changes.
         """
         if threading.current_thread() is not threading.main_thread():
@@ -51,6 +52,8 @@ class RunLimits:
             signal.signal(signal.SIGINT, before)
 
     def _interrupt(self, *_: object) -> None:
+        if self._interrupted:
+            raise KeyboardInterrupt
         self._interrupted = True
 
     def reached(self, step: int) -> bool:
@@ -74,9 +77,9 @@ class RunLimits:
     def fitted_steps(self, step: int, total: int, pace: float) -> int:
         """How many steps the run's `fit_seconds` leave room for if those behind `step` take `pace` seconds each.
 
-        They stay `total` if the recipe does not ask for it, and near the begin and the end of a run.
+        They stay `total` if the recipe does not ask for it, and near the end of a run.
         """
-        if not self._settings.fit_seconds or step < _FIT_FROM or step > _FIT_UNTIL * total:
+        if not self._settings.fit_seconds or step > _FIT_UNTIL * total:
             return total
         left = int((self._settings.fit_seconds - self.earlier - self.seconds) / pace)
         return step + int(-self._world.largest(-left))  # the slowest process decides

@@ -42,7 +42,7 @@ def _rows(x: Tensor, groups: int, canvas: int) -> Tensor:
 
 
 def _heads(rows: Tensor, canvas: int) -> Tensor:
-    """The backward pass."""
+    """[B,G,M,R*C,X] -> [B,N,Q,X]: `_rows` undone."""
     return rows.unflatten(3, (-1, canvas)).transpose(2, 3).flatten(1, 2).flatten(2, 3)
 
 

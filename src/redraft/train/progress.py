@@ -14,8 +14,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from redraft.errors import SettingError
 from redraft.train.distributed import World
-from redraft.train.meters import BUCKETS, LEVELS
 from redraft.train.recipe import RunSettings
+from redraft.train.recipe.data import BUCKETS, LEVELS
 
 LOG, BOARD, PICTURE = "log.csv", "board", "losses.png"
 """Within a run's folder."""
@@ -92,15 +92,18 @@ class CsvLog:
 
 
 class Board:
-    """Writes every logged number to TensorBoard's format, into a folder of the run."""
+    """Writes every logged number to TensorBoard's format, into a folder of the run.
 
-    def __init__(self, folder: Path) -> None:
+    TensorBoard drops what a former run wrote there behind step `done`.
+    """
+
+    def __init__(self, folder: Path, done: int) -> None:
         """Raises `SettingError` if TensorBoard is not installed."""
         try:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise SettingError("run.tensorboard needs TensorBoard: pip install tensorboard.") from None
-        self._writer = SummaryWriter(str(folder))
+        self._writer = SummaryWriter(str(folder), purge_step=done + 1)
 
     def add(self, row: Mapping[str, object]) -> None:
         """Write one row of the log."""
@@ -125,7 +128,7 @@ class RunLog:
         columns = ["step", "tokens_per_second", "learning_rate", *names, *(f"heldout_{name}" for name in names)]
         self._logs.append(CsvLog(Path(run.out) / LOG, columns, done))
         if run.tensorboard:
-            self._logs.append(Board(Path(run.out) / BOARD))
+            self._logs.append(Board(Path(run.out) / BOARD, done))
 
     def add(
         self, step: int, *, tokens_per_second: float, learning_rate: float, losses: Mapping[str, float],

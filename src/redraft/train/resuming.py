@@ -17,6 +17,7 @@ from redraft.train.distributed import World
 from redraft.train.recipe import Recipe
 from redraft.train.sharding import (
     FOLDER,
+    OLD,
     ShardedWeights,
     TrainedWeights,
     load_meta,
@@ -37,7 +38,7 @@ class RunCheckpoint:
     def begin(self) -> None:
         """Make the folder of a new run. Raises `SettingError` if it holds a run already or cannot be made."""
         try:
-            taken = (self._folder / FILE).exists() or (self._folder / FOLDER).exists()
+            taken = any((self._folder / name).exists() for name in (FILE, FOLDER, OLD))
             self._folder.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:  # a name with a null character is a ValueError
             raise SettingError(f"run.out: the folder {str(self._folder)!r} cannot be made: {why(error)}.") from error

@@ -29,7 +29,8 @@ from redraft.train.recipe import OptimizerSettings
 from redraft.train.two_stream import TwoStream
 
 FOLDER, META = "checkpoint.sharded", "run.pt"
-_PARTIAL, _OLD = FOLDER + ".partial", FOLDER + ".old"
+OLD = FOLDER + ".old"
+_PARTIAL = FOLDER + ".partial"
 
 
 class ShardedWeights:
@@ -130,7 +131,7 @@ def save_sharded(folder: Path, meta: Mapping[str, Any], state: dict[str, Any], w
 
     Raises `TrainingError` in every process if any of them cannot write.
     """
-    partial, final, old = folder / _PARTIAL, folder / FOLDER, folder / _OLD
+    partial, final, old = folder / _PARTIAL, folder / FOLDER, folder / OLD
     problem = ""
     try:
         if world.is_main:
@@ -153,9 +154,9 @@ def save_sharded(folder: Path, meta: Mapping[str, Any], state: dict[str, Any], w
 
 
 def _replace(final: Path, partial: Path, old: Path) -> None:
-    """At every moment one of `final` and `old` is a complete checkpoint."""
-    shutil.rmtree(old, ignore_errors=True)
+    """At every moment one of `final` and `old` is a complete checkpoint: `old` alone, where a run was killed here."""
     if final.exists():
+        shutil.rmtree(old, ignore_errors=True)
         final.rename(old)
     partial.rename(final)
     shutil.rmtree(old, ignore_errors=True)
@@ -163,7 +164,7 @@ def _replace(final: Path, partial: Path, old: Path) -> None:
 
 def sharded_folder(folder: Path) -> Path:
     """Where a run's complete sharded checkpoint is. Raises `SettingError` if there is none."""
-    for name in (FOLDER, _OLD):
+    for name in (FOLDER, OLD):
         if (folder / name / META).is_file():
             return folder / name
     raise SettingError(f"There is nothing to resume: {str(folder / FOLDER)!r} does not exist.")

@@ -30,6 +30,7 @@ Ints = NDArray[np.int64]
 Tokens = NDArray[np.uint16] | NDArray[np.int32]
 Bools = NDArray[np.bool_]
 _TRIES = 48
+"""So many documents are tried for a row; more where they are so short that these would hardly fill it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,9 +68,10 @@ class ChatShard:
     """Chat documents of a shard, drawn at random. Documents whose prompt does not leave room in a row are left out."""
 
     def __init__(
-        self, shard: Shard, tokens: int, heldout: float, name: str, *, marks: Bools | None = None,
+        self, shard: Shard, files: Ints, tokens: int, heldout: float, name: str, *, marks: Bools | None = None,
         suffixes: Ints | None = None,
     ) -> None:  # fmt: skip
+        """`files` are the first documents of the files that `shard` was joined of, and behind them its length."""
         self.marks = marks
         prompts = shard.prompt_lengths.astype(np.int64)
         usable = np.flatnonzero((prompts > 0) & (prompts < tokens) & (prompts < np.diff(shard.offsets)))
@@ -82,12 +84,14 @@ class ChatShard:
             prompts=prompts[usable],
             suffixes=None if suffixes is None else suffixes[usable],
         )
-        self._parts = _split(len(usable), heldout)
-        self.holds_out = _holds_out(self._parts)
+        self._tries = max(_TRIES, 2 * tokens // int(np.median(self._pool.ends - self._pool.starts)))
+        ranges = _split(np.searchsorted(usable, files), heldout)
+        self._parts = {part: np.concatenate([np.arange(low, high) for low, high in ranges[part]]) for part in ranges}
+        self.holds_out = len(self._parts["heldout"]) > 0
 
     def draw(self, rng: np.random.Generator, rows: int, part: Part) -> tuple[Pool, Ints]:
-        low, high = self._parts[part]
-        return self._pool, rng.integers(low, high, (rows, _TRIES))
+        documents = self._parts[part]
+        return self._pool, documents[rng.integers(0, len(documents), (rows, self._tries))]
 
 
 class SudokuSource:
@@ -132,40 +136,44 @@ class ReverseSource:
 class TextShard:
     """Plain text, cut into windows that spread evenly over the shard, with the places of its line ends."""
 
-    def __init__(self, shard: Shard, newline: int, heldout: float, name: str, vocab_size: int) -> None:
+    def __init__(self, shard: Shard, files: Ints, newline: int, heldout: float, name: str, vocab_size: int) -> None:
+        """`files` as for `ChatShard`."""
         if len(shard.tokens) < 2:
             raise SettingError(f"source {name}: the shard is empty.")
         self.tokens, self.offsets = shard.tokens, shard.offsets
         self.marks = line_table(newline, vocab_size)
         self.newlines = np.flatnonzero(shard.tokens == newline).astype(np.int64)
-        parts = _split(len(shard), heldout)
-        self.holds_out = _holds_out(parts)
-        self._spans = {part: (int(self.offsets[low]), int(self.offsets[high])) for part, (low, high) in parts.items()}
+        self._spans = {part: self.offsets[ranges] for part, ranges in _split(files, heldout).items()}
+        self.holds_out = bool(np.diff(self._spans["heldout"]).any())
 
     def windows(self, rng: np.random.Generator, first: int, rows: int, length: int, part: Part) -> tuple[Ints, Ints]:
         """Flat [start, end) of the windows for rows `first`... of the source; a short document is never cut in front.
 
         Training rows step through the shard by the golden ratio, which covers it far more evenly than chance.
         """
-        low, high = self._spans[part]
+        low, high = self._spans[part].T
+        ends = np.cumsum(high - low)  # of the spans, were they one behind the other
         golden = 0.618_033_988_749_894_9
         turns = rng.random(rows) if part == "heldout" else np.mod((first + np.arange(rows)) * golden, 1.0)
-        start = (low + turns * max(1, high - low - 1)).astype(np.int64)
+        start = (turns * max(1, ends[-1] - 1)).astype(np.int64)
+        span = np.searchsorted(ends, start, side="right")
+        start, high = start + (high - ends)[span], high[span]
         document = np.searchsorted(self.offsets, start, side="right") - 1
         whole = self.offsets[document + 1] - self.offsets[document] <= length
         start = np.where(whole, self.offsets[document], start)
         return start, np.minimum(start + length, high)
 
 
-def _split(count: int, heldout: float) -> dict[Part, tuple[int, int]]:
-    """Document ranges of the parts; with a share and two documents or more, both hold at least one."""
-    first = min(max(1, count - max(1, round(count * heldout))), count) if heldout and count > 1 else count
-    return {"train": (0, first), "heldout": (first, count)}
+def _split(files: Ints, heldout: float) -> dict[Part, Ints]:
+    """Document ranges [F,2] of the parts; `files` [F+1] as for `ChatShard`. The last ones of every file are held out.
 
-
-def _holds_out(parts: dict[Part, tuple[int, int]]) -> bool:
-    low, high = parts["heldout"]
-    return low < high
+    Files too small for the share take turns. With a share and two documents or more, both parts hold at least one.
+    """
+    count = int(files[-1])
+    held = min(max(1, round(count * heldout)), count - 1) if heldout and count > 1 else 0
+    behind = files * held // max(1, count)  # held out up to here
+    first = files[1:] - np.diff(behind)
+    return {"train": np.stack((files[:-1], first), -1), "heldout": np.stack((first, files[1:]), -1)}
 
 
 def _check_room(prompt: int, tokens: int, name: str) -> None:
@@ -202,30 +210,32 @@ def _open(
         assert tokenizer is not None
         encoder = SudokuEncoder(tokenizer, ChatTemplate.from_folder(data.tokenizer))
         return SudokuSource(paths[0], encoder, data.tokens, source.clues, source.name)
-    shard, suffixes = _read_all(source, paths, data, tokenizer, vocab_size, canvas)
+    shards, suffixes = _read_all(source, paths, data, tokenizer, vocab_size, canvas)
+    shard, files = join(shards), np.cumsum([0] + [len(shard) for shard in shards])
     if source.kind == "chat":
         marks = mark_table(tokenizer, vocab_size) if source.infill and tokenizer else None
-        return ChatShard(shard, data.tokens, source.heldout, source.name, marks=marks, suffixes=suffixes)
+        return ChatShard(shard, files, data.tokens, source.heldout, source.name, marks=marks, suffixes=suffixes)
     assert tokenizer is not None
-    return TextShard(shard, newline_id(tokenizer), source.heldout, source.name, vocab_size)
+    return TextShard(shard, files, newline_id(tokenizer), source.heldout, source.name, vocab_size)
 
 
 def _read_all(
     source: SourceSettings, paths: list[Path], data: DataSettings, tokenizer: Tokenizer | None, vocab_size: int,
     canvas: int,
-) -> tuple[Shard, Ints | None]:  # fmt: skip
-    """Every file of a source as one shard, and the lengths of given suffixes if there may be any."""
+) -> tuple[list[Shard], Ints | None]:  # fmt: skip
+    """Every file of a source, and the lengths of all given suffixes if there may be any."""
     if not source.is_jsonl:
         with ThreadPoolExecutor() as pool:  # unpacking releases the interpreter
-            return join(list(pool.map(lambda path: _read(source.name, path, vocab_size), paths))), None
+            return list(pool.map(lambda path: _read(source.name, path, vocab_size), paths)), None
     assert tokenizer is not None
     template = ChatTemplate.find(data.tokenizer)
     limits = jsonl.Limits(tokens=data.tokens, canvas=canvas, canvases=source.max_canvases)
     text = source.kind == "text"
     parts = [jsonl.read_jsonl(path, text=text, tokenizer=tokenizer, template=template, limits=limits) for path in paths]
-    shard = join([documents for documents, _ in parts])
-    _check_vocabulary(source.name, shard, vocab_size)
-    return shard, np.concatenate([suffixes for _, suffixes in parts])
+    shards = [documents for documents, _ in parts]
+    for shard in shards:
+        _check_vocabulary(source.name, shard, vocab_size)
+    return shards, np.concatenate([suffixes for _, suffixes in parts])
 
 
 def _read(name: str, path: Path, vocab_size: int) -> Shard:

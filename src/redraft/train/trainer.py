@@ -66,6 +66,10 @@ class Trainer:
         """
         self.recipe, self.run_settings = recipe, recipe.run
         self.world = World.from_environment()
+        if recipe.run.curve_every and self.world.size > 1:
+            raise SettingError(
+                "run.curve_every cannot be had with several processes; use `redraft eval curve` afterwards."
+            )
         self.limits = RunLimits(recipe.run, self.world)
         self.device = self.world.device(device)
         self.quiet = quiet or not self.world.is_main
@@ -134,7 +138,7 @@ class Trainer:
             self.model.train(on)
 
     def save(self) -> None:
-        """Write the checkpoint of the run as it stands.
+        """Write the checkpoint of the run as it stands. Every process waits for the one that writes.
 
         Raises `TrainingError` if that fails, and for weights that are not finite, of which no loss tells yet.
         """
@@ -142,6 +146,7 @@ class Trainer:
             raise TrainingError(f"Step {self.step - 1} (from 0) left weights that are not finite; they were not kept.")
         progress = {"step": self.step, "batches": self.batches, "steps": self.total_steps}
         self.checkpoint.save(self.masters, **progress, seconds=self.limits.earlier + self.limits.seconds)
+        self.world.wait()
 
     def run(self, *, resume: bool = False) -> TrainingResult:
         """Train until the recipe's steps, or its time, are over; then write checkpoint, picture and model."""
@@ -152,6 +157,7 @@ class Trainer:
                 self.build()
                 if state:
                     self._restore(state)
+                    state = {}  # as large as the weights and their optimizer together
                 self.log = RunLog(self.run_settings, self.meters.names(), self.step, self.world)
                 with Reporter(self.total_steps, self.step, quiet=self.quiet) as self.reporter:
                     self._announce()
@@ -197,9 +203,10 @@ class Trainer:
     def _loop(self, batches: Iterator[Batch]) -> None:
         """All steps that the recipe and the limits allow, and behind each what is due there."""
         settings = self.run_settings
-        if settings.curve_every and self.step == 0:
-            self._measure_curve()
         self.losses, self.pace = StepLosses(self.step, self.world), Pace(self.step)
+        if settings.curve_every and self.step == 0:
+            with self.pace.aside("curve", settings.curve_every):
+                self._measure_curve()
         late = False
         while self.step < self.total_steps and not late:
             group = [batch.to(self.device) for batch in islice(batches, self.recipe.data.accumulate)]
@@ -208,10 +215,13 @@ class Trainer:
             if self._report_due() or late or self.step == self.total_steps:
                 self._report()
             if self._due(settings.curve_every):
-                self._measure_curve()
+                self.losses.settle()  # the device is done with the steps
+                with self.pace.aside("curve", settings.curve_every):
+                    self._measure_curve()
             if self._due(settings.checkpoint_every):
                 self.losses.settle()  # one that is not finite keeps the last checkpoint
-                self.save()
+                with self.pace.aside("checkpoint", settings.checkpoint_every):
+                    self.save()
         if late:
             self.reporter.say(f"Stopped {self.limits.reason} at step {self.step}.")
 
@@ -224,17 +234,21 @@ class Trainer:
 
     def _report(self) -> None:
         """Settle the losses, fit the steps, and tell how the run stands."""
+        settings = self.run_settings
         self.losses.settle()
         seconds = self.pace.lap(self.step)
         if self.pace.is_steady:
-            self._set_total_steps(self.limits.fitted_steps(self.step, self.total_steps, seconds))
-        losses, speed = self.meters.report(self.world), self._tokens_per_step / seconds
-        heldout = self.evaluate() if self._due(self.run_settings.evaluate_every) else {}
-        rate = learning_rate(self.masters.settings, self.step - 1)
-        self.log.add(self.step, tokens_per_second=speed, learning_rate=rate, losses=losses, heldout=heldout)
-        share = share_of_peak(self.recipe, seconds, self.device)
-        self.reporter.update(self.step, losses, speed, steps=self.total_steps, peak=share)
-        self.pace.restart(self.step)
+            self._set_total_steps(self.limits.fitted_steps(self.step, self.total_steps, self.pace.expected))
+        heldout: dict[str, float] = {}
+        if self._due(settings.evaluate_every):
+            with self.pace.aside("evaluation", settings.evaluate_every):
+                heldout = self.evaluate()
+        with self.pace.aside("report", settings.log_every):
+            losses, speed = self.meters.report(self.world), self._tokens_per_step / seconds
+            rate = learning_rate(self.masters.settings, self.step - 1)
+            self.log.add(self.step, tokens_per_second=speed, learning_rate=rate, losses=losses, heldout=heldout)
+            share = share_of_peak(self.recipe, seconds, self.device)
+            self.reporter.update(self.step, losses, speed, steps=self.total_steps, peak=share)
 
     @property
     def _tokens_per_step(self) -> int:

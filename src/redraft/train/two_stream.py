@@ -129,14 +129,15 @@ class TwoStream(nn.Module):
         x = self._canvas_input(noise.tokens, soft)
         if soft is None and self.touches_all:
             x = x + 0.0 * sum(weight.sum() for weight in self.model.self_conditioning.parameters())
-        denoised, _, balance_denoise = self._run(x, rope, masks, "denoise", kv)
+        denoised, _, balance_denoise = self._run(x, rope, masks, "denoise", kv, _canvas_used(batch))
         self.mark("second pass")
         return self._outcome(batch, noise, encoded, denoised, (balance_encode + balance_denoise) / 2, generator)
 
     def encode(self, batch: Batch) -> tuple[Tensor, KeysValues, Tensor]:
         """Hidden states [B,T,D] of the clean rows, every layer's keys and values, and the balance loss."""
         x = self._embed(batch.tokens)
-        return self._run(x, self._rope(batch.position), self._masks(batch, "encode"), "encode", None)
+        masks, used = self._masks(batch, "encode"), batch.document >= 0
+        return self._run(x, self._rope(batch.position), masks, "encode", None, used)
 
     @torch.no_grad()
     def first_pass(
@@ -152,7 +153,7 @@ class TwoStream(nn.Module):
         past = [(k.detach()[:rows], v.detach()[:rows]) for k, v in kv]
         cut = {kind: (cos[:rows], sin[:rows]) for kind, (cos, sin) in rope.items()}
         x = self._canvas_input(noise.tokens[:rows], None)
-        hidden, _, _ = self._run(x, cut, masks, "denoise", past)
+        hidden, _, _ = self._run(x, cut, masks, "denoise", past, _canvas_used(batch)[:rows])
         low = self.objective.temperature_low
         temperature = low + (1.0 - low) * torch.rand(rows, generator=generator, device=x.device)
         temperature = temperature.repeat_interleave(hidden.shape[1])
@@ -253,15 +254,15 @@ class TwoStream(nn.Module):
         return hidden, target, _normalised(weight)
 
     def _run(
-        self, x: Tensor, rope: RopeTables, masks: RowMasks, phase: Phase, past: KeysValues | None
+        self, x: Tensor, rope: RopeTables, masks: RowMasks, phase: Phase, past: KeysValues | None, used: Tensor
     ) -> tuple[Tensor, KeysValues, Tensor]:
-        """All layers over x [B,T,D], whose keys stand behind those of `past`."""
+        """All layers over x [B,T,D], whose keys stand behind those of `past`; `used` [B,T] are no filling."""
         kv: KeysValues = []
         balance = torch.zeros((), device=x.device)
         here = {kind: mask(len(x)) for kind, mask in masks.items()}
         for number, layer in enumerate(self.model.layers):
             assert isinstance(layer, Layer)
-            inputs = (x, rope[layer.kind], here[layer.kind], phase, None if past is None else past[number])
+            inputs = (x, rope[layer.kind], here[layer.kind], phase, None if past is None else past[number], used)
             if self.recompute and torch.is_grad_enabled():
                 x, k, v, part = checkpoint(
                     self.passes[number], *inputs, use_reentrant=False, preserve_rng_state=self.has_dropout
@@ -298,6 +299,11 @@ def _canvas_positions(batch: Batch) -> Tensor:
     """Positions of all canvas tokens within their documents, [B,N*C]."""
     offsets = torch.arange(batch.canvas_target.shape[2], device=batch.canvas_start.device, dtype=torch.int32)
     return (batch.canvas_start[..., None] + offsets).flatten(1)
+
+
+def _canvas_used(batch: Batch) -> Tensor:
+    """Which canvas tokens are not of empty canvases, bool [B,N*C]."""
+    return (batch.canvas_document >= 0).repeat_interleave(batch.canvas_target.shape[2], 1)
 
 
 def _normalised(weight: Tensor) -> Tensor:

@@ -9,6 +9,11 @@ from redraft.errors import SettingError
 from redraft.train.recipe.checks import Checks, check
 
 KINDS = ("text", "chat", "sudoku", "reverse")
+BUCKETS = 10
+LEVELS = tuple(f"t{bucket / BUCKETS:.1f}" for bucket in range(BUCKETS))
+"""Names of the buckets of noise levels that reports tell of, by their lower bounds."""
+GROUPS = (*LEVELS, "replaced", "kept")
+"""What reports tell of beside the sources, which may not be named like it."""
 _HOLES = {"infill", "line_holes", "extra_holes", "spare_holes", "hole_weight", "hole_full_noise"}
 """The settings of holes."""
 
@@ -51,12 +56,14 @@ class SourceSettings:
     clean_answer: bool = True
     """Put the answer tokens of a document's last canvas into the clean stream, for the encoder loss."""
     heldout: float = 0.002
-    """Share of a shard's documents, its last ones, that are kept for evaluation: at least one of several, unless 0."""
+    """Share of the documents, the last ones of every file, that are kept for evaluation: at least one of several,
+    unless 0."""
     clues: tuple[int, int] = (24, 45)
     """Fewest and most clues of Sudoku puzzles."""
 
     def __post_init__(self) -> None:
         check(bool(self.name), "source.name", self.name, "a name")
+        check(self.name not in GROUPS, "source.name", self.name, f"none of {', '.join(GROUPS)}, which reports use")
         checks = Checks(self, f"source {self.name}: ")
         checks.one_of(KINDS, "kind")
         checks.above_zero("share")
