@@ -409,22 +409,6 @@ def test_too_small_a_budget_is_refused_with_the_tokens_it_takes(random_llm: LLM)
     assert random_llm.generate("x", regex=r"\d{4}-\d\d-\d\d", max_tokens=10, steps=1).text[4] == "-"
 
 
-def test_equal_requests_share_one_constraint(tokenizer: Tokenizer) -> None:
-    """And so its canvases: what is sampled together on a GPU has one language."""
-    first, second, pinned = (
-        build(tokenizer, json_schema=json.loads(json.dumps(PERSON)), pins=pins) for pins in (None, None, {0: "{"})
-    )
-    assert first is not None
-    assert pinned is not None
-    assert first is second
-    assert first.begin().canvas(64, 64) is first.begin().canvas(64, 64)
-    assert (pinned.pins, first.pins) == ({0: tokenizer.encode("{", special=False)[0]}, {})
-    languages = [
-        one.begin().canvas(64, 64).tables(torch.device("cpu"), tokenizer.vocab_size)[0] for one in (first, pinned)
-    ]
-    assert languages[0] is languages[1]
-
-
 def test_a_pydantic_model_is_a_schema(random_llm: LLM) -> None:
     pydantic = pytest.importorskip("pydantic")
 

@@ -50,6 +50,25 @@ def test_a_compiler_with_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert build.library.__wrapped__() is not None
 
 
+@needs_compiler
+def test_a_compiler_that_cannot_say_what_is_built_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As GCC before version 10."""
+    command = build._compiler()
+    assert command is not None
+    monkeypatch.setenv("CC", f"{command[0]} -U__has_builtin -w")
+    assert build.library.__wrapped__() is not None
+
+
+def test_the_reason_is_an_error_and_no_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    compiler = fake_compiler(tmp_path, "echo 'a.h: warning: old' >&2; echo 'a.h: error: new' >&2; exit 1")
+    monkeypatch.setenv("CC", str(compiler))
+    assert build.library.__wrapped__() is None
+    assert "a.h: error: new" in caplog.text
+    assert "old" not in caplog.text
+
+
 def test_options_may_name_another_processor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = fake_compiler(tmp_path, "exit 0")
     monkeypatch.setenv("CC", f"{compiler} -march=x86-64-v3")

@@ -310,6 +310,7 @@ def test_a_client_that_leaves_costs_nothing_more(http: httpx.Client, server: Ser
     with http.stream("POST", "/v1/chat/completions", json=slow | {"stream": True}) as answer:
         next(answer.iter_lines())
     until(lambda: server.metric("redraft_cancelled_total") == before + 1)
+    assert 'redraft_requests_total{endpoint="/v1/chat/completions",status="499"}' in http.get("/metrics").text
     body = json.dumps(slow).encode()
     with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port)) as raw:  # not streamed: hangs up
         lines = ["POST /v1/chat/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json"]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import reduce
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -176,19 +177,12 @@ def mean_embeddings(
         logits, peak, temperature, choice.way, place, weights, sums, vocab, cap, ROWS=rows // len(temperature),
         CHUNK=CHUNK, FP8=turned is not None, num_warps=8, **early(logits),
     )  # fmt: skip
-    partial = torch.empty(tile.splits, rows, width, dtype=torch.float32, device=device)
     if turned is None:
         factors, column_scale = (weights, descriptor(table, tile.depth, tile.columns)), None
     else:
         of_weights = descriptor(weights, tile.rows, tile.depth)
         factors, column_scale = (of_weights, descriptor(turned.values, tile.columns, tile.depth)), turned.scale
-    row_tiles = cdiv(rows, tile.rows)
-    _product_kernel[(row_tiles * cdiv(width, tile.columns), tile.splits)](
-        *factors, packed, dense, partial, rows, width, vocab,
-        TILE=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth, SPLITS=tile.splits, FP8=turned is not None,
-        EVEN=vocab % tile.depth == 0, BULK=bulk_copies(device), num_warps=tile.warps, num_stages=tile.stages,
-        **early(logits),
-    )  # fmt: skip
+    partial = _products(*factors, packed, dense, logits.shape, width, tile, fp8=turned is not None)
     out = torch.empty(rows, width, dtype=scale.dtype, device=device)
     block = min(512, next_power_of_2(width))
     _mean_kernel[(rows, cdiv(width, block))](
@@ -207,18 +201,28 @@ def weighted_sums(weights: Tensor, table: Tensor, *, tile: SoftTile | None = Non
     """
     if not use_triton(weights):
         return weights.float() @ table.to(weights.dtype).float()
-    (rows, vocab), width = weights.shape, table.shape[1]
+    rows = len(weights)
     tile = tile or _tuned_for_weights(rows, table)
     every = torch.arange(rows, dtype=torch.int32, device=weights.device)
     count = torch.full((1,), rows, dtype=torch.int32, device=weights.device)
-    partial = torch.empty(tile.splits, rows, width, dtype=torch.float32, device=weights.device)
-    _product_kernel[(cdiv(rows, tile.rows) * cdiv(width, tile.columns), tile.splits)](
-        weights, descriptor(table, tile.depth, tile.columns), every, count, partial, rows, width, vocab,
-        TILE=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth, SPLITS=tile.splits, FP8=False,
-        EVEN=vocab % tile.depth == 0, BULK=bulk_copies(weights.device), num_warps=tile.warps, num_stages=tile.stages,
-        **early(weights),
-    )  # fmt: skip
+    factors = weights, descriptor(table, tile.depth, tile.columns)
+    partial = _products(*factors, every, count, weights.shape, table.shape[1], tile, fp8=False)
     return reduce(torch.add, partial)  # one by one: a library's sum would go by the number of rows
+
+
+def _products(
+    weights: Any, table: Any, packed: Tensor, dense: Tensor, shape: torch.Size, width: int, tile: SoftTile, *, fp8: bool
+) -> Tensor:
+    """The products of the splits, fp32 [splits,R,D]; factors as `_product_kernel` takes them, weights of `shape`."""
+    (rows, vocab), device = shape, packed.device
+    partial = torch.empty(tile.splits, rows, width, dtype=torch.float32, device=device)
+    _product_kernel[(cdiv(rows, tile.rows) * cdiv(width, tile.columns), tile.splits)](
+        weights, table, packed, dense, partial, rows, width, vocab,
+        TILE=tile.rows, COLUMNS=tile.columns, DEPTH=tile.depth, SPLITS=tile.splits, FP8=fp8,
+        EVEN=vocab % tile.depth == 0, BULK=bulk_copies(device), num_warps=tile.warps, num_stages=tile.stages,
+        **early(packed),
+    )  # fmt: skip
+    return partial
 
 
 def _tuned_for_weights(rows: int, table: Tensor) -> SoftTile:

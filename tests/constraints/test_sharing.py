@@ -1,0 +1,25 @@
+"""What equal requests have in common."""
+
+import torch
+
+from redraft.constraints import build
+from redraft.text.tokenizer import Tokenizer
+
+
+def schema() -> dict[str, object]:
+    """Equal ones, but no two the same object."""
+    return {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+def test_equal_requests_share_one_constraint(tokenizer: Tokenizer) -> None:
+    """And so its canvases: what is sampled together on a GPU has one language."""
+    first, second, pinned = (build(tokenizer, json_schema=schema(), pins=pins) for pins in (None, None, {0: "{"}))
+    assert first is not None
+    assert pinned is not None
+    assert first is second
+    assert first.begin().canvas(64, 64) is first.begin().canvas(64, 64)
+    assert (pinned.pins, first.pins) == ({0: tokenizer.encode("{", special=False)[0]}, {})
+    languages = [
+        one.begin().canvas(64, 64).tables(torch.device("cpu"), tokenizer.vocab_size)[0] for one in (first, pinned)
+    ]
+    assert languages[0] is languages[1]
