@@ -1,8 +1,13 @@
-"""Whether results can be written where they are to go, which is better known before hours of work than after."""
+"""Results: whether they can be written where they are to go, which is better known before hours of work than after,
+and folders of files that belong together."""
 
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from redraft.errors import InputError, SettingError, why
@@ -50,3 +55,25 @@ def make_folder(folder: Path | None) -> None:
         raise InputError(f"The folder {folder} of results cannot be made: {why(error)}.") from error
     if not os.access(folder, os.W_OK):
         raise InputError(f"The folder {folder} of results is not one that one may write to.")
+
+
+@contextmanager
+def arriving(folder: Path, *, last: str) -> Iterator[Path]:
+    """A folder whose files become those of `folder` once all are written, the file `last` behind the others.
+
+    It lies inside, as `folder` may be the working directory, a link or a disk of its own, which nothing can replace.
+    All files get the mode of `last`: safetensors makes files that only their owner may read. A `folder` that was not
+    there before is taken away again if something fails.
+    """
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as temporary:
+            yield (work := Path(temporary))
+            for file in sorted(work.iterdir(), key=lambda file: (file.name == last, file.name)):
+                shutil.copymode(work / last, file)
+                os.replace(file, folder / file.name)
+    except BaseException:
+        if made:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 
@@ -12,18 +11,16 @@ import numpy as np
 
 from redraft.cache.pages import PAGE
 from redraft.engine.answer import Answer, next_length
+from redraft.engine.iterators import Iterators
 from redraft.engine.latency import StepClock
 from redraft.engine.request import Ending, Event, Failed, Finished, Request
 from redraft.engine.scheduler import Job, Plan, Scheduler
 from redraft.engine.settings import EngineSettings
 from redraft.engine.stats import Counters, EngineStats
 from redraft.engine.transcript import Transcript
-from redraft.engine.turns import TurnLock
 from redraft.engine.work import Denoise, Drafted, Runner, Segment
 from redraft.errors import EngineError, InputError, NotFiniteError, PromptError, QueueFullError, SettingError
 from redraft.text.marks import Decoder
-
-_Inbox = deque[Event | EngineError]
 
 _log = logging.getLogger(__name__)
 
@@ -60,10 +57,7 @@ class Engine:
         self._clock, self._step_clock = clock, StepClock()
         self._open: dict[int, Answer] = {}
         self._untold: list[Event | Failed] = []
-        self._inboxes: dict[int, _Inbox] = {}
-        self._left: list[int] = []
-        self._working = False
-        self._lock = TurnLock()
+        self._iterators = Iterators()
 
     def now(self) -> float:
         """The engine's clock, in seconds; any thread may ask."""
@@ -77,11 +71,11 @@ class Engine:
         """
         try:
             self._check_queue()
-            answer = self._prepared(request, self.now() if since is None else since)
+            answer = self.prepared(request, self.now() if since is None else since)
         except (InputError, QueueFullError):
             self.counters.refused += 1
             raise
-        self._queue(answer)
+        self.queue(answer)
 
     def rehearse(self, request: Request) -> None:
         """Do now what a request's first forward would make all others wait for; any thread may call it.
@@ -113,7 +107,7 @@ class Engine:
 
         What happened to requests of `answer` is told by their iterators alone.
         """
-        self._forward()
+        self.forward()
         return self.tell()
 
     def tell(self) -> list[Event | Failed]:
@@ -121,98 +115,7 @@ class Engine:
         events, self._untold = self._untold, []
         return events
 
-    @property
-    def busy(self) -> bool:
-        """Whether there is anything to do or to tell."""
-        return bool(self._open or self._untold)
-
-    def answer(self, requests: Sequence[Request]) -> Iterator[Event]:
-        """Check all requests at once, then answer them; closing the iterator cancels what is left.
-
-        Several such iterators may be open on one engine, in several threads too: each is told its own events. More
-        requests than may wait are fed in as others end. An iterator one of whose requests breaks raises its
-        `EngineError`. What a forward raises is raised by the iterator that ran it; the others raise an `EngineError`,
-        since nobody knows how far their canvases got. An iterator that is begun when others are writing an answer with
-        one of its ids raises a `SettingError`.
-        """
-        with self._lock:
-            answers = [self._prepared(request, self.now()) for request in requests]
-        for request in requests:
-            self.rehearse(request)
-        if len({request.request_id for request in requests}) < len(requests):
-            raise SettingError("Two requests have the same request_id.")
-        return self._answer(answers)
-
-    def stats(self) -> EngineStats:
-        """A snapshot of counters and page use."""
-        return self.counters.snapshot(self.scheduler, self._step_clock, self._canvas_length)
-
-    def _answer(self, answers: list[Answer]) -> Iterator[Event]:
-        inbox: _Inbox = deque()
-        mine = {answer.request.request_id for answer in answers}
-        rest, left = deque(answers), len(answers)
-        with self._lock:
-            for request_id in mine:
-                self._check_id(request_id)
-            self._inboxes |= dict.fromkeys(mine, inbox)
-        try:
-            while left:
-                with self._lock:
-                    self._feed(rest, inbox)
-                while inbox:
-                    event = inbox.popleft()
-                    if isinstance(event, EngineError):
-                        raise event
-                    left -= isinstance(event, Finished)
-                    yield event
-        finally:
-            with self._lock:
-                self._left += [request_id for request_id in mine if self._inboxes.get(request_id) is inbox]
-                self._drop_left()
-
-    def _feed(self, rest: deque[Answer], inbox: _Inbox) -> None:
-        """Queue what there is room for, and run a forward unless those of other iterators have filled the inbox."""
-        self._working = True
-        try:
-            while rest and len(self.scheduler.waiting) < self.settings.max_waiting:
-                self._queue(rest.popleft())
-            if not inbox:
-                self._forward()
-        except BaseException as error:
-            self._fail(EngineError(f"A forward failed with {error!r}."))
-            raise
-        finally:
-            self._working = False
-            self._drop_left()
-
-    def _fail(self, error: EngineError) -> None:
-        """End all requests; the iterators of `answer` hear why."""
-        for inbox in self._inboxes.values():
-            inbox.append(error)
-        self.cancel_all(list(self._open))
-
-    def _drop_left(self) -> None:
-        """Cancel what iterators have left open; later, if it was a garbage collection during a step that ended one."""
-        if self._working:
-            return
-        self._working = True
-        while self._left:
-            request_id = self._left.pop()
-            self.cancel(request_id)
-            self._inboxes.pop(request_id, None)
-        self._working = False
-
-    def _deliver(self, events: Sequence[Event | Failed]) -> None:
-        """Put events where the iterators of `answer` find them; those of other requests wait for the next `tell`."""
-        for event in events:
-            if (inbox := self._inboxes.get(event.request_id)) is None:
-                self._untold.append(event)
-            else:
-                inbox.append(event.error if isinstance(event, Failed) else event)
-            if isinstance(event, Finished | Failed):
-                self._inboxes.pop(event.request_id, None)
-
-    def _forward(self) -> None:
+    def forward(self) -> None:
         """Run one forward of whatever is ready, and deliver what happened."""
         started = self._clock()
         self._expire(started)
@@ -228,12 +131,7 @@ class Engine:
         self._take(plan, drafted, after)
         self.counters.schedule_seconds += (before - started) + (self._clock() - after)
 
-    def _queue(self, answer: Answer) -> None:
-        assert answer.request.request_id not in self._open
-        self._open[answer.request.request_id] = answer
-        self.scheduler.add(answer.job)
-
-    def _prepared(self, request: Request, since: float) -> Answer:
+    def prepared(self, request: Request, since: float) -> Answer:
         """The request's answer to be. Raises what `add` raises, but for a full queue."""
         if not request.prompt:
             raise PromptError("The prompt is empty.")
@@ -241,7 +139,7 @@ class Engine:
         if low < 0 or high >= self._vocab_size:
             bad = low if low < 0 else high
             raise PromptError(f"Token id {bad} is outside the vocabulary of {self._vocab_size}.")
-        self._check_id(request.request_id)
+        self.check_id(request.request_id)
         if request.timeout is not None and not request.timeout > 0:  # NaN is above nothing
             raise SettingError(f"timeout is {request.timeout}; it must be above 0.")
         if request.adapter is not None and request.adapter not in self._adapters:
@@ -260,9 +158,50 @@ class Engine:
         self.scheduler.check(answer.job)
         return answer
 
-    def _check_id(self, request_id: int) -> None:
-        if request_id in self._open or request_id in self._inboxes:
+    def check_id(self, request_id: int) -> None:
+        """Raise `SettingError` for the id of a request that is open."""
+        if request_id in self._open or request_id in self._iterators:
             raise SettingError(f"request_id {request_id} is being answered already.")
+
+    def queue(self, answer: Answer) -> None:
+        """What `add` does with an answer that `prepared` has made."""
+        assert answer.request.request_id not in self._open
+        self._open[answer.request.request_id] = answer
+        self.scheduler.add(answer.job)
+
+    @property
+    def open_ids(self) -> list[int]:
+        """Requests that wait or are being answered."""
+        return list(self._open)
+
+    @property
+    def queue_full(self) -> bool:
+        """Whether as many requests wait as may."""
+        return len(self.scheduler.waiting) >= self.settings.max_waiting
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to do or to tell."""
+        return bool(self._open or self._untold)
+
+    def answer(self, requests: Sequence[Request]) -> Iterator[Event]:
+        """Check all requests at once, then answer them; closing the iterator cancels what is left.
+
+        Several such iterators may be open on one engine, in several threads too: each is told its own events. More
+        requests than may wait are fed in as others end. An iterator one of whose requests breaks raises its
+        `EngineError`. What a forward raises is raised by the iterator that ran it; the others raise an `EngineError`,
+        since nobody knows how far their canvases got. An iterator that is begun when others are writing an answer with
+        one of its ids raises a `SettingError`.
+        """
+        return self._iterators.answer(self, requests)
+
+    def stats(self) -> EngineStats:
+        """A snapshot of counters and page use."""
+        return self.counters.snapshot(self.scheduler, self._step_clock, self._canvas_length)
+
+    def _deliver(self, events: Sequence[Event | Failed]) -> None:
+        """Put events where the iterators of `answer` find them; those of other requests wait for the next `tell`."""
+        self._untold += [event for event in events if not self._iterators.take(event)]
 
     def _notice_weights(self) -> None:
         if (weights := self._weights()) != self._seen_weights:
@@ -270,10 +209,10 @@ class Engine:
             self.scheduler.forget_prefixes()
 
     def _check_queue(self) -> None:
-        if len(self.scheduler.waiting) >= self.settings.max_waiting:
+        if self.queue_full:
             self._admit(self.now())  # whom there is room for has only not been looked at
-        waiting = len(self.scheduler.waiting)
-        if waiting >= self.settings.max_waiting:
+        if self.queue_full:
+            waiting = len(self.scheduler.waiting)
             rounds = waiting / self.scheduler.slots
             raise QueueFullError(
                 f"{waiting} requests are waiting already; the queue holds {self.settings.max_waiting}.",

@@ -11,12 +11,9 @@ weights [E,O,I] have a [E,r,I] and b [E,O,r]. The change is scale * b a.
 from __future__ import annotations
 
 import copy
-import json
 import math
-import os
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,11 +25,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from redraft.errors import CheckpointError
-from redraft.model.folders import read_json
+from redraft.model.folders import read_json, write_json
 from redraft.model.int4_experts import Int4Experts
 from redraft.model.layouts import PLAIN_DTYPES, Weight
 from redraft.model.names import from_hugging_face, to_hugging_face
 from redraft.model.transformer import Transformer
+from redraft.outputs import arriving
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
@@ -180,20 +178,15 @@ def load_adapter(folder: str | Path) -> Adapter:
 
 def save_adapter(adapter: Adapter, folder: str | Path, *, base_model: str, dropout: float = 0.0) -> None:
     """Write an adapter in PEFT's format; `base_model` is what the file says it belongs to."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
     tensors = {}
     for name, factors in adapter.factors.items():
         for part, tensor in _file_tensors(name, factors).items():
             for stack in _stacks(part):
                 tensors[stack] = tensor.detach().to("cpu", copy=True).contiguous()
     config = _config(adapter, base_model, dropout)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as temporary:
-        save_file(tensors, Path(temporary) / WEIGHTS, metadata={"format": "pt"})
-        (Path(temporary) / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        (Path(temporary) / WEIGHTS).chmod((Path(temporary) / CONFIG).stat().st_mode)
-        for name in (WEIGHTS, CONFIG):
-            os.replace(Path(temporary) / name, folder / name)
+    with arriving(Path(folder), last=CONFIG) as work:
+        save_file(tensors, work / WEIGHTS, metadata={"format": "pt"})
+        write_json(work / CONFIG, config)
 
 
 def _config(adapter: Adapter, base_model: str, dropout: float) -> dict[str, Any]:

@@ -9,12 +9,9 @@ experts as one matrix each, so that other engines read them too.
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +22,9 @@ from torch import Tensor
 from redraft.errors import CheckpointError, SettingError
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE
-from redraft.model.folders import CONFIG_FILE, read_json
+from redraft.model.folders import CONFIG_FILE, read_json, write_json
 from redraft.model.names import to_hugging_face
-from redraft.outputs import check_new
+from redraft.outputs import arriving, check_new
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import check_group, quantize_int4
 
@@ -67,29 +64,10 @@ def quantize_folder(
         raise CheckpointError(f"{source} is quantized already; quantize the bf16 weights.")
     for inputs in (checkpoint.config.hidden_size, checkpoint.config.moe_intermediate_size) if format == "int4" else ():
         check_group(inputs, group)
-    with _filling(target) as work:
+    with arriving(target, last=CONFIG_FILE) as work:
         sizes = _write_weights(checkpoint, work, format, group, max_shard_size, progress)
         _write_description(source, work, format, group)
     return {"format": format, "bytes": sum(sizes.values()), "bytes_by_format": sizes}
-
-
-@contextmanager
-def _filling(target: Path) -> Iterator[Path]:
-    """A folder whose files become those of `target`, the config last, once all are written.
-
-    It lies inside, as `target` may be the working directory, a link or a disk of its own, which nothing can replace.
-    """
-    made = not target.exists()
-    target.mkdir(parents=True, exist_ok=True)
-    try:
-        with tempfile.TemporaryDirectory(dir=target, prefix=".quantizing-") as temporary:
-            yield Path(temporary)
-            for file in sorted(Path(temporary).iterdir(), key=lambda file: file.name == CONFIG_FILE):
-                file.rename(target / file.name)
-    except BaseException:
-        if made:
-            shutil.rmtree(target)
-        raise
 
 
 def _write_weights(
@@ -110,7 +88,7 @@ def _write_weights(
         progress(done, len(checkpoint.shapes))
     names.append(_save(shard, folder, len(names)))
     weight_map = {key: _shard_name(i) for i, keys in enumerate(names) for key in keys}
-    _write_json(folder / INDEX_FILE, {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map})
+    write_json(folder / INDEX_FILE, {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map})
     return sizes
 
 
@@ -166,9 +144,7 @@ def _write_description(source: Path, folder: Path, format: str, group: int) -> N
         if file.is_file() and file.suffix != ".safetensors" and file.name not in (CONFIG_FILE, INDEX_FILE):
             shutil.copyfile(file, folder / file.name)
     config = read_json(source / CONFIG_FILE) | {"quantization_config": _quantization_config(format, group)}
-    _write_json(folder / CONFIG_FILE, config)
-    for shard in folder.glob("*.safetensors"):
-        shutil.copymode(folder / CONFIG_FILE, shard)  # safetensors makes files that only their owner may read
+    write_json(folder / CONFIG_FILE, config)
 
 
 def _quantization_config(format: str, group: int) -> dict[str, Any]:
@@ -194,7 +170,3 @@ def _quantization_config(format: str, group: int) -> dict[str, Any]:
         "ignore": ["lm_head", r"re:.*router.*", r"re:.*self_conditioning.*", r"re:.*vision.*"],
         "kv_cache_scheme": None,
     }
-
-
-def _write_json(path: Path, content: Any) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -7,15 +7,10 @@ to a temporary folder and renames, so that nothing half-written is left.
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -27,7 +22,7 @@ from redraft.kernels.cpu import input_major, keep_freed_memory
 from redraft.model.accounting import bytes_in, cpu_bytes, vision_parts
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE, SINGLE_FILE
-from redraft.model.folders import CONFIG_FILE, read_json, resolve_folder
+from redraft.model.folders import CONFIG_FILE, read_json, resolve_folder, write_json
 from redraft.model.int4_experts import int4_layers, read_experts
 from redraft.model.layouts import Weight
 from redraft.model.linear import through_kernels
@@ -36,6 +31,7 @@ from redraft.model.names import to_hugging_face
 from redraft.model.placement import machine_memory, resolve_device, resolve_dtype
 from redraft.model.transformer import Transformer
 from redraft.model.vision import VisionTower
+from redraft.outputs import arriving
 
 _SHARD = re.compile(r"model(-\d{5}(-of-\d{5})?)?\.safetensors")
 
@@ -101,12 +97,9 @@ def save_model(model: Transformer, folder: str | Path, *, max_shard_size: int = 
     if max_shard_size < 1:
         raise SettingError(f"max_shard_size is {max_shard_size}; it must be at least 1 byte.")
     tensors = {to_hugging_face(name): tensor for name, tensor in model.state_dict().items()}
-    folder.mkdir(parents=True, exist_ok=True)
-    former = _weight_files(folder)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as temporary:
-        written = _write(model, tensors, Path(temporary), max_shard_size)
-        for name in written:
-            os.replace(Path(temporary) / name, folder / name)
+    former = _weight_files(folder) if folder.exists() else set[str]()
+    with arriving(folder, last=CONFIG_FILE) as work:
+        written = _write(model, tensors, work, max_shard_size)
     for stale in former.difference(written):
         (folder / stale).unlink(missing_ok=True)
 
@@ -173,20 +166,18 @@ def _weight_files(folder: Path) -> set[str]:
 
 
 def _write(model: Transformer, tensors: Mapping[str, Tensor], folder: Path, max_shard_size: int) -> list[str]:
-    """Write all files of the model; returns their names, in the order in which a reader may see them appear."""
+    """Write all files of the model; returns their names."""
     groups = _grouped(tensors, max_shard_size)
-    config = folder / CONFIG_FILE
-    _write_json(config, model.config.to_dict() | {"dtype": str(model.dtype).removeprefix("torch.")})
+    write_json(folder / CONFIG_FILE, model.config.to_dict() | {"dtype": str(model.dtype).removeprefix("torch.")})
     names, weight_map = [], {}
     for number, group in enumerate(groups, 1):
         name = SINGLE_FILE if len(groups) == 1 else f"model-{number:05}-of-{len(groups):05}.safetensors"
         save_file({key: tensors[key].cpu().contiguous() for key in group}, folder / name, metadata={"format": "pt"})
-        shutil.copymode(config, folder / name)  # safetensors makes files that only their owner may read
         weight_map |= dict.fromkeys(group, name)
         names.append(name)
     if len(groups) > 1:
         size = sum(tensor.nbytes for tensor in tensors.values())
-        _write_json(folder / INDEX_FILE, {"metadata": {"total_size": size}, "weight_map": weight_map})
+        write_json(folder / INDEX_FILE, {"metadata": {"total_size": size}, "weight_map": weight_map})
         names.append(INDEX_FILE)
     return [*names, CONFIG_FILE]
 
@@ -202,7 +193,3 @@ def _grouped(tensors: Mapping[str, Tensor], max_bytes: int) -> list[list[str]]:
         groups[-1].append(name)
         room -= tensor.nbytes
     return groups
-
-
-def _write_json(path: Path, content: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

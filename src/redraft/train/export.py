@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import shutil
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import torch
 from redraft.model import Transformer
 from redraft.model.adapters import save_adapter
 from redraft.model.checkpoint import Checkpoint
-from redraft.model.folders import resolve_folder
+from redraft.model.folders import resolve_folder, write_json
 from redraft.model.weights import load_vision, save_model
 from redraft.train.distributed import World
 from redraft.train.lora import collect
@@ -62,7 +61,7 @@ def export_model(model: Transformer, folder: Path, *, tokenizer: str, init: str,
     if given is not None and given.is_file():
         shutil.copyfile(given, folder / GENERATION)
     else:
-        (folder / GENERATION).write_text(json.dumps(_generation_config(model), indent=2) + "\n")
+        write_json(folder / GENERATION, _generation_config(model))
     for name in _TOKENIZER_FILES if tokenizer else ():
         source = Path(tokenizer) / name
         if source.is_file():

@@ -7,7 +7,6 @@ neighbours.
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections.abc import Iterable, Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from redraft.model.folders import write_json
 from redraft.train.build.english import prose_texts
 from redraft.train.build.python_code import wanted_files
 from redraft.train.build.samples import chat_texts
@@ -66,7 +66,7 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
         "model_max_length": 4096,
         "clean_up_tokenization_spaces": False,
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+    write_json(folder / "tokenizer_config.json", config)
 
 
 def bytes_per_token(tokenizer: Tokenizer, texts: Iterable[str]) -> float:

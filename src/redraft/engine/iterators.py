@@ -1,0 +1,109 @@
+"""Answers as iterators: any number of them on one engine, in several threads."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from redraft.engine.answer import Answer
+from redraft.engine.request import Event, Failed, Finished, Request
+from redraft.engine.turns import TurnLock
+from redraft.errors import EngineError, SettingError
+
+if TYPE_CHECKING:
+    from redraft.engine.engine import Engine
+
+_Inbox = deque[Event | EngineError]
+
+
+class Iterators:
+    """What is open of `Engine.answer`. Whose iterator has nothing to tell runs the next forward, which serves all.
+
+    The engine, which holds this, comes with each call: in a circle with it, its pages would wait for Python's
+    collector.
+    """
+
+    def __init__(self) -> None:
+        self._inboxes: dict[int, _Inbox] = {}
+        self._left: list[int] = []
+        self._working = False
+        self._lock = TurnLock()
+
+    def __contains__(self, request_id: int) -> bool:
+        """Whether an iterator waits for this request's events."""
+        return request_id in self._inboxes
+
+    def take(self, event: Event | Failed) -> bool:
+        """Put an event where its iterator finds it; False if none waits for it."""
+        if (inbox := self._inboxes.get(event.request_id)) is None:
+            return False
+        inbox.append(event.error if isinstance(event, Failed) else event)
+        if isinstance(event, Finished | Failed):
+            del self._inboxes[event.request_id]
+        return True
+
+    def answer(self, engine: Engine, requests: Sequence[Request]) -> Iterator[Event]:
+        """See `Engine.answer`."""
+        with self._lock:
+            answers = [engine.prepared(request, engine.now()) for request in requests]
+        for request in requests:
+            engine.rehearse(request)
+        if len({request.request_id for request in requests}) < len(requests):
+            raise SettingError("Two requests have the same request_id.")
+        return self._events(engine, answers)
+
+    def _events(self, engine: Engine, answers: list[Answer]) -> Iterator[Event]:
+        inbox: _Inbox = deque()
+        mine = {answer.request.request_id for answer in answers}
+        rest, left = deque(answers), len(answers)
+        with self._lock:
+            for request_id in mine:
+                engine.check_id(request_id)
+            self._inboxes |= dict.fromkeys(mine, inbox)
+        try:
+            while left:
+                with self._lock:
+                    self._feed(engine, rest, inbox)
+                while inbox:
+                    event = inbox.popleft()
+                    if isinstance(event, EngineError):
+                        raise event
+                    left -= isinstance(event, Finished)
+                    yield event
+        finally:
+            with self._lock:
+                self._left += [request_id for request_id in mine if self._inboxes.get(request_id) is inbox]
+                self._drop_left(engine)
+
+    def _feed(self, engine: Engine, rest: deque[Answer], inbox: _Inbox) -> None:
+        """Queue what there is room for, and run a forward unless those of other iterators have filled the inbox."""
+        self._working = True
+        try:
+            while rest and not engine.queue_full:
+                engine.queue(rest.popleft())
+            if not inbox:
+                engine.forward()
+        except BaseException as error:
+            self._fail(engine, EngineError(f"A forward failed with {error!r}."))
+            raise
+        finally:
+            self._working = False
+            self._drop_left(engine)
+
+    def _fail(self, engine: Engine, error: EngineError) -> None:
+        """End all of the engine's requests; every iterator hears why."""
+        for inbox in self._inboxes.values():
+            inbox.append(error)
+        engine.cancel_all(engine.open_ids)
+
+    def _drop_left(self, engine: Engine) -> None:
+        """Cancel what iterators have left open; later, if it was a garbage collection during a step that ended one."""
+        if self._working:
+            return
+        self._working = True
+        while self._left:
+            request_id = self._left.pop()
+            engine.cancel(request_id)
+            self._inboxes.pop(request_id, None)
+        self._working = False
