@@ -16,7 +16,8 @@ from redraft.model.folders import resolve_folder
 from redraft.model.initialise import initialise
 from redraft.model.packed import load as loading
 from redraft.model.packed.build import pack
-from redraft.model.packed.load import check_device, check_room, fp8_vocabulary, load_packed
+from redraft.model.packed.demands import WORKING_BYTES, check_device, check_room, fp8_vocabulary, misfit
+from redraft.model.packed.load import load_packed
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.packed.weights import tensors
 from redraft.model.presets import preset
@@ -145,9 +146,9 @@ def test_memory_is_counted_as_stored_weights_are_packed(folder: Path, tmp_path: 
         quantize_folder(folder, tmp_path / "q", format)
         stored = Checkpoint(tmp_path / "q").formats
         free = {"fp8": 26_300_000_000, "int4": 15_500_000_000}[format]
-    check_room(config, None, CUDA, stored=stored, free=free + loading.WORKING_BYTES)
+    check_room(config, None, CUDA, stored=stored, free=free + WORKING_BYTES)
     with pytest.raises(SettingError, match="too little"):
-        check_room(config, None, CUDA, stored=stored, free=free - 400_000_000 + loading.WORKING_BYTES)
+        check_room(config, None, CUDA, stored=stored, free=free - 400_000_000 + WORKING_BYTES)
 
 
 def test_no_format_is_advised_that_stored_weights_cannot_take() -> None:
@@ -172,13 +173,13 @@ def test_quantization_and_float32_do_not_go_together_on_a_gpu(monkeypatch: pytes
 
 
 def test_shapes_that_the_kernels_do_not_take_stay_plain_on_a_gpu(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    assert loading.misfit(preset("26b-a4b")) is None
-    assert loading.misfit(preset("tiny")) is None
-    assert loading.misfit(preset("nano")) == "the width is a multiple of 128, and this model's is 64"
+    assert misfit(preset("26b-a4b")) is None
+    assert misfit(preset("tiny")) is None
+    assert misfit(preset("nano")) == "the width is a multiple of 128, and this model's is 64"
     for change, told in (
         ({"vocab_size": 262_145}, "multiple of 8"), ({"num_experts": 512}, "at most 256"), ({"head_dim": 96}, "powers"),
     ):  # fmt: skip
-        assert told in str(loading.misfit(replace(preset("26b-a4b"), **change)))
+        assert told in str(misfit(replace(preset("26b-a4b"), **change)))
     monkeypatch.setattr(loading, "resolve_device", lambda device: CUDA)
     monkeypatch.setattr(loading, "load_model", lambda *arguments, **_: arguments)
     assert loading.load_for_inference(folder, dtype="bfloat16") == (folder, CUDA, "bfloat16")  # the plain loader's call

@@ -139,7 +139,7 @@ def kernels(
     from redraft.bench.gpu import device_facts, require_gpu, versions
     from redraft.bench.kernels import measure_kernels
     from redraft.model.folders import shape_of
-    from redraft.model.packed.load import check_device
+    from redraft.model.packed.demands import check_device
     from redraft.outputs import make_folder
 
     target = require_gpu(device)
@@ -189,7 +189,8 @@ def packed_model(
     from redraft.bench.random_weights import random_source
     from redraft.model.folders import shape_of
     from redraft.model.packed.build import check_format, pack
-    from redraft.model.packed.load import check_device, check_room, fp8_vocabulary, load_packed
+    from redraft.model.packed.demands import check_device, check_room, fp8_vocabulary
+    from redraft.model.packed.load import load_packed
     from redraft.model.packed.transformer import PackedTransformer
     from redraft.model.presets import PRESETS
 

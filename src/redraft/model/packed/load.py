@@ -1,34 +1,29 @@
-"""Loading a model folder straight into packed form, after checking that the device can hold and run it."""
+"""Loading a model folder into the form that runs fastest on its device."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from redraft.config import ModelConfig
 from redraft.errors import SettingError
-from redraft.model import accounting
 from redraft.model.adapters import Adapter, merge, with_adapter
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
 from redraft.model.packed.build import check_format, pack, repack
+from redraft.model.packed.demands import (
+    check_device,
+    check_room,
+    check_vocabulary,
+    fp8_vocabulary,
+    misfit,
+    resulting_format,
+)
 from redraft.model.packed.transformer import PackedTransformer
-from redraft.model.placement import OLDEST, OLDEST_FP8, lacks_fp8, resolve_device, resolve_dtype
-from redraft.model.quantize import FORMATS, format_of
+from redraft.model.placement import resolve_device, resolve_dtype
 from redraft.model.transformer import Transformer
 from redraft.model.weights import load_for_cpu, load_model, load_vision
-
-VOCABULARIES = ("auto", "model", "fp8")
-MULTIPLE = 16
-"""Of so many tokens a vocabulary in FP8 must be: rows of the turned table are copied in bulk."""
-
-MOST_EXPERTS = 256
-"""The router's product takes all of them in a tile."""
-
-WORKING_BYTES = 1_500_000_000
-"""What a step of one canvas takes beside the weights: its logits and activations, some pages, the libraries' own."""
 
 
 def load_packed(
@@ -57,7 +52,7 @@ def load_packed(
     resolve_dtype(dtype, target, torch.bfloat16)
     folder = resolve_folder(model)
     checkpoint = Checkpoint(folder, vision=vision)
-    format = _format(checkpoint.formats, quantization)
+    format = resulting_format(checkpoint.formats, quantization)
     check_device(target, quantized=format != "bf16")
     if target.type == "cuda" and (wrong := misfit(checkpoint.config)):
         raise SettingError(f"The model's weights cannot be packed for a GPU: there {wrong}.")
@@ -127,23 +122,6 @@ def twin(model: Transformer, folder: Path, adapter: Adapter) -> Transformer:
     return PackedTransformer(repack(model.packed, source, set(adapter.factors)), vision, folded)
 
 
-def misfit(config: ModelConfig) -> str | None:
-    """What of a model's shape the GPU kernels do not take, as the end of a sentence; None if they take it."""
-    heads = config.head_dim, config.global_head_dim
-    if not all(16 <= dim <= 512 and dim & (dim - 1) == 0 for dim in heads):
-        return f"heads are powers of two from 16 to 512, and this model's are {heads[0]} and {heads[1]}"
-    for name, size, step in (
-        ("the width", config.hidden_size, 128),
-        ("experts' width", config.moe_intermediate_size, 64),
-        ("the vocabulary", config.vocab_size, 8),
-    ):
-        if size % step:
-            return f"{name} is a multiple of {step}, and this model's is {size}"
-    if config.num_experts > MOST_EXPERTS:
-        return f"there are at most {MOST_EXPERTS} experts, and this model has {config.num_experts}"
-    return None
-
-
 def _packs_on_gpu(folder: Path, device: torch.device, dtype: str | torch.dtype, quantization: str | None) -> bool:
     """Whether a model goes to the kernels; raises `SettingError` where only they could do what is asked."""
     checkpoint = Checkpoint(folder, vision=False)
@@ -162,114 +140,3 @@ def _with(adapter: Adapter | None, transformer: Transformer) -> Transformer:
     if adapter is not None:
         merge(transformer, adapter)
     return transformer
-
-
-def check_device(device: torch.device, *, quantized: bool) -> None:
-    """Raise `SettingError` for a CUDA device without bf16 products, or FP8 products where weights are `quantized`."""
-    if device.type != "cuda":
-        return
-    capability = torch.cuda.get_device_capability(device)
-    needed, what = (OLDEST_FP8, "quantized weights need") if quantized else (OLDEST, "Redraft needs")
-    if capability < needed:
-        name = torch.cuda.get_device_name(device)
-        raise SettingError(
-            f"{name} has compute capability {capability[0]}.{capability[1]}; {what} {needed[0]}.{needed[1]} or newer "
-            "(device='cpu' runs everywhere)."
-        )
-
-
-def check_vocabulary(name: str) -> None:
-    """Raise `SettingError` for anything but the names of `VOCABULARIES`."""
-    if name not in VOCABULARIES:
-        raise SettingError(f"vocabulary_dtype is {name!r}; it must be {' or '.join(map(repr, VOCABULARIES))}.")
-
-
-def fp8_vocabulary(config: ModelConfig, name: str, device: torch.device, *, quantized: bool) -> bool:
-    """Whether packed weights keep their vocabulary in FP8, by the name that settings give it.
-
-    "auto": where weights on a GPU are `quantized`, and the vocabulary is a multiple of 16 tokens. "model": never.
-    "fp8": always; raises `SettingError` where that cannot be, on a GPU that lacks FP8 and for another vocabulary.
-    """
-    check_vocabulary(name)
-    odd = config.vocab_size % MULTIPLE != 0
-    if name == "auto":
-        return quantized and device.type == "cuda" and not odd
-    if name == "fp8" and odd:
-        raise SettingError(
-            f"vocabulary_dtype is 'fp8'; that needs a multiple of {MULTIPLE} tokens, and the model has "
-            f"{config.vocab_size}."
-        )
-    if name == "fp8" and lacks_fp8(device):
-        raise SettingError("vocabulary_dtype is 'fp8'; that needs a GPU of compute capability 8.9 or more.")
-    return name == "fp8"
-
-
-def check_room(
-    config: ModelConfig,
-    asked: str | None,
-    device: torch.device,
-    *,
-    stored: Mapping[str, str] | None = None,
-    vision: bool = False,
-    free: int | None = None,
-) -> None:
-    """Raise `SettingError` if a CUDA device has too little free memory for the weights in a format and a step.
-
-    `asked` is the quantization asked for, `stored` the number formats by name of weights that have one already,
-    `vision` whether a vision tower belongs to them. The sentence says how much is missing and which format would fit.
-    `free` bytes default to the device's own word.
-    """
-    if device.type != "cuda":
-        return
-    stored = stored or {}
-    format = _format(stored, asked)
-    free = torch.cuda.mem_get_info(device)[0] if free is None else free
-    more = WORKING_BYTES + (accounting.bytes_in(accounting.vision_parts(config), "bf16") if vision else 0)
-    needed = {name: _weight_bytes(config, stored, name) + more for name in (None, *FORMATS)}
-    if needed[asked] <= free:
-        return
-    smaller = [name for name in FORMATS if needed[name] <= min(free, needed[asked] - 1) and not _refusal(stored, name)]
-    advice = f"quantization={smaller[0]!r} would fit" if smaller else "no format would fit"
-    raise SettingError(
-        f"The model needs {_gigabytes(needed[asked])} in {format} and {device} has {_gigabytes(free)} free, "
-        f"{_gigabytes(needed[asked] - free)} too little; {advice}."
-    )
-
-
-def _weight_bytes(config: ModelConfig, stored: Mapping[str, str], asked: str | None) -> int:
-    """Bytes that the text model's weights take on a GPU."""
-    formats = accounting.FORMATS[asked] if asked else _kept(stored)
-    return sum(part.bytes_as(formats) for part in accounting.text_parts(config))
-
-
-def _kept(stored: Mapping[str, str]) -> dict[str, str]:
-    """Number formats by kind, of weights loaded as they are stored; NVFP4, which no kernel takes, becomes FP8."""
-    kept: dict[str, str] = {}
-    for name, format in stored.items():
-        if format_of(name, "fp8"):
-            kind = "experts" if ".experts." in name else "dense"
-            kept[kind] = "int4" if (kind, format) == ("experts", "int4") else "fp8"
-    return kept
-
-
-def _format(stored: Mapping[str, str], asked: str | None) -> str:
-    """The format that weights will have on the device, by those they are stored in, by name, and the one asked for.
-
-    Raises `SettingError` where the one cannot be brought to the other.
-    """
-    if refusal := _refusal(stored, asked):
-        raise SettingError(refusal)
-    return asked or ("int4" if "int4" in stored.values() else "fp8" if stored else "bf16")
-
-
-def _refusal(stored: Mapping[str, str], asked: str | None) -> str | None:
-    """Why weights stored in these formats cannot be brought to the one asked for, if they cannot."""
-    if asked == "fp8" and "int4" in stored.values():
-        return "quantization is 'fp8'; the stored weights are int4 already, load them without it."
-    if asked == "int4" and any(format == "fp8" and ".experts." in name for name, format in stored.items()):
-        return "quantization is 'int4'; the stored experts are fp8 already, load them without it."
-    return None
-
-
-def _gigabytes(count: int) -> str:
-    return f"{count / 1e9:.1f} GB"
