@@ -5,22 +5,21 @@ from __future__ import annotations
 import copy
 import dataclasses
 import itertools
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Self, overload
 
-from redraft.config import MAX_CANVAS, MAX_END_IDS, MIN_CANVAS, GenerationSettings, resolve_settings
+from redraft.config import GenerationSettings, resolve_settings
 from redraft.constraints.build import NAMES, build, says_where_text_stands
 from redraft.deciding import Choices, Decision, decide
 from redraft.diffusion.constraint import Constraint
 from redraft.diffusion.records import FinishReason, Record
 from redraft.editing import EditResult, NextEdit, RecentEdit, edit, next_edit
 from redraft.engine.answer import canvas_positions
-from redraft.engine.build import new_runner, stored_units
 from redraft.engine.engine import Engine
+from redraft.engine.engines import Engines
 from redraft.engine.request import AnswerStats, Event, Finished, Request, TokenConfidence
 from redraft.engine.settings import EngineSettings
 from redraft.errors import CheckpointError, PromptError, SettingError
@@ -87,22 +86,6 @@ class AnswerStream(Iterator[Record]):
         self._events = iter(())
 
 
-@dataclass(slots=True)
-class _Engines:
-    """What an LLM shares with its views: the model by adapter, None being itself, and the engine that runs them.
-
-    `settings` are those of every engine that is not given its own. `ids` are below 0: a caller's own are counted up.
-    """
-
-    models: dict[str | None, Transformer]
-    settings: EngineSettings
-    ids: Iterator[int] = field(default_factory=lambda: itertools.count(-1, -1))
-    engine: Engine | None = None
-    built_for: tuple[object, ...] | None = None
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    """While the engine is made."""
-
-
 class LLM:
     """A model with its tokenizer, chat template and generation defaults. Made by `redraft.load`.
 
@@ -124,12 +107,13 @@ class LLM:
         self.defaults = defaults or GenerationSettings()
         self.eos_ids = eos_ids or model.config.eos_token_id
         self._adapter: str | None = None
-        self._shared = _Engines({None: model}, settings or EngineSettings())
+        self._ids = itertools.count(-1, -1)  # a caller's own are counted up
+        self._engines = Engines(model, tokenizer, eos_ids=self.eos_ids, settings=settings or EngineSettings())
 
     @property
     def model(self) -> Transformer:
         """The model that answers, with the adapter in use folded in."""
-        return self._shared.models[self._adapter]
+        return self._engines.models[self._adapter]
 
     @property
     def adapter(self) -> str | None:
@@ -139,7 +123,7 @@ class LLM:
     @property
     def adapters(self) -> tuple[str, ...]:
         """Names for `with_adapter`."""
-        return tuple(name for name in self._shared.models if name is not None)
+        return self._engines.adapters
 
     def generate(self, prompt: Prompt, *, raw: bool = False, **settings: Any) -> GenerateResult:
         """Answer one prompt.
@@ -280,10 +264,7 @@ class LLM:
         if name in self.adapters:
             raise SettingError(f"There is an adapter {name!r} already.")
         found = adapter_for(self.path, folder, vision=self.model.vision is not None)
-        changed = twin(self._shared.models[None], self.path, found)
-        with self._shared.lock:
-            self._shared.models = self._shared.models | {name: changed}  # other threads may be reading the old ones
-            self._shared.engine = None  # the next one knows the new name
+        self._engines.add(name, twin(self._engines.models[None], self.path, found))
 
     def with_adapter(self, name: str | None) -> Self:
         """This LLM with an adapter, or, with None, without one: a view that shares the engine and everything else.
@@ -296,7 +277,7 @@ class LLM:
 
     def use_adapter(self, name: str | None) -> None:
         """Answer with an adapter from now on, or, with None, as the model was. Raises `SettingError`."""
-        if not isinstance(name, str | None) or name not in self._shared.models:
+        if not isinstance(name, str | None) or name not in self._engines.models:
             raise SettingError(f"There is no adapter {name!r}; there are {', '.join(self.adapters) or 'none'}.")
         self._adapter = name
 
@@ -352,36 +333,14 @@ class LLM:
     @property
     def engine(self) -> Engine:
         """The engine behind `generate` and `stream`, made when it is first needed and anew when the model has moved."""
-        shared, device, dtype = self._shared, self.model.device, self.model.dtype
-        with shared.lock:
-            built_for = device, dtype, stored_units(self.model, shared.settings)
-            if shared.engine is None or built_for != shared.built_for:
-                shared.engine = None  # its pages are free for those of the next one
-                for model in shared.models.values():  # who moves one moves only the weights that they share
-                    if any((weight.device, weight.dtype) != (device, dtype) for weight in model.parameters()):
-                        model.to(device, dtype)
-                shared.engine, shared.built_for = self.new_engine(), built_for
-            return shared.engine
+        return self._engines.shared(self.adapter)
 
     def new_engine(self, settings: EngineSettings | None = None) -> Engine:
         """An engine of its own on this model and its adapters, with its own pages; servers drive one in a thread.
 
         Without `settings` it has those that the LLM was loaded with.
         """
-        settings, model = settings or self._shared.settings, self._shared.models[None]
-        if isinstance(model, PackedTransformer) and len(self.eos_ids) > MAX_END_IDS:
-            raise SettingError(f"There are {len(self.eos_ids)} end-of-text ids; on a GPU there may be {MAX_END_IDS}.")
-        twins = {name: self._shared.models[name] for name in self.adapters}
-        return Engine(
-            new_runner(model, settings, twins),
-            self.tokenizer,
-            vocab_size=model.config.vocab_size,
-            canvas_length=self._canvas_length,
-            eos_ids=self.eos_ids,
-            settings=settings,
-            adapters=self.adapters,
-            weights=partial(_versions, self._shared.models.values()),
-        )
+        return self._engines.new(settings)
 
     def _events(
         self,
@@ -403,20 +362,18 @@ class LLM:
         for i, prompt in enumerate(prompts):
             seed = {} if seeds is None else {"seed": seeds[i]}
             requests.append(
-                self.request(prompt, request_id=next(self._shared.ids), raw=raw, drafts=drafts, **{**given, **seed})
+                self.request(prompt, request_id=next(self._ids), raw=raw, drafts=drafts, **{**given, **seed})
             )
         places = {request.request_id: i for i, request in enumerate(requests)}
         events = self.engine.answer(requests)
         return (dataclasses.replace(event, request_id=places[event.request_id]) for event in events)
 
-    @property
-    def _canvas_length(self) -> int:
-        """Of a canvas whose settings name none."""
-        return min(max(self.model.config.canvas_length, MIN_CANVAS), MAX_CANVAS)
-
     def _fit(self, settings: GenerationSettings, prompt: int, *, explicit: bool) -> GenerationSettings:
         """Check that the prompt and its canvases fit the context; a default max_tokens shrinks to fit."""
-        context, length = self.model.config.max_position_embeddings, settings.canvas_length or self._canvas_length
+        context, length = (
+            self.model.config.max_position_embeddings,
+            settings.canvas_length or self._engines.canvas_length,
+        )
         if prompt + canvas_positions(settings, length) <= context:
             return settings
         room = (context - prompt) // length * length
@@ -440,12 +397,6 @@ def _small_calls(llm: LLM) -> None:
         llm.fill(before, "\n", steps=2)
         llm.fill(before, "\n", choices=["x", "x + 1"])
         llm.decide(llm.tokenizer.encode(before, special=False), ["yes", "no"], reads=1)
-
-
-def _versions(models: Iterable[Transformer]) -> tuple[tuple[int, int], ...]:
-    """Where every weight lies and how often PyTorch counts it as written."""
-    weights = {id(weight): weight for model in models for weight in (*model.parameters(), *model.buffers())}
-    return tuple((weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights.values())
 
 
 def _result(finished: Finished) -> GenerateResult:

@@ -235,7 +235,7 @@ def test_the_pages_of_a_moved_model_are_given_back_before_others_are_taken(
         alive.append(runner() is not None)
         return new_runner(*given)
 
-    monkeypatch.setattr("redraft.llm.new_runner", watched)
+    monkeypatch.setattr("redraft.engine.engines.new_runner", watched)
     gc.disable()
     llm.model.double()
     assert llm.engine.runner is not None

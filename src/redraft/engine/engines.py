@@ -1,0 +1,90 @@
+"""From a model, its twins with adapters, and settings to an engine: one that is shared, and any number of others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from functools import partial
+
+from redraft.config import MAX_CANVAS, MAX_END_IDS, MIN_CANVAS
+from redraft.engine.build import new_runner, stored_units
+from redraft.engine.engine import Engine
+from redraft.engine.settings import EngineSettings
+from redraft.errors import SettingError
+from redraft.model.packed.transformer import PackedTransformer
+from redraft.model.transformer import Transformer
+from redraft.text.marks import Decoder
+
+
+class Engines:
+    """Engines on one model and its twins with an adapter each.
+
+    models    by adapter; None is the model itself
+    settings  of every engine that is not given its own
+    """
+
+    def __init__(
+        self, model: Transformer, decoder: Decoder, *, eos_ids: tuple[int, ...], settings: EngineSettings
+    ) -> None:
+        self.models: dict[str | None, Transformer] = {None: model}
+        self.settings = settings
+        self._decoder, self._eos_ids = decoder, eos_ids
+        self._engine: Engine | None = None
+        self._built_for: tuple[object, ...] | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Names of the twins."""
+        return tuple(name for name in self.models if name is not None)
+
+    @property
+    def canvas_length(self) -> int:
+        """Of a canvas whose settings name none."""
+        return min(max(self.models[None].config.canvas_length, MIN_CANVAS), MAX_CANVAS)
+
+    def add(self, name: str, twin: Transformer) -> None:
+        """Take in the model with one more adapter."""
+        with self._lock:
+            self.models = self.models | {name: twin}  # other threads may be reading the old ones
+            self._engine = None  # the next one knows the new name
+
+    def shared(self, adapter: str | None) -> Engine:
+        """The engine for all threads, made when it is first needed, and anew when the model has moved.
+
+        Where models with different adapters lie in different places, all follow that of `adapter`.
+        """
+        with self._lock:
+            model = self.models[adapter]
+            device, dtype = model.device, model.dtype
+            built_for = device, dtype, stored_units(model, self.settings)
+            if self._engine is None or built_for != self._built_for:
+                self._engine = None  # its pages are free for those of the next one
+                for other in self.models.values():  # who moves one moves only the weights that they share
+                    if any((weight.device, weight.dtype) != (device, dtype) for weight in other.parameters()):
+                        other.to(device, dtype)
+                self._engine, self._built_for = self.new(), built_for
+            return self._engine
+
+    def new(self, settings: EngineSettings | None = None) -> Engine:
+        """An engine of its own, with its own pages. Raises `SettingError` for what it cannot be."""
+        settings, model = settings or self.settings, self.models[None]
+        if isinstance(model, PackedTransformer) and len(self._eos_ids) > MAX_END_IDS:
+            raise SettingError(f"There are {len(self._eos_ids)} end-of-text ids; on a GPU there may be {MAX_END_IDS}.")
+        twins = {name: self.models[name] for name in self.adapters}
+        return Engine(
+            new_runner(model, settings, twins),
+            self._decoder,
+            vocab_size=model.config.vocab_size,
+            canvas_length=self.canvas_length,
+            eos_ids=self._eos_ids,
+            settings=settings,
+            adapters=self.adapters,
+            weights=partial(_versions, self.models.values()),
+        )
+
+
+def _versions(models: Iterable[Transformer]) -> tuple[tuple[int, int], ...]:
+    """Where every weight lies and how often PyTorch counts it as written."""
+    weights = {id(weight): weight for model in models for weight in (*model.parameters(), *model.buffers())}
+    return tuple((weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights.values())
