@@ -21,7 +21,10 @@ class Told:
 
 @dataclass(slots=True)
 class Transcript:
-    """Tokens and text of one answer. `told` of the tokens, and `text`, have been reported."""
+    """Tokens and text of one answer. `told` of the tokens, and `text`, have been reported.
+
+    `spelled` is what the first `kept` tokens spell, which are told and end with a whole character: not decoded again.
+    """
 
     decoder: Decoder
     stop: tuple[str, ...]
@@ -29,11 +32,13 @@ class Transcript:
     told: int = 0
     text: str = ""
     stop_text: str | None = None
+    kept: int = 0
+    spelled: str = ""
 
     def add(self, tokens: Sequence[int], finish_reason: FinishReason | None) -> Told:
         """Append a canvas' tokens. A stop string ends the answer before itself, whatever `finish_reason` says."""
         self.tokens += tokens
-        spelled = self.decoder.decode(self.tokens)
+        spelled = self._decoded(len(self.tokens))
         decoded = _complete(spelled) if finish_reason is None else spelled
         text = whole = decoded[left_out(self.decoder, self.tokens) :]
         if (found := first_stop(whole, self.stop)) is not None:
@@ -44,6 +49,8 @@ class Transcript:
         # Tokens are told with their text: those of half a character, or that may begin a stop string, wait as well.
         is_all = text == whole and decoded == spelled
         told = len(self.tokens) if is_all else self._covering(len(decoded) - len(whole) + len(text))
+        if is_all:
+            self.kept, self.spelled = told, spelled
         if finish_reason is not None:
             del self.tokens[told:]
         news = Told(text[len(self.text) :], tuple(self.tokens[self.told : told]), finish_reason)
@@ -56,12 +63,16 @@ class Transcript:
 
     def _covering(self, length: int) -> int:
         """How many of the first tokens, none of the told ones taken back, spell `length` characters of the text."""
-        # Every trial decodes them all, so that they must be few.
+        # Every trial decodes what is not kept, so that they must be few.
         counts = range(self.told, len(self.tokens))
         return self.told + bisect_left(counts, length, key=self._complete_length)
 
     def _complete_length(self, count: int) -> int:
-        return len(_complete(self.decoder.decode(self.tokens[:count])))
+        return len(_complete(self._decoded(count)))
+
+    def _decoded(self, count: int) -> str:
+        """The text of the first tokens, at least the kept ones."""
+        return self.spelled + self.decoder.decode(self.tokens[self.kept : count])
 
 
 def _complete(text: str) -> str:

@@ -47,15 +47,18 @@ class Decoder(Protocol):
 
     @property
     def special_ids(self) -> Mapping[str, int]: ...
-    def decode(self, token_ids: Sequence[int], /) -> str: ...
+    def decode(self, token_ids: Sequence[int], /) -> str:
+        """Their text; joined texts are the text of all, if the first ends with a whole character."""
+        ...
 
 
 def left_out(decoder: Decoder, token_ids: Sequence[int]) -> int:
     """How many characters at the beginning are no part of the answer: those of an empty thought in special tokens."""
     opens, closes = (decoder.special_ids.get(name) for name in (CHANNEL_OPEN, CHANNEL_CLOSE))
-    if not token_ids or token_ids[0] != opens or closes not in token_ids:
+    first = token_ids[: len(EMPTY_THOUGHT)]  # each spells a character at least
+    if not first or first[0] != opens or closes not in first:
         return 0
-    thought = token_ids[: token_ids.index(closes) + 1]
+    thought = first[: first.index(closes) + 1]
     return len(EMPTY_THOUGHT) if decoder.decode(thought) == EMPTY_THOUGHT else 0
 
 
