@@ -152,6 +152,7 @@ def test_every_preset_runs(llm: LLM, name: str) -> None:
         ({"t_max": 10**400}, "t_max is too large"),
         ({"t_max": 1e-300, "t_min": 0}, "t_max is 1e-300; it must be at least 1e-06"),
         ({"t_min": math.nan}, "t_min is nan"),
+        ({"t_min": math.inf}, "t_min is inf; it must be at least 0 and finite"),
         ({"entropy_bound": 10**400}, "entropy_bound is too large"),
         ({"confidence_threshold": math.inf}, "confidence_threshold is too large"),
         ({"latency_budget_ms": math.inf}, "latency_budget_ms is too large or not a number"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Literal
 
 from redraft.errors import CheckpointError, SettingError
@@ -237,7 +238,7 @@ def _top_fields(raw: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, An
     eos = raw.get("eos_token_id", text.get("eos_token_id", 1))
     eos = 1 if eos is None else eos
     return {
-        "canvas_length": raw.get("canvas_length") or 256,
+        "canvas_length": 256 if raw.get("canvas_length") is None else raw["canvas_length"],
         "eos_token_id": tuple(dict.fromkeys(eos)) if isinstance(eos, list | tuple) else (eos,),
         "spare_holes": raw.get("spare_holes") is True,
     }
@@ -281,7 +282,7 @@ class GenerationSettings:
         _require(self.steps >= 1, "steps", self.steps, "at least 1")
         _require(self.schedule_steps >= 1, "schedule_steps", self.schedule_steps, "at least 1")
         _require(self.entropy_bound > 0, "entropy_bound", self.entropy_bound, "above 0")
-        _require(self.t_min >= 0, "t_min", self.t_min, "at least 0")
+        _require(0 <= self.t_min < inf, "t_min", self.t_min, "at least 0 and finite")
         _require(self.t_max > self.t_min, "t_max", self.t_max, f"above t_min ({self.t_min})")
         _require(self.stability_threshold >= 0, "stability_threshold", self.stability_threshold, "at least 0")
         _require(self.confidence_threshold > 0, "confidence_threshold", self.confidence_threshold, "above 0")

@@ -76,6 +76,15 @@ EXACT: dict[str, Any] = {
                                                       "else": {"minLength": 1}}},
     "not one of": {"type": ["integer", "null"], "not": {"oneOf": [{"minimum": 1}, {"maximum": 1}]}},
     "formats of other types": {"type": ["number", "null"], "oneOf": [{"format": "email"}, {"type": "number"}]},
+    "tagged objects": {"oneOf": [
+        {"type": "object", "required": ["a"], "properties": {"a": tag, "b": {"enum": more}},
+         "additionalProperties": False} for tag, more in (({"const": 1}, [1, "a"]), ({"enum": ["a"]}, [1.5]))]},
+    "tags that need not be there": {"oneOf": [
+        {"type": "object", "properties": {"a": {"const": tag}, "b": {"enum": [1, "a"]}}, "additionalProperties": False}
+        for tag in (1, "a")]},
+    "tags in common": {"oneOf": [
+        {"type": "object", "required": ["a"], "properties": {"a": {"enum": tags}, "b": {"enum": [1]}},
+         "additionalProperties": False} for tags in ([1, "a"], ["a", 1.5])]},
     "if asks for nothing": {"type": "string", "if": {"format": "date"}},
     "else nothing": {"type": "string", "if": {"maxLength": 1}, "else": False},
     "if of arrays": {"type": ["array", "null"], "items": MIXED["items"], "if": STRINGS,
@@ -152,6 +161,15 @@ def test_items_that_each_fail_another_schema(items: dict[str, Any], most: int | 
     dfa = compiled(schema | ({} if most is None else {"maxItems": most}))
     assert all(dfa.matches(text.replace(" ", "").encode()) for text in texts)
     assert not any(dfa.matches(text) for text in (b"[]", b"[1]", b"[1,1,1]", b"[true]"))
+
+
+def test_a_union_of_many_tagged_objects() -> None:
+    kinds = {f"Kind{i}": {"type": "object", "required": ["kind"], "additionalProperties": False, "properties": {
+        "kind": {"const": f"kind {i}"}, "size": {"type": "integer"}}} for i in range(60)}  # fmt: skip
+    dfa = compiled({"oneOf": [{"$ref": f"#/$defs/{name}"} for name in kinds], "$defs": kinds})
+    assert dfa.matches(b'{"kind": "kind 59", "size": 3}')
+    assert dfa.matches(b'{"kind": "kind 0"}')
+    assert not dfa.matches(b'{"kind": "kind 60"}')
 
 
 def test_many_items_of_which_some_must_fail_a_schema_are_no_matter() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from redraft.config import FULL, SLIDING
 from redraft.errors import CheckpointError, HubError, SettingError
 from redraft.model import weights
-from redraft.model.files import fingerprint
+from redraft.model.files import fingerprint, read_header
 from redraft.model.folders import resolve_folder
 from redraft.model.initialise import initialise
 from redraft.model.presets import preset
@@ -249,6 +249,15 @@ def test_a_truncated_shard(folder: Path, keep: int) -> None:
     with pytest.raises(CheckpointError, match="damaged or truncated") as caught:
         load(folder)
     one_sentence(caught.value)
+
+
+def test_a_shard_that_may_not_be_read_is_not_called_damaged(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(file: Path, mode: str) -> None:
+        raise PermissionError(13, "Permission denied", str(file))
+
+    monkeypatch.setattr(Path, "open", refused)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors cannot be read: Permission denied\.$"):
+        read_header(folder / "model.safetensors")
 
 
 def test_a_truncated_shard_among_several(sharded: Path) -> None:

@@ -76,6 +76,8 @@ def test_one_format_does_not_become_another(
     monkeypatch.setattr(Checkpoint, "weight", None)  # refused before any is read
     with pytest.raises(SettingError, match=f"{stored} already"):
         load_packed(tmp_path / "q", device="cpu", dtype="float32", quantization=asked)
+    with pytest.raises(SettingError, match=f"{stored} already"):
+        loading.load_for_inference(tmp_path / "q", device="cpu", quantization=asked)
 
 
 def test_unknown_quantization_is_one_sentence() -> None:

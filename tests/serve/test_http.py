@@ -144,6 +144,8 @@ def test_request_ids_come_back(http: httpx.Client) -> None:
         (b'{"model": "random", "\\ud800": 1, "messages": [{"role": "user", "content": "x"}]}', 400, "unicode"),
         (b'{"model": "random", "messages": [{"role": "user", "content": "x"}], "t_max": NaN}', 400, "t_max"),
         (b'{"model": "random", "messages": [{"role": "user", "content": "x"}], "n": 1' + b"0" * 5000 + b"}", 400, ""),
+        (b'{"model": "random", "messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", '
+         b'"arguments": "{\\"a\\": NaN}"}}]}]}', 400, "must be a JSON object"),
         (b"x" * 300_000, 413, "larger than the 200000 bytes"),
     ],
 )  # fmt: skip
@@ -170,6 +172,21 @@ def test_json_must_say_that_it_is_json(http: httpx.Client) -> None:
 def test_a_chunked_body_is_limited_too(http: httpx.Client) -> None:
     answer = http.post("/v1/chat/completions", content=iter([b"x" * 50_000] * 5))
     assert answer.status_code == 413
+
+
+def test_a_body_that_says_it_is_far_too_large_is_not_waited_for(http: httpx.Client) -> None:
+    address = http.base_url.host, http.base_url.port
+    with socket.create_connection(address, timeout=20) as connection:
+        connection.sendall(
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\nx"
+        )
+        assert connection.recv(1000).startswith(b"HTTP/1.1 413 ")
+
+
+def test_what_was_sent_is_not_told_back_at_any_length(http: httpx.Client) -> None:
+    error = http.post("/v1/chat/completions", json={**CHAT, "preset": "x" * 9000}).json()["error"]
+    assert error["message"].startswith("preset")
+    assert len(error["message"]) < 1100
 
 
 def test_unknown_paths_and_methods(http: httpx.Client) -> None:

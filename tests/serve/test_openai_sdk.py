@@ -344,6 +344,7 @@ def test_models(client: openai.OpenAI) -> None:
         ({"tools": [{"type": "function", "function": {"name": "f", "type": "function"}}]}, "Unknown field",
          "tools[0].function.type"),
         ({"tools": [{"type": "function", "function": 3}]}, "valid dictionary", "tools[0].function"),
+        ({"tools": 2 * [{"type": "function", "function": {"name": "f"}}]}, "the second tool named 'f'", None),
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "is required",
          "response_format.json_schema.schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["a"]}}},

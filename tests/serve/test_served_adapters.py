@@ -100,7 +100,7 @@ def test_an_unknown_adapter_is_a_404_in_openais_shape(http: httpx.Client) -> Non
         client.chat.completions.create(model="poetry", messages=[{"role": "user", "content": "Hi"}])
     assert caught.value.body == {
         "message": "The model 'poetry' is not served here; this server has random, sql, chat.",
-        "type": "not_found_error",
+        "type": "invalid_request_error",
         "param": "model",
         "code": "model_not_found",
     }

@@ -108,7 +108,8 @@ def build(
     eos_ids      tokens at which an answer ends; the tokenizer's `<eos>` and `<turn|>` by default
     around       bytes that are written before and behind whatever the rest allows
 
-    Raises `ConstraintError` with one sentence for anything malformed, contradictory, empty or too large.
+    Raises `ConstraintError` with one sentence for anything malformed, contradictory, empty or too large, and
+    `PromptError` for declarations of tools that no prompt could hold.
     """
     with _no_deep_nesting("The constraint"):
         asked = _checked(wanted)
@@ -201,6 +202,8 @@ def _check_encodable(name: str, given: str) -> None:
 
 def _ending(tokenizer: Tokenizer, eos_ids: tuple[int, ...] | None, *, calls: bool) -> Ending:
     special = tokenizer.special_ids
+    if outside := [token for token in eos_ids or () if not 0 <= token < tokenizer.vocab_size]:
+        raise ConstraintError(f"eos_ids holds {outside[0]}; the vocabulary has {tokenizer.vocab_size} tokens.")
     usual = [special[name] for name in (TURN_END, "<eos>") if name in special]
     closing = tuple(token for token in usual if eos_ids is None or token in eos_ids) or tuple(eos_ids or ())
     if not closing:

@@ -109,6 +109,7 @@ class _Parser:
         self._pattern, self._given, self._what, self._ecma, self._wide = pattern, given, what, ecma, wide
         self._at = 0
         self._depth = 0
+        self._names = set[str]()
         self.has_anchors = False
 
     def run(self) -> Expression:
@@ -186,9 +187,17 @@ class _Parser:
             end = self._pattern.find(">", self._at)
             if end < 0:
                 self._fail("has an unfinished group name")
+            self._name(self._pattern[self._at : end])
             self._at = end + 1
             return
         self._fail(f"uses the group (?{self._pattern[self._at : self._at + 1]}, which is not supported")
+
+    def _name(self, name: str) -> None:
+        if not name.isidentifier():
+            self._fail(f"has the group name {name!r}, which is no identifier")
+        if name in self._names:
+            self._fail(f"has two groups named {name!r}")
+        self._names.add(name)
 
     def _quantified(self, item: Expression, *, is_anchor: bool) -> Expression:
         bounds = self._bounds()
@@ -270,7 +279,10 @@ class _Parser:
         if char in "xu":
             return _only(self._hexadecimal(char))
         if char == "c":
-            return _only(ord(self._next()) % 32)
+            letter = self._next()
+            if not (letter.isascii() and letter.isalpha()):
+                self._fail("has a \\c without a letter from A to Z")
+            return _only(ord(letter) % 32)
         if char in "pP":
             return self._unicode_set(negated=char == "P")
         if char == "b" and inside:

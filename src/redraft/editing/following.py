@@ -72,7 +72,11 @@ def next_edit(
 
     Raises `PromptError` for a cursor outside the text and for edits that are not pairs of texts, and `SettingError`.
     """
-    check_span(text, (cursor, cursor))
+    check_span(text, (0, 0))
+    if type(cursor) is not int or not 0 <= cursor <= len(text):
+        raise PromptError(
+            f"cursor is {cursor!r:.80}; it must be a place in the text, which has {len(text)} characters."
+        )
     if isinstance(recent_edits, str) or not isinstance(recent_edits, Sequence):
         raise PromptError("The recent edits must be a list of pairs (old, new).")
     pairs = [_pair(one) for one in recent_edits]

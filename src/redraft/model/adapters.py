@@ -25,6 +25,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from redraft.errors import CheckpointError
+from redraft.model.files import check_readable
 from redraft.model.folders import read_json, write_json
 from redraft.model.int4_experts import Int4Experts
 from redraft.model.layouts import PLAIN_DTYPES, Weight
@@ -209,10 +210,11 @@ def _config(adapter: Adapter, base_model: str, dropout: float) -> dict[str, Any]
 
 
 def _read(file: Path) -> dict[str, Tensor]:
+    if not file.exists():
+        raise CheckpointError(f"{file.parent} has no {file.name}; it is not an adapter's folder.")
+    check_readable(file)
     try:
         return load_file(file)
-    except FileNotFoundError:
-        raise CheckpointError(f"{file.parent} has no {file.name}; it is not an adapter's folder.") from None
     except (SafetensorError, OSError) as error:
         raise CheckpointError(f"{file} is damaged or truncated ({str(error).rstrip('.')}).") from error
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from redraft.errors import CheckpointError
+from redraft.errors import CheckpointError, why
 from redraft.model.folders import read_json
 
 SINGLE_FILE = "model.safetensors"
@@ -38,6 +38,7 @@ def read_headers(folder: Path) -> dict[str, Stored]:
 def read_header(shard: Path) -> dict[str, Stored]:
     """Every tensor of one shard, by its name in the file. Raises `CheckpointError`."""
     stored: dict[str, Stored] = {}
+    check_readable(shard)
     try:
         with safe_open(shard, "pt") as file:
             for name in file.keys():  # noqa: SIM118  (safe_open is no mapping)
@@ -47,6 +48,14 @@ def read_header(shard: Path) -> dict[str, Stored]:
         reason = f"{error}".rstrip(".")
         raise CheckpointError(f"{shard} is damaged or truncated ({reason}); fetch it again.") from error
     return stored
+
+
+def check_readable(file: Path) -> None:
+    """Raise `CheckpointError` for a file that cannot be opened, of which safetensors says that it is not there."""
+    try:
+        file.open("rb").close()
+    except OSError as error:
+        raise CheckpointError(f"{file} cannot be read: {why(error)}.") from error
 
 
 def fingerprint(folder: Path) -> str:

@@ -19,6 +19,8 @@ _KINDS = {
     503: "overloaded_error",
 }
 RETRY_SECONDS = 1
+MOST_CHARACTERS = 1000
+"""Of an error's message."""
 
 
 @dataclass(eq=False)
@@ -31,14 +33,20 @@ class Fault(Exception):
     code: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        """What a client has sent is not told back at any length."""
+        self.message = f"{self.message[:MOST_CHARACTERS]} ..." if len(self.message) > MOST_CHARACTERS else self.message
+        self.param = self.param and self.param[:MOST_CHARACTERS]
+
     @property
     def kind(self) -> str:
         """The `type` that both families of clients read."""
         return _KINDS.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
 
     def openai(self) -> dict[str, Any]:
-        """OpenAI's error body."""
-        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+        """OpenAI's error body, whose `type` has no word of its own for what is not there."""
+        kind = "invalid_request_error" if self.status == 404 else self.kind
+        return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def anthropic(self, request_id: str) -> dict[str, Any]:
         """Anthropic's error body."""

@@ -114,6 +114,12 @@ class _Visit:
         return time.perf_counter() - self._started
 
     @property
+    def _announced(self) -> int:
+        """Bytes of the body, if the client says how many."""
+        length = self.headers.get(b"content-length", b"")
+        return int(length) if length.isdigit() and len(length) < 20 else 0
+
+    @property
     def gone(self) -> bool:
         """Whether the client left before the answer was whole."""
         return self.status == CLIENT_GONE or not self._ended
@@ -129,6 +135,11 @@ class _Visit:
 
     async def _read(self, limit: int) -> bytes:
         data, size = bytearray(), 0
+        refusal = Fault(
+            413, f"The body is larger than the {limit} bytes that this server takes.", code="body_too_large"
+        )
+        if self._announced > limit + _DRAIN:
+            raise refusal
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -140,9 +151,7 @@ class _Visit:
             if not message.get("more_body") or size > limit + _DRAIN:
                 break
         if size > limit:
-            raise Fault(
-                413, f"The body is larger than the {limit} bytes that this server takes.", code="body_too_large"
-            )
+            raise refusal
         return bytes(data)
 
     async def receive(self) -> Message:

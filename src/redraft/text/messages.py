@@ -40,6 +40,7 @@ def check_tools(tools: Any) -> None:
         return
     if not _is_list(tools):
         raise PromptError("tools must be a list of function declarations")
+    names = set[str]()
     for index, tool in enumerate(tools):
         where = f"tools[{index}]"
         if not isinstance(tool, Mapping) or not isinstance(tool.get("function"), Mapping):
@@ -47,6 +48,9 @@ def check_tools(tools: Any) -> None:
         if tool.get("type", "function") != "function":
             _fail(where, f"has type {tool['type']!r}, but only 'function' is known")
         _check_declaration(tool["function"], f"{where}.function")
+        if (name := tool["function"]["name"]) in names:
+            _fail(where, f"is the second tool named {name!r:.80}")
+        names.add(name)
 
 
 def _answer_one(message: Mapping[str, Any], waiting: list[Any], where: str) -> None:

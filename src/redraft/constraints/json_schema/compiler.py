@@ -261,9 +261,10 @@ class _Compiler:
         multiples, integer = list(shape.multiples), shape.integer
         for multiple in multiples:
             if multiple != multiple.to_integral_value():
-                if (1 / multiple) != (1 / multiple).to_integral_value():
+                unit = (1 / multiple) == (1 / multiple).to_integral_value()
+                if not unit or shape.fraction:
                     self._reader.refuse("multipleOf", f"is {multiple}, which cannot be enforced")
-                integer = True  # whole numbers are multiples of every unit fraction
+                integer = integer or not shape.fraction  # whole numbers are multiples of every unit fraction
         subtracted = bool(shape.excluded) or shape.fraction
         found = number(shape.bounds, integer=integer, exact=subtracted)
         whole = [int(m) for m in multiples if m == m.to_integral_value() and m != 1]

@@ -70,7 +70,8 @@ class FunctionCall(Shape):
     @classmethod
     def _parse(cls, arguments: str | dict[str, Any]) -> dict[str, Any]:
         try:
-            parsed = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
+            # NaN and infinities, which are no JSON, are no `int` either.
+            parsed = json.loads(arguments or "{}", parse_constant=int) if isinstance(arguments, str) else arguments
         except (ValueError, RecursionError):
             parsed = None
         if not isinstance(parsed, dict):
