@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from redraft.engine.answer import Answer
+from redraft.engine.fair_lock import FairLock
 from redraft.engine.request import Event, Failed, Finished, Request
-from redraft.engine.turns import TurnLock
 from redraft.errors import EngineError, SettingError
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Iterators:
         self._inboxes: dict[int, _Inbox] = {}
         self._left: list[int] = []
         self._working = False
-        self._lock = TurnLock()
+        self._lock = FairLock()
 
     def __contains__(self, request_id: int) -> bool:
         """Whether an iterator waits for this request's events."""

@@ -99,7 +99,7 @@ def _route(
     sizes = {"EXPERTS": experts, "PADDED": max(16, next_power_of_2(experts)), "TOP_K": top_k}
     choose_kernel[chunks,](
         parts, expert_scale, lengths, index, weight, ranks, found, rows, span,
-        PARTS=count, HALF={torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, ""), ROWS=tile.choose, **sizes,
+        PARTS=count, ROUNDED={torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, ""), ROWS=tile.choose, **sizes,
         num_warps=tile.choose, **after,
     )  # fmt: skip
     place_kernel[cdiv(rows, tile.place) + cdiv(len(tiles), SHARE),](
@@ -171,7 +171,7 @@ def choose_kernel(
     rows,
     span,  # rows per segment
     PARTS: tl.constexpr,
-    HALF: tl.constexpr,
+    ROUNDED: tl.constexpr,
     EXPERTS: tl.constexpr,
     PADDED: tl.constexpr,
     TOP_K: tl.constexpr,
@@ -188,18 +188,18 @@ def choose_kernel(
     for part in tl.static_range(PARTS):
         at = parts + (part * rows + row[:, None]).to(tl.int64) * EXPERTS + expert
         logit += tl.load(at, mask=inside[:, None] & real, other=0.0).to(tl.float32)
-    if HALF == "bf16":
+    if ROUNDED == "bf16":
         logit = logit.to(tl.bfloat16).to(tl.float32)
-    if HALF == "fp16":
+    if ROUNDED == "fp16":
         logit = logit.to(tl.float16).to(tl.float32)
     logit = tl.where(logit == logit, logit, -1e30)  # NaN still leaves K experts to choose
     logit = tl.where(real, logit, float("-inf"))
     mass = tl.exp(logit - tl.max(logit, 1)[:, None])
     probability = mass / exact_sum(mass)[:, None]  # [R,E]
     rank = tl.full((ROWS, PADDED), TOP_K, tl.int32)
-    left = sortable(logit, expert, PADDED) if HALF == "bf16" else tl.where(real, probability, -1.0)
+    left = sortable(logit, expert, PADDED) if ROUNDED == "bf16" else tl.where(real, probability, -1.0)
     for k in tl.static_range(TOP_K):
-        if HALF == "bf16":
+        if ROUNDED == "bf16":
             best = left == tl.max(left, 1)[:, None]
             left = tl.where(best, -2147483648, left)
         else:

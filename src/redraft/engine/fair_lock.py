@@ -10,7 +10,7 @@ class _Depth(threading.local):
     entered = 0
 
 
-class TurnLock:
+class FairLock:
     """A re-entrant lock that whoever gives it back gets again behind those who wait for it.
 
     With a plain lock, a thread that lets go for a moment between two forwards has it back before another one wakes up.
