@@ -15,6 +15,8 @@ from typing import Any, BinaryIO
 
 Fill = Callable[[str, str], str]
 MAX_TOKENS = 16
+PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
+"""JSON-RPC's codes."""
 
 
 def local(model: str) -> Fill:
@@ -45,14 +47,26 @@ def remote(server: str, model: str) -> Fill:
     return fill
 
 
-def offset_of(text: str, line: int, character: int) -> int:
-    """Character offset of an LSP position, whose columns count UTF-16 units; behind a line it is its end."""
+class Refused(Exception):
+    """A request that gets an error for an answer."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+def place_of(text: str, line: int, character: int) -> tuple[int, dict[str, int]]:
+    """The character offset of an LSP position, whose columns count UTF-16 units, and the position moved into the text.
+
+    Behind a line's end it is that end, and behind the last line the text's.
+    """
     lines = text.split("\n")
     if line >= len(lines):
-        return len(text)
-    start = sum(len(one) + 1 for one in lines[:line])
+        line, character = len(lines) - 1, 2 * len(text)
+    line, character = max(line, 0), max(character, 0)
     before = lines[line].encode("utf-16-le")[: 2 * character].decode("utf-16-le", errors="ignore")
-    return start + len(before)
+    offset = sum(len(one) + 1 for one in lines[:line]) + len(before)
+    return offset, {"line": line, "character": len(before.encode("utf-16-le")) // 2}
 
 
 class Server:
@@ -61,9 +75,10 @@ class Server:
     def __init__(self, fill: Fill) -> None:
         self._fill = fill
         self._texts: dict[str, str] = {}
+        self.shut_down = False
 
     def answer(self, method: str, params: dict[str, Any]) -> Any:
-        """The result of a request or None for a notification; `KeyError` for a request that is not known."""
+        """The result of a request or None for a notification; raises `Refused`."""
         document = params.get("textDocument", {})
         match method:
             case "initialize":
@@ -75,53 +90,81 @@ class Server:
             case "textDocument/didClose":
                 self._texts.pop(document["uri"], None)
             case "textDocument/inlineCompletion":
-                return self._complete(self._texts[document["uri"]], params["position"])
-            case "shutdown" | "initialized" | "exit":
+                if (text := self._texts.get(document["uri"])) is None:
+                    raise Refused(INVALID_PARAMS, f"{document['uri']} is not open")
+                return self._complete(text, params["position"])
+            case "shutdown":
+                self.shut_down = True
+            case "initialized":
                 pass
             case _ if not method.startswith("$/"):
-                raise KeyError(method)
+                raise Refused(METHOD_NOT_FOUND, f"unknown: {method}")
         return None
 
     def _complete(self, text: str, position: dict[str, int]) -> dict[str, Any]:
-        at = offset_of(text, position["line"], position["character"])
+        at, here = place_of(text, position["line"], position["character"])
         filling = self._fill(text[:at], text[at:]) if text.strip() else ""
-        return {"items": [{"insertText": filling, "range": {"start": position, "end": position}}] if filling else []}
+        return {"items": [{"insertText": filling, "range": {"start": here, "end": here}}] if filling else []}
 
 
-def read_message(source: BinaryIO) -> dict[str, Any] | None:
-    """The next message, which a header with its length precedes; None at the end."""
-    length = 0
-    while line := source.readline().strip():
+def read_message(source: BinaryIO) -> bytes | None:
+    """The next message, which a header with its length precedes; None at the end. Raises `ValueError` for no length."""
+    length = b""
+    for line in iter(source.readline, b""):
+        if not line.strip():
+            return source.read(int(length))
         name, _, value = line.partition(b":")
-        if name.lower() == b"content-length":
-            length = int(value)
-    return json.loads(source.read(length)) if length else None
+        length = value if name.lower() == b"content-length" else length
+    return None
+
+
+def parsed(content: bytes) -> dict[str, Any]:
+    """A message. Raises `Refused` for what is none."""
+    try:
+        message = json.loads(content)
+    except ValueError as error:
+        raise Refused(PARSE_ERROR, f"no JSON: {error}") from error
+    if not isinstance(message, dict) or not isinstance(message.get("method"), str):
+        raise Refused(INVALID_REQUEST, "a message is an object with a method")
+    return message
 
 
 def serve(server: Server, source: BinaryIO, out: BinaryIO) -> None:
     """Answer until the editor leaves."""
-    while (message := read_message(source)) is not None and message.get("method") != "exit":
-        reply: dict[str, Any] = {"jsonrpc": "2.0", "id": message.get("id")}
+    while (content := read_message(source)) is not None:
+        reply: dict[str, Any] = {"jsonrpc": "2.0", "id": None}
+        wanted = True
         try:
-            reply["result"] = server.answer(message.get("method", ""), message.get("params") or {})
-        except KeyError as error:
-            reply["error"] = {"code": -32601, "message": f"unknown: {error}"}
+            message = parsed(content)
+            if message["method"] == "exit":
+                return
+            wanted = "id" in message
+            reply["id"] = message.get("id")
+            reply["result"] = server.answer(message["method"], message.get("params") or {})
+        except Refused as error:
+            reply["error"] = {"code": error.code, "message": str(error)}
         except Exception as error:  # an editor must learn of any failure and go on
-            reply["error"] = {"code": -32603, "message": str(error)}
-        if "id" in message:
-            content = json.dumps(reply).encode()
-            out.write(b"Content-Length: %d\r\n\r\n%s" % (len(content), content))
+            reply["error"] = {"code": INTERNAL_ERROR, "message": f"{type(error).__name__}: {error}"}
+        if wanted:
+            answer = json.dumps(reply).encode()
+            out.write(b"Content-Length: %d\r\n\r\n%s" % (len(answer), answer))
             out.flush()
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--server", help="address of a running `redraft serve`")
     parser.add_argument("--model", default="tiny")
     given = parser.parse_args()
     fill = remote(given.server, given.model) if given.server else local(given.model)
-    serve(Server(fill), sys.stdin.buffer, sys.stdout.buffer)
+    server = Server(fill)
+    try:
+        serve(server, sys.stdin.buffer, sys.stdout.buffer)
+    except ValueError:
+        print("A message came without a Content-Length that can be read.", file=sys.stderr)
+        return 1
+    return 0 if server.shut_down else 1  # as the protocol has it
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

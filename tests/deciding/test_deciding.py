@@ -88,6 +88,13 @@ def test_several_questions_are_what_each_is_alone(llm: LLM, monkeypatch: pytest.
         assert alone.forwards == decision.forwards
 
 
+def test_choices_are_tokenised_once_for_many_questions(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    spelled, strings = [], Form.strings
+    monkeypatch.setattr(Form, "strings", lambda form, *given: spelled.append(given) or strings(form, *given))
+    llm.decide([f"Is it {i}?" for i in range(5)], CHOICES, reads=2, sure=1.0)
+    assert len(spelled) == 2  # once to see whether there is room
+
+
 def test_it_reads_again_only_what_is_not_sure(llm: LLM) -> None:
     assert llm.decide("Is it?", CHOICES, sure=0.0).readings[0].reads == 1
     unsure = llm.decide("Is it?", CHOICES, sure=1.0, reads=3)

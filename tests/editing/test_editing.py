@@ -226,6 +226,10 @@ def test_drafts_keep_what_is_sure(sure: list[float], strength: float, longest: i
         assert all(token in (None, own) for token, own in zip(same, draft, strict=True))
 
 
+def test_any_strength_doubts_one_token_at_least() -> None:
+    assert drafts_of([1, 2], [1.0, 0.999], 0.0004, 9)[0] == (1, None)
+
+
 def test_full_strength_keeps_nothing() -> None:
     assert all(set(draft) == {None} for draft in drafts_of([1, 2, 3], [1.0, 1.0, 1.0], 1.0, 9))
 
@@ -384,6 +388,12 @@ def test_occurrences_are_whole_words_outside_of_what_was_done(text: str, before:
     done = [(m.start(), m.end()) for m in re.finditer(re.escape(after), text)] if after else []
     due = [(a, b) for a, b in spans if not any(start <= a and b <= end for start, end in done)]
     assert occurrences(text, before, after, 0) == due[:8]
+
+
+def test_marks_belong_to_the_letters_before_them() -> None:
+    assert occurrences("cafe\u0301 cafe", "cafe", "tea", 0) == [(6, 10)]
+    assert occurrences("हिन्दी हिन्द", "हिन्द", "x", 0) == [(7, 12)]
+    assert core("हिन्दी", "हिन्दा") == ("हिन्दी", "हिन्दा")
 
 
 def test_a_replaced_word_is_found_at_once_in_a_long_text() -> None:

@@ -32,7 +32,7 @@ def talk(server: ModuleType, fill: Any, *messages: dict[str, Any]) -> list[dict[
     source.seek(0)
     server.serve(server.Server(fill), source, out)
     out.seek(0)
-    return list(iter(lambda: server.read_message(out), None))
+    return [json.loads(content) for content in iter(lambda: server.read_message(out), None)]
 
 
 def document(**more: Any) -> dict[str, Any]:
@@ -75,7 +75,32 @@ def test_an_editor_learns_of_what_fails() -> None:
 
 @pytest.mark.parametrize(("line", "character", "offset"), [(0, 0, 0), (0, 9, 2), (1, 1, 4), (9, 0, 6)])
 def test_positions(line: int, character: int, offset: int) -> None:
-    assert example("language_server").offset_of("ab\ncde", line, character) == offset
+    assert example("language_server").place_of("ab\ncde", line, character)[0] == offset
+
+
+@pytest.mark.parametrize(
+    ("given", "moved"), [((-1, 1), (0, 1)), ((1, -2), (1, 0)), ((0, 9), (0, 2)), ((7, 0), (1, 4)), ((1, 3), (1, 3))]
+)
+def test_positions_are_moved_into_the_text(given: tuple[int, int], moved: tuple[int, int]) -> None:
+    place = example("language_server").place_of("ab\nc🙂de"[:6], *given)[1]
+    assert (place["line"], place["character"]) == moved
+
+
+@pytest.mark.parametrize(("content", "code"), [(b"{bad", -32700), (b"[1]", -32600), (b"{}", -32600), (b"\xff", -32700)])
+def test_what_is_no_message_is_answered_and_the_next_one_is_read(content: bytes, code: int) -> None:
+    module, out = example("language_server"), io.BytesIO()
+    after = json.dumps({"id": 1, "method": "shutdown"}).encode()
+    framed = b"".join(b"Content-Length: %d\r\n\r\n%s" % (len(one), one) for one in (content, after))
+    server = module.Server(lambda prefix, suffix: "")
+    module.serve(server, io.BytesIO(framed), out)
+    assert b'"id": null' in out.getvalue()
+    assert f'"code": {code}'.encode() in out.getvalue()
+    assert server.shut_down
+
+
+def test_a_document_that_is_not_open_is_no_unknown_method() -> None:
+    (reply,) = talk(example("language_server"), lambda prefix, suffix: "", complete(1, 0, 0))
+    assert reply["error"]["code"] == -32602
 
 
 def test_it_fills_with_a_model_of_its_own() -> None:

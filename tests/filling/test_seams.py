@@ -110,3 +110,10 @@ def test_a_thousand_random_holes_keep_the_given_text(tokenizer: Tokenizer, seams
         assert len(offsets) == length
         assert offsets[-1][1] == len(own)
         assert all(a <= b for a, b in offsets)
+
+
+def test_a_token_that_is_part_of_a_character_covers_it(tokenizer: Tokenizer) -> None:
+    by_text = {tokenizer.token_bytes(id): id for id in range(tokenizer.vocab_size)}
+    ids = [by_text[bytes([byte])] for byte in "é🙂a".encode()]
+    hole = Hole(tokenizer=tokenizer, behind=(), first=None, last=None)
+    assert hole.offsets(ids) == (*2 * [(0, 1)], *4 * [(1, 2)], (2, 3))

@@ -90,6 +90,13 @@ def test_it_is_asked_only_where_a_length_is_looked_for(knowing: LLM, monkeypatch
     assert begun == []
 
 
+def test_a_length_that_is_given_is_kept_beside_a_seam(knowing: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun = settle_at(monkeypatch, knowing, TEXT)
+    found = knowing.fill("x = ", "\ny", length=3, steps=1).fillings[0]
+    assert begun == []
+    assert 3 <= len(found.token_ids) <= 5  # given text at both seams
+
+
 def test_other_models_are_not_asked(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = settle_at(monkeypatch, llm, TEXT)
     fill(llm)

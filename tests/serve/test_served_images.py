@@ -99,7 +99,7 @@ def test_what_else_knows_of_images(server: ServerProcess) -> None:
         ("file:///etc/passwd", "must be a data URL"),
         ("/etc/passwd", "must be a data URL"),
         ("data:image/png,abc", "must hold base64"),
-        ("data:image/png;base64,%%%", "holds no base64"),
+        ("data:image/png;base64,%%%", "base64 cannot be read"),
         ("data:image/png;base64,AAAA", "An image cannot be read; PNG, JPEG, WEBP, GIF, BMP files can"),
     ],
 )

@@ -4,9 +4,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from redraft.serve import splitting
 from redraft.serve.splitting import Content, Reasoning, Splitter
 from redraft.text.marks import MARK, mark_all
-from redraft.text.reply import Reply, read_reply
+from redraft.text.reply import Reply, read_reply, scan_call
 from redraft.text.tools import ToolCall
 
 ANSWERS = [
@@ -87,6 +88,16 @@ def test_text_is_told_as_soon_as_it_is_certain() -> None:
     assert splitter.push("call>call:f{a:1}") == []
     assert splitter.push(mark_all("<tool_call|>no")) == [ToolCall(name="f", arguments={"a": 1}), Content(" no")]
     assert splitter.finish() == []
+
+
+def test_a_long_call_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    monkeypatch.setattr(splitting, "scan_call", lambda *text, final: read.append(1) or scan_call(*text, final=final))
+    items = ",".join(f'[{i},<|"|>a<|"|>]' for i in range(500))
+    text = mark_all(f"<|tool_call>call:f{{a:[{items}]}}<tool_call|>")
+    parts = collect([text[at : at + 50] for at in range(0, len(text), 50)])
+    assert parts.tool_calls[0].arguments == {"a": [[i, "a"] for i in range(500)]}
+    assert len(read) <= 2
 
 
 def test_plain_text_that_spells_markers_is_plain_text() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import redraft
 from redraft.cli.main import main
-from redraft.errors import InputError, SettingError
+from redraft.errors import InputError, SettingError, TrainingError
 from redraft.train.distill import Collected, collect, prompts_of
 from redraft.train.jsonl import Limits, read_jsonl
 
@@ -73,6 +73,13 @@ def test_only_answers_that_settled_by_themselves_are_kept(llm: redraft.LLM, tmp_
     assert shard.tokens.tolist() == [2, 50, 40, 41, turn_end, 2, 54, 45, response]
     with pytest.raises(SettingError, match="at least 2"):
         collect(fake, prompts, out, steps=1)
+
+
+def test_nothing_to_learn_makes_no_file(llm: redraft.LLM, tmp_path: Path) -> None:
+    fake = Fake(llm.tokenizer, [Answer("cut off", (42,), "length", Stats((3,)))])
+    with pytest.raises(TrainingError, match=r"None of 1 answers settled within 8 steps"):
+        collect(fake, [[2, 50]], tmp_path / "own.jsonl", steps=8)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_prompts_are_those_of_the_file_without_their_answers(llm: redraft.LLM, tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_a_bad_line_is_named_with_its_file_and_number(tmp_path: Path, line: str,
 def test_empty_and_missing_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("\n")
     (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "\xe9"}\n')
-    for name, message in (("empty", "holds no documents"), ("latin", "cannot be read"), ("none", "cannot be read")):
+    for name, message in (("empty", "holds no documents"), ("latin", "line 1: not UTF-8"), ("none", "cannot be read")):
         with pytest.raises(InputError, match=message):
             read_jsonl(tmp_path / f"{name}.jsonl", text=False, tokenizer=TOKENIZER, template=None, limits=LIMITS)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -288,12 +289,14 @@ def _run(
 
 @contextmanager
 def _bar(name: str, *, total: int | None) -> Iterator[Progress]:
-    """A progress bar of items done and solved, where somebody looks."""
+    """A progress bar of items done and solved, where somebody looks; elsewhere a line at the beginning."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[solved]} solved"))
     console = Console(stderr=True)
+    if not console.is_terminal:
+        print(f"{name} ..." if total is None else f"{name}: {total} items ...", file=sys.stderr, flush=True)
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(name, total=total, solved=0)
         yield lambda done, total, solved: bar.update(task, completed=done, total=total, solved=solved)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from inspect import signature
 
 from redraft.config import MAX_NUMBER
@@ -111,16 +111,16 @@ def _check_room(front: Front, form: Form, longest: int) -> None:
     ]
     context = front.model.config.max_position_embeddings
     for slot in range(len(values)):
-        rows = _rows(front, form, 0, tuple(values[:slot])).rows
+        rows, _ = _rows(front, form, tuple(values[:slot]))
         if longest + len(rows[0].given) > context:
             raise PromptError(f"A question of {longest} tokens and its answer do not fit the context of {context}.")
 
 
-def _rows(front: Front, form: Form, row: int, values: tuple[str, ...]) -> _Reads:
-    """What is to be read of the slot behind `values`."""
+def _rows(front: Front, form: Form, values: tuple[str, ...]) -> tuple[list[Row], int]:
+    """What is to be read of the slot behind `values`, of the first question, and how many choices there are."""
     strings = form.strings(front.tokenizer, values)
     last = form.ends and len(values) == len(form.names) - 1
-    return _Reads(rows_of(row, strings, front.tokenizer.eos_id if last else None), len(strings))
+    return rows_of(0, strings, front.tokenizer.eos_id if last else None), len(strings)
 
 
 def _decide_together(
@@ -196,7 +196,11 @@ class _Desk:
 
     def _read(self, places: Sequence[_Place], enough: Callable[[_Place, _Reads], bool]) -> dict[_Place, _Reads]:
         """Up to `reads` reads at every place, as long as they are not enough; all open places are one batch."""
-        found = {place: _rows(self._front, self._form, *place) for place in dict.fromkeys(places)}
+        rows_behind = {values: _rows(self._front, self._form, values) for values in {behind for _, behind in places}}
+        found: dict[_Place, _Reads] = {}
+        for question, values in dict.fromkeys(places):
+            rows, count = rows_behind[values]
+            found[question, values] = _Reads([replace(row, question=question) for row in rows], count)
         open_places = list(found)
         for number in range(self._rule.reads):
             rows = [row for place in open_places for row in found[place].rows]

@@ -30,7 +30,8 @@ def calibrated(logprobs: Sequence[float], bias: Sequence[float] | None, temperat
     free = logprobs if bias is None else [value - off for value, off in zip(logprobs, bias, strict=True)]
     peak = max(free)
     weights = [math.exp((value - peak) / temperature) for value in free]
-    return [weight / sum(weights) for weight in weights]
+    total = sum(weights)
+    return [weight / total for weight in weights]
 
 
 def fit_temperature(readings: Sequence[Read], answers: Sequence[str]) -> float:

@@ -149,7 +149,7 @@ class _Task:
         hole = here.hole.obeying(self._wanted, self._longest(len(here.draft)))
         ids = self._context(text, span, here.before)
         model = self._front.model
-        cache = model.new_cache(1, len(ids) + self._room + hole.seams + SCORED_TOKENS)
+        cache = model.new_cache(1, len(ids) + self._room + hole.extra_positions + SCORED_TOKENS)
         last = prefill(model, cache, [ids])
         context = Context(
             model=model,
@@ -201,7 +201,7 @@ class _Task:
 
     def _drafts(self, context: Context, draft: Sequence[int], hole: Hole) -> list[Draft]:
         sure = draft_probabilities(context, hole, draft) if draft else []
-        longest = self._longest(len(draft)) + hole.seams
+        longest = self._longest(len(draft)) + hole.extra_positions
         drafts = drafts_of(draft, sure, self._strength, longest)
         possible = [one for one in drafts if hole.possible(len(one))]
         return possible or [(None,) * length for length in range(1, longest + 1) if hole.possible(length)]

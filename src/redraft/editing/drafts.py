@@ -8,6 +8,7 @@ shorter, several drafts begin: with more or fewer positions at the places of gre
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Hashable, Iterator, Sequence
 
 import torch
@@ -58,7 +59,7 @@ def drafts_of(draft: Sequence[int], sure: Sequence[float], strength: float, long
 def _noisy(sure: Sequence[float], strength: float) -> list[bool]:
     """Doubted positions, and at least ceil(strength * n) of the least sure."""
     order = sorted(range(len(sure)), key=sure.__getitem__)
-    least = set(order[: -(-int(strength * len(sure) * 1000) // 1000)])
+    least = set(order[: math.ceil(strength * len(sure) - 1e-9)])  # 0.1 * 30 is a little more than 3
     return [p < DOUBT or at in least for at, p in enumerate(sure)]
 
 

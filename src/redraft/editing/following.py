@@ -12,8 +12,9 @@ import difflib
 import math
 import re
 import time
+import unicodedata
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter
@@ -119,18 +120,22 @@ def core(old: str, new: str) -> tuple[str, str]:
     if old == new:
         return "", ""
     start, end = common_ends(old, new)
-    while start and re.match(r"\w", old[start - 1]):
+    while start and _in_word(old[start - 1]):
         start -= 1
-    while end and re.match(r"\w", old[len(old) - end]):
+    while end and _in_word(old[len(old) - end]):
         end -= 1
     return old[start : len(old) - end], new[start : len(new) - end]
+
+
+def _in_word(char: str) -> bool:
+    """Whether a word goes on with a character; a mark belongs to the letter before it."""
+    return char == "_" or unicodedata.category(char)[0] in "LMN"
 
 
 def _repeat(front: Front, text: str, cursor: int, pairs: Sequence[tuple[str, str]]) -> NextEdit | None:
     """The latest replacement that is due once more, at the likeliest of its places."""
     started = time.perf_counter()
-    for old, new in reversed(pairs):
-        before, after = core(old, new)
+    for before, after in dict.fromkeys(core(old, new) for old, new in reversed(pairs)):
         if not before.strip():
             continue
         places = occurrences(text, before, after, cursor)
@@ -147,11 +152,21 @@ def _repeat(front: Front, text: str, cursor: int, pairs: Sequence[tuple[str, str
 
 def occurrences(text: str, before: str, after: str, cursor: int) -> list[Span]:
     """Places where `before` stands as a whole word, not as part of an `after`; those nearest to the cursor first."""
-    left, right = (r"(?<!\w)" if re.match(r"\w", before) else ""), (r"(?!\w)" if re.search(r"\w$", before) else "")
     done = [match.span() for match in re.finditer(re.escape(after), text)] if after else []
-    found = [match.span() for match in re.finditer(left + re.escape(before) + right, text)]
-    due = [span for span in found if not _inside(span, done)]
+    due = [span for span in _words(text, before) if not _inside(span, done)]
     return sorted(due, key=lambda span: abs(span[0] - cursor))[:PLACES]
+
+
+def _words(text: str, word: str) -> Iterator[Span]:
+    """Places where `word` stands and no letter of it goes on beyond its ends, from left to right."""
+    start = text.find(word)
+    while start >= 0:
+        end = start + len(word)
+        cut_off = start > 0 and _in_word(word[0]) and _in_word(text[start - 1])
+        goes_on = end < len(text) and _in_word(word[-1]) and _in_word(text[end])
+        if not (cut_off or goes_on):
+            yield start, end
+        start = text.find(word, start + 1 if cut_off or goes_on else end)
 
 
 def _inside(span: Span, others: list[Span]) -> bool:

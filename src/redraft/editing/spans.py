@@ -13,6 +13,9 @@ from redraft.filling.hole import Hole
 from redraft.filling.seams import Seam, Seams
 from redraft.text.tokenizer import Tokenizer
 
+MOST_CHARACTERS = 2000
+"""Of texts that are compared character by character."""
+
 Span = tuple[int, int]
 """(start, end) in characters; the end is not part of it."""
 
@@ -60,9 +63,27 @@ def count_lines(text: str) -> int:
 
 def changed_share(old: str, new: str) -> float:
     """The share of both texts' characters that are not common to both in order: 0 is equal, 1 nothing in common."""
-    if old == new:
-        return 0.0
-    return 1 - difflib.SequenceMatcher(None, old, new, autojunk=False).ratio()
+    return 1 - 2 * _common(old, new) / (len(old) + len(new)) if old != new else 0.0
+
+
+def _common(old: str, new: str) -> int:
+    """Characters that two texts have in common, in order; of long texts, whose comparison takes quadratic time, those
+    of lines that are equal or stand in one another's places."""
+    start, end = common_ends(old, new)
+    a, b = old[start : len(old) - end], new[start : len(new) - end]
+    if max(len(a), len(b)) <= MOST_CHARACTERS:
+        blocks = difflib.SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks()
+        return start + end + sum(size for _, _, size in blocks)
+    before, after = split_lines(a), split_lines(b)
+    if max(len(before), len(after)) == 1:
+        return start + end
+    found = start + end
+    for kind, i, j, k, m in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if kind == "equal":
+            found += sum(map(len, before[i:j]))
+        elif kind == "replace":
+            found += sum(map(_common, before[i:j], after[k:m]))
+    return found
 
 
 def unified_diff(old: str, new: str, name: str) -> str:

@@ -11,9 +11,9 @@ from typing import Any
 
 from redraft.config import MAX_CANVAS, GenerationSettings, resolve_settings
 from redraft.errors import SettingError
-from redraft.filling.context import open_seam
+from redraft.filling.context import Context, open_seam
 from redraft.filling.hole import GAP, Hole
-from redraft.filling.lengths import SCORED_TOKENS, Choice, Context, OnRecord, check_on_record, find
+from redraft.filling.lengths import SCORED_TOKENS, Choice, OnRecord, check_on_record, find
 from redraft.filling.obeying import CONSTRAINTS, check_language, wanted_of
 from redraft.filling.result import Filling, FillResult, confidence
 from redraft.filling.seams import LONGEST, Seam, Seams
@@ -101,6 +101,11 @@ class _Sizes:
     view: int
     canvas: int
 
+    @property
+    def open(self) -> bool:
+        """Whether a length is looked for."""
+        return self.shortest < self.longest
+
 
 def _sizes(model: Transformer, max_tokens: int | None, length: int | None, canvas_length: int | None) -> _Sizes:
     whole = canvas_length or model.config.canvas_length
@@ -113,7 +118,8 @@ def _sizes(model: Transformer, max_tokens: int | None, length: int | None, canva
         raise SettingError(f"{name} is {longest!r}; a filling may have 1 to {MAX_CANVAS // 2} tokens.")
     if longest >= whole:
         raise SettingError(f"canvas_length is {whole}; it must be longer than the hole's {longest} tokens.")
-    view = whole - longest if canvas_length or length else min(VIEW, whole - longest)
+    known = canvas_length is not None or length is not None
+    view = whole - longest if known else min(VIEW, whole - longest)
     return _Sizes(1 if length is None else length, longest, view, whole)
 
 
@@ -136,14 +142,14 @@ def _fill(
         )
     left = [tokenizer.bos_id, *tokenizer.encode(before, special=False)[-room:]]
     kept, first, cache, last_hidden = open_seam(model, Seams.of(tokenizer), left, behind_it)
-    last, behind = _behind(tokenizer, pieces)
+    last, behind = _behind(tokenizer, pieces, sizes.canvas)
     hole = Hole(tokenizer=tokenizer, behind=behind, first=first, last=last).obeying(wanted, sizes.longest)
     context = Context(
         model=model, cache=cache, last_hidden=last_hidden, view=sizes.view, canvas=sizes.canvas, settings=settings
     )
-    longest = sizes.longest + hole.seams
+    longest = sizes.longest + hole.extra_positions
     drafts = [(None,) * length for length in range(sizes.shortest, longest + 1)]
-    tells = model.config.spare_holes and len(drafts) > 1 and hole.language is None
+    tells = model.config.spare_holes and sizes.open and hole.language is None
     own = draft_of_own_length(context, hole, longest) if tells else []
     choice = find(context, hole, drafts, on_record, partial(_not_empty, hole), own)
     return filling_of(hole, choice, kept - 1)  # <bos> is not given
@@ -154,12 +160,14 @@ def _not_empty(hole: Hole, tokens: tuple[int, ...]) -> float:
     return 0.0 if hole.text(tokens) else EMPTY
 
 
-def _behind(tokenizer: Tokenizer, pieces: Sequence[str]) -> tuple[Seam | None, tuple[int | None, ...]]:
-    """The seam behind a hole and the given tokens further on, with a gap for every later hole."""
+def _behind(tokenizer: Tokenizer, pieces: Sequence[str], most: int) -> tuple[Seam | None, tuple[int | None, ...]]:
+    """The seam behind a hole and the given tokens further on, about `most`, with a gap for every later hole."""
     ids = tokenizer.encode(pieces[0], special=False)
     seam = Seams.of(tokenizer).behind(ids)
     behind: list[int | None] = [*(ids[1:] if seam else ids)]
     for piece in pieces[1:]:
+        if len(behind) >= most:
+            break
         behind += [*[None] * GAP, *tokenizer.encode(piece, special=False)]
     return seam, tuple(behind)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -16,6 +17,8 @@ from redraft.filling.obeying import Language, Obeying, language_of
 from redraft.filling.seams import LONGEST, Seam, Seams
 from redraft.filling.settle import Guess
 from redraft.text.tokenizer import Tokenizer
+
+_Utf8 = codecs.getincrementaldecoder("utf-8")
 
 GAP = 8
 """Free positions that stand for a later hole of the same canvas; they are denoised along and thrown away."""
@@ -69,8 +72,8 @@ class Hole:
     language: Language | None = None
 
     @property
-    def seams(self) -> int:
-        """How many positions of the hole are needed for given text at most."""
+    def extra_positions(self) -> int:
+        """How many more positions than its filling has tokens a hole may need, for the given text at its seams."""
         if self.language is None:
             return (self.first is not None) + (self.last is not None)
         return self._for_seams
@@ -122,9 +125,8 @@ class Hole:
     def offsets(self, ids: Sequence[int]) -> tuple[tuple[int, int], ...]:
         """For each token the (start, end) characters of the text that it covers, whole or in part."""
         own, at = self._own(ids), -self._given[0]
-        edges = [at := at + len(self.tokenizer.token_bytes(id)) for id in ids]
-        starts = [_characters(own, edge) for edge in (-self._given[0], *edges)]
-        return tuple(pairwise(starts))
+        edges = [at, *(at := at + len(self.tokenizer.token_bytes(id)) for id in ids)]
+        return tuple((_complete(own, start), _begun(own, end)) for start, end in pairwise(edges))
 
     @property
     def _for_seams(self) -> int:
@@ -150,6 +152,11 @@ class Hole:
         return first | ({length - 1: self.last.tokens} if self.last else {})
 
 
-def _characters(text: bytes, end: int) -> int:
+def _begun(text: bytes, end: int) -> int:
     """How many characters begin in the first `end` bytes."""
     return len(text[: max(end, 0)].decode("utf-8", errors="replace"))
+
+
+def _complete(text: bytes, end: int) -> int:
+    """How many characters end in the first `end` bytes."""
+    return len(_Utf8("replace").decode(text[: max(end, 0)]))

@@ -41,7 +41,7 @@ def check_on_record(on_record: object) -> None:
 
 @dataclass(eq=False, slots=True)
 class Candidate:
-    """One length of a hole: its records so far, and its score, which is that of the text `judged` and its `credit`."""
+    """One draft of a hole: its records so far, and its score, which is that of the text `judged` and its `credit`."""
 
     hole: Hole
     length: int
@@ -57,7 +57,7 @@ class Candidate:
         return self.records[-1].argmax_canvas[: self.length]
 
     @property
-    def scored(self) -> tuple[int, ...]:
+    def whole(self) -> tuple[int, ...]:
         """The hole's tokens and the first given ones behind it."""
         return with_what_follows(self.hole, self.tokens)
 
@@ -86,11 +86,11 @@ def find(
     """
     batches = [_Batch(context, hole, group) for group in _groups(context, hole, drafts)]
     candidates = [candidate for batch in batches for candidate in batch.candidates]
-    left, scored = candidates, 0
+    left, texts = candidates, 0
     for steps, count in STAGES:
         for batch in batches:
             batch.run(steps)
-        scored += score(context, left, prior)
+        texts += judge(context, left, prior)
         left = sorted(left, key=lambda candidate: -candidate.score)[:count]
         for batch in batches:
             batch.keep(left)
@@ -99,9 +99,9 @@ def find(
     if on_record is not None:
         _tell(on_record, finished, len(left))
     left = [*left, *finished]
-    scored += score(context, left, prior)
+    texts += judge(context, left, prior)
     best = max(left, key=lambda candidate: candidate.score)
-    forwards = sum(len(candidate.records) for candidate in (*candidates, *finished)) + scored
+    forwards = sum(len(candidate.records) for candidate in (*candidates, *finished)) + texts
     return Choice(best, tuple(sorted({candidate.length for candidate in left})), forwards)
 
 
@@ -120,15 +120,15 @@ def with_what_follows(hole: Hole, tokens: Sequence[int]) -> tuple[int, ...]:
     return (*tokens, *behind, *([hole.tokenizer.eos_id] if ends else []))
 
 
-def score(context: Context, candidates: Sequence[Candidate], prior: Prior) -> int:
+def judge(context: Context, candidates: Sequence[Candidate], prior: Prior) -> int:
     """Score the drafts that have changed: causal log-likelihood with the first given tokens behind it, and prior.
 
     Returns how many there were.
     """
-    changed = [candidate for candidate in candidates if candidate.judged != candidate.scored]
+    changed = [candidate for candidate in candidates if candidate.judged != candidate.whole]
     left = iter(changed)
     while part := list(islice(left, context.model.requests_at_once(SCORED_AT_ONCE, context.canvas))):
-        texts = [candidate.scored for candidate in part]
+        texts = [candidate.whole for candidate in part]
         last = context.last_hidden.expand(len(part), -1)
         scores = causal_scores(context.model, context.cache.copy([0] * len(part)), last, texts)
         for candidate, text, logprobs in zip(part, texts, scores, strict=True):

@@ -13,7 +13,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from redraft.text.marks import unmarked
-from redraft.text.reply import CALL_OPEN, CHANNEL_CLOSE, CHANNEL_OPEN, ENDINGS, LANDMARKS, scan_call
+from redraft.text.reply import (
+    CALL_OPEN,
+    CHANNEL_CLOSE,
+    CHANNEL_OPEN,
+    ENDINGS,
+    LANDMARKS,
+    LONGEST_MARK,
+    may_end_call,
+    scan_call,
+)
 from redraft.text.tools import THOUGHT, ToolCall
 
 _LANDMARK = re.compile("|".join(map(re.escape, LANDMARKS)))
@@ -43,7 +52,7 @@ class Splitter:
 
     def __init__(self, *, reasoning_open: bool = False, exact: bool = False) -> None:
         """`reasoning_open` and `exact` are those of `read_reply`."""
-        self._text = ""
+        self._text, self._looked = "", len(CALL_OPEN)
         self._content = _Exact(Content) if exact else _Trimmed(Content)
         self._reasoning = _Trimmed(Reasoning)
         self._state: Callable[[bool], Iterator[Part] | None] = self._in_thought if reasoning_open else self._in_content
@@ -118,9 +127,13 @@ class Splitter:
         return self._reasoning.push(self._take(start))
 
     def _in_call(self, final: bool) -> Iterator[Part] | None:
+        if not final and not may_end_call(self._text, self._looked):
+            self._looked = max(len(CALL_OPEN), len(self._text) - LONGEST_MARK + 1)  # behind it a mark may have begun
+            return None
         scan = scan_call(self._text, 0, final=final)
         if scan is None:
             return None
+        self._looked = len(CALL_OPEN)
         call, end = scan
         written = self._take(end)
         self._state = self._in_content

@@ -136,7 +136,8 @@ def open_part(part: Mapping[str, Any], grid: Grid) -> Source:
     budget = _budget(given.get("detail", part.get("detail")), grid)
     if (url := given.get("url")) is not None:
         return open_image(_of_url(url), grid, budget)
-    if (source := given.get("image", given.get("path"))) is None:
+    source = given.get("image")
+    if source is None and (source := given.get("path")) is None:
         raise PromptError("An image part holds the image under 'image', 'path' or 'url'.")
     return open_image(source, grid, budget)
 
@@ -200,20 +201,24 @@ def _budget(detail: Any, grid: Grid) -> int:
 
 def _of_url(url: Any) -> bytes:
     """The content of a data URL; nothing is fetched from elsewhere."""
-    if not isinstance(url, str) or not url.startswith("data:"):
+    if not isinstance(url, str) or not _is_data(url):
         raise PromptError("An image's URL must be a data URL (data:image/png;base64,...); nothing is fetched.")
     kind, comma, content = url.partition(",")
-    if not comma or not kind.endswith(";base64"):
+    if not comma or not kind.lower().endswith(";base64"):
         raise PromptError("An image's data URL must hold base64.")
     try:
-        return base64.b64decode(content, validate=True)
+        return base64.b64decode("".join(content.split()), validate=True)  # some encoders break lines
     except (binascii.Error, ValueError) as error:
-        raise PromptError(f"An image's data URL holds no base64: {error}.") from error
+        raise PromptError(f"An image's base64 cannot be read: {error}.") from error
+
+
+def _is_data(url: str) -> bool:
+    return url[:5].lower() == "data:"
 
 
 def _opened(source: Any) -> tuple[tuple[int, int], Callable[[], Tensor]]:
     """Height and width of any source, and what decodes it to uint8 [3,H,W] (or [3,W,H], if it lies on its side)."""
-    if isinstance(source, str) and (source.startswith("data:") or "://" in source):
+    if isinstance(source, str) and (_is_data(source) or "://" in source):
         source = _of_url(source)
     if isinstance(source, str | Path):
         source = _file(Path(source))
@@ -284,7 +289,7 @@ def _colours(image: PIL.Image.Image) -> Tensor:
 def _array(values: np.ndarray[Any, Any] | Tensor) -> Tensor:
     """uint8 [H,W,3] or [H,W] as [3,H,W]."""
     if isinstance(values, np.ndarray) and values.dtype == np.uint8:
-        values = torch.from_numpy(np.ascontiguousarray(values))
+        values = torch.from_numpy(np.require(values, requirements=["C", "W"]))  # which is only read; torch warns if not
     if not isinstance(values, Tensor) or values.dtype != torch.uint8:
         kind = str(values.dtype).removeprefix("torch.")
         raise PromptError(f"An image's array must be uint8 [height, width, 3], not {kind} {list(values.shape)}.")

@@ -13,13 +13,15 @@ from redraft.errors import InputError, why
 def read_objects(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, object) of every line that is not blank, one line in memory at a time. Raises `InputError`."""
     try:
-        with Path(path).open(encoding="utf-8-sig") as file:
+        with Path(path).open(encoding="utf-8-sig", errors="surrogateescape") as file:
             for number, line in enumerate(file, start=1):
+                if not _is_text(line):
+                    fail(path, number, "not UTF-8")
                 if line.strip():
                     yield number, _object(path, number, line.rstrip())
     except FileNotFoundError:
         raise InputError(f"{path} cannot be read: it does not exist.") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise InputError(f"{path} cannot be read: {why(error)}.") from error
 
 
@@ -33,6 +35,11 @@ def no_json(error: ValueError | RecursionError) -> str:
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at column {error.colno}"
     return "nested too deep" if isinstance(error, RecursionError) else "a number of thousands of digits"
+
+
+def _is_text(line: str) -> bool:
+    """Whether a line holds no byte that could not be read."""
+    return line.isascii() or not any("\udc80" <= char <= "\udcff" for char in line)
 
 
 def _object(path: str | Path, number: int, line: str) -> dict[str, Any]:

@@ -21,11 +21,13 @@ CHANNEL_OPEN, CHANNEL_CLOSE = MARK + tools.CHANNEL_OPEN, MARK + tools.CHANNEL_CL
 ENDINGS = tuple(MARK + ending for ending in (TURN_END, EOS, PAD))
 LANDMARKS = (CHANNEL_OPEN, CALL_OPEN, MARK + tools.RESPONSE_OPEN, *ENDINGS)
 """What ends a run of content."""
+LONGEST_MARK = max(map(len, (CALL_CLOSE, *LANDMARKS)))
 
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _SPACE = re.compile(r"\s*")
 _WORDS = {"true": True, "false": False, "null": None}
 _LANDMARK = re.compile("|".join(map(re.escape, LANDMARKS)))
+_CALL_END = re.compile("|".join(map(re.escape, (CALL_CLOSE, *LANDMARKS))))
 _ENDING = re.compile("|".join(map(re.escape, ENDINGS)))
 
 
@@ -60,9 +62,10 @@ def read_reply(text: str, *, reasoning_open: bool = False, exact: bool = False) 
     """Take a generated turn, as marked text, apart into reasoning, content and calls.
 
     Everything from the first end marker on (`<turn|>`, `<eos>`, `<pad>`, or the `<|tool_response>` after calls) is
-    dropped, and so is an empty thought channel. A channel that is never closed, as in a reply cut short, is reasoning
-    up to its end. `reasoning_open` says that the prompt itself ended inside a thought, behind the channel's name;
-    `exact` that white space at the ends of the content was asked for, and stays.
+    dropped, unless it stands in a thought that is closed or in a call, and so is an empty thought channel. A channel
+    that is never closed, as in a reply cut short, is reasoning up to its end. `reasoning_open` says that the prompt
+    itself ended inside a thought, behind the channel's name; `exact` that white space at the ends of the content was
+    asked for, and stays.
     """
     parts = _Parts()
     position = _read_channel(text, 0, parts, name="") if reasoning_open else 0
@@ -126,6 +129,11 @@ def _malformed_end(text: str, start: int) -> int:
     limit = landmark.start() if landmark else len(text)
     close = text.find(CALL_CLOSE, start, limit)
     return limit if close < 0 else close + len(CALL_CLOSE)
+
+
+def may_end_call(text: str, start: int) -> bool:
+    """Whether from `start` on there is anything that may end a call; `scan_call` of a growing text needs that."""
+    return _CALL_END.search(text, start) is not None
 
 
 def scan_call(text: str, start: int, *, final: bool) -> tuple[ToolCall | None, int] | None:

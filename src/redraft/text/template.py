@@ -125,7 +125,7 @@ def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
     found = next((message[name] for name in _REASONING_NAMES if message.get(name) is not None), None)
     if found is None:
         return message
-    return {"thinking": found, **message, "reasoning_content": found}
+    return message | {name: found for name in _REASONING_NAMES if message.get(name) is None}
 
 
 def _read_config(file: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from redraft.errors import InputError, SettingError
+from redraft.errors import InputError, SettingError, TrainingError
 from redraft.text.tools import CALL_CLOSE, RESPONSE_OPEN
 from redraft.train.jsonl import ANSWER_IDS, PROMPT_IDS, read_jsonl
 
@@ -58,7 +58,8 @@ def collect(
     """Answer every prompt with at most `steps` steps and write what is worth learning to `out`, a JSON-lines file.
 
     Kept are answers that ended by themselves, whose canvases all settled before the last step, and that `keep` accepts.
-    Raises `SettingError` for fewer than 2 steps, which leave no trajectory to shorten.
+    Raises `SettingError` for fewer than 2 steps, which leave no trajectory to shorten, and `TrainingError` where
+    nothing is kept: `out` is not made then.
     """
     if steps < 2:
         raise SettingError(f"steps is {steps}; distillation needs at least 2.")
@@ -76,8 +77,11 @@ def collect(
                     ids = [*answer.token_ids, _end(answer.text, llm.tokenizer)]
                     file.write(json.dumps({PROMPT_IDS: prompt, ANSWER_IDS: ids}) + "\n")
             progress(asked)
+    if not kept:
+        partial.unlink()
+        raise TrainingError(f"None of {asked} answers settled within {steps} steps; allow more, or ask something else.")
     partial.replace(out)
-    return Collected(asked=asked, kept=kept, mean_steps=sum(taken) / len(taken) if taken else 0.0)
+    return Collected(asked=asked, kept=kept, mean_steps=sum(taken) / len(taken))
 
 
 def unfinished(out: Path) -> Path:
