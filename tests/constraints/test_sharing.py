@@ -1,5 +1,10 @@
 """What equal requests have in common."""
 
+import gc
+import sys
+import weakref
+
+import pytest
 import torch
 
 from redraft.constraints import build
@@ -23,3 +28,22 @@ def test_equal_requests_share_one_constraint(tokenizer: Tokenizer) -> None:
         one.begin().canvas(64, 64).tables(torch.device("cpu"), tokenizer.vocab_size)[0] for one in (first, pinned)
     ]
     assert languages[0] is languages[1]
+
+
+def test_what_nobody_can_ask_for_any_more_goes_at_once(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its tables are on a GPU, whose memory Python's collector knows nothing of."""
+    monkeypatch.setattr(sys.modules["redraft.constraints.build"], "CACHED", 1)
+    gc.disable()
+    try:
+        known = []
+        for pins in (None, {0: "a"}):
+            constraint = build(tokenizer, regex="[a-z]{1,9}", pins=pins)
+            assert constraint is not None
+            constraint.begin().canvas(64, 64).tables(torch.device("cpu"), tokenizer.vocab_size)
+            known.append(weakref.ref(constraint))
+            del constraint
+        assert [one() is None for one in known] == [False, True]
+        build(tokenizer, regex="[a-z]{1,8}")
+        assert known[0]() is None
+    finally:
+        gc.enable()

@@ -34,8 +34,6 @@ FEW = 8
 """The head is computed for a constraint's own tokens alone if they are at most the vocabulary divided by this."""
 ALIGNED = 16
 """Rows of tables on a GPU begin at multiples of so many numbers."""
-KEPT = 2
-"""Canvases that a constraint keeps though nobody writes them: who asks for the same next has the same first one."""
 TABLES = 4
 """An automaton and all that is made of it take about so many times what it takes alone."""
 
@@ -55,8 +53,15 @@ class AutomatonConstraint:
     def _pin(self, pins: Mapping[int, int]) -> None:
         self.pins, self.behind_pins = dict(pins), max(pins, default=-1) + 1
         self.canvases: WeakValueDictionary[tuple[int, int, int, int], AutomatonCanvas] = WeakValueDictionary()
-        self.newest: deque[AutomatonCanvas] = deque(maxlen=KEPT)
+        self.keep(0)
         self.min_tokens = self._shortest()
+
+    def keep(self, count: int) -> None:
+        """Keep the newest canvases, so many, though nobody writes them: who asks for the same next has the same ones.
+
+        They hold this object. So it is none by default: both would live until Python's collector finds them.
+        """
+        self.newest = deque[AutomatonCanvas](maxlen=count)
 
     def pinned(self, pins: Mapping[int, int]) -> Self:
         """The same with these pins, on the same tables. Raises `ConstraintError` if they fit no valid answer."""

@@ -44,6 +44,8 @@ MAX_POSITION = 262_144
 """Pins stand before it: no answer is longer."""
 CACHED, CACHED_BYTES = 64, 256 << 20
 """Constraints kept for each tokenizer, and how much they take in all, with what is made of them later."""
+KEPT_CANVASES = 2
+"""Of each of these constraints; see `AutomatonConstraint.keep`."""
 
 JSON_OBJECT: Mapping[str, Any] = {"type": "object"}
 _WORDS = ("text_pins", "must_include", "forbidden")
@@ -230,10 +232,11 @@ def _cached(tokenizer: Tokenizer, ending: Ending, asked: Wanted, around: tuple[b
             known.move_to_end(key)
             return known[key]
     compiled = AutomatonConstraint(compile_wanted(tokenizer, ending, plain, Budget(), around))
+    compiled.keep(KEPT_CANVASES)
     with _lock:
         compiled = known.setdefault(key, compiled)  # another thread's may have come first
         while len(known) > CACHED or (len(known) > 1 and sum(one.nbytes for one in known.values()) > CACHED_BYTES):
-            known.popitem(last=False)
+            known.popitem(last=False)[1].keep(0)
     return compiled
 
 
