@@ -23,7 +23,7 @@ from redraft.editing.spans import Span, check_span, cut
 from redraft.engine.request import TokenConfidence
 from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.filling.api import fill_settings
-from redraft.filling.context import Context
+from redraft.filling.context import VIEW, Context
 from redraft.filling.hole import Draft, Hole
 from redraft.filling.lengths import SCORED_TOKENS, Choice, OnRecord, Prior, check_on_record, find, with_what_follows
 from redraft.filling.obeying import check_language, wanted_of
@@ -33,8 +33,6 @@ from redraft.filling.seams import LONGEST
 
 DEFAULT_STEPS = 16
 """Step cap when none is given."""
-VIEW = 32
-"""Positions of the canvas behind the span, for the nearest given text."""
 CHANGE = 2.0
 """Nats that every changed token must bring: of two edits that are nearly as likely, the smaller one is meant."""
 SLIP = 3.0

@@ -11,7 +11,7 @@ from typing import Any
 
 from redraft.config import MAX_CANVAS, GenerationSettings, resolve_settings
 from redraft.errors import SettingError
-from redraft.filling.context import Context, open_seam
+from redraft.filling.context import VIEW, Context, open_seam
 from redraft.filling.hole import GAP, Hole
 from redraft.filling.lengths import SCORED_TOKENS, Choice, OnRecord, check_on_record, find
 from redraft.filling.obeying import CONSTRAINTS, check_language, wanted_of
@@ -28,9 +28,6 @@ DEFAULT_STEPS = 12
 """Step cap when none is given: the right length settles early; wrong ones may never settle and must not cost 48."""
 EMPTY = -1e6
 """What a filling without text is worth, in nats."""
-VIEW = 32
-"""Positions of the canvas behind the hole, for the nearest given text, where many lengths are tried. One length that is
-given, or a canvas length, leaves the whole canvas to it."""
 
 ANSWER_ONLY = ("stop", "stop_at_eos", "forbid_empty", "fit_canvas", "latency_budget_ms", "logprobs")
 """Settings that say nothing of a hole: how an answer ends, how long its canvases are, and what the engine measures."""
@@ -118,6 +115,7 @@ def _sizes(model: Transformer, max_tokens: int | None, length: int | None, canva
         raise SettingError(f"{name} is {longest!r}; a filling may have 1 to {MAX_CANVAS // 2} tokens.")
     if longest >= whole:
         raise SettingError(f"canvas_length is {whole}; it must be longer than the hole's {longest} tokens.")
+    # One length that is given, or a canvas length, leaves the whole canvas to the text behind the hole.
     known = canvas_length is not None or length is not None
     view = whole - longest if known else min(VIEW, whole - longest)
     return _Sizes(1 if length is None else length, longest, view, whole)

@@ -14,6 +14,9 @@ from redraft.diffusion.prefill import prefill
 from redraft.filling.seams import LONGEST, Seam, Seams
 from redraft.model import Transformer
 
+VIEW = 32
+"""Positions of a canvas behind what is written, for the nearest given text, where many lengths are tried."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Context:
