@@ -56,7 +56,7 @@ def route_rows(
     """`route` by the logits x [T,D] times weight [E,D] transposed, rounded to x's dtype. Three launches on CUDA.
 
     The product is summed in the same `PARTS` parts for any number of rows, so a row's experts do not depend on the
-    rows beside it.
+    rows beside it. One launch for choice and sort, whose programs wait for one another, takes as long.
     """
     if not use_triton(x):
         return route_eager(F.linear(x, weight), expert_scale, top_k, block_rows, lengths)
