@@ -56,7 +56,8 @@ def check_plan(scheduler: Scheduler, plan: Plan) -> None:
             prompt += stop - first
             assert all(a % PAGE == 0 and b - a <= PAGE for a, b in chunks)
             assert all(b % PAGE == 0 or b == turn.job.prompt_length for _, b in chunks)
-    assert prompt <= scheduler.settings.prompt_tokens
+    alone = all(job.prompt_left for job in scheduler.running.values())
+    assert prompt <= max(scheduler.settings.prompt_tokens, scheduler.limits.prompt if alone else 0)
     for pool in (scheduler.pages.full, scheduler.pages.sliding):
         assert pool.held <= pool.count
 
@@ -73,19 +74,49 @@ def written_pages_are_written_once(scheduler: Scheduler, plan: Plan) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("seed", range(3))
-def test_everybody_is_served_in_full(policy: str, seed: int) -> None:
+@pytest.mark.parametrize("prompt", [0, 3072])
+def test_everybody_is_served_in_full(policy: str, seed: int, prompt: int) -> None:
     loads = mixed_load(seed)
-    done = simulate(loads, LIMITS, replace(SETTINGS, policy=policy), cost, check_plan)
+    done = simulate(loads, replace(LIMITS, prompt=prompt), replace(SETTINGS, policy=policy), cost, check_plan)
     assert all(life.ended > life.admitted >= life.load.arrival for life in done.lives)
     assert done.canvas_steps == sum(sum(load.steps) for load in loads)
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_scarce_budget_delays_and_never_fails(policy: str) -> None:
+@pytest.mark.parametrize(("forward", "prompt"), [(1024, 0), (4096, 4096)])
+def test_a_scarce_budget_delays_and_never_fails(policy: str, forward: int, prompt: int) -> None:
     """Room for two long requests: the books stay right although everybody wants more than there is."""
-    limits = replace(LIMITS, full_pages=52, sliding_pages=24, forward=1024)
+    limits = replace(LIMITS, full_pages=52, sliding_pages=24, forward=forward, prompt=prompt)
     done = simulate(mixed_load(7, 40), limits, replace(SETTINGS, policy=policy), cost, check_plan)
     assert all(life.ended for life in done.lives)
+
+
+@pytest.mark.parametrize(("sliding", "first"), [(120, 3072), (11, 2560), (10, 2304)])
+def test_a_prompt_that_no_canvas_waits_for_is_encoded_faster(sliding: int, first: int) -> None:
+    """As far as pages that are promised to nobody allow, which are given back at once."""
+    scheduler = Scheduler(replace(LIMITS, sliding_pages=sliding, prompt=3072), SETTINGS)
+    scheduler.add(Job(request_id=1, prompt_length=6000, positions=6256, length=256))
+    (job,) = scheduler.admit()
+    scheduler.ran(plan := scheduler.plan())
+    assert [turn.encode for turn in plan.turns] == [(0, first)]
+    assert job.table is not None
+    assert job.table.sliding_held <= job.table.sliding_most
+
+
+def test_beside_a_canvas_a_prompt_gets_what_the_settings_say() -> None:
+    scheduler = Scheduler(replace(LIMITS, prompt=2048), SETTINGS)
+    for request_id, length in ((1, 10), (2, 9000)):
+        scheduler.add(Job(request_id=request_id, prompt_length=length, positions=length + 256, length=256))
+    scheduler.admit()
+    encoded = []
+    for _ in range(3):
+        scheduler.ran(plan := scheduler.plan())
+        encoded.append({turn.job.request_id: turn.encode for turn in plan.turns})
+    assert encoded == [
+        {1: (0, 10), 2: (0, 1792)},  # whole chunks of what the short one leaves
+        {1: (10, 10), 2: (1792, 2816)},
+        {1: (10, 10), 2: (2816, 3840)},
+    ]
 
 
 def test_requests_get_their_slots_in_the_order_they_came() -> None:

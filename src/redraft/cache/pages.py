@@ -149,6 +149,11 @@ class PageTable:
         """Pages of the full layers that the request may still take."""
         return self.full_total - len(self.full)
 
+    @property
+    def sliding_held(self) -> int:
+        """Pages of the sliding layers that it holds."""
+        return sum(page >= 0 for page in self.sliding)
+
 
 class PageManager:
     """Page tables of all requests, out of two pools of fixed size.
@@ -183,8 +188,20 @@ class PageManager:
         self._sliding_promised += table.sliding_most
         return table
 
-    def cover(self, table: PageTable, positions: int) -> bool:
-        """Take pages until the table covers `positions`; returns whether it changed."""
+    @property
+    def spare(self) -> int:
+        """Sliding pages that are promised to nobody: who takes one has to give it back before anybody is let in."""
+        return self.sliding.count - self._sliding_promised
+
+    def most_covered(self, table: PageTable, position: int, spare: int) -> int:
+        """Up to where a table that has left behind all before `position` can be covered with so many spare pages."""
+        return (max(0, position - self._past) // PAGE + table.sliding_most + spare) * PAGE
+
+    def cover(self, table: PageTable, positions: int, spare: int = 0) -> bool:
+        """Take pages until the table covers `positions`, of the sliding ones at most `spare` more than were promised.
+
+        Returns whether it changed.
+        """
         missing = pages_for(positions) - len(table.full)
         if missing <= 0:
             return False
@@ -193,7 +210,7 @@ class PageManager:
         for _ in range(missing):
             table.full.append(self.full.take())
             table.sliding.append(self.sliding.take())
-        assert sum(page >= 0 for page in table.sliding[-table.sliding_most - 1 :]) <= table.sliding_most
+        assert table.sliding_held <= table.sliding_most + spare
         return True
 
     def adopt(self, table: PageTable) -> bool:

@@ -32,6 +32,10 @@ CUDA_SHARE = 0.8
 
 FORWARD_TOKENS = 8192
 
+PROMPT_TOKENS = 4096
+"""Prompt tokens of a forward on a GPU that no canvas waits for: larger products waste less. For each slot a chunk at
+most, as graphs have memory set aside for two segments a slot."""
+
 VISION_BYTES = 512 << 20
 """What looking at the largest image takes for a while, beside the embeddings that are kept of a forward's images."""
 
@@ -47,7 +51,8 @@ def new_runner(
     limits = limits_for(model.config, settings, memory_bytes(model, settings), stored.itemsize)
     if isinstance(model, PackedTransformer):  # its buffers hold whole canvases of the model's own length
         canvas = -(-model.config.canvas_length // MIN_CANVAS) * MIN_CANVAS  # kernels look at every 16th row
-        limits = replace(limits, canvas=canvas, forward=min(limits.forward, BUCKETS[-1] * canvas))
+        prompt = min(PROMPT_TOKENS, settings.slots * PAGE) if model.device.type == "cuda" else 0
+        limits = replace(limits, canvas=canvas, forward=min(limits.forward, BUCKETS[-1] * canvas), prompt=prompt)
         runner: EagerRunner | GraphRunner = GraphRunner(model, limits, kv_dtype=stored)
     else:
         runner = EagerRunner(model, limits, kv_dtype=stored)

@@ -127,10 +127,13 @@ class Plan:
 
 @dataclass(slots=True)
 class _Room:
-    """What is left of a forward while it is being filled."""
+    """What is left of a forward while it is being filled: tokens, those of prompts, and pages promised to nobody."""
 
     tokens: int
     prompt: int
+    spare_pages: int
+    fresh: bool = True
+    """Whether no prompt has taken any of it."""
     writing: dict[bytes, Job] = field(default_factory=dict)
     """Who writes which prompt pages now: whoever needs the same waits and shares them."""
 
@@ -149,6 +152,7 @@ class Scheduler:
         self._forward = 0
         self._arrivals = 0
         self._prompt_room = min(-(-settings.prompt_tokens // PAGE) * PAGE, limits.forward)
+        self._prompt_room_alone = max(self._prompt_room, min(limits.prompt, limits.forward) // PAGE * PAGE)
         assert limits.forward >= max(PAGE, 2 * limits.canvas)
 
     def check(self, job: Job) -> None:
@@ -228,7 +232,9 @@ class Scheduler:
             Ready(job.request_id, job.canvas_index, job.step, job.order, self._forward - job.served)
             for job in self.running.values()
         ]
-        room = _Room(self.limits.forward, self._prompt_room)
+        alone = all(job.prompt_left for job in self.running.values())  # no canvas waits for the prompts
+        prompt = self._prompt_room_alone if alone else self._prompt_room
+        room = _Room(self.limits.forward, prompt, self.pages.spare)
         if self.settings.prefix_cache:
             room.writing |= {key: job for job in self.running.values() for key in job.begun_keys()}
         turns: list[Turn] = []
@@ -236,7 +242,7 @@ class Scheduler:
             job = self.running[chosen.request_id]
             self._adopt(job)
             if (turn := self._turn(job, room)) is not None:
-                self._take_pages(job, turn)
+                self._take_pages(job, turn, room)
                 job.served = self._forward
                 turns.append(turn)
         assert turns or not ready, "nobody could be served"
@@ -253,7 +259,7 @@ class Scheduler:
                 job.commit = 0
             job.encoded = stop
             job.step += turn.denoise
-            job.moved = False
+            job.moved = self.pages.leave_behind(job.table, stop)
 
     def next_canvas(self, job: Job, commit: int, length: int) -> None:
         """The job's canvas is finished: `commit` of its tokens are to be encoded, then a canvas of `length` follows."""
@@ -276,6 +282,7 @@ class Scheduler:
             steps = stop == job.prompt_length and stop - job.encoded + job.length <= room.tokens
             turn = Turn(job, (job.encoded, stop), steps)
             room.prompt -= stop - job.encoded
+            room.fresh &= stop == job.encoded
         else:
             turn = Turn(job, (job.encoded, job.start), True)
         if turn.tokens > room.tokens or not turn.tokens:
@@ -285,13 +292,15 @@ class Scheduler:
 
     def _prompt_stop(self, job: Job, room: _Room) -> int:
         """How far the prompt may be encoded: whole chunks, as long as there is room and nobody else writes the same."""
-        stop, fresh = job.encoded, room.prompt == self._prompt_room
-        most = stop + min(room.prompt, room.tokens)
+        assert job.table is not None
+        stop = job.encoded
+        covered = self.pages.most_covered(job.table, stop, room.spare_pages)
+        most = min(stop + min(room.prompt, room.tokens), covered - job.length)
         while stop < job.prompt_length:
             end = job.chunk_end(stop)
-            alone = fresh and stop == job.encoded and end <= stop + room.tokens  # an image may be longer than the room
+            first = room.fresh and stop == job.encoded and end <= stop + room.tokens  # an image may be longer than room
             awaited = job.keys[pages_for(stop) : job.shared_end(end)]
-            if (end > most and not alone) or any(room.writing.get(key, job) is not job for key in awaited):
+            if (end > most and not first) or any(room.writing.get(key, job) is not job for key in awaited):
                 break
             if self.settings.prefix_cache:
                 room.writing |= dict.fromkeys(job.keys[stop // PAGE : pages_for(end)], job)
@@ -303,9 +312,9 @@ class Scheduler:
         longest = max(map(len, job.images), default=0)
         return max(self._prompt_room, self.limits.canvas, longest) + self.limits.canvas
 
-    def _take_pages(self, job: Job, turn: Turn) -> None:
-        """Pages for everything the turn touches, after giving back what it no longer sees."""
+    def _take_pages(self, job: Job, turn: Turn, room: _Room) -> None:
+        """Pages for everything the turn touches."""
         assert job.table is not None
-        left = self.pages.leave_behind(job.table, job.encoded)
-        taken = self.pages.cover(job.table, turn.encode[1] + (job.length if turn.denoise else 0))
-        job.moved |= left or taken
+        end = turn.encode[1] + (job.length if turn.denoise else 0)
+        job.moved |= self.pages.cover(job.table, end, room.spare_pages)
+        room.spare_pages -= max(0, job.table.sliding_held - job.table.sliding_most)

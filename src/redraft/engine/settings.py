@@ -21,7 +21,8 @@ class EngineSettings:
     policy          what goes into the next forward; see docs/scheduling.md
     prefix_cache    whether prompts share the pages they have in common
     max_waiting     requests that may queue for room; one more is refused
-    prompt_tokens   prompt tokens in one forward at most, so that canvases do not wait long for a prompt
+    prompt_tokens   prompt tokens in one forward at most, so that canvases do not wait long for a prompt; on a GPU
+                    there may be more while no canvas waits
     """
 
     slots: int = 16

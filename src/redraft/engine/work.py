@@ -127,6 +127,7 @@ class Limits:
     context        positions of one request at most, canvas included
     canvas         positions of one canvas at most
     forward        tokens of all segments of a forward at most
+    prompt         prompt tokens of a forward that no canvas waits for, where that is more than the settings say
     """
 
     slots: int
@@ -136,6 +137,7 @@ class Limits:
     context: int
     canvas: int
     forward: int
+    prompt: int = 0
 
 
 class Runner(Protocol):
