@@ -112,7 +112,9 @@ def read_message(source: BinaryIO) -> bytes | None:
     length = b""
     for line in iter(source.readline, b""):
         if not line.strip():
-            return source.read(int(length))
+            if (size := int(length)) < 0:
+                raise ValueError
+            return source.read(size)
         name, _, value = line.partition(b":")
         length = value if name.lower() == b"content-length" else length
     return None

@@ -370,10 +370,8 @@ class LLM:
 
     def _fit(self, settings: GenerationSettings, prompt: int, *, explicit: bool) -> GenerationSettings:
         """Check that the prompt and its canvases fit the context; a default max_tokens shrinks to fit."""
-        context, length = (
-            self.model.config.max_position_embeddings,
-            settings.canvas_length or self._engines.canvas_length,
-        )
+        context = self.model.config.max_position_embeddings
+        length = settings.canvas_length or self._engines.canvas_length
         if prompt + canvas_positions(settings, length) <= context:
             return settings
         room = (context - prompt) // length * length

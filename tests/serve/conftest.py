@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from serving import ServerProcess, server_process, write_model
 
@@ -29,3 +30,10 @@ def server(folder: Path) -> Iterator[ServerProcess]:
         folder, "--name", "random", "--name", "gpt-4o", "--slots", "4", "--max-body", "200000"
     ) as running:
         yield running
+
+
+@pytest.fixture
+def http(server: ServerProcess) -> Iterator[httpx.Client]:
+    """A client of that server."""
+    with httpx.Client(base_url=server.url, timeout=120) as client:
+        yield client

@@ -10,17 +10,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from serving import CHAT, ScriptedEngine, ServerProcess, scripted_server, server_process
+from serving import CHAT, ScriptedEngine, scripted_server, server_process
 
 from redraft.engine.async_engine import AsyncEngine
 from redraft.engine.settings import EngineSettings
 from redraft.llm import LLM
-
-
-@pytest.fixture
-def http(server: ServerProcess) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=server.url, timeout=120) as client:
-        yield client
 
 
 def test_fill_between_two_texts_and_at_every_mark(http: httpx.Client) -> None:

@@ -151,8 +151,8 @@ class PageTable:
 
     @property
     def sliding_held(self) -> int:
-        """Pages of the sliding layers that it holds."""
-        return sum(page >= 0 for page in self.sliding)
+        """Pages of the sliding layers that it holds: the last ones, as the first are given back first."""
+        return next((count for count, page in enumerate(reversed(self.sliding)) if page < 0), len(self.sliding))
 
 
 class PageManager:

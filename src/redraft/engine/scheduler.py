@@ -316,5 +316,6 @@ class Scheduler:
         """Pages for everything the turn touches."""
         assert job.table is not None
         end = turn.encode[1] + (job.length if turn.denoise else 0)
-        job.moved |= self.pages.cover(job.table, end, room.spare_pages)
-        room.spare_pages -= max(0, job.table.sliding_held - job.table.sliding_most)
+        if self.pages.cover(job.table, end, room.spare_pages):
+            room.spare_pages -= max(0, job.table.sliding_held - job.table.sliding_most)
+            job.moved = True

@@ -28,6 +28,7 @@ from redraft.model.layouts import Weight
 from redraft.model.linear import through_kernels
 from redraft.model.moe import Experts
 from redraft.model.names import to_hugging_face
+from redraft.model.packed.demands import check_requantization
 from redraft.model.placement import machine_memory, resolve_device, resolve_dtype
 from redraft.model.transformer import Transformer
 from redraft.model.vision import VisionTower
@@ -73,11 +74,12 @@ def load_for_cpu(
 ) -> Transformer:
     """`load_model` to answer on a CPU, through its kernels.
 
-    Experts that are stored in INT4 stay so, and with `int4` all become it. Raises `SettingError` for shapes that do not
-    allow it, and for more weights than the machine has memory.
+    Experts that are stored in INT4 stay so, and with `int4` all become it. Raises `SettingError` for shapes and stored
+    formats that do not allow it, and for more weights than the machine has memory.
     """
     target = torch.device("cpu")
     checkpoint = Checkpoint(resolve_folder(model), vision=vision)
+    check_requantization(checkpoint.formats, "int4" if int4 else None)
     chosen, layers = resolve_dtype(dtype, target, checkpoint.dtype), int4_layers(checkpoint, asked=int4)
     _check_memory(checkpoint, chosen, len(layers))
     transformer = _filled(checkpoint, target, chosen, layers)

@@ -68,6 +68,11 @@ def busy(message: str, retry_after: float = RETRY_SECONDS) -> Fault:
     return Fault(429, message, code="queue_full", headers={"Retry-After": str(max(1, math.ceil(retry_after)))})
 
 
+def too_large(limit: int) -> Fault:
+    """The body has more than `limit` bytes."""
+    return Fault(413, f"The body is larger than the {limit} bytes that this server takes.", code="body_too_large")
+
+
 def timed_out(seconds: float) -> Fault:
     """The request's own time limit, or the server's, has passed."""
     # Clients ask again after a 408, unless they are told that it would take as long once more.

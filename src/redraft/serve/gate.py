@@ -10,7 +10,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redraft.serve.auth import Keys
-from redraft.serve.faults import Fault, fault_of
+from redraft.serve.faults import Fault, fault_of, too_large
 from redraft.serve.http import CLIENT_GONE, ClientGone, Json
 from redraft.serve.logs import log_failure, log_request
 from redraft.serve.service import Service
@@ -135,11 +135,8 @@ class _Visit:
 
     async def _read(self, limit: int) -> bytes:
         data, size = bytearray(), 0
-        refusal = Fault(
-            413, f"The body is larger than the {limit} bytes that this server takes.", code="body_too_large"
-        )
         if self._announced > limit + _DRAIN:
-            raise refusal
+            raise too_large(limit)
         while True:
             message = await self._receive()
             if message["type"] == "http.disconnect":
@@ -151,7 +148,7 @@ class _Visit:
             if not message.get("more_body") or size > limit + _DRAIN:
                 break
         if size > limit:
-            raise refusal
+            raise too_large(limit)
         return bytes(data)
 
     async def receive(self) -> Message:

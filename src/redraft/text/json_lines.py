@@ -15,8 +15,7 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
     try:
         with Path(path).open(encoding="utf-8-sig", errors="surrogateescape") as file:
             for number, line in enumerate(file, start=1):
-                if not _is_text(line):
-                    fail(path, number, "not UTF-8")
+                _check_text(path, number, line)
                 if line.strip():
                     yield number, _object(path, number, line.rstrip())
     except FileNotFoundError:
@@ -37,9 +36,11 @@ def no_json(error: ValueError | RecursionError) -> str:
     return "nested too deep" if isinstance(error, RecursionError) else "a number of thousands of digits"
 
 
-def _is_text(line: str) -> bool:
-    """Whether a line holds no byte that could not be read."""
-    return line.isascii() or not any("\udc80" <= char <= "\udcff" for char in line)
+def _check_text(path: str | Path, number: int, line: str) -> None:
+    try:
+        line.encode("utf-8")
+    except UnicodeEncodeError:  # for the surrogates that stand for bytes that are no text
+        fail(path, number, "not UTF-8")
 
 
 def _object(path: str | Path, number: int, line: str) -> dict[str, Any]:

@@ -118,9 +118,14 @@ def resulting_format(stored: Mapping[str, str], asked: str | None) -> str:
 
     Raises `SettingError` where the one cannot be brought to the other.
     """
+    check_requantization(stored, asked)
+    return asked or ("int4" if "int4" in stored.values() else "fp8" if stored else "bf16")
+
+
+def check_requantization(stored: Mapping[str, str], asked: str | None) -> None:
+    """Raise `SettingError` where weights stored in these formats cannot be brought to the one asked for."""
     if refusal := _refusal(stored, asked):
         raise SettingError(refusal)
-    return asked or ("int4" if "int4" in stored.values() else "fp8" if stored else "bf16")
 
 
 def _weight_bytes(config: ModelConfig, stored: Mapping[str, str], asked: str | None) -> int:

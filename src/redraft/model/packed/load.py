@@ -101,8 +101,6 @@ def load_for_inference(
     if vocabulary_dtype == "fp8":
         raise SettingError("vocabulary_dtype is 'fp8'; that needs a GPU and bfloat16, or quantization 'fp8'.")
     if on_cpu:
-        if quantization is not None:
-            resulting_format(Checkpoint(folder, vision=False).formats, quantization)
         return _with(adapter, load_for_cpu(folder, dtype, int4=quantization == "int4", vision=vision))
     return _with(adapter, load_model(folder, target, dtype, vision=vision))
 
