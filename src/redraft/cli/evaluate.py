@@ -77,6 +77,15 @@ def tools(*, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptions
 
 @app.command()
 @expand_groups
+def results(*, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptions, sampling: SamplingOptions) -> None:
+    """Tell what a tool returned. FILE: JSONL with id, tools, messages up to the results, and expected phrases."""
+    from redraft.eval.results import TASK
+
+    _run_task("results", TASK, items, batch_size, model, sampling)
+
+
+@app.command()
+@expand_groups
 def smalltalk(
     *, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptions, sampling: SamplingOptions
 ) -> None:
@@ -206,7 +215,7 @@ def formats(
 @app.command()
 @expand_groups
 def curve(
-    task: Annotated[str, typer.Argument(help="sudoku, tools or smalltalk.", metavar="TASK")] = "sudoku",
+    task: Annotated[str, typer.Argument(help="sudoku, tools, results or smalltalk.", metavar="TASK")] = "sudoku",
     file: Annotated[Path | None, typer.Argument(help="Items of your own.", metavar="FILE")] = None,
     against: Annotated[
         list[str] | None, option("--against", "Another model to compare; may be repeated.", "MODEL")

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from redraft.diffusion.records import DenoiseStep
 from redraft.errors import InputError, SettingError
-from redraft.eval import smalltalk, sudoku, tools
+from redraft.eval import results, smalltalk, sudoku, tools
 from redraft.eval.result import EvalResult
 from redraft.eval.task import Task, spread
 
@@ -61,7 +61,12 @@ def measure(evaluate: Callable[[int], EvalResult], budgets: Sequence[int] = BUDG
     return points
 
 
-TASKS: dict[str, Task[Any]] = {"sudoku": sudoku.TASK, "tools": tools.TASK, "smalltalk": smalltalk.TASK}
+TASKS: dict[str, Task[Any]] = {
+    "sudoku": sudoku.TASK,
+    "tools": tools.TASK,
+    "results": results.TASK,
+    "smalltalk": smalltalk.TASK,
+}
 
 
 def task_of(name: str) -> Task[Any]:

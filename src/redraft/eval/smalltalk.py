@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from redraft.errors import InputError
 from redraft.eval.files import read_items
+from redraft.eval.phrases import holds, read_phrases
 from redraft.eval.task import Task
 from redraft.text.messages import check_messages
 
@@ -33,15 +32,13 @@ def read_smalltalk_jsonl(path: str | Path) -> list[SmalltalkItem]:
 
 def _item(record: Mapping[str, Any]) -> SmalltalkItem:
     check_messages(record["messages"])
-    expected = record["expected"]
-    if not expected or not all(isinstance(phrase, str) and phrase.strip() for phrase in expected):
-        raise InputError("the field 'expected' must hold one string or more, none of them blank")
-    return SmalltalkItem(id=record["id"], messages=record["messages"], expected=tuple(expected))
+    expected = read_phrases(record["expected"], "expected")
+    return SmalltalkItem(id=record["id"], messages=record["messages"], expected=expected)
 
 
 def is_solved(item: SmalltalkItem, text: str) -> bool:
     """Whether ``text`` holds one of the expected phrases as whole words, whatever their case."""
-    return any(re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text, re.IGNORECASE) for phrase in item.expected)
+    return any(holds(text, phrase) for phrase in item.expected)
 
 
 TASK = Task(

@@ -17,7 +17,18 @@ from typing import Any
 from redraft.errors import InputError
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
-from redraft.train.build import chat, edits, english, infill_eval, prompts, python_code, sudoku, tokenizer, tools
+from redraft.train.build import (
+    chat,
+    edits,
+    english,
+    infill_eval,
+    prompts,
+    python_code,
+    sudoku,
+    tokenizer,
+    tool_answers,
+    tools,
+)
 from redraft.train.build.encoding import load_tokenizer
 from redraft.train.build.sources import DEFAULT_CACHE, TOOL_WHEELS, wheel
 from redraft.train.build.tools import Shares
@@ -32,6 +43,9 @@ _FOREIGN = Shares(api=0.0, invented=0.3, foreign=1.0)
 _COMPOSED_SEEDS = (43, 44)
 _COMPOSED = Shares(api=0.0, invented=0.1, composed=0.75, none=0.06)
 """Mostly tools that are drawn anew each time."""
+_ANSWER_DOCUMENTS = 150_000
+_ANSWERED = Shares(api=0.12, invented=0.08, composed=0.45, none=0.0, parallel=0.15)
+"""Tools of all sorts, which are called."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,11 +99,18 @@ def _tools_composed(settings: Settings) -> list[Path]:
     ]
 
 
-def _tool_shard(settings: Settings, name: str, count: int, **drawn: Any) -> Path:
+def _tool_answers(settings: Settings) -> list[Path]:
+    drawn = {"make": tool_answers.build, "shares": _ANSWERED, "lexicon": read_lexicon(settings.cache)}
+    return [_tool_shard(settings, "tool_answers.xz", _ANSWER_DOCUMENTS, **drawn)]
+
+
+def _tool_shard(
+    settings: Settings, name: str, count: int, *, make: Callable[..., int] = tools.build, **drawn: Any
+) -> Path:
     path, folder = settings.out / name, settings.tokenizer.parent
     google, aws = (wheel(name, version, settings.cache) for name, version in TOOL_WHEELS.items())
-    tools.build(path, count, google_wheel=google, aws_wheel=aws, tokenizer=Tokenizer.from_folder(folder),
-                template=ChatTemplate.from_folder(folder), **drawn)  # fmt: skip
+    make(path, count, google_wheel=google, aws_wheel=aws, tokenizer=Tokenizer.from_folder(folder),
+         template=ChatTemplate.from_folder(folder), **drawn)  # fmt: skip
     return path
 
 
@@ -125,6 +146,7 @@ BUILDERS: Mapping[str, Builder] = {
     "tools": _tools,
     "tools_foreign": _tools_foreign,
     "tools_composed": _tools_composed,
+    "tool_answers": _tool_answers,
     "chat": _chat,
     "chat_prompts": _chat_prompts,
     "edits": _edits,

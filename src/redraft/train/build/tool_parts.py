@@ -65,7 +65,7 @@ class Quantity:
     whole: bool = False
 
 
-_QUANTITIES = (
+QUANTITIES = (
     Quantity(names="width height length thickness diameter gap", units="cm=centimeters cm=cm m=meters inch=inches",
              low=0.5, high=90, phrases="with a {n} of {x} {u}|at {x} {u}|{x} {u} in {n}|to {x} {u}|by {x} {u}"),
     Quantity(names="distance range offset reach", units="km=km m=meters miles=miles feet=feet", low=0.5, high=400,
@@ -90,7 +90,7 @@ _QUANTITIES = (
 
 
 def _quantity(rng: random.Random, words: Lexicon) -> Part:
-    quantity = rng.choice(_QUANTITIES)
+    quantity = rng.choice(QUANTITIES)
     name = rng.choice(quantity.names.split())
     suffix, spoken = rng.choice(quantity.units.split()).split("=")
     spoken = spoken.replace("_", " ")

@@ -172,7 +172,8 @@ class ItemSource:
         barred = _GENERAL_GROUPS | {tool.action.group}
         pool = [action for action in actions if action.group not in barred]
         chosen = self._rng.sample(pool, min(self._tool_count(), len(pool)))
-        return self._item([draw_tool(action, self._values).declaration for action in chosen], text, [])
+        drawn = {tool.name: tool for tool in (draw_tool(action, self._values) for action in chosen)}
+        return self._item([tool.declaration for tool in drawn.values()], text, [])
 
     def _with_distractors(self, tools: list[Tool], count: int, actions: Sequence[Action]) -> list[Tool]:
         """``tools`` first, then others up to ``count``, half of them from the domain of the first."""
@@ -229,7 +230,7 @@ class ItemSource:
 
 def with_foreign_names(item: Item, rng: random.Random) -> Item:
     """`item` with made-up names for its tools and for every parameter that has a description."""
-    tools: list[dict[str, object]] = []
+    tools: list[dict[str, Any]] = []
     calls = list(item.calls)
     for tool in item.tools:
         function = cast(dict[str, Any], tool["function"])
@@ -241,6 +242,8 @@ def with_foreign_names(item: Item, rng: random.Random) -> Item:
         if "required" in schema:
             changed["required"] = [names[key] for key in schema["required"]]
         new = _foreign(rng) if rng.random() < 0.5 else old
+        while any(new == other["function"]["name"] for other in tools):
+            new = _foreign(rng)
         calls = [_renamed_call(call, old, new, names) for call in calls]
         tools.append(tool | {"function": function | {"name": new, "parameters": changed}})
     return Item(tools=tools, messages=item.messages, calls=calls)

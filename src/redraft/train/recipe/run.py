@@ -38,7 +38,7 @@ class RunSettings:
     """Measure score and steps of `curve_task` at each of `curve_budgets` before training, this often, and at its end;
     0 never."""
     curve_task: str = "sudoku"
-    """`sudoku`, `tools` or `smalltalk`, on items that come with Redraft."""
+    """`sudoku`, `tools`, `results` or `smalltalk`, on items that come with Redraft."""
     curve_items: int = 16
     curve_budgets: tuple[int, ...] = (1, 2, 4, 8, 12, 16, 32, 48)
     checkpoint_every: int = 0

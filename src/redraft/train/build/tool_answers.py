@@ -1,0 +1,137 @@
+"""Conversations that go on behind a tool's result: the answer that says it, and the next request.
+
+The calls are those of :class:`.tools.ItemSource`, their results those of :mod:`.tool_results`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from redraft.train.build.tool_api import read_operations
+from redraft.train.build.tool_results import Result, draw_result
+from redraft.train.build.tool_values import Values
+from redraft.train.build.tools import END_OF_TURN, Encodes, Item, ItemSource, Renders, Shares, answer_text
+from redraft.train.build.wordnet import Lexicon
+from redraft.train.shards import Document, write_shard
+
+_HISTORY, _NEXT_CALL, _UNDECLARED = 0.25, 0.6, 0.03
+"""How often an exchange stands before the last one; how often then the call is to be written, not its answer; how often
+a client leaves the declarations out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conversation:
+    """Declared tools, the messages up to what is to be written, and what that is."""
+
+    tools: list[dict[str, object]]
+    messages: list[dict[str, Any]]
+    answer: str
+
+
+class ConversationSource:
+    """An endless, seeded stream of conversations whose tools have been called."""
+
+    def __init__(self, items: ItemSource, seed: int, words: Lexicon) -> None:
+        self._items, self._words = items, words
+        self._rng = random.Random(seed)
+        self._values = Values(self._rng)
+
+    def draw(self) -> Conversation:
+        """The next conversation."""
+        rng, last = self._rng, self._calling()
+        tools, messages = last.tools, [message for message in last.messages if message["role"] == "system"]
+        earlier = self._calling() if rng.random() < _HISTORY else None
+        if earlier and not names_of(earlier) & names_of(last):
+            tools = rng.sample([*earlier.tools, *tools], len(earlier.tools) + len(tools))
+            messages += [*self._exchange(earlier), *last.messages[-1:]]
+            if rng.random() < _NEXT_CALL:
+                return Conversation(tools=tools, messages=messages, answer=answer_text(last.calls))
+            messages.pop()
+        *asked, said = self._exchange(last)
+        declared = [] if rng.random() < _UNDECLARED else tools
+        return Conversation(tools=declared, messages=messages + asked, answer=said["content"] + END_OF_TURN)
+
+    def _calling(self) -> Item:
+        """An item that calls something."""
+        while not (item := self._items.draw()).calls:
+            pass
+        return item
+
+    def _exchange(self, item: Item) -> list[dict[str, Any]]:
+        """A request, its calls, their results, and what is said about them."""
+        calls = [
+            {"id": f"call_{i}", "type": "function", "function": {"name": name, "arguments": arguments}}
+            for i, (name, arguments) in enumerate(item.calls)
+        ]
+        results = [draw_result(self._values, self._words, arguments) for _, arguments in item.calls]
+        return [
+            item.messages[-1],
+            {"role": "assistant", "content": "", "tool_calls": calls},
+            *({"role": "tool", "tool_call_id": call["id"], "content": result.content}
+              for call, result in zip(calls, results, strict=True)),
+            {"role": "assistant", "content": said(item, results)},
+        ]  # fmt: skip
+
+
+def said(item: Item, results: list[Result]) -> str:
+    """All results, one after the other; those of one tool begin with what tells their calls apart."""
+    texts = [result.said for result in results]
+    if len(texts) == 2 and item.calls[0][0] == item.calls[1][0]:
+        first, second = (arguments for _, arguments in item.calls)
+        texts = [f"{name}: {text}" if name else text for name, text in zip(_apart(first, second), texts, strict=True)]
+    return " ".join(texts)
+
+
+def _apart(first: Mapping[str, object], second: Mapping[str, object]) -> tuple[str, str]:
+    """The values of the first argument, as a call sorts them, that two calls of one tool have differently."""
+    for key in sorted(first, key=str.lower):
+        one, other = first[key], second.get(key)
+        if one != other and isinstance(one, str | int | float) and isinstance(other, str | int | float):
+            return str(one), str(other)
+    return "", ""
+
+
+def names_of(item: Item) -> set[str]:
+    """What an item's tools are called."""
+    return {str(dict(tool["function"])["name"]) for tool in item.tools}  # type: ignore[call-overload]
+
+
+def documents(
+    source: ConversationSource, count: int, tokenizer: Encodes, template: Renders, *, longest: int = 560
+) -> Iterator[Document]:
+    """``count`` documents of at most ``longest`` tokens; longer ones are drawn anew."""
+    made = 0
+    while made < count:
+        drawn = source.draw()
+        prompt = tokenizer.encode(
+            template.render(drawn.messages, tools=drawn.tools or None, add_generation_prompt=True)
+        )
+        tokens = prompt + tokenizer.encode(drawn.answer)
+        if len(tokens) <= longest:
+            made += 1
+            yield Document(tokens=np.array(tokens, np.uint16), prompt_length=len(prompt))
+
+
+def build(
+    out: Path,
+    count: int,
+    *,
+    google_wheel: Path,
+    aws_wheel: Path,
+    tokenizer: Encodes,
+    template: Renders,
+    lexicon: Lexicon,
+    shares: Shares,
+    seed: int = 47,
+) -> int:
+    """Writes a shard of ``count`` conversations; returns its number of tokens."""
+    items = ItemSource(read_operations(google_wheel, aws_wheel), seed, shares=shares, lexicon=lexicon)
+    made = list(documents(ConversationSource(items, seed + 1, lexicon), count, tokenizer, template))
+    write_shard(out, made)
+    return sum(len(document.tokens) for document in made)
