@@ -14,7 +14,10 @@ from redraft import __main__
 WRITING = ("generate", "chat", "fill", "edit", "next-edit", "decide", "replay", "inspect")
 MAKING = ("train", "distill", "merge", "quantize")
 MEASURING = (
-    *(f"eval {name}" for name in ("sudoku", "infill", "tools", "edit", "decide", "smalltalk", "formats", "curve")),
+    *(
+        f"eval {name}"
+        for name in ("sudoku", "infill", "tools", "results", "edit", "decide", "smalltalk", "formats", "curve")
+    ),
     *(
         f"bench {name}"
         for name in ("cpu", "step", "kernels", "roofline", "card", "schedule", "serve", "train", "constraints")

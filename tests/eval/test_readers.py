@@ -5,8 +5,9 @@ import json
 import pytest
 
 from redraft.errors import InputError
-from redraft.eval import DATA
+from redraft.eval import DATA, results
 from redraft.eval.infill import read_infill_jsonl
+from redraft.eval.results import read_results_jsonl
 from redraft.eval.smalltalk import is_solved, read_smalltalk_jsonl
 from redraft.eval.sudoku import read_sudoku_csv
 from redraft.eval.tools import read_tools_jsonl
@@ -42,6 +43,31 @@ def test_bundled_small_talk_reads():
     items = read_smalltalk_jsonl(DATA / "smalltalk.jsonl")
     assert len({item.id for item in items}) == 200
     assert all(is_solved(item, f"So: {item.expected[-1].upper()}.") for item in items)
+
+
+def test_bundled_results_read_and_need_all_that_is_expected():
+    items = read_results_jsonl(DATA / "results.jsonl")
+    assert len({item.id for item in items}) == 80
+    for item in items:
+        told = ", ".join(phrases[-1] for phrases in item.expected)
+        assert results.is_solved(item, f"So: {told}.")
+        assert not results.is_solved(item, "So it is.")
+        assert not results.is_solved(item, f"{told}<|tool_call>call:f{{}}<tool_call|>")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"messages": [{"role": "user", "content": "go"}]}, "must be the result of a tool"),
+        ({"expected": []}, "one list of strings or more"),
+        ({"expected": [[" "]]}, "none of them blank"),
+        ({"expected": ["a"]}, "one string or more"),
+    ],
+)
+def test_results_that_ask_for_nothing_are_refused(tmp_path, change, message):
+    item = json.loads((DATA / "results.jsonl").read_text(encoding="utf-8").splitlines()[0])
+    with pytest.raises(InputError, match=message):
+        read_results_jsonl(write(tmp_path, json.dumps(item | change)))
 
 
 def write(tmp_path, text):

@@ -11,9 +11,9 @@ import redraft
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 from redraft.train.build.tool_answers import ConversationSource, documents, said
-from redraft.train.build.tool_facts import Facts, enumerated, sentence
+from redraft.train.build.tool_facts import Facts, sentence
 from redraft.train.build.tool_results import DONE, FAILED, NOTHING, Result, draw_result
-from redraft.train.build.tool_values import Values
+from redraft.train.build.tool_values import Values, enumerated
 from redraft.train.build.tools import END_OF_TURN, Item, ItemSource, Shares
 
 TINY = Path(redraft.__file__).parent / "assets" / "tiny"

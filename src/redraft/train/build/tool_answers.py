@@ -9,14 +9,14 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from redraft.train.build.tool_api import read_operations
 from redraft.train.build.tool_results import Result, draw_result
 from redraft.train.build.tool_values import Values
-from redraft.train.build.tools import END_OF_TURN, Encodes, Item, ItemSource, Renders, Shares, answer_text
+from redraft.train.build.tools import END_OF_TURN, Encodes, Item, ItemSource, Renders, Shares, answer_text, short_enough
 from redraft.train.build.wordnet import Lexicon
 from redraft.train.shards import Document, write_shard
 
@@ -99,23 +99,22 @@ def _apart(first: Mapping[str, object], second: Mapping[str, object]) -> tuple[s
 
 def names_of(item: Item) -> set[str]:
     """What an item's tools are called."""
-    return {str(dict(tool["function"])["name"]) for tool in item.tools}  # type: ignore[call-overload]
+    return {cast(dict[str, str], tool["function"])["name"] for tool in item.tools}
 
 
 def documents(
     source: ConversationSource, count: int, tokenizer: Encodes, template: Renders, *, longest: int = 560
 ) -> Iterator[Document]:
     """``count`` documents of at most ``longest`` tokens; longer ones are drawn anew."""
-    made = 0
-    while made < count:
+
+    def draw() -> Document:
         drawn = source.draw()
-        prompt = tokenizer.encode(
-            template.render(drawn.messages, tools=drawn.tools or None, add_generation_prompt=True)
-        )
-        tokens = prompt + tokenizer.encode(drawn.answer)
-        if len(tokens) <= longest:
-            made += 1
-            yield Document(tokens=np.array(tokens, np.uint16), prompt_length=len(prompt))
+        text = template.render(drawn.messages, tools=drawn.tools or None, add_generation_prompt=True)
+        prompt = tokenizer.encode(text)
+        tokens = np.array(prompt + tokenizer.encode(drawn.answer), np.uint16)
+        return Document(tokens=tokens, prompt_length=len(prompt))
+
+    return short_enough(draw, count, longest)
 
 
 def build(

@@ -7,23 +7,22 @@ that stand before it.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from redraft.train.build.tool_parts import QUANTITIES, Quantity, capital, past, plural
-from redraft.train.build.tool_values import Values
+from redraft.train.build.tool_values import Values, enumerated
 from redraft.train.build.wordnet import Lexicon
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """Fields of a result, the first of which gives it its place among others, and how they are said: as a clause
-    ("the price is 12 EUR") and behind a name in brackets ("price 12 EUR").
+    """Fields of a result, the first of which gives it its place among others, and how they are said: "the price is 12
+    EUR".
     """
 
     fields: dict[str, object]
     clause: str
-    short: str
 
     @property
     def key(self) -> str:
@@ -69,7 +68,7 @@ class Facts:
         said = f"{said_value(value)} {unit}".rstrip()
         verb = "are" if isinstance(value, list) and len(value) > 1 else "is"
         fields = {self.key(name): value} | ({self.key(extra[0]): extra[1]} if extra else {})
-        return Fact(fields=fields, clause=f"the {name} {verb} {said}", short=f"{name} {said}")
+        return Fact(fields=fields, clause=f"the {name} {verb} {said}")
 
 
 def said_value(value: object) -> str:
@@ -77,11 +76,6 @@ def said_value(value: object) -> str:
     if value is None:
         return "not known"
     return enumerated([said_value(item) for item in value]) if isinstance(value, list) else str(value)
-
-
-def enumerated(texts: Sequence[str]) -> str:
-    """`a`, `a and b`, or `a, b and c`."""
-    return texts[0] if len(texts) == 1 else ", ".join(texts[:-1]) + " and " + texts[-1]
 
 
 def sentence(text: str) -> str:
@@ -182,8 +176,7 @@ def _measured(facts: Facts) -> Fact:
     value = drawn(int(quantity.low), int(quantity.high)).value
     form = rng.random()
     if form < 0.45:
-        named = facts.of(name, value, spoken)
-        return Fact(fields={facts.key(f"{name} {suffix}"): value}, clause=named.clause, short=named.short)
+        return Fact(fields={facts.key(f"{name} {suffix}"): value}, clause=facts.of(name, value, spoken).clause)
     if form < 0.7:
         holder = "currency" if quantity.names.startswith("price") else rng.choice(("unit", f"{name} unit"))
         return facts.of(name, value, spoken, (holder, spoken))
@@ -196,8 +189,7 @@ def _flag(facts: Facts) -> Fact:
     adjective = facts.past() if rng.random() < 0.25 else rng.choice(_FLAGS)
     key = facts.key(f"is {adjective}" if rng.random() < 0.35 else adjective)
     yes = rng.random() < 0.55
-    said = adjective if yes else f"not {adjective}"
-    return Fact(fields={key: yes}, clause=f"it is {said}", short=said)
+    return Fact(fields={key: yes}, clause=f"it is {adjective}" if yes else f"it is not {adjective}")
 
 
 def _several(facts: Facts) -> Fact:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from redraft.train.build.tool_facts import Fact, Facts, enumerated, said_value, sentence
-from redraft.train.build.tool_values import Values
+from redraft.train.build.tool_facts import Fact, Facts, said_value, sentence
+from redraft.train.build.tool_values import Values, enumerated
 from redraft.train.build.wordnet import Lexicon
 
 NOTHING, DONE, FAILED = "I found nothing.", "Done.", "That did not work: "

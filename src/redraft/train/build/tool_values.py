@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from redraft.train.build.tool_words import (
@@ -172,10 +172,11 @@ class Values:
             item = draw()
             if all(item.value != other.value for other in drawn):
                 drawn.append(item)
-        return Drawn(value=[item.value for item in drawn], text=_enumerate([item.text for item in drawn]))
+        return Drawn(value=[item.value for item in drawn], text=enumerated([item.text for item in drawn]))
 
 
-def _enumerate(texts: list[str]) -> str:
+def enumerated(texts: Sequence[str]) -> str:
+    """`a`, `a and b`, or `a, b and c`."""
     return texts[0] if len(texts) == 1 else ", ".join(texts[:-1]) + " and " + texts[-1]
 
 

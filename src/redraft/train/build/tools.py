@@ -9,9 +9,10 @@ training, so that evaluation asks for reading and copying, not for memory.
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -308,12 +309,13 @@ def documents(
     source: ItemSource, count: int, tokenizer: Encodes, template: Renders, *, longest: int = 420
 ) -> Iterator[Document]:
     """``count`` documents of at most ``longest`` tokens; longer ones are drawn anew."""
-    made = 0
-    while made < count:
-        document = encode_item(source.draw(), tokenizer, template)
-        if len(document.tokens) <= longest:
-            made += 1
-            yield document
+    return short_enough(lambda: encode_item(source.draw(), tokenizer, template), count, longest)
+
+
+def short_enough(draw: Callable[[], Document], count: int, longest: int) -> Iterator[Document]:
+    """The first ``count`` documents drawn that have at most ``longest`` tokens."""
+    drawn = (document for document in iter(draw, None) if len(document.tokens) <= longest)
+    return itertools.islice(drawn, count)
 
 
 def build(
