@@ -16,20 +16,25 @@ import pytest
 from serving import CHAT, server_process, until
 
 from redraft.cli.main import main
-from redraft.llm import LLM
+from redraft.serve.app import create_app
 from redraft.serve.server import _Server, listen
 from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
 
 
-def test_a_client_that_does_not_read_gets_the_grace_once(llm: LLM) -> None:
-    """What is left for the connections when it is over are seconds, however long it was."""
+def idle_server() -> _Server:
+    """A server that is never run."""
     service = Service(ServeSettings(names=("random",), grace=30))
-    assert _Server(service, lambda: llm, lambda llm: None).config.timeout_graceful_shutdown == 5
+    return _Server(create_app(service), lambda: asyncio.sleep(0), service.stop, 30)
 
 
-def test_a_second_ctrl_c_is_not_taken_back_by_what_follows(llm: LLM) -> None:
-    server = _Server(Service(ServeSettings(names=("random",))), lambda: llm, lambda llm: None)
+def test_a_client_that_does_not_read_gets_the_grace_once() -> None:
+    """What is left for the connections when it is over are seconds, however long it was."""
+    assert idle_server().config.timeout_graceful_shutdown == 5
+
+
+def test_a_second_ctrl_c_is_not_taken_back_by_what_follows() -> None:
+    server = idle_server()
     forced = []
     for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT, signal.SIGTERM):
         server.handle_exit(number, None)

@@ -10,11 +10,13 @@ from __future__ import annotations
 import http.client
 import json
 import random
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import mean
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -120,10 +122,9 @@ class Target:
         return self._call("POST", path, body)
 
     def busy_seconds(self) -> float:
-        """Seconds that the server's model has worked so far."""
-        lines = self.get("/metrics").splitlines()
-        values = [float(line.split()[1]) for line in lines if line.startswith("redraft_forward_seconds_total ")]
-        return values[0] if values else 0.0
+        """Seconds that the server's model has worked so far, the mean of its replicas."""
+        lines = re.findall(r"^redraft_forward_seconds_total(?:\{.*\})? (\S+)$", self.get("/metrics"), re.MULTILINE)
+        return mean(map(float, lines)) if lines else 0.0
 
     def stream(self, body: Any) -> Iterator[dict[str, Any]]:
         """The chunks of a streamed chat answer."""

@@ -76,17 +76,21 @@ class ModelOptions:
         # A model from the hub may have to be downloaded, which brings its own progress bars.
         local = self.model == "tiny" or os.path.isdir(self.model)
         with console.status(f"loading {self.model}") if console.is_terminal and local else nullcontext():
-            from redraft.loading import load
+            return self.read(adapters)
 
-            return load(
-                self.model,
-                device=self.device,
-                dtype=self.dtype,
-                quantization=self.quantization,
-                vocabulary_dtype=self.vocabulary_dtype,
-                adapter=adapters,
-                vision=not self.text_only,
-            )
+    def read(self, adapters: Mapping[str, str] | None = None) -> LLM:
+        """The loaded model as of `load`, and nothing shown."""
+        from redraft.loading import load
+
+        return load(
+            self.model,
+            device=self.device,
+            dtype=self.dtype,
+            quantization=self.quantization,
+            vocabulary_dtype=self.vocabulary_dtype,
+            adapter=adapters,
+            vision=not self.text_only,
+        )
 
 
 _sampling = partial(option, panel=_SAMPLING)

@@ -6,14 +6,11 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from redraft.cli.generate import print_json
-from redraft.cli.options import ModelOptions, expand_groups, option
+from redraft.cli.options import ModelOptions, at_least, expand_groups, option
 from redraft.errors import InputError, SettingError
-
-if TYPE_CHECKING:
-    from redraft.llm import LLM
 
 _server, _engine = partial(option, panel="Server"), partial(option, panel="Engine")
 
@@ -46,6 +43,9 @@ def serve(
     timeout: Annotated[float, _server("--timeout", "Seconds of a request at most.", "S")] = 600.0,
     grace: Annotated[float, _server("--grace", "Seconds that open requests get when the server stops.", "S")] = 30.0,
     log_prompts: Annotated[bool, _server("--log-prompts", "Write prompts and answers to the log.")] = False,
+    replicas: Annotated[
+        int, _server("--replicas", "Copies of the model behind the one address, each on a GPU of its own.", "N")
+    ] = 1,
     slots: Annotated[int, _engine("--slots", "Requests that are worked on at a time.", "N")] = 16,
     memory_gb: Annotated[
         float | None, _engine("--memory-gb", "Memory for keys and values.", "X", default="what is free")
@@ -65,6 +65,7 @@ def serve(
     _require_extra()
     from redraft.engine.settings import EngineSettings
     from redraft.serve.auth import read_keys
+    from redraft.serve.replicas.fleet import environments, serve_replicas
     from redraft.serve.server import listen, serve
     from redraft.serve.settings import ServeSettings
 
@@ -84,21 +85,25 @@ def serve(
         log_prompts=log_prompts,
         engine=EngineSettings(slots=slots, memory_gb=memory_gb, kv_cache_dtype=kv_cache_dtype, policy=policy),
     )
+    at_least(1, replicas=replicas)
+    places = environments(model.device, replicas) if replicas > 1 else []
     listener = listen(settings)
     if not settings.is_local and not settings.keys:
         sys.stderr.write("note: everybody who reaches this machine can use the model; --api-keys keeps others out\n")
     address = listener.getsockname()
     shown = f"[{address[0]}]" if ":" in address[0] else address[0]
 
-    def ready(llm: LLM) -> None:
-        url, device = f"http://{shown}:{address[1]}", str(llm.model.device)
+    def ready(device: str) -> None:
+        url = f"http://{shown}:{address[1]}"
         served = ", ".join((names[0], *adapters))
         sys.stderr.write(f"{served} on {device} at {url} (API: {url}/v1); Ctrl-C stops\n")
         sys.stderr.flush()
         if json:
             print_json({"models": [*names, *adapters], "device": device, "url": url})
 
-    if not serve(settings, lambda: model.load(adapters), listener, ready=ready):
+    if replicas > 1:
+        serve_replicas(settings, partial(model.read, adapters), listener, places, ready=ready)
+    elif not serve(settings, partial(model.load, adapters), listener, ready=ready):
         sys.stderr.flush()
         os._exit(0)  # Python's own way out would abort in the middle of a thread
 
@@ -120,6 +125,6 @@ def _require_extra() -> None:
     """One sentence instead of a traceback where the server's libraries are not installed."""
     from importlib.util import find_spec
 
-    missing = [name for name in ("fastapi", "uvicorn", "prometheus_client") if find_spec(name) is None]
+    missing = [name for name in ("fastapi", "uvicorn", "prometheus_client", "httpx") if find_spec(name) is None]
     if missing:
         raise SettingError(f"Serving needs {', '.join(missing)}: pip install 'redraft[serve]'.")

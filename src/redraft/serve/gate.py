@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from typing import Any
@@ -10,7 +9,8 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redraft.serve.auth import Keys
-from redraft.serve.faults import Fault, fault_of, too_large
+from redraft.serve.body import read_body
+from redraft.serve.faults import Fault, fault_of
 from redraft.serve.http import CLIENT_GONE, ClientGone, Json
 from redraft.serve.logs import log_failure, log_request
 from redraft.serve.service import Service
@@ -23,8 +23,6 @@ ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/dra
 """Paths whose requests want the model; they take a place among the open ones."""
 COUNTING = ("/tokenize", "/detokenize", "/v1/messages/count_tokens")
 """Paths whose requests have text read alone; they take a place among these."""
-BODY_SECONDS = 30.0
-_DRAIN = 64 * 2**20
 
 
 class Gate:
@@ -114,42 +112,14 @@ class _Visit:
         return time.perf_counter() - self._started
 
     @property
-    def _announced(self) -> int:
-        """Bytes of the body, if the client says how many."""
-        length = self.headers.get(b"content-length", b"")
-        return int(length) if length.isdigit() and len(length) < 20 else 0
-
-    @property
     def gone(self) -> bool:
         """Whether the client left before the answer was whole."""
         return self.status == CLIENT_GONE or not self._ended
 
     async def read(self, limit: int) -> None:
         """Read the body, which must be at most `limit` bytes."""
-        try:
-            async with asyncio.timeout(BODY_SECONDS):
-                self._body = await self._read(limit)
-            self.size = len(self._body)
-        except TimeoutError:
-            raise Fault(408, "The request's body did not arrive in time.", code="timeout") from None
-
-    async def _read(self, limit: int) -> bytes:
-        data, size = bytearray(), 0
-        if self._announced > limit + _DRAIN:
-            raise too_large(limit)
-        while True:
-            message = await self._receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            size += len(message.get("body", b""))
-            if size <= limit:
-                data += message.get("body", b"")
-            # The rest is read and dropped, so that the client hears the answer; but not forever.
-            if not message.get("more_body") or size > limit + _DRAIN:
-                break
-        if size > limit:
-            raise too_large(limit)
-        return bytes(data)
+        self._body = await read_body(self.headers, self._receive, limit)
+        self.size = len(self._body)
 
     async def receive(self) -> Message:
         """What the application receives: the body that was read, then what the client does."""

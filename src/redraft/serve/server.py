@@ -6,11 +6,13 @@ import asyncio
 import signal
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from types import FrameType
+from typing import Any
 
 import uvicorn
+from starlette.types import ASGIApp
 
 from redraft.errors import RedraftError, why
 from redraft.llm import LLM
@@ -19,9 +21,9 @@ from redraft.serve.app import create_app
 from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
 
-_CLOSING_SECONDS = 5
+CLOSING_SECONDS = 5
 """For the last bytes of streams that were ended, after the grace period."""
-_TICK_SECONDS = 0.05
+TICK_SECONDS = 0.05
 _SWITCH_SECONDS = 5e-4
 """How long a thread may have to wait for the interpreter; the model's needs it back after every operation."""
 
@@ -50,38 +52,64 @@ def serve(
     load: Callable[[], LLM],
     listener: socket.socket,
     *,
-    ready: Callable[[LLM], None] = lambda llm: None,
+    ready: Callable[[str], None] = lambda device: None,
 ) -> bool:
-    """Serve until SIGINT or SIGTERM. Calls `ready` once requests are taken; raises what `load` raised.
+    """Serve until SIGINT or SIGTERM. Once requests are taken `ready` is told the device; raises what `load` raised.
 
     Returns whether its threads have ended: if not, one still loads the model or reads a request that was given up.
     """
-    logs.configure()
-    sys.setswitchinterval(_SWITCH_SECONDS)
     service = Service(settings)
-    server = _Server(service, load, ready)
-    server.run(sockets=[listener])
-    if server.failure is not None:
-        raise server.failure
+
+    async def run() -> None:
+        await service.load(load)
+        ready(str(service.llm.model.device))
+        await service.rehearse()
+
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    run_server(create_app(service), run, service.stop, settings.grace, listener)
     return not service.threads.busy
 
 
+def run_server(
+    app: ASGIApp,
+    run: Callable[[], Coroutine[Any, Any, None]],
+    stop: Callable[[float], Coroutine[Any, Any, None]],
+    grace: float,
+    listener: socket.socket,
+) -> None:
+    """Answer with `app` until SIGINT or SIGTERM, while `run` loads what it needs; raises what `run` raises.
+
+    Then `stop` gets `grace` seconds, or none if there is a second SIGINT, before connections are closed.
+    """
+    logs.configure()
+    server = _Server(app, run, stop, grace)
+    server.run(sockets=[listener])
+    if server.failure is not None:
+        raise server.failure
+
+
 class _Server(uvicorn.Server):
-    def __init__(self, service: Service, load: Callable[[], LLM], ready: Callable[[LLM], None]) -> None:
+    def __init__(
+        self,
+        app: ASGIApp,
+        run: Callable[[], Coroutine[Any, Any, None]],
+        stop: Callable[[float], Coroutine[Any, Any, None]],
+        grace: float,
+    ) -> None:
         super().__init__(
             uvicorn.Config(
-                create_app(service),
+                app,
                 log_config=None,
                 access_log=False,
                 lifespan="off",
                 server_header=False,
                 timeout_keep_alive=30,
-                timeout_graceful_shutdown=_CLOSING_SECONDS,
+                timeout_graceful_shutdown=CLOSING_SECONDS,
             )
         )
-        self._service, self._load, self._ready = service, load, ready
+        self._run, self._stop, self._grace = run, stop, grace
         self.failure: BaseException | None = None
-        self._loading: asyncio.Task[None] | None = None
+        self._running: asyncio.Task[None] | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """Stop; a second Ctrl-C does not wait for open requests. A server that was told to stop has not failed."""
@@ -91,27 +119,26 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen first, so that health checks are answered, then load."""
         await super().startup(sockets)
-        self._loading = asyncio.create_task(self._load_model())
+        self._running = asyncio.create_task(self._run_or_fail())
 
-    async def _load_model(self) -> None:
+    async def _run_or_fail(self) -> None:
         try:
-            await self._service.load(self._load)
-            self._ready(self._service.llm)
-            await self._service.rehearse()
+            await self._run()
         except Exception as error:
-            self.failure = error
+            if not self.should_exit:
+                self.failure = error
             self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Let open requests end while new ones hear a clear no; only then close the connections."""
-        stopping = asyncio.create_task(self._service.stop(self._service.settings.grace))
+        stopping = asyncio.create_task(self._stop(self._grace))
         while not stopping.done() and not self.force_exit:
-            await asyncio.sleep(_TICK_SECONDS)
+            await asyncio.sleep(TICK_SECONDS)
         if not stopping.done():
             stopping.cancel()
-            await self._service.stop(0)
+            await self._stop(0)
         await super().shutdown(sockets)
-        if self._loading is not None:
+        if self._running is not None:
             with suppress(asyncio.CancelledError):
-                self._loading.cancel()
-                await self._loading
+                self._running.cancel()
+                await self._running

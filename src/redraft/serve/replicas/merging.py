@@ -1,0 +1,32 @@
+"""One text of metrics out of those of all replicas, which a label tells apart."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client import generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector, CollectorRegistry
+
+LABEL = "replica"
+
+
+def merged(texts: Mapping[str, str]) -> bytes:
+    """The metrics of `texts` (Prometheus' text format, by the replica's name) with a `LABEL` each."""
+    families: dict[str, Metric] = {}
+    for replica, text in texts.items():
+        for family in text_string_to_metric_families(text):
+            kept = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            kept.samples += [sample._replace(labels=sample.labels | {LABEL: replica}) for sample in family.samples]
+    registry = CollectorRegistry()
+    registry.register(_Given(families.values()))
+    return generate_latest(registry)
+
+
+class _Given(Collector):
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self._metrics)

@@ -1,0 +1,132 @@
+"""One copy of the model: a whole server in a process of its own, which listens on a socket file."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import httpx
+
+from redraft.errors import EngineError, RedraftError
+from redraft.llm import LLM
+from redraft.serve.server import serve
+from redraft.serve.settings import ServeSettings
+
+_IDLE_SECONDS = 10
+"""How long a connection waits for its next request; a server would close it after three times as long."""
+
+_PROBE = httpx.Timeout(5.0).as_dict()
+
+
+class Replica:
+    """The process and the way to it. `ready` and `opened` are kept by who watches it and sends it requests."""
+
+    def __init__(self, settings: ServeSettings, load: Callable[[], LLM], path: Path, environment: Mapping[str, str]):
+        """Start the process, with `environment` on top of this one's, behind a socket file at `path`."""
+        self.ready = False
+        """Whether it said lately that it takes requests."""
+        self.opened = 0
+        """Requests that it works on."""
+        self.transport = httpx.AsyncHTTPTransport(
+            uds=str(path), limits=httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS)
+        )
+        # Its file is there before the process is, so that nobody who connects comes too early.
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.bind(str(path))
+        listener.listen(settings.max_open)
+        self._report, theirs = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=_run, args=(settings, load, listener, theirs), daemon=True)
+        with _with_environment(environment):
+            self._process.start()
+        # When the process ends nothing else holds these, and whoever waits at them hears it.
+        listener.close()
+        theirs.close()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.is_alive()
+
+    def reported(self) -> str | Exception | None:
+        """What it says of loading, once: the device with the model, or why there is none; None for nothing new."""
+        try:
+            return self._report.recv() if self._report.poll() else None
+        except EOFError:
+            return EngineError("A replica has ended while it loaded the model; what it wrote last says why.")
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """While it has a request more."""
+        self.opened += 1
+        try:
+            yield
+        finally:
+            self.opened -= 1
+
+    async def takes_requests(self) -> bool:
+        """Whether it does. One that is too busy to say so is believed to be what it was."""
+        request = httpx.Request("GET", "http://localhost/ready", extensions={"timeout": _PROBE})
+        try:
+            answer = await self.transport.handle_async_request(request)
+            await answer.aread()
+            return answer.status_code == 200
+        except httpx.TimeoutException:
+            return self.ready
+        except httpx.TransportError:
+            return False
+
+    def tell(self, number: signal.Signals) -> None:
+        """Send it a signal: SIGTERM lets open requests end, SIGINT behind it does not."""
+        if self.alive and self._process.pid is not None:
+            os.kill(self._process.pid, number)
+
+    def kill(self) -> None:
+        """End it in any case."""
+        self._process.kill()
+        self._process.join()
+
+
+_SPAWN = multiprocessing.get_context("spawn")
+"""A new interpreter: CUDA does not survive a fork."""
+
+
+def _run(settings: ServeSettings, load: Callable[[], LLM], listener: socket.socket, report: Connection) -> None:
+    """The process's work."""
+    os.setpgrp()  # a terminal's Ctrl-C goes to the router, which says what becomes of it
+    threading.Thread(target=_leave_with_router, args=(report,), daemon=True).start()
+    try:
+        ended = serve(settings, load, listener, ready=report.send)
+    except RedraftError as error:
+        report.send(error)
+    else:
+        if not ended:
+            os._exit(0)  # Python's own way out would abort in the middle of a thread
+
+
+def _leave_with_router(report: Connection) -> None:
+    """Nothing is ever sent here, so what comes is the end of the process that would."""
+    try:
+        report.recv()
+    except EOFError:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def _with_environment(changes: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value

@@ -1,0 +1,118 @@
+"""The application in front of the replicas: it hands every request on to one, and the answer back as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+
+import httpx
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from redraft.serve.body import read_body
+from redraft.serve.faults import Fault, stopping
+from redraft.serve.gate import fault_response
+from redraft.serve.http import ClientGone, unless_gone
+from redraft.serve.metrics import CONTENT_TYPE
+from redraft.serve.replicas.choosing import Chooser
+from redraft.serve.replicas.merging import merged
+from redraft.serve.replicas.replica import Replica
+
+_NOT_PASSED_ON = {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",
+                  b"upgrade", b"expect", b"date"}  # fmt: skip
+"""Headers that speak of one connection, or that whoever sends adds by itself."""
+
+
+class Router:
+    """ASGI application. It reads nothing of a request but where it goes: keys, limits and fields are the replicas'."""
+
+    def __init__(self, replicas: Sequence[Replica], limit: int) -> None:
+        """`limit` is the most bytes of a body."""
+        self._replicas, self._limit = replicas, limit
+        self._chooser = Chooser()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        headers = dict(scope["headers"])
+        try:
+            body = await read_body(headers, receive, self._limit)
+            await unless_gone(Request(scope, receive), self._answer(scope, receive, send, body))
+        except ClientGone:
+            pass
+        except Fault as fault:  # only ever before an answer begins
+            request_id = headers.get(b"x-request-id", b"").decode("latin-1")
+            await fault_response(fault, scope["path"], request_id)(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
+        request = _request(scope, body)
+        if scope["path"] == "/metrics":
+            await (await self._metrics(request))(scope, receive, send)
+            return
+        async with self._asked(request, body) as answer:
+            await _pass_on(answer, send)
+
+    @asynccontextmanager
+    async def _asked(self, request: httpx.Request, body: bytes) -> AsyncIterator[httpx.Response]:
+        """The answer of the replica that is chosen, or of another one if that cannot be reached."""
+        able = self._able()
+        while able:
+            number = self._chooser.choose(body, [replica.opened for replica in self._replicas], able)
+            replica = self._replicas[number]
+            with replica.working():
+                try:
+                    answer = await replica.transport.handle_async_request(request)
+                except httpx.ConnectError:
+                    replica.ready = False
+                    able.remove(number)
+                    continue
+                except httpx.TransportError:
+                    raise Fault(502, "The replica that had this request has ended.", code="replica_ended") from None
+                try:
+                    yield answer
+                finally:
+                    await answer.aclose()
+                return
+        raise stopping()
+
+    def _able(self) -> list[int]:
+        """Replicas that take requests, or where there are none those that can say why."""
+        ready = [number for number, replica in enumerate(self._replicas) if replica.ready]
+        return ready or [number for number, replica in enumerate(self._replicas) if replica.alive]
+
+    async def _metrics(self, request: httpx.Request) -> Response:
+        """What all replicas count, or the first answer that is a refusal."""
+        texts: dict[str, str] = {}
+        for number, replica in enumerate(self._replicas):
+            try:
+                answer = await replica.transport.handle_async_request(request)
+                text = await answer.aread()
+            except httpx.TransportError:
+                continue  # it has ended
+            if answer.status_code != 200:
+                return Response(text, answer.status_code, media_type=answer.headers.get("content-type"))
+            texts[str(number)] = text.decode()
+        return Response(merged(texts), media_type=CONTENT_TYPE)
+
+
+def _request(scope: Scope, body: bytes) -> httpx.Request:
+    """A request as a replica gets it."""
+    query = scope["query_string"]
+    target = scope["raw_path"] + (b"?" + query if query else b"")
+    headers = [pair for pair in scope["headers"] if pair[0] not in (*_NOT_PASSED_ON, b"content-length")]
+    url = httpx.URL(scheme="http", host="replica", raw_path=target)
+    return httpx.Request(scope["method"], url, headers=headers, content=body)
+
+
+async def _pass_on(answer: httpx.Response, send: Send) -> None:
+    """Send a replica's answer as it comes; one that breaks off breaks off here, too."""
+    headers = [(name.lower(), value) for name, value in answer.headers.raw if name.lower() not in _NOT_PASSED_ON]
+    await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
+    try:
+        async for piece in answer.aiter_raw():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+    except httpx.TransportError:
+        return
+    await send({"type": "http.response.body", "body": b"", "more_body": False})

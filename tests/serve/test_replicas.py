@@ -1,0 +1,305 @@
+"""Several copies of a model behind one address: who gets a request, what clients see, and what becomes of a copy."""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+import torch
+from openai import OpenAI
+from serving import CHAT, ServerProcess, server_process, until
+
+from redraft.cli.main import main
+from redraft.errors import SettingError
+from redraft.serve.metrics import Metrics
+from redraft.serve.replicas import choosing
+from redraft.serve.replicas.choosing import BLOCK, WORTH, Chooser
+from redraft.serve.replicas.fleet import environments
+from redraft.serve.replicas.merging import merged
+
+SLOW = CHAT | {"max_tokens": 320, "steps": 48, "confidence_threshold": 1e-9}
+
+
+# Who gets a request
+
+
+def text(length: int, letter: str = "a") -> bytes:
+    return letter.encode() * length
+
+
+def test_a_conversation_goes_back_to_where_it_was() -> None:
+    chooser = Chooser()
+    first = chooser.choose(text(3 * BLOCK), [0, 0, 0], [0, 1, 2])
+    assert chooser.choose(text(3 * BLOCK, "b"), [0, 0, 0], [0, 1, 2]) != first
+    longer = text(3 * BLOCK) + text(5 * BLOCK, "c")
+    assert all(chooser.choose(longer, [0, 0, 0], [0, 1, 2]) == first for _ in range(5))
+
+
+def test_the_longest_known_beginning_counts() -> None:
+    chooser = Chooser()
+    shared = text(2 * BLOCK)
+    first = chooser.choose(shared + text(BLOCK, "b"), [0, 0], [0, 1])
+    other = chooser.choose(shared + text(BLOCK, "c"), [1, 0] if first == 0 else [0, 1], [0, 1])
+    assert other != first
+    assert chooser.choose(shared + text(BLOCK, "b") + text(BLOCK, "d"), [0, 0], [0, 1]) == first
+    assert chooser.choose(shared + text(BLOCK, "c") + text(BLOCK, "d"), [0, 0], [0, 1]) == other
+
+
+@pytest.mark.parametrize(("blocks", "more"), [(2, 0), (WORTH, 1), (5 * WORTH + 1, 5)])
+def test_a_beginning_is_left_where_others_have_less_to_do_than_it_is_worth(blocks: int, more: int) -> None:
+    chooser = Chooser()
+    first = chooser.choose(text(blocks * BLOCK), [0, 0], [0, 1])
+    busy = [3, 3]
+    busy[first] += more
+    assert chooser.choose(text(blocks * BLOCK), busy, [0, 1]) == first
+    busy[first] += 1
+    assert chooser.choose(text(blocks * BLOCK), busy, [0, 1]) == 1 - first
+
+
+def test_what_has_no_beginning_goes_to_the_idlest_in_turn() -> None:
+    chooser = Chooser()
+    assert [chooser.choose(b"short", [0, 0, 0], [0, 1, 2]) for _ in range(6)] == [0, 1, 2, 0, 1, 2]
+    assert {chooser.choose(b"short", [2, 1, 3], [0, 1, 2]) for _ in range(6)} == {1}
+
+
+def test_only_the_able_are_chosen() -> None:
+    chooser = Chooser()
+    first = chooser.choose(text(2 * BLOCK), [0, 0], [0, 1])
+    assert chooser.choose(text(2 * BLOCK), [0, 0], [1 - first]) == 1 - first
+
+
+def test_beginnings_are_forgotten_oldest_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choosing, "REMEMBERED", 4)
+    chooser = Chooser()
+    for letter in "abcdef":
+        chooser.choose(text(BLOCK, letter), [0, 0], [1])
+    chosen = [chooser.choose(text(BLOCK, letter), [0, 0], [0, 1]) for letter in "fedcb"]
+    assert chosen == [1, 1, 1, 1, 0]
+
+
+def test_a_body_of_any_length_is_looked_at_in_part_only() -> None:
+    chooser = Chooser()
+    chooser.choose(text((choosing.MOST_BLOCKS + 100) * BLOCK), [0, 0], [0])
+    assert len(chooser._places) == choosing.MOST_BLOCKS
+
+
+# What they find
+
+
+def test_every_replica_gets_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert environments("auto", 2) == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, 2,GPU-abc")
+    assert [place["CUDA_VISIBLE_DEVICES"] for place in environments("cuda", 3)] == ["5", "2", "GPU-abc"]
+    with pytest.raises(SettingError, match="--replicas is 4; this machine has 3 CUDA devices"):
+        environments("cuda", 4)
+    with pytest.raises(SettingError, match="--device cuda:1 is one GPU"):
+        environments("cuda:1", 2)
+
+
+def test_processors_are_shared_out_unless_the_user_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 9)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert environments("cpu", 2) == [{"OMP_NUM_THREADS": "4"}] * 2
+    assert environments("cpu", 16)[0] == {"OMP_NUM_THREADS": "1"}
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert environments("cpu", 2) == [{}, {}]
+
+
+@pytest.mark.parametrize("count", ["0", "-1"])
+def test_there_is_one_at_least(count: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--replicas", count]) == 2
+    assert capsys.readouterr().err == f"error: --replicas is {count}; it must be at least 1.\n"
+
+
+def test_what_keeps_a_model_from_loading_is_told_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--replicas", "2", "--device", "cpu", "--port", "0", "--model", str(tmp_path)]) == 2
+    said = capfd.readouterr().err
+    assert said.startswith("error: ")
+    assert said.count("\n") == 1
+    assert str(tmp_path) in said
+
+
+# Metrics
+
+
+def counted(requests: int) -> str:
+    metrics = Metrics(lambda: None)
+    metrics.requests.labels("/v1/drafts", "200").inc(requests)
+    metrics.seconds.labels("/v1/drafts").observe(requests)
+    return metrics.text().decode()
+
+
+def test_metrics_of_all_replicas_stand_in_one_text() -> None:
+    lines = merged({"0": counted(2), "1": counted(3)}).decode().splitlines()
+    assert 'redraft_requests_total{endpoint="/v1/drafts",replica="0",status="200"} 2.0' in lines
+    assert 'redraft_requests_total{endpoint="/v1/drafts",replica="1",status="200"} 3.0' in lines
+    assert 'redraft_request_seconds_sum{endpoint="/v1/drafts",replica="1"} 3.0' in lines
+    kinds = [line for line in lines if line.startswith("# TYPE")]
+    assert len(kinds) == len(set(kinds)), "every family is described once"
+    assert "# TYPE redraft_requests_total counter" in kinds
+
+
+# Processes
+
+
+@pytest.fixture(scope="module")
+def pair(folder: Path) -> Iterator[ServerProcess]:
+    """A server with two replicas."""
+    options = ("--replicas", "2", "--name", "random", "--max-body", "200000")
+    with server_process(folder, *options) as running:
+        yield running
+
+
+def ask(server: ServerProcess, **body: Any) -> httpx.Response:
+    return httpx.post(f"{server.url}/v1/chat/completions", json=CHAT | body, timeout=120)
+
+
+def by_replica(server: ServerProcess, name: str) -> list[float]:
+    """A metric's value at either replica."""
+    lines = httpx.get(f"{server.url}/metrics").text.splitlines()
+    found = [line for line in lines if line.startswith(name)]
+    return [sum(float(line.split()[-1]) for line in found if f'replica="{number}"' in line) for number in (0, 1)]
+
+
+def test_an_answer_is_that_of_a_single_server(pair: ServerProcess, server: ServerProcess) -> None:
+    for seed in range(4):  # they take turns
+        answers = [ask(one, seed=seed).json()["choices"][0] for one in (pair, server)]
+        assert answers[0]["message"] == answers[1]["message"]
+        assert answers[0]["redraft"]["stats"]["steps"] == answers[1]["redraft"]["stats"]["steps"]
+    assert min(by_replica(pair, "redraft_canvases_total")) > 0
+
+
+def test_streams_come_as_they_are_made(pair: ServerProcess, server: ServerProcess) -> None:
+    events = []
+    for one in (pair, server):
+        with httpx.stream("POST", f"{one.url}/v1/drafts", json=CHAT, timeout=120) as answer:
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            assert answer.headers["cache-control"] == "no-cache"
+            events.append([line for line in answer.iter_lines() if line.startswith("event")])
+    assert events[0] == events[1]
+    assert "event: denoise" in events[0]
+
+
+def test_a_client_of_the_field_works(pair: ServerProcess) -> None:
+    client = OpenAI(base_url=f"{pair.url}/v1", api_key="unused")
+    assert [model.id for model in client.models.list()] == ["random"]
+    stream = client.chat.completions.create(**CHAT, stream=True, stream_options={"include_usage": True})
+    assert list(stream)[-1].usage.completion_tokens > 0
+
+
+def test_the_same_beginning_is_encoded_once(pair: ServerProcess) -> None:
+    before = by_replica(pair, "redraft_prefix_hit_tokens_total")
+    long = [{"role": "user", "content": "The same words again and again. " * 90}]
+    for turn in range(3):
+        assert ask(pair, messages=[*long, {"role": "user", "content": f"Question {turn}?"}]).status_code == 200
+    after = by_replica(pair, "redraft_prefix_hit_tokens_total")
+    gained = sorted(new - old for old, new in zip(before, after, strict=True))
+    assert gained[0] == 0, "the other one knows nothing of it"
+    assert gained[1] >= 2 * 256
+
+
+def test_requests_at_once_are_shared_out(pair: ServerProcess) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(ask, pair, **SLOW | {"max_tokens": 200}) for _ in range(4)]
+        until(lambda: by_replica(pair, "redraft_running") == [2, 2])
+        assert all(one.result().status_code == 200 for one in waiting)
+
+
+def test_refusals_are_the_replicas_own(pair: ServerProcess, server: ServerProcess) -> None:
+    bad: list[tuple[str, dict[str, Any]]] = [
+        ("/v1/chat/completions", {"json": CHAT | {"stepps": 4}}),
+        ("/v1/chat/completions", {"json": CHAT | {"model": "other"}}),
+        ("/v1/messages", {"json": {"model": "random"}}),
+        ("/nowhere", {"json": {}}),
+        ("/v1/chat/completions", {"content": b"{"}),
+        ("/v1/chat/completions", {"content": b" " * 300_000}),
+        ("/v1/messages", {"content": b" " * 300_000}),
+        ("/v1/models", {"json": {}}),
+    ]
+    for path, body in bad:
+        told = [httpx.post(f"{one.url}{path}", headers={"x-request-id": "mine"}, **body) for one in (pair, server)]
+        assert told[0].status_code == told[1].status_code >= 400
+        if told[0].status_code != 404:  # which lists the names that are served
+            assert told[0].json() == told[1].json()
+
+
+def test_a_client_that_leaves_stops_costing(pair: ServerProcess) -> None:
+    with httpx.stream("POST", f"{pair.url}/v1/drafts", json=SLOW, timeout=120) as answer:
+        lines = answer.iter_lines()  # whoever drops it hangs up
+        next(lines)
+        until(lambda: sum(by_replica(pair, "redraft_running")) == 1)
+    until(lambda: sum(by_replica(pair, "redraft_running")) == 0)
+    assert sum(by_replica(pair, "redraft_cancelled_total")) >= 1
+
+
+def test_keys_are_asked_for(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("secret\n")
+    options = ("--replicas", "2", "--api-keys", str(tmp_path / "keys"), "--name", "random")
+    with server_process(folder, *options) as server:
+        key = {"authorization": "Bearer secret"}
+        assert ask(server).status_code == httpx.get(f"{server.url}/metrics").status_code == 401
+        assert httpx.get(f"{server.url}/metrics", headers=key).text.count("# TYPE redraft_requests_total") == 1
+        assert httpx.get(f"{server.url}/health").status_code == 200
+
+
+def replicas_of(server: ServerProcess) -> list[psutil.Process]:
+    """The processes of its replicas."""
+    children = psutil.Process(server.process.pid).children()
+    return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+
+
+def test_one_that_ends_is_missed_by_nobody_else(folder: Path) -> None:
+    with server_process(folder, "--replicas", "2", "--name", "random") as server:
+        first, second = replicas_of(server)
+        with ThreadPoolExecutor(2) as pool:
+            waiting = [pool.submit(ask, server, **SLOW) for _ in range(2)]
+            until(lambda: by_replica(server, "redraft_running") == [1, 1])
+            first.kill()
+            told = sorted((one.result() for one in waiting), key=lambda answer: answer.status_code)
+        assert [answer.status_code for answer in told] == [200, 502]
+        assert told[1].json()["error"]["code"] == "replica_ended"
+        assert all(ask(server, seed=seed).status_code == 200 for seed in range(4))
+        until(lambda: any('"replica_lost"' in line for line in server.lines))
+        second.kill()
+        assert server.process.wait(30) == 1
+        assert server.lines[-1] == "error: Every replica has ended; the log says why.\n"
+
+
+def test_open_requests_end_before_the_server_does(folder: Path) -> None:
+    with server_process(folder, "--replicas", "2", "--name", "random") as server, ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(ask, server, max_tokens=200, steps=16, confidence_threshold=1e-9) for _ in range(2)]
+        until(lambda: by_replica(server, "redraft_running") == [1, 1])
+        server.process.send_signal(signal.SIGTERM)
+        time.sleep(0.2)
+        late = ask(server)
+        assert (late.status_code, late.json()["error"]["code"]) == (503, "shutting_down")
+        assert [one.result().status_code for one in waiting] == [200, 200]
+        assert server.process.wait(30) == 0
+
+
+def test_a_second_ctrl_c_waits_for_nobody(folder: Path) -> None:
+    options = ("--replicas", "2", "--name", "random", "--grace", "600")
+    with server_process(folder, *options) as server, ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(ask, server, **SLOW)
+        until(lambda: sum(by_replica(server, "redraft_running")) == 1)
+        server.process.send_signal(signal.SIGINT)
+        time.sleep(0.3)
+        server.process.send_signal(signal.SIGINT)
+        assert server.process.wait(30) == 0
+        assert waiting.result().json()["error"]["code"] == "shutting_down"
+
+
+def test_replicas_do_not_outlive_the_server(folder: Path) -> None:
+    with server_process(folder, "--replicas", "2", "--name", "random") as server:
+        left = replicas_of(server)
+        server.process.kill()
+        assert psutil.wait_procs(left, timeout=30)[1] == []
