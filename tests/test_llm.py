@@ -14,7 +14,7 @@ import torch
 
 import redraft
 from random_model import write_random_model
-from redraft.config import PRESETS
+from redraft.config import GENERATION_PRESETS
 from redraft.errors import CheckpointError, ConstraintError, HubError, NotFiniteError, PromptError, SettingError
 from redraft.llm import LLM
 from redraft.model.packed.build import pack
@@ -123,7 +123,7 @@ def test_an_answer_can_be_kept_from_being_empty(llm: LLM) -> None:
         assert first.argmax_canvas[0] >= 16000
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", GENERATION_PRESETS)
 def test_every_preset_runs(llm: LLM, name: str) -> None:
     assert llm.generate("Hello", max_tokens=CANVAS, preset=name, steps=2).stats.canvases == 1
 

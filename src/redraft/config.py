@@ -295,7 +295,7 @@ class GenerationSettings:
         if self.logprobs is not None:
             _require(0 <= self.logprobs <= MAX_LOGPROBS, "logprobs", self.logprobs, f"between 0 and {MAX_LOGPROBS}")
         if any(not text for text in self.stop):
-            raise SettingError("stop holds an empty string.")
+            raise SettingError("stop holds an empty string.", "stop")
         self._check_extremes()
 
     def _check_extremes(self) -> None:
@@ -323,15 +323,15 @@ def require_at_most(most: float, **given: float | None) -> None:
     """Raise `SettingError` naming the first of the `given` settings that is above `most`, infinite, or not a number."""
     for name, value in given.items():
         if value is not None and not value <= most:  # NaN is not at most anything
-            raise SettingError(f"{name} is too large or not a number; it may be at most {most:,.0f}.")
+            raise SettingError(f"{name} is too large or not a number; it may be at most {most:,.0f}.", name)
 
 
 def _require(ok: bool, name: str, value: object, allowed: str) -> None:
     if not ok:
-        raise SettingError(f"{name} is {value}; it must be {allowed}.")
+        raise SettingError(f"{name} is {value}; it must be {allowed}.", name)
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+GENERATION_PRESETS: dict[str, dict[str, Any]] = {
     "fast": {"steps": 16, "stop_at_eos": True, "forbid_empty": True, "fit_canvas": True},
     "balanced": {},
     "careful": {
@@ -354,8 +354,8 @@ def resolve_settings(base: GenerationSettings, *, preset: str | None = None, **o
 
     `None` means "not given". Raises `SettingError` for unknown names, presets, types and values.
     """
-    if preset is not None and (not isinstance(preset, str) or preset not in PRESETS):
-        raise SettingError(f"preset is {preset!r}; it must be one of {', '.join(PRESETS)}.")
+    if preset is not None and (not isinstance(preset, str) or preset not in GENERATION_PRESETS):
+        raise SettingError(f"preset is {preset!r}; it must be one of {', '.join(GENERATION_PRESETS)}.", "preset")
     given = {name: value for name, value in overrides.items() if value is not None}
     known = {f.name for f in dataclasses.fields(GenerationSettings)}
     if unknown := sorted(set(given) - known):
@@ -365,13 +365,13 @@ def resolve_settings(base: GenerationSettings, *, preset: str | None = None, **o
     for name, value in given.items():
         if name in _TYPES:
             require_type(name, value, *_TYPES[name])
-    return dataclasses.replace(base, **{**PRESETS.get(preset or "balanced", {}), **given})
+    return dataclasses.replace(base, **{**GENERATION_PRESETS.get(preset or "balanced", {}), **given})
 
 
 def _stop_strings(stop: object) -> tuple[str, ...]:
     strings = (stop,) if isinstance(stop, str) else tuple(stop) if isinstance(stop, list | tuple) else None
     if strings is None or not all(isinstance(text, str) for text in strings):
-        raise SettingError("stop must be a string or a list of strings.")
+        raise SettingError("stop must be a string or a list of strings.", "stop")
     return strings  # type: ignore[return-value]
 
 
@@ -380,7 +380,7 @@ def require_type(name: str, value: object, *allowed: type) -> None:
     is_bool = isinstance(value, bool)
     if not isinstance(value, allowed) or (is_bool and bool not in allowed):
         wanted = " or ".join(t.__name__ for t in allowed)
-        raise SettingError(f"{name} is {value!r}; it must be of type {wanted}.")
+        raise SettingError(f"{name} is {value!r}; it must be of type {wanted}.", name)
 
 
 def settings_from_dict(raw: Mapping[str, Any]) -> GenerationSettings:

@@ -15,6 +15,9 @@ RedraftError
 The command line maps InputError to exit code 2 and everything else to 1.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 def why(error: Exception) -> str:
     """What went wrong with a file, without the number and the name that an `OSError` puts around it."""
@@ -26,7 +29,24 @@ class RedraftError(Exception):
 
 
 class InputError(RedraftError, ValueError):
-    """The caller's input cannot be honoured; the message is one sentence that says why."""
+    """The caller's input cannot be honoured; the message is one sentence that says why.
+
+    `field` is the name of the argument or setting at fault; None where that is not known, or not one alone.
+    """
+
+    def __init__(self, message: str, field: str | None = None) -> None:
+        super().__init__(message)
+        self.field = field
+
+
+@contextmanager
+def about(field: str | None) -> Iterator[None]:
+    """Inside, what is refused is refused because of `field`, unless the refusal names another one itself."""
+    try:
+        yield
+    except InputError as error:
+        error.field = error.field or field
+        raise
 
 
 class SettingError(InputError):

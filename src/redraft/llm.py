@@ -376,15 +376,18 @@ class LLM:
             return settings
         room = (context - prompt) // length * length
         if length >= context:
-            raise SettingError(f"A canvas of {length} tokens leaves no room for a prompt in a context of {context}.")
+            sentence = f"A canvas of {length} tokens leaves no room for a prompt in a context of {context}."
+            raise SettingError(sentence, "canvas_length")
         if room <= 0:
             raise PromptError(
-                f"The prompt has {prompt} tokens; with a canvas of {length} it must have at most {context - length}."
+                f"The prompt has {prompt} tokens; with a canvas of {length} it must have at most {context - length}.",
+                "prompt",
             )
         if explicit:
             raise SettingError(
                 f"max_tokens is {settings.max_tokens}; behind a prompt of {prompt} tokens the context of {context} "
-                f"has room for {room}."
+                f"has room for {room}.",
+                "max_tokens",
             )
         return resolve_settings(settings, max_tokens=room)
 

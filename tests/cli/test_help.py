@@ -43,6 +43,11 @@ def shown_help(cli: Cli, command: str) -> str:
 
 
 @pytest.mark.parametrize("command", [*COMMANDS, *MEASURING])
+def test_flags_are_shown_without_a_type(cli: Cli, command: str) -> None:
+    assert "bool" not in shown_help(cli, command).lower()
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *MEASURING])
 def test_every_command_has_help(cli: Cli, command: str) -> None:
     assert "Usage: redraft " + command in shown_help(cli, command)
 

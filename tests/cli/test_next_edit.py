@@ -53,6 +53,16 @@ def test_the_cursor_may_stand_behind_the_last_line_end(cli: Cli, files: tuple[Pa
     assert "lines 6 to 6 are not in the text" in cli("next-edit", new, "--since", old, "--at", "6").err
 
 
+def test_a_column_behind_a_line_is_its_end(cli: Cli, files: tuple[Path, Path]) -> None:
+    assert "a column behind the line's end is its end" in " ".join(
+        cli("next-edit", "--help").out.replace("\u2502", "").split()
+    )
+    old, new = files
+    at_end, behind = (cli("next-edit", new, "--since", old, "--at", at, "--json") for at in ("1:10", "1:99"))
+    assert behind.code == 0, behind.err
+    assert behind.json["edit"]["span"] == at_end.json["edit"]["span"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

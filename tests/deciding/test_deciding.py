@@ -10,7 +10,7 @@ from redraft.cache.slab import KVCache, cache_bytes
 from redraft.deciding import Reading, fit_temperature
 from redraft.deciding.calibration import calibrated
 from redraft.deciding.form import Form
-from redraft.deciding.read import read, rows_of
+from redraft.deciding.read import branch_logprobs, rows_of
 from redraft.diffusion.prefill import prefill
 from redraft.errors import PromptError, SettingError
 from redraft.llm import LLM
@@ -218,9 +218,9 @@ def test_rows_of_different_lengths_are_read_in_batches(llm: LLM) -> None:
         for question, words in ((0, ["yes", "no"]), (1, ["cat", "dog and " * 12 + "cat"]))
         for row in rows_of(question, Form.of(words).strings(llm.tokenizer, []), llm.tokenizer.eos_id)
     ]
-    together = read(llm.model, cache, rows, 0)
+    together = branch_logprobs(llm.model, cache, rows, 0)
     for row, odds in zip(rows, together, strict=True):
-        assert read(llm.model, cache, [row], 0)[0] == pytest.approx(odds, abs=1e-4)
+        assert branch_logprobs(llm.model, cache, [row], 0)[0] == pytest.approx(odds, abs=1e-4)
 
 
 def test_a_certain_choice_has_an_entropy_of_nothing() -> None:

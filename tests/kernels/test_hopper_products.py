@@ -19,13 +19,18 @@ EXPERTS, TOP_K, WIDTH, INNER = 128, 8, 2816, 704
 FP8_PRODUCT, BF16_PRODUCT = "f32.e4m3.e4m3", "f32.bf16.bf16"
 
 
-def packed(weights: str, outputs: int, inputs: int) -> Packed:
+def packed(weights: str, outputs: int, inputs: int, group: int = 64) -> Packed:
     if weights == "plain":
         return bf16(EXPERTS, outputs, inputs)
     if weights == "fp8":
         return PackedFp8(meta(EXPERTS, outputs, inputs, dtype=torch.float8_e4m3fn), meta(EXPERTS, outputs))
     codes = meta(EXPERTS, inputs // 64, outputs, 32, dtype=torch.uint8)
-    return PackedInt4(codes, bf16(EXPERTS, -(-inputs // 128), outputs, 2), 64)
+    pairs = -(-inputs // (2 * group))
+    return PackedInt4(codes, bf16(EXPERTS, pairs, outputs, 2), group)
+
+
+def layer_of(weights: str, inner: int = INNER) -> PackedExperts:
+    return PackedExperts(packed(weights, 2 * inner, WIDTH), packed(weights, WIDTH, inner))
 
 
 def rows_for(weights: str, count: int, width: int) -> Tensor | Rows8:
@@ -34,8 +39,8 @@ def rows_for(weights: str, count: int, width: int) -> Tensor | Rows8:
     return Rows8(meta(count, width, dtype=torch.float8_e4m3fn), meta(count, 1))
 
 
-def routed(rows: int, weights: str) -> Routing:
-    block = experts.block_rows(rows_for(weights, rows, WIDTH), TOP_K, packed(weights, 2 * INNER, WIDTH))
+def routed(rows: int, weights: str, layer: PackedExperts | None = None) -> Routing:
+    block = experts.block_rows(rows_for(weights, rows, WIDTH), TOP_K, layer or layer_of(weights))
     return Routing(
         index=int32(rows, TOP_K), weight=meta(rows, TOP_K),
         order=int32(rows * TOP_K),
@@ -47,7 +52,7 @@ def routed(rows: int, weights: str) -> Routing:
 @pytest.mark.parametrize("rows", [256, 1024, 4096])
 @pytest.mark.parametrize("weights", ["plain", "fp8", "int4"])
 def test_products_over_experts_use_hopper_s_instructions(weights: str, rows: int) -> None:
-    layer = PackedExperts(packed(weights, 2 * INNER, WIDTH), packed(weights, WIDTH, INNER))
+    layer = layer_of(weights)
     with caught_launches(GPUTarget("cuda", 90, 32)) as found:
         experts.experts(rows_for(weights, rows, WIDTH), routed(rows, weights), layer)
     products = [kernel for kernel in found if kernel.name != "quantize_kernel"]
@@ -73,7 +78,7 @@ def test_int4_codes_reach_the_product_in_registers(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(("rows", "products"), [(512, 1), (1024, 1 + 2)])  # tiles of 64 rows; of 64, or 64 and 16
 def test_int4_products_in_gluon_run_beside_the_scaling_of_others(rows: int, products: int) -> None:
-    layer = PackedExperts(packed("int4", 2 * INNER, WIDTH), packed("int4", WIDTH, INNER))
+    layer = layer_of("int4")
     with caught_launches(GPUTarget("cuda", 90, 32)) as found:
         experts.experts(rows_for("int4", rows, WIDTH), routed(rows, "int4"), layer)
     for name, blocks in ("_gate_kernel", 2), ("_down_kernel", 3):  # of 64 inputs, in the loop and behind it
@@ -84,7 +89,7 @@ def test_int4_products_in_gluon_run_beside_the_scaling_of_others(rows: int, prod
 
 
 def test_int4_products_of_few_rows_are_made_by_four_groups_of_warps() -> None:
-    layer = PackedExperts(packed("int4", 2 * INNER, WIDTH), packed("int4", WIDTH, INNER))
+    layer = layer_of("int4")
     with caught_launches(GPUTarget("cuda", 90, 32)) as found:
         experts.experts(rows_for("int4", 256, WIDTH), routed(256, "int4"), layer)
     for name, blocks in ("_gate_kernel", 2), ("_down_kernel", 3):  # of 64 inputs, in the loop and behind it
@@ -93,11 +98,21 @@ def test_int4_products_of_few_rows_are_made_by_four_groups_of_warps() -> None:
         assert ptx.count("m64n32k32") == ptx.count("wgmma.mma_async")
 
 
+@pytest.mark.parametrize("rows", [256, 1024, 4096])
+@pytest.mark.parametrize("groups", [(64, 32), (32, 64)])
+def test_int4_products_of_different_groups_share_their_tiles(groups: tuple[int, int], rows: int) -> None:
+    """Kernels in Gluon take groups of 64 alone, and tiles that Triton's do not."""
+    layer = PackedExperts(packed("int4", 2 * INNER, WIDTH, groups[0]), packed("int4", WIDTH, INNER, groups[1]))
+    with caught_launches(GPUTarget("cuda", 90, 32)) as found:
+        experts.experts(rows_for("int4", rows, WIDTH), routed(rows, "int4", layer), layer)
+    assert len([kernel for kernel in found if kernel.name != "quantize_kernel"]) == 2
+
+
 @pytest.mark.parametrize("inner", [704, 256])
 @pytest.mark.parametrize(("weights", "rows"), [("plain", 1024), ("fp8", 1024), ("int4", 1024), ("int4", 256)])
 def test_every_group_of_warps_remembers_its_place_in_the_ring(weights: str, rows: int, inner: int) -> None:
     """From tile to tile: Triton 3.6 drops a number that changes there if only the bounds of inner loops use it."""
-    layer = PackedExperts(packed(weights, 2 * inner, WIDTH), packed(weights, WIDTH, inner))
+    layer = layer_of(weights, inner)
     with caught_launches(GPUTarget("cuda", 90, 32)) as found:
         experts.experts(rows_for(weights, rows, WIDTH), routed(rows, weights), layer)
     groups, copies = 4 if rows == 256 else 2, 2 if weights == "int4" else 1
@@ -137,7 +152,7 @@ def test_dense_products(outputs: int, warps: int) -> None:
 @pytest.mark.parametrize("rows", [256, 1024, 4096])
 @pytest.mark.parametrize("weights", ["plain", "fp8", "int4"])
 def test_a_card_without_hopper_s_instructions_has_room_for_every_plan(weights: str, rows: int) -> None:
-    layer = PackedExperts(packed(weights, 2 * INNER, WIDTH), packed(weights, WIDTH, INNER))
+    layer = layer_of(weights)
     with caught_launches(GPUTarget("cuda", 89, 32)) as found:
         experts.experts(rows_for(weights, rows, WIDTH), routed(rows, weights), layer)
     assert all(kernel.shared <= 99 * 1024 for kernel in found)

@@ -109,3 +109,28 @@ def test_extreme_temperatures_are_refused(http: httpx.Client, settings: dict[str
     answer = http.post("/v1/chat/completions", json=CHAT | settings)
     assert answer.status_code == 400, answer.text
     assert said in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/chat/completions", CHAT | {"t_max": 1e39}, "t_max"),
+        ("/v1/chat/completions", CHAT | {"stream_options": {"include_usage": True}}, "stream_options"),
+        ("/v1/chat/completions", CHAT | {"tool_choice": "required"}, "tool_choice"),
+        ("/v1/chat/completions", CHAT | {"choices": ["a"], "forbidden": ["a"]}, "choices"),
+        ("/v1/chat/completions", CHAT | {"pins": {"0": "a", "1": "b", "2": ""}}, "pins"),
+        ("/v1/chat/completions", CHAT | {"template": "{x:nothing}"}, "template"),
+        ("/v1/chat/completions", CHAT | {"choices": ["a"], "regex": "a"}, "choices"),
+        ("/v1/drafts", CHAT | {"n": 2}, "n"),
+        ("/v1/completions", {"model": "random", "prompt": ""}, "prompt"),
+        ("/v1/completions", {"model": "random", "prompt": [10**9]}, "prompt"),
+        ("/v1/completions", {"model": "random", "prompt": ["a"] * 128, "n": 2}, "n"),
+        ("/tokenize", {"messages": [{"role": "tool", "content": "x", "tool_call_id": "a"}]}, "messages"),
+        ("/tokenize", {}, None),
+        ("/detokenize", {"tokens": [10**9]}, "tokens"),
+    ],
+)
+def test_the_field_at_fault_is_named(http: httpx.Client, path: str, body: dict[str, object], param: str | None) -> None:
+    answer = http.post(path, json=body)
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["param"] == param

@@ -175,25 +175,31 @@ def test_a_client_that_leaves_behind_a_long_filling_leaves_its_place(llm: LLM, s
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "said"),
+    ("path", "body", "said", "param"),
     [
-        ("/v1/fill", {"text": "no hole"}, "hole"),
-        ("/v1/fill", {"prefix": "a"}, "give prefix and suffix, or text"),
-        ("/v1/fill", {"prefix": "a", "suffix": "b", "stop": ["x"]}, "Unknown field 'stop'"),
-        ("/v1/fill", {"prefix": "a", "suffix": "b", "pins": {"0": "x"}}, "use text_pins"),
-        ("/v1/fill", {"prefix": "a", "suffix": "b", "text_pins": {"0": "x", "00": "y"}}, "text_pins.00: String should"),
-        ("/v1/fill", {"prefix": "a", "suffix": "b", "regex": "("}, "unbalanced parenthesis"),
-        ("/v1/fill", {"prefix": "a", "suffix": "b", "regex": "a{99}", "max_tokens": 2}, "shortest text"),
-        ("/v1/fill", {"prefix": "a", "suffix": "b", "max_tokens": 400}, "may have 1 to 256 tokens"),
-        ("/v1/completions", {"prompt": "a", "suffix": "b", "logprobs": 0}, "suffix and logprobs do not go together"),
-        ("/v1/edits/next", {"text": "abc", "cursor": 9}, "has 3 characters"),
-        ("/v1/edits", {"text": "abc", "span": [2, 9], "instruction": "x"}, "span"),
-        ("/v1/edits", {"text": "abc", "span": [0, 1], "instruction": " "}, "The instruction is empty"),
-        ("/v1/decisions", {"choices": ["a", "b"]}, "give question or messages"),
-        ("/v1/decisions", {"question": "q", "choices": []}, "choices"),
+        ("/v1/fill", {"text": "no hole"}, "hole", "text"),
+        ("/v1/fill", {"prefix": "a"}, "give prefix and suffix, or text", None),
+        ("/v1/fill", {"prefix": "a", "suffix": "b", "stop": ["x"]}, "Unknown field 'stop'", "stop"),
+        ("/v1/fill", {"prefix": "a", "suffix": "b", "pins": {"0": "x"}}, "use text_pins", "pins"),
+        ("/v1/fill", {"prefix": "a", "suffix": "b", "text_pins": {"0": "x", "00": "y"}}, "text_pins.00: String should",
+         "text_pins.00"),
+        ("/v1/fill", {"prefix": "a", "suffix": "b", "regex": "("}, "unbalanced parenthesis", "regex"),
+        ("/v1/fill", {"prefix": "a", "suffix": "b", "regex": "a{99}", "max_tokens": 2}, "shortest text", "regex"),
+        ("/v1/fill", {"prefix": "a", "suffix": "b", "max_tokens": 400}, "may have 1 to 256 tokens", "max_tokens"),
+        ("/v1/completions", {"prompt": "a", "suffix": "b", "logprobs": 0}, "suffix and logprobs do not go together",
+         "logprobs"),
+        ("/v1/edits/next", {"text": "abc", "cursor": 9}, "has 3 characters", "cursor"),
+        ("/v1/edits", {"text": "abc", "span": [2, 9], "instruction": "x"}, "span", "span"),
+        ("/v1/edits", {"text": "abc", "span": [0, 1], "instruction": " "}, "The instruction is empty",
+         "instruction"),
+        ("/v1/decisions", {"choices": ["a", "b"]}, "give question or messages", None),
+        ("/v1/decisions", {"question": "q", "choices": []}, "choices", "choices"),
     ],
-)
-def test_bad_requests_are_400(http: httpx.Client, path: str, body: dict[str, object], said: str) -> None:
+)  # fmt: skip
+def test_bad_requests_are_400(
+    http: httpx.Client, path: str, body: dict[str, object], said: str, param: str | None
+) -> None:
     answer = http.post(path, json={"model": "random"} | body)
     assert answer.status_code == 400, answer.text
     assert said in answer.json()["error"]["message"]
+    assert answer.json()["error"]["param"] == param

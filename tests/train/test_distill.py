@@ -113,7 +113,7 @@ def test_an_answer_that_is_left_out_may_be_of_any_length(llm: redraft.LLM, tmp_p
 
 def test_the_command_writes_answers_of_the_model(tmp_path: Path, capsys) -> None:
     file, out = tmp_path / "p.jsonl", tmp_path / "data" / "own.jsonl"  # a folder that is not there yet
-    messages = [{"role": "user", "content": "What is the capital of France?"}, {"role": "assistant", "content": "?"}]
+    messages = [{"role": "user", "content": "How many days are in a week?"}, {"role": "assistant", "content": "?"}]
     file.write_text(json.dumps({"messages": messages}) + "\n")
     arguments = [
         "distill",

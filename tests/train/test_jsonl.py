@@ -16,6 +16,7 @@ from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 from redraft.train.batch import Batch
 from redraft.train.check import samples
+from redraft.train.checkpoint import FILE
 from redraft.train.jsonl import Limits, read_jsonl
 from redraft.train.packing import Packer
 from redraft.train.recipe import DataSettings, ObjectiveSettings, Recipe, SourceSettings
@@ -284,7 +285,32 @@ def test_the_check_shows_decoded_canvases_and_trains_nothing(tmp_path: Path, cap
     summary = json.loads(capsys.readouterr().out)
     assert summary["sources"][0]["source"] == "pairs"
     assert summary["samples"][0]["spans"][0][1] is True
+    assert summary["adapted"] == []
     assert main(["train", "--check", "--resume", str(recipe)]) == 2
     data.write_text('{"prompt": 1, "completion": "x"}\n')
     assert main(["train", "--check", str(recipe)]) == 2
     assert "pairs.jsonl, line 1: prompt must be a string" in capsys.readouterr().err
+
+
+def test_the_check_regards_the_adapter_and_the_folder(tmp_path: Path, capsys) -> None:
+    data = write(tmp_path / "pairs.jsonl", {"prompt": "Say blue:", "completion": " blue sky"})
+    recipe, out = tmp_path / "r.toml", tmp_path / "out"
+    plain = RECIPE.format(path=data.as_posix(), out=out.as_posix())
+    recipe.write_text(plain + '[lora]\nrank = 4\ntargets = ["layers.1.mlp.*_proj", "router"]\n')
+    assert main(["train", "--check", str(recipe)]) == 0
+    first = "LoRA of rank 4 in 12 modules, from layers.0.router.proj to layers.8.router.proj\n"
+    assert capsys.readouterr().out.startswith(first)
+    assert main(["train", "--check", "--json", str(recipe)]) == 0
+    assert "layers.1.mlp.up_proj" in json.loads(capsys.readouterr().out)["adapted"]
+    wrong = {'rank = 4\ntargets = ["atention"]': "'atention' fits no module", "rank = 9999": "lora.rank is 9999"}
+    for lora, said in wrong.items():
+        recipe.write_text(f"{plain}[lora]\n{lora}\n")
+        assert main(["train", "--check", str(recipe)]) == 2
+        assert said in capsys.readouterr().err
+    recipe.write_text(plain)
+    assert main(["train", "--check", "--out", str(tmp_path / "new"), str(recipe)]) == 0
+    assert not (tmp_path / "new").exists()
+    out.mkdir()
+    (out / FILE).write_bytes(b"")
+    assert main(["train", "--check", "--out", str(out), str(recipe)]) == 2
+    assert "holds a run already" in capsys.readouterr().err

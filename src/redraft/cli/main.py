@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Sequence
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import typer
 
@@ -28,6 +28,7 @@ from redraft.cli.train import train
 from redraft.errors import InputError, RedraftError
 
 EXIT_FAILED, EXIT_BAD_INPUT = 1, 2
+HELP_OPTIONS = ["-h", "--help"]
 
 # Typer carries its own copy of Click or uses the installed one, depending on its version; this is either's class.
 _UsageError = cast(type[Exception], typer.BadParameter.__bases__[0])
@@ -38,7 +39,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings={"help_option_names": HELP_OPTIONS},
 )
 _PANELS = {
     "Write": (generate, chat, fill, edit, next_edit, decide),
@@ -72,7 +73,7 @@ def main(args: Sequence[str] | None = None) -> int:
     _use_streams_as_they_are()
     _forget_empty_sizes()
     try:
-        code = app(args=args, prog_name="redraft", standalone_mode=False)
+        code = _commands()(args=args, prog_name="redraft", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except _UsageError as error:
@@ -94,6 +95,18 @@ def main(args: Sequence[str] | None = None) -> int:
         if message is None:
             raise
         return _fail(message, EXIT_FAILED)
+
+
+def _commands() -> Any:
+    """The whole command line, whose help shows `--help` as it shows other flags: without the type of a value."""
+    root = typer.main.get_command(app)
+    context, left = typer.Context(root, help_option_names=HELP_OPTIONS), [root]
+    while left:
+        command = left.pop()
+        if (flag := command.get_help_option(context)) is not None:
+            flag.metavar = ""
+        left += getattr(command, "commands", {}).values()
+    return root
 
 
 def _use_streams_as_they_are() -> None:

@@ -19,7 +19,13 @@ def next_edit(
     *,
     since: Annotated[str | None, option("--since", "The text before the edits; - is standard input.", "OLD")] = None,
     at: Annotated[
-        str | None, option("--at", "Where the cursor is, from 1.", "LINE[:COLUMN]", default="behind the last edit")
+        str | None,
+        option(
+            "--at",
+            "Where the cursor is, from 1; a column behind the line's end is its end.",
+            "LINE[:COLUMN]",
+            default="behind the last edit",
+        ),
     ] = None,
     write: Write = False,
     model: ModelOptions,
@@ -55,7 +61,7 @@ def next_edit(
 
 
 def _offset(text: str, at: str) -> int:
-    """The character offset of LINE[:COLUMN]; a column behind the line is its end.
+    """The character offset of LINE[:COLUMN]; a column behind the line is its end, as in the Language Server Protocol.
 
     Behind a line end at the end of the text stands one more line, which is empty.
     """

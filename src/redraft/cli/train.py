@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from redraft.errors import SettingError
 
 if TYPE_CHECKING:
     from redraft.train.check import Sample
+    from redraft.train.recipe import Recipe
 
 
 def train(
@@ -27,7 +28,7 @@ def train(
         float | None, typer.Option("--max-seconds", metavar="S", help="Stop cleanly after this time; 0 sets no limit.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", metavar="", help="Show decoded samples of the data instead of training.")
+        bool, typer.Option("--check", metavar="", help="Show the data, and what LoRA changes, instead of training.")
     ] = False,
     device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")] = "auto",
     json: JsonFlag = False,
@@ -35,10 +36,10 @@ def train(
     """Train a model from a TOML recipe, or go on training it."""
     if not check:
         run(recipe, resume=resume, out=out, max_seconds=max_seconds, device=device, as_json=json)
-    elif resume or out is not None or max_seconds is not None or device != "auto":
-        raise SettingError("--check only shows data; it takes no other option than --json.")
+    elif resume or max_seconds is not None or device != "auto":
+        raise SettingError("--check trains nothing; it takes no other option than --out and --json.")
     else:
-        show_data(recipe, as_json=json)
+        show_data(recipe, out=out, as_json=json)
 
 
 def run(
@@ -46,13 +47,10 @@ def run(
     device: str = "auto", as_json: bool = False,
 ) -> None:  # fmt: skip
     """Train `recipe`; `out` and `max_seconds` replace the recipe's own. Prints a JSON object last with `as_json`."""
-    from redraft.train import read_recipe, train
+    from redraft.train import train
     from redraft.train.distributed import World
 
-    settings = read_recipe(recipe)
-    given = {"out": out, "max_seconds": max_seconds}
-    changes = {name: value for name, value in given.items() if value is not None}
-    settings = dataclasses.replace(settings, run=dataclasses.replace(settings.run, **changes))
+    settings = _read(recipe, out=out, max_seconds=max_seconds)
     result = train(settings, resume=resume, device=device)
     if not World.from_environment().is_main:
         return
@@ -66,25 +64,44 @@ def run(
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
+def _read(recipe: str | Path, **given: Any) -> Recipe:
+    """The recipe with what is `given` of its table [run]."""
+    from redraft.train import read_recipe
+
+    settings = read_recipe(recipe)
+    changes = {name: value for name, value in given.items() if value is not None}
+    return dataclasses.replace(settings, run=dataclasses.replace(settings.run, **changes))
+
+
 SAMPLES = 2
 """Canvases of each source that `--check` shows."""
 
 
-def show_data(recipe: str | Path, *, as_json: bool = False) -> None:
-    """Show what a recipe's data look like to the model, without training."""
+def show_data(recipe: str | Path, *, out: str | None = None, as_json: bool = False) -> None:
+    """Show what a recipe's data look like to the model, and what its adapter changes, without training.
+
+    Raises `SettingError` for targets and a rank of LoRA that the model does not have, and if `out` holds a run already.
+    """
     from redraft.text.tokenizer import Tokenizer
     from redraft.train import check as checking
-    from redraft.train import read_recipe
+    from redraft.train.lora import adapted_modules
     from redraft.train.packing import Packer
+    from redraft.train.resuming import check_begins_in
 
-    settings = read_recipe(recipe)
+    settings = _read(recipe, out=out)
+    if out is not None:
+        check_begins_in(Path(out))
+    modules = [] if settings.lora is None else adapted_modules(settings.model, settings.lora)
     packer = Packer(settings)
     tokenizer = Tokenizer.from_folder(settings.data.tokenizer) if settings.data.tokenizer else None
     figures = checking.figures(settings, packer)
     shown = list(checking.samples(settings, packer, tokenizer, SAMPLES))
     if as_json:
-        print(dumps({"sources": [vars(part) for part in figures], "samples": [vars(part) for part in shown]}))
+        told = {"sources": [vars(part) for part in figures], "samples": [vars(part) for part in shown]}
+        print(dumps(told | {"adapted": modules}))
         return
+    if settings.lora is not None:
+        print(f"LoRA of rank {settings.lora.rank} in {len(modules)} modules, from {modules[0]} to {modules[-1]}")
     for part in figures:
         print(
             f"{part.source}: {part.rows:.0%} of the rows; a row holds {part.clean_tokens:.0f} of "

@@ -79,7 +79,8 @@ class AutomatonConstraint:
         if self.min_tokens > max_tokens:
             raise ConstraintError(
                 f"The shortest answer that obeys the constraint has {self.min_tokens} tokens; "
-                f"max_tokens is {max_tokens}."
+                f"max_tokens is {max_tokens}.",
+                "max_tokens",
             )
 
     def begin(self) -> AnswerState:

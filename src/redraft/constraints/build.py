@@ -35,7 +35,7 @@ from redraft.constraints.tokens import Ending, TokenAutomaton, compile_tokens
 from redraft.constraints.tool_calls import call_grammar, check_choice
 from redraft.constraints.vocabulary import Vocabulary
 from redraft.constraints.words import holding, holding_any, standing
-from redraft.errors import ConstraintError
+from redraft.errors import ConstraintError, about
 from redraft.text.tokenizer import TURN_END, Tokenizer
 from redraft.text.tools import CALL_CLOSE, CALL_OPEN, CHANNEL_CLOSE, CHANNEL_OPEN, QUOTE, RESPONSE_OPEN
 
@@ -115,11 +115,13 @@ def build(
     """
     with _no_deep_nesting("The constraint"):
         asked = _checked(wanted)
-        if asked is None:
-            return None
-        ending = _ending(tokenizer, eos_ids, calls=bool(asked.tools))
+    if asked is None:
+        return None
+    ending = _ending(tokenizer, eos_ids, calls=bool(asked.tools))
+    with about(_given(asked)[0]), _no_deep_nesting("The constraint"):
         constraint = _cached(tokenizer, ending, asked, around)
-    pins = _pinned(tokenizer, asked.pins or {})
+    with about("pins"):
+        pins = _pinned(tokenizer, asked.pins or {})
     return constraint.pinned(pins) if pins else constraint
 
 
@@ -144,20 +146,25 @@ def _checked(wanted: Mapping[str, Any]) -> Wanted | None:
     asked = Wanted(**wanted)
     given = [name for name in _WHOLE if _is_given(name, getattr(asked, name))]
     if len(given) > 1:
-        raise ConstraintError(f"{given[0]} and {given[1]} both say what the whole answer is; give one of them.")
+        sentence = f"{given[0]} and {given[1]} both say what the whole answer is; give one of them."
+        raise ConstraintError(sentence, given[0])
     for name in ("choices", "must_include", "forbidden"):
-        _check_texts(name, getattr(asked, name))
+        with about(name):
+            _check_texts(name, getattr(asked, name))
     for name in ("regex", "template"):
         if not isinstance(getattr(asked, name), str | None):
-            raise ConstraintError(f"{name} must be a string, not {type(getattr(asked, name)).__name__}.")
-    _check_encodable("template", asked.template or "")
+            raise ConstraintError(f"{name} must be a string, not {type(getattr(asked, name)).__name__}.", name)
+    with about("template"):
+        _check_encodable("template", asked.template or "")
     for name in ("pins", "text_pins"):
-        _check_pins(name, getattr(asked, name))
+        with about(name):
+            _check_pins(name, getattr(asked, name))
     for name in ("json_object", "parallel_tool_calls", "strict", "thinking", "allow_empty"):
         if not isinstance(getattr(asked, name), bool):
-            raise ConstraintError(f"{name} is {getattr(asked, name)!r}; it must be True or False.")
+            raise ConstraintError(f"{name} is {getattr(asked, name)!r}; it must be True or False.", name)
     if asked.pins and (asked.thinking or asked.thought_open):
-        raise ConstraintError("pins count tokens from the start, where a thought may stand; text_pins count behind it.")
+        sentence = "pins count tokens from the start, where a thought may stand; text_pins count behind it."
+        raise ConstraintError(sentence, "pins")
     check_choice(asked.tools, asked.tool_choice)
     return asked if given or any(getattr(asked, name) for name in ("pins", *_WORDS, "tools")) else None
 
@@ -245,6 +252,7 @@ def _told(value: Any) -> Any:
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
+@about("json_schema")
 def schema_of(given: Any) -> Any:
     """A JSON schema as plain data: from a dict, a bool, a JSON string, or a pydantic model; None if none is given."""
     if given is None:
@@ -282,7 +290,7 @@ def compile_wanted(
     )
     dfa = _narrowed(compile_bytes(_answer(asked, marks, budget), budget, marks), asked, BYTES + len(marks), budget)
     if dfa.empty:
-        raise ConstraintError(f"{_named(asked)} allows no text at all.")
+        raise ConstraintError(f"{' with '.join(_given(asked))} allows no text at all.")
     if asked.thinking or asked.thought_open:
         dfa = chained([_thought(marks, budget, is_open=asked.thought_open), dfa], budget)
     dfa = surrounded(dfa, *around, budget)
@@ -305,17 +313,16 @@ def _narrowed(dfa: Dfa, asked: Wanted, symbols: int, budget: Budget) -> Dfa:
 def _thought(marks: tuple[str, ...], budget: Budget, *, is_open: bool) -> Dfa:
     """A thought channel, or nothing; the rest of a channel that `is_open` already."""
     if CHANNEL_OPEN not in marks or CHANNEL_CLOSE not in marks:
-        raise ConstraintError("thinking needs a tokenizer with channel tokens.")
+        raise ConstraintError("thinking needs a tokenizer with channel tokens.", "thinking")
     rest = seq(repeat(chars(ANY)), Mark(CHANNEL_CLOSE))
     thought = rest if is_open else optional(seq(Mark(CHANNEL_OPEN), text("thought\n"), rest))
     return compile_bytes(thought, budget, marks)
 
 
-def _named(asked: Wanted) -> str:
+def _given(asked: Wanted) -> list[str]:
     """The constraints that were given, for a message."""
     names = (*_WHOLE, *_WORDS, "tools")
-    given = [name for name in names if getattr(asked, name) not in (None, False)] or ["json_schema"]
-    return " with ".join(given)
+    return [name for name in names if getattr(asked, name) not in (None, False)] or ["json_schema"]
 
 
 def _answer(asked: Wanted, marks: tuple[str, ...], budget: Budget) -> Expression:
@@ -349,7 +356,7 @@ def _with_calls(asked: Wanted, body: Expression | None, marks: tuple[str, ...], 
     if choice == "none":
         return body
     if missing := [name for name in (CALL_OPEN, CALL_CLOSE, QUOTE) if name not in marks]:
-        raise ConstraintError(f"tools need a tokenizer with the token {missing[0]}.")
+        raise ConstraintError(f"tools need a tokenizer with the token {missing[0]}.", "tools")
     calls = call_grammar(asked.tools or (), choice, budget, several=asked.parallel_tool_calls)
     if choice == "auto":
         return alt(body, calls) if _content(asked, budget) is not None else seq(body, optional(calls))

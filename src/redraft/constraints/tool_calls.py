@@ -14,7 +14,7 @@ from redraft.constraints.expression import Expression, Mark, alt, repeat, seq, t
 from redraft.constraints.json_schema import check_json, compile_schema
 from redraft.constraints.json_schema.reader import ENFORCED, REFUSED
 from redraft.constraints.json_schema.style import CALL
-from redraft.errors import ConstraintError
+from redraft.errors import ConstraintError, about
 from redraft.text.messages import check_tools
 from redraft.text.tools import CALL_CLOSE, CALL_OPEN
 
@@ -23,6 +23,7 @@ _DECLARES_NONE: Mapping[str, Any] = {"properties": {}, "required": []}
 """What parameters without an argument may say of arguments."""
 
 
+@about("tools")
 def check_choice(tools: Sequence[Mapping[str, Any]] | None, choice: Any) -> None:
     """Raise `InputError` unless `tools` are declarations and `choice` is a mode or one of their names."""
     check_tools(tools)
@@ -32,7 +33,7 @@ def check_choice(tools: Sequence[Mapping[str, Any]] | None, choice: Any) -> None
     if choice is None or (choice in ("auto", "none") if isinstance(choice, str) else False):
         return
     if not tools:
-        raise ConstraintError("tool_choice asks for a call, but no tools are declared.")
+        raise ConstraintError("tool_choice asks for a call, but no tools are declared.", "tool_choice")
     wanted(tools, choice)
 
 
@@ -48,10 +49,13 @@ def wanted(tools: Sequence[Mapping[str, Any]], choice: Any) -> list[Mapping[str,
     found = [function for function in declared if function["name"] == name]
     if not found:
         names = ", ".join(function["name"] for function in declared)
-        raise ConstraintError(f"tool_choice is {name!r}; it must be auto, none, required or one of {names}.")
+        raise ConstraintError(
+            f"tool_choice is {name!r}; it must be auto, none, required or one of {names}.", "tool_choice"
+        )
     return found
 
 
+@about("tools")
 def call_grammar(tools: Sequence[Mapping[str, Any]], choice: Any, budget: Budget, *, several: bool) -> Expression:
     """One call, or more where `several` may be made; a `choice` that names a tool means one call of it.
 

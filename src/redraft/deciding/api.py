@@ -15,7 +15,7 @@ from redraft.config import MAX_NUMBER
 from redraft.deciding.asking import Front, Question, Tools, content_free, read_question, split_questions
 from redraft.deciding.calibration import calibrated
 from redraft.deciding.form import Form
-from redraft.deciding.read import Row, choice_logprobs, read, rows_of
+from redraft.deciding.read import Row, branch_logprobs, choice_logprobs, rows_of
 from redraft.deciding.result import Decision, Reading
 from redraft.diffusion.prefill import prefill
 from redraft.errors import NotFiniteError, PromptError, SettingError
@@ -155,8 +155,8 @@ _Place = tuple[int, tuple[str, ...]]
 
 
 @dataclass(slots=True)
-class _Reads:
-    """All reads of one slot at one place: log p of every choice, one list per read."""
+class _Tally:
+    """What the reads of one slot at one place have said so far: log p of every choice, one list per read."""
 
     rows: list[Row]
     count: int
@@ -185,26 +185,26 @@ class _Desk:
         """Read the next slot of every question, and again those that are not sure."""
         places = [(one.row, one.values) for one in asked]
         bare = [(one.bare, one.values) for one in asked if one.bare is not None]
-        free = self._read(bare, lambda place, reads: False)
+        free = self._tallied(bare, lambda place, tally: False)
         free_of = {place: free[other] for place, other in zip(places, bare, strict=False)}
-        bias_of = {place: reads.mean for place, reads in free_of.items()}
+        bias_of = {place: tally.mean for place, tally in free_of.items()}
         sure = self._rule.sure
-        found = self._read(places, lambda place, reads: max(self._judged(reads, bias_of.get(place))) >= sure)
+        found = self._tallied(places, lambda place, tally: max(self._judged(tally, bias_of.get(place))) >= sure)
         for one, place in zip(asked, places, strict=True):
             one.forwards += found[place].forwards + (free_of[place].forwards if place in free_of else 0)
             one.readings.append(self._reading(len(one.readings), found[place], bias_of.get(place)))
 
-    def _read(self, places: Sequence[_Place], enough: Callable[[_Place, _Reads], bool]) -> dict[_Place, _Reads]:
+    def _tallied(self, places: Sequence[_Place], enough: Callable[[_Place, _Tally], bool]) -> dict[_Place, _Tally]:
         """Up to `reads` reads at every place, as long as they are not enough; all open places are one batch."""
         rows_behind = {values: _rows(self._front, self._form, values) for values in {behind for _, behind in places}}
-        found: dict[_Place, _Reads] = {}
+        found: dict[_Place, _Tally] = {}
         for question, values in dict.fromkeys(places):
             rows, count = rows_behind[values]
-            found[question, values] = _Reads([replace(row, question=question) for row in rows], count)
+            found[question, values] = _Tally([replace(row, question=question) for row in rows], count)
         open_places = list(found)
         for number in range(self._rule.reads):
             rows = [row for place in open_places for row in found[place].rows]
-            odds = iter(read(self._front.model, self._cache, rows, self._rule.seed + number))
+            odds = iter(branch_logprobs(self._front.model, self._cache, rows, self._rule.seed + number))
             for place in open_places:
                 mine = found[place]
                 mine.logprobs.append(choice_logprobs(mine.count, mine.rows, [next(odds) for _ in mine.rows]))
@@ -213,19 +213,19 @@ class _Desk:
             open_places = [place for place in open_places if not enough(place, found[place])]
         return found
 
-    def _judged(self, reads: _Reads, bias: Sequence[float] | None) -> list[float]:
-        return calibrated(reads.mean, bias, self._rule.temperature)
+    def _judged(self, tally: _Tally, bias: Sequence[float] | None) -> list[float]:
+        return calibrated(tally.mean, bias, self._rule.temperature)
 
-    def _reading(self, slot: int, reads: _Reads, bias: Sequence[float] | None) -> Reading:
-        choices, judged = self._form.choices[slot], self._judged(reads, bias)
+    def _reading(self, slot: int, tally: _Tally, bias: Sequence[float] | None) -> Reading:
+        choices, judged = self._form.choices[slot], self._judged(tally, bias)
         best = max(range(len(choices)), key=judged.__getitem__)
-        first = [max(range(len(choices)), key=calibrated(one, bias, 1.0).__getitem__) for one in reads.logprobs]
+        first = [max(range(len(choices)), key=calibrated(one, bias, 1.0).__getitem__) for one in tally.logprobs]
         return Reading(
             name=self._form.names[slot],
             choice=choices[best],
             probabilities=dict(zip(choices, judged, strict=True)),
-            raw=dict(zip(choices, map(math.exp, reads.mean), strict=True)),
-            reads=len(reads.logprobs),
+            raw=dict(zip(choices, map(math.exp, tally.mean), strict=True)),
+            reads=len(tally.logprobs),
             agreement=first.count(best) / len(first),
         )
 

@@ -18,7 +18,7 @@ CONTENT_FREE = "N/A"
 _LOWEST, _HIGHEST, _TRIES = 0.05, 20.0, 60
 
 
-class Read(Protocol):
+class HasProbabilities(Protocol):
     """The part of a reading that a temperature is fitted to."""
 
     @property
@@ -34,7 +34,7 @@ def calibrated(logprobs: Sequence[float], bias: Sequence[float] | None, temperat
     return [weight / total for weight in weights]
 
 
-def fit_temperature(readings: Sequence[Read], answers: Sequence[str]) -> float:
+def fit_temperature(readings: Sequence[HasProbabilities], answers: Sequence[str]) -> float:
     """The temperature at which the readings (made at temperature 1) give their known answers the highest likelihood.
 
     Raises `SettingError` without examples, or for an answer that was no choice.
@@ -55,7 +55,7 @@ def fit_temperature(readings: Sequence[Read], answers: Sequence[str]) -> float:
     return math.exp((low + high) / 2)
 
 
-def _logs(reading: Read) -> dict[str, float]:
+def _logs(reading: HasProbabilities) -> dict[str, float]:
     return {choice: math.log(max(p, 1e-300)) for choice, p in reading.probabilities.items()}
 
 

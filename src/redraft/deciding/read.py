@@ -55,7 +55,7 @@ def _given(branch: Branch, strings: Strings, length: int, filler: int | None) ->
 
 
 @torch.inference_mode()
-def read(model: Transformer, cache: KVCache, rows: Sequence[Row], seed: int) -> list[list[float]]:
+def branch_logprobs(model: Transformer, cache: KVCache, rows: Sequence[Row], seed: int) -> list[list[float]]:
     """log p of each of a branch's tokens among them, in nats, for every row; `seed` chooses the noise."""
     odds: list[list[float]] = []
     for batch in _batches(rows):

@@ -65,7 +65,7 @@ def edit(
     task = task_of(front, instruction, strength=strength, max_tokens=max_tokens, on_record=on_record, **given)
     start, end = check_span(text, span)
     if instruction is not None and (not isinstance(instruction, str) or not instruction.strip()):
-        raise PromptError("The instruction is empty.")
+        raise PromptError("The instruction is empty.", "instruction")
     edited, at = text, start
     for length in task.parts(text, (start, end)):
         edited, at = task.run(edited, (at, at + length), start)
@@ -115,10 +115,10 @@ class _Task:
         self._view = min(VIEW, canvas // 4)
         self._room = canvas - self._view
         if isinstance(strength, bool) or not isinstance(strength, int | float) or not 0 <= strength <= 1:
-            raise SettingError(f"strength is {strength!r}; it must be between 0 and 1.")
+            raise SettingError(f"strength is {strength!r}; it must be between 0 and 1.", "strength")
         if max_tokens is not None and (type(max_tokens) is not int or not 1 <= max_tokens <= self._room):
             raise SettingError(f"max_tokens is {max_tokens!r}; beside {self._view} positions for the text behind it, "
-                               f"a canvas of {canvas} holds 1 to {self._room}.")  # fmt: skip
+                               f"a canvas of {canvas} holds 1 to {self._room}.", "max_tokens")  # fmt: skip
         self._strength, self._max_tokens, self._wanted = strength, max_tokens, wanted
         self.tokens: list[TokenConfidence] = []
         self.offsets: list[tuple[int, int]] = []
@@ -130,7 +130,8 @@ class _Task:
         if self._wanted and len(parts) > 1:
             raise ConstraintError(
                 f"The span does not fit half a canvas and is edited in {len(parts)} parts, which "
-                f"{next(iter(self._wanted))} cannot hold for; choose a shorter span."
+                f"{next(iter(self._wanted))} cannot hold for; choose a shorter span.",
+                "span",
             )
         edges = accumulate(map(len, parts), initial=span[0])
         for part in pairwise(edges):

@@ -76,7 +76,7 @@ def next_edit(
     check_span(text, (0, 0))
     if type(cursor) is not int or not 0 <= cursor <= len(text):
         raise PromptError(
-            f"cursor is {cursor!r:.80}; it must be a place in the text, which has {len(text)} characters."
+            f"cursor is {cursor!r:.80}; it must be a place in the text, which has {len(text)} characters.", "cursor"
         )
     if isinstance(recent_edits, str) or not isinstance(recent_edits, Sequence):
         raise PromptError("The recent edits must be a list of pairs (old, new).")

@@ -41,7 +41,7 @@ def context_ids(
         return [*_request(front, instruction, text, span, room + LEAD), *before[-LEAD:]]
     context = front.model.config.max_position_embeddings
     if context - room < 1:
-        raise SettingError(f"A canvas of {room} leaves no room in the context of {context}.")
+        raise SettingError(f"A canvas of {room} leaves no room in the context of {context}.", "canvas_length")
     most = context - room - 1
     return [front.tokenizer.bos_id, *(before[-most:] if most else ())]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from redraft.errors import PromptError
+from redraft.errors import PromptError, about
 from redraft.filling.hole import Hole
 from redraft.filling.seams import Seam, Seams
 from redraft.text.tokenizer import Tokenizer
@@ -23,10 +23,11 @@ _NEWLINES = re.compile(r"[^\n]*\n|[^\n]+")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
+@about("span")
 def check_span(text: str, span: Span) -> Span:
     """The span itself. Raises `PromptError` unless it is two whole numbers inside the text, in order."""
     if not isinstance(text, str) or not text:
-        raise PromptError("There is no text to edit.")
+        raise PromptError("There is no text to edit.", "text")
     numbers = tuple(span) if isinstance(span, tuple | list) else ()
     if len(numbers) != 2 or not all(type(number) is int for number in numbers):
         raise PromptError(f"The span is {span!r}; it must be (start, end) in characters.")

@@ -134,14 +134,14 @@ class Engine:
     def prepared(self, request: Request, since: float) -> Answer:
         """The request's answer to be. Raises what `add` raises, but for a full queue."""
         if not request.prompt:
-            raise PromptError("The prompt is empty.")
+            raise PromptError("The prompt is empty.", "prompt")
         low, high = min(request.prompt), max(request.prompt)
         if low < 0 or high >= self._vocab_size:
             bad = low if low < 0 else high
-            raise PromptError(f"Token id {bad} is outside the vocabulary of {self._vocab_size}.")
+            raise PromptError(f"Token id {bad} is outside the vocabulary of {self._vocab_size}.", "prompt")
         self.check_id(request.request_id)
         if request.timeout is not None and not request.timeout > 0:  # NaN is above nothing
-            raise SettingError(f"timeout is {request.timeout}; it must be above 0.")
+            raise SettingError(f"timeout is {request.timeout}; it must be above 0.", "timeout")
         if request.adapter is not None and request.adapter not in self._adapters:
             raise SettingError(
                 f"There is no adapter {request.adapter!r}; there are {', '.join(self._adapters) or 'none'}."
@@ -153,7 +153,8 @@ class Engine:
         if answer.canvas_length > self.runner.limits.canvas:
             raise SettingError(
                 f"canvas_length is {answer.canvas_length}; this engine's canvases have at most "
-                f"{self.runner.limits.canvas} positions."
+                f"{self.runner.limits.canvas} positions.",
+                "canvas_length",
             )
         self.scheduler.check(answer.job)
         return answer

@@ -160,12 +160,14 @@ class Scheduler:
         if job.positions > self.limits.context:
             raise PromptError(
                 f"A prompt of {job.prompt_length} tokens and canvases up to position {job.positions} exceed the "
-                f"context of {self.limits.context}."
+                f"context of {self.limits.context}.",
+                "prompt",
             )
         if (longest := max(map(len, job.images), default=0)) > self.limits.forward:
             raise PromptError(
                 f"An image of {longest} tokens is encoded at once, and a forward has {self.limits.forward}; "
-                "a lower detail makes it shorter."
+                "a lower detail makes it shorter.",
+                "prompt",
             )
         full, sliding = pages_for(job.positions), self.pages.sliding_most(job.positions, self._span(job))
         for kind, needed, there in (("", full, self.pages.full.count), ("sliding ", sliding, self.pages.sliding.count)):

@@ -15,7 +15,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from redraft.config import PRESETS
+from redraft.config import GENERATION_PRESETS
 from redraft.errors import InputError, SettingError
 from redraft.eval.files import read_items
 from redraft.eval.result import EvalResult, ItemRecord
@@ -187,7 +187,7 @@ def _filled(llm: Fills, item: InfillItem, method: Method, given: dict[str, Any])
 
 def _left(llm: Fills, item: InfillItem, given: dict[str, Any]) -> ItemRecord:
     """The first characters that come behind the prefix, as many as the answer has."""
-    steps = PRESETS.get(given.get("preset") or "", {}).get("steps", LEFT_STEPS)
+    steps = GENERATION_PRESETS.get(given.get("preset") or "", {}).get("steps", LEFT_STEPS)
     given = {"steps": steps, **given, "max_tokens": 2 * _length(llm, item)}
     result = llm.generate(item.prefix or "\n", raw=True, **given)
     return _record(item, result.text[: len(item.answer)], sum(result.stats.steps), result.stats, result.token_ids)

@@ -80,7 +80,7 @@ def fill_settings(
     """
     said = {name: value for name, value in given.items() if name not in CONSTRAINTS}
     if unread := next((name for name in ANSWER_ONLY if said.get(name) is not None), None):
-        raise SettingError(f"{unread} is a setting of answers; a filling or an edit has none.")
+        raise SettingError(f"{unread} is a setting of answers; a filling or an edit has none.", unread)
     return resolve_settings(dataclasses.replace(defaults, steps=min(defaults.steps, steps)), **said)
 
 
@@ -107,14 +107,16 @@ class _Sizes:
 def _sizes(model: Transformer, max_tokens: int | None, length: int | None, canvas_length: int | None) -> _Sizes:
     whole = canvas_length or model.config.canvas_length
     if length is not None and max_tokens is not None:
-        raise SettingError("length and max_tokens were both given; length is exact, so max_tokens says nothing.")
+        sentence = "length and max_tokens were both given; length is exact, so max_tokens says nothing."
+        raise SettingError(sentence, "max_tokens")
     name, longest = ("length", length) if length is not None else ("max_tokens", max_tokens)
     if longest is None:
         longest = min(DEFAULT_HOLE, whole // 2)
     if type(longest) is not int or not 1 <= longest <= MAX_CANVAS // 2:
-        raise SettingError(f"{name} is {longest!r}; a filling may have 1 to {MAX_CANVAS // 2} tokens.")
+        raise SettingError(f"{name} is {longest!r}; a filling may have 1 to {MAX_CANVAS // 2} tokens.", name)
     if longest >= whole:
-        raise SettingError(f"canvas_length is {whole}; it must be longer than the hole's {longest} tokens.")
+        sentence = f"canvas_length is {whole}; it must be longer than the hole's {longest} tokens."
+        raise SettingError(sentence, "canvas_length" if canvas_length is not None else name)
     # One length that is given, or a canvas length, leaves the whole canvas to the text behind the hole.
     known = canvas_length is not None or length is not None
     view = whole - longest if known else min(VIEW, whole - longest)
@@ -136,7 +138,8 @@ def _fill(
     room = model.config.max_position_embeddings - behind_it
     if room < 1:
         raise SettingError(
-            f"A canvas of {sizes.canvas} leaves no room in the context of {model.config.max_position_embeddings}."
+            f"A canvas of {sizes.canvas} leaves no room in the context of {model.config.max_position_embeddings}.",
+            "canvas_length",
         )
     left = [tokenizer.bos_id, *tokenizer.encode(before, special=False)[-room:]]
     kept, first, cache, last_hidden = open_seam(model, Seams.of(tokenizer), left, behind_it)

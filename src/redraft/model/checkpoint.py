@@ -18,7 +18,7 @@ from safetensors import safe_open
 from redraft.errors import CheckpointError
 from redraft.model.files import Stored, listed, read_headers
 from redraft.model.folders import read_config
-from redraft.model.layouts import IGNORED, PLAIN_DTYPES, Layout, Weight, join, layout_of
+from redraft.model.layouts import IGNORED, PLAIN_DTYPES, Weight, join, layout_of
 from redraft.model.names import is_tied_copy, is_vision, to_hugging_face
 from redraft.model.transformer import Transformer
 from redraft.model.vision import VisionTower
@@ -42,7 +42,9 @@ class Checkpoint:
         self.shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
         self._bases = {name: self._base(name) for name in self.shapes}
         self._bare = {base for name, base in self._bases.items() if not to_hugging_face(name).endswith(".weight")}
-        self._vectors = {base for name, base in self._bases.items() if len(self.shapes[name]) == 1}
+        matrices = (self._matrices(name) for name, shape in self.shapes.items() if len(shape) > 1)
+        self._layouts = {base: layout_of(base, self._stored) for rows in matrices for bases in rows for base in bases}
+        """How every stored matrix is quantized; None for one that is plain or absent. Vectors never are."""
         self._check()
 
     def empty_model(self) -> Transformer:
@@ -55,13 +57,13 @@ class Checkpoint:
     @property
     def dtype(self) -> torch.dtype:
         """The format of what is stored in full: the embedding's, or the last norm's where that is quantized."""
-        full = "embedding.weight" if self._layout(self._bases["embedding.weight"]) is None else "norm.weight"
+        full = "embedding.weight" if self._layouts.get(self._bases["embedding.weight"]) is None else "norm.weight"
         return PLAIN_DTYPES[self._stored[to_hugging_face(full)].dtype]
 
     @property
     def formats(self) -> dict[str, str]:
         """Number format ("fp8", "int4", "nvfp4") of every weight that is quantized, by our name."""
-        found = {name: self._layout(self._matrices(name)[0][0]) for name in self.shapes}
+        found = {name: self._layouts.get(self._matrices(name)[0][0]) for name in self.shapes}
         return {name: layout.name for name, layout in found.items() if layout is not None}
 
     def names(self) -> Iterator[str]:
@@ -91,19 +93,15 @@ class Checkpoint:
             theirs = to_hugging_face(name.replace("encode_scalar", "denoise_scalar"))
         return theirs.removesuffix(".weight")
 
-    def _layout(self, base: str) -> Layout | None:
-        """How a matrix is quantized; None if it is plain or absent, and for vectors, which never are."""
-        return None if base in self._vectors else layout_of(base, self._stored)
-
     def _tensors_of(self, base: str) -> list[str]:
         """The names in the files of the tensors that make up one stored matrix."""
-        layout = self._layout(base)
+        layout = self._layouts.get(base)
         if layout is None:
             return [base if base in self._bare else base + ".weight"]
         return [base + suffix for suffix in layout.suffixes]
 
     def _matrix(self, base: str) -> Weight:
-        layout, tensors = self._layout(base), [self._tensor(name) for name in self._tensors_of(base)]
+        layout, tensors = self._layouts.get(base), [self._tensor(name) for name in self._tensors_of(base)]
         return tensors[0] if layout is None else layout.read(*tensors)
 
     def _tensor(self, name: str) -> torch.Tensor:
@@ -128,7 +126,7 @@ class Checkpoint:
             "unexpected": [name for name in self._stored if name not in wanted and not self._may_be_left_out(name)],
             "misshapen": [f"{name} {list(entry.shape)} instead of {list(wanted[name] or [1])}"
                           for name, entry in found.items() if not _fits(entry.shape, wanted[name])],
-            "in several formats": [name for name in self.shapes if len(self._layouts(name)) > 1],
+            "in several formats": [name for name in self.shapes if len(self._formats_of(name)) > 1],
             "of an unsupported dtype": [f"{name} {entry.dtype}" for name, entry in found.items()
                                         if not self._readable(name, entry)],
         })  # fmt: skip
@@ -139,13 +137,13 @@ class Checkpoint:
     def _wanted(self, name: str) -> dict[str, tuple[int, ...] | None]:
         """The stored tensors that make up one of our weights, with their shapes; None for one number in any."""
         matrices, shape = self._matrices(name), self.shapes[name]
-        if matrices == [(self._bases[name],)] and self._layout(self._bases[name]) is None:
+        if matrices == [(self._bases[name],)] and self._layouts.get(self._bases[name]) is None:
             return {self._tensors_of(self._bases[name])[0]: shape}
         wanted: dict[str, tuple[int, ...] | None] = {}
         flat = [base for bases in matrices for base in bases]
         scales = self._scales(flat, shape[-1])
         for base in flat:
-            layout, rows = self._layout(base), shape[-2] // len(matrices[0])
+            layout, rows = self._layouts.get(base), shape[-2] // len(matrices[0])
             shapes = [(rows, shape[-1])] if layout is None else layout.shapes(rows, shape[-1], scales)
             wanted |= dict(zip(self._tensors_of(base), shapes, strict=True))
         return wanted
@@ -156,14 +154,14 @@ class Checkpoint:
         counts = (shape[-1] for shape in shapes if len(shape) == 2)
         return next((count for count in counts if count and inputs % count == 0), 1)
 
-    def _layouts(self, name: str) -> set[str | None]:
+    def _formats_of(self, name: str) -> set[str | None]:
         """The number formats of a weight's matrices, of which there must be one; None for plain ones."""
-        found = {self._layout(base) for bases in self._matrices(name) for base in bases}
+        found = {self._layouts.get(base) for bases in self._matrices(name) for base in bases}
         return {None if layout is None else layout.name for layout in found}
 
     def _readable(self, name: str, entry: Stored) -> bool:
         base, _, last = name.rpartition(".")
-        layout = self._layout(base)
+        layout = self._layouts.get(base)
         allowed = {} if layout is None else dict(zip(layout.suffixes, layout.dtypes, strict=True))
         return entry.dtype in allowed.get(f".{last}", PLAIN_DTYPES)
 

@@ -87,7 +87,7 @@ def fault_of(error: Exception) -> Fault:
     if isinstance(error, QueueFullError):
         return busy(str(error), error.retry_after)
     if isinstance(error, InputError):
-        return Fault(400, str(error), code="invalid_value")
+        return Fault(400, str(error), error.field, "invalid_value")
     return Fault(500, "The server failed while working on this request; its log has the request id.", code="internal")
 
 
@@ -96,7 +96,8 @@ def validation_fault(errors: Sequence[Mapping[str, Any]], body: Any) -> Fault:
     # An unknown field says most; of a union's other findings, one per member, the one that got furthest does.
     unknown = (error for error in errors if error["type"] == "extra_forbidden")
     worst = next(unknown, None) or max(errors, key=lambda error: _progress(error, body))
-    name = _field(_path(worst, body))
+    path = _path(worst, body)
+    name = _field(path)
     match worst["type"]:
         case "extra_forbidden":
             return Fault(400, f"Unknown field {name!r}.", name, "unknown_field")
@@ -111,7 +112,9 @@ def validation_fault(errors: Sequence[Mapping[str, Any]], body: Any) -> Fault:
             return Fault(400, sentence, code="invalid_json")
         case kind:
             code = kind if kind.startswith("unsupported") else "invalid_value"
-            return Fault(400, f"{name or 'The body'}: {worst['msg']}.", name, code)
+            inside = (worst.get("ctx") or {}).get("field")  # which of the fields that contradict each other
+            param = _field([*path, inside]) if inside else name
+            return Fault(400, f"{name or 'The body'}: {worst['msg']}.", param, code)
 
 
 def _progress(error: Mapping[str, Any], body: Any) -> tuple[bool, int, list[int]]:

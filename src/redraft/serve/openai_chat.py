@@ -13,7 +13,7 @@ from redraft.serve.answers import Answers, Call, Piece, Reply, new_replies, read
 from redraft.serve.http import dumps, event
 from redraft.serve.logs import told_fault
 from redraft.serve.openai_common import chat_logprobs, extras, finish_reason, finished, usage
-from redraft.serve.planning import Plan, Planner
+from redraft.serve.planning import Plan, Planner, told_as
 from redraft.serve.shapes.chat import ChatRequest
 from redraft.serve.splitting import Content, Reasoning
 from redraft.text.tokenizer import Tokenizer
@@ -22,6 +22,11 @@ from redraft.text.tokenizer import Tokenizer
 def plan_chat(planner: Planner, body: ChatRequest, *, drafts: bool = False) -> Plan:
     """What a chat request asks for, with its drafts or without; raises before any compute."""
     planner = planner.for_model(body.model)
+    with told_as(body.names()):
+        return _planned(planner, body, drafts)
+
+
+def _planned(planner: Planner, body: ChatRequest, drafts: bool) -> Plan:
     prompt = planner.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
     given = body.settings() | {
         "max_tokens": body.max_tokens or body.max_completion_tokens,

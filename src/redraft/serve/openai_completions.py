@@ -13,6 +13,7 @@ from redraft.config import resolve_settings
 from redraft.diffusion.records import Commit
 from redraft.engine.request import Finished
 from redraft.engine.transcript import first_stop
+from redraft.errors import about
 from redraft.filling.api import longest_filling
 from redraft.serve.answers import Answers
 from redraft.serve.http import event
@@ -27,9 +28,10 @@ from redraft.text.tokenizer import Tokenizer
 def plan_completion(planner: Planner, body: CompletionRequest) -> Plan:
     """What a request without a suffix asks for; raises before any compute."""
     planner = planner.for_model(body.model)
-    prompts = [
-        planner.checked(planner.llm.read_prompt(prompt, raw=isinstance(prompt, str))) for prompt in body.prompts()
-    ]
+    with about("prompt"):
+        prompts = [
+            planner.checked(planner.llm.read_prompt(prompt, raw=isinstance(prompt, str))) for prompt in body.prompts()
+        ]
     return planner.plan(
         prompts,
         given=body.settings() | {"max_tokens": body.max_tokens, "stop": body.stop, "logprobs": body.logprobs},

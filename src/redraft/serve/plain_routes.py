@@ -9,6 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 import redraft
+from redraft.errors import about
 from redraft.serve.drafts import pieces
 from redraft.serve.faults import Fault, loading, stopping
 from redraft.serve.http import Json
@@ -105,16 +106,19 @@ def _model(service: Service, name: str) -> dict[str, Any]:
 
 def _tokens(planner: Planner, body: TokenizeRequest) -> list[int]:
     if body.text is not None:
-        return planner.llm.tokenizer.encode(body.text, special=body.special)
+        with about("text"):
+            return planner.llm.tokenizer.encode(body.text, special=body.special)
     assert body.messages is not None, "the shape has one of the two"
-    return list(planner.llm.read_chat([message.model_dump(exclude_none=True) for message in body.messages]).ids)
+    with about("messages"):
+        return list(planner.llm.read_chat([message.model_dump(exclude_none=True) for message in body.messages]).ids)
 
 
 def _texts(tokenizer: Tokenizer, body: DetokenizeRequest) -> dict[str, Any]:
     several = bool(body.tokens) and isinstance(body.tokens[0], list)
     rows: list[list[int]] = body.tokens if several else [body.tokens]  # type: ignore[assignment, list-item]
-    for row in rows:
-        tokenizer.check_ids(row)
+    with about("tokens"):
+        for row in rows:
+            tokenizer.check_ids(row)
     answer: dict[str, Any] = {"text": [tokenizer.decode(row) for row in rows]}
     if body.pieces:
         answer["pieces"] = [list(pieces(row, tokenizer)) for row in rows]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -11,7 +12,7 @@ from redraft.config import LOWEST_T_MAX, resolve_settings
 from redraft.constraints.build import says_where_text_stands
 from redraft.engine.async_engine import AsyncEngine
 from redraft.engine.request import Request
-from redraft.errors import PromptError
+from redraft.errors import InputError, PromptError, about
 from redraft.llm import LLM
 from redraft.serve.faults import Fault
 from redraft.serve.settings import ServeSettings
@@ -66,16 +67,18 @@ class Planner:
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (), thinking: bool = False
     ) -> EncodedPrompt:
         """A conversation, within the server's limits."""
-        return self.checked(self.llm.read_chat(messages, tools=tools or None, thinking=thinking))
+        with about("messages"):
+            return self.checked(self.llm.read_chat(messages, tools=tools or None, thinking=thinking))
 
     def checked(self, prompt: EncodedPrompt) -> EncodedPrompt:
         """The same prompt, unless it has too many tokens."""
         self._check_length(len(prompt))
         return prompt
 
-    def check_text(self, text: str) -> None:
-        """Refuse a text that has more tokens than a prompt may."""
-        self._check_length(len(self.llm.tokenizer.encode(text, special=False)))
+    def check_text(self, text: str, field: str | None = None) -> None:
+        """Refuse a text that has more tokens than a prompt may; `field` is the one that it comes from alone."""
+        with about(field):
+            self._check_length(len(self.llm.tokenizer.encode(text, special=False)))
 
     def _check_length(self, tokens: int) -> None:
         most = self.settings.max_prompt
@@ -133,6 +136,16 @@ class Planner:
             sentence = f"temperature is {temperature:g}; it must be 0 or at least {least:.3g}."
             raise Fault(400, sentence, "temperature", "invalid_value")
         return {"t_max": base.t_max * temperature, "t_min": base.t_min * temperature}
+
+
+@contextmanager
+def told_as(names: Mapping[str, str]) -> Iterator[None]:
+    """Inside, the fields that refusals name are told by a request's own `names` for them."""
+    try:
+        yield
+    except InputError as error:
+        error.field = names.get(error.field or "", error.field)
+        raise
 
 
 def _seed(asked: int | None, temperature: float | None) -> int:

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request, Response
 from redraft.deciding.asking import read_question, split_questions
 from redraft.deciding.form import Form
 from redraft.editing.following import NextEdit
+from redraft.errors import about
 from redraft.serve.http import Json, unless_gone
 from redraft.serve.planning import Planner
 from redraft.serve.service import service_of, weight
@@ -28,7 +29,10 @@ async def fill(request: Request, body: FillRequest) -> Response:
     given = {"max_tokens": body.max_tokens, "length": body.length, "seed": body.seed}
     text = (body.text,) if body.text is not None else (body.prefix, body.suffix)
     work = functools.partial(planner.llm.fill, *text, **body.wanted(), **_given(given))
-    check = functools.partial(planner.check_text, "".join(split_pieces(*text)))  # type: ignore[arg-type]
+    field = None if body.text is None else "text"
+    with about(field):
+        pieces = split_pieces(*text)  # type: ignore[arg-type]
+    check = functools.partial(planner.check_text, "".join(pieces), field)
     return await _run(request, body, check, work)
 
 
@@ -39,7 +43,8 @@ async def edits(request: Request, body: EditRequest) -> Response:
     given = {"max_tokens": body.max_tokens, "seed": body.seed, "strength": body.strength} | body.wanted()
     start, end = body.span
     work = functools.partial(planner.llm.edit, body.text, (start, end), body.instruction, **_given(given))
-    check = functools.partial(planner.check_text, body.text + (body.instruction or ""))
+    field = "text" if body.instruction is None else None
+    check = functools.partial(planner.check_text, body.text + (body.instruction or ""), field)
     return await _run(request, body, check, work)
 
 
@@ -61,7 +66,8 @@ async def decisions(request: Request, body: DecisionRequest) -> Response:
 
     def check() -> None:
         """Decode images as well, so that the model's thread need not."""
-        asked.append(body.asked() if body.messages is None else planner.llm.decoded(body.asked()))
+        with about("messages"):
+            asked.append(body.asked() if body.messages is None else planner.llm.decoded(body.asked()))
         _check_questions(planner, body, asked[0])
 
     return await _run(request, body, check, lambda: planner.llm.decide(asked[0], body.choices, **body.options()))
@@ -91,9 +97,12 @@ async def _run(request: Request, body: _Body, check: Callable[[], None], work: C
 def _check_questions(planner: Planner, body: DecisionRequest, asked: Any) -> None:
     """Refuse questions that, with the choices they are told, have more tokens than a prompt may."""
     options = body.options()
-    form = Form.of(body.choices, body.template, ends=body.ends)
+    with about("choices" if body.template is None else "template"):
+        form = Form.of(body.choices, body.template, ends=body.ends)
     for question in split_questions(asked)[0]:
-        planner.checked(read_question(planner.llm, question, form, options.get("tools")))
+        with about("question" if body.messages is None else "messages"):
+            read = read_question(planner.llm, question, form, options.get("tools"))
+        planner.checked(read)
 
 
 def _planner(request: Request, model: str) -> Planner:

@@ -7,7 +7,7 @@ model then answers a conversation that the caller did not write. So shape is che
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from redraft.errors import PromptError
+from redraft.errors import PromptError, about
 from redraft.text.tools import is_tool_name
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -34,6 +34,7 @@ def check_messages(messages: Any) -> None:
             _answer_one(message, waiting, where)
 
 
+@about("tools")
 def check_tools(tools: Any) -> None:
     """Raise PromptError unless `tools` is None or a list of function declarations."""
     if tools is None:

@@ -99,7 +99,7 @@ class ChatTemplate:
         check_messages(messages)
         check_tools(tools)
         if enable_thinking and not self.can_think:
-            raise SettingError("This model cannot think first: its chat template does not know of it.")
+            raise SettingError("This model cannot think first: its chat template does not know of it.", "thinking")
         self._check_options(extra, tools=bool(tools))
         chat = [_with_reasoning(message) for message in plain_data(messages, "messages")]
         variables = {**self.special_tokens, "documents": None, **plain_data(extra, "options")}

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from redraft.config import ModelConfig
 from redraft.errors import SettingError
 from redraft.model import Transformer
 from redraft.model.adapters import Adapter, Factors
@@ -80,15 +81,23 @@ def _factors(shape: Sequence[int], rank: int, generator: torch.Generator) -> tup
     return nn.Parameter(_random((count, rank, inputs), generator)), nn.Parameter(torch.zeros(count, outputs, rank))
 
 
+def adapted_modules(config: ModelConfig, settings: LoraSettings) -> list[str]:
+    """Names of the modules that `adapt` would add factors to in a model of this shape, without its weights.
+
+    Raises `SettingError` as `adapt` does.
+    """
+    with torch.device("meta"):
+        return _modules(Transformer(config), settings)
+
+
 def adapt(model: Transformer, settings: LoraSettings, seed: int) -> list[str]:
     """Freeze `model` and add factors to the modules that `settings.targets` name; returns those modules' names.
 
-    Raises `SettingError` for a target that fits no module that can be adapted.
+    Raises `SettingError` for a target that fits no module that can be adapted, and for a rank that none of them has.
     """
     model.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
-    chosen = _chosen(model, settings.targets)
-    _check_rank(model, chosen, settings.rank)
+    chosen = _modules(model, settings)
     for name in chosen:
         parent, _, last = name.rpartition(".")
         module = model.get_submodule(name)
@@ -98,6 +107,12 @@ def adapt(model: Transformer, settings: LoraSettings, seed: int) -> list[str]:
             assert isinstance(module, nn.Linear | FrozenLinear)
             adapted = LoraLinear(module, settings, generator)
         setattr(model.get_submodule(parent), last, adapted.to(model.device))
+    return chosen
+
+
+def _modules(model: Transformer, settings: LoraSettings) -> list[str]:
+    chosen = _chosen(model, settings.targets)
+    _check_rank(model, chosen, settings.rank)
     return chosen
 
 

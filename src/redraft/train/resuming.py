@@ -26,6 +26,20 @@ from redraft.train.sharding import (
 )
 
 
+def check_begins_in(folder: Path) -> None:
+    """Raise `SettingError` if `folder`, which need not be there, holds a run already or cannot be looked into."""
+    try:
+        taken = any((folder / name).exists() for name in (FILE, FOLDER, OLD))
+    except OSError as error:
+        raise _cannot_be_made(folder, error) from error
+    if taken:
+        raise SettingError(f"{str(folder)!r} holds a run already; resume it or choose another folder.")
+
+
+def _cannot_be_made(folder: Path, error: Exception) -> SettingError:
+    return SettingError(f"run.out: the folder {str(folder)!r} cannot be made: {why(error)}.")
+
+
 class RunCheckpoint:
     """The checkpoint of a recipe's run: one file or, for sharded weights, a folder that all processes write."""
 
@@ -37,13 +51,11 @@ class RunCheckpoint:
 
     def begin(self) -> None:
         """Make the folder of a new run. Raises `SettingError` if it holds a run already or cannot be made."""
+        check_begins_in(self._folder)
         try:
-            taken = any((self._folder / name).exists() for name in (FILE, FOLDER, OLD))
             self._folder.mkdir(parents=True, exist_ok=True)
         except (OSError, ValueError) as error:  # a name with a null character is a ValueError
-            raise SettingError(f"run.out: the folder {str(self._folder)!r} cannot be made: {why(error)}.") from error
-        if taken:
-            raise SettingError(f"{str(self._folder)!r} holds a run already; resume it or choose another folder.")
+            raise _cannot_be_made(self._folder, error) from error
 
     def load(self) -> dict[str, Any]:
         """What was saved of the run. Weights that are one file come with it; sharded ones `restore` reads.

@@ -48,7 +48,7 @@ def attend(
         descriptor(q, [64 // share, share, dim]), descriptor(keys.view(-1, groups * dim), [turn, dim]),
         descriptor(values.view(-1, groups * dim), [turn, dim // parts]), table, segments.kind, segments.start,
         segments.length, *segments.sight, descriptor(out, [64 // share, share, dim // parts]), table.stride(0),
-        ROWS=segments.rows, SHARE=share, DIM=dim, WINDOW=window, KEYS=turn, PARTS=parts, GROUPS=rows // 64,
+        SEGMENT_ROWS=segments.rows, SHARE=share, DIM=dim, WINDOW=window, KEYS=turn, PARTS=parts, WARP_GROUPS=rows // 64,
         STAGES=STAGES, num_warps=4, maxnreg=168, **early(q),
     )  # fmt: skip
     return out
@@ -56,14 +56,14 @@ def attend(
 
 @gluon
 def _attend_kernel(
-    q, keys, values, page_table, kind, start, length, since, until, out, page_stride, ROWS: gl.constexpr,
+    q, keys, values, page_table, kind, start, length, since, until, out, page_stride, SEGMENT_ROWS: gl.constexpr,
     SHARE: gl.constexpr, DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr,
-    GROUPS: gl.constexpr, STAGES: gl.constexpr,
+    WARP_GROUPS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """One tile of 64 packed rows for each of GROUPS warp groups over all its keys."""
+    """One tile of 64 packed rows for each of WARP_GROUPS warp groups over all its keys."""
     await_inputs()
     COLUMNS: gl.constexpr = DIM // PARTS
-    TILE: gl.constexpr = 64 * GROUPS
+    TILE: gl.constexpr = 64 * WARP_GROUPS
     segment, group = gl.program_id(2), gl.program_id(1)
     first_row, part = gl.program_id(0) // PARTS * TILE, gl.program_id(0) % PARTS
     what, begin, count = gl.load(kind + segment), gl.load(start + segment), gl.load(length + segment)
@@ -80,43 +80,48 @@ def _attend_kernel(
     if WINDOW > 0:
         base = gl.maximum(low - (WINDOW - 1), 0)
     if what == KIND_ENCODE_IMAGES:
-        base = gl.minimum(base, gl.load(since + segment * ROWS + token))
-        stop = gl.load(until + segment * ROWS + gl.minimum((first_row + TILE - 1) // SHARE, count - 1))
+        base = gl.minimum(base, gl.load(since + segment * SEGMENT_ROWS + token))
+        stop = gl.load(until + segment * SEGMENT_ROWS + gl.minimum((first_row + TILE - 1) // SHARE, count - 1))
     base = base // KEYS * KEYS
     turns = gl.where(token < count, (stop - base + KEYS - 1) // KEYS, 1)
 
-    queries = gl.allocate_shared_memory(q.dtype, [GROUPS, 64 // SHARE, SHARE, DIM], q.layout)
+    queries = gl.allocate_shared_memory(q.dtype, [WARP_GROUPS, 64 // SHARE, SHARE, DIM], q.layout)
     key_ring = gl.allocate_shared_memory(keys.dtype, [STAGES, KEYS, DIM], keys.layout)
     value_ring = gl.allocate_shared_memory(values.dtype, [STAGES, KEYS, COLUMNS], values.layout)
-    queries_ready = gl.allocate_shared_memory(gl.int64, [GROUPS, 1], hopper.mbarrier.MBarrierLayout())
-    for i in gl.static_range(GROUPS):
+    queries_ready = gl.allocate_shared_memory(gl.int64, [WARP_GROUPS, 1], hopper.mbarrier.MBarrierLayout())
+    for i in gl.static_range(WARP_GROUPS):
         hopper.mbarrier.init(queries_ready.index(i), count=1)
-    keys_ready, keys_free = new_barriers(STAGES, 1, GROUPS)
-    values_ready, values_free = new_barriers(STAGES, 1, GROUPS)
+    keys_ready, keys_free = new_barriers(STAGES, 1, WARP_GROUPS)
+    values_ready, values_free = new_barriers(STAGES, 1, WARP_GROUPS)
 
     place = (segment, group, part, first_row)
     walk = (base, turns)
-    seen = (what, begin, count, since + segment * ROWS, until + segment * ROWS)
+    seen = (what, begin, count, since + segment * SEGMENT_ROWS, until + segment * SEGMENT_ROWS)
     rows = (queries, queries_ready)
     ring = (key_ring, value_ring, keys_ready, values_ready, keys_free, values_free)
     pages = page_table + segment * page_stride
-    if GROUPS == 1:
+    if WARP_GROUPS == 1:
         gl.warp_specialize([
-            (_attend_rows, (rows, ring, out, place, walk, seen, 0, ROWS, SHARE, DIM, WINDOW, KEYS, PARTS, 1, STAGES)),
-            (_copy, (q, keys, values, pages, rows, ring, place, walk, ROWS, SHARE, DIM, KEYS, PARTS, 1, STAGES)),
+            (_attend_rows, (rows, ring, out, place, walk, seen, 0, SEGMENT_ROWS, SHARE, DIM, WINDOW, KEYS, PARTS,
+                            1, STAGES)),
+            (_copy, (q, keys, values, pages, rows, ring, place, walk, SEGMENT_ROWS, SHARE, DIM, KEYS, PARTS, 1,
+                     STAGES)),
         ], [1], [24])  # fmt: skip
     else:
         gl.warp_specialize([
-            (_attend_rows, (rows, ring, out, place, walk, seen, 0, ROWS, SHARE, DIM, WINDOW, KEYS, PARTS, 2, STAGES)),
-            (_attend_rows, (rows, ring, out, place, walk, seen, 1, ROWS, SHARE, DIM, WINDOW, KEYS, PARTS, 2, STAGES)),
-            (_copy, (q, keys, values, pages, rows, ring, place, walk, ROWS, SHARE, DIM, KEYS, PARTS, 2, STAGES)),
+            (_attend_rows, (rows, ring, out, place, walk, seen, 0, SEGMENT_ROWS, SHARE, DIM, WINDOW, KEYS, PARTS,
+                            2, STAGES)),
+            (_attend_rows, (rows, ring, out, place, walk, seen, 1, SEGMENT_ROWS, SHARE, DIM, WINDOW, KEYS, PARTS,
+                            2, STAGES)),
+            (_copy, (q, keys, values, pages, rows, ring, place, walk, SEGMENT_ROWS, SHARE, DIM, KEYS, PARTS, 2,
+                     STAGES)),
         ], [4, 1], [240, 24])  # fmt: skip
 
 
 @gluon
 def _copy(
-    q, keys, values, pages, rows, ring, place, walk, ROWS: gl.constexpr, SHARE: gl.constexpr, DIM: gl.constexpr,
-    KEYS: gl.constexpr, PARTS: gl.constexpr, GROUPS: gl.constexpr, STAGES: gl.constexpr,
+    q, keys, values, pages, rows, ring, place, walk, SEGMENT_ROWS: gl.constexpr, SHARE: gl.constexpr, DIM: gl.constexpr,
+    KEYS: gl.constexpr, PARTS: gl.constexpr, WARP_GROUPS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Bring the tile's queries, then keys and values turn by turn as their places in the ring come free."""
     queries, queries_ready = rows
@@ -124,8 +129,8 @@ def _copy(
     segment, group, part, first_row = place
     base, turns = walk
     COLUMNS: gl.constexpr = DIM // PARTS
-    for i in gl.static_range(GROUPS):
-        token = segment * ROWS + (first_row + i * 64) // SHARE
+    for i in gl.static_range(WARP_GROUPS):
+        token = segment * SEGMENT_ROWS + (first_row + i * 64) // SHARE
         hopper.mbarrier.expect(queries_ready.index(i), 64 * DIM * 2)
         bulk_load(q, [token, group * SHARE, 0], queries_ready.index(i), queries.index(i))
     for turn in range(turns):
@@ -143,8 +148,8 @@ def _copy(
 
 @gluon
 def _attend_rows(
-    rows, ring, out, place, walk, seen, INDEX: gl.constexpr, ROWS: gl.constexpr, SHARE: gl.constexpr,
-    DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr, GROUPS: gl.constexpr,
+    rows, ring, out, place, walk, seen, WARP_GROUP: gl.constexpr, SEGMENT_ROWS: gl.constexpr, SHARE: gl.constexpr,
+    DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr, WARP_GROUPS: gl.constexpr,
     STAGES: gl.constexpr,
 ):  # fmt: skip
     """One warp group's 64 rows: a running softmax over all turns, one turn's weights made during another's product.
@@ -162,8 +167,8 @@ def _attend_rows(
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     MEAN: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
     WEIGHTS: gl.constexpr = gl.DotOperandLayout(0, MEAN, 2)
-    mine = reinterpret(queries.index(INDEX), queries.dtype, [64, DIM], gl.NVMMASharedLayout(128, 16, rank=2))
-    first_row += INDEX * 64
+    mine = reinterpret(queries.index(WARP_GROUP), queries.dtype, [64, DIM], gl.NVMMASharedLayout(128, 16, rank=2))
+    first_row += WARP_GROUP * 64
 
     # What each row sees is one range of positions, [low, high); between the edges no row has to be masked.
     token = (first_row + gl.arange(0, 64, gl.SliceLayout(1, SCORES))) // SHARE
@@ -180,14 +185,14 @@ def _attend_rows(
     mass = gl.zeros([64], gl.float32, gl.SliceLayout(1, SCORES))
     mean = gl.zeros([64, COLUMNS], gl.float32, MEAN)
     nothing = gl.zeros([64, KEYS], gl.float32, SCORES)
-    hopper.mbarrier.wait(queries_ready.index(INDEX), 0)
+    hopper.mbarrier.wait(queries_ready.index(WARP_GROUP), 0)
     await_place(keys_ready, 0, STAGES)
     scores = hopper.warpgroup_mma(mine, key_ring.index(0).permute((1, 0)), nothing, use_acc=False, is_async=True)
     scores = hopper.warpgroup_mma_wait(0, deps=[scores])
     hopper.mbarrier.arrive(keys_free.index(0), count=1)
     weights, _, peak, mass = _weigh(scores, peak, mass, base, edges, KEYS, SCORES)
     weights = gl.convert_layout(weights.to(queries.dtype), WEIGHTS)
-    if GROUPS == 1:
+    if WARP_GROUPS == 1:
         await_place(values_ready, 0, STAGES)
     for turn in range(1, turns):
         stage, before = turn % STAGES, (turn - 1) % STAGES
@@ -195,7 +200,7 @@ def _attend_rows(
         scores = hopper.warpgroup_mma(
             mine, key_ring.index(stage).permute((1, 0)), nothing, use_acc=False, is_async=True
         )
-        if GROUPS > 1:
+        if WARP_GROUPS > 1:
             await_place(values_ready, turn - 1, STAGES)
         mean = hopper.warpgroup_mma(weights, value_ring.index(before), mean, is_async=True)
         scores = hopper.warpgroup_mma_wait(1, deps=[scores])
@@ -203,12 +208,12 @@ def _attend_rows(
         following, fade, peak, mass = _weigh(scores, peak, mass, base + turn * KEYS, edges, KEYS, SCORES)
         following = gl.convert_layout(following.to(queries.dtype), WEIGHTS)
         fade = gl.convert_layout(fade, gl.SliceLayout(1, MEAN))
-        if GROUPS == 1:
+        if WARP_GROUPS == 1:
             await_place(values_ready, turn, STAGES)
         mean, weights, fade, mass = hopper.warpgroup_mma_wait(0, deps=[mean, following, fade, mass])
         hopper.mbarrier.arrive(values_free.index(before), count=1)
         mean = mean * fade[:, None]
-    if GROUPS > 1:
+    if WARP_GROUPS > 1:
         await_place(values_ready, turns - 1, STAGES)
     last = value_ring.index((turns - 1) % STAGES)
     mean = hopper.warpgroup_mma_wait(0, deps=[hopper.warpgroup_mma(weights, last, mean, is_async=True)])
@@ -218,11 +223,11 @@ def _attend_rows(
     mean = gl.where((token < count)[:, None], mean, 0.0)
     # In bulk, by way of where the queries were: nobody reads them any more.
     FLAT: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
-    flat = reinterpret(queries.index(INDEX), queries.dtype, [PARTS, 64, COLUMNS], FLAT)
+    flat = reinterpret(queries.index(WARP_GROUP), queries.dtype, [PARTS, 64, COLUMNS], FLAT)
     flat.index(0).store(mean.to(queries.dtype))
     hopper.fence_async_shared()
-    done = reinterpret(queries.index(INDEX), queries.dtype, [PARTS, 64 // SHARE, SHARE, COLUMNS], out.layout)
-    row = segment * ROWS + first_row // SHARE
+    done = reinterpret(queries.index(WARP_GROUP), queries.dtype, [PARTS, 64 // SHARE, SHARE, COLUMNS], out.layout)
+    row = segment * SEGMENT_ROWS + first_row // SHARE
     bulk_store(out, [row, group * SHARE, part * COLUMNS], done.index(0))
     hopper.tma.store_wait(0)
 

@@ -72,7 +72,7 @@ def _new_ring(weight, DEPTH: gl.constexpr, STAGES: gl.constexpr, ARRIVALS: gl.co
 
 @gluon
 def _multiply(
-    ring, at, steps, HALF: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr, ORDINARY: gl.constexpr
+    ring, at, steps, WARP_GROUP: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr, ORDINARY: gl.constexpr
 ):  # fmt: skip
     """fp32 [ROWS,128] of one warp group, over `steps` places of the ring from number `at` on.
 
@@ -85,7 +85,7 @@ def _multiply(
         hopper.mbarrier.wait(ready.index(stage), number // STAGES & 1)
         if ORDINARY:
             hopper.fence_async_shared()
-        right = weights.index(stage * 2 + HALF).permute((1, 0))
+        right = weights.index(stage * 2 + WARP_GROUP).permute((1, 0))
         sums = hopper.warpgroup_mma(rows.index(stage).slice(0, ROWS, dim=0), right, sums, is_async=True)
         sums = hopper.warpgroup_mma_wait(1, deps=[sums])
         hopper.mbarrier.arrive(free.index((number - 1) % STAGES), count=1, pred=number > at)
@@ -145,7 +145,7 @@ def _gate_copy(
 
 @gluon
 def _gate_columns(
-    ring, walk, given, HALF: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, TOP_K: gl.constexpr,
+    ring, walk, given, WARP_GROUP: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, TOP_K: gl.constexpr,
     DEPTH: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """One warp group's 64 columns of every tile."""
@@ -153,24 +153,24 @@ def _gate_columns(
     number = 0
     for index in range(gl.program_id(0), gate_tiles(walk, INNER), gl.num_programs(0)):
         where = gate_place(walk, index, INNER)
-        if where[3] + HALF * 64 >= INNER:
+        if where[3] + WARP_GROUP * 64 >= INNER:
             pass_over(ring[2], ring[3], number, D // DEPTH, STAGES)
         elif weight_scale is not None and where[2] - where[1] <= 64:  # for bf16 this is slower
-            _gate_tile(ring, number, given, where, HALF, 64, D, INNER, TOP_K, DEPTH, STAGES)
+            _gate_tile(ring, number, given, where, WARP_GROUP, 64, D, INNER, TOP_K, DEPTH, STAGES)
         else:
-            _gate_tile(ring, number, given, where, HALF, 128, D, INNER, TOP_K, DEPTH, STAGES)
+            _gate_tile(ring, number, given, where, WARP_GROUP, 128, D, INNER, TOP_K, DEPTH, STAGES)
         number += D // DEPTH
 
 
 @gluon
 def _gate_tile(
-    ring, number, given, where, HALF: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr,
+    ring, number, given, where, WARP_GROUP: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr,
     TOP_K: gl.constexpr, DEPTH: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """At most ROWS rows of a tile; their scales are on their way during the product."""
     order, x_scale, weight_scale, out = given
     expert, start, end, first = where
-    first += HALF * 64
+    first += WARP_GROUP * 64
     SUMS: gl.constexpr = _sums(ring[0].dtype)
     if weight_scale is not None:
         line = start + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))
@@ -178,7 +178,7 @@ def _gate_tile(
         row_scale = gl.load(x_scale + token, mask=line < end, other=0.0)[:, None]
         column = gl.arange(0, 128, gl.SliceLayout(0, SUMS))  # 64 gates, 64 ups
         column_scale = gl.load(weight_scale + expert * (2 * INNER) + first + column % 64 + column // 64 * INNER)[None]
-    sums = _multiply(ring, number, D // DEPTH, HALF, ROWS, STAGES, True)
+    sums = _multiply(ring, number, D // DEPTH, WARP_GROUP, ROWS, STAGES, True)
     if weight_scale is not None:
         sums = sums * column_scale * row_scale
     gates, ups = gl.split(gl.permute(gl.reshape(sums, [ROWS, 2, 64]), (0, 2, 1)))
@@ -236,7 +236,7 @@ def _down_copy(
 
 @gluon
 def _down_columns(
-    ring, walk, given, HALF: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, DEPTH: gl.constexpr,
+    ring, walk, given, WARP_GROUP: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, DEPTH: gl.constexpr,
     STAGES: gl.constexpr,
 ):  # fmt: skip
     """One warp group's 128 columns of every tile."""
@@ -244,20 +244,20 @@ def _down_columns(
     for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
         where = down_place(walk, index, D, INNER, DEPTH)
         if where[2] - where[1] <= 64:
-            _down_tile(ring, number, given, where, HALF, 64, D, STAGES)
+            _down_tile(ring, number, given, where, WARP_GROUP, 64, D, STAGES)
         else:
-            _down_tile(ring, number, given, where, HALF, 128, D, STAGES)
+            _down_tile(ring, number, given, where, WARP_GROUP, 128, D, STAGES)
         number += where[4]
 
 
 @gluon
 def _down_tile(
-    ring, number, given, where, HALF: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr
+    ring, number, given, where, WARP_GROUP: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
     """At most ROWS rows of a tile; their scales and places are on their way during the product."""
     order, hidden_scale, weight_scale, worth, out = given
     expert, start, end, first, steps = where
-    first += HALF * 128
+    first += WARP_GROUP * 128
     SUMS: gl.constexpr = _sums(ring[0].dtype)
     line = start + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))
     place = gl.load(order + line, mask=line < end, other=0)
@@ -266,7 +266,7 @@ def _down_tile(
         column = first + gl.arange(0, 128, gl.SliceLayout(0, SUMS))
         column_scale = gl.load(weight_scale + gl.maximum(expert, 0) * D + column)[None]
         row_scale = gl.load(hidden_scale + line, mask=(line < end) & (steps > 0), other=0.0)[:, None]
-    sums = _multiply(ring, number, steps, HALF, ROWS, STAGES, False)
+    sums = _multiply(ring, number, steps, WARP_GROUP, ROWS, STAGES, False)
     if weight_scale is not None:
         sums = sums * column_scale * row_scale
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])

@@ -73,9 +73,9 @@ def multiply(
     _head_kernel[(processors(x.device),)](
         descriptor(x, [tile.rows, depth]), descriptor(table, [tile.tokens, depth]),
         descriptor(logits, [half, tile.tokens]), row_scale, token_scale, *parts, temperature, segments.kind,
-        segments.length, rows, len(table), cap, ROWS=segments.rows, HALF=half, TOKENS=tile.tokens, DEPTH=depth,
-        STEPS=cdiv(width, depth), STAGES=STAGES, MOST_TILES=MOST_TILES, WARPS=tile.warps, REGISTERS=tile.registers,
-        num_warps=4, maxnreg=tile.launched, **early(x),
+        segments.length, rows, len(table), cap, SEGMENT_ROWS=segments.rows, HALF_ROWS=half, TOKENS=tile.tokens,
+        DEPTH=depth, STEPS=cdiv(width, depth), STAGES=STAGES, MOST_TILES=MOST_TILES, WARPS=tile.warps,
+        REGISTERS=tile.registers, num_warps=4, maxnreg=tile.launched, **early(x),
     )  # fmt: skip
 
 
@@ -88,31 +88,32 @@ def _sums(dtype, columns):
 @gluon
 def _head_kernel(
     x, table, logits, row_scale, token_scale, peaks, masses, moments, temperature, kind, length, rows, vocab, cap,
-    ROWS: gl.constexpr, HALF: gl.constexpr, TOKENS: gl.constexpr, DEPTH: gl.constexpr, STEPS: gl.constexpr,
+    SEGMENT_ROWS: gl.constexpr, HALF_ROWS: gl.constexpr, TOKENS: gl.constexpr, DEPTH: gl.constexpr, STEPS: gl.constexpr,
     STAGES: gl.constexpr, MOST_TILES: gl.constexpr, WARPS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Tiles of 2*HALF rows x TOKENS, row tiles of the same tokens side by side: they share the cache."""
+    """Tiles of 2*HALF_ROWS rows x TOKENS, row tiles of the same tokens side by side: they share the cache."""
     await_inputs()
-    tiles = _live_tiles(kind, length, rows, ROWS, 2 * HALF, MOST_TILES)
-    hidden = gl.allocate_shared_memory(x.dtype, [STAGES, 2 * HALF, DEPTH], x.layout)
+    tiles = _live_tiles(kind, length, rows, SEGMENT_ROWS, 2 * HALF_ROWS, MOST_TILES)
+    hidden = gl.allocate_shared_memory(x.dtype, [STAGES, 2 * HALF_ROWS, DEPTH], x.layout)
     tokens = gl.allocate_shared_memory(table.dtype, [STAGES, TOKENS, DEPTH], table.layout)
     ready, free = new_barriers(STAGES, 1)
-    shown = gl.allocate_shared_memory(logits.dtype, [2, HALF, TOKENS], logits.layout)
+    shown = gl.allocate_shared_memory(logits.dtype, [2, HALF_ROWS, TOKENS], logits.layout)
     made, taken = new_barriers(2, 1, 1)
     ring = (hidden, tokens, ready, free)
     show = (shown, made, taken)
     scales = (row_scale, token_scale)
     parts = (peaks, masses, moments)
     gl.warp_specialize([
-        (_multiply, (ring, show, tiles, scales, rows, vocab, 0, HALF, TOKENS, STEPS, STAGES)),
-        (_multiply, (ring, show, tiles, scales, rows, vocab, 1, HALF, TOKENS, STEPS, STAGES)),
-        (_summarize, (show, tiles, logits, parts, temperature, rows, vocab, cap, ROWS, HALF, TOKENS, WARPS)),
-        (_copy, (ring, tiles, x, table, vocab, HALF, TOKENS, DEPTH, STEPS, STAGES)),
+        (_multiply, (ring, show, tiles, scales, rows, vocab, 0, HALF_ROWS, TOKENS, STEPS, STAGES)),
+        (_multiply, (ring, show, tiles, scales, rows, vocab, 1, HALF_ROWS, TOKENS, STEPS, STAGES)),
+        (_summarize, (show, tiles, logits, parts, temperature, rows, vocab, cap, SEGMENT_ROWS, HALF_ROWS, TOKENS,
+                      WARPS)),
+        (_copy, (ring, tiles, x, table, vocab, HALF_ROWS, TOKENS, DEPTH, STEPS, STAGES)),
     ], [4, WARPS, 1], [REGISTERS[0], REGISTERS[1], REGISTERS[2]])  # fmt: skip
 
 
 @gluon
-def _live_tiles(kind, length, rows, ROWS: gl.constexpr, TILE: gl.constexpr, MOST_TILES: gl.constexpr):
+def _live_tiles(kind, length, rows, SEGMENT_ROWS: gl.constexpr, TILE: gl.constexpr, MOST_TILES: gl.constexpr):
     """How many row tiles have a canvas row, and their numbers, four bits each from the lowest on.
 
     A segment's live rows are its first, and start at a multiple of 16.
@@ -121,8 +122,8 @@ def _live_tiles(kind, length, rows, ROWS: gl.constexpr, TILE: gl.constexpr, MOST
     tile = gl.arange(0, MOST_TILES, gl.SliceLayout(1, SAMPLES))
     sample = tile[:, None] * TILE + gl.arange(0, TILE // 16, gl.SliceLayout(0, SAMPLES))[None] * 16
     live = sample < rows
-    live &= gl.load(kind + sample // ROWS, mask=live, other=KIND_UNUSED) == KIND_DENOISE
-    live &= sample % ROWS < gl.load(length + sample // ROWS, mask=live, other=0)
+    live &= gl.load(kind + sample // SEGMENT_ROWS, mask=live, other=KIND_UNUSED) == KIND_DENOISE
+    live &= sample % SEGMENT_ROWS < gl.load(length + sample // SEGMENT_ROWS, mask=live, other=0)
     wanted = gl.sum(gl.max(live.to(gl.int32), 1) << tile, 0)
     count = 0
     numbers = wanted.to(gl.int64) * 0
@@ -134,28 +135,28 @@ def _live_tiles(kind, length, rows, ROWS: gl.constexpr, TILE: gl.constexpr, MOST
 
 
 @gluon
-def _place(tiles, index, HALF: gl.constexpr, TOKENS: gl.constexpr):
+def _place(tiles, index, HALF_ROWS: gl.constexpr, TOKENS: gl.constexpr):
     """First row and first token of the tile with an index."""
     count, numbers = tiles
     row_tile = (numbers >> (index % count * 4) & 15).to(gl.int32)
-    return row_tile * (2 * HALF), index // count * TOKENS
+    return row_tile * (2 * HALF_ROWS), index // count * TOKENS
 
 
 @gluon
 def _copy(
-    ring, tiles, x, table, vocab, HALF: gl.constexpr, TOKENS: gl.constexpr, DEPTH: gl.constexpr, STEPS: gl.constexpr,
-    STAGES: gl.constexpr,
+    ring, tiles, x, table, vocab, HALF_ROWS: gl.constexpr, TOKENS: gl.constexpr, DEPTH: gl.constexpr,
+    STEPS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Bring hidden rows and tokens, as places in the ring come free."""
     hidden, tokens, ready, free = ring
     number = 0
     for index in range(gl.program_id(0), tiles[0] * (vocab // TOKENS), gl.num_programs(0)):
-        row, token = _place(tiles, index, HALF, TOKENS)
+        row, token = _place(tiles, index, HALF_ROWS, TOKENS)
         for step in range(STEPS):
             stage = number % STAGES
             full = ready.index(stage)
             hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
-            hopper.mbarrier.expect(full, (2 * HALF + TOKENS) * 128)
+            hopper.mbarrier.expect(full, (2 * HALF_ROWS + TOKENS) * 128)
             bulk_load(x, [row, step * DEPTH], full, hidden.index(stage))
             bulk_load(table, [token, step * DEPTH], full, tokens.index(stage))
             number += 1
@@ -163,7 +164,7 @@ def _copy(
 
 @gluon
 def _multiply(
-    ring, show, tiles, scales, rows, vocab, INDEX: gl.constexpr, HALF: gl.constexpr, TOKENS: gl.constexpr,
+    ring, show, tiles, scales, rows, vocab, WARP_GROUP: gl.constexpr, HALF_ROWS: gl.constexpr, TOKENS: gl.constexpr,
     STEPS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """One warp group's half of the rows of every tile; their scales are on their way during the product."""
@@ -173,16 +174,16 @@ def _multiply(
     SUMS: gl.constexpr = _sums(hidden.dtype, TOKENS)
     number = 0
     for index in range(gl.program_id(0), tiles[0] * (vocab // TOKENS), gl.num_programs(0)):
-        row, token = _place(tiles, index, HALF, TOKENS)
+        row, token = _place(tiles, index, HALF_ROWS, TOKENS)
         if token_scale is not None:
-            line = row + INDEX * HALF + gl.arange(0, HALF, gl.SliceLayout(1, SUMS))
+            line = row + WARP_GROUP * HALF_ROWS + gl.arange(0, HALF_ROWS, gl.SliceLayout(1, SUMS))
             row_factor = gl.load(row_scale + line, mask=line < rows, other=0.0)[:, None]
             token_factor = gl.load(token_scale + token + gl.arange(0, TOKENS, gl.SliceLayout(0, SUMS)))[None]
-        sums = gl.zeros([HALF, TOKENS], gl.float32, SUMS)
+        sums = gl.zeros([HALF_ROWS, TOKENS], gl.float32, SUMS)
         for step in range(STEPS):
             at = number + step
             hopper.mbarrier.wait(ready.index(at % STAGES), at // STAGES & 1)
-            left = hidden.index(at % STAGES).slice(INDEX * HALF, HALF, dim=0)
+            left = hidden.index(at % STAGES).slice(WARP_GROUP * HALF_ROWS, HALF_ROWS, dim=0)
             sums = hopper.warpgroup_mma(left, tokens.index(at % STAGES).permute((1, 0)), sums, is_async=True)
             sums = hopper.warpgroup_mma_wait(1, deps=[sums])
             hopper.mbarrier.arrive(free.index((at - 1) % STAGES), count=1, pred=step > 0)
@@ -191,30 +192,30 @@ def _multiply(
         hopper.mbarrier.arrive(free.index((number - 1) % STAGES), count=1)
         if token_scale is not None:
             sums = sums * token_factor * row_factor
-        hopper.mbarrier.wait(taken.index(INDEX), index // gl.num_programs(0) & 1 ^ 1)
-        shown.index(INDEX).store(sums.to(shown.dtype))
+        hopper.mbarrier.wait(taken.index(WARP_GROUP), index // gl.num_programs(0) & 1 ^ 1)
+        shown.index(WARP_GROUP).store(sums.to(shown.dtype))
         hopper.fence_async_shared()
-        hopper.mbarrier.arrive(made.index(INDEX), count=1)
+        hopper.mbarrier.arrive(made.index(WARP_GROUP), count=1)
 
 
 @gluon
 def _summarize(
-    show, tiles, logits, parts, temperature, rows, vocab, cap, ROWS: gl.constexpr, HALF: gl.constexpr,
+    show, tiles, logits, parts, temperature, rows, vocab, cap, SEGMENT_ROWS: gl.constexpr, HALF_ROWS: gl.constexpr,
     TOKENS: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
     """Store every tile's logits, and what is known of its rows, some at a time."""
     shown, made, taken = show
     COUNT: gl.constexpr = 1024 * WARPS // TOKENS
     for index in range(gl.program_id(0), tiles[0] * (vocab // TOKENS), gl.num_programs(0)):
-        row, token = _place(tiles, index, HALF, TOKENS)
+        row, token = _place(tiles, index, HALF_ROWS, TOKENS)
         for half in gl.static_range(2):
             there = shown.index(half)
             hopper.mbarrier.wait(made.index(half), index // gl.num_programs(0) & 1)
-            bulk_store(logits, [row + half * HALF, token], there)
-            for first in gl.static_range(0, HALF, COUNT):
+            bulk_store(logits, [row + half * HALF_ROWS, token], there)
+            for first in gl.static_range(0, HALF_ROWS, COUNT):
                 _summarize_rows(
-                    there.slice(first, COUNT, dim=0), row + half * HALF + first, token // TOKENS, parts, temperature,
-                    rows, vocab // TOKENS, cap, ROWS, COUNT, TOKENS, WARPS,
+                    there.slice(first, COUNT, dim=0), row + half * HALF_ROWS + first, token // TOKENS, parts,
+                    temperature, rows, vocab // TOKENS, cap, SEGMENT_ROWS, COUNT, TOKENS, WARPS,
                 )  # fmt: skip
             hopper.tma.store_wait(0)
             hopper.mbarrier.arrive(taken.index(half), count=1)
@@ -222,15 +223,15 @@ def _summarize(
 
 @gluon
 def _summarize_rows(
-    shown, first, token_tile, parts, temperature, rows, token_tiles, cap, ROWS: gl.constexpr, COUNT: gl.constexpr,
-    TOKENS: gl.constexpr, WARPS: gl.constexpr,
+    shown, first, token_tile, parts, temperature, rows, token_tiles, cap, SEGMENT_ROWS: gl.constexpr,
+    COUNT: gl.constexpr, TOKENS: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
     """The largest logit, mass and moment of COUNT rows of a tile."""
     peaks, masses, moments = parts
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [WARPS, 1], [1, 0])
     logit = shown.load(WIDE).to(gl.float32)
     row = first + gl.arange(0, COUNT, gl.SliceLayout(1, WIDE))
-    heat = gl.load(temperature + row // ROWS, mask=row < rows, other=1.0)
+    heat = gl.load(temperature + row // SEGMENT_ROWS, mask=row < rows, other=1.0)
     peak = gl.max(logit, 1)
     unit = cap * 1.4426950408889634 / heat
     x = bounded(logit, cap, (unit - capped(peak, cap, heat))[:, None], (-2.0 * unit)[:, None])

@@ -74,7 +74,7 @@ def _gate_kernel(
 
 @gluon
 def _gate_columns(
-    ring, walk, given, HALF: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, TOP_K: gl.constexpr,
+    ring, walk, given, WARP_GROUP: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, TOP_K: gl.constexpr,
     LINES: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """One warp group's 64 columns of every tile."""
@@ -82,21 +82,21 @@ def _gate_columns(
     number = 0
     for index in range(gl.program_id(0), gate_tiles(walk, INNER), gl.num_programs(0)):
         _expert, start, end, first = gate_place(walk, index, INNER)
-        first += HALF * 64
+        first += WARP_GROUP * 64
         if first >= INNER:
             pass_over(ring[4], ring[5], number, D // 128, STAGES)
         elif LINES == FIRST:  # known before the rest is compiled
-            _gate_tile(ring, number, given, start, end, first, HALF, FIRST, D, INNER, TOP_K, STAGES)
+            _gate_tile(ring, number, given, start, end, first, WARP_GROUP, FIRST, D, INNER, TOP_K, STAGES)
         elif end - start > FIRST:
-            _gate_tile(ring, number, given, start, end, first, HALF, LINES, D, INNER, TOP_K, STAGES)
+            _gate_tile(ring, number, given, start, end, first, WARP_GROUP, LINES, D, INNER, TOP_K, STAGES)
         else:
-            _gate_tile(ring, number, given, start, end, first, HALF, FIRST, D, INNER, TOP_K, STAGES)
+            _gate_tile(ring, number, given, start, end, first, WARP_GROUP, FIRST, D, INNER, TOP_K, STAGES)
         number += D // 128
 
 
 @gluon
 def _gate_tile(
-    ring, number, given, start, end, first, HALF: gl.constexpr, LINES: gl.constexpr, D: gl.constexpr,
+    ring, number, given, start, end, first, WARP_GROUP: gl.constexpr, LINES: gl.constexpr, D: gl.constexpr,
     INNER: gl.constexpr, TOP_K: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """At most LINES rows of a tile; their scales are on their way during the product."""
@@ -106,7 +106,7 @@ def _gate_tile(
     scale = token_scale(order, x_scale, start, end, TOP_K, FIRST)
     if REST:
         rest_scale = token_scale(order, x_scale, start + FIRST, end, TOP_K, REST)
-    gates, ups, gates_rest, ups_rest = multiply(ring, number, D // 128, D, HALF, LINES, STAGES, True)
+    gates, ups, gates_rest, ups_rest = multiply(ring, number, D // 128, D, WARP_GROUP, LINES, STAGES, True)
     store_hidden(out, gates, ups, scale, start, end, first, INNER, FIRST)
     if REST:
         store_hidden(out, gates_rest, ups_rest, rest_scale, start + FIRST, end, first, INNER, REST)
@@ -131,7 +131,7 @@ def _down_kernel(
 
 @gluon
 def _down_columns(
-    ring, walk, given, HALF: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, LINES: gl.constexpr,
+    ring, walk, given, WARP_GROUP: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, LINES: gl.constexpr,
     STAGES: gl.constexpr,
 ):  # fmt: skip
     """One warp group's columns of every tile: 64, and 64 that are 128 further."""
@@ -139,19 +139,19 @@ def _down_columns(
     number = 0
     for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
         _expert, start, end, first, steps = down_place(walk, index, D, INNER)
-        first += HALF * 64
+        first += WARP_GROUP * 64
         if LINES == FIRST:
-            _down_tile(ring, number, steps, given, start, end, first, HALF, FIRST, D, INNER, STAGES)
+            _down_tile(ring, number, steps, given, start, end, first, WARP_GROUP, FIRST, D, INNER, STAGES)
         elif end - start > FIRST:
-            _down_tile(ring, number, steps, given, start, end, first, HALF, LINES, D, INNER, STAGES)
+            _down_tile(ring, number, steps, given, start, end, first, WARP_GROUP, LINES, D, INNER, STAGES)
         else:
-            _down_tile(ring, number, steps, given, start, end, first, HALF, FIRST, D, INNER, STAGES)
+            _down_tile(ring, number, steps, given, start, end, first, WARP_GROUP, FIRST, D, INNER, STAGES)
         number += steps
 
 
 @gluon
 def _down_tile(
-    ring, number, steps, given, start, end, first, HALF: gl.constexpr, LINES: gl.constexpr, D: gl.constexpr,
+    ring, number, steps, given, start, end, first, WARP_GROUP: gl.constexpr, LINES: gl.constexpr, D: gl.constexpr,
     INNER: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """At most LINES rows of a tile; their scales and places are on their way during the product."""
@@ -160,7 +160,7 @@ def _down_tile(
     facts = row_facts(given, start, end, steps, FIRST)
     if REST:
         rest_facts = row_facts(given, start + FIRST, end, steps, REST)
-    one, other, one_rest, other_rest = multiply(ring, number, steps, INNER, HALF, LINES, STAGES, False)
+    one, other, one_rest, other_rest = multiply(ring, number, steps, INNER, WARP_GROUP, LINES, STAGES, False)
     store_rows(given[3], one, facts, start, end, first, D, FIRST)
     store_rows(given[3], other, facts, start, end, first + 128, D, FIRST)
     if REST:

@@ -53,7 +53,9 @@ def down(hidden: Tensor, hidden_scale: Tensor, codes: Tensor, scale: Tensor, rou
 
 
 @gluon
-def _step(ring, number, sums, BLOCKS: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr, ORDINARY: gl.constexpr):
+def _step(
+    ring, number, sums, BLOCKS: gl.constexpr, WARP_GROUP: gl.constexpr, STAGES: gl.constexpr, ORDINARY: gl.constexpr
+):  # fmt: skip
     """Add the products of one place of the ring, over BLOCKS * 64 inputs, to the sums of a warp group.
 
     One block is scaled while the other's product is on its way. What ORDINARY copies brought is made visible to matrix
@@ -65,10 +67,11 @@ def _step(ring, number, sums, BLOCKS: gl.constexpr, GROUP: gl.constexpr, STAGES:
     hopper.mbarrier.wait(ready.index(stage), number // STAGES & 1)
     if ORDINARY:
         hopper.fence_async_shared()
-    words = scales.index(stage).slice(GROUP * 64, 64).load(gl.SliceLayout(1, sums_layout(LINES)))
-    part = product(unpacked(weights.index(stage * 8 + GROUP), LINES), rows.index(stage * 2), LINES)
+    words = scales.index(stage).slice(WARP_GROUP * 64, 64).load(gl.SliceLayout(1, sums_layout(LINES)))
+    part = product(unpacked(weights.index(stage * 8 + WARP_GROUP), LINES), rows.index(stage * 2), LINES)
     if BLOCKS == 2:
-        following = product(unpacked(weights.index(stage * 8 + 4 + GROUP), LINES), rows.index(stage * 2 + 1), LINES)
+        codes = weights.index(stage * 8 + 4 + WARP_GROUP)
+        following = product(unpacked(codes, LINES), rows.index(stage * 2 + 1), LINES)
         part = hopper.warpgroup_mma_wait(1, deps=[part])
         sums += part * low_half(words)[:, None]
         following = hopper.warpgroup_mma_wait(0, deps=[following])
@@ -82,7 +85,7 @@ def _step(ring, number, sums, BLOCKS: gl.constexpr, GROUP: gl.constexpr, STAGES:
 
 @gluon
 def _multiply(
-    ring, at, steps, INPUTS: gl.constexpr, GROUP: gl.constexpr, STAGES: gl.constexpr, ORDINARY: gl.constexpr
+    ring, at, steps, INPUTS: gl.constexpr, WARP_GROUP: gl.constexpr, STAGES: gl.constexpr, ORDINARY: gl.constexpr
 ):  # fmt: skip
     """The sums [64,LINES] of one warp group over `steps` places of the ring from number `at` on.
 
@@ -93,10 +96,10 @@ def _multiply(
     sums = gl.zeros([64, LINES], gl.float32, sums_layout(LINES))
     # Not over range(at, ...): of a number that is used in the bounds of inner loops only, Triton 3.6 drops the changes.
     for step in range(gl.minimum(steps, PAIRS)):
-        sums = _step(ring, at + step, sums, 2, GROUP, STAGES, ORDINARY)
+        sums = _step(ring, at + step, sums, 2, WARP_GROUP, STAGES, ORDINARY)
     if INPUTS % 128:  # noqa: SIM102  (known before the rest is compiled)
         if steps > PAIRS:
-            sums = _step(ring, at + PAIRS, sums, 1, GROUP, STAGES, ORDINARY)
+            sums = _step(ring, at + PAIRS, sums, 1, WARP_GROUP, STAGES, ORDINARY)
     return sums
 
 
@@ -125,13 +128,13 @@ def _gate_kernel(
 
 @gluon
 def _gate_columns(
-    ring, walk, given, swap, GROUP: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, TOP_K: gl.constexpr,
+    ring, walk, given, swap, WARP_GROUP: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, TOP_K: gl.constexpr,
     LINES: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """The gates, or the ups, of 64 columns of every tile. Who has the ups leaves them for who has the gates."""
     order, x_scale, out = given
     ups, left, taken = swap
-    HALF: gl.constexpr = GROUP % 2
+    HALF: gl.constexpr = WARP_GROUP % 2
     number = 0
     turn = 0
     for index in range(gl.program_id(0), gate_tiles(walk, INNER), gl.num_programs(0)):
@@ -140,10 +143,10 @@ def _gate_columns(
         if first >= INNER:
             pass_over(ring[4], ring[5], number, D // 128, STAGES)
         else:
-            if GROUP < 2:
+            if WARP_GROUP < 2:
                 scale = token_scale(order, x_scale, start, end, TOP_K, LINES)
-            sums = _multiply(ring, number, D // 128, D, GROUP, STAGES, True)
-            if GROUP < 2:
+            sums = _multiply(ring, number, D // 128, D, WARP_GROUP, STAGES, True)
+            if WARP_GROUP < 2:
                 hopper.mbarrier.wait(left.index(HALF), turn & 1)
                 there = ups.index(HALF).load(sums_layout(LINES))
                 hopper.mbarrier.arrive(taken.index(HALF), count=1)
@@ -178,7 +181,7 @@ def _down_kernel(
 
 @gluon
 def _down_columns(
-    ring, walk, given, GROUP: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, LINES: gl.constexpr,
+    ring, walk, given, WARP_GROUP: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, LINES: gl.constexpr,
     STAGES: gl.constexpr,
 ):  # fmt: skip
     """One warp group's 64 columns of every tile of 256."""
@@ -186,6 +189,6 @@ def _down_columns(
     for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
         _expert, start, end, first, steps = down_place(walk, index, D, INNER)
         facts = row_facts(given, start, end, steps, LINES)
-        sums = _multiply(ring, number, steps, INNER, GROUP, STAGES, False)
-        store_rows(given[3], sums, facts, start, end, first + GROUP * 64, D, LINES)
+        sums = _multiply(ring, number, steps, INNER, WARP_GROUP, STAGES, False)
+        store_rows(given[3], sums, facts, start, end, first + WARP_GROUP * 64, D, LINES)
         number += steps

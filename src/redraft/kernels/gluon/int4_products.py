@@ -31,21 +31,21 @@ def first_rows(lines):
 
 @gluon
 def new_ring(
-    codes, LINES: gl.constexpr, STAGES: gl.constexpr, ARRIVALS: gl.constexpr, GROUPS: gl.constexpr = 2
+    codes, LINES: gl.constexpr, STAGES: gl.constexpr, ARRIVALS: gl.constexpr, WARP_GROUPS: gl.constexpr = 2
 ):  # fmt: skip
     """Places for codes, a tile's first rows, the rest of them, and scales; two blocks of 64 inputs a stage.
 
     Barriers: full after ARRIVALS, free after all groups.
     """
     FIRST: gl.constexpr = first_rows(LINES)
-    ROWS: gl.constexpr = gl.NVMMASharedLayout(64, 8, rank=2)
+    ROW_LAYOUT: gl.constexpr = gl.NVMMASharedLayout(64, 8, rank=2)
     weights = gl.allocate_shared_memory(gl.uint8, [8 * STAGES, 16, 128], codes.layout)
-    rows = gl.allocate_shared_memory(gl.float8e4nv, [2 * STAGES, FIRST, 64], ROWS)
+    rows = gl.allocate_shared_memory(gl.float8e4nv, [2 * STAGES, FIRST, 64], ROW_LAYOUT)
     rest = rows
     if LINES > FIRST:
-        rest = gl.allocate_shared_memory(gl.float8e4nv, [2 * STAGES, LINES - FIRST, 64], ROWS)
+        rest = gl.allocate_shared_memory(gl.float8e4nv, [2 * STAGES, LINES - FIRST, 64], ROW_LAYOUT)
     scales = gl.allocate_shared_memory(gl.int32, [STAGES, 256], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    ready, free = new_barriers(STAGES, ARRIVALS, GROUPS)
+    ready, free = new_barriers(STAGES, ARRIVALS, WARP_GROUPS)
     return weights, rows, rest, scales, ready, free
 
 
@@ -79,7 +79,7 @@ def _added(one, other, part, scales, JOB: gl.constexpr, ROWS: gl.constexpr):
 
 @gluon
 def _step(
-    ring, number, sums, BLOCKS: gl.constexpr, HALF: gl.constexpr, LINES: gl.constexpr, STAGES: gl.constexpr,
+    ring, number, sums, BLOCKS: gl.constexpr, WARP_GROUP: gl.constexpr, LINES: gl.constexpr, STAGES: gl.constexpr,
     ORDINARY: gl.constexpr,
 ):  # fmt: skip
     """Add the products of one place of the ring, over BLOCKS * 64 inputs, to the sums of a warp group.
@@ -98,15 +98,15 @@ def _step(
     if ORDINARY:
         hopper.fence_async_shared()
     here = words.index(stage)
-    scales = (here.slice(HALF * 64, 64).load(SIDE), here.slice(128 + HALF * 64, 64).load(SIDE))
+    scales = (here.slice(WARP_GROUP * 64, 64).load(SIDE), here.slice(128 + WARP_GROUP * 64, 64).load(SIDE))
     place = stage * 2
-    left = unpacked(weights.index(place * 4 + HALF), FIRST)
+    left = unpacked(weights.index(place * 4 + WARP_GROUP), FIRST)
     part = product(left, rows.index(place), FIRST)
     if REST:
         spare = product(left, rest.index(place), REST)
     for job in gl.static_range(1, 2 * BLOCKS):
         place = stage * 2 + job // 2
-        left = unpacked(weights.index(place * 4 + job % 2 * 2 + HALF), FIRST)
+        left = unpacked(weights.index(place * 4 + job % 2 * 2 + WARP_GROUP), FIRST)
         if REST:
             part = hopper.warpgroup_mma_wait(1, deps=[part])
             one, other = _added(one, other, part, scales, job - 1, FIRST)
@@ -133,7 +133,7 @@ def _step(
 
 @gluon
 def multiply(
-    ring, at, steps, INPUTS: gl.constexpr, HALF: gl.constexpr, LINES: gl.constexpr, STAGES: gl.constexpr,
+    ring, at, steps, INPUTS: gl.constexpr, WARP_GROUP: gl.constexpr, LINES: gl.constexpr, STAGES: gl.constexpr,
     ORDINARY: gl.constexpr,
 ):  # fmt: skip
     """The sums of one warp group over `steps` places of the ring from number `at` on.
@@ -151,9 +151,9 @@ def multiply(
     # Not over range(at, ...): of a number that is used in the bounds of inner loops only, Triton 3.6 drops the changes.
     for step in range(gl.minimum(steps, PAIRS)):
         sums = (one, other, one_rest, other_rest)
-        one, other, one_rest, other_rest = _step(ring, at + step, sums, 2, HALF, LINES, STAGES, ORDINARY)
+        one, other, one_rest, other_rest = _step(ring, at + step, sums, 2, WARP_GROUP, LINES, STAGES, ORDINARY)
     if INPUTS % 128:  # noqa: SIM102  (known before the rest is compiled)
         if steps > PAIRS:
             sums = (one, other, one_rest, other_rest)
-            one, other, one_rest, other_rest = _step(ring, at + PAIRS, sums, 1, HALF, LINES, STAGES, ORDINARY)
+            one, other, one_rest, other_rest = _step(ring, at + PAIRS, sums, 1, WARP_GROUP, LINES, STAGES, ORDINARY)
     return one, other, one_rest, other_rest

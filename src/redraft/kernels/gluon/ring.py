@@ -6,13 +6,13 @@ from redraft.kernels.gluon.language import gl, gluon, hopper
 
 
 @gluon
-def new_barriers(STAGES: gl.constexpr, ARRIVALS: gl.constexpr, GROUPS: gl.constexpr = 2):
+def new_barriers(STAGES: gl.constexpr, ARRIVALS: gl.constexpr, WARP_GROUPS: gl.constexpr = 2):
     """Two barriers for every place of a ring: full after ARRIVALS, free after all groups."""
     ready = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
     free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], hopper.mbarrier.MBarrierLayout())
     for i in gl.static_range(STAGES):
         hopper.mbarrier.init(ready.index(i), count=ARRIVALS)
-        hopper.mbarrier.init(free.index(i), count=GROUPS)
+        hopper.mbarrier.init(free.index(i), count=WARP_GROUPS)
     return ready, free
 
 

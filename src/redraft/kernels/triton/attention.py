@@ -166,7 +166,7 @@ def _attend(
         peaks, sums = (q.new_empty(tile.splits, rows, heads, dtype=torch.float32) for _ in range(2))
     share = heads // groups
     row_tiles = cdiv(segments.rows * share, tile.rows)
-    shape: dict[str, Any] = {"ROWS": segments.rows, "HEADS": heads, "DIM": dim}
+    shape: dict[str, Any] = {"SEGMENT_ROWS": segments.rows, "HEADS": heads, "DIM": dim}
     _attend_kernel[(row_tiles * tile.parts, groups * tile.splits, count)](
         q, descriptor(keys.view(-1, groups * dim), tile.keys, dim),
         descriptor(values.view(-1, groups * dim), tile.keys, dim // tile.parts), table, segments.kind, segments.start,
@@ -189,9 +189,9 @@ def _attend(
 @jit(varying=("total", "positions"))
 def _attend_kernel(
     q, keys, values, page_table, kind, start, length, since, until, out, peaks, sums, page_stride, total, splits,
-    positions, ROWS: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, DIM: tl.constexpr, WINDOW: tl.constexpr,
-    TILE: tl.constexpr, KEYS: tl.constexpr, SPLIT: tl.constexpr, PARTS: tl.constexpr, INSIDE: tl.constexpr,
-    BULK: tl.constexpr,
+    positions, SEGMENT_ROWS: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, DIM: tl.constexpr,
+    WINDOW: tl.constexpr, TILE: tl.constexpr, KEYS: tl.constexpr, SPLIT: tl.constexpr, PARTS: tl.constexpr,
+    INSIDE: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
     """One tile of packed rows (a token's heads of one group side by side) over one split of its keys."""
     await_inputs()
@@ -206,8 +206,8 @@ def _attend_kernel(
 
     packed = first_row + tl.arange(0, TILE)
     token, head = packed // SHARE, group * SHARE + packed % SHARE
-    inside = token < ROWS
-    line = ((segment * ROWS + token) * HEADS + head)[:, None]  # of q and out
+    inside = token < SEGMENT_ROWS
+    line = ((segment * SEGMENT_ROWS + token) * HEADS + head)[:, None]  # of q and out
     column = tl.arange(0, DIM)[None]
     out_column = part * COLUMNS + tl.arange(0, COLUMNS)
     if first_row // SHARE >= count:
@@ -224,16 +224,16 @@ def _attend_kernel(
     last_token = tl.minimum((first_row + TILE - 1) // SHARE, count - 1)
     stop = tl.where(what >= KIND_DENOISE, begin + count, begin + last_token + 1)
     if what == KIND_ENCODE_IMAGES:
-        here = segment * ROWS + token
+        here = segment * SEGMENT_ROWS + token
         high = tl.maximum(high, tl.load(until + here, token < count, other=0))
         low = tl.minimum(low, tl.load(since + here, token < count, other=1 << 30))
-        stop = tl.load(until + segment * ROWS + last_token)
+        stop = tl.load(until + segment * SEGMENT_ROWS + last_token)
     # A segment's keys are shared out to its splits before any tile takes its own of them: a row has the same in each.
     base = tl.maximum(begin - (WINDOW - 1), 0) if WINDOW else 0
     end = begin + count
     if what == KIND_ENCODE_IMAGES:
-        base = tl.minimum(base, tl.load(since + segment * ROWS))
-        end = tl.load(until + segment * ROWS + count - 1)
+        base = tl.minimum(base, tl.load(since + segment * SEGMENT_ROWS))
+        end = tl.load(until + segment * SEGMENT_ROWS + count - 1)
     base = base // KEYS * KEYS
     turns = tl.cdiv(tl.cdiv(end - base, KEYS), splits)
     base += split * turns * KEYS
@@ -263,7 +263,7 @@ def _attend_kernel(
         inside = inside & (token < count)
         out += split * total.to(tl.int64) * DIM
         tl.store(out + line * DIM + out_column[None], mean, inside[:, None])
-        row = split * total + (segment * ROWS + token) * HEADS + head
+        row = split * total + (segment * SEGMENT_ROWS + token) * HEADS + head
         tl.store(peaks + row, peak, inside)
         tl.store(sums + row, mass, inside)
 
@@ -306,7 +306,7 @@ def _take(
 
 @jit(varying=("total",))
 def _merge_kernel(
-    partial, peaks, sums, kind, length, out, scales, total, ROWS: tl.constexpr, HEADS: tl.constexpr,
+    partial, peaks, sums, kind, length, out, scales, total, SEGMENT_ROWS: tl.constexpr, HEADS: tl.constexpr,
     DIM: tl.constexpr, SPLITS: tl.constexpr, FP8: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """The splits' means of BLOCK heads of one row, weighted by what they saw; always in the same order."""
@@ -315,7 +315,8 @@ def _merge_kernel(
     line = row * HEADS + head
     column = tl.arange(0, DIM)[None]
     inside = head < HEADS
-    live = (tl.load(kind + row // ROWS) != KIND_UNUSED) & (row % ROWS < tl.load(length + row // ROWS))
+    segment = row // SEGMENT_ROWS
+    live = (tl.load(kind + segment) != KIND_UNUSED) & (row % SEGMENT_ROWS < tl.load(length + segment))
     highest = tl.full([BLOCK], float("-inf"), tl.float32)
     for split in tl.static_range(SPLITS):
         highest = tl.maximum(highest, tl.load(peaks + split * total + line, inside & live, other=0.0))

@@ -31,18 +31,19 @@ from redraft.kernels.triton.tables import Plan, Tile
 Rows = Tensor | Rows8
 
 
-def block_rows(x: Rows, top_k: int, gate_up: Packed) -> int:
+def block_rows(x: Rows, top_k: int, weights: PackedExperts) -> int:
     """The most rows of one expert in a tile: `route` wants it, the products follow it.
 
-    For rows x [T,D], each of which goes to top_k experts of `gate_up` [E,2I,D].
+    For rows x [T,D], each of which goes to top_k of the experts. Both products have to take such tiles.
     """
     values, _ = values_and_scale(x)
-    experts, both, width = gate_up.shape
-    mean = len(values) * top_k / experts
-    rows = tables.gluon_rows(format_of(gate_up), mean)
-    if rows is not None and _gluon_kernels(values, gate_up, rows, width, both // 2) is not None:
+    experts, width, inner = weights.down.shape
+    name, mean = format_of(weights.gate_up), len(values) * top_k / experts
+    rows = tables.gluon_rows(name, mean)
+    both = (weights.gate_up, weights.down)
+    if rows is not None and all(_gluon_kernels(values, weight, rows, width, inner) is not None for weight in both):
         return rows
-    return tables.plan(format_of(gate_up), mean).block_rows
+    return tables.plan(name, mean).block_rows
 
 
 def _in_gluon(x: Tensor, weight: Packed, routing: Routing, width: int, inner: int) -> Any:

@@ -165,7 +165,7 @@ def _multiply(
     _head_kernel[(min(row_tiles * token_tiles, processors(x.device)),)](
         descriptor(x, tile.rows, tile.depth), descriptor(table, tile.tokens, tile.depth),
         descriptor(logits, tile.rows, tile.tokens), row_scale, token_scale, *parts, temperature, segments.kind,
-        segments.length, rows, width, vocab, cap, ROWS=segments.rows, TILE=tile.rows, TOKENS=tile.tokens,
+        segments.length, rows, width, vocab, cap, SEGMENT_ROWS=segments.rows, TILE=tile.rows, TOKENS=tile.tokens,
         DEPTH=tile.depth, MAP=max(16, next_power_of_2(row_tiles)), EVEN=vocab % tile.tokens == 0,
         BULK=bulk_copies(x.device), num_warps=tile.warps, num_stages=tile.stages, **early(x),
     )  # fmt: skip
@@ -181,8 +181,9 @@ def _finish(
     count = tiles.peaks.shape[1]
     _finish_kernel[(rows,)](
         logits, tiles.peaks, tiles.masses, tiles.moments, temperature, segments.kind, segments.length, counters.seed,
-        counters.canvas, counters.step, argmax, candidate, entropy, peak, certainty, vocab, cap, ROWS=segments.rows,
-        TOKENS=tiles.size, COUNT=count, BLOCK=next_power_of_2(count), num_warps=4, **early(logits),
+        counters.canvas, counters.step, argmax, candidate, entropy, peak, certainty, vocab, cap,
+        SEGMENT_ROWS=segments.rows, TOKENS=tiles.size, COUNT=count, BLOCK=next_power_of_2(count), num_warps=4,
+        **early(logits),
     )  # fmt: skip
     return Prediction(argmax=argmax, candidate=candidate, entropy=entropy, peak=peak, certainty=certainty, tiles=tiles)
 
@@ -190,8 +191,8 @@ def _finish(
 @jit(varying=("rows",))
 def _head_kernel(
     hidden, embedding, logits, row_scale, token_scale, peaks, masses, moments, temperature, kind, length, rows, width,
-    vocab, cap, ROWS: tl.constexpr, TILE: tl.constexpr, TOKENS: tl.constexpr, DEPTH: tl.constexpr, MAP: tl.constexpr,
-    EVEN: tl.constexpr, BULK: tl.constexpr,
+    vocab, cap, SEGMENT_ROWS: tl.constexpr, TILE: tl.constexpr, TOKENS: tl.constexpr, DEPTH: tl.constexpr,
+    MAP: tl.constexpr, EVEN: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
     """Tiles of logits and their statistics; each program walks over its share, so that copies never pause.
 
@@ -202,8 +203,8 @@ def _head_kernel(
     tile = tl.arange(0, MAP)
     sample = tile[:, None] * TILE + tl.arange(0, TILE // 16)[None] * 16
     live = sample < rows
-    live &= tl.load(kind + sample // ROWS, live, other=KIND_UNUSED) == KIND_DENOISE
-    live &= sample % ROWS < tl.load(length + sample // ROWS, live, other=0)
+    live &= tl.load(kind + sample // SEGMENT_ROWS, live, other=KIND_UNUSED) == KIND_DENOISE
+    live &= sample % SEGMENT_ROWS < tl.load(length + sample // SEGMENT_ROWS, live, other=0)
     wanted = tl.max(live.to(tl.int32), 1)
     rank, row_tiles = tl.cumsum(wanted, 0) - 1, tl.sum(wanted, 0)
     token_tiles = tl.cdiv(vocab, TOKENS)
@@ -227,7 +228,7 @@ def _head_kernel(
         logit = stored.to(tl.float32)
         if not EVEN:
             logit = tl.where(token < vocab, logit, float("-inf"))
-        heat = tl.load(temperature + row // ROWS, row < rows, other=1.0)
+        heat = tl.load(temperature + row // SEGMENT_ROWS, row < rows, other=1.0)
         peak = tl.max(logit, 1)
         unit = cap * 1.4426950408889634 / heat
         x = bounded(logit, cap, (unit - capped(peak, cap, heat))[:, None], (-2.0 * unit)[:, None])
@@ -243,13 +244,14 @@ def _head_kernel(
 @jit(varying=("seed", "canvas", "step"))
 def _finish_kernel(
     logits, peaks, masses, moments, temperature, kind, length, seed, canvas, step, argmax, candidate, entropy,
-    largest, certainty, vocab, cap, ROWS: tl.constexpr, TOKENS: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr,
+    largest, certainty, vocab, cap, SEGMENT_ROWS: tl.constexpr, TOKENS: tl.constexpr, COUNT: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Merge the tiles of one row, then look into two of them: the argmax's and the sample's."""
     await_inputs()
     row = tl.program_id(0)
-    segment = row // ROWS
-    if (tl.load(kind + segment) != KIND_DENOISE) | (row % ROWS >= tl.load(length + segment)):
+    segment = row // SEGMENT_ROWS
+    if (tl.load(kind + segment) != KIND_DENOISE) | (row % SEGMENT_ROWS >= tl.load(length + segment)):
         tl.store(argmax + row, 0)
         tl.store(candidate + row, 0)
         tl.store(entropy + row, 0.0)
@@ -275,7 +277,7 @@ def _finish_kernel(
     winner = tl.min(tl.where(logit == raw_peak, token, vocab - 1), 0)
 
     edges = tl.cumsum(weight.to(tl.float64), 0)
-    target = uniform_of(tl.load(seed + segment), row % ROWS, tl.load(step + segment), tl.load(canvas + segment))
+    target = uniform_of(tl.load(seed + segment), row % SEGMENT_ROWS, tl.load(step + segment), tl.load(canvas + segment))
     target *= tl.sum(tl.where(tile == BLOCK - 1, edges, 0.0), 0)
     which = tl.minimum(tl.sum((edges <= target).to(tl.int32), 0), COUNT - 1)
     target -= tl.sum(tl.where(tile == which - 1, edges, 0.0), 0)

@@ -83,7 +83,7 @@ def enter(
         arguments = (
             x, token_ids, table, token_scale, scale, images, conditioning, segments.kind, following, y, y_scale
         )  # fmt: skip
-        _launch(_enter_kernel, *arguments, eps=eps, ROWS=segments.rows, FP8=fp8)
+        _launch(_enter_kernel, *arguments, eps=eps, SEGMENT_ROWS=segments.rows, FP8=fp8)
         return x, _rows(y, y_scale)
     x = rows_of(embedding, token_ids.clamp(min=0), scale.dtype) * scale
     if images is not None:
@@ -174,7 +174,7 @@ def _after_experts(
     lines, rest = divmod(experts[0].nbytes, 128)  # of the L2 cache; where tokens share one, none is forgotten
     _launch(
         _after_experts_kernel, x, dense, experts, *given, *scalars, weights.following, out, *following,
-        eps=eps, ROWS=segments.rows, TOP_K=experts.shape[1], FP8=fp8, LINES=0 if rest else lines,
+        eps=eps, SEGMENT_ROWS=segments.rows, TOP_K=experts.shape[1], FP8=fp8, LINES=0 if rest else lines,
         PADDED_LINES=next_power_of_2(lines),
     )  # fmt: skip
     return out, _rows(*following)
@@ -234,7 +234,7 @@ def _norm_kernel(x, weight, y, scale, width, eps, FP8: tl.constexpr, BLOCK: tl.c
 @jit
 def _enter_kernel(
     x, token_ids, embedding, token_scale, embedding_scale, images, conditioning, kind, following, y, scale, width,
-    eps, ROWS: tl.constexpr, FP8: tl.constexpr, BLOCK: tl.constexpr,
+    eps, SEGMENT_ROWS: tl.constexpr, FP8: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
@@ -251,7 +251,7 @@ def _enter_kernel(
     if images is not None:  # noqa: SIM102  (decided when it is compiled)
         if token < 0:
             value = _read(images, (-1 - token) * width + column, inside)
-    if tl.load(kind + row // ROWS) >= KIND_DENOISE:
+    if tl.load(kind + row // SEGMENT_ROWS) >= KIND_DENOISE:
         value = _round(value + added, x)
         value = _round(value * _factor(value, width, eps), x)
     tl.store(x + row * width + column, value.to(x.dtype.element_ty), inside)
@@ -289,7 +289,7 @@ def _after_attention_kernel(
 @jit
 def _after_experts_kernel(
     x, dense, experts, post_mlp, post_experts, post_feedforward, encode_scalar, denoise_scalar, kind, following, out, y,
-    scale, width, eps, ROWS: tl.constexpr, TOP_K: tl.constexpr, FP8: tl.constexpr, LINES: tl.constexpr,
+    scale, width, eps, SEGMENT_ROWS: tl.constexpr, TOP_K: tl.constexpr, FP8: tl.constexpr, LINES: tl.constexpr,
     PADDED_LINES: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
@@ -303,7 +303,7 @@ def _after_experts_kernel(
     sparse = tl.zeros([BLOCK], tl.float32)
     for k in tl.static_range(TOP_K):
         sparse += _read(experts, (row * TOP_K + k) * width + column, inside)
-    is_canvas = tl.load(kind + row // ROWS) >= KIND_DENOISE
+    is_canvas = tl.load(kind + row // SEGMENT_ROWS) >= KIND_DENOISE
     scalar = tl.load(tl.where(is_canvas, denoise_scalar, encode_scalar)).to(tl.float32)
 
     sparse, mlp = _round(sparse, x), mlp.to(tl.float32)

@@ -21,7 +21,7 @@ def rope_rows(segments: Segments, frequencies: Tensor) -> RopeTable:
         rows, half = len(segments.start) * segments.rows, len(frequencies)
         cosine, sine = (torch.empty(rows, half, device=frequencies.device) for _ in range(2))
         _rope_kernel[(rows,)](
-            segments.start, frequencies, cosine, sine, half, ROWS=segments.rows, LANES=next_power_of_2(half),
+            segments.start, frequencies, cosine, sine, half, SEGMENT_ROWS=segments.rows, LANES=next_power_of_2(half),
             num_warps=1, **early(frequencies),
         )  # fmt: skip
         return cosine, sine
@@ -86,19 +86,19 @@ def _norm_rope_write(
     block = 4
     _qkv_kernel[(qkv.shape[0], cdiv(heads + groups, block))](
         qkv, q_norm, k_norm, *rope, keys, values, table, segments.kind, segments.start, segments.length, q,
-        table.stride(0), eps, ROWS=segments.rows, HEADS=heads, GROUPS=groups, HALF=dim // 2, TOTAL=total,
+        table.stride(0), eps, SEGMENT_ROWS=segments.rows, HEADS=heads, GROUPS=groups, HALF_DIM=dim // 2, TOTAL=total,
         LANES=next_power_of_2(dim // 2), BLOCK=block, OWN_VALUES=own_values, num_warps=4, **early(qkv),
     )  # fmt: skip
     return q
 
 
 @jit
-def _rope_kernel(start, frequencies, cosine, sine, half, ROWS: tl.constexpr, LANES: tl.constexpr):
+def _rope_kernel(start, frequencies, cosine, sine, half, SEGMENT_ROWS: tl.constexpr, LANES: tl.constexpr):
     """One row of both tables."""
     await_inputs()
     row = tl.program_id(0)
     lane = tl.arange(0, LANES)
-    position = tl.load(start + row // ROWS) + row % ROWS
+    position = tl.load(start + row // SEGMENT_ROWS) + row % SEGMENT_ROWS
     angle = position.to(tl.float32) * tl.load(frequencies + lane, lane < half, other=0.0)
     tl.store(cosine + row * half + lane, tl.cos(angle), lane < half)
     tl.store(sine + row * half + lane, tl.sin(angle), lane < half)
@@ -107,7 +107,7 @@ def _rope_kernel(start, frequencies, cosine, sine, half, ROWS: tl.constexpr, LAN
 @jit
 def _qkv_kernel(
     qkv, q_norm, k_norm, cosine, sine, keys, values, page_table, kind, start, length, q, page_stride, eps,
-    ROWS: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, HALF: tl.constexpr, TOTAL: tl.constexpr,
+    SEGMENT_ROWS: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, HALF_DIM: tl.constexpr, TOTAL: tl.constexpr,
     LANES: tl.constexpr, BLOCK: tl.constexpr, OWN_VALUES: tl.constexpr,
 ):  # fmt: skip
     """BLOCK heads of one row: query heads first, then key heads, whose values the same program takes along."""
@@ -115,41 +115,42 @@ def _qkv_kernel(
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[:, None]
     lane = tl.arange(0, LANES)[None]
-    inside = (head < HEADS + GROUPS) & (lane < HALF)
+    inside = (head < HEADS + GROUPS) & (lane < HALF_DIM)
     dtype = qkv.dtype.element_ty
-    segment, offset = row // ROWS, row % ROWS
-    cos = tl.load(cosine + row * HALF + lane, lane < HALF, other=0.0)
-    sin = tl.load(sine + row * HALF + lane, lane < HALF, other=0.0)
+    segment, offset = row // SEGMENT_ROWS, row % SEGMENT_ROWS
+    cos = tl.load(cosine + row * HALF_DIM + lane, lane < HALF_DIM, other=0.0)
+    sin = tl.load(sine + row * HALF_DIM + lane, lane < HALF_DIM, other=0.0)
 
-    left, right, factor = _normed(qkv + (row * TOTAL + head) * 2 * HALF + lane, inside, HALF, eps)
+    left, right, factor = _normed(qkv + (row * TOTAL + head) * 2 * HALF_DIM + lane, inside, HALF_DIM, eps)
     is_query = head < HEADS
     weight = tl.where(is_query, q_norm, k_norm) + lane
     left_out = (left * factor * tl.load(weight, inside, other=0.0).to(tl.float32)).to(dtype).to(tl.float32)
-    right_out = (right * factor * tl.load(weight + HALF, inside, other=0.0).to(tl.float32)).to(dtype).to(tl.float32)
+    right_out = (right * factor * tl.load(weight + HALF_DIM, inside, other=0.0).to(tl.float32)).to(dtype).to(tl.float32)
     rotated_left = (left_out * cos - right_out * sin).to(dtype)
     rotated_right = (right_out * cos + left_out * sin).to(dtype)
-    target = q + (row * HEADS + head) * 2 * HALF + lane
+    target = q + (row * HEADS + head) * 2 * HALF_DIM + lane
     tl.store(target, rotated_left, inside & is_query)
-    tl.store(target + HALF, rotated_right, inside & is_query)
+    tl.store(target + HALF_DIM, rotated_right, inside & is_query)
 
     live = (tl.load(kind + segment) != KIND_UNUSED) & (offset < tl.load(length + segment))
     if live & (tl.program_id(1) * BLOCK + BLOCK > HEADS):
         position = tl.load(start + segment) + offset
         page = tl.load(page_table + segment * page_stride + position // 256).to(tl.int64)
         is_key = inside & (head >= HEADS)
-        place = ((page * 256 + position % 256) * GROUPS + head - HEADS) * 2 * HALF + lane
+        place = ((page * 256 + position % 256) * GROUPS + head - HEADS) * 2 * HALF_DIM + lane
         tl.store(keys + place, rotated_left, is_key)
-        tl.store(keys + place + HALF, rotated_right, is_key)
+        tl.store(keys + place + HALF_DIM, rotated_right, is_key)
         if OWN_VALUES:
-            left, right, factor = _normed(qkv + (row * TOTAL + head + GROUPS) * 2 * HALF + lane, is_key, HALF, eps)
+            own = qkv + (row * TOTAL + head + GROUPS) * 2 * HALF_DIM + lane
+            left, right, factor = _normed(own, is_key, HALF_DIM, eps)
         tl.store(values + place, (left * factor).to(dtype), is_key)
-        tl.store(values + place + HALF, (right * factor).to(dtype), is_key)
+        tl.store(values + place + HALF_DIM, (right * factor).to(dtype), is_key)
 
 
 @jit
-def _normed(pointer, inside, HALF: tl.constexpr, eps):
+def _normed(pointer, inside, HALF_DIM: tl.constexpr, eps):
     """Both halves of some heads in fp32, and one over their root mean square."""
     left = tl.load(pointer, inside, other=0.0).to(tl.float32)
-    right = tl.load(pointer + HALF, inside, other=0.0).to(tl.float32)
+    right = tl.load(pointer + HALF_DIM, inside, other=0.0).to(tl.float32)
     squares = tl.sum(left * left, 1) + tl.sum(right * right, 1)
-    return left, right, tl.rsqrt(squares / (2 * HALF) + eps)[:, None]
+    return left, right, tl.rsqrt(squares / (2 * HALF_DIM) + eps)[:, None]

@@ -152,9 +152,9 @@ def choose(
     listed = torch.empty(rows, KEPT_TILES, dtype=torch.int32, device=logits.device)
     _choose_kernel[(rows,)](
         logits, tiles.peaks, tiles.masses, temperature, want, segments.kind, segments.length, way, kept, total, token,
-        weight, listed, vocab, cap, ROWS=segments.rows, TOKENS=tiles.size, COUNT=count, BLOCK=next_power_of_2(count),
-        DROPPED=DROPPED / 2, KEPT_TOKENS=KEPT_TOKENS, KEPT_TILES=KEPT_TILES, AT_ONCE=4, num_warps=4,
-        **early(logits),
+        weight, listed, vocab, cap, SEGMENT_ROWS=segments.rows, TOKENS=tiles.size, COUNT=count,
+        BLOCK=next_power_of_2(count), DROPPED=DROPPED / 2, KEPT_TOKENS=KEPT_TOKENS, KEPT_TILES=KEPT_TILES, AT_ONCE=4,
+        num_warps=4, **early(logits),
     )  # fmt: skip
     return Choice(way=way, count=kept, total=total, token=token, weight=weight)
 
@@ -174,7 +174,7 @@ def mean_embeddings(
     sums = torch.empty(rows, cdiv(vocab, CHUNK), dtype=torch.float32, device=device)
     weights = logits if turned is None else torch.empty(rows, vocab, dtype=turned.values.dtype, device=device)
     _weigh_kernel[(rows, sums.shape[1])](
-        logits, peak, temperature, choice.way, place, weights, sums, vocab, cap, ROWS=rows // len(temperature),
+        logits, peak, temperature, choice.way, place, weights, sums, vocab, cap, SEGMENT_ROWS=rows // len(temperature),
         CHUNK=CHUNK, FP8=turned is not None, num_warps=8, **early(logits),
     )  # fmt: skip
     if turned is None:
@@ -242,14 +242,14 @@ def _rounded_weight(x, peak, logits):
 @jit(varying=("want",))
 def _choose_kernel(
     logits, peaks, masses, temperature, want, kind, length, way, kept, totals, tokens, weights, listed, vocab, cap,
-    ROWS: tl.constexpr, TOKENS: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr, DROPPED: tl.constexpr,
+    SEGMENT_ROWS: tl.constexpr, TOKENS: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr, DROPPED: tl.constexpr,
     KEPT_TOKENS: tl.constexpr, KEPT_TILES: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
     """Look for one row's likely tokens in the tiles that hold nearly all its mass."""
     await_inputs()
     row = tl.program_id(0)
-    segment = row // ROWS
-    live = (tl.load(kind + segment) == KIND_DENOISE) & (row % ROWS < tl.load(length + segment))
+    segment = row // SEGMENT_ROWS
+    live = (tl.load(kind + segment) == KIND_DENOISE) & (row % SEGMENT_ROWS < tl.load(length + segment))
     if (tl.load(want + segment) == 0) | (live == 0):
         tl.store(way + row, WAY_NOTHING)
         return
@@ -315,7 +315,7 @@ def _pack_kernel(way, packed, place, dense, rows, BLOCK: tl.constexpr):
 
 @jit
 def _weigh_kernel(
-    logits, peaks, temperature, way, place, weights, sums, vocab, cap, ROWS: tl.constexpr, CHUNK: tl.constexpr,
+    logits, peaks, temperature, way, place, weights, sums, vocab, cap, SEGMENT_ROWS: tl.constexpr, CHUNK: tl.constexpr,
     FP8: tl.constexpr,
 ):  # fmt: skip
     """Turn a chunk of a dense row's logits into weights, and sum them; those in FP8 stand packed, others in place."""
@@ -325,7 +325,7 @@ def _weigh_kernel(
         return
     token = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     here = logits + row.to(tl.int64) * vocab + token
-    x = capped(tl.load(here, token < vocab, other=0.0).to(tl.float32), cap, tl.load(temperature + row // ROWS))
+    x = capped(tl.load(here, token < vocab, other=0.0).to(tl.float32), cap, tl.load(temperature + row // SEGMENT_ROWS))
     weight = tl.where(token < vocab, _rounded_weight(x, tl.load(peaks + row) * 1.4426950408889634, logits), 0.0)
     if FP8:
         rounded = (weight * 448.0).to(tl.float8e4nv)

@@ -95,7 +95,7 @@ def enter_tokens(
         out = torch.empty_like(given)
         _enter_kernel[(len(slot),)](
             given, state.tokens, slot, counters.seed, counters.canvas, counters.step, segments.kind, out, vocab,
-            ROWS=segments.rows, BLOCK=next_power_of_2(segments.rows), num_warps=4,
+            SEGMENT_ROWS=segments.rows, BLOCK=next_power_of_2(segments.rows), num_warps=4,
             **early(given),
         )  # fmt: skip
         return out
@@ -133,7 +133,7 @@ def finish_step(
             prediction.argmax, prediction.candidate, prediction.entropy, rules.entropy_bound,
             rules.confidence_threshold, rules.stability_threshold, rules.stop_at_eos, rules.eos, state.tokens,
             state.argmax, state.stable, slot, counters.seed, counters.canvas, counters.step, segments.kind,
-            segments.length, block, vocab, held, ROWS=rows, BLOCK=next_power_of_2(rows), EOS_IDS=EOS_IDS,
+            segments.length, block, vocab, held, SEGMENT_ROWS=rows, BLOCK=next_power_of_2(rows), EOS_IDS=EOS_IDS,
             PIECE=min(32, next_power_of_2(rows)), num_warps=8, **early(slot),
         )  # fmt: skip
         return report
@@ -171,16 +171,16 @@ def _live(argmax: Tensor, eos: Tensor) -> Tensor:
 
 @jit(varying=("given", "slot", "seed", "canvas_index", "step"))
 def _enter_kernel(
-    given, canvas, slot, seed, canvas_index, step, kind, out, vocab, ROWS: tl.constexpr, BLOCK: tl.constexpr
+    given, canvas, slot, seed, canvas_index, step, kind, out, vocab, SEGMENT_ROWS: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     await_inputs()
     segment = tl.program_id(0)
     position = tl.arange(0, BLOCK)
-    inside = position < ROWS
+    inside = position < SEGMENT_ROWS
     what, at = tl.load(kind + segment), tl.load(step + segment)
-    token = tl.load(given + segment * ROWS + position, inside, other=0)
+    token = tl.load(given + segment * SEGMENT_ROWS + position, inside, other=0)
     if what >= KIND_DENOISE:
-        kept = canvas + tl.load(slot + segment).to(tl.int64) * ROWS + position
+        kept = canvas + tl.load(slot + segment).to(tl.int64) * SEGMENT_ROWS + position
         if (what == KIND_DENOISE) & (at == 0):
             token = tokens_of(
                 tl.load(seed + segment), position, at, tl.load(canvas_index + segment), vocab, PURPOSE_INITIAL
@@ -188,7 +188,7 @@ def _enter_kernel(
             tl.store(kept, token, inside)
         else:
             token = tl.load(kept, inside, other=0)
-    tl.store(out + segment * ROWS + position, token, inside)
+    tl.store(out + segment * SEGMENT_ROWS + position, token, inside)
 
 
 @jit(
@@ -207,7 +207,7 @@ def _enter_kernel(
 def _finish_kernel(
     argmaxes, candidates, entropies, entropy_bound, confidence_threshold, stability_threshold, stop_at_eos, eos_ids,
     canvases, last_argmax, stable_steps, slots, seed, canvas_index, step, kind, lengths, block, vocab,
-    helds, ROWS: tl.constexpr, BLOCK: tl.constexpr, EOS_IDS: tl.constexpr, PIECE: tl.constexpr,
+    helds, SEGMENT_ROWS: tl.constexpr, BLOCK: tl.constexpr, EOS_IDS: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     await_inputs()
     segment = tl.program_id(0)
@@ -217,7 +217,7 @@ def _finish_kernel(
     length, at = tl.load(lengths + segment), tl.load(step + segment)
     position = tl.arange(0, BLOCK)
     inside = position < length
-    here = segment * ROWS
+    here = segment * SEGMENT_ROWS
     entropy = tl.load(entropies + here + position, inside, other=float("inf"))
     argmax = tl.load(argmaxes + here + position, inside, other=-1)
     candidate = tl.load(candidates + here + position, inside, other=0)
@@ -237,7 +237,7 @@ def _finish_kernel(
     ended &= tl.load(stop_at_eos + segment) != 0
     end = tl.min(tl.where(ended, position + 1, length), 0)
     live = position < end
-    kept = last_argmax + slot * ROWS + position
+    kept = last_argmax + slot * SEGMENT_ROWS + position
     changed = live & (argmax != tl.load(kept, inside, other=-1))
     same = (tl.sum(changed.to(tl.int32), 0) == 0) & (at > 0)
     stable = tl.where(same, tl.load(stable_steps + slot) + 1, 0)
@@ -248,18 +248,18 @@ def _finish_kernel(
     sure = mean < tl.load(confidence_threshold + segment)
     converged = sure & (stable >= tl.load(stability_threshold + segment))
 
-    canvas = canvases + slot * ROWS + position
-    row = block + segment * (2 + 4 * ROWS)
+    canvas = canvases + slot * SEGMENT_ROWS + position
+    row = block + segment * (2 + 4 * SEGMENT_ROWS)
     tl.store(row, converged.to(tl.int32))
     tl.store(row + 1, stable)
     column = row + 2 + position
-    tl.store(column, tl.load(canvas, position < ROWS, other=0), position < ROWS)
-    tl.store(column + ROWS, argmax, inside)
-    tl.store(column + 2 * ROWS, accepted.to(tl.int32), inside)
-    tl.store(column + 3 * ROWS, entropy.to(tl.int32, bitcast=True), inside)
+    tl.store(column, tl.load(canvas, position < SEGMENT_ROWS, other=0), position < SEGMENT_ROWS)
+    tl.store(column + SEGMENT_ROWS, argmax, inside)
+    tl.store(column + 2 * SEGMENT_ROWS, accepted.to(tl.int32), inside)
+    tl.store(column + 3 * SEGMENT_ROWS, entropy.to(tl.int32, bitcast=True), inside)
 
     noise = tokens_of(tl.load(seed + segment), position, at, tl.load(canvas_index + segment), vocab, PURPOSE_STEP)
     token = tl.where(inside, tl.where(accepted, candidate, noise), 0)
-    tl.store(canvas, token, position < ROWS)
+    tl.store(canvas, token, position < SEGMENT_ROWS)
     tl.store(kept, argmax, inside)
     tl.store(stable_steps + slot, stable)

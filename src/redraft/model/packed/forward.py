@@ -186,7 +186,7 @@ def _experts(
 ) -> Tensor:
     """The chosen experts' weighted rows [R,K,D]."""
     top_k = model.config.top_k_experts
-    tile = block_rows(experts_in, top_k, layer.experts.gate_up)
+    tile = block_rows(experts_in, top_k, layer.experts)
     routing = call("route", route_rows, router_in, layer.router, layer.expert_scale, top_k, tile, lengths)
     return call("experts", experts, experts_in, routing, layer.experts, model.dtype)
 

@@ -8,7 +8,18 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from redraft.serve.shapes.common import MAX_CHOICES, Constraints, Items, Seed, Settings, Shape, Stop, Tokens, only
+from redraft.serve.shapes.common import (
+    MAX_CHOICES,
+    Constraints,
+    Items,
+    Seed,
+    Settings,
+    Shape,
+    Stop,
+    Tokens,
+    contradiction,
+    only,
+)
 
 _PARSED = "What OpenAI's client adds to an answer that it has parsed; not read."
 
@@ -226,15 +237,13 @@ class ChatRequest(Settings, Constraints):
     def _consistent(self) -> ChatRequest:
         for one, other in (("max_tokens", "max_completion_tokens"), ("thinking", "reasoning_effort")):
             if getattr(self, one) is not None and getattr(self, other) is not None:
-                raise PydanticCustomError(
-                    "contradiction", "{one} and {other} mean the same; give one of them", {"one": one, "other": other}
-                )
+                raise contradiction(one, f"{one} and {other} mean the same; give one of them")
         if self.top_logprobs is not None and not self.logprobs:
-            raise PydanticCustomError("contradiction", "top_logprobs needs logprobs to be true")
+            raise contradiction("top_logprobs", "top_logprobs needs logprobs to be true")
         if self.stream_options is not None and not self.stream:
-            raise PydanticCustomError("contradiction", "stream_options needs stream to be true")
+            raise contradiction("stream_options", "stream_options needs stream to be true")
         if self.tool_choice not in (None, "none", "auto") and not self.tools:
-            raise PydanticCustomError("contradiction", "tool_choice needs tools")
+            raise contradiction("tool_choice", "tool_choice needs tools")
         self._check_format()
         return self
 
@@ -244,9 +253,16 @@ class ChatRequest(Settings, Constraints):
         if wanted is None:
             return
         if self.json_schema is not None:
-            raise PydanticCustomError("contradiction", "json_schema and response_format say the same; give one of them")
+            raise contradiction("json_schema", "json_schema and response_format say the same; give one of them")
         if self.strict is not None and wanted.strict not in (None, self.strict):
-            raise PydanticCustomError("contradiction", "strict and response_format's strict say different things")
+            raise contradiction("strict", "strict and response_format's strict say different things")
+
+    def names(self) -> dict[str, str]:
+        """Names of the engine's settings, and what this request calls them where it is something else."""
+        others = {"max_tokens": "max_completion_tokens", "thinking": "reasoning_effort",
+                  "json_schema": "response_format", "json_object": "response_format"}  # fmt: skip
+        given = {name: other for name, other in others.items() if getattr(self, name, None) is None}
+        return {"prompt": "messages"} | given
 
     @property
     def wants_thinking(self) -> bool:

@@ -43,6 +43,11 @@ def hold_images(messages: Any) -> bool:
     return False
 
 
+def contradiction(field: str | None, sentence: str) -> PydanticCustomError:
+    """A refusal of what fields say together: the one at fault, None if none is more so than others, and why."""
+    return PydanticCustomError("contradiction", "{sentence}", {"sentence": sentence, "field": field})
+
+
 def few(most: int) -> BeforeValidator:
     """Refuse an object of more than `most` members before each of them is looked at."""
 

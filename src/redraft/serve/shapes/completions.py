@@ -5,10 +5,19 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from redraft.serve.shapes.chat import StreamOptions
-from redraft.serve.shapes.common import MAX_CHOICES, Constraints, Items, Seed, Settings, Stop, Tokens, only
+from redraft.serve.shapes.common import (
+    MAX_CHOICES,
+    Constraints,
+    Items,
+    Seed,
+    Settings,
+    Stop,
+    Tokens,
+    contradiction,
+    only,
+)
 
 TokenIds = Annotated[Items[int], Field(min_length=1)]
 
@@ -44,22 +53,22 @@ class CompletionRequest(Settings, Constraints):
     @model_validator(mode="after")
     def _consistent(self) -> CompletionRequest:
         if self.stream_options is not None and not self.stream:
-            raise PydanticCustomError("contradiction", "stream_options needs stream to be true")
+            raise contradiction("stream_options", "stream_options needs stream to be true")
         if self.suffix is not None:
             self._check_fill()
         elif self.echo and self.logprobs is not None:
-            raise PydanticCustomError("contradiction", "echo and logprobs do not go together: prompts are not scored")
+            raise contradiction("echo", "echo and logprobs do not go together: prompts are not scored")
         if len(self.prompts()) * (self.n or 1) > MAX_CHOICES:
-            raise PydanticCustomError("too_many", "prompts times n must be at most {most}", {"most": MAX_CHOICES})
+            raise contradiction("n", f"prompts times n must be at most {MAX_CHOICES}")
         return self
 
     def _check_fill(self) -> None:
         if not isinstance(self.prompt, str):
-            raise PydanticCustomError("contradiction", "suffix needs prompt to be one string")
+            raise contradiction("prompt", "suffix needs prompt to be one string")
         for name in ("n", "logprobs", "echo", "timeout", "latency_budget_ms", "pins"):
             value = getattr(self, name)
             if value is not None and value is not False and (name, value) != ("n", 1):
-                raise PydanticCustomError("contradiction", "suffix and {name} do not go together", {"name": name})
+                raise contradiction(name, f"suffix and {name} do not go together")
 
     def prompts(self) -> list[str] | list[list[int]]:
         """The prompts as a list, whichever of the four forms they have."""

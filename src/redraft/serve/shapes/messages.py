@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from redraft.serve.shapes.common import Constraints, Items, Seed, Settings, Shape, Tokens, only
+from redraft.serve.shapes.common import Constraints, Items, Seed, Settings, Shape, Tokens, contradiction, only
 
 
 class CacheControl(Shape):
@@ -190,7 +190,7 @@ class CountRequest(Shape):
     @model_validator(mode="after")
     def _consistent(self) -> CountRequest:
         if self.tool_choice is not None and self.tool_choice.type in ("any", "tool") and not self.tools:
-            raise PydanticCustomError("contradiction", "tool_choice needs tools")
+            raise contradiction("tool_choice", "tool_choice needs tools")
         return self
 
     @property

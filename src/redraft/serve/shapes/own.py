@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from redraft.serve.shapes.chat import ChatRequest, Message
-from redraft.serve.shapes.common import Items, Shape
+from redraft.serve.shapes.common import Items, Shape, contradiction
 
 
 class TokenizeRequest(Shape):
@@ -22,7 +21,7 @@ class TokenizeRequest(Shape):
     @model_validator(mode="after")
     def _one(self) -> TokenizeRequest:
         if (self.text is None) == (self.messages is None):
-            raise PydanticCustomError("contradiction", "give text or messages, one of the two")
+            raise contradiction(None, "give text or messages, one of the two")
         return self
 
 
@@ -40,11 +39,11 @@ class DraftsRequest(ChatRequest):
     @model_validator(mode="after")
     def _single(self) -> DraftsRequest:
         if self.n not in (None, 1):
-            raise PydanticCustomError("contradiction", "drafts are shown of one answer; n must be 1")
+            raise contradiction("n", "drafts are shown of one answer; n must be 1")
         if self.stream is False:
-            raise PydanticCustomError("contradiction", "drafts are always streamed; stream cannot be false")
+            raise contradiction("stream", "drafts are always streamed; stream cannot be false")
         if self.logprobs:
-            raise PydanticCustomError("contradiction", "drafts tell entropies and no log-probabilities")
+            raise contradiction("logprobs", "drafts tell entropies and no log-probabilities")
         if self.stream_options is not None and self.stream_options.include_usage:
-            raise PydanticCustomError("contradiction", "drafts tell their cost at their end; leave out include_usage")
+            raise contradiction("stream_options", "drafts tell their cost at their end; leave out include_usage")
         return self

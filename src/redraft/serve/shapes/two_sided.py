@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticCustomError
 
 from redraft.serve.shapes.chat import Message, Tool
-from redraft.serve.shapes.common import Constraints, Items, Sampling, Seed, Shape, Tokens, few
+from redraft.serve.shapes.common import Constraints, Items, Sampling, Seed, Shape, Tokens, contradiction, few
 
 
 class Obeying(Sampling, Constraints):
@@ -21,7 +20,7 @@ class Obeying(Sampling, Constraints):
     @model_validator(mode="after")
     def _no_pins(self) -> Self:
         if self.pins is not None:
-            raise PydanticCustomError("contradiction", "pins count tokens of an answer; use text_pins")
+            raise contradiction("pins", "pins count tokens of an answer; use text_pins")
         return self
 
 
@@ -42,7 +41,7 @@ class FillRequest(Obeying):
     def _one(self) -> FillRequest:
         sides = self.prefix is not None and self.suffix is not None
         if sides == (self.text is not None) or (self.text is not None and (self.prefix or self.suffix)):
-            raise PydanticCustomError("contradiction", "give prefix and suffix, or text, one of the two")
+            raise contradiction(None, "give prefix and suffix, or text, one of the two")
         return self
 
 
@@ -98,7 +97,7 @@ class DecisionRequest(Shape):
     @model_validator(mode="after")
     def _one(self) -> DecisionRequest:
         if (self.question is None) == (self.messages is None):
-            raise PydanticCustomError("contradiction", "give question or messages, one of the two")
+            raise contradiction(None, "give question or messages, one of the two")
         return self
 
     def asked(self) -> Any:
