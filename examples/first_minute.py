@@ -3,6 +3,8 @@
 Run it with `make run`, or `python examples/first_minute.py` where Redraft is installed.
 """
 
+import json
+
 import redraft
 from redraft.cli.fill import show_filling
 from redraft.cli.view import show
@@ -32,6 +34,7 @@ TOOL = {
         },
     },
 }
+RESULT = {"summary": "sunny", "high": 24, "low": 17}
 
 
 def show_grids(puzzle: SudokuItem, answer: str) -> None:
@@ -42,6 +45,19 @@ def show_grids(puzzle: SudokuItem, answer: str) -> None:
         given = " ".join(puzzle.puzzle[row : row + 9].replace("0", "."))
         print(f"{given}     {' '.join(digits[row : row + 9])}")
     print("solved" if is_solved(puzzle, answer) else "not solved")
+
+
+def show_call(llm: redraft.LLM) -> None:
+    """A request, the call that the model makes of it, and the sentence that it makes of what the tool returns."""
+    messages = [{"role": "user", "content": "What is the weather in Lisbon for the next 3 days?"}]
+    for call in llm.chat(messages, tools=[TOOL]).tool_calls:
+        print(f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})")
+        called = {"id": call.name, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+        messages += [
+            {"role": "assistant", "tool_calls": [called]},
+            {"role": "tool", "tool_call_id": call.name, "content": json.dumps(RESULT)},
+        ]
+    print(f"-> {json.dumps(RESULT)}\n{llm.chat(messages, tools=[TOOL]).content}")
 
 
 def main() -> None:
@@ -56,10 +72,8 @@ def main() -> None:
     answer = show(llm, messages_for(puzzle), seed=1, max_tokens=128)
     show_grids(puzzle, answer.text)
 
-    print("\nA tool call:\n")
-    reply = llm.chat([{"role": "user", "content": "What is the weather in Lisbon for the next 3 days?"}], tools=[TOOL])
-    for call in reply.tool_calls:
-        print(f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})")
+    print("\nA tool call, what the tool returns, and the answer:\n")
+    show_call(llm)
 
     print("\nA question:\n")
     show(llm, "Why is the sky blue?", seed=1)

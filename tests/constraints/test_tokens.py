@@ -1,5 +1,6 @@
 """The token automaton of an expression: every token leads where its bytes lead, however it was grouped on the way."""
 
+import math
 import tracemalloc
 
 import numpy as np
@@ -29,7 +30,7 @@ EXPRESSIONS = {
 
 
 def compiled(expression: Expression, tokenizer: Tokenizer) -> tuple[Dfa, TokenAutomaton]:
-    budget = Budget()
+    budget = Budget(seconds=math.inf)  # counting memory takes several times as long, on some machines too long
     dfa = compile_bytes(expression, budget)
     return dfa, compile_tokens(dfa, Vocabulary.of(tokenizer), Ending((EOS,), (EOS,)), (), budget)
 
