@@ -20,7 +20,7 @@ from redraft.quant.prepare import prepare
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
 
 EXPERTS, TOP_K, WIDTH, INNER = 16, 4, 512, 192
-FORMATS = ["plain", "fp8", "int4", "int4 in groups of 32"]
+FORMATS = ["plain", "fp8", "int4", "int4 in groups of 32", "int4, down in groups of 32"]
 
 
 @pytest.fixture(autouse=True)
@@ -40,8 +40,8 @@ def layer(weights: str) -> PackedExperts:
         return PackedExperts(gate_up, down)
     if weights == "fp8":
         return PackedExperts(prepare(quantize_fp8(gate_up)), prepare(quantize_fp8(down)))
-    group = 32 if "32" in weights else 64
-    return PackedExperts(prepare(quantize_int4(gate_up, group)), prepare(quantize_int4(down, group)))
+    first, second = (32 if weights.endswith(ending) else 64 for ending in ("int4 in groups of 32", "of 32"))
+    return PackedExperts(prepare(quantize_int4(gate_up, first)), prepare(quantize_int4(down, second)))
 
 
 def routed(x: Tensor, router: Tensor, weights: str, lengths: Tensor | None = None) -> Routing:
