@@ -246,6 +246,8 @@ def test_keys_are_asked_for(folder: Path, tmp_path: Path) -> None:
     options = ("--replicas", "2", "--api-keys", str(tmp_path / "keys"), "--name", "random")
     with server_process(folder, *options) as server:
         key = {"authorization": "Bearer secret"}
+        large = httpx.post(f"{server.url}/v1/chat/completions", content=b" " * 5 * 2**20)
+        assert large.status_code == 401, "nobody reads it"
         assert ask(server).status_code == httpx.get(f"{server.url}/metrics").status_code == 401
         assert httpx.get(f"{server.url}/metrics", headers=key).text.count("# TYPE redraft_requests_total") == 1
         assert httpx.get(f"{server.url}/health").status_code == 200

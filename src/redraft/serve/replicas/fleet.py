@@ -59,7 +59,7 @@ def serve_replicas(
             await fleet.watch()
 
         try:
-            run_server(Router(fleet.replicas, settings.max_body), run, fleet.stop, settings.grace, listener)
+            run_server(Router(fleet.replicas, settings), run, fleet.stop, settings.grace, listener)
         finally:
             fleet.kill()
 

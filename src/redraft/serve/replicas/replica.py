@@ -19,9 +19,10 @@ from redraft.llm import LLM
 from redraft.serve.server import serve
 from redraft.serve.settings import ServeSettings
 
+_SPAWN = multiprocessing.get_context("spawn")
+"""A new interpreter: CUDA does not survive a fork."""
 _IDLE_SECONDS = 10
 """How long a connection waits for its next request; a server would close it after three times as long."""
-
 _PROBE = httpx.Timeout(5.0).as_dict()
 
 
@@ -91,10 +92,6 @@ class Replica:
         """End it in any case."""
         self._process.kill()
         self._process.join()
-
-
-_SPAWN = multiprocessing.get_context("spawn")
-"""A new interpreter: CUDA does not survive a fork."""
 
 
 def _run(settings: ServeSettings, load: Callable[[], LLM], listener: socket.socket, report: Connection) -> None:

@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from redraft.serve.auth import Keys
 from redraft.serve.body import read_body
 from redraft.serve.faults import Fault, stopping
 from redraft.serve.gate import fault_response
@@ -18,6 +19,7 @@ from redraft.serve.metrics import CONTENT_TYPE
 from redraft.serve.replicas.choosing import Chooser
 from redraft.serve.replicas.merging import merged
 from redraft.serve.replicas.replica import Replica
+from redraft.serve.settings import ServeSettings
 
 _NOT_PASSED_ON = {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",
                   b"upgrade", b"expect", b"date"}  # fmt: skip
@@ -25,11 +27,10 @@ _NOT_PASSED_ON = {b"connection", b"keep-alive", b"proxy-connection", b"te", b"tr
 
 
 class Router:
-    """ASGI application. It reads nothing of a request but where it goes: keys, limits and fields are the replicas'."""
+    """ASGI application. What a request asks for is the replicas' to read, and theirs to refuse."""
 
-    def __init__(self, replicas: Sequence[Replica], limit: int) -> None:
-        """`limit` is the most bytes of a body."""
-        self._replicas, self._limit = replicas, limit
+    def __init__(self, replicas: Sequence[Replica], settings: ServeSettings) -> None:
+        self._replicas, self._limit, self._keys = replicas, settings.max_body, Keys(settings.keys)
         self._chooser = Chooser()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,7 +39,8 @@ class Router:
             return
         headers = dict(scope["headers"])
         try:
-            body = await read_body(headers, receive, self._limit)
+            # Nothing is kept for whom the replica turns away.
+            body = await read_body(headers, receive, self._limit) if self._keys.accept(headers) else b""
             await unless_gone(Request(scope, receive), self._answer(scope, receive, send, body))
         except ClientGone:
             pass
