@@ -1,6 +1,8 @@
 """Several copies of a model behind one address: who gets a request, what clients see, and what becomes of a copy."""
 
+import json
 import os
+import shutil
 import signal
 import time
 from collections.abc import Iterator
@@ -101,6 +103,8 @@ def test_every_replica_gets_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     assert [place["CUDA_VISIBLE_DEVICES"] for place in environments("cuda", 3)] == ["5", "2", "GPU-abc"]
     with pytest.raises(SettingError, match="--replicas is 4; this machine has 3 CUDA devices"):
         environments("cuda", 4)
+    with pytest.raises(SettingError, match="device is 'gpu'; it must be"):
+        environments("gpu", 2)
     with pytest.raises(SettingError, match="--device cuda:1 is one GPU"):
         environments("cuda:1", 2)
 
@@ -176,6 +180,8 @@ def test_an_answer_is_that_of_a_single_server(pair: ServerProcess, server: Serve
         assert answers[0]["message"] == answers[1]["message"]
         assert answers[0]["redraft"]["stats"]["steps"] == answers[1]["redraft"]["stats"]["steps"]
     assert min(by_replica(pair, "redraft_canvases_total")) > 0
+    lines = [json.loads(line) for line in pair.lines if '"event": "request"' in line]
+    assert {line["replica"] for line in lines} == {0, 1}, "a line says who wrote it"
 
 
 def test_streams_come_as_they_are_made(pair: ServerProcess, server: ServerProcess) -> None:
@@ -230,6 +236,9 @@ def test_refusals_are_the_replicas_own(pair: ServerProcess, server: ServerProces
         assert told[0].status_code == told[1].status_code >= 400
         if told[0].status_code != 404:  # which lists the names that are served
             assert told[0].json() == told[1].json()
+    until(lambda: sum('"status": 413' in line and '"id": "mine"' in line for line in pair.lines) == 2)
+    refused = 'redraft_refused_total{reason="body_too_large",replica="router"} 2.0'
+    assert refused in httpx.get(f"{pair.url}/metrics").text
 
 
 def test_a_client_that_leaves_stops_costing(pair: ServerProcess) -> None:
@@ -259,7 +268,13 @@ def replicas_of(server: ServerProcess) -> list[psutil.Process]:
     return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
 
 
-def test_one_that_ends_is_missed_by_nobody_else(folder: Path) -> None:
+def told_of_replicas(server: ServerProcess) -> list[tuple[str, str]]:
+    """What the log says of replicas that have ended, and why."""
+    lines = [json.loads(line) for line in server.lines if '"event": "replica_' in line]
+    return [(line["event"], line.get("why", "")) for line in lines]
+
+
+def test_one_that_ends_is_missed_by_nobody_else_and_starts_again(folder: Path) -> None:
     with server_process(folder, "--replicas", "2", "--name", "random") as server:
         first, second = replicas_of(server)
         with ThreadPoolExecutor(2) as pool:
@@ -270,9 +285,23 @@ def test_one_that_ends_is_missed_by_nobody_else(folder: Path) -> None:
         assert [answer.status_code for answer in told] == [200, 502]
         assert told[1].json()["error"]["code"] == "replica_ended"
         assert all(ask(server, seed=seed).status_code == 200 for seed in range(4))
-        until(lambda: any('"replica_lost"' in line for line in server.lines))
+        until(lambda: [event for event, _ in told_of_replicas(server)] == ["replica_lost", "replica_back"], 120)
+        assert all(ask(server, seed=seed).status_code == 200 for seed in range(4))
+        assert min(by_replica(server, "redraft_answers_total")) >= 1, "it has answered since"
+        assert second in replicas_of(server)
+
+
+def test_one_that_cannot_be_started_again_is_given_up(folder: Path, tmp_path: Path) -> None:
+    model = shutil.copytree(folder, tmp_path / "model")
+    with server_process(model, "--replicas", "2", "--name", "random") as server:
+        (model / "config.json").unlink()
+        first, second = replicas_of(server)
+        first.kill()
+        until(lambda: [event for event, _ in told_of_replicas(server)] == ["replica_lost", "replica_given_up"], 120)
+        assert "config.json" in told_of_replicas(server)[-1][1]
+        assert ask(server).status_code == 200
         second.kill()
-        assert server.process.wait(30) == 1
+        assert server.process.wait(120) == 1
         assert server.lines[-1] == "error: Every replica has ended; the log says why.\n"
 
 

@@ -16,6 +16,7 @@ import pytest
 from serving import CHAT, server_process, until
 
 from redraft.cli.main import main
+from redraft.engine.async_engine import MOST_FAILURES
 from redraft.serve.app import create_app
 from redraft.serve.server import _Server, listen
 from redraft.serve.service import Service
@@ -67,6 +68,7 @@ READS_FOR_EVER = """
 import os
 import sys
 from redraft.cli.main import main
+from redraft.engine.async_engine import MOST_FAILURES
 from redraft.llm import LLM
 
 def read(*request, **how):
@@ -147,3 +149,43 @@ def test_the_command_says_what_is_wrong_before_it_loads(
         assert main(["serve", "--model", str(folder), "--port", "0", *options]) == code
         assert said in capsys.readouterr().err
     taken.close()
+
+
+BROKEN_GPU = """
+import sys
+import redraft
+from redraft.serve.server import listen, serve
+from redraft.serve.settings import ServeSettings
+
+def load():
+    def fail(work):
+        raise RuntimeError("unusable")
+
+    def new_engine(settings):
+        engine = new(settings)
+        engine.runner.run = fail
+        return engine
+
+    llm = redraft.load(sys.argv[1], device="cpu", dtype="float32")
+    new, llm.new_engine = llm.new_engine, new_engine
+    return llm
+
+settings = ServeSettings(names=("random",), port=0)
+listener = listen(settings)
+serve(settings, load, listener, ready=lambda device: print(listener.getsockname()[1], flush=True))
+"""
+
+
+def test_a_server_whose_engine_has_stopped_ends(folder: Path) -> None:
+    """So that whoever supervises it starts it again."""
+    command = [sys.executable, "-c", BROKEN_GPU, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        url = f"http://127.0.0.1:{int(process.stdout.readline())}/v1/chat/completions"
+        codes = [httpx.post(url, json=CHAT, timeout=60).status_code for _ in range(MOST_FAILURES)]
+        _, said = process.communicate(timeout=60)
+    assert codes == [500] * MOST_FAILURES
+    assert process.returncode == 1
+    assert said.splitlines()[-1].endswith(
+        "EngineError: The engine has stopped after repeated failures; the log says why."
+    )

@@ -175,6 +175,10 @@ class AsyncEngine:
         """Whether requests are being served; False after `close` and when forward after forward has failed."""
         return not self._stopped
 
+    async def ended(self) -> None:
+        """Wait until the thread has ended: after `close`, or by itself when forward after forward has failed."""
+        await asyncio.shield(asyncio.wrap_future(self._ended))
+
     def stats(self) -> EngineStats:
         """The engine's last snapshot; never waits for the model."""
         return self._stats

@@ -96,7 +96,7 @@ class _Visit:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
-        self.id = _request_id(self.headers.get(b"x-request-id", b""))
+        self.id = request_id(self.headers)
         self.status = CLIENT_GONE
         self.facts: dict[str, Any] = {}
         self.size = 0
@@ -145,9 +145,9 @@ class _Visit:
             await fault_response(fault, self._scope["path"], self.id)(self._scope, self._receive, self.send)
 
 
-def fault_response(fault: Fault, path: str, request_id: str) -> Json:
+def fault_response(fault: Fault, path: str, id: str) -> Json:
     """An error in the body that the endpoint's clients read."""
-    body = fault.anthropic(request_id) if path.startswith("/v1/messages") else fault.openai()
+    body = fault.anthropic(id) if path.startswith("/v1/messages") else fault.openai()
     return Json(body, fault.status, dict(fault.headers))
 
 
@@ -162,7 +162,7 @@ def host_name(host: str) -> str:
     return name.lower().removesuffix(".")
 
 
-def _request_id(given: bytes) -> str:
+def request_id(headers: dict[bytes, bytes]) -> str:
     """The client's own id if it can stand in a log, else a new one."""
-    text = given.decode("latin-1")
+    text = headers.get(b"x-request-id", b"").decode("latin-1")
     return text if 0 < len(text) <= 128 and text.isascii() and text.isprintable() else f"req_{secrets.token_hex(12)}"

@@ -16,19 +16,27 @@ logger = logging.getLogger("redraft.serve")
 
 
 class _JsonLines(logging.Formatter):
+    def __init__(self, replica: int | None) -> None:
+        super().__init__()
+        self._common = {} if replica is None else {"replica": replica}
+
     def format(self, record: logging.LogRecord) -> str:
-        """The record's facts behind time and level."""
+        """The record's facts behind time, level and the replica's number."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         facts = getattr(record, "facts", None) or {"message": record.getMessage()}
         if record.exc_info and record.exc_info[1] is not None:
             facts = {**facts, **_whence(record.exc_info[1])}
-        return json.dumps({"time": time, "level": record.levelname.lower(), **facts}, ensure_ascii=True, default=str)
+        line = {"time": time, "level": record.levelname.lower(), **self._common, **facts}
+        return json.dumps(line, ensure_ascii=True, default=str)
 
 
-def configure() -> None:
-    """Send log lines to standard error; those of the engine, uvicorn and asyncio go the same way."""
+def configure(replica: int | None = None) -> None:
+    """Send log lines to standard error; those of the engine, uvicorn and asyncio go the same way.
+
+    Where there are several processes each line holds the number of the `replica` that wrote it.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_JsonLines())
+    handler.setFormatter(_JsonLines(replica))
     for name in ("redraft", "uvicorn", "asyncio"):
         target = logging.getLogger(name)
         target.handlers, target.propagate = [handler], False

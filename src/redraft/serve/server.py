@@ -54,7 +54,10 @@ def serve(
     *,
     ready: Callable[[str], None] = lambda device: None,
 ) -> bool:
-    """Serve until SIGINT or SIGTERM. Once requests are taken `ready` is told the device; raises what `load` raised.
+    """Serve until SIGINT or SIGTERM. Once requests are taken `ready` is told the device.
+
+    Raises what `load` raised, and `EngineError` when the engine has stopped after repeated failures: a process that
+    cannot answer any more is for a supervisor to start again.
 
     Returns whether its threads have ended: if not, one still loads the model or reads a request that was given up.
     """
@@ -64,7 +67,9 @@ def serve(
         await service.load(load)
         ready(str(service.llm.model.device))
         await service.rehearse()
+        await service.watch()
 
+    logs.configure(settings.replica)
     sys.setswitchinterval(_SWITCH_SECONDS)
     run_server(create_app(service), run, service.stop, settings.grace, listener)
     return not service.threads.busy
@@ -77,11 +82,10 @@ def run_server(
     grace: float,
     listener: socket.socket,
 ) -> None:
-    """Answer with `app` until SIGINT or SIGTERM, while `run` loads what it needs; raises what `run` raises.
+    """Answer with `app` until SIGINT or SIGTERM, while `run` loads and watches; raises what `run` raises.
 
     Then `stop` gets `grace` seconds, or none if there is a second SIGINT, before connections are closed.
     """
-    logs.configure()
     server = _Server(app, run, stop, grace)
     server.run(sockets=[listener])
     if server.failure is not None:

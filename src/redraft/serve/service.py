@@ -76,6 +76,12 @@ class Service:
         except Exception:
             _log.exception("fill, edit and decide could not be rehearsed; the first of them may be slow")
 
+    async def watch(self) -> None:
+        """Wait for the engine's end. Raises `EngineError` unless the server was told to stop."""
+        await self.engine.ended()
+        if self.phase != "stopping":
+            raise EngineError("The engine has stopped after repeated failures; the log says why.")
+
     async def stop(self, grace: float) -> None:
         """Let nobody in any more, give open requests `grace` seconds, and end clearly what is left then."""
         self.phase = "stopping"

@@ -27,6 +27,7 @@ class ServeSettings:
     timeout         seconds of a request at most
     grace           seconds that open requests are given when the server is told to stop
     log_prompts     whether log lines hold the texts of requests and answers
+    replica         which of several copies of the model this server has; None where there is one
     """
 
     names: tuple[str, ...]
@@ -40,6 +41,7 @@ class ServeSettings:
     timeout: float = 600.0
     grace: float = 30.0
     log_prompts: bool = False
+    replica: int | None = None
     engine: EngineSettings = field(default_factory=EngineSettings)
 
     def __post_init__(self) -> None:

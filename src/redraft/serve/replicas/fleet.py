@@ -8,6 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -15,7 +16,8 @@ import torch
 
 from redraft.errors import EngineError, SettingError
 from redraft.llm import LLM
-from redraft.serve.logs import logger
+from redraft.model.placement import resolve_device
+from redraft.serve import logs
 from redraft.serve.replicas.replica import Replica
 from redraft.serve.replicas.router import Router
 from redraft.serve.server import CLOSING_SECONDS, TICK_SECONDS, run_server
@@ -28,9 +30,9 @@ _VISIBLE, _THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
 def environments(device: str, count: int) -> list[dict[str, str]]:
     """What each of `count` replicas finds in its environment: a GPU of its own, or its share of the processors.
 
-    Raises `SettingError` if `device` is one GPU, or if there are too few.
+    Raises `SettingError` if `device` is one GPU or nothing that is here, or if there are too few.
     """
-    if device.startswith("cuda:"):
+    if device not in ("auto", "cuda") and resolve_device(device).type == "cuda":
         raise SettingError(f"--device {device} is one GPU, and each of {count} replicas takes its own; give cuda.")
     if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
         share = max(1, (os.cpu_count() or 1) // count)
@@ -52,12 +54,18 @@ def serve_replicas(
 ) -> None:
     """Serve a replica in each of `places`, which are environments, until SIGINT or SIGTERM; else as `serve`."""
     with TemporaryDirectory(prefix="redraft-") as directory:  # nobody else may enter it
-        fleet = _Fleet([Replica(settings, load, Path(directory) / str(i), place) for i, place in enumerate(places)])
+        fleet = _Fleet(
+            [
+                Replica(replace(settings, replica=number), load, Path(directory) / str(number), place)
+                for number, place in enumerate(places)
+            ]
+        )
 
         async def run() -> None:
             ready(await fleet.loaded())
             await fleet.watch()
 
+        logs.configure()
         try:
             run_server(Router(fleet.replicas, settings), run, fleet.stop, settings.grace, listener)
         finally:
@@ -71,26 +79,35 @@ class _Fleet:
 
     async def loaded(self) -> str:
         """Wait until every replica has its model, and say where they are. Raises what went wrong with one."""
-        devices: dict[int, str] = {}
-        while len(devices) < len(self.replicas):
-            await asyncio.sleep(TICK_SECONDS)
-            for number, replica in enumerate(self.replicas):
-                match replica.reported():
-                    case str(device):
-                        devices[number], replica.ready = device, True
-                    case Exception() as error:
-                        raise error
+        devices = await asyncio.gather(*map(_loaded, self.replicas))
         return f"{len(devices)} x {devices[0]}"
 
     async def watch(self) -> None:
-        """Ask every replica again and again whether it takes requests. Raises `EngineError` once none is left."""
-        while any(replica.alive for replica in self.replicas):
-            for number, replica in enumerate(self.replicas):
-                was, replica.ready = replica.ready, await replica.takes_requests()
-                if was and not replica.ready and not self._stopping:
-                    logger.error("", extra={"facts": {"event": "replica_lost", "replica": number}})
-            await asyncio.sleep(_WATCH_SECONDS)
+        """Look after every replica. Raises `EngineError` once none is left."""
+        await asyncio.gather(*(self._look_after(number, replica) for number, replica in enumerate(self.replicas)))
         raise EngineError("Every replica has ended; the log says why.")
+
+    async def _look_after(self, number: int, replica: Replica) -> None:
+        """Ask a replica again and again whether it takes requests. One that has ended is started anew, until it does
+        not load any more."""
+        while not self._stopping:
+            if replica.alive:
+                replica.ready = await replica.takes_requests()
+                await asyncio.sleep(_WATCH_SECONDS)
+                continue
+            self._tell("replica_lost", number, why=str(replica.reported()))
+            replica.start()
+            try:
+                await _loaded(replica)
+            except Exception as error:
+                self._tell("replica_given_up", number, why=str(error))
+                return
+            self._tell("replica_back", number)
+
+    def _tell(self, event: str, number: int, **facts: str) -> None:
+        """A line in the log, unless the server was told to stop."""
+        if not self._stopping:
+            logs.logger.error("", extra={"facts": {"event": event, "replica": number, **facts}})
 
     async def stop(self, grace: float) -> None:
         """Let open requests end, `grace` seconds at most; without any, at once."""
@@ -106,3 +123,13 @@ class _Fleet:
         """End what is left."""
         for replica in self.replicas:
             replica.kill()
+
+
+async def _loaded(replica: Replica) -> str:
+    """Wait until a replica has its model, and say where. Raises what went wrong."""
+    while (said := replica.reported()) is None:
+        await asyncio.sleep(TICK_SECONDS)
+    if isinstance(said, Exception):
+        raise said
+    replica.ready = True
+    return said

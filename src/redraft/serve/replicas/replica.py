@@ -31,6 +31,7 @@ class Replica:
 
     def __init__(self, settings: ServeSettings, load: Callable[[], LLM], path: Path, environment: Mapping[str, str]):
         """Start the process, with `environment` on top of this one's, behind a socket file at `path`."""
+        self._settings, self._load, self._path, self._environment = settings, load, path, environment
         self.ready = False
         """Whether it said lately that it takes requests."""
         self.opened = 0
@@ -38,13 +39,20 @@ class Replica:
         self.transport = httpx.AsyncHTTPTransport(
             uds=str(path), limits=httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS)
         )
+        self.start()
+
+    def start(self) -> None:
+        """Start a process; the one before has ended."""
+        self.ready = False
         # Its file is there before the process is, so that nobody who connects comes too early.
+        self._path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(str(path))
-        listener.listen(settings.max_open)
+        listener.bind(str(self._path))
+        listener.listen(self._settings.max_open)
         self._report, theirs = _SPAWN.Pipe()
-        self._process = _SPAWN.Process(target=_run, args=(settings, load, listener, theirs), daemon=True)
-        with _with_environment(environment):
+        given = (self._settings, self._load, listener, theirs)
+        self._process = _SPAWN.Process(target=_run, args=given, daemon=True)
+        with _with_environment(self._environment):
             self._process.start()
         # When the process ends nothing else holds these, and whoever waits at them hears it.
         listener.close()
@@ -56,11 +64,11 @@ class Replica:
         return self._process.is_alive()
 
     def reported(self) -> str | Exception | None:
-        """What it says of loading, once: the device with the model, or why there is none; None for nothing new."""
+        """What it says, once: the device with the model, or why it has ended; None for nothing new."""
         try:
             return self._report.recv() if self._report.poll() else None
         except EOFError:
-            return EngineError("A replica has ended while it loaded the model; what it wrote last says why.")
+            return EngineError("The process of a replica has ended; what it wrote last says why.")
 
     @contextmanager
     def working(self) -> Iterator[None]:

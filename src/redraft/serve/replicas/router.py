@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -13,9 +14,10 @@ from starlette.types import Receive, Scope, Send
 from redraft.serve.auth import Keys
 from redraft.serve.body import read_body
 from redraft.serve.faults import Fault, stopping
-from redraft.serve.gate import fault_response
+from redraft.serve.gate import fault_response, request_id
 from redraft.serve.http import ClientGone, unless_gone
-from redraft.serve.metrics import CONTENT_TYPE
+from redraft.serve.logs import log_request
+from redraft.serve.metrics import CONTENT_TYPE, Metrics
 from redraft.serve.replicas.choosing import Chooser
 from redraft.serve.replicas.merging import merged
 from redraft.serve.replicas.replica import Replica
@@ -24,6 +26,8 @@ from redraft.serve.settings import ServeSettings
 _NOT_PASSED_ON = {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",
                   b"upgrade", b"expect", b"date"}  # fmt: skip
 """Headers that speak of one connection, or that whoever sends adds by itself."""
+_OWN_NAME = "router"
+"""Where the metrics' label has a replica's number: what the router refuses itself."""
 
 
 class Router:
@@ -32,12 +36,13 @@ class Router:
     def __init__(self, replicas: Sequence[Replica], settings: ServeSettings) -> None:
         self._replicas, self._limit, self._keys = replicas, settings.max_body, Keys(settings.keys)
         self._chooser = Chooser()
+        self._own = Metrics(lambda: None)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         if scope["type"] != "http":
             return
-        headers = dict(scope["headers"])
+        headers, began = dict(scope["headers"]), time.perf_counter()
         try:
             # Nothing is kept for whom the replica turns away.
             body = await read_body(headers, receive, self._limit) if self._keys.accept(headers) else b""
@@ -45,8 +50,10 @@ class Router:
         except ClientGone:
             pass
         except Fault as fault:  # only ever before an answer begins
-            request_id = headers.get(b"x-request-id", b"").decode("latin-1")
-            await fault_response(fault, scope["path"], request_id)(scope, receive, send)
+            id = request_id(headers)
+            await fault_response(fault, scope["path"], id)(scope, receive, send)
+            self._own.refused.labels(fault.code or fault.kind).inc()
+            log_request(id, scope["method"], scope["path"], fault.status, time.perf_counter() - began, {})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
         request = _request(scope, body)
@@ -85,8 +92,8 @@ class Router:
         return ready or [number for number, replica in enumerate(self._replicas) if replica.alive]
 
     async def _metrics(self, request: httpx.Request) -> Response:
-        """What all replicas count, or the first answer that is a refusal."""
-        texts: dict[str, str] = {}
+        """What all replicas and the router count, or the first answer that is a refusal."""
+        texts = {_OWN_NAME: self._own.text().decode()}
         for number, replica in enumerate(self._replicas):
             try:
                 answer = await replica.transport.handle_async_request(request)
