@@ -185,7 +185,8 @@ def test_the_lowest_and_the_highest_temperature_can_be_honoured(llm: LLM) -> Non
         ([-1], "-1"),
         (list(range(5, 190)), "must have at most 176"),
         ([{"role": "nobody", "content": "x"}], "role"),
-        ([{"role": "user", "content": "x"}, {"role": "assistant", "content": "y"}], "continuing a given answer"),
+        ([{"role": "user", "content": "x"}, {"role": "assistant", "content": ""}], "is the assistant's and empty"),
+        ([{"role": "assistant", "content": "y"}], "there is nothing that it answers"),
     ],
 )
 def test_a_prompt_that_cannot_be_answered_is_named(llm: LLM, prompt: object, sentence: str) -> None:
@@ -236,8 +237,34 @@ def test_results_inside_the_last_message_are_answered(llm: LLM) -> None:
     answered = called | {"tool_responses": [{"name": "f", "response": "ok"}]}
     question = {"role": "user", "content": "x"}
     assert llm.encode_chat([question, answered])
-    with pytest.raises(PromptError, match="continuing a given answer is not supported"):
+    with pytest.raises(PromptError, match="calls tools; their results must follow"):
         llm.encode_chat([question, called])
+
+
+def test_an_answer_that_has_begun_goes_on_behind_its_words(llm: LLM) -> None:
+    question = {"role": "user", "content": "Why? <turn|>"}
+    begun = [question, {"role": "assistant", "content": " Because <eos> of"}]
+    before, whole = llm.encode_chat([question]), llm.encode_chat(begun)
+    assert whole[: len(before)] == before
+    assert llm.tokenizer.decode(whole[len(before) :]) == " Because <eos> of"
+    assert not set(whole[len(before) :]) & set(llm.tokenizer.special_ids.values()), "words, whatever they spell"
+    parts = [{"type": "text", "text": " Because <eos>"}, {"type": "text", "text": " of"}]
+    assert llm.encode_chat([question, {"role": "assistant", "content": parts}]) == whole
+    reply = llm.chat(begun, max_tokens=CANVAS, seed=1)
+    assert reply.content == llm.generate(whole, max_tokens=CANVAS, seed=1).text, "white space at its ends included"
+
+
+def test_a_begun_answer_holds_words_alone(llm: LLM) -> None:
+    question = {"role": "user", "content": "x"}
+    for more, sentence in (
+        ({"reasoning": "hm"}, "may hold words, but no thoughts"),
+        ({"content": [{"type": "image", "image": "x"}]}, "may hold words, but no image"),
+        ({"content": 5}, r"messages\[1\] has content of type int"),
+    ):
+        with pytest.raises(PromptError, match=sentence):
+            llm.encode_chat([question, {"role": "assistant", "content": "y"} | more])
+    with pytest.raises(SettingError, match="cannot think before it"):
+        llm.encode_chat([question, {"role": "assistant", "content": "y"}], thinking=True)
 
 
 def test_what_cannot_be_loaded(tmp_path: Path) -> None:

@@ -129,7 +129,8 @@ class LLM:
         """Answer one prompt.
 
         A `str` is one user message, a list of messages is a chat, a list of ints is token ids as they are, and
-        `raw=True` continues a `str` as plain text. Messages may hold images, see `redraft.text.images`. Settings are
+        `raw=True` continues a `str` as plain text. A last message of the assistant's is the beginning of the answer,
+        which goes on behind it. Messages may hold images, see `redraft.text.images`. Settings are
         the fields of `GenerationSettings` and `preset`; what the answer must be is said with `choices`, `regex`,
         `json_schema`, `template`, `pins`, `must_include`, `forbidden` and the other keywords of
         `redraft.constraints.build`. The model hears of `tools` and `thinking`, too, unless the prompt is ids or raw.
@@ -171,8 +172,8 @@ class LLM:
         prompt = self.read_chat(messages, tools=tools, thinking=thinking)
         result = self.generate(prompt, tools=tools, tool_choice=tool_choice, thinking=thinking, **settings)
         text = Marker(self.tokenizer).mark(result.text, result.token_ids)
-        is_open, exact = thought_open(prompt.ids, self.tokenizer), says_where_text_stands(settings)
-        reply = read_reply(text, reasoning_open=is_open, exact=exact)
+        exact = prompt.begun or says_where_text_stands(settings)
+        reply = read_reply(text, reasoning_open=thought_open(prompt.ids, self.tokenizer), exact=exact)
         return ChatReply(
             content=reply.content, reasoning=reply.reasoning or "", tool_calls=tuple(reply.tool_calls), result=result
         )
@@ -229,8 +230,8 @@ class LLM:
     ) -> EncodedPrompt:
         """A conversation as the model reads it, images included, up to the point where the model answers.
 
-        Special strings inside a message, such as `<turn|>`, are plain text; see `redraft.text.prompt`. The last
-        message must not be the assistant's: an answer that is given cannot be continued.
+        Special strings inside a message, such as `<turn|>`, are plain text; see `redraft.text.prompt`. If the last
+        message is the assistant's, its words are the beginning of the answer.
         """
         return self._reader.chat(messages, tools=tools, thinking=thinking)
 

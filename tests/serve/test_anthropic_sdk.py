@@ -115,7 +115,15 @@ def test_tokens_are_counted(client: anthropic.Anthropic, llm: LLM) -> None:
         ),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking.budget_tokens: 1024 is not supported"),
         ({"tool_choice": {"type": "any"}}, "tool_choice needs tools"),
-        ({"messages": [*HELLO, {"role": "assistant", "content": "I"}]}, "continuing a given answer is not supported"),
+        (
+            {
+                "messages": [
+                    *HELLO,
+                    {"role": "assistant", "content": [{"type": "tool_use", "id": "t", "name": "f", "input": {}}]},
+                ]
+            },
+            "calls tools; their results must follow",
+        ),
     ],
 )
 def test_what_cannot_be_honoured_is_a_400_that_says_so(
@@ -132,14 +140,15 @@ def test_a_wrong_model_is_a_404(client: anthropic.Anthropic) -> None:
         client.messages.create(model="claude", max_tokens=16, messages=HELLO)
 
 
-def whole_and_streamed(llm: LLM, script: list[str]) -> tuple[Any, Any]:
+def whole_and_streamed(llm: LLM, script: list[str], *begun: Any) -> tuple[Any, Any]:
     """The message that a server makes of a script, once at once and once streamed."""
+    asked: dict[str, Any] = {"model": "scripted", "max_tokens": 64, "messages": [*HELLO, *begun], "tools": [WEATHER]}
     with (
         scripted_server(llm, ScriptedEngine(llm, lambda request: script)) as url,
         anthropic.Anthropic(base_url=url, api_key="any") as client,
     ):
-        whole = client.messages.create(model="scripted", max_tokens=64, messages=HELLO, tools=[WEATHER])
-        with client.messages.stream(model="scripted", max_tokens=64, messages=HELLO, tools=[WEATHER]) as stream:
+        whole = client.messages.create(**asked)
+        with client.messages.stream(**asked) as stream:
             return whole, stream.get_final_message()
 
 
@@ -160,6 +169,11 @@ def test_words_behind_a_call_are_a_block_of_their_own(llm: LLM) -> None:
     for answer in whole_and_streamed(llm, script):
         assert [block.type for block in answer.content] == ["text", "tool_use", "text", "tool_use"]
         assert [block.text for block in answer.content if block.type == "text"] == ["I look.", " Or there:"]
+
+
+def test_an_answer_that_has_begun_is_continued(llm: LLM) -> None:
+    for answer in whole_and_streamed(llm, [' "a": 1', "}"], {"role": "assistant", "content": "{"}):
+        assert [block.text for block in answer.content] == [' "a": 1}']
 
 
 def test_a_tool_result_goes_back_in(llm: LLM) -> None:

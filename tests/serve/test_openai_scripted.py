@@ -56,6 +56,20 @@ def test_a_tool_result_goes_back_in(llm: LLM) -> None:
     assert '<|tool_response>response:get_weather{value:<|"|>sun<|"|>}<tool_response|>' in prompt
 
 
+@pytest.mark.parametrize("fields", [{}, {"continue_final_message": True, "add_generation_prompt": False}])
+def test_an_answer_that_has_begun_is_continued(llm: LLM, fields: dict[str, bool]) -> None:
+    """What vLLM's clients send for it is known, too."""
+    engine = ScriptedEngine(llm, lambda request: [" of", " France is ", "Paris. "])
+    turns = [*HELLO, {"role": "assistant", "content": "The capital"}]
+    with scripted_server(llm, engine) as url:
+        client = openai.OpenAI(base_url=f"{url}/v1", api_key="any")
+        answer = client.chat.completions.create(model="other", messages=turns, extra_body=fields)  # type: ignore[arg-type]
+        stream = client.chat.completions.create(model="other", messages=turns, extra_body=fields, stream=True)  # type: ignore[arg-type]
+        streamed = "".join(chunk.choices[0].delta.content or "" for chunk in stream)
+    assert answer.choices[0].message.content == streamed == " of France is Paris. "
+    assert llm.tokenizer.decode(engine.requests[0].prompt).endswith("model\nThe capital")
+
+
 def test_an_answer_that_the_client_has_parsed_goes_back_in(llm: LLM) -> None:
     weather = pydantic.create_model("Weather", city=str, days=int)
     tool = openai.pydantic_function_tool(weather, name="get_weather", description="Get weather")

@@ -27,7 +27,7 @@ class Plan:
 
     tokenizer       of the answers
     reasoning_open  the prompt ends inside a thought, so the answer begins in one
-    exact           white space at an answer's ends was asked for
+    exact           white space at an answer's ends was asked for, or stands between it and its beginning
     """
 
     requests: tuple[Request, ...]
@@ -115,7 +115,7 @@ class Planner:
             timeout=limit,
             tokenizer=self.llm.tokenizer,
             reasoning_open=thought_open(prompts[0].ids, self.llm.tokenizer),
-            exact=says_where_text_stands(asked),
+            exact=prompts[0].begun or says_where_text_stands(asked),
         )
 
     def _answers(self, prompt: EncodedPrompt, n: int, common: Mapping[str, Any]) -> list[Request]:

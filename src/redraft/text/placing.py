@@ -13,10 +13,14 @@ from redraft.text.messages import check_messages
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    """A prompt as the model reads it: token ids, and the images whose embeddings take the place of some of them."""
+    """A prompt as the model reads it: token ids, and the images whose embeddings take the place of some of them.
+
+    `begun` says that its end is the beginning of the answer, which goes on in the middle of a text.
+    """
 
     ids: tuple[int, ...]
     images: tuple[PlacedImage, ...] = ()
+    begun: bool = False
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -34,13 +34,16 @@ def encode_chat(
     messages: Sequence[Mapping[str, Any]],
     *,
     tools: Sequence[Mapping[str, Any]] | None = None,
+    begun: str = "",
     **options: Any,
 ) -> list[int]:
-    """Token ids of a conversation; `options` are those of `ChatTemplate.render`.
+    """Token ids of a conversation and of the words with which the answer to it is `begun`.
 
+    `options` are those of `ChatTemplate.render`.
     Raises `PromptError` for wrong messages, and for a template that changes special strings on their way.
     """
-    return tokenizer.encode_marked(*mark_chat(template, tokenizer, messages, tools=tools, **options))
+    text, spans = mark_chat(template, tokenizer, messages, tools=tools, **options)
+    return tokenizer.encode_marked(text + begun, spans)
 
 
 def mark_chat(

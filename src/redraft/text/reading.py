@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from redraft.errors import PromptError, SettingError
 from redraft.text.images import Grid
-from redraft.text.placing import EncodedPrompt, decoded_images, place_images, take_images
-from redraft.text.prompt import encode_chat
+from redraft.text.messages import check_messages
+from redraft.text.placing import EncodedPrompt, decoded_images, parts_of, place_images, take_images
+from redraft.text.prompt import encode_chat, thought_open
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 
@@ -65,11 +66,19 @@ class PromptReader:
             raise SettingError("This model folder has no chat template; pass raw=True or token ids.")
         if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
             raise PromptError("messages must be a list with at least one message.")
+        begun = ""
         if _ends_with_an_answer(messages):
-            raise PromptError("The last message is the assistant's; continuing a given answer is not supported.")
+            messages, begun = messages[:-1], _words_of(messages)
+            if thinking:
+                raise SettingError("The answer has begun already; the model cannot think before it.", "thinking")
         told, images = take_images(messages, *self._eyes)
-        ids = encode_chat(self.template, self.tokenizer, list(told), tools=tools or None, enable_thinking=thinking)
-        return EncodedPrompt(tuple(ids)) if self.sight is None else place_images(ids, images, self.sight.marks)
+        ids = encode_chat(
+            self.template, self.tokenizer, list(told), tools=tools or None, begun=begun, enable_thinking=thinking
+        )
+        if begun and thought_open(ids, self.tokenizer):
+            raise PromptError("This model's chat template lets the model think here; its answer cannot be begun.")
+        read = EncodedPrompt(tuple(ids)) if self.sight is None else place_images(ids, images, self.sight.marks)
+        return replace(read, begun=bool(begun))
 
     def decoded(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The same conversation, whose images need not be decoded again; see `placing.decoded_images`."""
@@ -91,3 +100,22 @@ def _ends_with_an_answer(messages: Sequence[Message]) -> bool:
     """Whether nobody speaks behind the assistant, neither a person nor a tool, whose results may be its message's."""
     last = messages[-1]
     return isinstance(last, Mapping) and last.get("role") == "assistant" and not last.get("tool_responses")
+
+
+def _words_of(messages: Sequence[Message]) -> str:
+    """What the assistant's message at the end says, which may be nothing but words."""
+    check_messages(messages)
+    last = messages[-1]
+    if last.get("tool_calls"):
+        raise PromptError("The last message calls tools; their results must follow.")
+    if any(last.get(name) for name in ("reasoning", "reasoning_content", "thinking")):
+        raise PromptError("The last message is an answer that has begun; it may hold words, but no thoughts.")
+    if other := [part["type"] for part in parts_of(last) if part["type"] != "text"]:
+        raise PromptError(f"The last message is an answer that has begun; it may hold words, but no {other[0]}.")
+    content = last.get("content") or ""
+    words = content if isinstance(content, str) else "".join(part["text"] for part in content)
+    if not words:
+        raise PromptError("The last message is the assistant's and empty; leave it out.")
+    if len(messages) == 1:
+        raise PromptError("The only message is the assistant's; there is nothing that it answers.")
+    return words

@@ -220,6 +220,8 @@ class ChatRequest(Settings, Constraints):
     tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
     reasoning_effort: Annotated[str | None, only("none", "high")] = None
     thinking: bool | None = None
     confidence: Annotated[bool, Field(description="Per token: entropy, and the step at which it settled.")] = False
@@ -245,6 +247,7 @@ class ChatRequest(Settings, Constraints):
         if self.tool_choice not in (None, "none", "auto") and not self.tools:
             raise contradiction("tool_choice", "tool_choice needs tools")
         self._check_format()
+        self._check_ending()
         return self
 
     def _check_format(self) -> None:
@@ -256,6 +259,19 @@ class ChatRequest(Settings, Constraints):
             raise contradiction("json_schema", "json_schema and response_format say the same; give one of them")
         if self.strict is not None and wanted.strict not in (None, self.strict):
             raise contradiction("strict", "strict and response_format's strict say different things")
+
+    def _check_ending(self) -> None:
+        """What vLLM's clients say of the last message must be what happens: the assistant's is continued."""
+        begun = isinstance(self.messages[-1], AssistantMessage)
+        if self.continue_final_message not in (None, begun):
+            raise contradiction(
+                "continue_final_message", "continue_final_message must say whether the last message is the assistant's"
+            )
+        if self.add_generation_prompt not in (None, not begun):
+            raise contradiction(
+                "add_generation_prompt",
+                "add_generation_prompt must say whether the last message is not the assistant's",
+            )
 
     def names(self) -> dict[str, str]:
         """Names of the engine's settings, and what this request calls them where it is something else."""
