@@ -8,7 +8,6 @@ import pytest
 from serving import ScriptedEngine, ServerProcess, scripted_server
 
 from redraft.llm import LLM
-from redraft.serve.anthropic_messages import tool_constraint
 from redraft.serve.shapes.messages import CountRequest, MessagesRequest
 
 HELLO: list[Any] = [{"role": "user", "content": "Hello!"}]
@@ -30,13 +29,13 @@ def test_a_tool_may_have_the_name_of_a_mode() -> None:
     asked = {"tools": [{"name": "none", "input_schema": {}}], "tool_choice": {"type": "tool", "name": "none"}}
     messages = [{"role": "user", "content": "Hello!"}]
     body = MessagesRequest.model_validate({"model": "m", "max_tokens": 9, "messages": messages, **asked})
-    assert tool_constraint(body)["tool_choice"] == {"name": "none"}
+    assert body.tool_constraint()["tool_choice"] == {"name": "none"}
 
 
 def test_a_tool_may_be_strict() -> None:
     tools = [{"name": "f", "input_schema": {}, "strict": True}, {"name": "g", "input_schema": {}}]
     body = MessagesRequest.model_validate({"model": "m", "max_tokens": 9, "messages": HELLO, "tools": tools})
-    assert [tool["function"] for tool in tool_constraint(body)["tools"]] == [
+    assert [tool["function"] for tool in body.tool_constraint()["tools"]] == [
         {"name": "f", "parameters": {}, "strict": True}, {"name": "g", "parameters": {}}
     ]  # fmt: skip
 
@@ -46,7 +45,7 @@ def test_several_calls_can_be_ruled_out(choice: dict[str, Any]) -> None:
     asked = {"model": "m", "max_tokens": 9, "messages": HELLO, "tools": [WEATHER]}
     for said, parallel in (({}, True), ({"disable_parallel_tool_use": True}, False)):
         body = MessagesRequest.model_validate(asked | {"tool_choice": choice | said})
-        assert tool_constraint(body)["parallel_tool_calls"] is parallel
+        assert body.tool_constraint()["parallel_tool_calls"] is parallel
 
 
 def test_a_turn_without_blocks_is_an_empty_turn() -> None:

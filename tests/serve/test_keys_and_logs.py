@@ -121,12 +121,18 @@ def _fail(request: Request) -> list[str]:
 
 
 @pytest.mark.parametrize("stream", [True, False])
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/drafts"])
+@pytest.mark.parametrize(
+    "path", ["/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/drafts"]
+)
 def test_the_log_has_the_id_of_a_request_that_failed(
     llm: LLM, caplog: pytest.LogCaptureFixture, path: str, stream: bool
 ) -> None:
-    what = {"prompt": "Hello!"} if path == "/v1/completions" else {"messages": CHAT["messages"]}
-    body = {"model": "other", "max_tokens": 16, **({} if path == "/v1/drafts" else {"stream": stream}), **what}
+    asked: dict[str, Any] = {"messages": CHAT["messages"], "max_tokens": 16}
+    if path == "/v1/completions":
+        asked = {"prompt": "Hello!", "max_tokens": 16}
+    if path == "/v1/responses":
+        asked = {"input": "Hello!", "max_output_tokens": 16}
+    body = {"model": "other", **({} if path == "/v1/drafts" else {"stream": stream}), **asked}
     with scripted_server(llm, ScriptedEngine(llm, _fail)) as url:
         answer = httpx.post(url + path, json=body, headers={"x-request-id": "find-me"})
     assert "its log has the request id" in answer.text

@@ -12,7 +12,6 @@ from serving import WEATHER, ServerProcess
 
 from redraft.engine.request import Finished, TokenConfidence
 from redraft.llm import LLM
-from redraft.serve.openai_chat import format_constraint, tool_constraint
 from redraft.serve.openai_common import completion_logprobs
 from redraft.serve.shapes.chat import ChatRequest
 from redraft.text.tools import EMPTY_THOUGHT
@@ -26,14 +25,14 @@ def test_a_function_may_have_the_name_of_a_mode() -> None:
         {"type": "function", "function": {"name": "none"}},
     )
     body = ChatRequest.model_validate({"model": "m", "messages": HELLO, "tools": [tool], "tool_choice": choice})
-    assert tool_constraint(body)["tool_choice"] == {"name": "none"}
+    assert body.tool_constraint()["tool_choice"] == {"name": "none"}
 
 
 def test_the_strictness_of_the_request_holds_for_a_format_that_says_none() -> None:
     wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {}}}
     body = {"model": "m", "messages": HELLO, "response_format": wanted, "strict": False}
     request = ChatRequest.model_validate(body)
-    assert (request.constraints() | format_constraint(request))["strict"] is False
+    assert (request.constraints() | request.format_constraint())["strict"] is False
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ from schemathesis.specs.openapi.checks import response_schema_conformance, statu
 from serving import ServerProcess
 
 PATHS = {
-    "/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/messages/count_tokens", "/v1/drafts", "/v1/models",
+    "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens",
+    "/v1/drafts", "/v1/models",
     "/v1/models/{name}", "/v1/fill", "/v1/edits", "/v1/edits/next",
     "/v1/decisions", "/tokenize", "/detokenize", "/health", "/ready",
     "/metrics",

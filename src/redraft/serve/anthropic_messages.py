@@ -31,22 +31,11 @@ def plan_messages(planner: Planner, body: MessagesRequest) -> Plan:
     return planner.plan(
         [prompt],
         given=body.settings() | {"max_tokens": body.max_tokens, "stop": body.stop_sequences},
-        wanted=body.constraints() | {"thinking": body.wants_thinking} | tool_constraint(body),
+        wanted=body.constraints() | {"thinking": body.wants_thinking} | body.tool_constraint(),
         seed=body.seed,
         temperature=body.temperature,
         timeout=body.timeout,
     )
-
-
-def tool_constraint(body: MessagesRequest) -> dict[str, Any]:
-    """Declared tools, the choice among them, and whether there may be several calls."""
-    if not body.tools:
-        return {}
-    choice = body.tool_choice
-    names = {"any": "required", "none": "none", "auto": "auto"}
-    wanted = "auto" if choice is None else names.get(choice.type, {"name": choice.name})
-    alone = choice is not None and bool(choice.disable_parallel_tool_use)
-    return {"tools": body.declared_tools(), "tool_choice": wanted, "parallel_tool_calls": not alone}
 
 
 @dataclass(slots=True)

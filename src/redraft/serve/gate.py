@@ -18,8 +18,8 @@ from redraft.serve.settings import LOCAL_HOSTS
 
 OPEN_PATHS = ("/", "/health", "/ready", "/openapi.json")
 """What nobody needs a key for: the page asks for one itself."""
-ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/drafts", "/v1/fill", "/v1/edits",
-             "/v1/edits/next", "/v1/decisions")  # fmt: skip
+ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/drafts", "/v1/fill",
+             "/v1/edits", "/v1/edits/next", "/v1/decisions")  # fmt: skip
 """Paths whose requests want the model; they take a place among the open ones."""
 COUNTING = ("/tokenize", "/detokenize", "/v1/messages/count_tokens")
 """Paths whose requests have text read alone; they take a place among these."""

@@ -33,7 +33,7 @@ def _planned(planner: Planner, body: ChatRequest, drafts: bool) -> Plan:
         "stop": body.stop,
         "logprobs": (body.top_logprobs or 0) if body.logprobs else None,
     }
-    wanted = body.constraints() | tool_constraint(body) | format_constraint(body)
+    wanted = body.constraints() | body.tool_constraint() | body.format_constraint()
     return planner.plan(
         [prompt],
         given=given,
@@ -44,26 +44,6 @@ def _planned(planner: Planner, body: ChatRequest, drafts: bool) -> Plan:
         timeout=body.timeout,
         drafts=drafts,
     )
-
-
-def tool_constraint(body: ChatRequest) -> dict[str, Any]:
-    """Declared tools, the choice among them, and whether there may be several calls."""
-    if not body.tools:
-        return {}
-    choice = body.tool_choice or "auto"
-    wanted = choice if isinstance(choice, str) else {"name": choice.function.name}
-    return {"tools": body.declared_tools(), "tool_choice": wanted, "parallel_tool_calls": body.parallel_tool_calls}
-
-
-def format_constraint(body: ChatRequest) -> dict[str, Any]:
-    """`response_format` as the constraint that it is."""
-    wanted = body.response_format
-    if wanted is None or wanted.type == "text":
-        return {}
-    if wanted.json_schema is None:
-        return {"json_object": True}
-    schema = wanted.json_schema
-    return {"json_schema": schema.schema_} | ({} if schema.strict is None else {"strict": schema.strict})
 
 
 @dataclass(slots=True)

@@ -13,17 +13,19 @@ from redraft.serve.drafts import draft_events
 from redraft.serve.http import EventStream, Json, unless_gone
 from redraft.serve.openai_chat import ChatWriter, plan_chat
 from redraft.serve.openai_completions import CompletionWriter, plan_completion
+from redraft.serve.openai_responses import ResponseWriter, plan_response
 from redraft.serve.planning import Plan
 from redraft.serve.service import Service, fingerprint, read, service_of, weight
 from redraft.serve.shapes.chat import ChatRequest
 from redraft.serve.shapes.completions import CompletionRequest
 from redraft.serve.shapes.messages import CountRequest, MessagesRequest
 from redraft.serve.shapes.own import DraftsRequest
+from redraft.serve.shapes.responses import ResponsesRequest
 
 router = APIRouter()
 SPARE_SECONDS = 5.0
 """How much longer than its request a stream may take to be read."""
-_Body = ChatRequest | CompletionRequest | MessagesRequest
+_Body = ChatRequest | CompletionRequest | MessagesRequest | ResponsesRequest
 
 
 @router.post("/v1/chat/completions")
@@ -34,6 +36,18 @@ async def chat_completions(request: Request, body: ChatRequest) -> Response:
     writer = ChatWriter(body, service.llm.tokenizer, fingerprint(service), _id(request))
     if body.stream:
         return _stream(service, answers, writer.chunks(answers))
+    return Json(await unless_gone(request, writer.whole(answers)))
+
+
+@router.post("/v1/responses")
+async def responses(request: Request, body: ResponsesRequest) -> Response:
+    """Answer a conversation, in the shape of OpenAI's Responses. Nothing is stored."""
+    service = service_of(request)
+    user = body.user or body.safety_identifier
+    answers = await _begin(request, body, partial(plan_response, service.planner, body), user)
+    writer = ResponseWriter(body, service.llm.tokenizer, _id(request))
+    if body.stream:
+        return _stream(service, answers, writer.events(answers))
     return Json(await unless_gone(request, writer.whole(answers)))
 
 

@@ -225,7 +225,7 @@ def service_of(request: Request) -> Service:
 def weight(request: Request, body: object) -> int:
     """The bytes of a request, for `Threads.read`; one with images is large, for these unpack to any size."""
     size = request.state.visit.size
-    return max(size, LARGE) if hold_images(getattr(body, "messages", None)) else size
+    return max(size, LARGE) if hold_images(getattr(body, "messages", getattr(body, "input", None))) else size
 
 
 async def read(request: Request, body: object, function: Callable[[], T]) -> T:

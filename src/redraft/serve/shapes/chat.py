@@ -18,7 +18,10 @@ from redraft.serve.shapes.common import (
     Stop,
     Tokens,
     contradiction,
+    one_schema,
     only,
+    schema_constraint,
+    tool_constraint,
 )
 
 _PARSED = "What OpenAI's client adds to an answer that it has parsed; not read."
@@ -246,19 +249,10 @@ class ChatRequest(Settings, Constraints):
             raise contradiction("stream_options", "stream_options needs stream to be true")
         if self.tool_choice not in (None, "none", "auto") and not self.tools:
             raise contradiction("tool_choice", "tool_choice needs tools")
-        self._check_format()
+        if self.response_format and self.response_format.json_schema:
+            one_schema(self, "response_format", self.response_format.json_schema.strict)
         self._check_ending()
         return self
-
-    def _check_format(self) -> None:
-        """A schema in `response_format` and Redraft's own fields must not say different things."""
-        wanted = self.response_format and self.response_format.json_schema
-        if wanted is None:
-            return
-        if self.json_schema is not None:
-            raise contradiction("json_schema", "json_schema and response_format say the same; give one of them")
-        if self.strict is not None and wanted.strict not in (None, self.strict):
-            raise contradiction("strict", "strict and response_format's strict say different things")
 
     def _check_ending(self) -> None:
         """What vLLM's clients say of the last message must be what happens: the assistant's is continued."""
@@ -288,6 +282,20 @@ class ChatRequest(Settings, Constraints):
     def chat(self) -> list[dict[str, Any]]:
         """The messages as chat templates read them."""
         return [message.model_dump(exclude_none=True, exclude={"annotations"}) for message in self.messages]
+
+    def tool_constraint(self) -> dict[str, Any]:
+        """The tools, and which of them may be called, as the constraint that they are."""
+        choice = self.tool_choice or "auto"
+        wanted = choice if isinstance(choice, str) else {"name": choice.function.name}
+        return tool_constraint(self.declared_tools(), wanted, self.parallel_tool_calls)
+
+    def format_constraint(self) -> dict[str, Any]:
+        """`response_format` as the constraint that it is."""
+        wanted = self.response_format
+        if wanted is None or wanted.type == "text":
+            return {}
+        schema = wanted.json_schema
+        return schema_constraint(schema and schema.schema_, schema and schema.strict)
 
     def declared_tools(self) -> list[dict[str, Any]]:
         """The tools as chat templates read them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Annotated, Any, TypeVar
 
@@ -38,7 +39,9 @@ Items = Annotated[list[T], Field(fail_fast=True)]
 def hold_images(messages: Any) -> bool:
     """Whether any of the messages, or of the blocks in them that hold others, has an image."""
     for one in messages if isinstance(messages, list) else ():
-        if getattr(one, "type", None) in ("image", "image_url") or hold_images(getattr(one, "content", None)):
+        if getattr(one, "type", None) in ("image", "image_url", "input_image") or any(
+            hold_images(getattr(one, name, None)) for name in ("content", "output")
+        ):
             return True
     return False
 
@@ -46,6 +49,29 @@ def hold_images(messages: Any) -> bool:
 def contradiction(field: str | None, sentence: str) -> PydanticCustomError:
     """A refusal of what fields say together: the one at fault, None if none is more so than others, and why."""
     return PydanticCustomError("contradiction", "{sentence}", {"sentence": sentence, "field": field})
+
+
+def one_schema(given: Constraints, field: str, strict: bool | None) -> None:
+    """Refuse a schema in OpenAI's `field` beside Redraft's own, and a `strict` of its own that says something else."""
+    if given.json_schema is not None:
+        raise contradiction("json_schema", f"json_schema and {field} say the same; give one of them")
+    if given.strict is not None and strict not in (None, given.strict):
+        raise contradiction("strict", f"strict and {field}'s strict say different things")
+
+
+def tool_constraint(
+    tools: Sequence[dict[str, Any]], choice: str | Mapping[str, str | None], parallel: bool | None
+) -> dict[str, Any]:
+    """Declared tools, the choice among them and whether there may be several calls, by the names of
+    `redraft.constraints.build`."""
+    return {"tools": tools, "tool_choice": choice, "parallel_tool_calls": parallel} if tools else {}
+
+
+def schema_constraint(schema: dict[str, Any] | None, strict: bool | None) -> dict[str, Any]:
+    """What OpenAI's formats ask for, by the names of `redraft.constraints.build`; without a schema any JSON object."""
+    if schema is None:
+        return {"json_object": True}
+    return {"json_schema": schema} | ({} if strict is None else {"strict": strict})
 
 
 def few(most: int) -> BeforeValidator:

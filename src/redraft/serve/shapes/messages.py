@@ -8,7 +8,17 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from redraft.serve.shapes.common import Constraints, Items, Seed, Settings, Shape, Tokens, contradiction, only
+from redraft.serve.shapes.common import (
+    Constraints,
+    Items,
+    Seed,
+    Settings,
+    Shape,
+    Tokens,
+    contradiction,
+    only,
+    tool_constraint,
+)
 
 
 class CacheControl(Shape):
@@ -201,6 +211,14 @@ class CountRequest(Shape):
     def declared_tools(self) -> list[dict[str, Any]]:
         """The tools in OpenAI's shape, which chat templates read."""
         return [{"type": "function", "function": tool.function()} for tool in self.tools or ()]
+
+    def tool_constraint(self) -> dict[str, Any]:
+        """The tools, and which of them may be called, as the constraint that they are."""
+        choice = self.tool_choice
+        names = {"any": "required", "none": "none", "auto": "auto"}
+        wanted = "auto" if choice is None else names.get(choice.type, {"name": choice.name})
+        alone = choice is not None and bool(choice.disable_parallel_tool_use)
+        return tool_constraint(self.declared_tools(), wanted, not alone)
 
     def chat(self) -> list[dict[str, Any]]:
         """The conversation in OpenAI's shape, which chat templates read."""

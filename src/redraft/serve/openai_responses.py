@@ -1,0 +1,206 @@
+"""`/v1/responses`: from answers to OpenAI's items and events."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import AsyncGenerator, Iterator
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from redraft.engine.request import Finished
+from redraft.serve.answers import Answers, Call, Piece, Reply, new_replies, read_all
+from redraft.serve.http import dumps, event
+from redraft.serve.logs import told_fault
+from redraft.serve.openai_common import extras
+from redraft.serve.planning import Plan, Planner, told_as
+from redraft.serve.shapes.responses import ResponsesRequest
+from redraft.serve.splitting import Content, Reasoning
+from redraft.text.tokenizer import Tokenizer
+
+_NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens", "thinking": "reasoning"}
+
+
+def plan_response(planner: Planner, body: ResponsesRequest) -> Plan:
+    """What a request asks for; raises before any compute."""
+    planner = planner.for_model(body.model)
+    form = body.format_constraint()
+    with told_as(_NAMES | dict.fromkeys(form, "text")):
+        prompt = planner.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
+        return planner.plan(
+            [prompt],
+            given=body.settings() | {"max_tokens": body.max_output_tokens},
+            wanted=body.constraints() | body.tool_constraint() | form | {"thinking": body.wants_thinking},
+            seed=body.seed,
+            temperature=body.temperature,
+            timeout=body.timeout,
+        )
+
+
+@dataclass(slots=True)
+class ResponseWriter:
+    """Writes one response."""
+
+    body: ResponsesRequest
+    tokenizer: Tokenizer
+    request_id: str
+    id: str = field(default_factory=lambda: f"resp_{secrets.token_hex(12)}")
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    async def whole(self, answers: Answers) -> dict[str, Any]:
+        """The body of a response that is not streamed."""
+        (reply,) = await read_all(answers)
+        output = _Output()
+        for piece in reply.pieces:
+            list(output.take(piece))
+        list(output.end(cut=_cut(reply)))
+        return self._ended(reply, answers.plan, output.items)
+
+    async def events(self, answers: Answers) -> AsyncGenerator[str]:
+        """The events of a streamed response; a failure on the way becomes an event as well."""
+        (reply,) = new_replies(answers.plan)
+        output, numbers = _Output(), count()
+
+        def told(happened: dict[str, Any]) -> str:
+            return event(happened | {"sequence_number": next(numbers)}, happened["type"])
+
+        try:
+            for name in ("response.created", "response.in_progress"):
+                yield told({"type": name, "response": self._response("in_progress", [])})
+            async for _, happened in answers.events():
+                for piece in reply.take(happened):
+                    for one in output.take(piece):
+                        yield told(one)
+            for one in output.end(cut=_cut(reply)):
+                yield told(one)
+            response = self._ended(reply, answers.plan, output.items)
+            yield told({"type": f"response.{response['status']}", "response": response})
+        except Exception as error:
+            fault = told_fault(self.request_id, error)
+            failure = {"code": "server_error", "message": fault.message}
+            response = self._response("failed", output.items) | {"error": failure}
+            yield told({"type": "response.failed", "response": response})
+        finally:
+            await answers.close()
+
+    def _ended(self, reply: Reply, plan: Plan, items: list[dict[str, Any]]) -> dict[str, Any]:
+        assert reply.finished is not None, "an answer ends with its Finished event"
+        cut = _cut(reply)
+        return self._response("incomplete" if cut else "completed", items) | {
+            "completed_at": None if cut else int(time.time()),
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "usage": _usage(plan, reply, reply.finished),
+            "redraft": extras(reply.finished, plan.requests[0], self.tokenizer, confidence=False),
+        }
+
+    def _response(self, status: str, items: list[dict[str, Any]]) -> dict[str, Any]:
+        """A response of that status, with what was asked for."""
+        asked = self.body.model_dump(mode="json", by_alias=True, exclude_none=True)
+        return {
+            "id": self.id, "object": "response", "created_at": self.created, "completed_at": None, "status": status,
+            "model": self.body.model, "output": items, "error": None, "incomplete_details": None, "usage": None,
+            "instructions": self.body.instructions, "max_output_tokens": self.body.max_output_tokens,
+            "metadata": self.body.metadata or {}, "parallel_tool_calls": self.body.parallel_tool_calls is not False,
+            "temperature": self.body.temperature, "top_p": self.body.top_p, "user": self.body.user,
+            "text": {"format": {"type": "text"}} | asked.get("text", {}),
+            "tools": asked.get("tools", []), "tool_choice": asked.get("tool_choice", "auto"),
+            "reasoning": {"effort": None, "summary": None} | asked.get("reasoning", {}),
+            "store": False, "background": False, "previous_response_id": None, "truncation": "disabled",
+            "service_tier": "default",
+        }  # fmt: skip
+
+
+def _cut(reply: Reply) -> bool:
+    """Whether the answer was ended by a limit."""
+    return reply.finished is not None and reply.finished.finish_reason != "stop"
+
+
+def _usage(plan: Plan, reply: Reply, finished: Finished) -> dict[str, Any]:
+    """Tokens read and written; those of thoughts are counted in their text."""
+    written = finished.stats.tokens
+    return {
+        "input_tokens": plan.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": finished.stats.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": written,
+        "output_tokens_details": {"reasoning_tokens": len(plan.tokenizer.encode(reply.reasoning, special=False))},
+        "total_tokens": plan.prompt_tokens + written,
+    }
+
+
+_TEXT = {"type": "output_text", "annotations": [], "logprobs": []}
+_ITEMS = {
+    Content: ("msg", {"type": "message", "role": "assistant"}, _TEXT),
+    Reasoning: ("rs", {"type": "reasoning", "summary": []}, {"type": "reasoning_text"}),
+}  # fmt: skip
+"""Per kind of text: how the ids of its items begin, the item, and the part that holds the text."""
+
+
+class _Output:
+    """The items of a response, growing. What happens to them are the events of its stream, told as copies."""
+
+    def __init__(self) -> None:
+        self.items: list[dict[str, Any]] = []
+        self._open: type[Content] | type[Reasoning] | None = None
+
+    def take(self, piece: Piece) -> Iterator[dict[str, Any]]:
+        """Text grows in the open item, if that is of its kind; a call is an item of its own."""
+        if isinstance(piece, Call):
+            yield from self._close("completed")
+            yield from self._call(piece)
+            return
+        if self._open is not type(piece):
+            yield from self._close("completed")
+            yield from self._begin(type(piece))
+        part = self._part()
+        part["text"] += piece.text
+        yield self._told(f"response.{part['type']}.delta", content_index=0, delta=piece.text, **_logprobs(part))
+
+    def end(self, *, cut: bool) -> Iterator[dict[str, Any]]:
+        """The answer is whole, or `cut`; one without anything in it is an empty message."""
+        if not self.items:
+            yield from self._begin(Content)
+        yield from self._close("incomplete" if cut else "completed")
+
+    def _begin(self, kind: type[Content] | type[Reasoning]) -> Iterator[dict[str, Any]]:
+        prefix, item, part = _ITEMS[kind]
+        self._open = kind
+        self.items.append({"id": f"{prefix}_{secrets.token_hex(12)}", **item, "status": "in_progress", "content": []})
+        yield self._item("added")
+        self.items[-1]["content"] = [part | {"text": ""}]
+        yield self._told("response.content_part.added", content_index=0, part=dict(self._part()))
+
+    def _close(self, status: str) -> Iterator[dict[str, Any]]:
+        if self._open is None:
+            return
+        self._open = None
+        part = self._part()
+        yield self._told(f"response.{part['type']}.done", content_index=0, text=part["text"], **_logprobs(part))
+        yield self._told("response.content_part.done", content_index=0, part=dict(part))
+        self.items[-1]["status"] = status
+        yield self._item("done")
+
+    def _call(self, piece: Call) -> Iterator[dict[str, Any]]:
+        name, arguments = piece.call.name, dumps(piece.call.arguments)
+        item = {"type": "function_call", "call_id": piece.id, "name": name}
+        self.items.append({"id": f"fc_{secrets.token_hex(12)}", **item, "status": "in_progress", "arguments": ""})
+        yield self._item("added")
+        yield self._told("response.function_call_arguments.delta", delta=arguments)
+        yield self._told("response.function_call_arguments.done", name=name, arguments=arguments)
+        self.items[-1] |= {"status": "completed", "arguments": arguments}
+        yield self._item("done")
+
+    def _part(self) -> dict[str, Any]:
+        return self.items[-1]["content"][0]
+
+    def _item(self, what: str) -> dict[str, Any]:
+        item = dict(self.items[-1])
+        return {"type": f"response.output_item.{what}", "output_index": len(self.items) - 1, "item": item}
+
+    def _told(self, kind: str, **facts: Any) -> dict[str, Any]:
+        return {"type": kind, "item_id": self.items[-1]["id"], "output_index": len(self.items) - 1, **facts}
+
+
+def _logprobs(part: dict[str, Any]) -> dict[str, Any]:
+    """The field without which OpenAI's clients take no event of a text."""
+    return {"logprobs": []} if "logprobs" in part else {}

@@ -1,0 +1,338 @@
+"""`POST /v1/responses`: OpenAI's newer request, a list of items, with Redraft's settings as extra fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic_core import PydanticCustomError
+
+from redraft.serve.shapes.chat import FunctionCall, FunctionDeclaration, MediaPart, NamedFunction
+from redraft.serve.shapes.common import (
+    Constraints,
+    Items,
+    Seed,
+    Settings,
+    Shape,
+    Tokens,
+    contradiction,
+    few,
+    one_schema,
+    only,
+    schema_constraint,
+    tool_constraint,
+)
+
+_ECHOED = "Comes back with an answer's item; not read."
+Echoed = Annotated[Any, Field(exclude=True, description=_ECHOED)]
+
+
+class InputText(Shape):
+    """Words."""
+
+    type: Literal["input_text"]
+    text: str
+
+
+class InputImage(Shape):
+    """An image as a data URL; `detail` as in chat."""
+
+    type: Literal["input_image"]
+    image_url: str
+    detail: Literal["auto", "low", "high"] | None = None
+    file_id: Annotated[str | None, only()] = None
+
+
+class InputFile(MediaPart):
+    """Known, so that the error can say what is wrong with it."""
+
+    type: Literal["input_file"]  # type: ignore[assignment]
+    filename: Any = None
+    file_data: Any = None
+    file_url: Any = None
+    file_id: Any = None
+
+
+class OutputText(Shape):
+    """Words that the model wrote."""
+
+    type: Literal["output_text"]
+    text: str
+    annotations: Echoed = None
+    logprobs: Echoed = None
+    parsed: Echoed = None
+
+
+class InputMessage(Shape):
+    """What a person says and shows, or instructions."""
+
+    type: Literal["message"] = "message"
+    role: Literal["user", "system", "developer"]
+    content: str | Items[Annotated[InputText | InputImage | InputFile, Field(discriminator="type")]]
+    id: Echoed = None
+    status: Echoed = None
+
+    def message(self) -> dict[str, Any]:
+        """The message as chat templates read it."""
+        return {"role": self.role, "content": _content(self.content)}
+
+
+class OutputMessage(Shape):
+    """What the model said."""
+
+    type: Literal["message"] = "message"
+    role: Literal["assistant"]
+    content: str | Items[OutputText]
+    id: Echoed = None
+    status: Echoed = None
+    phase: Echoed = None
+
+    def words(self) -> str:
+        """All of it."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class Thought(Shape):
+    """What a model thought; `summary` is another model's."""
+
+    type: Literal["reasoning"]
+    id: Echoed = None
+    summary: Echoed = None
+    content: Items[ReasoningText] | None = None
+    encrypted_content: Annotated[str | None, only()] = None
+    status: Echoed = None
+
+
+class ReasoningText(Shape):
+    """A part of a thought."""
+
+    type: Literal["reasoning_text"]
+    text: str
+
+
+class CallItem(FunctionCall):
+    """A call that the model made."""
+
+    type: Literal["function_call"]
+    call_id: str
+    id: Echoed = None
+    status: Echoed = None
+    namespace: Annotated[str | None, only()] = None
+    caller: Annotated[Any, only({"type": "direct"})] = None
+
+    def call(self) -> dict[str, Any]:
+        """The call as chat templates read it."""
+        return {
+            "id": self.call_id,
+            "type": "function",
+            "function": {"name": self.name, "arguments": self.arguments},
+        }
+
+
+class CallOutput(Shape):
+    """What a call came to."""
+
+    type: Literal["function_call_output"]
+    call_id: str
+    output: str | Items[Annotated[InputText | InputImage | InputFile, Field(discriminator="type")]]
+    id: Echoed = None
+    status: Echoed = None
+    caller: Annotated[Any, only({"type": "direct"})] = None
+
+    def message(self) -> dict[str, Any]:
+        """The result as chat templates read it."""
+        return {"role": "tool", "tool_call_id": self.call_id, "content": _content(self.output)}
+
+
+def _kind(item: Any) -> str | None:
+    """Which of the shapes an item has; messages may leave their type out."""
+    if isinstance(item, Shape):
+        item = {name: getattr(item, name, None) for name in ("type", "role")}
+    if not isinstance(item, dict):
+        return None
+    kind = item.get("type", "message")
+    return "output_message" if (kind, item.get("role")) == ("message", "assistant") else str(kind)
+
+
+Item = Annotated[
+    Annotated[InputMessage, Tag("message")]
+    | Annotated[OutputMessage, Tag("output_message")]
+    | Annotated[Thought, Tag("reasoning")]
+    | Annotated[CallItem, Tag("function_call")]
+    | Annotated[CallOutput, Tag("function_call_output")],
+    Discriminator(
+        _kind,
+        custom_error_type="unsupported_item",
+        custom_error_message="is not an item that this server takes: messages, reasoning, calls, their outputs",
+    ),
+]
+
+
+class FunctionTool(FunctionDeclaration):
+    """A declared function. Other tools are those that OpenAI runs itself."""
+
+    type: Literal["function"]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _is_function(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("type") not in ("function", None):
+            kind = {"kind": repr(given["type"])[:80]}
+            raise PydanticCustomError("unsupported_tool", "has type {kind}; this server takes functions", kind)
+        return given
+
+
+class NamedTool(NamedFunction):
+    """`tool_choice` that names the one function to be called."""
+
+    type: Literal["function"]
+
+
+class TextFormat(Shape):
+    """Plain text, any JSON object, or JSON of one schema."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+    @model_validator(mode="after")
+    def _complete(self) -> TextFormat:
+        if (self.type == "json_schema") != (self.schema_ is not None):
+            raise PydanticCustomError("text_format", "needs schema exactly if its type is 'json_schema'")
+        return self
+
+
+class TextConfig(Shape):
+    """How the text is to be."""
+
+    format: TextFormat | None = None
+    verbosity: Annotated[str | None, only("medium")] = None
+
+
+class ReasoningConfig(Shape):
+    """Whether the model thinks first; what it thought comes as it is, not summed up."""
+
+    effort: Annotated[str | None, only("none", "high")] = None
+    summary: Annotated[str | None, only("auto")] = None
+    generate_summary: Annotated[str | None, only("auto")] = None
+
+
+class ResponseStreamOptions(Shape):
+    """Known for its neutral value."""
+
+    include_obfuscation: Annotated[bool | None, only(False)] = None
+
+
+Include = Literal[
+    "reasoning.encrypted_content", "web_search_call.action.sources", "web_search_call.results",
+    "file_search_call.results", "code_interpreter_call.outputs", "computer_call_output.output.image_url",
+]  # fmt: skip
+"""Parts of items that this server has none of, and thoughts, which are there without having been asked for."""
+
+
+class ResponsesRequest(Settings, Constraints):
+    """A conversation to be answered. Nothing is stored: all of it comes with each request."""
+
+    model: str
+    input: str | Annotated[Items[Item], Field(min_length=1)]
+    instructions: str | None = None
+    max_output_tokens: Tokens | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    seed: Seed | None = None
+    stream: bool | None = None
+    stream_options: ResponseStreamOptions | None = None
+    text: TextConfig | None = None
+    tools: Items[FunctionTool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning: ReasoningConfig | None = None
+    metadata: Annotated[dict[str, str], few(16)] | None = None
+    user: Annotated[str, Field(max_length=512)] | None = None
+    safety_identifier: Annotated[str, Field(max_length=512)] | None = None
+    prompt_cache_key: Annotated[str, Field(description="Not needed: equal beginnings are found.")] | None = None
+    include: Items[Include] | None = None
+    # Others' settings that Redraft does not have: their neutral values are what happens anyway.
+    store: Annotated[bool | None, only(False)] = None
+    previous_response_id: Annotated[str | None, only()] = None
+    conversation: Annotated[Any, only()] = None
+    prompt: Annotated[Any, only()] = None
+    background: Annotated[bool | None, only(False)] = None
+    truncation: Annotated[str | None, only("disabled")] = None
+    max_tool_calls: Annotated[int | None, Field(description="Of tools that the server runs; it has none.")] = None
+    top_p: Annotated[float | None, only(1)] = None
+    top_logprobs: Annotated[int | None, only(0)] = None
+    service_tier: Annotated[str | None, only("auto", "default")] = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ResponsesRequest:
+        if self.tool_choice not in (None, "none", "auto") and not self.tools:
+            raise contradiction("tool_choice", "tool_choice needs tools")
+        if self.text and self.text.format and self.text.format.schema_ is not None:
+            one_schema(self, "text", self.text.format.strict)
+        return self
+
+    @property
+    def wants_thinking(self) -> bool:
+        """Whether the model is to think first."""
+        return self.reasoning is not None and self.reasoning.effort == "high"
+
+    def tool_constraint(self) -> dict[str, Any]:
+        """The tools, and which of them may be called, as the constraint that they are."""
+        choice = self.tool_choice or "auto"
+        wanted = choice if isinstance(choice, str) else {"name": choice.name}
+        return tool_constraint(self.declared_tools(), wanted, self.parallel_tool_calls)
+
+    def format_constraint(self) -> dict[str, Any]:
+        """`text.format` as the constraint that it is."""
+        wanted = self.text and self.text.format
+        if wanted is None or wanted.type == "text":
+            return {}
+        return schema_constraint(wanted.schema_, wanted.strict)
+
+    def declared_tools(self) -> list[dict[str, Any]]:
+        """The tools as chat templates read them."""
+        functions = [tool.model_dump(exclude_none=True, exclude={"type"}) for tool in self.tools or ()]
+        return [{"type": "function", "function": function} for function in functions]
+
+    def chat(self) -> list[dict[str, Any]]:
+        """The conversation as chat templates read it: what the model thought, said and called is one message."""
+        messages: list[dict[str, Any]] = []
+        if self.instructions:
+            messages.append({"role": "system", "content": self.instructions})
+        for item in [InputMessage(role="user", content=self.input)] if isinstance(self.input, str) else self.input:
+            if isinstance(item, InputMessage | CallOutput):
+                messages.append(item.message())
+                continue
+            if not messages or messages[-1]["role"] != "assistant":
+                messages.append({"role": "assistant"})
+            _extend(messages[-1], item)
+        return messages
+
+
+def _extend(message: dict[str, Any], item: OutputMessage | Thought | CallItem) -> None:
+    """Add to the assistant's message what one more item of it holds."""
+    match item:
+        case OutputMessage():
+            message["content"] = "\n".join(filter(None, (message.get("content"), item.words())))
+        case CallItem():
+            message.setdefault("tool_calls", []).append(item.call())
+        case Thought(content=content):
+            thoughts = [message.get("reasoning"), *(part.text for part in content or ())]
+            message |= {"reasoning": thought} if (thought := "\n".join(filter(None, thoughts))) else {}
+
+
+def _content(content: str | Sequence[Any]) -> str | list[dict[str, Any]]:
+    """Words alone as one text, else words and images as the parts that chat has."""
+    if isinstance(content, str):
+        return content
+    if all(isinstance(part, InputText) for part in content):
+        return "\n".join(part.text for part in content)
+    return [
+        {"type": "image_url", "image_url": {"url": part.image_url} | ({"detail": part.detail} if part.detail else {})}
+        if isinstance(part, InputImage)
+        else {"type": "text", "text": part.text}
+        for part in content
+    ]
