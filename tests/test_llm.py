@@ -143,6 +143,7 @@ def test_every_preset_runs(llm: LLM, name: str) -> None:
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"max_tokens": 10_000}, "max_tokens is 10000; behind a prompt of"),
         ({"stop": [""]}, "stop holds an empty string"),
+        ({"stop": ["a" * 4097]}, "stop holds a string of more than 4,096 characters"),
         ({"stop": 3}, "stop must be a string or a list of strings"),
         ({"seed": -1}, "seed is -1"),
         ({"timeout": 1.0}, "timeout is no setting of an answer"),

@@ -26,6 +26,8 @@ LOWEST_T_MAX, HIGHEST_T_MAX = 1e-6, 1e6
 """Between these, logits divided by any temperature of the schedule are finite in 32 bits."""
 MAX_NUMBER = 2**31 - 1
 """The largest value of every other setting: GPU buffers hold 32 bits."""
+LONGEST_STOP = 4096
+"""Characters of a stop string, which is looked for at every canvas' end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -296,6 +298,8 @@ class GenerationSettings:
             _require(0 <= self.logprobs <= MAX_LOGPROBS, "logprobs", self.logprobs, f"between 0 and {MAX_LOGPROBS}")
         if any(not text for text in self.stop):
             raise SettingError("stop holds an empty string.", "stop")
+        if any(len(text) > LONGEST_STOP for text in self.stop):
+            raise SettingError(f"stop holds a string of more than {LONGEST_STOP:,} characters.", "stop")
         self._check_extremes()
 
     def _check_extremes(self) -> None:

@@ -10,6 +10,9 @@ RedraftError
 ├── TrainingError         a run cannot go on (a NaN loss, a full disk)
 ├── QueueFullError        too many requests wait already; trying again later may help
 └── EngineError           the engine has stopped, or broke while it worked on a request
+    └── NotFiniteError        what the model computes is not a number
+
+`serve.server.ListenError` and `train.shards.ShardError` are defined where they are raised.
 
 `InputError` is for users and is raised before any compute; invariants inside Redraft use `assert`.
 The command line maps InputError to exit code 2 and everything else to 1.
@@ -17,6 +20,7 @@ The command line maps InputError to exit code 2 and everything else to 1.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 def why(error: Exception) -> str:
@@ -80,6 +84,10 @@ class QueueFullError(RedraftError):
         super().__init__(message)
         self.retry_after = retry_after
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors pass from process to process."""
+        return type(self), (str(self), self.retry_after)
+
 
 class EngineError(RedraftError):
     """The engine has stopped, or broke while it worked on the request."""
@@ -90,3 +98,7 @@ class NotFiniteError(EngineError):
 
     def __init__(self) -> None:
         super().__init__("The model's outputs are not finite: its weights, or those of its adapter, are damaged.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Errors pass from process to process."""
+        return type(self), ()

@@ -14,6 +14,7 @@ from redraft.deciding.read import branch_logprobs, rows_of
 from redraft.diffusion.prefill import prefill
 from redraft.errors import PromptError, SettingError
 from redraft.llm import LLM
+from redraft.model.interruption import interruptible
 
 CHOICES = ["yes", "no", "not at all", "I do not know"]
 
@@ -226,3 +227,11 @@ def test_rows_of_different_lengths_are_read_in_batches(llm: LLM) -> None:
 def test_a_certain_choice_has_an_entropy_of_nothing() -> None:
     reading = Reading(name="x", choice="a", probabilities={"a": 1.0, "b": 0.0}, raw={}, reads=1, agreement=1.0)
     assert str(reading.to_dict()["entropy"]) == "0.0"
+
+
+def test_many_slots_let_others_in_while_they_are_checked(llm: LLM) -> None:
+    turns: list[int] = []
+    choices = {f"slot{number}": ["yes", "no"] for number in range(9)}
+    with interruptible(lambda: turns.append(1)):
+        forwards = llm.decide("Is it?", choices, reads=1).forwards
+    assert len(turns) >= forwards + len(choices)

@@ -20,6 +20,7 @@ from redraft.editing.following import core, edits_between, line_doubts, occurren
 from redraft.editing.spans import line_span
 from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.llm import LLM
+from redraft.model.interruption import interruptible
 
 TEXTS = [
     "\ufeffimport os\r\nimport sys\r\n\r\ndef main():\r\n\tprint(sys.argv[1])\r\n",
@@ -406,3 +407,19 @@ def test_the_smallest_canvas_has_room_for_everything(llm: LLM) -> None:
     text, span = "The quick brown fox.\nIt jumps.\n", (4, 9)
     check_outside(text, span, llm.edit(text, span, "make it slow", seed=1, steps=2, canvas_length=16))
     assert llm.fill("The quick ", " fox.\n" * 9, seed=1, steps=2, canvas_length=16).full_text.endswith(" fox.\n" * 9)
+
+
+def test_a_long_span_lets_others_in_and_can_be_ended_before_its_first_forward(llm: LLM) -> None:
+    text, turns = "a = 1\n" * 300, []
+
+    class Ended(Exception):
+        pass
+
+    def check() -> None:
+        turns.append(1)
+        if len(turns) == 20:
+            raise Ended
+
+    with interruptible(check), pytest.raises(Ended):
+        llm.edit(text, (0, len(text)), "rename a")
+    assert len(turns) == 20

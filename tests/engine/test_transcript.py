@@ -3,7 +3,6 @@
 import random
 from collections.abc import Sequence
 from importlib.resources import files
-from typing import Any
 
 import pytest
 
@@ -40,25 +39,6 @@ def test_a_stop_string_costs_a_long_answer_little(letter: str) -> None:
     transcript.add([ord(char) for char in "stop"], None)
     assert transcript.text == letter * 128 * canvases
     assert decoder.decoded < 20 * 128 * canvases * canvases / 2
-
-
-class Cut(str):
-    """A stop string that counts how often it is cut."""
-
-    __slots__ = ("cuts",)
-    cuts: int
-
-    def __getitem__(self, part: Any) -> str:
-        self.cuts += 1
-        return str.__getitem__(self, part)
-
-
-def test_a_stop_string_of_megabytes_costs_no_more_than_the_text() -> None:
-    word = Cut("y" * 1_000_000)
-    word.cuts = 0
-    told = Transcript(Counting(), (word,)).add([ord(char) for char in "xy" * 50], None)
-    assert told.text == ("xy" * 50)[:-1]
-    assert word.cuts <= 100
 
 
 def test_tokens_of_half_a_character_wait_for_the_rest_which_may_end_the_answer(tokenizer: Tokenizer) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,9 @@ from redraft.engine.runner import EagerRunner
 from redraft.engine.settings import EngineSettings
 from redraft.errors import EngineError, QueueFullError
 from redraft.llm import LLM
+from redraft.serve.body import read_body
+from redraft.serve.faults import Fault
+from redraft.serve.http import EventStream
 from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
 from redraft.text.template import ChatTemplate
@@ -398,3 +401,56 @@ def _impatient_server(llm: LLM) -> Iterator[Callable[[str, dict[str, Any]], list
 
 def _text_of(choice: dict[str, Any]) -> str:
     return choice["text"] if "text" in choice else (choice.get("message") or choice["delta"]).get("content") or ""
+
+
+def test_every_request_with_a_body_has_a_door(http: httpx.Client) -> None:
+    """Without one it would be let in while the model loads, and any number of them at a time."""
+    posts = {path: item["post"] for path, item in http.get("/openapi.json").json()["paths"].items() if "post" in item}
+    assert len(posts) > 8
+    assert {
+        path: item.get("tags") for path, item in posts.items() if item.get("tags") not in (["answers"], ["tokens"])
+    } == {}
+
+
+def test_a_body_is_kept_for_those_who_have_a_place_alone() -> None:
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"abc", "more_body": False}
+
+    assert asyncio.run(read_body({}, receive, 3)) == b"abc"
+    assert asyncio.run(read_body({}, receive, 3, keep=False)) == b""
+    with pytest.raises(Fault, match="larger than the 2 bytes"):
+        asyncio.run(read_body({}, receive, 2, keep=False))
+
+
+@pytest.mark.parametrize(("path", "status"), [("/health", 405), ("/nowhere", 404), ("/v1/models", 405)])
+def test_a_body_that_nobody_reads_changes_nothing(http: httpx.Client, path: str, status: int) -> None:
+    assert http.post(path, content=b" " * 20_000).status_code == status
+
+
+def test_work_behind_a_stream_ends_however_its_sending_does() -> None:
+    closed = []
+
+    async def events() -> AsyncGenerator[str]:
+        try:
+            yield "data: 1\n\n"
+        finally:
+            closed.append("events")
+
+    async def close() -> None:
+        closed.append("work")
+
+    async def send(message: Any) -> None:
+        raise RuntimeError("unexpected")
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(60)
+        return {"type": "http.disconnect"}
+
+    async def answer() -> None:
+        stream = events()
+        await anext(stream)
+        await EventStream(stream, close)({"type": "http"}, receive, send)
+
+    with pytest.raises(RuntimeError, match="unexpected"):
+        asyncio.run(answer())
+    assert closed == ["events", "work"]

@@ -1,11 +1,14 @@
 """Several copies of a model behind one address: who gets a request, what clients see, and what becomes of a copy."""
 
+import asyncio
+import contextlib
 import json
 import os
+import pickle
 import shutil
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,12 +21,14 @@ from openai import OpenAI
 from serving import CHAT, ServerProcess, server_process, until
 
 from redraft.cli.main import main
-from redraft.errors import SettingError
+from redraft.errors import EngineError, NotFiniteError, QueueFullError, SettingError
 from redraft.serve.metrics import Metrics
 from redraft.serve.replicas import choosing
 from redraft.serve.replicas.choosing import BLOCK, WORTH, Chooser
 from redraft.serve.replicas.fleet import environments
 from redraft.serve.replicas.merging import merged
+from redraft.serve.replicas.router import Router
+from redraft.serve.settings import ServeSettings
 
 SLOW = CHAT | {"max_tokens": 320, "steps": 48, "confidence_threshold": 1e-9}
 
@@ -150,6 +155,63 @@ def test_metrics_of_all_replicas_stand_in_one_text() -> None:
     kinds = [line for line in lines if line.startswith("# TYPE")]
     assert len(kinds) == len(set(kinds)), "every family is described once"
     assert "# TYPE redraft_requests_total counter" in kinds
+
+
+# The router alone
+
+
+class Standing:
+    """A replica that answers with a script and has no process."""
+
+    def __init__(self, answer: Callable[[httpx.Request], Any]) -> None:
+        self.transport, self.ready, self.alive, self.opened = httpx.MockTransport(answer), True, True, 0
+
+    def working(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+def silent(request: httpx.Request) -> httpx.Response:
+    assert request.extensions["timeout"], "nobody waits for it forever"
+    raise httpx.ReadTimeout("it starts")
+
+
+def through(router: Router) -> httpx.AsyncClient:
+    return httpx.AsyncClient(transport=httpx.ASGITransport(router), base_url="http://localhost")
+
+
+def test_metrics_do_not_wait_for_a_replica_that_only_starts() -> None:
+    replicas: list[Any] = [Standing(lambda request: httpx.Response(200, text=counted(2))), Standing(silent)]
+
+    async def ask() -> str:
+        async with through(Router(replicas, ServeSettings(names=("m",)))) as client:
+            return (await client.get("/metrics")).text
+
+    text = asyncio.run(ask())
+    assert 'redraft_requests_total{endpoint="/v1/drafts",replica="0",status="200"} 2.0' in text
+    assert 'replica="1"' not in text
+
+
+def test_no_more_requests_are_held_than_the_replicas_would_take() -> None:
+    async def slow(request: httpx.Request) -> httpx.Response:
+        await asyncio.sleep(0.2)
+        return httpx.Response(200, content=(piece async for piece in pieces()))
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"done"
+
+    async def ask() -> list[int]:
+        async with through(Router([Standing(slow)], ServeSettings(names=("m",), max_open=2))) as client:  # type: ignore[list-item]
+            answers = await asyncio.gather(*(client.post("/v1/drafts", content=b"{}") for _ in range(6)))
+            last = await client.post("/v1/drafts", content=b"{}")
+        return sorted(answer.status_code for answer in [*answers, last])
+
+    assert asyncio.run(ask()) == [200] * 5 + [429] * 2
+
+
+def test_errors_come_whole_through_the_pipe() -> None:
+    for error in (NotFiniteError(), QueueFullError("full", 2.5), SettingError("wrong", "field"), EngineError("gone")):
+        again = pickle.loads(pickle.dumps(error))
+        assert (type(again), str(again), vars(again)) == (type(error), str(error), vars(error))
 
 
 # Processes

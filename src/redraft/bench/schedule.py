@@ -14,9 +14,10 @@ from typing import Any
 
 from redraft.bench.quantile import quantile
 from redraft.bench.step_counts import NAMES, draw_steps
+from redraft.engine.policy import POLICIES
 from redraft.engine.request import Finished, Request
 from redraft.engine.scheduler import Plan
-from redraft.engine.settings import POLICIES, EngineSettings
+from redraft.engine.settings import EngineSettings
 from redraft.engine.simulation import Load, Simulated, simulate
 from redraft.engine.work import Limits
 from redraft.llm import LLM

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from redraft.engine.settings import POLICIES
+from redraft.engine.policy import POLICIES
 from redraft.errors import SettingError
 
 if TYPE_CHECKING:

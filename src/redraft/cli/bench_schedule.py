@@ -67,7 +67,7 @@ def schedule(
 def _measure(model: str, device: str, requests: int, slots: int, max_tokens: int) -> list[Measured]:
     """Every policy in turn, after a round that is thrown away."""
     from redraft.bench.schedule import measure
-    from redraft.engine.settings import POLICIES
+    from redraft.engine.policy import POLICIES
 
     llm = ModelOptions(model=model, device=device).load()
     measure(llm, "mixed", requests=1, slots=1, max_tokens=16)

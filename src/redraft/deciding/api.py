@@ -19,6 +19,7 @@ from redraft.deciding.read import Row, branch_logprobs, choice_logprobs, rows_of
 from redraft.deciding.result import Decision, Reading
 from redraft.diffusion.prefill import prefill
 from redraft.errors import NotFiniteError, PromptError, SettingError
+from redraft.model.interruption import give_way
 from redraft.text.placing import EncodedPrompt
 
 Choices = Sequence[str] | Mapping[str, Sequence[str]]
@@ -106,14 +107,14 @@ def _decide(front: Front, form: Form, prompts: list[EncodedPrompt], count: int, 
 
 def _check_room(front: Front, form: Form, longest: int) -> None:
     """What fits behind the longest choices of the earlier slots fits behind all."""
-    values = [
-        max(choices, key=lambda choice: len(front.tokenizer.encode(choice, special=False))) for choices in form.choices
-    ]
     context = front.model.config.max_position_embeddings
-    for slot in range(len(values)):
-        rows, _ = _rows(front, form, tuple(values[:slot]))
+    values: list[str] = []
+    for choices in form.choices:
+        give_way()
+        rows, _ = _rows(front, form, tuple(values))
         if longest + len(rows[0].given) > context:
             raise PromptError(f"A question of {longest} tokens and its answer do not fit the context of {context}.")
+        values.append(max(choices, key=lambda choice: len(front.tokenizer.encode(choice, special=False))))
 
 
 def _rows(front: Front, form: Form, values: tuple[str, ...]) -> tuple[list[Row], int]:

@@ -30,6 +30,7 @@ from redraft.filling.obeying import check_language, wanted_of
 from redraft.filling.result import confidence
 from redraft.filling.scoring import causal_scores
 from redraft.filling.seams import LONGEST
+from redraft.model.interruption import give_way
 
 DEFAULT_STEPS = 16
 """Step cap when none is given."""
@@ -135,6 +136,7 @@ class _Task:
             )
         edges = accumulate(map(len, parts), initial=span[0])
         for part in pairwise(edges):
+            give_way()
             self._context(text, part, ())
         draft = self._front.tokenizer.encode_exact(parts[0])
         check_language(self._front.tokenizer, self._wanted, 1, self._longest(len(draft)))
@@ -207,6 +209,7 @@ class _Task:
 
     def _parts(self, text: str) -> list[str]:
         """The text in parts that fit a canvas twice, cut at line ends where that is possible."""
+        give_way()
         if len(text) < 2 or len(self._front.tokenizer.encode_exact(text)) <= max(1, self._room // 2):
             return [text]
         half = len(text) // 2

@@ -245,7 +245,7 @@ class AsyncEngine:
     def _call(self, call: _Call) -> None:
         """One piece of work; before its forwards others have theirs, and it is seen whether anybody still wants it."""
 
-        def before_forward() -> None:
+        def let_others_in() -> None:
             if self._stopping:
                 raise self._error
             if call.abandoned:
@@ -253,7 +253,7 @@ class AsyncEngine:
             with interruptible(lambda: None):
                 self._serve()
 
-        with interruptible(before_forward):
+        with interruptible(let_others_in):
             call.run()
 
     def _serve(self) -> None:

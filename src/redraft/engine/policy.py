@@ -79,11 +79,9 @@ def _longest_waiting_first(one: Ready) -> tuple[int, int]:
     return -one.waited, one.order
 
 
-def new_policy(name: str) -> Policy:
-    """A fresh policy of `settings.POLICIES`."""
-    makers: dict[str, type[Policy]] = {
-        "mixed": Mixed,
-        "step-homogeneous": StepHomogeneous,
-        "run-to-completion": RunToCompletion,
-    }
-    return makers[name]()
+POLICIES: dict[str, type[Policy]] = {
+    "mixed": Mixed,
+    "step-homogeneous": StepHomogeneous,
+    "run-to-completion": RunToCompletion,
+}
+"""Every policy by the name that settings call it."""

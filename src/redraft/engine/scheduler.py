@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from redraft.cache.pages import PAGE, PageManager, PageTable, pages_for
-from redraft.engine.policy import Ready, new_policy
+from redraft.engine.policy import POLICIES, Ready
 from redraft.engine.settings import EngineSettings
 from redraft.engine.work import Limits
 from redraft.errors import PromptError, SettingError
@@ -147,7 +147,7 @@ class Scheduler:
         self.pages = PageManager(limits.full_pages, limits.sliding_pages, limits.window, reuse=settings.prefix_cache)
         self.waiting: deque[Job] = deque()
         self.running: dict[int, Job] = {}
-        self._policy = new_policy(settings.policy)
+        self._policy = POLICIES[settings.policy]()
         self._free_slots = list(range(self.slots - 1, -1, -1))
         self._forward = 0
         self._arrivals = 0

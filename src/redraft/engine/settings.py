@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from redraft.config import MAX_NUMBER, require_at_most, require_type
+from redraft.engine.policy import POLICIES
 from redraft.errors import SettingError
 
-POLICIES = ("mixed", "step-homogeneous", "run-to-completion")
 DTYPES = ("auto", "fp8")
 
 

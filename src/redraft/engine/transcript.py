@@ -90,6 +90,6 @@ def _without_partial_stop(text: str, stop: tuple[str, ...]) -> str:
     """Hold back an ending that may turn out to be the beginning of a stop string."""
     held = 0
     for word in stop:
-        longest = min(len(word) - 1, len(text))  # a stop string may be megabytes
+        longest = min(len(word) - 1, len(text))
         held = next((n for n in range(longest, held, -1) if text.endswith(word[:n])), held)
     return text[: len(text) - held]

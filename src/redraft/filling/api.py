@@ -26,6 +26,8 @@ DEFAULT_HOLE = 32
 """Longest filling tried when max_tokens is not given; half a canvas where that is less."""
 DEFAULT_STEPS = 12
 """Step cap when none is given: the right length settles early; wrong ones may never settle and must not cost 48."""
+WIDEST = 16
+"""Characters of a token, on average over a text, that are read at most of what stands before a hole."""
 EMPTY = -1e6
 """What a filling without text is worth, in nats."""
 
@@ -141,7 +143,7 @@ def _fill(
             f"A canvas of {sizes.canvas} leaves no room in the context of {model.config.max_position_embeddings}.",
             "canvas_length",
         )
-    left = [tokenizer.bos_id, *tokenizer.encode(before, special=False)[-room:]]
+    left = [tokenizer.bos_id, *tokenizer.encode(before[-room * WIDEST :], special=False)[-room:]]
     kept, first, cache, last_hidden = open_seam(model, Seams.of(tokenizer), left, behind_it)
     last, behind = _behind(tokenizer, pieces, sizes.canvas)
     hole = Hole(tokenizer=tokenizer, behind=behind, first=first, last=last).obeying(wanted, sizes.longest)

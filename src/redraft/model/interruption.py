@@ -1,4 +1,4 @@
-"""Work of many forwards that somebody else may end between two of them."""
+"""Long work that lets others in, and may be ended, between two of its steps."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ _check: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None
 
 @contextmanager
 def interruptible(check: Callable[[], None]) -> Iterator[None]:
-    """Within this, `check` is called before every forward of a `Transformer` outside the engine; what it raises ends
-    the work."""
+    """Within this, `give_way` calls `check`; what it raises ends the work."""
     token = _check.set(check)
     try:
         yield
@@ -20,8 +19,11 @@ def interruptible(check: Callable[[], None]) -> Iterator[None]:
         _check.reset(token)
 
 
-def before_forward() -> None:
-    """Called by the model: let the check that is set, if there is one, end the work here."""
+def give_way() -> None:
+    """Call the check that is set, if there is one.
+
+    A `Transformer` does so before every forward outside the engine, other work between steps that take some time.
+    """
     check = _check.get()
     if check is not None:
         check()

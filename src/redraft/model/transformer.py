@@ -27,7 +27,7 @@ from redraft.cache.slab import SlabCache, cache_bytes
 from redraft.config import SLIDING, ModelConfig
 from redraft.errors import PromptError
 from redraft.model.attention import Attend, Attention, RMSNorm, causal_sight
-from redraft.model.interruption import before_forward
+from redraft.model.interruption import give_way
 from redraft.model.moe import Experts, GatedMLP, Router
 from redraft.model.rope import inverse_frequencies, rope_table
 from redraft.model.self_conditioning import SelfConditioning
@@ -140,7 +140,7 @@ class Transformer(nn.Module):
         tokens, wholly: their embeddings take the tokens' place, and the tokens of one all see each other. Raises
         `PromptError` for ids outside the vocabulary and for more tokens than the cache holds.
         """
-        before_forward()
+        give_way()
         self._check_ids(token_ids)
         count, width = token_ids.shape
         counts = [width] * count if counts is None else counts
@@ -178,7 +178,7 @@ class Transformer(nn.Module):
         `soft` [B,L,D] is what `soft_embeddings` made of the last step; None on a canvas' first step. `counts` are the
         canvases' own lengths: what is behind them is padding, which nothing sees and whose hidden states mean nothing.
         """
-        before_forward()
+        give_way()
         self._check_ids(canvas)
         return self._denoise(canvas, cache, soft, [canvas.shape[1]] * len(canvas) if counts is None else counts)
 

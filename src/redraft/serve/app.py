@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp
@@ -17,7 +18,9 @@ from redraft.serve.gate import Gate, fault_response
 from redraft.serve.http import CLIENT_GONE, ClientGone
 from redraft.serve.logs import told_fault
 from redraft.serve.openapi import document
-from redraft.serve.service import Service
+from redraft.serve.service import DOORS, Door, Service
+
+_ROUTERS = (routes.router, two_sided_routes.router, plain_routes.router)
 
 
 def create_app(service: Service) -> ASGIApp:
@@ -26,16 +29,15 @@ def create_app(service: Service) -> ASGIApp:
     app = FastAPI(title="Redraft", version=redraft.__version__, docs_url=None, redoc_url=None)
     app.state.service = service
     app.openapi = lambda: document(app)
-    app.include_router(routes.router)
-    app.include_router(two_sided_routes.router)
-    app.include_router(plain_routes.router)
+    for router in _ROUTERS:
+        app.include_router(router)
     for kind in (Fault, RedraftError):
         app.add_exception_handler(kind, _fault)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(ClientGone, _gone)
     app.add_exception_handler(Exception, _fault)
     app.add_exception_handler(HTTPException, _http)
-    gate = Gate(app, service)
+    gate = Gate(app, service, _doors())
     if not service.settings.origins:
         return gate
     # Around the gate, so that a browser may read the gate's errors as well.
@@ -46,6 +48,12 @@ def create_app(service: Service) -> ASGIApp:
         allow_headers=["*"],  # OpenAI's and Anthropic's clients send a dozen of their own
         expose_headers=["x-request-id", "retry-after"],
     )
+
+
+def _doors() -> dict[str, Door]:
+    """The door of every path that has one, which is the tag of its route."""
+    found = [route for router in _ROUTERS for route in router.routes if isinstance(route, APIRoute)]
+    return {route.path: door for route in found for door in DOORS if door in route.tags}
 
 
 async def _fault(request: Request, error: Exception) -> Response:

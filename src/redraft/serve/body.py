@@ -14,27 +14,30 @@ _DRAIN = 64 * 2**20
 """Bytes of a body that is too large which are still taken, so that its client hears the answer."""
 
 
-async def read_body(headers: dict[bytes, bytes], receive: Receive, limit: int) -> bytes:
-    """The body, of at most `limit` bytes. Raises a `Fault` if it is larger or late, `ClientGone` if nobody sends it."""
+async def read_body(headers: dict[bytes, bytes], receive: Receive, limit: int, *, keep: bool = True) -> bytes:
+    """The body, of at most `limit` bytes, or nothing if it is not to be kept.
+
+    Raises a `Fault` if it is larger or late, `ClientGone` if nobody sends it.
+    """
     length = headers.get(b"content-length", b"")
     announced = int(length) if length.isdigit() and len(length) < 20 else 0
     if announced > limit + _DRAIN:
         raise too_large(limit)
     try:
         async with asyncio.timeout(BODY_SECONDS):
-            return await _read(receive, limit)
+            return await _read(receive, limit, keep)
     except TimeoutError:
         raise Fault(408, "The request's body did not arrive in time.", code="timeout") from None
 
 
-async def _read(receive: Receive, limit: int) -> bytes:
+async def _read(receive: Receive, limit: int, keep: bool) -> bytes:
     data, size = bytearray(), 0
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGone
         size += len(message.get("body", b""))
-        if size <= limit:
+        if keep and size <= limit:
             data += message.get("body", b"")
         # The rest is read and dropped, but not forever.
         if not message.get("more_body") or size > limit + _DRAIN:

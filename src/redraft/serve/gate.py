@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -13,23 +14,19 @@ from redraft.serve.body import read_body
 from redraft.serve.faults import Fault, fault_of
 from redraft.serve.http import CLIENT_GONE, ClientGone, Json
 from redraft.serve.logs import log_failure, log_request
-from redraft.serve.service import Service
+from redraft.serve.service import Door, Service
 from redraft.serve.settings import LOCAL_HOSTS
 
 OPEN_PATHS = ("/", "/health", "/ready", "/openapi.json")
 """What nobody needs a key for: the page asks for one itself."""
-ANSWERING = ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/drafts", "/v1/fill",
-             "/v1/edits", "/v1/edits/next", "/v1/decisions")  # fmt: skip
-"""Paths whose requests want the model; they take a place among the open ones."""
-COUNTING = ("/tokenize", "/detokenize", "/v1/messages/count_tokens")
-"""Paths whose requests have text read alone; they take a place among these."""
 
 
 class Gate:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app, self._service = app, service
+    def __init__(self, app: ASGIApp, service: Service, doors: Mapping[str, Door]) -> None:
+        """`doors`: for each path that takes a body, among which open requests it counts."""
+        self._app, self._service, self._doors = app, service, doors
         self._keys = Keys(service.settings.keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -62,14 +59,16 @@ class Gate:
             raise Fault(
                 401, "The API key is missing or wrong.", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"}
             )
-        if path not in (*ANSWERING, *COUNTING) or scope["method"] != "POST":
-            await self._answer(visit, scope)
+        door = self._doors.get(path)
+        if door is None or scope["method"] != "POST":
+            await self._answer(visit, scope, keep=False)
             return
-        async with self._service.place("answers" if path in ANSWERING else "tokens"):
-            await self._answer(visit, scope)
+        async with self._service.place(door):
+            await self._answer(visit, scope, keep=True)
 
-    async def _answer(self, visit: _Visit, scope: Scope) -> None:
-        await self._service.unless_over(visit.read(self._service.settings.max_body))
+    async def _answer(self, visit: _Visit, scope: Scope, *, keep: bool) -> None:
+        """Read the body first; `keep` it for those who have a place."""
+        await self._service.unless_over(visit.read(self._service.settings.max_body, keep=keep))
         await self._app(scope, visit.receive, visit.send)
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
@@ -84,7 +83,7 @@ class Gate:
             visit.status = CLIENT_GONE
             self._service.metrics.cancelled.inc()
         # Only paths that exist become labels: anybody can make up others.
-        known = scope["path"] if scope["path"] in (*OPEN_PATHS, *ANSWERING, *COUNTING) else "other"
+        known = scope["path"] if scope["path"] in (*OPEN_PATHS, *self._doors) else "other"
         endpoint = getattr(scope.get("route"), "path", known)
         self._service.metrics.requests.labels(endpoint, str(visit.status)).inc()
         self._service.metrics.seconds.labels(endpoint).observe(visit.seconds)
@@ -116,9 +115,9 @@ class _Visit:
         """Whether the client left before the answer was whole."""
         return self.status == CLIENT_GONE or not self._ended
 
-    async def read(self, limit: int) -> None:
-        """Read the body, which must be at most `limit` bytes."""
-        self._body = await read_body(self.headers, self._receive, limit)
+    async def read(self, limit: int, *, keep: bool) -> None:
+        """Read the body, which must be at most `limit` bytes, and `keep` it or not."""
+        self._body = await read_body(self.headers, self._receive, limit, keep=keep)
         self.size = len(self._body)
 
     async def receive(self) -> Message:

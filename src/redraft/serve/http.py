@@ -76,11 +76,13 @@ class EventStream(Response):
             leaving.cancel()
             if not sending.done():
                 sending.cancel()
-            with suppress(asyncio.CancelledError, OSError):  # the socket broke while an event was written
-                await sending
-            await self._events.aclose()
-            if self._close is not None:  # a generator that was never started has closed nothing
-                await self._close()
+            try:
+                with suppress(asyncio.CancelledError, OSError):  # the socket broke while an event was written
+                    await sending
+            finally:
+                await self._events.aclose()
+                if self._close is not None:  # a generator that was never started has closed nothing
+                    await self._close()
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 import redraft
 from redraft.errors import about
+from redraft.serve.anthropic_messages import count_tokens
 from redraft.serve.drafts import pieces
 from redraft.serve.faults import Fault, loading, stopping
 from redraft.serve.http import Json
@@ -17,6 +18,7 @@ from redraft.serve.metrics import CONTENT_TYPE
 from redraft.serve.page import Page
 from redraft.serve.planning import Planner
 from redraft.serve.service import Service, read, service_of
+from redraft.serve.shapes.messages import CountRequest
 from redraft.serve.shapes.own import DetokenizeRequest, TokenizeRequest
 from redraft.text.tokenizer import Tokenizer
 
@@ -40,17 +42,23 @@ async def model(request: Request, name: str) -> Response:
     return Json(_model(service, name))
 
 
-@router.post("/tokenize")
+@router.post("/tokenize", tags=["tokens"])
 async def tokenize(request: Request, body: TokenizeRequest) -> Response:
     """Token ids of a text or of a conversation as the model reads it."""
     tokens = await read(request, body, partial(_tokens, _planner(request, body.model), body))
     return Json({"tokens": tokens, "count": len(tokens)})
 
 
-@router.post("/detokenize")
+@router.post("/detokenize", tags=["tokens"])
 async def detokenize(request: Request, body: DetokenizeRequest) -> Response:
     """The text of token ids."""
     return Json(await read(request, body, partial(_texts, _planner(request, body.model).llm.tokenizer, body)))
+
+
+@router.post("/v1/messages/count_tokens", tags=["tokens"])
+async def messages_count_tokens(request: Request, body: CountRequest) -> Response:
+    """How many tokens a conversation has, in Anthropic's shape."""
+    return Json({"input_tokens": await read(request, body, partial(count_tokens, service_of(request).planner, body))})
 
 
 @router.get("/health")

@@ -8,21 +8,21 @@ from functools import partial
 from fastapi import APIRouter, Request, Response
 
 from redraft.serve.answers import Answers
-from redraft.serve.anthropic_messages import MessageWriter, count_tokens, plan_messages
+from redraft.serve.anthropic_messages import MessageWriter, plan_messages
 from redraft.serve.drafts import draft_events
 from redraft.serve.http import EventStream, Json, unless_gone
 from redraft.serve.openai_chat import ChatWriter, plan_chat
 from redraft.serve.openai_completions import CompletionWriter, plan_completion
 from redraft.serve.openai_responses import ResponseWriter, plan_response
 from redraft.serve.planning import Plan
-from redraft.serve.service import Service, fingerprint, read, service_of, weight
+from redraft.serve.service import Service, fingerprint, service_of, weight
 from redraft.serve.shapes.chat import ChatRequest
 from redraft.serve.shapes.completions import CompletionRequest
-from redraft.serve.shapes.messages import CountRequest, MessagesRequest
+from redraft.serve.shapes.messages import MessagesRequest
 from redraft.serve.shapes.own import DraftsRequest
 from redraft.serve.shapes.responses import ResponsesRequest
 
-router = APIRouter()
+router = APIRouter(tags=["answers"])
 SPARE_SECONDS = 5.0
 """How much longer than its request a stream may take to be read."""
 _Body = ChatRequest | CompletionRequest | MessagesRequest | ResponsesRequest
@@ -74,12 +74,6 @@ async def messages(request: Request, body: MessagesRequest) -> Response:
     if body.stream:
         return _stream(service, answers, writer.events(answers))
     return Json(await unless_gone(request, writer.whole(answers)))
-
-
-@router.post("/v1/messages/count_tokens")
-async def messages_count_tokens(request: Request, body: CountRequest) -> Response:
-    """How many tokens a conversation has, in Anthropic's shape."""
-    return Json({"input_tokens": await read(request, body, partial(count_tokens, service_of(request).planner, body))})
 
 
 @router.post("/v1/drafts")

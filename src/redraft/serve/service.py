@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 from fastapi import Request
 
@@ -33,7 +33,8 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 Phase = Literal["loading", "ready", "stopping"]
 Door = Literal["answers", "tokens"]
-"""Requests that want the model, and those that only have text read."""
+"""Requests that want the model, and those that only have text read: the tag of their route says which."""
+DOORS: tuple[Door, ...] = get_args(Door)
 LINGER_SECONDS = 0.5
 """How long a server that was told to stop goes on answering at least."""
 

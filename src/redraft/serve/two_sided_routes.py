@@ -19,7 +19,7 @@ from redraft.serve.service import service_of, weight
 from redraft.serve.shapes.two_sided import DecisionRequest, EditRequest, FillRequest, NextEditRequest
 from redraft.text.pieces import split_pieces
 
-router = APIRouter()
+router = APIRouter(tags=["answers"])
 
 
 @router.post("/v1/fill")

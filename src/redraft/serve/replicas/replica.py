@@ -23,7 +23,8 @@ _SPAWN = multiprocessing.get_context("spawn")
 """A new interpreter: CUDA does not survive a fork."""
 _IDLE_SECONDS = 10
 """How long a connection waits for its next request; a server would close it after three times as long."""
-_PROBE = httpx.Timeout(5.0).as_dict()
+PROBE = httpx.Timeout(5.0).as_dict()
+"""How long a replica may take to say how it is."""
 
 
 class Replica:
@@ -81,7 +82,7 @@ class Replica:
 
     async def takes_requests(self) -> bool:
         """Whether it does. One that is too busy to say so is believed to be what it was."""
-        request = httpx.Request("GET", "http://localhost/ready", extensions={"timeout": _PROBE})
+        request = httpx.Request("GET", "http://localhost/ready", extensions={"timeout": PROBE})
         try:
             answer = await self.transport.handle_async_request(request)
             await answer.aread()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 
 import httpx
 from starlette.requests import Request
@@ -13,14 +14,14 @@ from starlette.types import Receive, Scope, Send
 
 from redraft.serve.auth import Keys
 from redraft.serve.body import read_body
-from redraft.serve.faults import Fault, stopping
+from redraft.serve.faults import Fault, busy, stopping
 from redraft.serve.gate import fault_response, request_id
 from redraft.serve.http import ClientGone, unless_gone
 from redraft.serve.logs import log_request
 from redraft.serve.metrics import CONTENT_TYPE, Metrics
 from redraft.serve.replicas.choosing import Chooser
 from redraft.serve.replicas.merging import merged
-from redraft.serve.replicas.replica import Replica
+from redraft.serve.replicas.replica import PROBE, Replica
 from redraft.serve.settings import ServeSettings
 
 _NOT_PASSED_ON = {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",
@@ -37,6 +38,8 @@ class Router:
         self._replicas, self._limit, self._keys = replicas, settings.max_body, Keys(settings.keys)
         self._chooser = Chooser()
         self._own = Metrics(lambda: None)
+        # What may be open at the replicas, and as many more that only ask how they are.
+        self._held, self._most = 0, 2 * settings.max_open * len(replicas)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -44,9 +47,10 @@ class Router:
             return
         headers, began = dict(scope["headers"]), time.perf_counter()
         try:
-            # Nothing is kept for whom the replica turns away.
-            body = await read_body(headers, receive, self._limit) if self._keys.accept(headers) else b""
-            await unless_gone(Request(scope, receive), self._answer(scope, receive, send, body))
+            with self._place():
+                # Nothing is kept for whom the replica turns away.
+                body = await read_body(headers, receive, self._limit) if self._keys.accept(headers) else b""
+                await unless_gone(Request(scope, receive), self._answer(scope, receive, send, body))
         except ClientGone:
             pass
         except Fault as fault:  # only ever before an answer begins
@@ -54,6 +58,17 @@ class Router:
             await fault_response(fault, scope["path"], id)(scope, receive, send)
             self._own.refused.labels(fault.code or fault.kind).inc()
             log_request(id, scope["method"], scope["path"], fault.status, time.perf_counter() - began, {})
+
+    @contextmanager
+    def _place(self) -> Iterator[None]:
+        """A place among the requests that are held here; raises a `Fault` if there is none."""
+        if self._held >= self._most:
+            raise busy(f"{self._held} requests are open, which is as many as this server takes; try again.")
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
         request = _request(scope, body)
@@ -92,18 +107,27 @@ class Router:
         return ready or [number for number, replica in enumerate(self._replicas) if replica.alive]
 
     async def _metrics(self, request: httpx.Request) -> Response:
-        """What all replicas and the router count, or the first answer that is a refusal."""
+        """What the router and all replicas that answer count, or the first answer that is a refusal."""
+        request.extensions["timeout"] = PROBE
         texts = {_OWN_NAME: self._own.text().decode()}
-        for number, replica in enumerate(self._replicas):
-            try:
-                answer = await replica.transport.handle_async_request(request)
-                text = await answer.aread()
-            except httpx.TransportError:
-                continue  # it has ended
+        answers = await asyncio.gather(*(_whole(replica, request) for replica in self._replicas))
+        for number, answer in enumerate(answers):
+            if answer is None:
+                continue
             if answer.status_code != 200:
-                return Response(text, answer.status_code, media_type=answer.headers.get("content-type"))
-            texts[str(number)] = text.decode()
+                return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
+            texts[str(number)] = answer.text
         return Response(merged(texts), media_type=CONTENT_TYPE)
+
+
+async def _whole(replica: Replica, request: httpx.Request) -> httpx.Response | None:
+    """A replica's answer, read whole; None if it has ended or is only starting."""
+    try:
+        answer = await replica.transport.handle_async_request(request)
+        await answer.aread()
+    except httpx.TransportError:
+        return None
+    return answer
 
 
 def _request(scope: Scope, body: bytes) -> httpx.Request:

@@ -83,7 +83,9 @@ class DecisionRequest(Shape):
     messages: Annotated[Items[Message], Field(min_length=1)] | None = None
     choices: (
         Annotated[Items[str], Field(min_length=1, max_length=1000)]
-        | Annotated[dict[str, Items[str]], few(64), Field(min_length=1, max_length=64)]
+        | Annotated[
+            dict[str, Annotated[Items[str], Field(max_length=1000)]], few(64), Field(min_length=1, max_length=64)
+        ]
     )
     template: str | None = None
     ends: bool = True
