@@ -61,6 +61,16 @@ def test_a_reference_is_read_where_it_stands(name: str) -> None:
     assert allowed(schema, range(4)) == judged(schema, range(4))
 
 
+@pytest.mark.parametrize("defs", ["ab", "ba"])
+def test_a_schema_inside_an_unknown_keyword_does_not_take_the_name_of_another(defs: str) -> None:
+    others = [{"$id": "x.json", "minimum": 1}, {"$id": "y.json", "$anchor": "q", "minimum": 3}]
+    parts = {"a": {"$id": "x.json", "$anchor": "p", "minimum": 2}, "b": {"unknown": others}}
+    schema = {"$schema": DRAFT_2020, "$defs": {name: parts[name] for name in defs}}
+    for reference in ("x.json", "x.json#p"):
+        assert allowed(schema | {"$ref": reference}, range(4)) == [False, False, True, True]
+    assert allowed(schema | {"$ref": "y.json#q"}, range(4)) == [False, False, False, True]
+
+
 @pytest.mark.parametrize("draft", [DRAFT_7, DRAFT_2020])
 def test_what_stands_beside_a_reference_fails_a_schema_only_where_it_counts(draft: str) -> None:
     schema = {"$schema": draft, "not": {"$ref": "#/definitions/a", "maximum": 1}, "definitions": {"a": {"minimum": 1}}}

@@ -7,7 +7,7 @@ resource are written out in full; after that a reference alone says what it name
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import unquote, urljoin
 
 from redraft.constraints.json_schema.drafts import ALONE_UNTIL, draft_of, later_than
@@ -17,8 +17,15 @@ from redraft.errors import ConstraintError
 
 _MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
 """Keywords whose members are schemas under names of any kind."""
+_PARTS = frozenset({
+    "items", "prefixItems", "additionalItems", "unevaluatedItems", "contains", "additionalProperties", "propertyNames",
+    "unevaluatedProperties", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "contentSchema", "type", "extends",
+    "disallow",
+})  # fmt: skip
+"""Keywords that hold a schema or a list of them."""
 _DATA = frozenset({"enum", "const", "default", "examples"})
 """Keywords that hold no schemas, whatever they look like."""
+_Key = TypeVar("_Key", str, tuple[str, str])
 _ANCHORS = ("$anchor", "$dynamicAnchor")
 
 
@@ -66,19 +73,22 @@ class Document:
         alone = self._alone and isinstance(raw, Mapping) and "$ref" in raw
         return {"$ref": raw["$ref"]} if alone else self.obeyed(raw)
 
-    def _read(self, raw: Any, base: str) -> Any:
-        """A copy of what stands where a schema may, with the references of embedded resources in full."""
+    def _read(self, raw: Any, base: str, known: bool = True) -> Any:
+        """A copy of what stands where a schema may, with the references of embedded resources in full.
+
+        Inside keywords that are not `known` schemas are found by their names, too, where no other one has the name.
+        """
         if isinstance(raw, list):
-            return [self._read(item, base) for item in raw]
+            return [self._read(item, base, known) for item in raw]
         if not isinstance(raw, Mapping):
             return raw
         outer, (base, anchor) = base, self._place(raw, base)
-        found = {key: self._member(key, value, base) for key, value in raw.items()}
+        found = {key: self._member(key, value, base, known) for key, value in raw.items()}
         if base != outer:
-            self._resources[base] = found
+            _name(self._resources, base, found, known)
         for name in (anchor, *(raw.get(key) for key in _ANCHORS)):
             if name and isinstance(name, str):
-                self._anchors.setdefault((base, name), found)
+                _name(self._anchors, (base, name), found, known)
         return found
 
     def _place(self, raw: Mapping[str, Any], base: str) -> tuple[str, str]:
@@ -89,12 +99,19 @@ class Document:
         uri, _, anchor = _joined(base, own).partition("#")
         return uri, anchor
 
-    def _member(self, key: str, value: Any, base: str) -> Any:
+    def _member(self, key: str, value: Any, base: str, known: bool) -> Any:
         if key == "$ref" and isinstance(value, str) and base != self._base:
             return _joined(base, value)
         if key in _MAPS and isinstance(value, Mapping):
-            return {name: self._read(schema, base) for name, schema in value.items()}
-        return value if key in _DATA else self._read(value, base)
+            return {name: self._read(schema, base, known) for name, schema in value.items()}
+        return value if key in _DATA else self._read(value, base, known and key in _PARTS)
+
+
+def _name(table: dict[_Key, Any], key: _Key, found: Any, known: bool) -> None:
+    if known:
+        table[key] = found
+    else:
+        table.setdefault(key, found)
 
 
 def _joined(base: str, reference: str) -> str:
