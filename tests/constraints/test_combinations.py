@@ -184,3 +184,10 @@ def test_many_items_of_which_some_must_fail_a_schema_are_no_matter() -> None:
 def test_what_allows_nothing_is_said_so() -> None:
     with pytest.raises(ConstraintError, match="allows no JSON"):
         compiled({"oneOf": [{"type": "object"}, {"type": "object"}]})
+
+
+def test_what_may_allow_something_that_is_not_written_is_not_said_to_allow_nothing() -> None:
+    unlike = {"type": "object", "not": {"additionalProperties": False, "patternProperties": {"^$": True},
+                                        "dependentRequired": {"b": ["a"]}}}  # fmt: skip
+    with pytest.raises(ConstraintError, match=r"^The schema allows no JSON at all, as far as .* 'not' can be enforced"):
+        compiled({"allOf": [unlike, {"required": ["a"]}]})

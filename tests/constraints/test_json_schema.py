@@ -110,6 +110,11 @@ def test_patterns_hold_in_every_dialect(schema: dict[str, Any], good: list[str],
     ({"type": "array", "unevaluatedItems": {"const": 1}}, ["[]", "[1,1]"], ["[2]", "[1,null]"]),
     ({"type": "array", "allOf": [{"prefixItems": [{"const": 2}]}], "unevaluatedItems": False}, ["[2]"], ["[2,2]"]),
     ({"type": "array", "items": [{"const": 2}], "unevaluatedItems": False}, ["[2]"], ["[2,2]"]),
+    ({"type": "array", "allOf": [{"prefixItems": [{"const": 2}]}, {"unevaluatedItems": True}],
+      "unevaluatedItems": False}, ["[2]", "[2,3]"], ["[3]"]),
+    ({"type": "object", "allOf": [{"unevaluatedProperties": True}], "unevaluatedProperties": False, "minProperties": 1},
+     ['{"a":1}'], ["{}"]),
+    ({"type": "array", "minContains": 2, "maxContains": 1, "maxItems": 0}, ["[]"], ["[1]"]),
     ({"type": "array", "items": {"const": 2}, "unevaluatedItems": False}, ["[2,2]"], ["[3]"]),
     ({"allOf": [{"type": "object", "properties": {"a": {"const": 1}}, "not": B}, {"properties": {"b": {"const": 1}}}]},
      ['{"a":1}', "{}"], ['{"a":1,"b":1}', '{"b":1}']),
@@ -182,6 +187,7 @@ REFUSED = {
     "$dynamicRef": {"$dynamicRef": "#x"},
     "oneOf": {"oneOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "time"}]},
     "not": {"type": "number", "exclusiveMaximum": 5, "not": {"multipleOf": 3, "maximum": 9}},
+    "multipleOf": {"type": ["number", "null"], "exclusiveMinimum": 1, "exclusiveMaximum": 2, "multipleOf": 0.5},
     "required": {"type": "object", "required": True},
     "minLength": {"type": "string", "minLength": -1},
     "dependentRequired": {"dependentRequired": ["a"]},
@@ -212,6 +218,11 @@ def test_undeclared_members_that_would_be_needed_are_said_or_left_out(tokenizer:
     assert not dfa.matches(b'{"b":1}')
     with pytest.raises(ConstraintError, match="'minProperties' can be enforced for declared members only"):
         build(tokenizer, json_schema=schema | {"type": ["object", "null"]})
+    for more in ({}, {"dependentRequired": {"c": []}}):
+        schema_of_two = {"properties": {"a": True, "b": True, "c": {"enum": []}}, "minProperties": 3} | more
+        with pytest.raises(ConstraintError, match="'minProperties' can be enforced for declared members only"):
+            build(tokenizer, json_schema=schema_of_two)
+    assert build(tokenizer, json_schema=schema_of_two | {"required": ["c"]}) is not None  # no object is allowed
     with pytest.raises(ConstraintError, match="allows no JSON"):
         build(tokenizer, json_schema=schema | {"properties": {"b": True}, "additionalProperties": False})
     schema |= {"properties": {"a": {"type": "null"}, "c": True}, "required": [], "dependentRequired": {"a": ["b"]}}
@@ -219,7 +230,9 @@ def test_undeclared_members_that_would_be_needed_are_said_or_left_out(tokenizer:
     assert dfa.matches(b'{"a":null,"b":1}')
 
 
-@pytest.mark.parametrize("keyword", ["contains", "uniqueItems", "minProperties", "oneOf", "not", "pattern"])
+@pytest.mark.parametrize(
+    "keyword", ["contains", "uniqueItems", "minProperties", "oneOf", "not", "pattern", "multipleOf"]
+)
 def test_without_strict_it_is_left_out(tokenizer: Tokenizer, keyword: str) -> None:
     assert build(tokenizer, json_schema=REFUSED[keyword], strict=False) is not None
 

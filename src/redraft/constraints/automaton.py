@@ -372,6 +372,21 @@ def on_symbols(dfa: Dfa, count: int) -> np.ndarray:
     return _on_classes(dfa, np.arange(count))
 
 
+def accepts_of(dfa: Dfa, ranges: Iterable[tuple[int, int]]) -> bool:
+    """Whether a string is accepted all of whose symbols lie in some intervals."""
+    last = np.append(dfa.first[1:] - 1, MAX_CODE)
+    inside = np.any([(dfa.first <= high) & (last >= low) for low, high in ranges], axis=0)
+    seen, waiting = {0}, [] if dfa.empty else [0]
+    while waiting:
+        state = waiting.pop()
+        if dfa.accept[state]:
+            return True
+        after = set(dfa.table[state, inside].tolist()) - seen - {-1}
+        seen |= after
+        waiting.extend(after)
+    return False
+
+
 def ranges_of(dfa: Dfa, state: int) -> dict[int, list[tuple[int, int]]]:
     """next state -> intervals of symbols, of one state."""
     found: dict[int, list[tuple[int, int]]] = {}

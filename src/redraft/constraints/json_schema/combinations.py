@@ -78,6 +78,8 @@ class Combinations:
         left = {kind for part in parts for shape in part for kind in kinds(shape)}
         found: list[Shape] = []
         for shape, part in zip(shapes, parts, strict=True):
+            if part != [shape] and (kinds(shape) & other.partial or len(part) == MOST_PARTS):
+                self._reader.narrowed = keyword
             lost = [
                 kind for kind in sorted(kinds(shape) - left)
                 if not self._obeys(shape, kind, raw, other) or self._parts(shape, others, named=False)

@@ -120,7 +120,8 @@ def _compiled(schema: Raw, also: Raw, budget: Budget, strict: bool, style: Style
                 raise
             continue
         if found is NOTHING and unfolding is UNFOLDINGS[0]:
-            raise ConstraintError(compiler.obstacle or "The schema allows no JSON at all.")
+            far = f", as far as the keyword {reader.narrowed!r} can be enforced" if reader.narrowed else ""
+            raise ConstraintError(compiler.obstacle or f"The schema allows no JSON at all{far}.")
         if found is not NOTHING and (found.size <= ENOUGH_STATES or unfolding is UNFOLDINGS[-1]):
             return _counted_on(found, compiler, (document.root, also))
     raise ConstraintError(f"The schema unfolds into more than {MAX_PARTS} parts; split it.")
@@ -226,10 +227,10 @@ class _Compiler:
 
     def _any_of(self, shapes: list[Shape]) -> Expression:
         """Texts that obey one shape at least."""
-        objects = [shape for shape in shapes if isinstance(shape, Object)]
-        lacking = [shape for shape in objects if self._reader.lacks_names(shape)]
-        if objects and len(lacking) == len(objects) and all(map(self._reader.has_unknown_names, objects)):
-            self._reader.refuse("minProperties", _DECLARED_ALONE)
+        reader = self._reader
+        objects = [shape for shape in shapes if isinstance(shape, Object) and reader.has_required(shape)]
+        if objects and all(reader.lacks_members(shape) and reader.has_unknown_names(shape) for shape in objects):
+            reader.refuse("minProperties", _DECLARED_ALONE)
         return alt(*map(self._shape, shapes))
 
     def _shape(self, shape: Shape) -> Expression:
@@ -267,6 +268,9 @@ class _Compiler:
                 integer = integer or not shape.fraction  # whole numbers are multiples of every unit fraction
         subtracted = bool(shape.excluded) or shape.fraction
         found = number(shape.bounds, integer=integer, exact=subtracted)
+        if found is NOTHING and integer and not shape.integer and shape.bounds.hold_multiple(min(multiples)):
+            self._reader.refuse("multipleOf", f"is {min(multiples)}, of which whole numbers alone could be written")
+            found = number(shape.bounds, integer=False, exact=subtracted)
         whole = [int(m) for m in multiples if m == m.to_integral_value() and m != 1]
         if not whole and not subtracted:
             return found

@@ -86,8 +86,7 @@ def _unsaid(raw: Mapping[str, Any], keyword: str) -> frozenset[str]:
 
 _UNSAID: dict[str, frozenset[str]] = {
     **dict.fromkeys(("multipleOf", "divisibleBy"), frozenset({"number"})),
-    **dict.fromkeys(("uniqueItems", "contains", "minContains", "maxContains", "unevaluatedItems"),
-                    frozenset({"array"})),
+    **dict.fromkeys(("uniqueItems", "contains", "unevaluatedItems"), frozenset({"array"})),
     **dict.fromkeys(("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties",
                      "dependencies"), frozenset({"object"})),
     **dict.fromkeys(("$dynamicRef", "$recursiveRef", "extends", "disallow"), KINDS),

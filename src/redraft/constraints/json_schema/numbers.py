@@ -75,6 +75,15 @@ class Bounds:
         above = self.low is None or value > self.low or (value == self.low and not self.low_open)
         return above and (self.high is None or value < self.high or (value == self.high and not self.high_open))
 
+    def hold_multiple(self, divisor: Decimal) -> bool:
+        """Whether some multiple of a number lies between the bounds."""
+        end, rounding = (self.high, ROUND_FLOOR) if self.low is None else (self.low, ROUND_CEILING)
+        if end is None:
+            return True
+        nearest = (end / divisor).to_integral_value(rounding) * divisor
+        inwards = -divisor if self.low is None else divisor
+        return self.hold(nearest) or self.hold(nearest + inwards)
+
 
 UNBOUNDED = Bounds()
 

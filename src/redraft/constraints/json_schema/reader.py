@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -62,9 +63,10 @@ ENFORCED = frozenset({
     "maxProperties", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedProperties",
 })  # fmt: skip
 """Keywords that the compiled language obeys; some values of a few are refused, each by name."""
-REFUSED = frozenset({"contains", "minContains", "maxContains", "$dynamicRef", "$recursiveRef", "extends", "disallow",
-                     "divisibleBy"})  # fmt: skip
-"""Keywords that say something about validity and cannot be enforced. All others are annotations."""
+REFUSED = frozenset({"contains", "$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy"})
+"""Keywords that say something about validity and cannot be enforced. All others are annotations, or say something
+beside one of these alone, as `minContains` does."""
+_KINDS: Mapping[type, type[Array | Object]] = {list: Array, Mapping: Object}
 MAX_SHAPES = 400
 MAX_DEPTH = 48
 
@@ -75,6 +77,8 @@ class Reader:
     def __init__(self, document: Document, patterns: Patterns, *, strict: bool) -> None:
         self._document, self._patterns, self.strict = document, patterns, strict
         self._depth = 0
+        self.narrowed = ""
+        """A keyword of which some way to obey it was left out; empty if there is none."""
         self._combinations = Combinations(self, document)
         self._known: dict[tuple[int, ...], tuple[Node, list[Shape]]] = {}
 
@@ -124,11 +128,23 @@ class Reader:
 
     def lacks_names(self, shape: Object) -> bool:
         """Whether more members must be there than have names that are known; one without may be."""
-        if shape.least <= 1:
-            return False
+        return shape.least > 1 and shape.least > len(self._known_names(shape))
+
+    def lacks_members(self, shape: Object) -> bool:
+        """The same of members that have a value."""
+        return shape.least > 1 and shape.least > sum(self._may_be(shape, name) for name in self._known_names(shape))
+
+    def has_required(self, shape: Object) -> bool:
+        """Whether each required member has a value, as far as its own schema says."""
+        return all(self._may_be(shape, name) for name in shape.required)
+
+    def _may_be(self, shape: Object, name: str) -> bool:
+        return (not shape.names or self.fits(name, shape.names)) and bool(self.shapes(self.node_of(shape, name)))
+
+    def _known_names(self, shape: Object) -> Set[str]:
+        """Names that are declared, required or listed, and may occur."""
         declared = {name for name, _ in shape.properties} | set(shape.required)
-        names = (declared | set(self.listed_names(shape) or ())) - shape.absent
-        return shape.least > len(names)
+        return (declared | set(self.listed_names(shape) or ())) - shape.absent
 
     def matching(self, patterns: Iterable[tuple[str, Raw]], name: str) -> Node:
         """The schemas of those patterns that a name may match."""
@@ -160,7 +176,7 @@ class Reader:
 
     def _typed(self, raw: Mapping[str, Any]) -> list[Shape]:
         """What the keywords of single types, `type` and `enum` allow."""
-        for keyword in REFUSED & raw.keys():
+        for keyword in sorted(REFUSED & raw.keys()):
             self.refuse(keyword)
         names = types_of(raw)
         makers: dict[str, Callable[[Mapping[str, Any]], list[Shape]]] = {
@@ -175,7 +191,7 @@ class Reader:
             shapes = self.both(shapes, [Values((raw["const"],))])
         if "enum" in raw:
             values = {canonical(value): value for value in list_of(raw, "enum")}
-            shapes = self.both(shapes, [Values(tuple(values.values()))])
+            shapes = self.both(shapes, [Values(tuple(values.values()))] if values else [])
         if EXCLUDE in raw:
             shapes = [left for shape in shapes if (left := _without(shape, raw[EXCLUDE])) is not None]
         return shapes
@@ -196,13 +212,15 @@ class Reader:
             shapes = self._combinations.conditional(shapes, raw)
         shapes = self._dependent(raw, shapes)
         for keyword, kind in (("unevaluatedProperties", Mapping), ("unevaluatedItems", list)):
-            if keyword in raw and raw[keyword] is not True:
+            if keyword in raw:
                 left = [left for shape in shapes if (left := self._rest_obeys(shape, kind, raw[keyword])) is not None]
                 shapes = self._checked(keyword, shapes, left)
         return shapes
 
     def _rest_obeys(self, shape: Shape, kind: type, schema: Raw) -> Shape | None:
         """The shape with a schema for all members or items that nothing was said of; None if nothing obeys it."""
+        if schema is True:
+            return replace(shape, seen=Seen(everything=True)) if isinstance(shape, _KINDS[kind]) else shape
         if isinstance(shape, Values):  # what was said of them is not known
             values = tuple(value for value in shape.values if not isinstance(value, kind) or not value)
             return Values(values) if values else None

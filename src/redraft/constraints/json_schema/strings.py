@@ -52,12 +52,14 @@ class Strings:
         """Why no string of a shape can be written, as a sentence."""
         wanted = [pattern for pattern, wanted in shape.patterns if wanted]
         for pattern in wanted:
-            if (dfa := self._patterns.automaton(pattern)) is not None and dfa.empty:
+            if self._matched(String(patterns=((pattern, True),))) is NOTHING:
                 return (
                     f"The schema keyword 'pattern' with the value {pattern!a} matches no text that can be written; "
-                    "a surrogate, for one, is no character."
+                    "a surrogate, for one, is no character, and of control characters only a few are written."
                 )
         asked = [f"'pattern' {pattern!a}" for pattern in wanted] + [f"'format' {name!r}" for name in shape.formats]
+        if shape != String(patterns=tuple((pattern, True) for pattern in wanted), formats=shape.formats):
+            asked.append("the limits")
         return f"No string can be written that obeys {' and '.join(asked) or 'the limits'} of the schema at once."
 
     def name(self, shape: String, longest: int) -> Expression:

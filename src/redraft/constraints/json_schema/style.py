@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redraft.constraints.automaton import Budget, Dfa, product
+from redraft.constraints.automaton import Budget, Dfa, accepts_of, product
 from redraft.constraints.expression import (
     ANY,
     NOTHING,
@@ -96,7 +96,8 @@ def _json_string(least: int, most: int | None, _: Budget) -> Expression:
 
 
 def _json_machine(dfa: Dfa, _: Budget) -> Expression:
-    return Machine(dfa, Escape(PLAIN, _ESCAPED))
+    written = [*PLAIN, *((code, code) for code, _ in _ESCAPED)]
+    return Machine(dfa, Escape(PLAIN, _ESCAPED)) if accepts_of(dfa, written) else NOTHING
 
 
 def _call_string(least: int, most: int | None, budget: Budget) -> Expression:
