@@ -22,6 +22,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+TOO_LONG = "context_length_exceeded"
+"""The `code` of a prompt that is too long, alone or with the answer behind it; clients shorten it and ask again."""
+
 
 def why(error: Exception) -> str:
     """What went wrong with a file, without the number and the name that an `OSError` puts around it."""
@@ -35,12 +38,14 @@ class RedraftError(Exception):
 class InputError(RedraftError, ValueError):
     """The caller's input cannot be honoured; the message is one sentence that says why.
 
-    `field` is the name of the argument or setting at fault; None where that is not known, or not one alone.
+    `field` is the name of the argument or setting at fault; None where that is not known, or not one alone. `code` is
+    what clients know this error by, where they have a word for it.
     """
 
-    def __init__(self, message: str, field: str | None = None) -> None:
+    def __init__(self, message: str, field: str | None = None, *, code: str | None = None) -> None:
         super().__init__(message)
         self.field = field
+        self.code = code
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from redraft.engine.engine import Engine
 from redraft.engine.engines import Engines
 from redraft.engine.request import AnswerStats, Event, Finished, Request, TokenConfidence
 from redraft.engine.settings import EngineSettings
-from redraft.errors import CheckpointError, PromptError, SettingError
+from redraft.errors import TOO_LONG, CheckpointError, PromptError, SettingError
 from redraft.filling import FillResult, fill
 from redraft.kernels.triton.rehearsal import rehearse
 from redraft.model import Transformer
@@ -369,26 +369,34 @@ class LLM:
         events = self.engine.answer(requests)
         return (dataclasses.replace(event, request_id=places[event.request_id]) for event in events)
 
+    def room(self, prompt: int, canvas_length: int | None = None) -> int:
+        """Tokens of the whole canvases that fit behind a prompt of so many; not above 0 where none does."""
+        length = canvas_length or self._engines.canvas_length
+        return (self.model.config.max_position_embeddings - prompt) // length * length
+
     def _fit(self, settings: GenerationSettings, prompt: int, *, explicit: bool) -> GenerationSettings:
         """Check that the prompt and its canvases fit the context; a default max_tokens shrinks to fit."""
         context = self.model.config.max_position_embeddings
         length = settings.canvas_length or self._engines.canvas_length
         if prompt + canvas_positions(settings, length) <= context:
             return settings
-        room = (context - prompt) // length * length
+        room = self.room(prompt, length)
         if length >= context:
             sentence = f"A canvas of {length} tokens leaves no room for a prompt in a context of {context}."
             raise SettingError(sentence, "canvas_length")
         if room <= 0:
             raise PromptError(
-                f"The prompt has {prompt} tokens; with a canvas of {length} it must have at most {context - length}.",
+                f"The prompt is too long: it has {prompt} tokens; with a canvas of {length} it must have at most "
+                f"{context - length}.",
                 "prompt",
+                code=TOO_LONG,
             )
         if explicit:
             raise SettingError(
                 f"max_tokens is {settings.max_tokens}; behind a prompt of {prompt} tokens the context of {context} "
                 f"has room for {room}.",
                 "max_tokens",
+                code=TOO_LONG,
             )
         return resolve_settings(settings, max_tokens=room)
 

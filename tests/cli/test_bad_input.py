@@ -69,7 +69,7 @@ def test_what_only_the_model_can_judge(cli: Cli, folder: Path, args: tuple[str, 
 
 def test_a_prompt_longer_than_the_context(cli: Cli, folder: Path, tmp_path: Path) -> None:
     trace = tmp_path / "trace.jsonl"
-    refused(cli, "The prompt has", "generate", "word " * CONTEXT, "--model", folder, "--trace", trace)
+    refused(cli, "The prompt is too long", "generate", "word " * CONTEXT, "--model", folder, "--trace", trace)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -279,7 +279,7 @@ class TestChat:
         lines = b"word " * 1100 + b"\nHello\n"
         outcome = cli("chat", "--model", folder, *OPTIONS, "--json", stdin=lines, typed=True)
         assert outcome.code == 0
-        assert "error: The prompt has" in outcome.err
+        assert "error: The prompt is too long" in outcome.err
         assert outcome.json["messages"][0]["content"] == "Hello"
 
     @pytest.mark.parametrize(("typed", "code"), [(True, 0), (False, 2)])
@@ -292,7 +292,7 @@ class TestChat:
     def test_a_question_that_does_not_fit_is_an_error_in_a_pipe(self, cli: Cli, folder: Path) -> None:
         outcome = cli("chat", "--model", folder, stdin=b"word " * 1100)
         assert outcome.code == 2
-        assert outcome.err.startswith("error: The prompt has")
+        assert outcome.err.startswith("error: The prompt is too long")
 
     def test_a_trace_of_a_conversation_can_be_replayed(self, cli: Cli, folder: Path, tmp_path: Path) -> None:
         file = tmp_path / "trace.jsonl"

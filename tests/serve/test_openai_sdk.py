@@ -62,6 +62,21 @@ def test_without_a_seed_answers_differ_and_the_seed_is_told(client: openai.OpenA
     assert again.choices[0].message.content == answers[0].choices[0].message.content
 
 
+def test_what_changes_no_answer_is_taken(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "random", "seed": 7, "max_tokens": 16}
+    plain = client.chat.completions.create(messages=cast(Any, HELLO), **asked)
+    named = cast(Any, [HELLO[0] | {"name": "Ana"}])
+    more = client.chat.completions.create(messages=named, metadata={"a": "b"}, prompt_cache_key="c", **asked)
+    assert more.choices[0].message.content == plain.choices[0].message.content
+
+
+@pytest.mark.parametrize("fields", [{"messages": [{"role": "user", "content": "long " * 2000}]}, {"max_tokens": 9999}])
+def test_what_is_too_long_has_the_code_that_clients_know(client: openai.OpenAI, fields: dict[str, Any]) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**({"model": "random", "messages": HELLO} | fields))
+    assert caught.value.code == "context_length_exceeded"
+
+
 def test_temperature_0_is_deterministic(client: openai.OpenAI) -> None:
     answers = [
         client.chat.completions.create(model="random", messages=HELLO, max_tokens=16, temperature=0) for _ in range(2)
@@ -360,7 +375,7 @@ def test_models(client: openai.OpenAI) -> None:
          "json_schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}, "strict": True}},
           "extra_body": {"strict": False}}, "strict and response_format's strict say different things", "strict"),
-        ({"messages": [{"role": "user", "content": "long " * 2000}]}, "The prompt has", "messages"),
+        ({"messages": [{"role": "user", "content": "long " * 2000}]}, "The prompt is too long", "messages"),
         ({"top_logprobs": 2}, "top_logprobs needs logprobs", "top_logprobs"),
         ({"n": 0}, "n: Input should be", "n"),
         ({"stop": ["x"] * 17}, "stop: List should have at most 16 items", "stop"),

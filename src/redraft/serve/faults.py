@@ -50,7 +50,9 @@ class Fault(Exception):
 
     def anthropic(self, request_id: str) -> dict[str, Any]:
         """Anthropic's error body."""
-        return {"type": "error", "error": {"type": self.kind, "message": self.message}, "request_id": request_id}
+        details = {"details": {"error_code": self.code}} if self.code else {}
+        error = {"type": self.kind, "message": self.message} | details
+        return {"type": "error", "error": error, "request_id": request_id}
 
 
 def loading() -> Fault:
@@ -87,7 +89,7 @@ def fault_of(error: Exception) -> Fault:
     if isinstance(error, QueueFullError):
         return busy(str(error), error.retry_after)
     if isinstance(error, InputError):
-        return Fault(400, str(error), error.field, "invalid_value")
+        return Fault(400, str(error), error.field, error.code or "invalid_value")
     return Fault(500, "The server failed while working on this request; its log has the request id.", code="internal")
 
 
@@ -111,7 +113,7 @@ def validation_fault(errors: Sequence[Mapping[str, Any]], body: Any) -> Fault:
             sentence = "The body must be a JSON object, sent with Content-Type: application/json."
             return Fault(400, sentence, code="invalid_json")
         case kind:
-            code = kind if kind.startswith("unsupported") else "invalid_value"
+            code = kind if "unsupported" in kind else "invalid_value"
             inside = (worst.get("ctx") or {}).get("field")  # which of the fields that contradict each other
             param = _field([*path, inside]) if inside else name
             return Fault(400, f"{name or 'The body'}: {worst['msg']}.", param, code)

@@ -12,7 +12,7 @@ from redraft.config import LOWEST_T_MAX, resolve_settings
 from redraft.constraints.build import says_where_text_stands
 from redraft.engine.async_engine import AsyncEngine
 from redraft.engine.request import Request
-from redraft.errors import InputError, PromptError, about
+from redraft.errors import TOO_LONG, InputError, PromptError, about
 from redraft.llm import LLM
 from redraft.serve.faults import Fault
 from redraft.serve.settings import ServeSettings
@@ -83,7 +83,8 @@ class Planner:
     def _check_length(self, tokens: int) -> None:
         most = self.settings.max_prompt
         if most is not None and tokens > most:
-            raise PromptError(f"The prompt has {tokens} tokens; this server takes at most {most}.")
+            sentence = f"The prompt is too long: it has {tokens} tokens; this server takes at most {most}."
+            raise PromptError(sentence, code=TOO_LONG)
 
     def plan(
         self,

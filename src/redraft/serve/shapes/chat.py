@@ -25,6 +25,7 @@ from redraft.serve.shapes.common import (
 )
 
 _PARSED = "What OpenAI's client adds to an answer that it has parsed; not read."
+Name = Annotated[str | None, Field(description="Who speaks; the model sees it if its chat template shows names.")]
 
 
 class TextPart(Shape):
@@ -107,7 +108,7 @@ class SystemMessage(Shape):
 
     role: Literal["system", "developer"]
     content: Text
-    name: Annotated[str | None, only()] = None
+    name: Name = None
 
 
 class UserMessage(Shape):
@@ -115,7 +116,7 @@ class UserMessage(Shape):
 
     role: Literal["user"]
     content: Shown
-    name: Annotated[str | None, only()] = None
+    name: Name = None
 
 
 class AssistantMessage(Shape):
@@ -127,7 +128,7 @@ class AssistantMessage(Shape):
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_calls: Items[Call] | None = None
-    name: Annotated[str | None, only()] = None
+    name: Name = None
     refusal: Annotated[str | None, only()] = None
     audio: Annotated[Any, only()] = None
     function_call: Annotated[Any, only()] = None
@@ -229,6 +230,8 @@ class ChatRequest(Settings, Constraints):
     thinking: bool | None = None
     confidence: Annotated[bool, Field(description="Per token: entropy, and the step at which it settled.")] = False
     user: Annotated[str, Field(max_length=512)] | None = None
+    metadata: Annotated[dict[str, str] | None, Field(description="Of stored answers; none is stored.")] = None
+    prompt_cache_key: Annotated[str | None, Field(description="Equal beginnings are computed once anyway.")] = None
     # Others' settings that Redraft does not have: their neutral values are what happens anyway.
     top_p: Annotated[float | None, only(1)] = None
     frequency_penalty: Annotated[float | None, only(0)] = None
