@@ -1,9 +1,10 @@
 """The `anthropic` package, unmodified, against `redraft serve`."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import anthropic
+import pydantic
 import pytest
 from serving import ScriptedEngine, ServerProcess, scripted_server
 
@@ -90,6 +91,50 @@ def test_a_stop_sequence_is_named(client: anthropic.Anthropic) -> None:
     assert (cut.stop_reason, cut.stop_sequence) == ("stop_sequence", stop)
 
 
+@pytest.mark.parametrize(
+    ("asked", "ending", "told"),
+    [
+        (9_999, "length", "model_context_window_exceeded"),
+        (9_999, "timeout", "max_tokens"),
+        (9_999, "stop", "end_turn"),
+        (16, "length", "max_tokens"),
+    ],
+)
+def test_more_tokens_than_the_context_has_room_for_are_left_out(llm: LLM, asked: int, ending: str, told: str) -> None:
+    engine = ScriptedEngine(llm, lambda request: ["Yes."])
+    engine.finish_reason = ending
+    with scripted_server(llm, engine) as url, anthropic.Anthropic(base_url=url, api_key="any") as client:
+        whole = client.messages.create(model="scripted", max_tokens=asked, messages=HELLO)
+        with client.messages.stream(model="scripted", max_tokens=asked, messages=HELLO) as stream:
+            assert [whole.stop_reason, stream.get_final_message().stop_reason] == [told] * 2
+    room = llm.room(len(llm.encode_chat(HELLO)))
+    assert [request.settings.max_tokens for request in engine.requests] == [min(asked, room)] * 2
+
+
+class Verdict(pydantic.BaseModel):
+    ok: bool
+    kind: Literal["a", "b"]
+
+
+def test_an_answer_is_parsed(client: anthropic.Anthropic) -> None:
+    answer = client.messages.parse(model="random", max_tokens=64, messages=HELLO, output_format=Verdict)
+    assert isinstance(answer.parsed_output, Verdict)
+
+
+def test_what_changes_no_answer_is_taken(client: anthropic.Anthropic) -> None:
+    asked: dict[str, Any] = {"model": "random", "max_tokens": 16, "messages": HELLO, "tools": [WEATHER]}
+    plain = client.messages.create(**asked, extra_body={"seed": 7})
+    more = {"cache_control": {"type": "ephemeral"}, "output_config": {"effort": "high"}, "thread": None}
+    asked["tools"] = [WEATHER | {"eager_input_streaming": True}]
+    assert client.messages.create(**asked, extra_body={"seed": 7} | more).content == plain.content
+
+
+def test_a_thread_is_refused_so_that_clients_send_whole_conversations(client: anthropic.Anthropic) -> None:
+    with pytest.raises(anthropic.BadRequestError, match="no conversation is kept here") as caught:
+        client.messages.create(model="random", max_tokens=16, messages=HELLO, extra_body={"thread": {"type": "create"}})
+    assert caught.value.body["error"]["details"] == {"error_code": "thread_unsupported_request"}  # type: ignore[index, call-overload]
+
+
 def test_tokens_are_counted(client: anthropic.Anthropic, llm: LLM) -> None:
     counted = client.messages.count_tokens(model="random", system="Be brief.", messages=HELLO)
     expected = llm.encode_chat([{"role": "system", "content": "Be brief."}, *HELLO])
@@ -101,7 +146,12 @@ def test_tokens_are_counted(client: anthropic.Anthropic, llm: LLM) -> None:
     [
         ({"extra_body": {"mood": "good"}}, "Unknown field 'mood'"),
         ({"extra_body": {"top_k": 5}}, "top_k: 5 is not supported"),
-        ({"max_tokens": 9_999}, "max_tokens is 9999"),
+        ({"messages": [{"role": "user", "content": "long " * 2000}]}, "prompt is too long"),
+        ({"output_config": {"effort": "low"}}, "output_config.effort: 'low' is not supported"),
+        (
+            {"output_config": {"format": {"type": "json_schema", "schema": {}}}, "extra_body": {"json_schema": {}}},
+            "json_schema and output_config.format say the same",
+        ),
         ({"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]}, "takes text and images"),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, "this model reads text alone"),
         (

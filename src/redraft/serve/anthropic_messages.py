@@ -30,12 +30,21 @@ def plan_messages(planner: Planner, body: MessagesRequest) -> Plan:
     prompt = planner.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
     return planner.plan(
         [prompt],
-        given=body.settings() | {"max_tokens": body.max_tokens, "stop": body.stop_sequences},
-        wanted=body.constraints() | {"thinking": body.wants_thinking} | body.tool_constraint(),
+        given=body.settings() | {"max_tokens": _bound(planner, body, len(prompt)), "stop": body.stop_sequences},
+        wanted=body.constraints()
+        | body.format_constraint()
+        | {"thinking": body.wants_thinking}
+        | body.tool_constraint(),
         seed=body.seed,
         temperature=body.temperature,
         timeout=body.timeout,
     )
+
+
+def _bound(planner: Planner, body: MessagesRequest, prompt: int) -> int:
+    """`max_tokens`, which every request must give, or what the context has room for if that is less."""
+    room = planner.llm.room(prompt, body.canvas_length)
+    return min(body.max_tokens, room) if room > 0 else body.max_tokens
 
 
 @dataclass(slots=True)
@@ -52,7 +61,7 @@ class MessageWriter:
         (reply,) = await read_all(answers)
         assert reply.finished is not None, "an answer ends with its Finished event"
         more = extras(reply.finished, answers.plan.requests[0], self.tokenizer, confidence=False)
-        return self._message(answers.plan) | self._ending(reply) | {
+        return self._message(answers.plan) | self._ending(reply, answers.plan) | {
             "content": _whole_blocks(reply.pieces), "usage": _usage(answers.plan, reply.finished), "redraft": more,
         }  # fmt: skip
 
@@ -86,12 +95,14 @@ class MessageWriter:
         assert reply.finished is not None, "an answer ends with its Finished event"
         usage = _usage(plan, reply.finished)
         more = extras(reply.finished, plan.requests[0], self.tokenizer, confidence=False)
-        return {"type": "message_delta", "delta": self._ending(reply), "usage": usage, "redraft": more}
+        return {"type": "message_delta", "delta": self._ending(reply, plan), "usage": usage, "redraft": more}
 
-    def _ending(self, reply: Reply) -> dict[str, Any]:
+    def _ending(self, reply: Reply, plan: Plan) -> dict[str, Any]:
         assert reply.finished is not None, "an answer ends with its Finished event"
         if reply.finished.finish_reason != "stop":
-            return {"stop_reason": "max_tokens", "stop_sequence": None}
+            bounded = plan.requests[0].settings.max_tokens < self.body.max_tokens
+            full = bounded and reply.finished.finish_reason == "length"
+            return {"stop_reason": "model_context_window_exceeded" if full else "max_tokens", "stop_sequence": None}
         if reply.calls:
             return {"stop_reason": "tool_use", "stop_sequence": None}
         stop = reply.finished.stop_text

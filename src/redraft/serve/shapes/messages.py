@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from redraft.serve.shapes.common import (
@@ -16,7 +16,9 @@ from redraft.serve.shapes.common import (
     Shape,
     Tokens,
     contradiction,
+    one_schema,
     only,
+    schema_constraint,
     tool_constraint,
 )
 
@@ -151,6 +153,7 @@ class ToolDeclaration(Shape):
     type: Literal["custom"] | None = None
     cache_control: CacheControl | None = None
     strict: bool | None = None
+    eager_input_streaming: Annotated[bool | None, Field(description="A call is sent when it is whole.")] = None
 
     def function(self) -> dict[str, Any]:
         """The declaration in OpenAI's shape."""
@@ -181,6 +184,20 @@ class Thinking(Shape):
     display: Annotated[str | None, only("summarized")] = None
 
 
+class JsonFormat(Shape):
+    """JSON of one schema."""
+
+    type: Literal["json_schema"]
+    schema_: Annotated[dict[str, Any], Field(alias="schema")]
+
+
+class OutputConfig(Shape):
+    """What the answer must look like."""
+
+    format: JsonFormat | None = None
+    effort: Annotated[str | None, only("high")] = None
+
+
 class Metadata(Shape):
     """Who asks, for the server's log."""
 
@@ -196,6 +213,8 @@ class CountRequest(Shape):
     tools: Items[ToolDeclaration] | None = None
     tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    cache_control: CacheControl | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> CountRequest:
@@ -229,6 +248,12 @@ class CountRequest(Shape):
         return messages
 
 
+def _refuse_thread(value: Any) -> None:
+    """By the code with which Anthropic's client sends whole conversations from then on."""
+    if value is not None:
+        raise PydanticCustomError("thread_unsupported_request", "is not supported; no conversation is kept here")
+
+
 class MessagesRequest(CountRequest, Settings, Constraints):
     """A conversation to be answered."""
 
@@ -241,6 +266,18 @@ class MessagesRequest(CountRequest, Settings, Constraints):
     top_p: Annotated[float | None, only(1)] = None
     top_k: Annotated[int | None, only()] = None
     service_tier: Annotated[str | None, only("auto", "standard_only")] = None
+    thread: Annotated[Any, AfterValidator(_refuse_thread)] = None
+
+    @model_validator(mode="after")
+    def _one_schema(self) -> MessagesRequest:
+        if self.output_config and self.output_config.format:
+            one_schema(self, "output_config.format", None)
+        return self
+
+    def format_constraint(self) -> dict[str, Any]:
+        """`output_config.format` as the constraint that it is."""
+        wanted = self.output_config and self.output_config.format
+        return schema_constraint(wanted.schema_, None) if wanted else {}
 
 
 def _text(content: str | list[Any]) -> str:
