@@ -3,7 +3,7 @@
     llm = redraft.load("tiny")
     print(llm.generate("Why is the sky blue?").text)
 
-The names below are imported when they are first used, so that `import redraft` and `redraft --help` take no time.
+The names below are imported on first use, which keeps `import redraft` and `redraft --help` fast.
 """
 
 import os
@@ -56,9 +56,8 @@ _HOMES = {
     "redraft.loading": ("load",),
     "redraft.model.weights": ("load_model", "save_model"),
 }
-# OpenMP reads this once, when torch brings it. By itself it has threads wait for one another in a loop for
-# milliseconds, which two programs on the same cores pay again and again; see docs/performance.md. What the user says
-# stands.
+# OpenMP reads this once, when torch loads it. By default its threads spin for milliseconds while they wait for one
+# another, which slows down two programs that share cores; see docs/performance.md. A value set by the user wins.
 if "torch" not in sys.modules and not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
     os.environ["GOMP_SPINCOUNT"] = "5000"
 

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> int:
-    """Run the command and return its exit code; Ctrl-C ends it quietly while it is still being imported, too."""
+    """Run the command and return its exit code; Ctrl-C exits quietly, even while the command is being imported."""
     try:
         from redraft.cli.main import main as command
 

@@ -1,7 +1,7 @@
 """Frozen, validated settings: the model's shape and the settings of one generation call.
 
-Both read the Hugging Face files (`config.json`, `generation_config.json`) and write them back. A value is
-checked when the object is made, so that nothing invalid travels further.
+Both read the Hugging Face files (`config.json`, `generation_config.json`) and write them back. Values are
+checked when the object is made, so nothing invalid gets any further.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ FULL: LayerType = "full_attention"
 MIN_CANVAS, MAX_CANVAS = 16, 512
 MAX_LOGPROBS = 20
 MAX_END_IDS = 8
-"""End-of-text ids that a model may have; the GPU kernels keep so many a request."""
+"""End-of-text ids a model may have; the GPU kernels keep this many per request."""
 LOWEST_T_MAX, HIGHEST_T_MAX = 1e-6, 1e6
-"""Between these, logits divided by any temperature of the schedule are finite in 32 bits."""
+"""Within these bounds, logits divided by any temperature of the schedule stay finite in 32 bits."""
 MAX_NUMBER = 2**31 - 1
 """The largest value of every other setting: GPU buffers hold 32 bits."""
 LONGEST_STOP = 4096
@@ -62,7 +62,7 @@ class ModelConfig:
     eos_token_id: tuple[int, ...] = (1,)
     pad_token_id: int = 0
     spare_holes: bool = field(default=False, compare=False)
-    """Whether the model was taught holes that are longer than their text: a key of our own, which others ignore."""
+    """Whether the model was trained on holes longer than their text: our own key, which other programs ignore."""
     # Written back untouched so that a saved folder keeps what we do not interpret (vision_config, image ids, ...).
     extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
@@ -86,9 +86,9 @@ class ModelConfig:
 
     @property
     def image_marks(self) -> tuple[int, int, int]:
-        """The token ids that stand before an image, for each of its parts, and behind it.
+        """The token ids before an image, for each of its parts, and after it.
 
-        Raises `CheckpointError` where they are none of the vocabulary.
+        Raises `CheckpointError` if one of them is not in the vocabulary.
         """
         names = {"boi_token_id": 255_999, "image_token_id": 258_880, "eoi_token_id": 258_882}
         opening, part, closing = (self.extra.get(name, default) for name, default in names.items())
@@ -120,9 +120,9 @@ class ModelConfig:
         return cls(**_text_fields(text), **_top_fields(raw, text), extra=dict(raw))
 
     def to_dict(self) -> dict[str, Any]:
-        """The `config.json` content of this shape with weights in full, readable by Transformers.
+        """The `config.json` content of this shape with full-precision weights, readable by Transformers.
 
-        How the weights that it was read with were quantized is left out.
+        Leaves out how the original weights were quantized.
         """
         extra = {name: value for name, value in self.extra.items() if name != "quantization_config"}
         text = dict(self.extra.get("text_config", {}))
@@ -194,7 +194,7 @@ def _text_fields(text: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _rope_fields(rope: Mapping[str, Any]) -> dict[str, float]:
-    """Rotary positions as Transformers reads them: what one kind of layers says stands for all that it leaves out."""
+    """Rotary positions as Transformers reads them: an entry replaces all defaults of its layer kind."""
     fields: dict[str, float] = {}
     if sliding := rope.get(SLIDING):
         _reject_scaled_rope(sliding, SLIDING, "default")
@@ -222,7 +222,7 @@ def _default_layer_types(count: int) -> list[str]:
 def _global_heads(text: Mapping[str, Any], layer_types: tuple[str, ...]) -> dict[str, int]:
     """Full layers' head size and kv heads, from `global_*` keys or from newer files' `per_layer_config`.
 
-    What that leaves out is as in the other layers, also where it is empty.
+    What `per_layer_config` leaves out is the same as in the other layers, even if it is empty.
     """
     head_dim, kv_heads = text.get("global_head_dim"), text.get("num_global_key_value_heads")
     overrides = text.get("per_layer_config") or {}
@@ -303,7 +303,7 @@ class GenerationSettings:
         self._check_extremes()
 
     def _check_extremes(self) -> None:
-        """What no arithmetic on the way can hold is refused here."""
+        """Refuse values that the arithmetic further on cannot hold."""
         _require(self.t_max >= LOWEST_T_MAX, "t_max", self.t_max, f"at least {LOWEST_T_MAX:g}")
         require_at_most(HIGHEST_T_MAX, t_max=self.t_max)
         require_at_most(
@@ -326,7 +326,7 @@ class GenerationSettings:
 def require_at_most(most: float, **given: float | None) -> None:
     """Raise `SettingError` naming the first of the `given` settings that is above `most`, infinite, or not a number."""
     for name, value in given.items():
-        if value is not None and not value <= most:  # NaN is not at most anything
+        if value is not None and not value <= most:  # NaN fails every comparison
             raise SettingError(f"{name} is too large or not a number; it may be at most {most:,.0f}.", name)
 
 
@@ -342,8 +342,8 @@ GENERATION_PRESETS: dict[str, dict[str, Any]] = {
         "steps": 96, "schedule_steps": 96, "entropy_bound": 0.02, "t_max": 1.0, "t_min": 0.5, "forbid_empty": True,
     },
 }  # fmt: skip
-"""`balanced` leaves the model's own settings, the reference's for the published checkpoints; `careful` is the slower
-setting that users measured as better on hard questions."""
+"""`balanced` keeps the model's own settings, which for the published checkpoints are the reference's; `careful` is a
+slower setting that users measured as better on hard questions."""
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "max_tokens": (int,), "steps": (int,), "schedule_steps": (int,), "stability_threshold": (int,), "seed": (int,),
@@ -380,7 +380,7 @@ def _stop_strings(stop: object) -> tuple[str, ...]:
 
 
 def require_type(name: str, value: object, *allowed: type) -> None:
-    """Raise `SettingError` for a value of another type; a bool is no number."""
+    """Raise `SettingError` for a value of another type; a bool does not count as a number."""
     is_bool = isinstance(value, bool)
     if not isinstance(value, allowed) or (is_bool and bool not in allowed):
         wanted = " or ".join(t.__name__ for t in allowed)
@@ -391,7 +391,7 @@ def settings_from_dict(raw: Mapping[str, Any]) -> GenerationSettings:
     """The defaults of a checkpoint, from its parsed `generation_config.json` (max_new_tokens stays the caller's).
 
     A stability or confidence threshold of null means that no canvas stops before its last step, as in Transformers.
-    Raises `CheckpointError` for another sampler and for values that make no settings.
+    Raises `CheckpointError` for another sampler and for values that are not valid settings.
     """
     sampler = raw.get("sampler_config") or {}
     if not isinstance(sampler, Mapping):
@@ -414,9 +414,9 @@ def settings_from_dict(raw: Mapping[str, Any]) -> GenerationSettings:
 
 
 def end_ids(given: Any, vocab_size: int, where: object) -> tuple[int, ...]:
-    """The token ids of an `eos_token_id`, which is one id or a list of them; each comes once.
+    """The token ids of an `eos_token_id`, which is one id or a list of them, without duplicates.
 
-    Raises `CheckpointError`, which names the file `where` it stands, unless they are 1 to 8 ids of the vocabulary.
+    Raises `CheckpointError`, naming the file `where` it was found, unless they are 1 to 8 ids of the vocabulary.
     """
     ids = tuple(given) if isinstance(given, list | tuple) else (given,)
     known = all(isinstance(token, int) and not isinstance(token, bool) and 0 <= token < vocab_size for token in ids)

@@ -1,4 +1,4 @@
-"""The exception tree. Whoever catches `RedraftError` catches everything that Redraft raises on purpose.
+"""The exception tree. Catching `RedraftError` catches everything that Redraft raises on purpose.
 
 RedraftError
 ├── InputError            (also a ValueError) something the caller gave cannot be honoured
@@ -27,7 +27,7 @@ TOO_LONG = "context_length_exceeded"
 
 
 def why(error: Exception) -> str:
-    """What went wrong with a file, without the number and the name that an `OSError` puts around it."""
+    """What went wrong with a file, without the number and file name that an `OSError` adds."""
     return getattr(error, "strerror", None) or str(error)
 
 
@@ -38,8 +38,8 @@ class RedraftError(Exception):
 class InputError(RedraftError, ValueError):
     """The caller's input cannot be honoured; the message is one sentence that says why.
 
-    `field` is the name of the argument or setting at fault; None where that is not known, or not one alone. `code` is
-    what clients know this error by, where they have a word for it.
+    `field` is the name of the argument or setting at fault; None if it is unknown or there is more than one. `code` is
+    the code by which clients know this error, if they have one.
     """
 
     def __init__(self, message: str, field: str | None = None, *, code: str | None = None) -> None:
@@ -50,7 +50,7 @@ class InputError(RedraftError, ValueError):
 
 @contextmanager
 def about(field: str | None) -> Iterator[None]:
-    """Inside, what is refused is refused because of `field`, unless the refusal names another one itself."""
+    """Blame `field` for every `InputError` raised inside, unless the error already names a field."""
     try:
         yield
     except InputError as error:
@@ -99,7 +99,7 @@ class EngineError(RedraftError):
 
 
 class NotFiniteError(EngineError):
-    """What the model computes is no number."""
+    """The model computes values that are not finite."""
 
     def __init__(self) -> None:
         super().__init__("The model's outputs are not finite: its weights, or those of its adapter, are damaged.")

@@ -129,11 +129,11 @@ class LLM:
         """Answer one prompt.
 
         A `str` is one user message, a list of messages is a chat, a list of ints is token ids as they are, and
-        `raw=True` continues a `str` as plain text. A last message of the assistant's is the beginning of the answer,
-        which goes on behind it. Messages may hold images, see `redraft.text.images`. Settings are
-        the fields of `GenerationSettings` and `preset`; what the answer must be is said with `choices`, `regex`,
-        `json_schema`, `template`, `pins`, `must_include`, `forbidden` and the other keywords of
-        `redraft.constraints.build`. The model hears of `tools` and `thinking`, too, unless the prompt is ids or raw.
+        `raw=True` continues a `str` as plain text. If the last message is from the assistant, the answer continues it.
+        Messages may hold images, see `redraft.text.images`. Settings are the fields of `GenerationSettings` and
+        `preset`; `choices`, `regex`, `json_schema`, `template`, `pins`, `must_include`, `forbidden` and the other
+        keywords of `redraft.constraints.build` say what the answer must be. `tools` and `thinking` are passed on to
+        the model too, unless the prompt is ids or raw.
         Raises `PromptError`, `SettingError` or `ConstraintError` before any compute.
         """
         return self.generate_batch([prompt], raw=raw, **settings)[0]
@@ -141,9 +141,9 @@ class LLM:
     def generate_batch(
         self, prompts: Iterable[Prompt], *, raw: bool = False, seeds: Sequence[int] | None = None, **settings: Any
     ) -> list[GenerateResult]:
-        """Answer several prompts together. Each answer is the one its prompt and seed give alone.
+        """Answer several prompts together. Each answer is the same as if its prompt and seed were run alone.
 
-        Every prompt uses `seed`, or its own of `seeds`.
+        Every prompt uses `seed`, or its own entry of `seeds`.
         """
         if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
             raise PromptError("The prompts must be a list of prompts.")
@@ -166,7 +166,7 @@ class LLM:
     ) -> ChatReply:
         """Answer a conversation; tool calls and reasoning come back as structures.
 
-        With `tools`, calls obey what can be enforced of their declarations, see docs/constraints.md. `tool_choice` is
+        With `tools`, calls obey their declarations as far as possible, see docs/constraints.md. `tool_choice` is
         "auto" (the default), "none", "required" or the name of the tool to call.
         """
         prompt = self.read_chat(messages, tools=tools, thinking=thinking)
@@ -179,24 +179,24 @@ class LLM:
         )
 
     def fill(self, text: str | Sequence[str], suffix: str | None = None, **settings: Any) -> FillResult:
-        """The text that belongs into a hole, seeing both sides of it.
+        """The text that belongs in a hole, written with both sides in view.
 
         `fill(prefix, suffix)` has one hole; `fill(text)` fills every `<|fill|>` of a text, and a list of texts has a
-        hole between each two of them. `max_tokens` bounds a filling, `steps` its denoising, and `choices`, `regex`,
+        hole between each pair. `max_tokens` limits the text of a hole, `steps` its denoising, and `choices`, `regex`,
         `json_schema` ... say what it must be. See `redraft.filling`.
         """
         return fill(self.model, self.tokenizer, text, suffix, self.defaults, **settings)
 
     def edit(self, text: str, span: tuple[int, int], instruction: str | None = None, **settings: Any) -> EditResult:
-        """The text with its characters `span` changed as an instruction says, and nothing else.
+        """The text with only its characters `span` changed, following an instruction.
 
-        Without an instruction slips are repaired. `settings` are those of generate, its constraints on the new span,
-        `strength` and `max_tokens`. See `redraft.editing.edit`.
+        Without an instruction, mistakes are fixed. `settings` are those of `generate`, with its constraints applied to
+        the new span, plus `strength` and `max_tokens`. See `redraft.editing.edit`.
         """
         return edit(self, text, span, instruction, **settings)
 
     def next_edit(self, text: str, cursor: int, recent_edits: Sequence[RecentEdit], **settings: Any) -> NextEdit | None:
-        """The edit that follows from recent ones, (old, new) each, near the cursor; None if nothing is due."""
+        """The edit near the cursor that follows from recent (old, new) edits; None if nothing needs changing."""
         return next_edit(self, text, cursor, recent_edits, **settings)
 
     @overload
@@ -204,7 +204,7 @@ class LLM:
     @overload
     def decide(self, question: Sequence[Any], choices: Choices, **settings: Any) -> Decision | list[Decision]: ...
     def decide(self, question: str | Sequence[Any], choices: Choices, **settings: Any) -> Decision | list[Decision]:
-        """Which of some choices, and how sure, at the price of a forward pass; several questions give a list.
+        """Which of the choices, and how sure, for the cost of one forward pass; several questions give a list.
 
         A question is a `str`, a chat or token ids; `choices` a list, or lists by the slot names of `template`.
         See `redraft.deciding.decide`.
@@ -212,7 +212,7 @@ class LLM:
         return decide(self, question, choices, **settings)
 
     def rehearse(self) -> None:
-        """Compile what the first fill, edit and decision would wait for on a GPU; any thread may call it.
+        """Compile the GPU kernels that the first fill, edit and decision would wait for; any thread may call it.
 
         The engine's own kernels are compiled by its runner's `warm_up`.
         """
@@ -231,12 +231,12 @@ class LLM:
         """A conversation as the model reads it, images included, up to the point where the model answers.
 
         Special strings inside a message, such as `<turn|>`, are plain text; see `redraft.text.prompt`. If the last
-        message is the assistant's, its words are the beginning of the answer.
+        message is the assistant's, the answer continues it.
         """
         return self._reader.chat(messages, tools=tools, thinking=thinking)
 
     def decoded(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The same conversation with its images decoded, once for all that read it."""
+        """The same conversation with its images decoded, so that they are decoded only once."""
         return self._reader.decoded(messages)
 
     def prompt_ids(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
@@ -256,10 +256,10 @@ class LLM:
         return PromptReader(self.tokenizer, self.template, sight)
 
     def add_adapter(self, name: str, folder: str | Path) -> None:
-        """Read a LoRA adapter, to be used by `name`.
+        """Load a LoRA adapter under a name.
 
-        It comes on top of one that was folded in while loading. The weights that it changes are held once more. Raises
-        `CheckpointError` if it is for another model and `SettingError` for a name that is empty or taken.
+        It is applied on top of any adapter folded in at load time. The weights it changes are stored a second time.
+        Raises `CheckpointError` if it is for another model and `SettingError` for a name that is empty or taken.
         """
         check_adapter_name(name)
         if name in self.adapters:
@@ -268,7 +268,7 @@ class LLM:
         self._engines.add(name, twin(self._engines.models[None], self.path, found))
 
     def with_adapter(self, name: str | None) -> Self:
-        """This LLM with an adapter, or, with None, without one: a view that shares the engine and everything else.
+        """A view of this LLM with an adapter, or without one for None; it shares the engine and everything else.
 
         Raises `SettingError` for an unknown name.
         """
@@ -277,7 +277,7 @@ class LLM:
         return view
 
     def use_adapter(self, name: str | None) -> None:
-        """Answer with an adapter from now on, or, with None, as the model was. Raises `SettingError`."""
+        """Answer with an adapter from now on, or without one for None. Raises `SettingError`."""
         if not isinstance(name, str | None) or name not in self._engines.models:
             raise SettingError(f"There is no adapter {name!r}; there are {', '.join(self.adapters) or 'none'}.")
         self._adapter = name
@@ -304,7 +304,7 @@ class LLM:
         chat = {"tools": wanted.get("tools"), "thinking": bool(wanted.get("thinking", False))}
         read = self._reader.prompt(prompt, raw=raw, **chat)
         fitting = self._fit(resolved, len(read), explicit=settings.get("max_tokens") is not None)
-        if any(value is not None for value in wanted.values()):  # compiled last: it may take seconds
+        if any(value is not None for value in wanted.values()):  # compiled last, as it may take seconds
             constraint = self._constraint(wanted, fitting, read.ids, constraint)
         return Request(
             request_id=request_id,
@@ -320,7 +320,7 @@ class LLM:
     def _constraint(
         self, wanted: dict[str, Any], settings: GenerationSettings, ids: Sequence[int], built: Constraint | None
     ) -> Constraint | None:
-        """What the keywords ask for, unless the caller has built a constraint of their own."""
+        """The constraint that the keywords ask for, unless the caller has built one."""
         given = {name: value for name, value in wanted.items() if value is not None}
         known: dict[str, Any] = {
             "allow_empty": not settings.forbid_empty,
@@ -333,13 +333,13 @@ class LLM:
 
     @property
     def engine(self) -> Engine:
-        """The engine behind `generate` and `stream`, made when it is first needed and anew when the model has moved."""
+        """The engine behind `generate` and `stream`, made on first use and rebuilt when the model has moved."""
         return self._engines.shared(self.adapter)
 
     def new_engine(self, settings: EngineSettings | None = None) -> Engine:
-        """An engine of its own on this model and its adapters, with its own pages; servers drive one in a thread.
+        """A separate engine on this model and its adapters, with its own pages; servers run one in a thread.
 
-        Without `settings` it has those that the LLM was loaded with.
+        Without `settings` it uses those that the LLM was loaded with.
         """
         return self._engines.new(settings)
 
@@ -352,7 +352,7 @@ class LLM:
         *,
         drafts: bool,
     ) -> Iterator[Event]:
-        """Validate at once, then return the lazy stream of events, whose `request_id` is the prompt's place."""
+        """Validate right away, then return the lazy stream of events, whose `request_id` is the prompt's index."""
         if own := sorted(given.keys() & {"request_id", "timeout", "drafts"}):
             raise SettingError(f"{own[0]} is no setting of an answer; requests to an engine have it.")
         if seeds is not None and (not isinstance(seeds, list | tuple | range) or None in seeds):
@@ -402,7 +402,7 @@ class LLM:
 
 
 def _small_calls(llm: LLM) -> None:
-    """A call of each kind that takes the model's forwards into its own hands, behind a long text and a short one."""
+    """One call of each kind that runs the model's forwards itself, after a long text and after a short one."""
     for before in ("def f(x):\n    return ", "x = 1\n" * 100):
         llm.fill(before, "\n", steps=2)
         llm.fill(before, "\n", choices=["x", "x + 1"])
@@ -421,13 +421,13 @@ def _result(finished: Finished) -> GenerateResult:
 
 
 def check_adapter_name(name: object) -> None:
-    """Raise `SettingError` for what `with_adapter` could not be asked for."""
+    """Raise `SettingError` for a name that `with_adapter` could not take."""
     if not isinstance(name, str) or not name:
         raise SettingError(f"An adapter's name is {name!r}; it must be a string that is not empty.")
 
 
 def adapter_for(model: Path, adapter: str | Path, *, vision: bool) -> Adapter:
-    """The adapter of a folder, checked against a model's before that is loaded."""
+    """The adapter in a folder, checked against the model's folder before the model is loaded."""
     if not isinstance(adapter, str | Path):
         raise SettingError(f"An adapter is a folder, not of type {type(adapter).__name__}.")
     found = load_adapter(adapter)

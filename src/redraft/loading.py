@@ -30,22 +30,22 @@ def load(
     """Load a model: "tiny" (embedded), a folder, or a hub id such as "google/diffusiongemma-26B-A4B-it".
 
     device            "auto", "cpu", "cuda", "cuda:1" ...      dtype  "auto", "bfloat16", "float32"
-    quantization      None (the weights as they are stored), "fp8", or "int4": int4 experts, the rest in FP8, or on a
-                      CPU in `dtype`
-    vocabulary_dtype  of the tokens' embeddings, which are the head as well: "model", as the weights are; "fp8", which
+    quantization      None (the weights as they are stored), "fp8", or "int4": int4 experts, with the rest in FP8 (on
+                      a CPU, in `dtype`)
+    vocabulary_dtype  of the token embeddings, which are also the head: "model", same as the weights; "fp8", which
                       is faster on a GPU; or "auto", FP8 where weights on a GPU are quantized
-    kv_cache_dtype    of the engine's keys and values: "auto", the model's own, or "fp8", half of bfloat16's bytes
+    kv_cache_dtype    of the engine's keys and values: "auto", same as the model, or "fp8", half of bfloat16's bytes
     memory_gb         for the engine's keys and values; None for four fifths of what a GPU has left, or 2 GB on a CPU
     slots             answers that the engine works on at a time
     adapter           a LoRA folder in PEFT's format, folded into the weights; or several by name, for
                       `llm.with_adapter`
-    vision            False leaves out a vision tower, 1.1 GB of the 26B model: images are refused then
+    vision            False leaves out the vision tower (1.1 GB of the 26B model); images are then refused
     Raises `CheckpointError`, `HubError` or `SettingError` with one sentence each.
     """
     settings = EngineSettings(kv_cache_dtype=kv_cache_dtype, memory_gb=memory_gb, slots=slots)
     folder = resolve_folder(str(model))
     several = adapter if isinstance(adapter, Mapping) else {}
-    for name, place in several.items():  # what does not fit fails before a long load
+    for name, place in several.items():  # a mismatch fails before a long load
         check_adapter_name(name)
         adapter_for(folder, place, vision=vision)
     one = None if adapter is None or isinstance(adapter, Mapping) else adapter_for(folder, adapter, vision=vision)
@@ -68,7 +68,7 @@ def load(
 
 
 def _generation(folder: Path) -> tuple[GenerationSettings, tuple[int, ...] | None]:
-    """The defaults of a folder's `generation_config.json`, and the ids that end an answer if it says so."""
+    """The defaults of a folder's `generation_config.json`, and the ids that end an answer if it names any."""
     file = folder / "generation_config.json"
     raw = read_json(file) if file.is_file() else {}
     eos = raw.get("eos_token_id")

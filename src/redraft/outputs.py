@@ -1,5 +1,5 @@
-"""Results: whether they can be written where they are to go, which is better known before hours of work than after,
-and folders of files that belong together."""
+"""Results: checks that they can be written, made before hours of work rather than after, and folders of files that
+belong together."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def check_file(path: Path | None) -> None:
 
 
 def check_new(path: Path, *, folder: bool = True) -> None:
-    """Raise `SettingError` unless a folder, which may be there if it is empty, or else a file can be made at `path`."""
+    """Raise `SettingError` unless a folder (or a file) can be made at `path`; an empty folder may already be there."""
     try:
         there = folder and path.is_dir()
         taken = any(path.iterdir()) if there else path.exists() or path.is_symlink()
@@ -46,7 +46,7 @@ def check_new(path: Path, *, folder: bool = True) -> None:
 
 
 def make_folder(folder: Path | None) -> None:
-    """Make a folder of results unless it is there. Raises `InputError` if nothing can be written there."""
+    """Make a folder for results unless it exists. Raises `InputError` if nothing can be written there."""
     if folder is None:
         return
     try:
@@ -59,11 +59,11 @@ def make_folder(folder: Path | None) -> None:
 
 @contextmanager
 def arriving(folder: Path, *, last: str) -> Iterator[Path]:
-    """A folder whose files become those of `folder` once all are written, the file `last` behind the others.
+    """A temporary folder whose files move to `folder` once all are written, the file `last` after the others.
 
-    It lies inside, as `folder` may be the working directory, a link or a disk of its own, which nothing can replace.
-    All files get the mode of `last`: safetensors makes files that only their owner may read. A `folder` that was not
-    there before is taken away again if something fails.
+    It is inside `folder`, which cannot be replaced itself if it is the working directory, a link or a mount point.
+    All files get the mode of `last`, because safetensors makes files that only their owner may read. If something
+    fails, a `folder` that did not exist before is removed again.
     """
     made = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)

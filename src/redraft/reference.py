@@ -20,7 +20,7 @@ from redraft.model import Transformer
 
 KeysValues = list[tuple[Tensor, Tensor]]
 Images = Sequence[tuple[int, Tensor]]
-"""Where in the prompt an image begins, and what the vision tower made of it, [N,D]."""
+"""Where in the prompt an image begins, and its embeddings from the vision tower, [N,D]."""
 
 
 class Reference:
@@ -97,7 +97,7 @@ class Reference:
     def encode(self, tokens: Tensor, images: Images = ()) -> tuple[Tensor, KeysValues]:
         """Causal pass over all committed tokens [P] -> hidden [P,D] and every layer's keys and values [G,P,H].
 
-        The embeddings of `images` take the place of tokens', and their positions see each other in every layer.
+        The embeddings of `images` replace those of their tokens, and their positions see each other in every layer.
         """
         positions = torch.arange(len(tokens))
         causal = positions[None] <= positions[:, None]
@@ -115,7 +115,7 @@ class Reference:
         return _rms(x, self.w["norm.weight"], self.config.rms_norm_eps), past
 
     def denoise(self, canvas: Tensor, past: KeysValues, start: int, previous_q: Tensor | None) -> Tensor:
-        """Two-sided pass over a canvas [L] behind `start` committed tokens -> hidden [L,D].
+        """Two-sided pass over a canvas [L] after `start` committed tokens -> hidden [L,D].
 
         Full layers see all of the past, sliding layers its last `sliding_window - 1` tokens, whatever the position.
         """

@@ -1,4 +1,4 @@
-"""What every store of committed keys and values has, however it lays them out."""
+"""The interface of every store of committed keys and values, whatever its layout."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ class KVCache(ABC):
 
     @property
     def batch_size(self) -> int:
-        """Requests that it holds."""
+        """The number of requests in the cache."""
         return len(self.lengths)
 
     @abstractmethod
     def select(self, rows: list[int]) -> Self:
-        """A view on some of this cache's requests, in the given order; it shares all storage. Only to be read."""
+        """A read-only view of some of this cache's requests, in the given order, sharing all storage."""
 
     @abstractmethod
     def copy(self, rows: list[int]) -> Self:
-        """Some of this cache's requests, in the given order, which may be extended without changing this cache."""
+        """A copy of some of this cache's requests, in the given order; extending it does not change this cache."""
 
     def advance(self, counts: list[int]) -> None:
         """Grow the lengths, after every layer has written."""

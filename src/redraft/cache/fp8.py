@@ -1,8 +1,8 @@
-"""Keys and values in FP8 (e4m3) without a scale beside them: half of bfloat16's bytes.
+"""Keys and values in FP8 (e4m3) without stored scales: half of bfloat16's bytes.
 
-Both are normed before they are stored, so their size is known beforehand. A value has at most sqrt(H) times its root
-mean square, which is 1; a key at most max|k_norm| * sqrt(H), as rotating keeps lengths. So values are stored as they
-are, and keys in units of a power of two of their layer, which the queries make good: exact in every binary format.
+Both are normed before they are stored, so their range is known in advance. A value is at most sqrt(H) times its root
+mean square, which is 1; a key at most max|k_norm| * sqrt(H), as rotation keeps lengths. So values are stored as they
+are, and keys in units of their layer's power of two, which the queries make up for: exact in every binary format.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ _SPARE = 2.0**4
 
 
 def key_unit(k_norm: Tensor) -> float:
-    """The power of two that keys are counted in, from the weight [H] of their norm; 1 where that has no size.
+    """The power of two that is the unit of keys, from the weight [H] of their norm; 1 if that is zero or not finite.
 
-    A damaged norm, which is not finite, stays so, and the answers tell.
+    A damaged norm that is not finite stays that way, so it shows in the answers.
     """
     largest = float(k_norm.detach().abs().max())
     return 2.0 ** math.ceil(math.log2(largest)) / _SPARE if 0 < largest < math.inf else 1.0
@@ -32,5 +32,5 @@ def to_fp8_bits(x: Tensor) -> Tensor:
 
 
 def from_fp8_bits(bits: Tensor, dtype: torch.dtype) -> Tensor:
-    """What `to_fp8_bits` kept, in a dtype."""
+    """The numbers that `to_fp8_bits` stored, in the given dtype."""
     return bits.view(FP8).to(dtype)

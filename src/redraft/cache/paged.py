@@ -18,7 +18,7 @@ from redraft.config import ModelConfig
 class PagedKV:
     """The pools' tensors, [pages * PAGE, G, H] per layer for keys and for values.
 
-    `dtype` is what is written and read. With `units`, one per layer (`fp8.key_unit`), it is kept in FP8.
+    `dtype` is what is written and read. With `units`, one per layer (`fp8.key_unit`), the pools store FP8.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class PagedKV:
 
 
 def page_bytes(config: ModelConfig, item: int) -> tuple[int, int]:
-    """Bytes of one page of the full and of the sliding space, all layers, keys and values, `item` bytes a number."""
+    """Bytes of a page of the full and of the sliding space: keys and values, all layers, `item` bytes a number."""
     sizes = [0, 0]
     for layer in range(config.num_hidden_layers):
         numbers = 2 * config.layer_kv_heads(layer) * config.layer_head_dim(layer) * PAGE

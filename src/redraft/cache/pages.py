@@ -1,8 +1,8 @@
-"""Who holds which page of keys and values: reference counts, pages kept for reuse, and what a request may still take.
+"""Which request holds which pages of keys and values: reference counts, pages kept for reuse, and promised pages.
 
 A page holds `PAGE` consecutive tokens of one request in every layer of its space. There are two spaces, because the two
-kinds of layers need different pasts: full layers keep every page of a request, sliding layers only those their window
-still reaches. Pure Python; the tensors live elsewhere (`paged.py`), addressed by page number.
+kinds of layers need different pasts: full layers keep every page of a request, sliding layers only those still within
+their window. Pure Python; the tensors live elsewhere (`paged.py`), addressed by page number.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 PAGE = 256
-"""Tokens of a page."""
+"""Tokens per page."""
 
 
 def pages_for(tokens: int) -> int:
@@ -23,8 +23,8 @@ def pages_for(tokens: int) -> int:
 class PagePool:
     """The pages of one space.
 
-    A page is free, held (by one or more requests), or kept: nobody holds it, but its content is known by a key and may
-    be held again. Kept pages are given away, the longest unused first, when no page is free.
+    A page is free, held (by one or more requests), or kept: no one holds it, but its content is known by a key and may
+    be held again. When no page is free, kept pages are given away, the longest unused first.
     """
 
     def __init__(self, count: int) -> None:
@@ -47,7 +47,7 @@ class PagePool:
 
     @property
     def kept(self) -> int:
-        """Pages that nobody holds, kept for reuse."""
+        """Pages that no one holds, kept for reuse."""
         return len(self._kept)
 
     def take(self) -> int:
@@ -57,7 +57,7 @@ class PagePool:
         return page
 
     def grow(self, count: int) -> None:
-        """Have so many pages more, which are free."""
+        """Add this many free pages."""
         self._free += range(self.count + count - 1, self.count - 1, -1)
         self._holders += [0] * count
         self.count += count
@@ -67,12 +67,12 @@ class PagePool:
         return self._holders[page] > 1
 
     def share(self, page: int) -> None:
-        """Hold a page that is held or kept already."""
+        """Hold a page that is already held or kept."""
         self._kept.pop(page, None)
         self._holders[page] += 1
 
     def drop(self, page: int) -> None:
-        """Hold a page no longer. With a key it is kept, as the most recently used; without, it is free."""
+        """Stop holding a page. The last holder leaves it kept, as most recently used, if it has a key, else free."""
         assert self._holders[page] > 0, f"page {page} is not held"
         self._holders[page] -= 1
         if self._holders[page]:
@@ -83,12 +83,12 @@ class PagePool:
             self._free.append(page)
 
     def name(self, page: int, key: bytes) -> None:
-        """Make a page known by `key`. A key that another page has already changes nothing."""
+        """Make a page known by `key`. Does nothing if another page already has the key, or the page has one."""
         if key not in self._page_of and page not in self._key_of:
             self._page_of[key], self._key_of[page] = page, key
 
     def unname(self, key: bytes) -> None:
-        """Make the page that is known by `key` unknown, if there is one."""
+        """Forget the key, if a page is known by it."""
         if (page := self._page_of.pop(key, None)) is None:
             return
         del self._key_of[page]
@@ -115,9 +115,9 @@ class PagePool:
 
 
 def drop_unseen(pool: PagePool, pages: list[int], seen: int) -> bool:
-    """Drop the pages of a table that end at position `seen` or before, as far as it holds them; whether there were any.
+    """Drop the pages that a table still holds and that end at or before position `seen`; returns whether any did.
 
-    Entries become -1.
+    Their entries become -1.
     """
     index = min(max(0, seen) // PAGE, len(pages)) - 1
     changed = index >= 0 and pages[index] >= 0
@@ -132,8 +132,8 @@ def drop_unseen(pool: PagePool, pages: list[int], seen: int) -> bool:
 class PageTable:
     """One request's pages: entry i of each list holds its positions i*PAGE .. (i+1)*PAGE; -1 has been given back.
 
-    `full_total` and `sliding_most` are what it may hold at most; `reused` counts the pages that came from the index,
-    which end the prompt's known beginning behind no number of pages that is `broken`.
+    `full_total` and `sliding_most` are the most it may hold; `reused` counts the pages found by their keys. The reused
+    beginning of a prompt never has a `broken` number of pages.
     """
 
     keys: Sequence[bytes]
@@ -151,14 +151,14 @@ class PageTable:
 
     @property
     def sliding_held(self) -> int:
-        """Pages of the sliding layers that it holds: the last ones, as the first are given back first."""
+        """Pages of the sliding layers that it holds: the last ones, as pages are given back from the front."""
         return next((count for count, page in enumerate(reversed(self.sliding)) if page < 0), len(self.sliding))
 
 
 class PageManager:
-    """Page tables of all requests, out of two pools of fixed size.
+    """Page tables of all requests, backed by two pools of fixed size.
 
-    A request is let in only when every page it may ever need can be promised to it, so that taking a page never fails.
+    A request is admitted only if every page it may ever need can be promised to it, so taking a page never fails.
     """
 
     def __init__(self, full_pages: int, sliding_pages: int, window: int, *, reuse: bool = True) -> None:
@@ -169,13 +169,13 @@ class PageManager:
         self._sliding_promised = 0
 
     def sliding_most(self, positions: int, span: int) -> int:
-        """Sliding pages held at a time by a request of `positions` that adds at most `span` in one forward."""
+        """The most sliding pages held at a time by a request of `positions` that adds at most `span` per forward."""
         return min(pages_for(positions), pages_for(self._past + span) + 1)
 
     def open(self, positions: int, span: int, keys: Sequence[bytes], broken: Container[int] = ()) -> PageTable | None:
-        """A table for a request of `positions`, beginning with the kept or held pages of its prefix; None: no room now.
+        """A table for a request of `positions`, starting with existing pages of its prefix; None if there is no room.
 
-        `keys` are the prefix keys of its prompt's whole pages; the prefix never ends behind a `broken` number of them.
+        `keys` are the prefix keys of its prompt's whole pages; the reused prefix never has a `broken` number of pages.
         """
         table = PageTable(keys, pages_for(positions), self.sliding_most(positions, span), broken)
         if self._sliding_promised + table.sliding_most > self.sliding.count:
@@ -190,17 +190,17 @@ class PageManager:
 
     @property
     def spare(self) -> int:
-        """Sliding pages that are promised to nobody: who takes one has to give it back before anybody is let in."""
+        """Sliding pages promised to no one: they may be borrowed, but must be back before the next admission."""
         return self.sliding.count - self._sliding_promised
 
     def most_covered(self, table: PageTable, position: int, spare: int) -> int:
-        """Up to where a table that has left behind all before `position` can be covered with so many spare pages."""
+        """How far a table can be covered with `spare` extra pages, once pages unseen from `position` on are dropped."""
         return (max(0, position - self._past) // PAGE + table.sliding_most + spare) * PAGE
 
     def cover(self, table: PageTable, positions: int, spare: int = 0) -> bool:
-        """Take pages until the table covers `positions`, of the sliding ones at most `spare` more than were promised.
+        """Take pages until the table covers `positions`, with at most `spare` sliding pages more than were promised.
 
-        Returns whether it changed.
+        Returns whether the table changed.
         """
         missing = pages_for(positions) - len(table.full)
         if missing <= 0:
@@ -214,7 +214,7 @@ class PageManager:
         return True
 
     def adopt(self, table: PageTable) -> bool:
-        """Hold the next prompt page, or pages up to one that is not broken, if others have written them meanwhile.
+        """Hold the next prompt page (or all up to a count that is not broken) if others have written it meanwhile.
 
         Returns whether it did.
         """
@@ -231,14 +231,14 @@ class PageManager:
         return True
 
     def name(self, table: PageTable, first: int, stop: int) -> None:
-        """Pages first .. stop of a prompt have been written: others may use them."""
+        """Let others use pages first .. stop of a prompt, which have been written."""
         if self._reuse:
             for index in range(first, min(stop, len(table.keys))):
                 self.full.name(table.full[index], table.keys[index])
                 self.sliding.name(table.sliding[index], table.keys[index])
 
     def unname(self, table: PageTable) -> None:
-        """Let nobody else begin with pages of this table, whoever has written them, those given back included."""
+        """Stop others from reusing pages of this table, whoever wrote them, including those given back."""
         for pool in (self.full, self.sliding):
             for key in table.keys:
                 pool.unname(key)
@@ -249,13 +249,13 @@ class PageManager:
         return drop_unseen(self.sliding, table.sliding, position - self._past)
 
     def close(self, table: PageTable) -> None:
-        """The request has ended: its pages are kept where their content is known, else free."""
+        """End a request: its pages are kept if their content is known by a key, else they become free."""
         self._full_promised -= table.full_left
         self._sliding_promised -= table.sliding_most
         self._drop_all(table)
 
     def forget(self) -> None:
-        """Forget what kept pages hold."""
+        """Forget the contents of all pages; kept pages become free."""
         self.full.forget()
         self.sliding.forget()
 
@@ -277,7 +277,7 @@ class PageManager:
         table.reused += 1
 
     def _known(self, keys: Sequence[bytes], broken: Container[int]) -> int:
-        """The most pages to begin with: known in the full space, and in the sliding one as far as a window."""
+        """The most pages that can be reused: known in the full space, and in the sliding one within the window."""
         if not self._reuse:
             return 0
         most = next((i for i, key in enumerate(keys) if self.full.find(key) is None), len(keys))
@@ -289,11 +289,11 @@ class PageManager:
         return all(self.sliding.find(key) is not None for key in keys)
 
     def _reach(self, pages: int) -> int:
-        """The first sliding page that a token behind `pages` pages sees."""
+        """The first sliding page that a token after `pages` pages sees."""
         return max(0, pages * PAGE - self._past) // PAGE
 
     def _drop_all(self, table: PageTable) -> None:
-        """Last pages first, so that the beginnings of prompts, which more requests share, are kept longest."""
+        """Drop all pages, last pages first, so that the beginnings of prompts, which are shared more, last longest."""
         for page in reversed(table.full):
             self.full.drop(page)
         for page in reversed(table.sliding):

@@ -1,4 +1,4 @@
-"""Names of prompt prefixes: two prompts that begin alike have the same keys as far as they do."""
+"""Names of prompt prefixes: prompts that begin alike have the same keys up to the first difference."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def prefix_keys(
 ) -> list[bytes]:
     """One key per whole page of a prompt.
 
-    A key stands for all tokens up to the end of its page, for the images among them, and for the adapter. A
+    A key stands for all tokens up to the end of its page, the images among them, and the adapter. It is a
     cryptographic hash, because a collision would show one user's text to another.
     """
     keys: list[bytes] = []

@@ -1,7 +1,7 @@
 """One slab of keys and values per layer and request.
 
 Full layers keep every committed token in order. A sliding layer keeps the last `sliding_window - 1` tokens in a
-ring. They are read in the order of their positions, so that sums over keys round as they do in any other storage.
+ring. They are read in order of position, so that sums over keys round as they do in any other storage.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class SlabCache(KVCache):
         return view
 
     def copy(self, rows: list[int]) -> Self:
-        """See `KVCache.copy`; the storage is its own."""
+        """See `KVCache.copy`; the copy has its own storage."""
         copied, stored = self.select(rows), [self._rows[row] for row in rows]
         copied._layers = [_Layer(layer.keys[stored], layer.values[stored]) for layer in self._layers]
         copied._rows = list(range(len(rows)))
@@ -65,7 +65,7 @@ class SlabCache(KVCache):
         return keys, values, torch.arange(length - count, length, device=keys.device)
 
     def write(self, layer: int, keys: Tensor, values: Tensor, counts: list[int]) -> None:
-        """Store the first counts[b] of the new tokens' keys and values [B,G,T,H] behind each request's length."""
+        """Store the first counts[b] of the new tokens' keys and values [B,G,T,H] after each request's last token."""
         store = self._layers[layer]
         for row, count in enumerate(counts):
             kept = min(count, store.capacity)

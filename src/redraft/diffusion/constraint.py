@@ -1,15 +1,15 @@
-"""The seam for everything that limits what an answer may hold. Implementations live in `redraft.constraints`.
+"""The interface for everything that limits what an answer may hold. Implementations are in `redraft.constraints`.
 
     Constraint        what a request asked for: immutable, shared by every request that asks for the same
     ConstraintState   one answer being written: where it stands between two canvases
     CanvasConstraint  one canvas being denoised: called at every step; an answer's is a TabledConstraint, and data too
 
-What a canvas says lies on the device it is asked for, and stays there: a copy at every step would make the host wait
-for the device. The order of calls for an answer of at most `max_tokens` tokens:
+What a canvas constraint returns is on the device it is asked for, and stays there: a copy at every step would make the
+host wait for the device. The order of calls for an answer of at most `max_tokens` tokens:
 
-    state = constraint.begin()                       # after `constraint.check(max_tokens)` when it was asked for
+    state = constraint.begin()                       # after `constraint.check(max_tokens)` on the request
     for each canvas:
-        limit = state.canvas(length, tokens_left)    # None: anything may stand there
+        limit = state.canvas(length, tokens_left)    # None: anything is allowed
         for each step:
             limit.hold(canvas)                       # what enters the model
             seen = limit.restrict(logits)            # tempered, of all free positions
@@ -30,39 +30,39 @@ if TYPE_CHECKING:
 
 
 class CanvasConstraint(Protocol):
-    """What one request's canvas may hold. Called at every step, so that text is held in the input, in the
-    distribution (and with it in acceptance, self-conditioning and output), and out of the stopping statistics."""
+    """What one request's canvas may hold. Called at every step to keep fixed text in the input and in the distribution
+    (and so in acceptance, self-conditioning and output), and out of the stopping statistics."""
 
     def hold(self, canvas: Tensor) -> Tensor:
         """The canvas [L] as it may enter the model, with fixed tokens put back."""
         ...
 
     def free(self, length: int, device: torch.device) -> Tensor | None:
-        """int64 [F], rising: the positions about which there is a choice; None if all of `length` are. The others hold
-        what `hold` says, take no part in `restrict`, and do not count in the stop test."""
+        """The positions that have a choice, int64 [F], ascending; None if all of `length` do. The others hold what
+        `hold` says, take no part in `restrict`, and do not count in the stop test."""
         ...
 
     def tokens(self, device: torch.device) -> Tensor | None:
-        """int64 [W], rising: the only tokens that can stand somewhere, if they are few enough to look at no others."""
+        """The only tokens that can be anywhere, int64 [W], ascending, if they are few enough to ignore all others."""
         ...
 
     def restrict(self, logits: Tensor) -> Distribution:
         """The constrained marginals of the tempered logits of all F free positions, which may be overwritten.
 
-        The logits are [F,V], or [F,W] for `tokens` alone, and so are the distribution's probabilities. Its argmax is
-        the free positions' part of the canvas that is most likely as a whole.
+        The logits and the resulting probabilities are [F,V], or [F,W] for `tokens` only. The argmax is the free
+        positions' part of the canvas that is most likely as a whole.
         """
         ...
 
 
 class TabledConstraint(CanvasConstraint, Protocol):
-    """A canvas constraint that is data as well, as the engine's are.
+    """A canvas constraint that is also available as data, as the engine's are.
 
-    A GPU's steps take the data in the place of the calls, for several canvases together.
+    On a GPU, steps use the data instead of the calls, for several canvases together.
     """
 
     def tables(self, device: torch.device, vocab_size: int) -> tuple[Language, CanvasTables]:
-        """The language, one object for all canvases that obey it, and this canvas' part in it."""
+        """The language (one object for all canvases that obey it) and this canvas' part in it."""
         ...
 
 
@@ -71,16 +71,16 @@ class ConstraintState(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether what is committed is a whole valid answer that nothing can be added to."""
+        """Whether what is committed is a complete valid answer that nothing can be added to."""
         ...
 
     def canvas(self, length: int, tokens_left: int) -> TabledConstraint | None:
-        """The limit of the next canvas of `length` positions, when the answer may still grow by `tokens_left` tokens
-        (fewer than `length` in a last canvas that is cut); None if anything may stand there."""
+        """The limit for the next canvas of `length` positions, when the answer may still grow by `tokens_left` tokens
+        (fewer than `length` if the last canvas is cut); None if anything is allowed."""
         ...
 
     def advance(self, token_ids: Sequence[int]) -> None:
-        """Move on over a committed canvas: all of its tokens, or those up to its first end-of-text."""
+        """Move past a committed canvas: all of its tokens, or those up to its first end-of-text."""
         ...
 
 
@@ -93,7 +93,7 @@ class Constraint(Protocol):
         ...
 
     def check(self, max_tokens: int) -> None:
-        """Raise `ConstraintError`, saying how many tokens it takes, if no valid answer has at most `max_tokens`."""
+        """Raise `ConstraintError`, saying how many tokens are needed, if no valid answer fits in `max_tokens`."""
         ...
 
     def begin(self) -> ConstraintState:

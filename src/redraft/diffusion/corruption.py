@@ -1,8 +1,8 @@
-"""Corruption: how training makes a noisy canvas out of a clean one.
+"""Corruption: how training turns a clean canvas into a noisy one.
 
 Every canvas draws one noise level t; every token of its noise region is then replaced, with probability t, by a uniform
-token of the whole vocabulary (which may be the token itself) or, for research, by one mask token. Pure functions of
-their inputs and a generator.
+token of the whole vocabulary (possibly the token itself) or, for research, by one mask token. These are pure functions
+of their inputs and a generator.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LEVELS: dict[str, Callable[[Tensor], Tensor]] = {
     "high": lambda u: u.sqrt(),
     "low": lambda u: 1.0 - (1.0 - u).sqrt(),
 }
-"""How noise levels are spread: evenly, with a density that rises towards full noise, or one that falls."""
+"""How noise levels are spread: evenly, or with a density that rises or falls towards full noise."""
 
 
 def noise_levels(full_noise: Tensor, eps: float, generator: torch.Generator, spread: str = "uniform") -> Tensor:

@@ -22,7 +22,7 @@ def prefill(
     prompts: Sequence[Sequence[int]],
     images: Sequence[Sequence[PlacedImage]] | None = None,
 ) -> Tensor:
-    """Encode prompts of any lengths, with the images that stand in each; returns each one's last hidden state [B,D]."""
+    """Encode prompts of any lengths, including their images; returns the last hidden state of each [B,D]."""
     shown = [()] * len(prompts) if images is None else images
     final = torch.zeros(len(prompts), model.config.hidden_size, dtype=model.dtype, device=model.device)
     starts = [0] * len(prompts)
@@ -47,5 +47,5 @@ def prefill(
 
 
 def _seen(model: Transformer, images: Sequence[PlacedImage], start: int, end: int) -> list[Seen]:
-    """What stands for the images of a chunk."""
+    """The embeddings of the images in a chunk."""
     return [Seen(image.start, model.see(image.content)) for image in images if start <= image.start < end]

@@ -1,4 +1,4 @@
-"""What an answer reports while it is written: terminal, traces, server, page and tests all read these."""
+"""The records an answer emits while it is written; the terminal, traces, server, page and tests all read them."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class DenoiseStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Commit:
-    """A finished canvas' contribution to the answer; of a canvas that was broken off, what earlier ones had held back.
+    """What a finished canvas adds to the answer; if a canvas was broken off, what earlier ones had held back.
 
-    token_ids      the new tokens (cut at end-of-text, max_tokens and stop strings); all joined are the answer's
-    text           the new text; the texts of all commits joined are the answer
-    finish_reason  None while more canvases follow, and where the answer was broken off
+    token_ids      the new tokens, cut at end-of-text, max_tokens and stop strings; joined, they are the answer's
+    text           the new text; the texts of all commits, joined, are the answer
+    finish_reason  None while more canvases follow, and if the answer was broken off
     """
 
     request_id: int

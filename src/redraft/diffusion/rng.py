@@ -1,6 +1,6 @@
 """Counter-based random numbers: every draw is a pure function of (seed, canvas, step, position, purpose).
 
-So a request draws the same numbers alone or in any batch, on any device, eagerly or inside a CUDA graph.
+So a request draws the same numbers alone or in any batch, on any device, eagerly or in a CUDA graph.
 The generator is Philox-4x32-10 (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011); on a GPU a
 draw is one launch of `kernels/triton/philox.py`, which gives the same bits.
 """

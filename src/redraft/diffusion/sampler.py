@@ -1,4 +1,4 @@
-"""From hidden states to a step's decisions: what the model would write, what is kept, what is drawn anew.
+"""From hidden states to a step's decisions: what the model would write, what is kept, and what is redrawn.
 
 Pure functions. Shapes: B requests, L canvas, R rows (some of its positions), V vocabulary, W tokens, D width.
 """
@@ -17,14 +17,14 @@ from redraft.kernels.cpu import chunks, one_each
 from redraft.model import Transformer
 
 MASKED = -1e30
-"""A logit that means "never", far below soft-capped ones over any temperature that settings allow, and finite."""
+"""A finite logit that means "never", far below any soft-capped logit at any temperature that settings allow."""
 LEAST_LOGPROB = -1e4
-"""What is told as the logarithm of a probability of 0."""
+"""What is reported as the logarithm of a probability of 0."""
 
 TILE_ELEMENTS = 1 << 22
-"""Logits held at a time: rows are processed in tiles, so that [L,V] exists for a constrained canvas only."""
+"""Logits held at a time: rows are processed in tiles, so that [L,V] exists only for a constrained canvas."""
 GPU_TILE_ELEMENTS = 1 << 26
-"""The same on a GPU, where every tile costs a pass over the vocabulary: a canvas of the 26B model."""
+"""The same on a GPU, where every tile costs a pass over the vocabulary: one canvas of the 26B model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Top:
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """What may stand at R positions: `probabilities` [R,V] in fp32, their `entropy` [R] in nats, and an `argmax` [R].
+    """The distribution at R positions: `probabilities` [R,V] in fp32, `entropy` [R] in nats, and an `argmax` [R].
 
     Where a language spans the positions, the argmax is its most likely string, not the most likely token of each.
     """
@@ -55,8 +55,8 @@ class Distribution:
     def pick(self, uniform: Tensor) -> Tensor:
         """One exact categorical sample [R]: the cumulative distribution inverted at `uniform` fp64 [R] in [0,1).
 
-        In two stages, first a chunk of the vocabulary, then a token in it; this needs no noise and no cumulative sum
-        over the whole vocabulary. Where rounding hides the token, it is the argmax.
+        Works in two stages, first a chunk of the vocabulary, then a token in it, so it needs no noise and no cumulative
+        sum over the whole vocabulary. If rounding hides the token, the argmax is used.
         """
         parts = chunks(self.probabilities)
         edges = parts.sum(-1).double().cumsum(-1)  # [R,V/chunk]
@@ -71,7 +71,7 @@ class Distribution:
         ]
 
     def top(self, tokens: Tensor, count: int) -> Top:
-        """Log-probabilities, at least `LEAST_LOGPROB`, of `tokens` [R] and of the `count` most likely ones."""
+        """Log-probabilities (not below `LEAST_LOGPROB`) of `tokens` [R] and of the `count` most likely ones."""
         values, ids = self.probabilities.topk(max(count, 1), dim=-1)  # [R,k]
         chosen = self.probabilities.gather(1, tokens[:, None])[:, 0]
         return Top(
@@ -80,14 +80,14 @@ class Distribution:
 
 
 def joined(*parts: Distribution) -> Distribution:
-    """The distributions of several runs of positions, one behind the other."""
+    """Concatenate the distributions of several runs of positions."""
     columns = zip(*((part.probabilities, part.argmax, part.entropy) for part in parts), strict=True)
     return Distribution(*map(torch.cat, columns))
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What one forward pass says of every position; all [L], except `soft` [L,D], None when not asked for."""
+    """What one forward pass says about every position; all [L], except `soft` [L,D], which is None if not wanted."""
 
     argmax: Tensor
     candidate: Tensor
@@ -95,7 +95,7 @@ class Prediction:
     soft: Tensor | None
 
     def split(self, sizes: Sequence[int]) -> list[Prediction]:
-        """Those of runs of so many positions."""
+        """Split into the predictions for runs of `sizes` positions."""
         columns = [
             [None] * len(sizes) if column is None else column.split(list(sizes))
             for column in (self.argmax, self.candidate, self.entropy, self.soft)
@@ -135,10 +135,9 @@ def top_tokens(
     constraint: CanvasConstraint | None,
     count: int,
 ) -> Top:
-    """Log-probabilities of a canvas' `tokens` int64 [L], and of the `count` most likely ones, by its hidden states.
+    """Log-probabilities of a canvas' `tokens` int64 [L] and of the `count` most likely ones, from its hidden states.
 
-    The distribution is the one of `predict`. The most likely tokens may be others than those that can stand somewhere,
-    if these are few.
+    The distribution is that of `predict`. If few tokens are possible, the most likely ones may include impossible ones.
     """
     if constraint is not None:
         return _distribution(model, hidden, None, temperature, constraint, None).top(tokens, count)
@@ -161,7 +160,7 @@ def predict_together(
 ) -> list[Prediction]:
     """`predict` for several canvases, B x [L,D] with `uniform` B x [L]: the vocabulary is read once for all of them.
 
-    Their logits have to fit in at once.
+    All their logits must fit in memory at once.
     """
     sizes = list(map(len, hidden))
     logits = model.logits(torch.cat(list(hidden)), temperature).split(sizes)
@@ -171,7 +170,7 @@ def predict_together(
 
 
 def _restricted(constraint: CanvasConstraint | None, logits: Tensor) -> Distribution:
-    """The distribution of a whole canvas by its tempered logits [L,V], which are overwritten."""
+    """The distribution of a whole canvas from its tempered logits [L,V], which are overwritten."""
     if constraint is None:
         return Distribution.of(logits)
     held = constraint.hold(torch.zeros(len(logits), dtype=torch.long, device=logits.device))
@@ -179,16 +178,16 @@ def _restricted(constraint: CanvasConstraint | None, logits: Tensor) -> Distribu
 
 
 def rows_at_once(model: Transformer) -> int:
-    """Rows of logits that are held at a time."""
+    """How many rows of logits are held at a time."""
     elements = TILE_ELEMENTS if model.device.type == "cpu" else GPU_TILE_ELEMENTS
     return max(1, elements // model.config.vocab_size)
 
 
 def _tile(model: Transformer, hidden: Tensor, uniform: Tensor, temperature: float, want_soft: bool) -> Prediction:
-    """The prediction of some rows [R,D] by themselves."""
+    """The prediction for some rows [R,D] on their own."""
     logits, soft = model.logits(hidden, temperature), None  # [R,V]
     if want_soft and model.dtype != logits.dtype:
-        soft = model.soft_embeddings(logits)  # of rounded logits, which have probabilities of their own
+        soft = model.soft_embeddings(logits)  # from rounded logits, whose probabilities differ
     seen = Distribution.of(logits)
     if want_soft and soft is None:
         soft = model.mean_embeddings(seen.probabilities)
@@ -203,7 +202,7 @@ def _constrained(
     constraint: CanvasConstraint,
     want_soft: bool,
 ) -> Prediction:
-    """The prediction of a whole canvas [L,D]. The head sees only positions and tokens about which there is a choice."""
+    """The prediction for a whole canvas [L,D]. The head sees only positions and tokens that are open to choice."""
     tokens = constraint.tokens(hidden.device)
     rows = None if tokens is None else model.embeddings(tokens)  # [W,D]
     seen = _distribution(model, hidden, rows, temperature, constraint, tokens)
@@ -237,8 +236,8 @@ def marginals(
 ) -> Distribution:
     """The constrained distribution of a whole canvas [L] over `width` tokens.
 
-    `held` [L] are the tokens of positions that are not free, and `logits_of` gives tempered logits [F,W] of those that
-    are, whose rows it gets; None stands for all.
+    `held` [L] are the tokens of positions that are not free. `logits_of` takes the rows of the free positions (None for
+    all) and returns their tempered logits [F,W].
     """
     rows = constraint.free(len(held), held.device)
     if rows is None:
@@ -264,9 +263,9 @@ def _stacked(parts: Sequence[Prediction]) -> Prediction:
 
 
 def accept(entropy: Tensor, entropy_bound: float) -> Tensor:
-    """Positions to keep, bool [B,L]: by rising entropy, as long as the entropies *before* a position sum to <= bound.
+    """Positions to keep, bool [B,L]: by rising entropy, while the entropies *before* a position sum to <= bound.
 
-    The bound limits the joint mutual information of what is accepted together (EB-Sampler, arXiv 2505.24857);
+    The bound limits the joint mutual information of positions accepted together (EB-Sampler, arXiv 2505.24857);
     the most certain position is always accepted.
     """
     ordered, order = entropy.sort(dim=-1, stable=True)
@@ -275,5 +274,5 @@ def accept(entropy: Tensor, entropy_bound: float) -> Tensor:
 
 
 def renoise(candidate: Tensor, accepted: Tensor, noise: Tensor) -> Tensor:
-    """The next step's canvas [B,L]: accepted candidates, fresh uniform tokens elsewhere, even where once accepted."""
+    """The next step's canvas [B,L]: accepted candidates, fresh uniform tokens elsewhere, even if accepted before."""
     return torch.where(accepted, candidate, noise)

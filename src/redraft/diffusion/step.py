@@ -1,12 +1,12 @@
-"""One denoising step of one canvas, behind the model's forward pass.
+"""One denoising step of one canvas, after the model's forward pass.
 
     ii.  predict      temper, find argmax, candidates, entropy and soft embeddings
     iii. accept       keep the most certain positions, renoise the rest
     iv.  stop         stable and confident?
     v.   condition    keep soft embeddings for the next step
 
-The eager runner and `filling/settle.py` take their steps here; on a GPU, `engine/graph_step.py` is its twin, and
-`engine/constrained_step.py` for canvases with a constraint. Shapes: L canvas, D width.
+The eager runner and `filling/settle.py` take their steps here; the twins on a GPU are `engine/graph_step.py` and, for
+canvases with a constraint, `engine/constrained_step.py`. Shapes: L canvas, D width.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from redraft.model import Transformer
 class StepRule:
     """How one step of one canvas decides. Temperatures divide the logits; entropies and thresholds are in nats.
 
-    `last` says that no step follows whatever comes out, so that no soft embeddings are needed.
+    `last` says that no step follows whatever the outcome, so no soft embeddings are needed.
     """
 
     temperature: float
@@ -59,7 +59,7 @@ class Outcome:
 
 
 def begin(noise: Tensor, constraint: CanvasConstraint | None) -> CanvasState:
-    """A canvas of uniform random tokens [L], with what is fixed in place."""
+    """A canvas of uniform random tokens [L], with fixed tokens in place."""
     return CanvasState(_hold(noise, constraint))
 
 
@@ -72,7 +72,7 @@ def advance(
 
 
 def decide(seen: sampler.Prediction, state: CanvasState, rule: StepRule, noise: Tensor) -> tuple[CanvasState, Outcome]:
-    """The rest of `advance`, behind what the forward says of the canvas."""
+    """The rest of `advance`, given the forward's prediction for the canvas."""
     accepted = sampler.accept(seen.entropy[None], rule.entropy_bound)[0]  # iii.
     canvas = _hold(sampler.renoise(seen.candidate, accepted, noise), rule.constraint)
     stable, converged = _judge(seen.argmax, seen.entropy, state, rule)  # iv.

@@ -10,16 +10,16 @@ from torch import Tensor
 
 
 def live_positions(argmax_canvas: Tensor, eos_ids: Sequence[int]) -> Tensor:
-    """True up to and including the first end-of-text of each canvas [B,L]; all True where there is none.
+    """True up to and including the first end-of-text of each canvas [B,L]; all True if there is none.
 
-    There is at least one id.
+    `eos_ids` must not be empty.
     """
     ended = reduce(torch.logical_or, (argmax_canvas == end for end in eos_ids))
     return ended.cumsum(-1) - ended.long() == 0
 
 
 def stable_steps(argmax_canvas: Tensor, previous: Tensor | None, count: Tensor, live: Tensor | None) -> Tensor:
-    """For how many steps in a row each canvas' argmax [B,L] is unchanged (at `live` positions), after `count` [B]."""
+    """How many steps in a row each canvas' argmax [B,L] is unchanged (at `live` positions), after `count` [B]."""
     if previous is None:
         return torch.zeros_like(count)
     same = argmax_canvas == previous

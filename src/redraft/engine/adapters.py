@@ -1,8 +1,8 @@
-"""Requests with different adapters in one engine: a forward for each adapter, one behind the other.
+"""Requests with different adapters in one engine: one forward per adapter, one after the other.
 
-An adapter is a model of its own that shares every weight it leaves alone (`model.adapters.with_adapter`). All of them
-work on the same pages and slots; a request's segments have one adapter, and prefixes are kept apart by their keys, so
-that nobody reads what another adapter wrote.
+An adapter is a separate model that shares every weight it does not change (`model.adapters.with_adapter`). All adapters
+use the same pages and slots; a request's segments have one adapter, and the adapter is part of every prefix key, so no
+request reads what another adapter wrote.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from redraft.engine.work import Denoise, Drafted, Limits, Runner, Segment
 
 
 class RunnerByAdapter:
-    """A `work.Runner` of several; all of them stand on the pages and slots of the first, which has no adapter."""
+    """A `work.Runner` made of several; they all use the pages and slots of the first, which has no adapter."""
 
     def __init__(self, first: Runner, others: Mapping[str, Runner]) -> None:
         self._first = first
@@ -39,7 +39,7 @@ class RunnerByAdapter:
             runner.warm_up()
 
     def rehearse(self, constraint: Constraint, length: int, max_tokens: int) -> None:
-        """See `work.Runner.rehearse`; all have the same kernels."""
+        """See `work.Runner.rehearse`; all runners have the same kernels."""
         self._first.rehearse(constraint, length, max_tokens)
 
     def run(self, work: Sequence[Segment]) -> list[Drafted]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Answer:
-    """A request's progress. `budget` is the step cap of the canvas at hand; times are the engine's clock's."""
+    """A request's progress. `budget` is the step cap of the current canvas; times are by the engine's clock."""
 
     request: Request
     job: Job
@@ -75,16 +75,16 @@ class Answer:
 
     @property
     def tokens_left(self) -> int:
-        """Tokens that max_tokens leaves to write."""
+        """Tokens that may still be written under max_tokens."""
         return self.settings.max_tokens - len(self.transcript.tokens)
 
     @property
     def canvases_left(self) -> int:
-        """Canvases that may still be denoised, the one at hand included."""
+        """Canvases that may still be denoised, including the current one."""
         return 1 + -(-max(0, self.tokens_left - self.job.length) // self.canvas_length)
 
     def pick_steps(self, now: float, forward_seconds: float | None) -> None:
-        """With a latency budget: the step cap that the canvas' share of the remaining time allows, at this speed."""
+        """With a latency budget, set the step cap to what fits in the canvas' share of the remaining time."""
         budget = self.settings.latency_budget_ms
         if budget is None or forward_seconds is None:
             return
@@ -121,7 +121,7 @@ class Answer:
         )
 
     def follow(self, drafted: Drafted, step: int) -> None:
-        """Note since which step each position of the draft is what it is."""
+        """Note since which step each position of the draft has held its token."""
         now = drafted.argmax_canvas
         self._settled = np.zeros(len(now), np.int64) if step == 0 else np.where(now == self._draft, self._settled, step)
         self._draft = now
@@ -143,24 +143,24 @@ class Answer:
         return self._told(told.token_ids, told.text, told.finish_reason)
 
     def break_off(self, ending: Ending) -> list[Commit]:
-        """End the answer in the midst of a canvas: a commit of what may have begun a stop string, if anything may."""
+        """End the answer mid-canvas; commits text that was held back as a possible stop string, if there is any."""
         self.ended = ending
         told = self.transcript.close()
         return [self._told(told.token_ids, told.text, None)] if told.text or told.token_ids else []
 
     def go_on(self) -> int:
-        """Prepare the canvas behind the one that was committed last; returns its length."""
+        """Prepare the canvas after the last committed one; returns its length."""
         self.budget = self.settings.steps
         length = next_length(self.settings, self.canvas_length, self.tokens_left)
         self._open_canvas(self.job.canvas_index + 1, length)
         return length
 
     def finished(self, now: float) -> Finished:
-        """The last event. Of an answer that was broken off, it holds what has been committed."""
+        """The last event. If the answer was broken off, it holds what had been committed."""
         assert self.ended is not None
         transcript = self.transcript
         steps, budgets = self.steps, self.budgets
-        if self.job.step and self.ended in ("cancelled", "timeout"):  # in the midst of a canvas
+        if self.job.step and self.ended in ("cancelled", "timeout"):  # mid-canvas
             steps, budgets = [*steps, self.job.step], [*budgets, self.budget]
         stats = AnswerStats(
             canvases=len(steps),
@@ -194,7 +194,7 @@ class Answer:
         )
 
     def _open_canvas(self, canvas_index: int, length: int) -> None:
-        """What the canvas may hold."""
+        """Set what the canvas may hold."""
         if self._constraint is not None:
             self._canvas_constraint = self._constraint.canvas(length, self.tokens_left)
         elif self.settings.forbid_empty and canvas_index == 0:
@@ -228,7 +228,7 @@ class Answer:
         return temperature(step, t_min=settings.t_min, t_max=settings.t_max, steps=settings.temperature_steps)
 
     def _reason(self, canvas: tuple[int, ...], end: int | None, taken: int, room: int) -> FinishReason | None:
-        """Why the answer ends with this canvas, stop strings aside; None if it goes on."""
+        """Why the answer ends with this canvas, ignoring stop strings; None if it goes on."""
         closed = False
         if self._constraint is not None:
             self._constraint.advance(canvas[: taken if end is None else end + 1])
@@ -249,7 +249,7 @@ class Answer:
 
 
 def next_length(settings: GenerationSettings, whole: int, left: int) -> int:
-    """Positions of a canvas that has `left` tokens to write: `whole`, or with `fit_canvas` a power of two."""
+    """Positions of the next canvas with `left` tokens to write: `whole`, or with `fit_canvas` a power of two."""
     if not settings.fit_canvas or left >= whole:
         return whole
     return min(whole, max(MIN_CANVAS, 1 << (left - 1).bit_length()))

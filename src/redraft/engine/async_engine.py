@@ -1,9 +1,9 @@
-"""The asynchronous front: one thread owns the model, any number of coroutines wait for their events.
+"""The asynchronous front end: one thread owns the model, any number of coroutines wait for their events.
 
-Everything that touches the engine is a small function put into the thread's inbox and called between two forwards; so
-nothing in the engine needs a lock, and a cancelled request costs at most the forward that is under way. What makes
-forwards of its own (fill, edit, decide) waits apart, one behind the other. Its forwards and those of requests take
-turns; it is ended between two of its own when its caller has gone or the engine stops.
+Everything that touches the engine is a small function put into the thread's inbox and called between two forwards, so
+nothing in the engine needs a lock, and a cancelled request costs at most the forward in progress. Calls that run their
+own forwards (fill, edit, decide) have a separate queue and run one at a time. Their forwards alternate with those of
+requests; a call is ended between two of its forwards when its caller has gone or the engine stops.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from redraft.model.interruption import interruptible
 T = TypeVar("T")
 
 MOST_FAILURES = 3
-"""Forwards that may fail in a row before the engine gives up."""
+"""The engine gives up after this many failed forwards in a row."""
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class _Mailbox:
 
     def put(self, event: Event | EngineError) -> None:
         """Called on the model's thread."""
-        with suppress(RuntimeError):  # a loop that was closed has nobody left to tell
+        with suppress(RuntimeError):  # the loop is closed: nobody is left to read it
             self._loop.call_soon_threadsafe(self._queue.put_nowait, event)
 
     async def get(self) -> Event:
@@ -53,7 +53,7 @@ class _Mailbox:
 
 
 class _Stream(AsyncGenerator[Event, None]):
-    """A request's events. Unlike a generator function's, its end is noticed even if it was never started."""
+    """A request's events. Unlike with a generator function, closing it is noticed even if it was never started."""
 
     def __init__(self, front: AsyncEngine, request: Request, mailbox: _Mailbox) -> None:
         self._front, self._request, self._mailbox = front, request, mailbox
@@ -86,7 +86,7 @@ class _Stream(AsyncGenerator[Event, None]):
         self._close()
 
     def forget(self) -> None:
-        """Never cancel the request, which was not added."""
+        """Never cancel the request, because it was not added."""
         self._over = True
 
     def _close(self) -> None:
@@ -96,7 +96,7 @@ class _Stream(AsyncGenerator[Event, None]):
 
 
 class AsyncEngine:
-    """Drives an `Engine` in a thread of its own. Methods may be called from any event loop."""
+    """Runs an `Engine` in its own thread. Methods may be called from any event loop."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -110,37 +110,37 @@ class AsyncEngine:
         self._failures = 0
         self._error = EngineError("The engine has stopped.")
         self._ended: Future[None] = Future()
-        self._ended.set_running_or_notify_cancel()  # from now on only the thread ends it
+        self._ended.set_running_or_notify_cancel()  # from now on only the thread completes it
         self._thread = threading.Thread(target=self._run, name="redraft-engine", daemon=True)
         self._thread.start()
 
     def next_id(self) -> int:
-        """A request id that was not given out before."""
+        """A request id that has not been used before."""
         return next(self._ids)
 
     def rehearse(self, request: Request) -> None:
-        """See `Engine.rehearse`; not for the event loop, as it may take seconds."""
+        """See `Engine.rehearse`; do not call it on the event loop, as it may take seconds."""
         self._engine.rehearse(request)
 
     async def submit(self, requests: Sequence[Request]) -> Sequence[AsyncGenerator[Event, None]]:
-        """Queue all of the requests, or none and raise what `Engine.add` raised; returns their generators of events.
+        """Queue all requests and return their event generators, or queue none and raise what `Engine.add` raised.
 
-        Their time runs from this call, whatever the model's thread is at. A generator ends after `Finished`; it raises
-        `EngineError` if the engine or its own request breaks. Closing one, also one that was never started, cancels its
-        request within one forward.
+        Their time runs from this call, whatever the model's thread is doing. A generator ends after `Finished`; it
+        raises `EngineError` if the engine or its own request breaks. Closing one, even if it was never started, cancels
+        its request within one forward.
         """
         boxes, since = [_Mailbox() for _ in requests], self._engine.now()
         streams = [_Stream(self, request, box) for request, box in zip(requests, boxes, strict=True)]
         try:
             await self._called(lambda: self._add(requests, boxes, since), self._inbox)
-        except Exception:  # refused: there is nothing that dropping the streams would have to cancel
+        except Exception:  # refused, so there is nothing to cancel when the streams are dropped
             for stream in streams:
                 stream.forget()
             raise
         return streams
 
     async def stream(self, request: Request) -> AsyncGenerator[Event, None]:
-        """The events of one request; as `submit`, but what it raises is raised by the first event."""
+        """The events of one request; like `submit`, but errors are raised when the first event is awaited."""
         (events,) = await self.submit([request])
         try:
             async for event in events:
@@ -151,9 +151,9 @@ class AsyncEngine:
     async def run(self, function: Callable[[], T]) -> T:
         """Call `function` on the model's thread, between two forwards; returns or raises what it does.
 
-        For work that needs the model but is no request (fill, edit, decide). One such call runs at a time, and open
-        requests have a forward before each of its own. It ends before its next forward when this is cancelled, or with
-        an `EngineError` when the engine is told to stop.
+        For work that needs the model but is not a request (fill, edit, decide). One such call runs at a time, and open
+        requests get a forward before each of its forwards. It ends before its next forward if this coroutine is
+        cancelled, or with an `EngineError` if the engine is told to stop.
         """
         return await self._called(function, self._work)
 
@@ -172,11 +172,11 @@ class AsyncEngine:
 
     @property
     def healthy(self) -> bool:
-        """Whether requests are being served; False after `close` and when forward after forward has failed."""
+        """Whether requests are being served; False after `close` and after too many failed forwards in a row."""
         return not self._stopped
 
     async def ended(self) -> None:
-        """Wait until the thread has ended: after `close`, or by itself when forward after forward has failed."""
+        """Wait until the thread has ended: after `close`, or by itself after too many failed forwards in a row."""
         await asyncio.shield(asyncio.wrap_future(self._ended))
 
     def stats(self) -> EngineStats:
@@ -184,8 +184,8 @@ class AsyncEngine:
         return self._stats
 
     async def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
-        """Stop the thread. With `drain` open requests are finished first, for at most `timeout` seconds; the rest, and
-        all without `drain`, end with `Finished(finish_reason="cancelled")`. New requests are refused from now on."""
+        """Stop the thread. With `drain`, open requests get up to `timeout` seconds to finish. All others end with
+        `Finished(finish_reason="cancelled")`. New requests are refused from now on."""
         self._draining = True
         if drain:
             self._notify()
@@ -196,7 +196,7 @@ class AsyncEngine:
         self._thread.join()  # at its last line
 
     def _add(self, requests: Sequence[Request], boxes: Sequence[_Mailbox], since: float) -> None:
-        """On the model's thread: all or none."""
+        """Add all requests or none; called on the model's thread."""
         if self._draining:
             raise EngineError("The engine is shutting down.")
         added: list[int] = []
@@ -211,7 +211,7 @@ class AsyncEngine:
         self._mailboxes |= {request.request_id: box for request, box in zip(requests, boxes, strict=True)}
 
     def _post(self, call: _Call, queue: deque[_Call]) -> None:
-        """Have the model's thread call something from one of its queues."""
+        """Queue a call for the model's thread."""
         with self._wake:
             if self._stopped:
                 call.refuse(self._error)
@@ -224,7 +224,7 @@ class AsyncEngine:
             self._wake.notify()
 
     def _run(self) -> None:
-        """The model's thread. However it ends, nobody waits for it any more."""
+        """The model's thread. However it ends, nobody is left waiting for it."""
         try:
             self._loop()
         except Exception as error:
@@ -234,7 +234,7 @@ class AsyncEngine:
             self._ended.set_result(None)
 
     def _loop(self) -> None:
-        """Some work, then whatever requests need, as long as there is anything to do."""
+        """Alternate between queued calls and requests for as long as there is anything to do."""
         while self._wait():
             if self._work:
                 self._call(self._work.popleft())
@@ -243,7 +243,7 @@ class AsyncEngine:
         self._deliver(self._engine.tell())
 
     def _call(self, call: _Call) -> None:
-        """One piece of work; before its forwards others have theirs, and it is seen whether anybody still wants it."""
+        """Run one queued call; before each of its forwards, serve requests and check that it is still wanted."""
 
         def let_others_in() -> None:
             if self._stopping:
@@ -257,7 +257,7 @@ class AsyncEngine:
             call.run()
 
     def _serve(self) -> None:
-        """All of the inbox, then one forward of requests."""
+        """Run everything in the inbox, then one forward of requests."""
         while self._inbox:
             self._inbox.popleft().run()
         self._stats = self._engine.stats()
@@ -284,11 +284,11 @@ class AsyncEngine:
         except Exception as error:
             _log.exception("a forward failed: %s", error)
             self._failures += 1
-            self._stopping |= self._failures >= MOST_FAILURES  # `close` may have said so meanwhile
+            self._stopping |= self._failures >= MOST_FAILURES  # `close` may have set it meanwhile
             self._fail(EngineError(f"A forward failed with {type(error).__name__}: {error}"))
 
     def _fail(self, error: EngineError) -> None:
-        """Everyone who waits hears of it; the engine forgets them, and stops if that fails, too."""
+        """Pass the error to everyone waiting and cancel their requests; if that fails too, the engine stops."""
         told = list(self._mailboxes)
         self._tell_all(error)
         try:
@@ -329,7 +329,7 @@ class _Call:
         self._function = function
         self.future: Future[Any] = Future()
         self.abandoned = False
-        """Whether nobody waits for it any more; a future that has begun cannot say so."""
+        """Whether nobody waits for it any more; a future that is running cannot be cancelled to say so."""
 
     def run(self) -> None:
         """Called on the model's thread."""
@@ -341,6 +341,6 @@ class _Call:
             self.future.set_exception(error)
 
     def refuse(self, error: EngineError) -> None:
-        """End without a call. One that was cancelled has ended already, and nobody hears of it."""
+        """End without calling the function. If it was cancelled, it has already ended and the error goes nowhere."""
         if self.future.set_running_or_notify_cancel():
             self.future.set_exception(error)

@@ -1,4 +1,4 @@
-"""From a model and the memory it may use to a runner: how many pages there are, and which runner runs them."""
+"""Builds a runner from a model and a memory budget: how many pages there are, and which kind of runner it is."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from redraft.model.spans import key_units
 from redraft.model.transformer import Transformer
 
 CPU_BYTES = 2 << 30
-"""Pages on a CPU take no more than this unless a budget is given; memory that is never written is never used."""
+"""The most that pages on a CPU take unless a budget is given; memory that is never written is never used."""
 
 CUDA_SHARE = 0.8
-"""Of the memory that is free once the model is loaded; the rest is for a forward's own tensors."""
+"""Share of the memory left once the model is loaded that pages take; the rest is for the tensors of a forward."""
 
 FORWARD_TOKENS = 8192
 
 PROMPT_TOKENS = 4096
-"""Prompt tokens of a forward on a GPU that no canvas waits for: larger products waste less. For each slot a chunk at
-most, as graphs have memory set aside for two segments a slot."""
+"""Prompt tokens in a GPU forward that no canvas waits for: larger products waste less. At most one chunk per slot,
+because graphs reserve memory for two segments per slot."""
 
 VISION_BYTES = 512 << 20
-"""What looking at the largest image takes for a while, beside the embeddings that are kept of a forward's images."""
+"""Temporary memory for encoding the largest image, on top of the embeddings kept for a forward's images."""
 
 
 def new_runner(
@@ -45,7 +45,7 @@ def new_runner(
 ) -> Runner:
     """The runner for the model's device, with as many pages as the budget allows and the slots can use.
 
-    `adapters` are the model's twins with an adapter each, by name.
+    `adapters` are copies of the model with one adapter each, by name.
     """
     stored = kv_dtype(model, settings.kv_cache_dtype)
     limits = limits_for(model.config, settings, memory_bytes(model, settings), stored.itemsize)
@@ -62,7 +62,7 @@ def new_runner(
 
 
 def kv_dtype(model: Transformer, name: str) -> torch.dtype:
-    """What pages hold, by the name that settings give it. Raises `SettingError` for FP8 on a GPU that lacks it."""
+    """The dtype of pages, from its name in the settings. Raises `SettingError` for FP8 on a GPU that lacks it."""
     if name == "auto":
         return model.dtype
     if lacks_fp8(model.device):
@@ -71,8 +71,8 @@ def kv_dtype(model: Transformer, name: str) -> torch.dtype:
 
 
 def stored_units(model: Transformer, settings: EngineSettings) -> tuple[float, ...]:
-    """What keys are counted in where pages hold FP8, which follows from the weights; see `cache.fp8.key_unit`."""
-    if settings.kv_cache_dtype != "fp8" or isinstance(model, PackedTransformer):  # whose weights stay as they are
+    """The units of keys in FP8 pages, which depend on the weights; see `cache.fp8.key_unit`."""
+    if settings.kv_cache_dtype != "fp8" or isinstance(model, PackedTransformer):  # packed weights never change
         return ()
     return tuple(key_units(model))
 
@@ -82,7 +82,7 @@ def memory_bytes(model: Transformer, settings: EngineSettings) -> int:
     if settings.memory_gb is not None:
         return int(settings.memory_gb * 1e9)
     if model.device.type == "cuda":
-        torch.cuda.empty_cache()  # pages of an engine before this one are free
+        torch.cuda.empty_cache()  # releases the pages of a previous engine
         free = torch.cuda.mem_get_info(model.device)[0]
         if isinstance(model, PackedTransformer):
             segments, fp8 = min(2 * settings.slots, BUCKETS[-1]), model.packed.vocabulary.turned is not None
@@ -96,8 +96,8 @@ def memory_bytes(model: Transformer, settings: EngineSettings) -> int:
 def limits_for(config: ModelConfig, settings: EngineSettings, budget: int, item: int) -> Limits:
     """Divide `budget` bytes over the two spaces; numbers take `item` bytes each.
 
-    Enough for every slot to hold a whole context, and as much again of the sliding space for prefixes, or what the
-    budget allows. Raises `SettingError` if that is not one page of each.
+    Enough for every slot to hold a whole context, plus as much sliding space again for prefixes, or else what the
+    budget allows. Raises `SettingError` if that is less than one page of each.
     """
     full_bytes, sliding_bytes = page_bytes(config, item)
     window = pages_for(config.sliding_window - 1 + settings.prompt_tokens + 2 * MAX_CANVAS) + 1

@@ -17,7 +17,7 @@ WholeStep = Callable[[Deliver], Tensor]
 
 
 class CapturedStep:
-    """A step over its buffers, with both copies. Captured into `pool`, or not at all if there is none."""
+    """A step over its buffers, including both copies. Captured into `pool`, or not at all without one."""
 
     def __init__(self, buffers: StepBuffers, step: WholeStep, pool: Any) -> None:
         self.buffers, self._step = buffers, step
@@ -28,7 +28,7 @@ class CapturedStep:
             self._graph, self._hidden = capture(self.run_eagerly, pool)
 
     def launch(self) -> Tensor:
-        """Start the step over what the host has written; returns hidden states [R,D] that may still be computed."""
+        """Start the step on what the host has written; returns hidden states [R,D], possibly still being computed."""
         if self._graph is None:
             return self.run_eagerly()
         self._graph.replay()
@@ -36,18 +36,18 @@ class CapturedStep:
         return self._hidden
 
     def wait(self) -> None:
-        """Until what was delivered last has arrived; then the host may write again. The device may still be at work."""
+        """Wait until the last report has arrived; then the host may write again. The device may still be working."""
         if self._delivered is not None:
             self._delivered.synchronize()
 
     def run_eagerly(self) -> Tensor:
-        """The same operation by operation, without waiting; for comparisons and for timing them."""
+        """Run the step one operation at a time, without waiting; for comparing operations and timing them."""
         self.buffers.upload()
         return self._step(self.deliver)
 
     def deliver(self, block: Tensor, first: int = 0) -> None:
-        """A report, or that of segments from `first` on, is on its way to the host, and known to have arrived by an
-        event, a node of its own in a graph."""
+        """Send a report, or that of the segments from `first` on, to the host. An event, which is a separate node in a
+        graph, tells when it has arrived."""
         self.buffers.download(block, first)
         if self._delivered is not None:
             self._delivered.record()

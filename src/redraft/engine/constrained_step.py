@@ -1,7 +1,7 @@
-"""The sampler of canvases that obey a constraint, behind the captured step: `graph_step.sample`'s twin.
+"""The sampler for canvases with a constraint, run after the captured step: `graph_step.sample`'s twin.
 
-Canvases of one language are sampled together, from the hidden states that the graph has left. What the language allows
-goes into their logits (`kernels/triton/constrained.py`); then the kernels of every step finish it. Nothing waits for
+Canvases of one language are sampled together, from the hidden states that the graph left. What the language allows
+is applied to their logits (`kernels/triton/constrained.py`); the usual sampling kernels do the rest. Nothing waits for
 the device. Shapes: S segments of L rows, R = S*L, D width, W tokens that the language knows.
 """
 
@@ -47,7 +47,7 @@ class Canvases:
     tables: Sequence[CanvasTables]
 
     def parts(self, rows: int) -> list[Canvases]:
-        """Some canvases at a time, whose rows are `rows` each."""
+        """These canvases, of `rows` rows each, split into groups that are sampled at a time."""
         size = max(1, CONSTRAINED_ROWS // rows)
         return [
             replace(self, first=self.first + at, tables=self.tables[at : at + size])
@@ -58,10 +58,10 @@ class Canvases:
 def sample_constrained(
     model: PackedModel, fields: StepFields, state: SlotState, hidden: Tensor, canvases: Canvases
 ) -> tuple[Tensor, Callable[[], None]]:
-    """Take the step of some canvases from the forward's hidden states [S*L,D]; their logits have to fit in at once.
+    """Take the step of some canvases from the forward's hidden states [S*L,D]; all their logits must fit in memory.
 
-    Returns the report int32 [len(tables),2+4L], see `kernels.triton.step.Report`, and what is left to do for the next
-    step: to keep soft embeddings.
+    Returns the report int32 [len(tables),2+4L], see `kernels.triton.step.Report`, and a function that keeps the soft
+    embeddings for the next step.
     """
     first, count, rows = canvases.first, len(canvases.tables), fields.rows
     own, language = fields.part(first, first + count), canvases.language
@@ -98,10 +98,10 @@ def sample_constrained(
 def _obey(
     logits: Tensor, language: Language, tables: CanvasTables, length: int, cap: float, heat: Tensor
 ) -> tuple[head.Tiles | None, Tensor, Tensor, Tensor]:
-    """Put logarithms of the constrained probabilities in the place of raw logits [R,W].
+    """Replace raw logits [R,W] with the logarithms of the constrained probabilities.
 
-    Returns their tiles, the best strings' columns int32 [R], what to add to the entropies [R]: 0, or NaN where a logit
-    is none; and int32 [S,L] as `CanvasTables.held` for all rows.
+    Returns their tiles, the best strings' columns int32 [R], what to add to the entropies [R] (0, or NaN where a logit
+    is NaN), and int32 [S,L], which is `CanvasTables.held` for all rows.
     """
     sums = class_sums(logits, language, cap, heat)  # [R,C]
     count, rows = len(heat), len(logits) // len(heat)
@@ -122,9 +122,9 @@ def _obey(
 
 @torch.inference_mode()
 def rehearse_canvas(model: PackedModel, canvas: TabledConstraint, length: int, rows: int) -> None:
-    """Make the tables of a canvas' language and compile what its steps launch, so that no forward waits for either.
+    """Make the tables of a canvas' language and compile its kernels, so that no forward waits for either.
 
-    `length` positions of `rows`. Any thread may call it.
+    The canvas has `length` positions out of `rows`. Any thread may call this.
     """
     with on_device(model.device):
         language, tables = canvas.tables(model.device, model.config.vocab_size)
@@ -133,7 +133,7 @@ def rehearse_canvas(model: PackedModel, canvas: TabledConstraint, length: int, r
 
 
 def _step_of_zeros(model: PackedModel, rows: int, canvases: Canvases) -> None:
-    """The step of canvases from hidden states that are zeros; it keeps nothing."""
+    """Take a step of canvases from hidden states of zeros, keeping nothing."""
     hidden = torch.zeros(rows, model.config.hidden_size, dtype=model.dtype, device=model.device)
     fields = StepBuffers(1, rows, 1, model.device).fields
     _, keep_soft = sample_constrained(model, fields, new_slots(model, 0, rows), hidden, canvases)

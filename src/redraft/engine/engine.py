@@ -28,9 +28,9 @@ _log = logging.getLogger(__name__)
 class Engine:
     """Writes many answers at once. Only `answer` and `rehearse` are thread-safe; see `AsyncEngine`.
 
-    canvas_length  the model's, for requests that name none
+    canvas_length  the model's, for requests that do not set one
     adapters       names that requests may ask for
-    weights        something that changes whenever the model's weights do, so that prefixes are forgotten then
+    weights        returns something that changes whenever the model's weights do; prefixes are then forgotten
     clock          in seconds
     """
 
@@ -64,10 +64,10 @@ class Engine:
         return self._clock()
 
     def add(self, request: Request, *, since: float | None = None) -> None:
-        """Queue a request, whose time runs since `since`, by `now`, or from this moment.
+        """Queue a request, whose time runs from `since` (by `now`), or from this moment.
 
-        Raises an `InputError` for one that can never be answered (with the numbers), `QueueFullError` when too many
-        wait. Nothing is kept of a refused request.
+        Raises an `InputError` for one that can never be answered (with the numbers), and `QueueFullError` when too many
+        are waiting. A refused request leaves nothing behind.
         """
         try:
             self._check_queue()
@@ -78,9 +78,9 @@ class Engine:
         self.queue(answer)
 
     def rehearse(self, request: Request) -> None:
-        """Do now what a request's first forward would make all others wait for; any thread may call it.
+        """Do now the work that would hold up all others in a request's first forward; any thread may call it.
 
-        Raises `ConstraintError` where `max_tokens` are too few for what is asked for.
+        Raises `ConstraintError` if `max_tokens` is too small for the constraint.
         """
         constraint, settings = request.constraint, request.settings
         length = next_length(settings, settings.canvas_length or self._canvas_length, settings.max_tokens)
@@ -97,7 +97,7 @@ class Engine:
             self._break_off(answer, "cancelled")
 
     def cancel_all(self, request_ids: Iterable[int]) -> None:
-        """Cancel several. Where that fails for one, which has ended all the same, the others are still cancelled."""
+        """Cancel several. If that fails for one, it has still ended, and the others are cancelled too."""
         with ExitStack() as rest:
             for request_id in request_ids:
                 rest.callback(self.cancel, request_id)
@@ -105,7 +105,7 @@ class Engine:
     def step(self) -> list[Event | Failed]:
         """Run one forward of whatever is ready; returns what happened, in order.
 
-        What happened to requests of `answer` is told by their iterators alone.
+        Events of requests from `answer` are returned by their iterators only.
         """
         self.forward()
         return self.tell()
@@ -132,7 +132,7 @@ class Engine:
         self.counters.schedule_seconds += (before - started) + (self._clock() - after)
 
     def prepared(self, request: Request, since: float) -> Answer:
-        """The request's answer to be. Raises what `add` raises, but for a full queue."""
+        """The answer for a request, not yet queued. Raises what `add` raises, except for a full queue."""
         if not request.prompt:
             raise PromptError("The prompt is empty.", "prompt")
         low, high = min(request.prompt), max(request.prompt)
@@ -140,7 +140,7 @@ class Engine:
             bad = low if low < 0 else high
             raise PromptError(f"Token id {bad} is outside the vocabulary of {self._vocab_size}.", "prompt")
         self.check_id(request.request_id)
-        if request.timeout is not None and not request.timeout > 0:  # NaN is above nothing
+        if request.timeout is not None and not request.timeout > 0:  # NaN fails every comparison
             raise SettingError(f"timeout is {request.timeout}; it must be above 0.", "timeout")
         if request.adapter is not None and request.adapter not in self._adapters:
             raise SettingError(
@@ -165,34 +165,34 @@ class Engine:
             raise SettingError(f"request_id {request_id} is being answered already.")
 
     def queue(self, answer: Answer) -> None:
-        """What `add` does with an answer that `prepared` has made."""
+        """Queue an answer that `prepared` has made, as `add` does."""
         assert answer.request.request_id not in self._open
         self._open[answer.request.request_id] = answer
         self.scheduler.add(answer.job)
 
     @property
     def open_ids(self) -> list[int]:
-        """Requests that wait or are being answered."""
+        """Requests that are waiting or being answered."""
         return list(self._open)
 
     @property
     def queue_full(self) -> bool:
-        """Whether as many requests wait as may."""
+        """Whether as many requests are waiting as are allowed."""
         return len(self.scheduler.waiting) >= self.settings.max_waiting
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do or to tell."""
+        """Whether there is anything to do or to report."""
         return bool(self._open or self._untold)
 
     def answer(self, requests: Sequence[Request]) -> Iterator[Event]:
         """Check all requests at once, then answer them; closing the iterator cancels what is left.
 
-        Several such iterators may be open on one engine, in several threads too: each is told its own events. More
-        requests than may wait are fed in as others end. An iterator one of whose requests breaks raises its
-        `EngineError`. What a forward raises is raised by the iterator that ran it; the others raise an `EngineError`,
-        since nobody knows how far their canvases got. An iterator that is begun when others are writing an answer with
-        one of its ids raises a `SettingError`.
+        Several such iterators may be open on one engine, even in several threads; each gets its own events. Requests
+        that do not fit in the queue are added as others end. If a request breaks, its iterator raises the
+        `EngineError`. An exception in a forward is raised by the iterator that ran it; the others raise an
+        `EngineError`, since there is no telling how far their canvases got. An iterator raises a `SettingError` on
+        starting if one of its request ids is already being answered.
         """
         return self._iterators.answer(self, requests)
 
@@ -201,7 +201,7 @@ class Engine:
         return self.counters.snapshot(self.scheduler, self._step_clock, self._canvas_length)
 
     def _deliver(self, events: Sequence[Event | Failed]) -> None:
-        """Put events where the iterators of `answer` find them; those of other requests wait for the next `tell`."""
+        """Hand events to the iterators of `answer`; those of other requests wait for the next `tell`."""
         self._untold += [event for event in events if not self._iterators.take(event)]
 
     def _notice_weights(self) -> None:
@@ -211,7 +211,7 @@ class Engine:
 
     def _check_queue(self) -> None:
         if self.queue_full:
-            self._admit(self.now())  # whom there is room for has only not been looked at
+            self._admit(self.now())  # some may already have room and not have been admitted yet
         if self.queue_full:
             waiting = len(self.scheduler.waiting)
             rounds = waiting / self.scheduler.slots
@@ -259,7 +259,7 @@ class Engine:
         self.counters.ran(canvases, encoded, seconds)
 
     def _take(self, plan: Plan, drafted: list[Drafted], now: float) -> None:
-        """What the forward's steps came to, in the order of its turns. What fails ends its own answer alone."""
+        """Process the results of a forward in the order of its turns. A failure ends only its own answer."""
         steps = [turn for turn in plan.turns if turn.denoise]
         for turn, one in zip(steps, drafted, strict=True):
             assert one.slot == turn.job.slot

@@ -1,4 +1,4 @@
-"""From a model, its twins with adapters, and settings to an engine: one that is shared, and any number of others."""
+"""Builds engines from a model, its twins with adapters, and settings: a shared one, and any number of others."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from redraft.text.marks import Decoder
 
 
 class Engines:
-    """Engines on one model and its twins with an adapter each.
+    """Engines on one model and its twins, which have one adapter each.
 
     models    by adapter; None is the model itself
-    settings  of every engine that is not given its own
+    settings  for every engine that is not given its own
     """
 
     def __init__(
@@ -40,34 +40,34 @@ class Engines:
 
     @property
     def canvas_length(self) -> int:
-        """Of a canvas whose settings name none."""
+        """The length of a canvas whose settings do not set one."""
         return min(max(self.models[None].config.canvas_length, MIN_CANVAS), MAX_CANVAS)
 
     def add(self, name: str, twin: Transformer) -> None:
-        """Take in the model with one more adapter."""
+        """Add a copy of the model with another adapter."""
         with self._lock:
             self.models = self.models | {name: twin}  # other threads may be reading the old ones
             self._engine = None  # the next one knows the new name
 
     def shared(self, adapter: str | None) -> Engine:
-        """The engine for all threads, made when it is first needed, and anew when the model has moved.
+        """The engine for all threads, made on first use and rebuilt when the model has moved.
 
-        Where models with different adapters lie in different places, all follow that of `adapter`.
+        If models with different adapters are on different devices or in different dtypes, all follow that of `adapter`.
         """
         with self._lock:
             model = self.models[adapter]
             device, dtype = model.device, model.dtype
             built_for = device, dtype, stored_units(model, self.settings)
             if self._engine is None or built_for != self._built_for:
-                self._engine = None  # its pages are free for those of the next one
-                for other in self.models.values():  # who moves one moves only the weights that they share
+                self._engine = None  # frees its pages for those of the next one
+                for other in self.models.values():  # moving one model moves only the weights that they share
                     if any((weight.device, weight.dtype) != (device, dtype) for weight in other.parameters()):
                         other.to(device, dtype)
                 self._engine, self._built_for = self.new(), built_for
             return self._engine
 
     def new(self, settings: EngineSettings | None = None) -> Engine:
-        """An engine of its own, with its own pages. Raises `SettingError` for what it cannot be."""
+        """A separate engine with its own pages. Raises `SettingError` for settings that are not possible."""
         settings, model = settings or self.settings, self.models[None]
         if isinstance(model, PackedTransformer) and len(self._eos_ids) > MAX_END_IDS:
             raise SettingError(f"There are {len(self._eos_ids)} end-of-text ids; on a GPU there may be {MAX_END_IDS}.")
@@ -85,6 +85,6 @@ class Engines:
 
 
 def _versions(models: Iterable[Transformer]) -> tuple[tuple[int, int], ...]:
-    """Where every weight lies and how often PyTorch counts it as written."""
+    """The address of every weight and PyTorch's count of writes to it."""
     weights = {id(weight): weight for model in models for weight in (*model.parameters(), *model.buffers())}
     return tuple((weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights.values())

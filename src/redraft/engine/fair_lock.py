@@ -1,4 +1,4 @@
-"""A lock that threads get in turn."""
+"""A lock that threads get in the order in which they asked for it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class _Depth(threading.local):
 
 
 class FairLock:
-    """A re-entrant lock that whoever gives it back gets again behind those who wait for it.
+    """A re-entrant lock: a thread that releases it gets it again only after those already waiting.
 
-    With a plain lock, a thread that lets go for a moment between two forwards has it back before another one wakes up.
-    A garbage collection may close an iterator, and with that enter the lock, between any two lines here.
+    With a plain lock, a thread that lets go briefly between two forwards has it back before another one wakes up.
+    Garbage collection may close an iterator, and thereby enter the lock, between any two lines here.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class FairLock:
         self._mine = _Depth()
 
     def __enter__(self) -> None:
-        # Whoever stands at the turn may be waiting for this very thread.
+        # The thread that holds the turn may be waiting for this very thread.
         with nullcontext() if self._mine.entered else self._turn:
             self._lock.acquire()
             self._mine.entered += 1

@@ -1,7 +1,7 @@
-"""What the host tells the device before a step, and what it reads after it: one small copy each way.
+"""What the host sends to the device before a step and reads back afterwards: one small copy each way.
 
-All numbers of a forward lie in one block of 32-bit words, the same on both sides: pinned memory that the host fills,
-and device memory whose views the kernels read. Shapes: S segments, L rows of each, P pages of a request.
+All numbers of a forward are in one block of 32-bit words, laid out the same on both sides: pinned memory that the host
+fills, and device memory whose views the kernels read. Shapes: S segments, L rows of each, P pages of a request.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ def _views(block: Tensor, segments: int, rows: int, pages: int) -> dict[str, Ten
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepFields:
-    """The device's view of a block, in the records that kernels take.
+    """The device's view of a block, as the records that kernels take.
 
     kind, start, length, since, until   see `Segments`
-    slot                    whose canvas a segment works on
+    slot                    the slot whose canvas a segment works on
     soft_from, soft_to      the slots that its soft embeddings come from and go to, see `SlotState`
     seed, canvas_index, step                            see `Counters`
     entropy_bound, confidence, stability, stop_at_eos, eos   see `Rules`
     temperature, want_soft  of this step; whether another one follows
-    tokens                  what an encoded segment holds; below 0 rows of images, see `norms.enter`
+    tokens                  the tokens of an encoded segment; values below 0 are rows of images, see `norms.enter`
     full, sliding           its page tables
     """
 
@@ -67,7 +67,7 @@ class StepFields:
         return len(self.views["kind"])
 
     def part(self, first: int, end: int) -> StepFields:
-        """Some segments of it."""
+        """The view of some of the segments."""
         return StepFields(views={name: view[first:end] for name, view in self.views.items()}, rows=self.rows)
 
     @property
@@ -125,5 +125,5 @@ class StepBuffers:
 
     @property
     def report(self) -> np.ndarray:
-        """The last report that has arrived, int32 [S,2+4L]; see `kernels.triton.step.Report`."""
+        """The last report to arrive, int32 [S,2+4L]; see `kernels.triton.step.Report`."""
         return self._report.numpy()

@@ -1,11 +1,11 @@
 """The runner for GPUs: a whole step of many requests as one CUDA graph.
 
-There is one graph for each number of segments in `BUCKETS`; a forward takes the smallest that holds it, and the rest
-are unused segments, which cost next to nothing. Graphs are captured by `warm_up`, or when first needed, and share their
-memory. A step costs the host one small copy in each direction, inside the graph, and one wait.
+There is one graph for each number of segments in `BUCKETS`; a forward takes the smallest that holds it and leaves the
+rest of its segments unused, which costs next to nothing. Graphs are captured by `warm_up`, or when first needed, and
+share their memory. A step costs the host one small copy in each direction, inside the graph, and one wait.
 
-Canvases with a constraint take the same graph through the model; their sampling runs behind it, those of one language
-together (`constrained_step.py`). Log-probabilities are made of hidden states that the graph has left, once a canvas is
+Canvases with a constraint use the same graph for the model; they are sampled after it, those of one language together
+(`constrained_step.py`). Log-probabilities are computed from the hidden states that the graph left, once a canvas is
 done.
 """
 
@@ -51,9 +51,9 @@ BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 class GraphRunner:
     """Runs forwards of a packed model; see `engine.work.Runner`.
 
-    `graphs` False runs every operation by itself: the same kernels, hence the same numbers. It is the default where
-    there is no GPU, and where an operation is switched to its eager twin. Pages hold `kv_dtype`, the model's own by
-    default.
+    With `graphs` False every operation is launched separately: the same kernels, hence the same numbers. That is the
+    default without a GPU, and when an operation is switched to its eager twin. Pages hold `kv_dtype`, by default the
+    model's dtype.
     """
 
     def __init__(
@@ -79,10 +79,10 @@ class GraphRunner:
         self._rehearsed: WeakSet[Constraint] = WeakSet()
         self._rehearsing = threading.Lock()
         self._doubtful: set[int] = set()
-        """Slots whose last forward has shown no finite numbers, or none at all."""
+        """Slots whose last forward gave numbers that are not finite, or no numbers at all."""
 
     def beside(self, model: PackedTransformer) -> Self:
-        """A runner of another model of this shape, on the same pages and slots, with graphs of its own."""
+        """A runner for another model of this shape, on the same pages and slots, with its own graphs."""
         other = copy.copy(self)
         other.model, other._steps = model, {}
         return other
@@ -117,8 +117,8 @@ class GraphRunner:
                 touched[slot].clear()
 
     def _clean(self, slot: int) -> None:
-        """Put zeros where pages that a slot has had, and no other one has, hold what is not finite; whoever has them
-        next reads whole tiles of them. Who shares a page is to see what is wrong with it."""
+        """Zero the values that are not finite in pages that only this slot has held, because their next user reads
+        whole tiles. Shared pages are left alone, so that others notice what is wrong with them."""
         held = {}
         for name, touched in self._touched.items():
             others = {page for other, pages in enumerate(self._held[name]) if other != slot for page in pages}
@@ -131,7 +131,7 @@ class GraphRunner:
     def warm_up(self) -> None:
         """See `engine.work.Runner`: captures a graph of every size that commits and canvases of all slots can need.
 
-        The largest comes first, so that the others fit into its memory. Then one canvas with a limit takes a step.
+        The largest comes first, so that the others fit into its memory. Then one canvas with a constraint takes a step.
         """
         most = min(2 * self._limits.slots, BUCKETS[-1])
         if self._graphs:
@@ -141,7 +141,7 @@ class GraphRunner:
                 self._take_constrained_step()
 
     def _take_constrained_step(self) -> None:
-        """In the first slot and page, which nobody has yet: what canvases with constraints share is set up then."""
+        """Take a step in the first slot and pages, still unused, to set up what all constrained canvases share."""
         rows, pages = self._rows, [0] * pages_for(self._rows)
         limit = Allowed(rows, forbidden={0: self.model.config.eos_token_id})
         rehearse_canvas(self.model.packed, limit, rows, rows)
@@ -155,7 +155,7 @@ class GraphRunner:
         self.release(0)
 
     def rehearse(self, constraint: Constraint, length: int, max_tokens: int) -> None:
-        """See `engine.work.Runner`. One constraint at a time, and none where there is no memory for it."""
+        """See `engine.work.Runner`. Handles one constraint at a time and skips it if memory runs out."""
         if not self._graphs or constraint in self._rehearsed:
             return
         with self._rehearsing:
@@ -182,7 +182,7 @@ class GraphRunner:
         return drafted
 
     def _parts(self, segment: Segment) -> Iterator[Segment]:
-        """A segment, or the pieces of a long Encode: keys are written before anything attends, so they are as good."""
+        """A segment, or a long Encode in pieces: keys are written before anything attends, so nothing changes."""
         if isinstance(segment, Denoise) or len(segment.token_ids) <= self._rows:
             yield segment
             return
@@ -192,7 +192,7 @@ class GraphRunner:
             yield replace(segment, start=start, token_ids=ids, images=images)
 
     def _see(self, images: Sequence[PlacedImage]) -> dict[PlacedImage, int]:
-        """Where the embeddings of each image begin among those that token ids below 0 stand for."""
+        """Encode images; returns where each begins among the embeddings that token ids below 0 refer to."""
         places, first = {}, 0
         for image in dict.fromkeys(images):  # answers to one prompt share its images
             assert self._images is not None
@@ -223,7 +223,7 @@ class GraphRunner:
         ]
 
     def _by_language(self, parts: list[Segment]) -> tuple[list[Segment], list[Canvases]]:
-        """The parts, behind all others the canvases that are sampled together, as neighbours; and these."""
+        """The parts, with canvases that are sampled together moved to the end as neighbours, and their groups."""
         together: dict[tuple[int, int], list[tuple[Denoise, Language, CanvasTables]]] = {}
         ordered, found = list[Segment](), list[Canvases]()
         for part in parts:
@@ -242,7 +242,7 @@ class GraphRunner:
     # --- inside the graph -----------------------------------------------------------------------------------------
 
     def bucket(self, segments: int) -> CapturedStep:
-        """The step that takes so many segments, captured when it is first asked for."""
+        """The step that takes this many segments, captured on first use."""
         size = _bucket(segments)
         return self._steps.get(size) or self._new_bucket(size)
 
@@ -275,7 +275,7 @@ class GraphRunner:
     def _fill_images(
         self, host: dict[str, np.ndarray], index: int, part: Encode, places: Mapping[PlacedImage, int]
     ) -> None:
-        """Tokens of images, and what every row sees beside what is before it: its image, or itself alone."""
+        """Fill in image tokens, and what every row sees besides what comes before it: its image, or only itself."""
         if part.images:
             own = np.arange(part.start, part.start + part.tokens)
             host["since"][index, : part.tokens], host["until"][index, : part.tokens] = own, own + 1
@@ -303,14 +303,14 @@ class GraphRunner:
 
     def _begin(self, part: Denoise, constraint: CanvasConstraint) -> None:
         """The first canvas of a segment that obeys a constraint: noise, with what is fixed in place."""
-        seeds = torch.full((1,), part.seed, dtype=torch.long, device=self.model.device)  # a copy would be waited for
+        seeds = torch.full((1,), part.seed, dtype=torch.long, device=self.model.device)  # a copy would make us wait
         noise = draw(seeds, part.canvas_index, part.step, part.length, self.model.config.vocab_size, "initial").tokens
         canvas = begin(noise[0], constraint).canvas
         self._state.canvases.tokens[part.slot, : part.length] = canvas.to(self.model.device).int()
 
 
 def _launches(segments: Sequence[list[Segment]]) -> Iterator[list[Segment]]:
-    """The parts of all segments in runs that a graph holds, those of one segment together: they may see each other."""
+    """Group parts into runs that fit a graph, keeping those of one segment together: they may see each other."""
     parts: list[Segment] = []
     for more in segments:
         if parts and len(parts) + len(more) > BUCKETS[-1]:
@@ -322,12 +322,12 @@ def _launches(segments: Sequence[list[Segment]]) -> Iterator[list[Segment]]:
 
 
 def _bucket(segments: int) -> int:
-    """The smallest of `BUCKETS` that holds so many segments."""
+    """The smallest of `BUCKETS` that holds this many segments."""
     return next(size for size in BUCKETS if size >= segments)
 
 
 def _drafted(part: Denoise, report: np.ndarray) -> Drafted:
-    """A row int32 [2+4L] of a step's report."""
+    """A result from a row int32 [2+4L] of a step's report."""
     canvas, argmax, accepted, entropy = report[2:].reshape(4, -1)[:, : part.length]
     return Drafted(
         slot=part.slot,

@@ -1,7 +1,7 @@
-"""One whole denoising step on the device: from token ids to the next canvases, without a look from the host.
+"""One whole denoising step on the device: from token ids to the next canvases, without involving the host.
 
-Everything a CUDA graph holds. Settings and lengths are data, state lies per slot. Shapes: C slots, S segments of L
-rows, R = S*L, D width, V vocabulary.
+This is everything a CUDA graph holds. Settings and lengths are data, state is kept per slot. Shapes: C slots, S
+segments of L rows, R = S*L, D width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from redraft.model.packed.forward import Inputs, Pages, forward
 from redraft.model.packed.weights import PackedModel
 
 HEAD_ROWS = 2048
-"""Rows whose logits exist at a time: 1 GiB at a vocabulary of 262,144 in bf16."""
+"""Rows whose logits exist at the same time: 1 GiB for a vocabulary of 262,144 in bf16."""
 CONSTRAINED_ROWS = 2048
-"""The same of canvases that obey a constraint, beside them; see `constrained_step.py`."""
+"""The same for canvases with a constraint, in addition; see `constrained_step.py`."""
 
 Deliver = Callable[[Tensor], None]
 """Takes the report [S,2+4L] of a step, see `kernels.triton.step.Report`."""
@@ -36,7 +36,7 @@ Deliver = Callable[[Tensor], None]
 class SlotState:
     """What canvases keep between their steps; soft [C+2,L,D] are the soft embeddings of the last step.
 
-    Behind the slots come one that takes what nobody wants to keep and, for soft embeddings alone, one of zeros.
+    After the real slots come one for discarded results and, for soft embeddings only, one of zeros.
     """
 
     canvases: SlotCanvases
@@ -44,7 +44,7 @@ class SlotState:
 
 
 def new_slots(model: PackedModel, slots: int, rows: int) -> SlotState:
-    """State of `slots` slots in which nothing has happened yet."""
+    """The initial state of `slots` slots."""
 
     def numbers(*shape: int) -> Tensor:
         return torch.zeros(slots + 1, *shape, dtype=torch.int32, device=model.device)
@@ -54,10 +54,10 @@ def new_slots(model: PackedModel, slots: int, rows: int) -> SlotState:
 
 
 def working_bytes(config: ModelConfig, segments: int, item: int, *, fp8_vocabulary: bool = False) -> int:
-    """About what a step of so many canvases takes beside weights and pages; numbers take `item` bytes each.
+    """Roughly the bytes that a step of this many canvases takes besides weights and pages, at `item` bytes a number.
 
-    The logits of one part of the rows and the sums over the vocabulary, of canvases with constraints beside others,
-    then a layer's expert rows, attention's partial sums and a dozen row buffers, which all graphs share.
+    These are the logits of one part of the rows and the sums over the vocabulary, both also for canvases with
+    constraints, then a layer's expert rows, attention's partial sums and a dozen row buffers, which all graphs share.
     `fp8_vocabulary` adds weights in FP8.
     """
     rows, width = segments * config.canvas_length, config.hidden_size
@@ -73,7 +73,7 @@ def run_step(
 ) -> Tensor:
     """Run the forward and every DENOISE segment's sampler; returns hidden states [R,D]. `images` as in `Inputs`.
 
-    SAMPLED_OUTSIDE canvases, which obey a constraint, get hidden states only.
+    SAMPLED_OUTSIDE canvases, which have a constraint, only get hidden states.
     """
     config, segments, slot = model.config, fields.segments, fields.views["slot"]
     given = fields.views["tokens"].flatten()
@@ -90,9 +90,9 @@ def run_step(
 def sample(model: PackedModel, fields: StepFields, state: SlotState, hidden: Tensor, deliver: Deliver) -> None:
     """From hidden states [R,D] to the next state of every DENOISE segment's canvas, HEAD_ROWS rows at a time.
 
-    The report is delivered beside the soft embeddings of the last rows: the host reads it and prepares the next step,
-    which alone needs them, while the device makes them. Decisions do not go beside them, because soft embeddings would
-    leave these no room on the device.
+    The report is delivered while the soft embeddings of the last rows are still being computed: only the next step
+    needs them, and the host prepares it meanwhile. Decisions do not run in parallel with them, because soft embeddings
+    would leave no room on the device.
     """
     size = min(fields.count, max(1, HEAD_ROWS // fields.rows))
     logits = torch.empty(size * fields.rows, model.config.vocab_size, dtype=model.dtype, device=model.device)

@@ -18,10 +18,10 @@ _Inbox = deque[Event | EngineError]
 
 
 class Iterators:
-    """What is open of `Engine.answer`. Whose iterator has nothing to tell runs the next forward, which serves all.
+    """The open iterators of `Engine.answer`. One that has no events runs the next forward, which serves all of them.
 
-    The engine, which holds this, comes with each call: in a circle with it, its pages would wait for Python's
-    collector.
+    The engine holds this object and is passed to each call: with a reference cycle, its pages would not be freed until
+    Python's garbage collector runs.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Iterators:
         return request_id in self._inboxes
 
     def take(self, event: Event | Failed) -> bool:
-        """Put an event where its iterator finds it; False if none waits for it."""
+        """Pass an event to its iterator; False if none is waiting for it."""
         if (inbox := self._inboxes.get(event.request_id)) is None:
             return False
         inbox.append(event.error if isinstance(event, Failed) else event)
@@ -77,7 +77,7 @@ class Iterators:
                 self._drop_left(engine)
 
     def _feed(self, engine: Engine, rest: deque[Answer], inbox: _Inbox) -> None:
-        """Queue what there is room for, and run a forward unless those of other iterators have filled the inbox."""
+        """Queue what there is room for, and run a forward unless other iterators' forwards have filled the inbox."""
         self._working = True
         try:
             while rest and not engine.queue_full:
@@ -92,13 +92,13 @@ class Iterators:
             self._drop_left(engine)
 
     def _fail(self, engine: Engine, error: EngineError) -> None:
-        """End all of the engine's requests; every iterator hears why."""
+        """End all of the engine's requests and tell every iterator why."""
         for inbox in self._inboxes.values():
             inbox.append(error)
         engine.cancel_all(engine.open_ids)
 
     def _drop_left(self, engine: Engine) -> None:
-        """Cancel what iterators have left open; later, if it was a garbage collection during a step that ended one."""
+        """Cancel what iterators left open; put off if garbage collection ended one in the middle of a step."""
         if self._working:
             return
         self._working = True

@@ -1,9 +1,9 @@
-"""How long a forward takes, learnt from those that were run, and how many steps a deadline leaves."""
+"""How long a forward takes, learned from past ones, and how many steps fit before a deadline."""
 
 from __future__ import annotations
 
 FORGET = 0.98
-"""Weight of everything older with each new measurement: a few dozen forwards are remembered."""
+"""How much older measurements count after each new one: a few dozen forwards are remembered."""
 
 
 class StepClock:
@@ -26,7 +26,7 @@ class StepClock:
             return None
         mean_x, mean_y = self._x / self._weight, self._y / self._weight
         spread = self._xx / self._weight - mean_x**2
-        if spread < 1e-6 * mean_x**2:  # all of one size: time grows at most in proportion
+        if spread < 1e-6 * mean_x**2:  # all of one size: assume time grows at most in proportion
             return mean_y * max(1.0, tokens / mean_x)
         slope = max(0.0, (self._xy / self._weight - mean_x * mean_y) / spread)
         return max(mean_y + slope * (tokens - mean_x), 0.1 * mean_y)
@@ -34,4 +34,4 @@ class StepClock:
 
 def steps_within(seconds: float, forward_seconds: float, most: int) -> int:
     """Steps that fit into `seconds`, at least 1 and at most `most`."""
-    return max(1, min(most, int(seconds / forward_seconds + 0.01)))  # a hundredth of a step late is in time
+    return max(1, min(most, int(seconds / forward_seconds + 0.01)))  # a hundredth of a step late still counts

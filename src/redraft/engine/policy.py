@@ -1,8 +1,8 @@
 """What goes into the next forward: three answers behind one interface.
 
-A policy sees what every request could do next and names whom to serve, in which order; the scheduler then fills the
-forward as far as it has room. Policies are pure Python and know neither tokens nor pages. docs/scheduling.md compares
-them.
+A policy sees what every request could do next and decides which to serve, in what order; the scheduler then fills the
+forward as far as there is room. Policies are pure Python and know nothing about tokens or pages. docs/scheduling.md
+compares them.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Protocol
 class Ready:
     """What one request could do in the next forward: go on with its prompt, or take step `step` of a canvas.
 
-    A request whose prompt is not encoded yet stands before step 0 of canvas 0. `order` rises with arrival; `waited`
-    counts the forwards since the request was last served.
+    A request whose prompt is not encoded yet counts as being at step 0 of canvas 0. `order` rises with arrival;
+    `waited` counts the forwards since the request was last served.
     """
 
     request_id: int
@@ -28,15 +28,15 @@ class Ready:
 
 
 class Policy(Protocol):
-    """Chooses whom to serve. May keep state between calls; is asked before every forward."""
+    """Chooses which requests to serve. It is called before every forward and may keep state between calls."""
 
     def choose(self, ready: Sequence[Ready]) -> list[Ready]:
-        """Some of `ready` (at least one, if there is any), the most deserving first."""
+        """Some of `ready` (at least one, unless it is empty), highest priority first."""
         ...
 
 
 class Mixed:
-    """Everybody, at whatever step: the model does not know the step, so canvases at different steps batch freely."""
+    """Everyone, at any step: the model does not know the step, so canvases at different steps batch freely."""
 
     def choose(self, ready: Sequence[Ready]) -> list[Ready]:
         """All, the longest waiting first."""
@@ -44,9 +44,9 @@ class Mixed:
 
 
 class StepHomogeneous:
-    """Only canvases at the same step share a forward, as a model with step conditioning would need it.
+    """Only canvases at the same step share a forward, as a model with step conditioning would require.
 
-    The step whose canvases have waited longest in sum goes first, so that large groups do and nobody waits for ever.
+    The step with the longest total wait goes first, so large groups come first and no one waits forever.
     """
 
     def choose(self, ready: Sequence[Ready]) -> list[Ready]:
@@ -61,13 +61,13 @@ class StepHomogeneous:
 
 
 class RunToCompletion:
-    """Whoever is ready starts a canvas together; the next canvases start when the last of them is done."""
+    """All ready requests start a canvas together; the next canvases start when the last of them is done."""
 
     def __init__(self) -> None:
         self._cohort: dict[int, int] = {}
 
     def choose(self, ready: Sequence[Ready]) -> list[Ready]:
-        """The members of the running cohort that are still at their canvas, or a new cohort of all."""
+        """The members of the running cohort that are still on their canvas, or a new cohort of all."""
         going_on = [one for one in ready if self._cohort.get(one.order) == one.canvas_index]
         if not going_on:
             going_on = list(ready)

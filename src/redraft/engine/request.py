@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from redraft.diffusion.constraint import Constraint
 
 Ending = Literal["stop", "length", "cancelled", "timeout"]
-"""Why an answer ended: the model or a stop string ended it, max_tokens did, the caller went away, time ran out."""
+"""Why an answer ended: the model or a stop string, max_tokens, the caller going away, or the timeout."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
     """One answer to write. `request_id` is the caller's and unique among the engine's open requests.
 
-    images      images in the prompt, in order: their embeddings take the place of its tokens
-    settings    every setting of this answer, its seed included
+    images      images in the prompt, in order; their embeddings replace the tokens they cover
+    settings    every setting of this answer, including its seed
     constraint  what the answer may hold
-    adapter     the name of the adapter that answers; None for the model itself
-    timeout     seconds from when the engine was asked, after which the answer ends with what has been committed
+    adapter     the name of the adapter to answer with; None for the model itself
+    timeout     seconds from submission after which the answer ends with what has been committed
     drafts      whether `DenoiseStep` records are wanted, or only what is committed
     """
 
@@ -42,7 +42,7 @@ class Request:
     def siblings(self, request_ids: Sequence[int]) -> list[Request]:
         """Further answers to the same prompt (OpenAI's `n`): one request per id, with seeds seed, seed + 1, ...
 
-        Added together they encode the prompt's full pages once.
+        If they are added together, the prompt's full pages are encoded only once.
         """
         seeds = [(self.settings.seed + i) % 2**63 for i in range(len(request_ids))]
         return [
@@ -53,7 +53,7 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stats:
-    """What an answer cost. `steps` has one entry per canvas; forwards are its sum, for commits share those of steps."""
+    """What an answer cost. `steps` has one entry per canvas; forwards are their sum, as commits share them."""
 
     canvases: int
     steps: tuple[int, ...]
@@ -68,7 +68,7 @@ class Stats:
 
     @property
     def tokens_per_second(self) -> float:
-        """Answer tokens per second of the whole wait."""
+        """Answer tokens per second of the total time."""
         return self.tokens / self.seconds if self.seconds else 0.0
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,11 +86,11 @@ class Stats:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnswerStats(Stats):
-    """What the engine knows beyond that.
+    """What the engine adds to that.
 
-    prompt_tokens         of which `cached_tokens` came from the prefix cache
-    queue_seconds         of `seconds`, which begin when the engine is asked, those before it had a slot
-    first_commit_seconds  until the first committed canvas; None if none was
+    prompt_tokens         tokens of the prompt, of which `cached_tokens` came from the prefix cache
+    queue_seconds         the part of `seconds` (which start at submission) before the request had a slot
+    first_commit_seconds  until the first committed canvas; None if there was none
     step_budgets          the step cap of each canvas: the setting, or what `latency_budget_ms` allowed
     """
 
@@ -116,9 +116,9 @@ class TokenConfidence(NamedTuple):
     """How sure the model was of one answer token, at its canvas' last step.
 
     entropy       nats, of the tempered distribution
-    settled_step  since which step the draft held this token
-    logprob       of the token; None unless `logprobs` was asked for
-    top           the most likely (token id, logprob), best first; empty unless asked for
+    settled_step  the step since which the draft has held this token
+    logprob       of the token; None unless `logprobs` was set
+    top           the most likely (token id, logprob), best first; empty unless requested
     """
 
     token_id: int
@@ -130,9 +130,9 @@ class TokenConfidence(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finished:
-    """A request's last event. `text` and `token_ids` are those of all its commits joined, `tokens` has one entry each.
+    """A request's last event. `text` and `token_ids` join those of all its commits; `tokens` has one entry per id.
 
-    `stop_text` is the stop string that ended the answer; None if it was not one.
+    `stop_text` is the stop string that ended the answer; None if something else did.
     """
 
     request_id: int
@@ -146,7 +146,7 @@ class Finished:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failed:
-    """The last event of a request that broke while others went on. Whoever reads its events is raised `error`."""
+    """The last event of a request that broke while others went on. `error` is raised to the reader of its events."""
 
     request_id: int
     error: EngineError

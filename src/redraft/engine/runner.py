@@ -25,7 +25,7 @@ from redraft.model.vision import Seen
 
 @dataclass(slots=True)
 class _Slot:
-    """What a slot's request has: its pages, and its canvas between two steps."""
+    """What a slot keeps for its request: the pages, and the canvas between two steps."""
 
     full: list[int] = field(default_factory=list)
     sliding: list[int] = field(default_factory=list)
@@ -33,9 +33,9 @@ class _Slot:
 
 
 class EagerRunner:
-    """A `work.Runner` on a `Transformer`. What a request's rows come out as does not depend on the other rows.
+    """A `work.Runner` on a `Transformer`. The results for a request's rows do not depend on the other rows.
 
-    Pages hold `kv_dtype`: FP8, or the model's own.
+    Pages hold `kv_dtype`: FP8, or the model's own dtype.
     """
 
     def __init__(self, model: Transformer, limits: Limits, *, kv_dtype: torch.dtype | None = None) -> None:
@@ -51,7 +51,7 @@ class EagerRunner:
         self._slots: dict[int, _Slot] = {}
 
     def beside(self, model: Transformer) -> Self:
-        """A runner of another model of this shape, on the same pages and slots."""
+        """A runner for another model of this shape, on the same pages and slots."""
         other = copy.copy(self)
         other.model = model
         return other
@@ -100,7 +100,7 @@ class EagerRunner:
         return Span(token_ids=state.canvas, causal=False, soft=state.soft, **where)
 
     def _draws(self, steps: Sequence[Denoise]) -> dict[int, Draws]:
-        """Every canvas' random numbers by slot; canvases that begin get their noise first."""
+        """Every canvas' random numbers by slot; new canvases are first filled with noise."""
         vocabulary, device = self.model.config.vocab_size, self.model.device
         draws = {}
         for one in steps:
@@ -120,7 +120,7 @@ class EagerRunner:
 
 
 def with_top(model: Transformer, hidden: Tensor, segment: Denoise, drafted: Drafted) -> Drafted:
-    """What a step came to, with log-probabilities by its hidden states [L,D] if they were asked for and it is done."""
+    """`drafted`, plus log-probabilities from the hidden states [L,D] if they were requested and the canvas is done."""
     if segment.logprobs is None or not (segment.last or drafted.converged):
         return drafted
     tokens = torch.from_numpy(drafted.argmax_canvas).to(model.device).long()
@@ -134,7 +134,7 @@ def with_top(model: Transformer, hidden: Tensor, segment: Denoise, drafted: Draf
 
 
 def _drafted(slot: int, entered: Tensor, outcome: Outcome) -> Drafted:
-    """What a step of the canvas `entered` [L] came to, on the host: one copy, which waits for the device."""
+    """The outcome of a step of the canvas `entered` [L], on the host: one copy, which waits for the device."""
     columns = entered, outcome.argmax, outcome.accepted, outcome.entropy, outcome.converged.expand_as(entered)
     canvas, argmax, accepted, entropy, converged = torch.stack([column.double() for column in columns]).cpu().numpy()
     return Drafted(

@@ -1,16 +1,16 @@
-"""Who runs next, and where their keys and values go. No tensors, no tokens, no text: counts and page numbers only.
+"""Which requests run next, and where their keys and values go. No tensors, tokens or text, only counts and pages.
 
 A request's life:
 
     waiting   in a queue, first come first served, until a slot is free and all pages it may ever need can be promised
-    prefill   its prompt is encoded in page-sized chunks, several in a forward; pages that are known are not encoded
+    prefill   its prompt is encoded in page-sized chunks, several per forward; known pages are not encoded again
     denoise   one step of its canvas per forward; the last chunk and the first step share a forward
     commit    the finished canvas is encoded in the same forward as the first step of the next one
-    gone      slot and pages return at once
+    gone      slot and pages are returned at once
 
-Chunks lie on a fixed grid, whatever else is in the forward and whatever was found in the prefix cache: they end where
-pages do. Only an image that reaches over such an end is a chunk of its own, because its tokens see each other. So the
-same tokens are always encoded in the same company, and neither load nor a cache hit can change an answer.
+Chunks are on a fixed grid, whatever else is in the forward and whatever was found in the prefix cache: they end where
+pages do. Only an image that crosses a page end is a separate chunk, because its tokens see each other. So the same
+tokens are always encoded together, and neither load nor a cache hit can change an answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Job:
     """A request as the scheduler sees it. `positions` is the most it may need: its prompt and all its canvases.
 
     encoded   positions whose keys and values are in its pages
-    commit    tokens of a finished canvas that are still to be encoded
+    commit    tokens of a finished canvas that have yet to be encoded
     length    positions of its canvas
     images    positions of the images in its prompt
     """
@@ -66,16 +66,16 @@ class Job:
         return max(0, self.prompt_length - self.encoded)
 
     def chunk_end(self, first: int) -> int:
-        """Where the chunk of the prompt ends that begins at `first`."""
+        """Where the prompt chunk that begins at `first` ends."""
         return cut_outside(self.images, first, min((first // PAGE + 1) * PAGE, self.prompt_length))
 
     def shared_end(self, position: int) -> int:
-        """The number of pages behind which others can take the prompt up, once it is encoded to this position."""
+        """The first page count, at or after this position, from which others can take over the prompt."""
         assert self.table is not None
         return next(end for end in count(pages_for(position)) if end not in self.table.broken)
 
     def begun_keys(self) -> Sequence[bytes]:
-        """Keys of the pages that are partly written, up to where others can take them over."""
+        """Keys of the pages that are partly written, up to where others can take over the prompt."""
         assert self.table is not None
         if not self.prompt_left or (not self.encoded % PAGE and self.encoded // PAGE not in self.table.broken):
             return ()
@@ -84,7 +84,7 @@ class Job:
 
     @property
     def broken_pages(self) -> frozenset[int]:
-        """Numbers of pages behind which the prompt cannot be taken up, because an image goes on there."""
+        """Page counts after which the prompt cannot be resumed, because they end in the middle of an image."""
         return frozenset(end for image in self.images for end in range(image.start // PAGE + 1, pages_for(image.stop)))
 
 
@@ -114,7 +114,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One forward. `moved` are those of its jobs whose page tables have changed since their last turn."""
+    """One forward. `moved` are its jobs whose page tables have changed since their last turn."""
 
     turns: tuple[Turn, ...]
     moved: tuple[Job, ...]
@@ -127,19 +127,19 @@ class Plan:
 
 @dataclass(slots=True)
 class _Room:
-    """What is left of a forward while it is being filled: tokens, those of prompts, and pages promised to nobody."""
+    """What is left of a forward while it is being filled: tokens, prompt tokens, and pages promised to no one."""
 
     tokens: int
     prompt: int
     spare_pages: int
     fresh: bool = True
-    """Whether no prompt has taken any of it."""
+    """Whether no prompt has taken any room yet."""
     writing: dict[bytes, Job] = field(default_factory=dict)
-    """Who writes which prompt pages now: whoever needs the same waits and shares them."""
+    """Which job is writing each prompt page: others that need the same page wait and share it."""
 
 
 class Scheduler:
-    """Admits jobs, plans forwards, and keeps the books of slots and pages."""
+    """Admits jobs, plans forwards, and keeps track of slots and pages."""
 
     def __init__(self, limits: Limits, settings: EngineSettings) -> None:
         self.limits, self.settings = limits, settings
@@ -184,7 +184,7 @@ class Scheduler:
         self.waiting.append(job)
 
     def remove(self, job: Job) -> None:
-        """The job has ended, wherever it was: its slot and pages return."""
+        """Remove a job that has ended, wherever it was, and return its slot and pages."""
         if job.slot < 0:
             self.waiting.remove(job)
             return
@@ -195,13 +195,13 @@ class Scheduler:
         job.slot, job.table = -1, None
 
     def distrust(self, job: Job) -> None:
-        """Let nobody begin with pages of a running job: something in them is not as it should be."""
+        """Stop others from reusing pages of a running job, because something in them is wrong."""
         assert job.table is not None
         job.keys = ()
         self.pages.unname(job.table)
 
     def forget_prefixes(self) -> None:
-        """Share no page that was written so far, nor what running jobs will write behind such pages."""
+        """Stop sharing all pages written so far, and those that running jobs will write after them."""
         self.pages.forget()
         for job in self.running.values():
             assert job.table is not None
@@ -209,11 +209,11 @@ class Scheduler:
 
     @property
     def may_admit(self) -> bool:
-        """Whether anybody waits and a slot is free; there may still be too few pages."""
+        """Whether a job is waiting and a slot is free; there may still be too few pages."""
         return bool(self.waiting and self._free_slots)
 
     def admit(self) -> list[Job]:
-        """Give slots and page tables to waiting jobs, strictly in the order of arrival, as long as they fit."""
+        """Give slots and page tables to waiting jobs, strictly in order of arrival, as long as they fit."""
         admitted = []
         while self.may_admit:
             job = self.waiting[0]
@@ -251,7 +251,7 @@ class Scheduler:
         return Plan(tuple(turns), tuple(turn.job for turn in turns if turn.job.moved))
 
     def ran(self, plan: Plan) -> None:
-        """The plan's forward has been run: move its jobs on, and let others use the prompt pages it wrote."""
+        """Advance the jobs of a plan whose forward has run, and let others use the prompt pages it wrote."""
         for turn in plan.turns:
             job, (first, stop) = turn.job, turn.encode
             assert job.table is not None
@@ -264,7 +264,7 @@ class Scheduler:
             job.moved = self.pages.leave_behind(job.table, stop)
 
     def next_canvas(self, job: Job, commit: int, length: int) -> None:
-        """The job's canvas is finished: `commit` of its tokens are to be encoded, then a canvas of `length` follows."""
+        """The job's canvas is finished: encode `commit` of its tokens next, then start a canvas of `length`."""
         job.commit, job.length = commit, length
         job.canvas_index += 1
         job.step = 0
@@ -278,7 +278,7 @@ class Scheduler:
             job.moved = True
 
     def _turn(self, job: Job, room: _Room) -> Turn | None:
-        """What there is room for; takes it from `room`."""
+        """The turn that there is room for, if any; takes it from `room`."""
         if job.prompt_left:
             stop = self._prompt_stop(job, room)
             steps = stop == job.prompt_length and stop - job.encoded + job.length <= room.tokens
@@ -293,7 +293,7 @@ class Scheduler:
         return turn
 
     def _prompt_stop(self, job: Job, room: _Room) -> int:
-        """How far the prompt may be encoded: whole chunks, as long as there is room and nobody else writes the same."""
+        """How far to encode the prompt: whole chunks, while there is room and no one else is writing the same pages."""
         assert job.table is not None
         stop = job.encoded
         covered = self.pages.most_covered(job.table, stop, room.spare_pages)
@@ -310,12 +310,12 @@ class Scheduler:
         return stop
 
     def _span(self, job: Job) -> int:
-        """Positions that the job adds in one forward at most."""
+        """The most positions that the job adds in one forward."""
         longest = max(map(len, job.images), default=0)
         return max(self._prompt_room, self.limits.canvas, longest) + self.limits.canvas
 
     def _take_pages(self, job: Job, turn: Turn, room: _Room) -> None:
-        """Pages for everything the turn touches."""
+        """Take pages for everything the turn touches."""
         assert job.table is not None
         end = turn.encode[1] + (job.length if turn.denoise else 0)
         if self.pages.cover(job.table, end, room.spare_pages):

@@ -1,4 +1,4 @@
-"""What an engine may use: frozen, validated."""
+"""What an engine may use: frozen, validated settings."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ DTYPES = ("auto", "fp8")
 class EngineSettings:
     """How much of the machine an engine takes and how it divides it. Raises `SettingError` naming what is wrong.
 
-    slots           requests that are worked on at a time
+    slots           requests that are worked on at the same time
     memory_gb       for pages of keys and values; None for what the device can spare
     kv_cache_dtype  of keys and values in pages: "auto", the model's own, or "fp8", half of bfloat16's bytes
     policy          what goes into the next forward; see docs/scheduling.md
     prefix_cache    whether prompts share the pages they have in common
-    max_waiting     requests that may queue for room; one more is refused
-    prompt_tokens   prompt tokens in one forward at most, so that canvases do not wait long for a prompt; on a GPU
-                    there may be more while no canvas waits
+    max_waiting     requests that may queue for room; any more are refused
+    prompt_tokens   the most prompt tokens in one forward, so that canvases do not wait long for a prompt; on a GPU
+                    there may be more while no canvas is waiting
     """
 
     slots: int = 16

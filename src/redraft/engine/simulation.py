@@ -1,7 +1,7 @@
-"""The real scheduler against a clock that only counts: what a policy would do, in milliseconds instead of hours.
+"""The real scheduler with a simulated clock: what a policy would do, found out in milliseconds instead of hours.
 
-Nothing is computed. A forward takes what a cost model says it takes, and a canvas is done after the number of steps
-that was recorded for it.
+Nothing is computed. A forward takes as long as a cost model says, and a canvas is done after the number of steps
+recorded for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Watch = Callable[[Scheduler, Plan], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
-    """One request to come: when, how long its prompt is, and how many steps each of its canvases will take."""
+    """One future request: when it arrives, how long its prompt is, and how many steps each of its canvases takes."""
 
     arrival: float
     prompt: int
@@ -31,7 +31,7 @@ class Load:
     keys: tuple[bytes, ...] = ()
 
     def job(self, request_id: int) -> Job:
-        """What the scheduler is told of it."""
+        """The request as the scheduler sees it."""
         return Job(
             request_id=request_id,
             prompt_length=self.prompt,
@@ -58,7 +58,7 @@ class Life:
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """The lives of all requests in their order, and totals."""
+    """The lives of all requests, in order, and totals."""
 
     lives: list[Life]
     seconds: float
@@ -112,7 +112,7 @@ def _checked(scheduler: Scheduler, job: Job) -> Job:
 
 
 def _finish(scheduler: Scheduler, plan: Plan, lives: list[Life], now: float) -> None:
-    """Move everybody on; finished canvases commit, finished requests leave."""
+    """Move every job of the plan on; finished canvases commit, finished requests leave."""
     scheduler.ran(plan)
     for job in _finished(plan, lives):
         life = lives[job.request_id]

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EngineStats:
-    """A snapshot. Counters only grow; `*_seconds` are sums; the others are of this moment.
+    """A snapshot. Counters only grow; `*_seconds` are sums; the rest are current values.
 
     waiting, running        requests in the queue; requests that hold a slot
     canvases_in_forward     canvases that the last forward denoised
     full_pages_used ...     pages held by requests; `*_cached` pages kept for reuse, which any request may take
-    prompt_tokens           of started requests that have ended, of which cached_tokens were not encoded again
+    prompt_tokens           of requests that had a slot and have ended; cached_tokens of them were not encoded again
     encoded_tokens          prompt and commit tokens that were run
     ended                   requests by how they ended
     schedule_seconds        time in the scheduler and in making events; forward_seconds in the runner
@@ -51,7 +51,7 @@ class EngineStats:
 
 @dataclass(slots=True)
 class Counters:
-    """What only grows, and what the last forward did."""
+    """Counters that only grow, and what the last forward did."""
 
     forwards: int = 0
     canvases_in_forward: int = 0
@@ -69,11 +69,11 @@ class Counters:
 
     @property
     def mean_answer_seconds(self) -> float:
-        """Of all ended requests, waiting included."""
+        """The mean over all ended requests, including the time they waited."""
         return self.answer_seconds / max(1, sum(self.ended.values()))
 
     def ran(self, canvases: int, encoded: int, seconds: float) -> None:
-        """A forward with `canvases` steps and `encoded` causal tokens took `seconds`."""
+        """Count a forward with `canvases` steps and `encoded` causal tokens that took `seconds`."""
         self.forwards += 1
         self.canvases_in_forward = canvases
         self.canvas_steps += canvases
@@ -81,18 +81,18 @@ class Counters:
         self.forward_seconds += seconds
 
     def started_one(self, prompt_tokens: int, cached_tokens: int) -> None:
-        """A request that has ended had been given a slot; of its prompt, `cached_tokens` were not encoded again."""
+        """Count an ended request that had a slot; `cached_tokens` of its prompt were not encoded again."""
         self.prompt_tokens += prompt_tokens
         self.cached_tokens += cached_tokens
 
     def ended_one(self, finished: Finished) -> None:
-        """A request has ended."""
+        """Count a request that has ended."""
         stats = finished.stats
         self.tokens += stats.tokens
         self._ended(finished.finish_reason, stats.seconds)
 
     def broke_one(self, seconds: float) -> None:
-        """A request could not be answered, after `seconds`."""
+        """Count a request that failed after `seconds`."""
         self._ended("failed", seconds)
 
     def _ended(self, how: str, seconds: float) -> None:
@@ -100,7 +100,7 @@ class Counters:
         self.ended[how] = self.ended.get(how, 0) + 1
 
     def snapshot(self, scheduler: Scheduler, clock: StepClock, canvas_length: int) -> EngineStats:
-        """Everything at this moment."""
+        """All counters and current values."""
         pages = scheduler.pages
         step = clock.seconds(canvas_length)
         return EngineStats(

@@ -1,4 +1,4 @@
-"""The text of one answer as it grows, canvas by canvas: complete characters only, and nothing of a stop string."""
+"""The text of one answer as it grows, canvas by canvas: only complete characters, and no part of a stop string."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from redraft.text.marks import Decoder, left_out
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What a canvas added: new text and the tokens that spell it, and why the answer ends with it, if it does."""
+    """What a canvas added: new text, the tokens that spell it, and why the answer ends there, if it does."""
 
     text: str
     token_ids: tuple[int, ...]
@@ -21,9 +21,10 @@ class Told:
 
 @dataclass(slots=True)
 class Transcript:
-    """Tokens and text of one answer. `told` of the tokens, and `text`, have been reported.
+    """Tokens and text of one answer. The first `told` tokens, and `text`, have been reported.
 
-    `spelled` is what the first `kept` tokens spell, which are told and end with a whole character: not decoded again.
+    `spelled` is the text of the first `kept` tokens. These have been reported and end with a complete character, so
+    they are not decoded again.
     """
 
     decoder: Decoder
@@ -36,7 +37,7 @@ class Transcript:
     spelled: str = ""
 
     def add(self, tokens: Sequence[int], finish_reason: FinishReason | None) -> Told:
-        """Append a canvas' tokens. A stop string ends the answer before itself, whatever `finish_reason` says."""
+        """Append a canvas' tokens. The answer ends before a stop string, whatever `finish_reason` says."""
         self.tokens += tokens
         spelled = self._decoded(len(self.tokens))
         decoded = _complete(spelled) if finish_reason is None else spelled
@@ -46,7 +47,7 @@ class Transcript:
             text, finish_reason = whole[:at], "stop"
         elif finish_reason is None:
             text = _without_partial_stop(whole, self.stop)
-        # Tokens are told with their text: those of half a character, or that may begin a stop string, wait as well.
+        # Tokens are reported with their text: those of half a character or a possible stop string wait as well.
         is_all = text == whole and decoded == spelled
         told = len(self.tokens) if is_all else self._covering(len(decoded) - len(whole) + len(text))
         if is_all:
@@ -58,12 +59,12 @@ class Transcript:
         return news
 
     def close(self) -> Told:
-        """Nothing follows, though the answer was broken off: tell what was held back."""
+        """Report what was held back when the answer is broken off and nothing follows."""
         return self.add((), "length")
 
     def _covering(self, length: int) -> int:
-        """How many of the first tokens, none of the told ones taken back, spell `length` characters of the text."""
-        # Every trial decodes what is not kept, so that they must be few.
+        """How many of the first tokens, at least those already reported, spell `length` characters of the text."""
+        # Every probe decodes all tokens that are not kept, so there must be few probes.
         counts = range(self.told, len(self.tokens))
         return self.told + bisect_left(counts, length, key=self._complete_length)
 
@@ -71,23 +72,23 @@ class Transcript:
         return len(_complete(self._decoded(count)))
 
     def _decoded(self, count: int) -> str:
-        """The text of the first tokens, at least the kept ones."""
+        """The text of the first `count` tokens, which include the kept ones."""
         return self.spelled + self.decoder.decode(self.tokens[self.kept : count])
 
 
 def _complete(text: str) -> str:
-    """Decoded text without a character at its end whose other bytes may still come."""
+    """Decoded text without an incomplete character at its end."""
     return text.rstrip("\ufffd")
 
 
 def first_stop(text: str, stop: Sequence[str]) -> tuple[int, str] | None:
-    """Where the stop string that ends first begins, and which it is: the one found however the canvases cut."""
+    """The position and text of the stop string that ends first, which is found no matter how canvases cut the text."""
     found = [(at + len(word), at, word) for word in stop if (at := text.find(word)) >= 0]
     return min(found)[1:] if found else None
 
 
 def _without_partial_stop(text: str, stop: tuple[str, ...]) -> str:
-    """Hold back an ending that may turn out to be the beginning of a stop string."""
+    """The text without an ending that may turn out to be the start of a stop string."""
     held = 0
     for word in stop:
         longest = min(len(word) - 1, len(text))

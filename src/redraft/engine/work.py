@@ -1,4 +1,4 @@
-"""What one forward is made of: segments of any requests, and what comes back. The seam between scheduler and runner.
+"""What goes into a forward (segments of any requests) and what comes back: the seam between scheduler and runner.
 
 A forward is a list of segments that run as one batch of tokens:
 
@@ -6,9 +6,9 @@ A forward is a list of segments that run as one batch of tokens:
     Denoise  one step of one canvas; two-sided over the canvas and everything before it
 
 Every layer writes the keys and values of all Encodes before any segment attends, so the commit of a canvas and the
-first step of the next one, or several chunks of one prompt, may stand in the same forward.
+first step of the next one, or several chunks of one prompt, may share a forward.
 
-A segment is run by the model with its `adapter`, None being the model itself; a request's segments have one adapter.
+A segment is run by the model with its `adapter` (None for the model itself); a request's segments have one adapter.
 The scheduler decides what runs and where; a `Runner` (eager, or CUDA graphs) owns the tensors and does as it is told.
 """
 
@@ -33,9 +33,9 @@ __all__ = ["PAGE", "Denoise", "Drafted", "Encode", "Limits", "Runner", "Segment"
 class Encode:
     """Tokens at positions `start` .. `start + len(token_ids)` of the request in `slot`.
 
-    At most a page of a prompt or one longer image of it, or a committed canvas. `images` stand among the tokens, each
-    of them wholly: its embeddings take the place of its tokens, which all see each other. Everything before `start` is
-    encoded already, or by an Encode of the same forward.
+    At most a page of a prompt, or one longer image in it, or a committed canvas. `images` are those among the tokens,
+    each of them complete: its embeddings replace its tokens, which all see each other. Everything before `start` is
+    already encoded, or is encoded by another Encode of the same forward.
     """
 
     slot: int
@@ -54,10 +54,10 @@ class Encode:
 class Denoise(StepRule):
     """Step `step` of the canvas at positions `start` .. `start + length` of the request in `slot`.
 
-    Step 0 begins from noise (`rng.draw(..., purpose="initial")`, with what `constraint` fixes put in place); later
-    steps go on from the canvas, soft embeddings, argmax and stable count that the runner kept for the slot. How the
-    step decides is in the inherited fields. `logprobs` asks for log-probabilities once the canvas is done: of its
-    tokens (0), and of the k most likely tokens too (k); None for none.
+    Step 0 begins from noise (`rng.draw(..., purpose="initial")`, with the tokens that `constraint` fixes put in place);
+    later steps continue from the canvas, soft embeddings, argmax and stable count that the runner kept for the slot.
+    The inherited fields say how the step decides. `logprobs` asks for log-probabilities once the canvas is done: of its
+    tokens (0), or also of the k most likely tokens (k); None asks for nothing.
     """
 
     slot: int
@@ -83,10 +83,10 @@ Segment = Encode | Denoise
 class TopTokens:
     """Log-probabilities (nats, of the step's tempered and constrained distribution) of one canvas.
 
-    On a GPU they are of a product of their own: where the step's logits, rounded to the working dtype, were nearly the
-    same for two tokens, the other one may come out as the likelier.
+    On a GPU they come from a separate product: if the step's logits, rounded to the working dtype, were nearly the
+    same for two tokens, the other one may come out as more likely here.
 
-    `chosen` [L] are the canvas' own tokens'; `token_ids` and `logprobs` [L][k] the k most likely tokens, best first.
+    `chosen` [L] is for the canvas' own tokens; `token_ids` and `logprobs` [L][k] are the k most likely, best first.
     """
 
     chosen: tuple[float, ...]
@@ -98,7 +98,7 @@ class TopTokens:
 class Drafted:
     """What a Denoise did; arrays [L] have one entry per canvas position. Fields as in `records.DenoiseStep`.
 
-    `top` is there where it was asked for and the canvas is done: it has converged, or this was its last step.
+    `top` is set if it was requested and the canvas is done: it has converged, or this was its last step.
     """
 
     slot: int
@@ -110,7 +110,7 @@ class Drafted:
     top: TopTokens | None = None
 
     def __eq__(self, other: object) -> bool:
-        """Whether both did the same, to the last bit."""
+        """Whether both hold the same results, bit for bit."""
         return isinstance(other, Drafted) and all(
             np.array_equal(getattr(self, name), getattr(other, name)) for name in self.__slots__
         )
@@ -120,14 +120,14 @@ class Drafted:
 class Limits:
     """What a runner was built for.
 
-    slots          requests that may hold pages at a time
-    full_pages     pages of the space of the full layers
-    sliding_pages  pages of the space of the sliding layers
-    window         tokens that a sliding layer's token sees, itself included
-    context        positions of one request at most, canvas included
-    canvas         positions of one canvas at most
-    forward        tokens of all segments of a forward at most
-    prompt         prompt tokens of a forward that no canvas waits for, where that is more than the settings say
+    slots          requests that may hold pages at the same time
+    full_pages     pages for the full layers
+    sliding_pages  pages for the sliding layers
+    window         tokens that a token sees in a sliding layer, including itself
+    context        the most positions of a request, including the canvas
+    canvas         the most positions of a canvas
+    forward        the most tokens in a forward, over all segments
+    prompt         prompt tokens in a forward that no canvas waits for, if that is more than the settings say
     """
 
     slots: int
@@ -141,9 +141,9 @@ class Limits:
 
 
 class Runner(Protocol):
-    """Runs forwards. Owns the weights, the pages' tensors and what a slot's canvas keeps between its steps.
+    """Runs forwards. Owns the weights, the tensors of the pages and the state of each slot's canvas between steps.
 
-    It is called from one thread, but for `rehearse`, and never schedules, allocates pages or looks at requests.
+    It is called from one thread, except for `rehearse`, and never schedules, allocates pages or looks at requests.
     """
 
     @property
@@ -155,8 +155,8 @@ class Runner(Protocol):
         """From now on the request in `slot` has these pages: entry i of each list holds positions i*PAGE .. (i+1)*PAGE.
 
         Called before the forward that needs a change, always with the whole lists. They cover every position of the
-        coming forward, the canvas included. In `sliding`, pages that lie behind every window have been given back and
-        read -1. Several slots may share pages that hold the same tokens; shared pages are never written.
+        next forward, including the canvas. In `sliding`, -1 stands for pages that no window reaches any more and that
+        have been given back. Several slots may share pages with the same tokens; shared pages are never written.
         """
         ...
 
@@ -167,14 +167,14 @@ class Runner(Protocol):
     def warm_up(self) -> None:
         """Do now what the first forwards would otherwise have to wait for, such as compiling kernels.
 
-        Called before all of them, or not at all.
+        Called before the first forward, or not at all.
         """
         ...
 
     def rehearse(self, constraint: Constraint, length: int, max_tokens: int) -> None:
-        """Do now what the first forward of an answer would wait for that obeys this; any thread may call it.
+        """Do now what an answer's first forward under this constraint would wait for; any thread may call it.
 
-        `length` is that of its first canvas, `max_tokens` its own.
+        `length` is that of the answer's first canvas, `max_tokens` is the answer's.
         """
         ...
 
