@@ -1,4 +1,4 @@
-"""How many parameters a model has, where they sit, and what they and the cache cost in bytes; from its config alone."""
+"""How many parameters a model has and where, and how many bytes they and the cache take, from its config alone."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from redraft.model.vision import VisionConfig
 BYTES_PER_PARAMETER = {"bf16": 2, "fp32": 4}
 FORMATS = {"fp8": {"dense": "fp8", "experts": "fp8"}, "int4": {"dense": "fp8", "experts": "int4"},
            "nvfp4": {"experts": "nvfp4"}}  # fmt: skip
-"""Which number format the matrices of dense parts and of experts have in each quantized format; the rest is bf16.
+"""The number format of dense matrices and of experts in each quantized format; the rest is bf16.
 
-`nvfp4` is NVIDIA's checkpoint, the others are what `redraft quantize` writes.
+`nvfp4` is NVIDIA's checkpoint; `redraft quantize` writes the others.
 """
 
 
@@ -28,7 +28,7 @@ class Part:
     active_each: int
     kind: str = ""
     matrices: tuple[tuple[int, int], ...] = ()
-    """Output and input sizes of the matrices of one piece that quantized formats cover, as `kind` says."""
+    """Output and input sizes of the matrices in one piece that quantized formats cover, depending on `kind`."""
 
     @property
     def total(self) -> int:
@@ -45,7 +45,7 @@ class Part:
         return self.bytes_as(FORMATS[format])
 
     def bytes_as(self, formats: Mapping[str, str]) -> int:
-        """Bytes of all pieces where matrices of these kinds are in these number formats; the rest is bf16."""
+        """Bytes of all pieces with matrices in these number formats, by kind; the rest is bf16."""
         kept_as = formats.get(self.kind)
         if kept_as is None:
             return self.total * BYTES_PER_PARAMETER["bf16"]
@@ -69,7 +69,7 @@ class KVCost:
     layers: int
     bytes_per_token: int
     kept_tokens: int | None
-    """A sliding layer's most; None where every token is kept."""
+    """The most tokens that a sliding layer keeps; None if every token is kept."""
 
     def bytes_at(self, tokens: int) -> int:
         """Bytes that one request of `tokens` committed tokens occupies."""
@@ -126,19 +126,19 @@ def bytes_in(parts: tuple[Part, ...], format: str) -> int:
 
 
 def cpu_bytes(config: ModelConfig, dtype: str, int4_layers: int) -> int:
-    """Bytes on a CPU in "bf16" or "fp32", where the experts of so many layers are in INT4."""
+    """Bytes on a CPU in "bf16" or "fp32", with the experts of `int4_layers` layers in INT4."""
     parts = text_parts(config)
     plain, small = (sum(p.bytes_in(format) for p in parts if p.kind == "experts") for format in (dtype, "int4"))
     return bytes_in(parts, dtype) - (plain - small) * int4_layers // config.num_hidden_layers
 
 
 def active_per_token(config: ModelConfig) -> int:
-    """Parameters that take part in computing one token."""
+    """Parameters used to compute one token."""
     return sum(part.active for part in text_parts(config))
 
 
 def kv_costs(config: ModelConfig, bytes_per_element: int = 2) -> tuple[KVCost, ...]:
-    """Cache cost per kind of layer: keys and values are both stored, also where the values come from the keys."""
+    """Cache cost per kind of layer: keys and values are both stored, even where values come from the keys."""
     heads = {
         SLIDING: config.num_key_value_heads * config.head_dim,
         FULL: config.num_global_key_value_heads * config.global_head_dim,

@@ -1,8 +1,8 @@
 """LoRA adapters: low-rank changes to some of a model's weights, in the file format of the `peft` library.
 
-One adapter serves both phases, because both read one stack of weights. PEFT's format has no word for that: a
-Transformers model holds the encoder and the decoder as two modules, so the file carries every factor under both names.
-Reading insists that the two are equal, since two different adapters could never be folded into one weight.
+One adapter serves both phases, because both read one stack of weights. PEFT's format cannot express that: a
+Transformers model holds the encoder and the decoder as two modules, so the file has every factor under both names.
+Reading requires the two to be equal, since two different adapters could never be folded into one weight.
 
 Shapes: r rank, I input, O output, E experts. A linear weight [O,I] has factors a [r,I] and b [O,r]; the experts'
 weights [E,O,I] have a [E,r,I] and b [E,O,r]. The change is scale * b a.
@@ -38,14 +38,14 @@ _PREFIX = "base_model.model."
 _DECODER, _ENCODER = "model.decoder.", "model.encoder.language_model."
 _IGNORED_BY_ENCODER = "model.decoder.self_conditioning."
 _EXPERTS = {"experts.gate_up_proj": "experts.base_layer", "experts.down_proj": "experts"}
-"""How PEFT calls the adapters of a module's parameters: it wraps the module once for each, the outermost last."""
+"""PEFT's names for adapters of a module's parameters: it wraps the module once per parameter, outermost last."""
 _PLAIN = {"use_dora": False, "bias": "none", "modules_to_save": None, "fan_in_fan_out": False, "alpha_pattern": {},
           "lora_bias": False, "trainable_token_indices": None, "alora_invocation_tokens": None, "use_bdlora": None,
           "kasa_config": None, "monteclora_config": None, "velora_config": None}  # fmt: skip
 
 
 _BESIDE_THE_BASE = ("true", "false", "none", "gaussian", "orthogonal", "eva", "mica")
-"""Beginnings that leave the weights under an adapter as they are; from others PEFT takes the beginning away again."""
+"""Values of `init_lora_weights` that leave the base weights unchanged; for others, PEFT changes the base weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Factors:
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """Factors by our names of weights, such as `layers.0.attention.q_proj.weight`; the change is scaled by `scale`."""
+    """Factors by our weight names, such as `layers.0.attention.q_proj.weight`; the change is scaled by `scale`."""
 
     factors: Mapping[str, Factors]
     alpha: float
@@ -74,25 +74,25 @@ class Adapter:
     rank_stabilised: bool = False
 
     def without(self, prefix: str) -> Self:
-        """The same but for weights whose names begin so, which a model has been loaded without."""
+        """The adapter without weights whose names start with `prefix`, which a model was loaded without."""
         return replace(
             self, factors={name: factors for name, factors in self.factors.items() if not name.startswith(prefix)}
         )
 
     def scale(self, name: str) -> float:
-        """What the product of one weight's factors is multiplied with."""
+        """The factor by which the product of one weight's factors is multiplied."""
         rank = self.factors[name].rank
         return self.alpha / (math.sqrt(rank) if self.rank_stabilised else rank)
 
     def delta(self, name: str) -> Tensor:
-        """The change of one weight, fp32. Raises `CheckpointError` where finite factors give none."""
+        """The change to one weight, fp32. Raises `CheckpointError` if it is not finite."""
         delta = self.factors[name].product() * self.scale(name)
         if not torch.stack(delta.aminmax()).isfinite().all():
             raise CheckpointError(f"The adapter changes {name} by numbers that are infinite or none.")
         return delta
 
     def applied(self, read: Callable[[str], Weight]) -> Callable[[str], Weight]:
-        """`read` with the changes added to what it returns; changed weights that are stored quantized become bf16."""
+        """`read` with the changes added to its results; quantized weights become bf16 if they are changed."""
 
         def changed(name: str) -> Weight:
             weight = read(name)
@@ -104,7 +104,7 @@ class Adapter:
         return changed
 
     def check_fits(self, shapes: Mapping[str, tuple[int, ...]], where: str) -> None:
-        """Raises `CheckpointError` if a weight is missing from a model of these shapes or has another one there."""
+        """Raises `CheckpointError` if a weight is missing from a model of these shapes or has another shape there."""
         for name, factors in self.factors.items():
             shape = (*factors.b.shape[:-1], factors.a.shape[-1])
             if shapes.get(name) != shape:
@@ -124,7 +124,7 @@ def shapes_of(model: Transformer) -> dict[str, tuple[int, ...]]:
 def merge(model: Transformer, adapter: Adapter) -> None:
     """Add an adapter's changes to the model's weights, in fp32, and round to the model's dtype once.
 
-    Experts in INT4 that it changes become plain.
+    INT4 experts that it changes become plain weights.
     """
     _widen_experts(model, adapter)
     weights = dict(model.named_parameters())
@@ -149,7 +149,7 @@ def with_adapter(model: Transformer, adapter: Adapter) -> Transformer:
 
 
 def _widen_experts(model: Transformer, adapter: Adapter) -> None:
-    """Give plain weights to experts in INT4 that an adapter changes."""
+    """Give plain weights to INT4 experts that an adapter changes."""
     for number, layer in enumerate(model.layers):
         changed = any(name.startswith(f"layers.{number}.experts.") for name in adapter.factors)
         if changed and isinstance(layer.experts, Int4Experts):
@@ -162,8 +162,8 @@ def _widen_experts(model: Transformer, adapter: Adapter) -> None:
 def load_adapter(folder: str | Path) -> Adapter:
     """The adapter in a folder of PEFT's format.
 
-    Raises `CheckpointError` for missing or damaged files, for kinds of adapters other than plain LoRA, and where
-    encoder and decoder have been given different factors, or only one of them any.
+    Raises `CheckpointError` for missing or damaged files, for adapters other than plain LoRA, and if encoder and
+    decoder have different factors or only one of them has factors.
     """
     folder = Path(folder)
     config = read_json(folder / CONFIG, "an adapter")
@@ -178,7 +178,7 @@ def load_adapter(folder: str | Path) -> Adapter:
 
 
 def save_adapter(adapter: Adapter, folder: str | Path, *, base_model: str, dropout: float = 0.0) -> None:
-    """Write an adapter in PEFT's format; `base_model` is what the file says it belongs to."""
+    """Write an adapter in PEFT's format; the file names `base_model` as the model it belongs to."""
     tensors = {}
     for name, factors in adapter.factors.items():
         for part, tensor in _file_tensors(name, factors).items():
@@ -275,7 +275,7 @@ def _factors(name: str, a: Tensor, b: Tensor, config: Mapping[str, Any], folder:
 
 
 def _rank(name: str, config: Mapping[str, Any], folder: Path) -> int:
-    """The rank of one weight's factors: that of the first pattern that ends PEFT's name of it, else the adapter's."""
+    """The rank of one weight's factors: from the first pattern that matches its PEFT name, else the adapter's."""
     theirs = to_hugging_face(name).removesuffix(".weight")
     try:
         patterns = dict(config.get("rank_pattern") or {})
@@ -306,21 +306,21 @@ def _module(name: str) -> str:
 
 
 def _stacks(name: str) -> list[str]:
-    """A decoder name and its twin in the encoder, with the prefix of tensors where it is one."""
+    """A decoder name and its twin in the encoder, with the tensor prefix if it names a tensor."""
     prefix = _PREFIX if ".lora_" in name else ""
     twins = [name] if name.startswith(_IGNORED_BY_ENCODER) else [name, name.replace(_DECODER, _ENCODER, 1)]
     return [prefix + twin for twin in twins]
 
 
 def _twin(key: str) -> str:
-    """The key of the same factor in the other stack; the key itself where there is only the decoder's."""
+    """The key of the same factor in the other stack; the key itself if only the decoder has it."""
     if _IGNORED_BY_ENCODER in key:
         return key
     return key.replace(_ENCODER, _DECODER, 1) if _ENCODER in key else key.replace(_DECODER, _ENCODER, 1)
 
 
 def _wrapped_experts(config: Mapping[str, Any]) -> dict[str, str]:
-    """`_EXPERTS`; in an adapter of only one of the two parameters that one's wrapper is the only one."""
+    """`_EXPERTS`, except that an adapter for only one of the two parameters has only that parameter's wrapper."""
     given = config.get("target_parameters") or []
     targets = [str(target) for target in (given if isinstance(given, list) else [given])]
     chosen = [name for name in _EXPERTS if any(target.endswith(name.rsplit(".", 1)[1]) for target in targets)]
@@ -328,7 +328,7 @@ def _wrapped_experts(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _parse(key: str, wrapped_experts: Mapping[str, str], folder: Path) -> tuple[str, str]:
-    """Our name of the weight, and `a` or `b`, of a tensor's key."""
+    """Our name of the weight, and `a` or `b`, from a tensor's key."""
     module, _, part = key.removeprefix(_PREFIX).partition(".lora_")
     module = module.replace(_ENCODER, _DECODER, 1)
     theirs = f"{module}.weight"

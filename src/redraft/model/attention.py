@@ -1,7 +1,7 @@
-"""Attention of one layer: projections, per-head norms and rotation. What is attended to is the caller's `attend`.
+"""Attention of one layer: projections, per-head norms and rotation. The caller's `attend` does the rest.
 
-`encode`, `denoise` and training differ only in which keys a query sees, so the layer hands its q, k and v to a
-function and knows nothing of caches or masks.
+`encode`, `denoise` and training differ only in which keys a query sees, so the layer passes its q, k and v to a
+function and knows nothing about caches or masks.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 def causal_sight(here: Tensor, there: Tensor, window: int | None, together: Iterable[range] = ()) -> Tensor:
     """Which keys at positions `there` [S] queries at positions `here` [T] see, bool [T,S].
 
-    Those up to their own position and inside the window, itself included; and all of a range that is `together`, an
-    image's, for queries in that range.
+    A query sees keys up to and including its own position, within the window. A query inside one of the ranges
+    `together` (an image's) sees all of that range as well.
     """
     here, there = here[:, None], there[None]
     seen = there <= here
@@ -35,7 +35,7 @@ def causal_sight(here: Tensor, there: Tensor, window: int | None, together: Iter
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm whose weight multiplies as it is."""
+    """Root-mean-square norm whose weight is used as it is (no +1)."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class RMSNorm(nn.Module):
         return kernels.rms_norm(x, self.weight, self.eps)
 
     def added(self, x: Tensor, y: Tensor) -> Tensor:
-        """x + the norm of y."""
+        """x plus the norm of y."""
         return kernels.add_norm(x, y, self.weight, self.eps)
 
 

@@ -1,7 +1,7 @@
 """An open model folder: every weight of the model under our own name, in the number format in which it is stored.
 
-Headers are read when the folder is opened, so that one that does not fit its config fails before anything is
-allocated; each tensor is read from its memory-mapped file when it is asked for, and nothing is kept.
+Headers are read when the folder is opened, so a folder that does not match its config fails before anything is
+allocated; each tensor is read from its memory-mapped file on request, and nothing is cached.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _EXPERTS = re.compile(r"layers\.\d+\.experts\.(gate_up|down)_proj")
 
 
 class Checkpoint:
-    """A folder whose files fit its config. Raises `CheckpointError` with everything that is off.
+    """A folder whose files match its config. Raises `CheckpointError` listing everything that does not.
 
-    With `vision` False the weights of a vision tower are left out, and not looked at.
+    With `vision` False the weights of a vision tower are left out and not checked.
     """
 
     def __init__(self, folder: Path, *, vision: bool = True) -> None:
@@ -37,14 +37,14 @@ class Checkpoint:
         self._stored = read_headers(folder)
         self._open: tuple[Path, Any] | None = None
         self.sees = vision and any(map(is_vision, self._stored))
-        """Whether a vision tower belongs to it."""
+        """Whether it includes a vision tower."""
         state = self.empty_model().state_dict()
         self.shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
         self._bases = {name: self._base(name) for name in self.shapes}
         self._bare = {base for name, base in self._bases.items() if not to_hugging_face(name).endswith(".weight")}
         matrices = (self._matrices(name) for name, shape in self.shapes.items() if len(shape) > 1)
         self._layouts = {base: layout_of(base, self._stored) for rows in matrices for bases in rows for base in bases}
-        """How every stored matrix is quantized; None for one that is plain or absent. Vectors never are."""
+        """How each stored matrix is quantized; None if it is plain or absent. Vectors are never quantized."""
         self._check()
 
     def empty_model(self) -> Transformer:
@@ -56,7 +56,7 @@ class Checkpoint:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The format of what is stored in full: the embedding's, or the last norm's where that is quantized."""
+        """The dtype of unquantized weights: the embedding's, or the last norm's if the embedding is quantized."""
         full = "embedding.weight" if self._layouts.get(self._bases["embedding.weight"]) is None else "norm.weight"
         return PLAIN_DTYPES[self._stored[to_hugging_face(full)].dtype]
 
@@ -67,7 +67,7 @@ class Checkpoint:
         return {name: layout.name for name, layout in found.items() if layout is not None}
 
     def names(self) -> Iterator[str]:
-        """All our names, in the order of the shards, so that reading them in turn opens each file once."""
+        """All our names, in shard order, so that reading them in turn opens each file once."""
         return iter(sorted(self.shapes, key=lambda name: (self._shard(name), name)))
 
     def weight(self, name: str) -> Weight:
@@ -76,7 +76,7 @@ class Checkpoint:
         return rows[0] if len(rows[0].shape) == len(self.shapes[name]) else join(rows, torch.stack)
 
     def _matrices(self, name: str) -> list[tuple[str, ...]]:
-        """The stored matrices behind one of our names: outside experts to be stacked, inside rows to be joined."""
+        """The stored matrices that make up one of our names: a list of experts to stack, each of rows to join."""
         base, match = self._bases[name], _EXPERTS.fullmatch(name)
         if match is None:
             return [(base,)]
@@ -105,7 +105,7 @@ class Checkpoint:
         return tensors[0] if layout is None else layout.read(*tensors)
 
     def _tensor(self, name: str) -> torch.Tensor:
-        """A tensor of the shard that was opened last, or of the next one: opening one reads all its names."""
+        """One tensor. The last shard stays open, because opening one reads all of its names."""
         shard = self._stored[name].shard
         if self._open is None or self._open[0] != shard:
             self._open = shard, safe_open(shard, "pt")
@@ -135,7 +135,7 @@ class Checkpoint:
         return (is_vision(name) and not self.sees) or is_tied_copy(name) or name.endswith(IGNORED)
 
     def _wanted(self, name: str) -> dict[str, tuple[int, ...] | None]:
-        """The stored tensors that make up one of our weights, with their shapes; None for one number in any."""
+        """The stored tensors that make up one of our weights, with their shapes; None for one number in any shape."""
         matrices, shape = self._matrices(name), self.shapes[name]
         if matrices == [(self._bases[name],)] and self._layouts.get(self._bases[name]) is None:
             return {self._tensors_of(self._bases[name])[0]: shape}
@@ -149,13 +149,13 @@ class Checkpoint:
         return wanted
 
     def _scales(self, bases: Sequence[str], inputs: int) -> int:
-        """Scales of a row, as the first matrix of a weight has them whose scales share the inputs evenly; else 1."""
+        """Scales per row, from the first of a weight's matrices whose scales divide the inputs evenly; else 1."""
         shapes = [self._stored[name].shape for base in bases if (name := base + ".weight_scale") in self._stored]
         counts = (shape[-1] for shape in shapes if len(shape) == 2)
         return next((count for count in counts if count and inputs % count == 0), 1)
 
     def _formats_of(self, name: str) -> set[str | None]:
-        """The number formats of a weight's matrices, of which there must be one; None for plain ones."""
+        """The number formats of a weight's matrices (there must be only one); None for plain ones."""
         found = {self._layouts.get(base) for bases in self._matrices(name) for base in bases}
         return {None if layout is None else layout.name for layout in found}
 

@@ -1,4 +1,4 @@
-"""Where every tensor of a model folder lies, by the headers of its shards alone."""
+"""Where every tensor of a model folder is, from the headers of its shards alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _SAMPLED = 256
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stored:
-    """Where a tensor is and what its file's header says of it; `dtype` as safetensors spells it ("BF16")."""
+    """Where a tensor is and what its file's header says about it; `dtype` as safetensors spells it ("BF16")."""
 
     shard: Path
     shape: tuple[int, ...]
@@ -51,7 +51,7 @@ def read_header(shard: Path) -> dict[str, Stored]:
 
 
 def check_readable(file: Path) -> None:
-    """Raise `CheckpointError` for a file that cannot be opened, of which safetensors says that it is not there."""
+    """Raise `CheckpointError` for a file that cannot be opened, which safetensors reports as missing."""
     try:
         file.open("rb").close()
     except OSError as error:
@@ -59,9 +59,9 @@ def check_readable(file: Path) -> None:
 
 
 def fingerprint(folder: Path) -> str:
-    """What tells a folder's weights from others: a digest of every tensor's name, shape and first numbers.
+    """A fingerprint of a folder's weights: a digest of every tensor's name, shape and first numbers.
 
-    It reads little of each, so it is quick for any size. Raises `CheckpointError`.
+    It reads little of each tensor, so it is quick for any size. Raises `CheckpointError`.
     """
     digest = hashlib.sha256()
     for shard in shards(folder):

@@ -1,4 +1,4 @@
-"""From what a user calls a model to a folder with its files, and from the folder to its config."""
+"""Resolves the name a user gives a model to a folder with its files, and reads the folder's config."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from redraft.model.presets import PRESETS
 CONFIG_FILE = "config.json"
 EMBEDDED = "tiny"
 QUANTIZERS = ("compressed-tensors", "modelopt")
-"""Whose quantized weights can be read; `redraft quantize` writes like the first."""
+"""Quantization tools whose weights can be read; `redraft quantize` writes the format of the first."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_experts", "top_k_experts",
           "num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "head_dim", "global_head_dim",
@@ -29,10 +29,10 @@ _FILES = [*_DESCRIPTION_FILES, "*.jinja", "*.safetensors", "*.txt", "*.model"]
 
 
 def resolve_folder(model: str | Path, *, weights: bool = True) -> Path:
-    """The folder of `tiny` (inside the package), of a folder's own path, or of a hub id (downloaded if need be).
+    """The folder for `tiny` (inside the package), a folder's path, or a hub id (downloaded if necessary).
 
     With `weights=False` only JSON files are downloaded: the configs and the index of the weights.
-    Raises `HubError` when the hub cannot deliver and `CheckpointError` when `model` is none of the three.
+    Raises `HubError` if the hub cannot provide the model and `CheckpointError` if `model` is none of the three.
     """
     if model == EMBEDDED:
         return _embedded_folder()
@@ -53,7 +53,7 @@ def shape_of(model: str) -> ModelConfig:
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """The shape that a folder's config.json describes. Raises `CheckpointError` with what is wrong with it."""
+    """The shape that a folder's config.json describes. Raises `CheckpointError` saying what is wrong with it."""
     path = folder / CONFIG_FILE
     raw = read_json(path)
     quantization = raw.get("quantization_config") or {}
@@ -77,7 +77,7 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 def check_config(config: ModelConfig, path: Path | str) -> None:
-    """Raises `CheckpointError` for a number that no model can have; `path` is what the message says it stands in."""
+    """Raises `CheckpointError` for a number that no model can have; the message names `path` as its source."""
     for name in _SIZES:
         value = getattr(config, name)
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= MAX_NUMBER:
@@ -94,12 +94,12 @@ def check_config(config: ModelConfig, path: Path | str) -> None:
 
 
 def read_json(path: Path, kind: str = "a model") -> dict[str, Any]:
-    """A JSON object from the folder of `kind`. Raises `CheckpointError` if there is none or it cannot be read."""
+    """A JSON object from a folder of `kind`. Raises `CheckpointError` if it is missing or cannot be read."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise CheckpointError(f"{path.parent} has no {path.name}; it is not {kind} folder.") from None
-    except (OSError, ValueError, RecursionError) as error:  # brackets in brackets
+    except (OSError, ValueError, RecursionError) as error:  # RecursionError: deeply nested brackets
         raise CheckpointError(f"{path} cannot be read as JSON: {why(error)}.") from error
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} does not hold a JSON object.")
@@ -107,7 +107,7 @@ def read_json(path: Path, kind: str = "a model") -> dict[str, Any]:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write a JSON object as people read it, with a line of its own for everything in it."""
+    """Write a JSON object for people to read, with each entry on a separate line."""
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 

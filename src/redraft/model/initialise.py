@@ -30,8 +30,8 @@ def _constant(name: str, tensor: Tensor, layers: int) -> float | None:
         # Attention has no 1/sqrt(H): with these weights q.k of normed q and k starts with variance 1.
         return tensor.shape[0] ** -0.25
     if name.endswith(_BRANCH_NORMS):
-        # These norms undo any scale of the matrices before them, so they alone say how much a branch adds: the 2
-        # branches of every layer together as much as the embedding.
+        # These norms undo any scale of the matrices before them, so they alone determine how much a branch adds: the 2
+        # branches of all layers together add as much as the embedding.
         return (2 * layers) ** -0.5
     return 1.0 if tensor.dim() == 1 else None
 
@@ -39,5 +39,5 @@ def _constant(name: str, tensor: Tensor, layers: int) -> float | None:
 def _std(name: str, tensor: Tensor) -> float:
     """The spread of a random tensor: one over the root of its fan-in, which is the width for the embedding too."""
     if name.endswith("router.proj.weight"):
-        return _ROUTER_STD  # a nearly even choice of experts, so that none starves at the beginning
+        return _ROUTER_STD  # a nearly even choice of experts, so that none is starved at the start
     return tensor.shape[-1] ** -0.5

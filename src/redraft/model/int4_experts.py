@@ -1,8 +1,8 @@
 """Experts that stay in INT4 where a model answers on a CPU: 17 GB for the 26B model instead of 50.
 
 They are read from a checkpoint that `redraft quantize --format int4` wrote, or rounded while a full one is read, in
-groups of 64 inputs, or of 32 where a width is no multiple of 64. The rest of the model is in the working dtype.
-Products are those of the unpacked numbers, in fp32 (`kernels.experts`).
+groups of 64 inputs, or of 32 if a width is not a multiple of 64. The rest of the model is in the working dtype.
+Products use the unpacked numbers, in fp32 (`kernels.experts`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from redraft.quant.prepare import in_panels
 
 
 class Int4Experts(nn.Module):
-    """`Experts` with both weights in INT4, on a CPU. They are neither trained nor saved."""
+    """`Experts` with both weights in INT4, on a CPU. They can be neither trained nor saved."""
 
     gate_up_codes: Tensor
     gate_up_scale: Tensor
@@ -69,9 +69,9 @@ class Int4Experts(nn.Module):
 
 
 def int4_layers(checkpoint: Checkpoint, *, asked: bool) -> list[int]:
-    """The layers whose experts can stay in INT4: those stored so, or all where it is `asked` for.
+    """The layers whose experts can stay in INT4: those stored that way, or all if `asked`.
 
-    Raises `SettingError` where it is asked for and widths are no multiples of 32.
+    Raises `SettingError` if it is asked for and widths are not multiples of 32.
     """
     config, formats = checkpoint.config, checkpoint.formats
     fits = config.hidden_size % PANEL == config.moe_intermediate_size % PANEL == 0
@@ -85,10 +85,10 @@ def int4_layers(checkpoint: Checkpoint, *, asked: bool) -> list[int]:
 
 
 def read_experts(checkpoint: Checkpoint, layer: int) -> Int4Experts:
-    """The experts of a layer, rounded to INT4 where they are stored in another format."""
+    """The experts of a layer, rounded to INT4 if they are stored in another format."""
     config = checkpoint.config
     even = config.hidden_size % INT4_GROUP == config.moe_intermediate_size % INT4_GROUP == 0
-    group = INT4_GROUP if even else PANEL  # one for both, as the product wants them
+    group = INT4_GROUP if even else PANEL  # the same for both, as the product requires
     gate_up, down = (in_panels(_in_int4(checkpoint.weight(name), group)) for name in _names(layer))
     return Int4Experts(gate_up, down)
 

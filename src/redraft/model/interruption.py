@@ -1,4 +1,4 @@
-"""Long work that lets others in, and may be ended, between two of its steps."""
+"""Lets long-running work yield to other work, or be ended, between two of its steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _check: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None
 
 @contextmanager
 def interruptible(check: Callable[[], None]) -> Iterator[None]:
-    """Within this, `give_way` calls `check`; what it raises ends the work."""
+    """Inside this context `give_way` calls `check`; an exception that it raises ends the work."""
     token = _check.set(check)
     try:
         yield
@@ -20,9 +20,9 @@ def interruptible(check: Callable[[], None]) -> Iterator[None]:
 
 
 def give_way() -> None:
-    """Call the check that is set, if there is one.
+    """Run the current check, if there is one.
 
-    A `Transformer` does so before every forward outside the engine, other work between steps that take some time.
+    A `Transformer` calls this before every forward outside the engine, and other long work between its steps.
     """
     check = _check.get()
     if check is not None:

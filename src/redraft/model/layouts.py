@@ -1,4 +1,4 @@
-"""How a matrix is stored in a model folder: as it is, or quantized, with which companions, in which shapes.
+"""How a matrix is stored in a model folder: plain or quantized, with which companion tensors, in which shapes.
 
     stored as         tensors of one matrix [N,K]                                           written by
     plain             weight [N,K]
@@ -9,7 +9,7 @@
     nvfp4             weight u8 [N,K/2], weight_scale e4m3 [N,K/16],
                       weight_scale_2, which multiplies                                      modelopt
 
-Which one it is shows in the files' headers, tensor by tensor, so that mixed folders need no rules of their own.
+The files' headers show which one is used, tensor by tensor, so mixed folders need no special rules.
 """
 
 from __future__ import annotations
@@ -33,16 +33,14 @@ EXPERTS_AT_A_TIME = 16
 
 PLAIN_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 IGNORED = (".weight_shape", ".input_scale", ".input_global_scale", ".k_scale", ".v_scale", ".output_scale")
-"""Companions that say nothing needed here: activations are quantized by their own values, the cache is not."""
+"""Companions that are not needed here: activations are quantized by their own values, and the cache is not."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Layout:
-    """One way to store a matrix: the suffixes of its tensors, what dtypes they may have, their shapes, and how they
-    make a weight.
+    """One way to store a matrix: its tensors' suffixes, allowed dtypes and shapes, and how they make a weight.
 
-    Shapes are those for [N,K] with a number of scales a row, where that is free; None stands for one number in
-    any shape.
+    Shapes are for [N,K] and a number of scales per row, if that can vary; None stands for one number in any shape.
     """
 
     name: str
@@ -53,7 +51,7 @@ class Layout:
 
 
 def _int4(packed: Tensor, scale: Tensor) -> Int4Weight:
-    """The 8 codes of a word lie from its low bits upwards, so its bytes are pairs of codes already."""
+    """The 8 codes of a word start at its low bits, so its bytes already are pairs of codes."""
     codes = packed.contiguous().view(torch.uint8)
     return Int4Weight(codes, scale, 2 * codes.shape[-1] // scale.shape[-1])
 
@@ -117,7 +115,7 @@ def join(weights: Sequence[Weight], how: Callable[..., Tensor]) -> Weight:
 
 
 def by_parts(weight: Weight, change: Callable[[Weight], Weight]) -> Weight:
-    """Experts [E,...] changed some at a time, so that what `change` needs is there for these alone."""
+    """Experts [E,...] changed a few at a time, so that `change` needs memory only for these."""
     return join([change(part) for part in chunks(weight)], torch.cat)
 
 

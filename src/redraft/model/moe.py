@@ -1,4 +1,4 @@
-"""The feed-forward part of a layer: a dense MLP beside a mixture of experts, both reading the same residual."""
+"""The feed-forward part of a layer: a dense MLP alongside a mixture of experts, both reading the same residual."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Router(nn.Module):
         return self.of_normed(kernels.rms_norm(residual, None, self.eps))
 
     def of_normed(self, normed: Tensor) -> Tensor:
-        """`probabilities` of a residual that is normed already, without a weight."""
+        """`probabilities` of a residual that has already been normed, without a weight."""
         return self.proj(normed * self.scale * self.scale.shape[0] ** -0.5).softmax(-1, dtype=torch.float32)
 
     def choose(self, probabilities: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 """What the Hugging Face layout calls our tensors: one table, read in both directions.
 
 The files store the shared stack once, under `model.decoder`. Only the layer scalars exist per phase: the decoder's
-belongs to `denoise`, the encoder's to `encode`. The vision tower belongs to the encoder alone.
+belong to `denoise`, the encoder's to `encode`. The vision tower belongs to the encoder alone.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ def from_hugging_face(name: str) -> str | None:
 
 
 def is_vision(name: str) -> bool:
-    """Does the tensor belong to the vision tower or its projector?"""
+    """Whether the tensor belongs to the vision tower or its projector."""
     return name.startswith(_VISION)
 
 
 def is_tied_copy(name: str) -> bool:
-    """Is this a second copy of a shared tensor: the head, or an encoder tensor that the decoder stores as well?"""
+    """Whether this is a second copy of a shared tensor: the head, or an encoder tensor that the decoder also stores."""
     if name == "lm_head.weight":
         return True
     return name.startswith(_ENCODER) and from_hugging_face(name.replace(_ENCODER, _DECODER, 1)) is not None

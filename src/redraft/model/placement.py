@@ -1,4 +1,4 @@
-"""Where a model lives and in which number format: `device` and `dtype` as a user may name them."""
+"""Where a model lives and in which number format: resolves the `device` and `dtype` that a user names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OLDEST_FP8 = (8, 9)
 def resolve_device(device: str | torch.device = "auto") -> torch.device:
     """`auto` is CUDA where there is one, else the CPU; a CUDA device comes with its number.
 
-    Raises `SettingError` for anything that is not here.
+    Raises `SettingError` for a device that does not exist here.
     """
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -54,12 +54,12 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device, stored: torch.
 
 
 def lacks_fp8(device: torch.device) -> bool:
-    """Whether this is a GPU without FP8 products; a CPU computes what they would."""
+    """Whether this is a GPU without FP8 products; a CPU emulates them."""
     return device.type == "cuda" and torch.cuda.get_device_capability(device) < OLDEST_FP8
 
 
 def machine_memory() -> int | None:
-    """Bytes of this machine's memory; None where the system does not say."""
+    """Bytes of this machine's memory; None if the system does not say."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
@@ -67,6 +67,6 @@ def machine_memory() -> int | None:
 
 
 def cpu_has_bf16_products() -> bool:
-    """Has this CPU bf16 matrix instructions? Without them bf16 products are about 8 times slower than fp32."""
+    """Whether this CPU has bf16 matrix instructions. Without them bf16 products are about 8 times slower than fp32."""
     capabilities = getattr(torch.cpu, "get_capabilities", dict)()
     return any(capabilities.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))

@@ -1,4 +1,4 @@
-"""Named shapes. A preset is a `ModelConfig` alone: it has no weights."""
+"""Named shapes. A preset is only a `ModelConfig`, without weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def preset(name: str) -> ModelConfig:
 
 
 def _files_extra(vision: dict[str, Any], begin_image: int, image: int, end_image: int) -> dict[str, Any]:
-    """What config.json holds beside the text model; Transformers always builds a vision tower."""
+    """What config.json holds besides the text model; Transformers always builds a vision tower."""
     return {
         "boi_token_id": begin_image, "image_token_id": image, "eoi_token_id": end_image,
         "vision_config": {"model_type": "gemma4_vision", **vision},

@@ -52,9 +52,9 @@ def quantize_folder(
 ) -> dict[str, Any]:
     """Write a quantized copy of the model folder `source` to the new or empty folder `target`; returns what it holds.
 
-    Host memory holds one shard and one weight at a time. `progress` hears of weights done, of all. Raises
-    `SettingError` for an unknown format, a group that does not fit and a target that cannot be made, `CheckpointError`
-    for a source that is damaged or quantized already. Nothing is left behind when it fails.
+    Host memory holds one shard and one weight at a time. `progress` is called with the weights done and the total.
+    Raises `SettingError` for an unknown format, a group that does not fit or a target that cannot be made, and
+    `CheckpointError` for a source that is damaged or already quantized. Nothing is left behind on failure.
     """
     if format not in FORMATS:
         raise SettingError(f"format is {format!r}; it must be one of {', '.join(FORMATS)}.")
@@ -104,7 +104,7 @@ def _stored(checkpoint: Checkpoint, name: str, kept_as: str | None, group: int) 
 
 
 def _matrices(name: str, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """Name without suffix and matrix [N,K] of everything in a weight: experts come one by one, gate and up apart."""
+    """Name without suffix and matrix [N,K] of everything in a weight: one per expert, gate and up separately."""
     base = to_hugging_face(name).removesuffix(".weight")
     if not _EXPERTS.fullmatch(name):
         yield base, weight
@@ -139,7 +139,7 @@ def _shard_name(number: int) -> str:
 
 
 def _write_description(source: Path, folder: Path, format: str, group: int) -> None:
-    """The config that says what the weights are, and everything else of the source but its weights."""
+    """Write the config that describes the weights, and copy everything else from the source except its weights."""
     for file in source.iterdir():
         if file.is_file() and file.suffix != ".safetensors" and file.name not in (CONFIG_FILE, INDEX_FILE):
             shutil.copyfile(file, folder / file.name)
@@ -148,7 +148,7 @@ def _write_description(source: Path, folder: Path, format: str, group: int) -> N
 
 
 def _quantization_config(format: str, group: int) -> dict[str, Any]:
-    """The scheme in the words of compressed-tensors."""
+    """The scheme as compressed-tensors describes it."""
     by_row = {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True, "dynamic": False}
     by_token = {"num_bits": 8, "type": "float", "strategy": "token", "symmetric": True, "dynamic": True}
     fp8 = {"weights": by_row, "input_activations": by_token, "format": "float-quantized"}

@@ -26,7 +26,7 @@ def inverse_frequencies(config: ModelConfig, *, sliding: bool) -> Tensor:
 def rope_table(positions: Tensor, frequencies: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """cos and signed sin [B,T,1,H] of positions [B,T]; the head axis broadcasts.
 
-    The first half of sin is negated, which spares `rotate` the negation of half of every head.
+    The first half of sin is negated, which saves `rotate` from negating half of every head.
     """
     angles = positions[..., None].float() * frequencies  # [B,T,H/2]
     cos, sin = angles.cos(), angles.sin()

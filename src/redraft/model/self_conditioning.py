@@ -1,4 +1,4 @@
-"""Self-conditioning: what the model believed at the last step, as soft embeddings, enters the next step's input."""
+"""Self-conditioning: feeds what the model believed at the last step, as soft embeddings, into the next step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redraft.model.moe import GatedMLP
 
 
 class SelfConditioning(GatedMLP):
-    """rms(embedded canvas + mlp(rms(soft))); the outer, weightless norm applies also when there is nothing to add."""
+    """rms(embedded canvas + mlp(rms(soft))); the outer, weightless norm applies even if there is nothing to add."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config.hidden_size, config.intermediate_size)

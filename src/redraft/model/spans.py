@@ -1,7 +1,7 @@
 """One forward over segments of any requests: causal and two-sided ones side by side, as one flat list of tokens.
 
-What differs between encoding and denoising is a layer's scale and which keys a token sees; both are per segment here.
-On a CPU in fp32 every segment comes out bit for bit as `Transformer.encode` or `denoise` would compute it alone.
+Encoding and denoising differ only in a layer's scale and in which keys a token sees; both are per segment here.
+On a CPU in fp32 every segment is bit for bit what `Transformer.encode` or `denoise` would compute for it alone.
 Shapes: T tokens of all segments, S keys, D width, N heads, G key/value heads, H head dim.
 """
 
@@ -26,7 +26,7 @@ from redraft.model.vision import Seen, overlay
 class Span:
     """A segment at positions `start` .. `start + length` of a request with these pages (lists as in `PageTable`).
 
-    `causal` marks an encoding; its tokens are `token_ids` [length], and `images` stand among them, wholly. Otherwise it
+    `causal` marks an encoding; its tokens are `token_ids` [length], including all of each of its `images`. Otherwise it
     is a canvas: all of it sees all of it, and `soft` [length,D] are its soft embeddings, None on its first step.
     """
 
@@ -52,7 +52,7 @@ class _Sight:
 
 
 def key_units(model: Transformer) -> list[float]:
-    """What every layer's keys are counted in where they are kept in FP8."""
+    """The unit of every layer's keys when they are stored in FP8."""
     return [key_unit(layer.attention.k_norm.weight) for layer in model.layers if isinstance(layer, Layer)]
 
 
@@ -89,7 +89,7 @@ def run_spans(model: Transformer, pages: PagedKV, spans: Sequence[Span]) -> Tens
 
 
 def _embed(model: Transformer, spans: Sequence[Span]) -> Tensor:
-    """Input rows [T,D]: plain embeddings of causal tokens, those of images, self-conditioned ones of canvases."""
+    """Input rows [T,D]: plain embeddings for causal tokens, image embeddings, self-conditioned ones for canvases."""
     parts = []
     for span in spans:
         embedded = model.embed(span.token_ids[None])

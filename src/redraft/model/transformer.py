@@ -3,11 +3,11 @@
 encode   causal over committed tokens; appends their keys and values to the cache.
 denoise  two-sided over one canvas per request, reading the cache; never writes it.
 
-The layers are gone through in four places, which give the same numbers up to rounding:
+Four places run the layers, with the same results up to rounding:
 
-`Transformer._run`                    layers of modules, requests side by side; for training and whoever calls the two
+`Transformer._run`                    layers as modules, requests side by side; for training and direct calls of the two
 `model/spans.py`, `run_spans`         the same layers, for the engine: both uses in one forward, keys in pages
-`model/packed/forward.py`, `forward`  packed weights by kernels for GPUs, for the engine and, in pages, for the two
+`model/packed/forward.py`, `forward`  packed weights with GPU kernels, for the engine and, with pages, for the two
 `PackedTransformer._run`              packed weights where these kernels do not run: on a CPU, for tests
 
 Shapes: B requests, T tokens, L canvas, D width, V vocabulary.
@@ -39,7 +39,7 @@ RopeTables = dict[str, tuple[Tensor, Tensor]]
 
 
 class Layer(nn.Module):
-    """Attention, then a dense MLP and a mixture of experts side by side; every part is normed on both sides."""
+    """Attention, then a dense MLP and a mixture of experts in parallel; every part is normed on both sides."""
 
     encode_scalar: Tensor
     denoise_scalar: Tensor
@@ -63,7 +63,7 @@ class Layer(nn.Module):
         self.register_buffer("denoise_scalar", torch.ones(1))
 
     def forward(self, x: Tensor, rope: RopeTables, attend: Attend, scalar: Tensor) -> Tensor:
-        """x [B,T,D] -> [B,T,D]; `scalar` is the layer's scale of the phase."""
+        """x [B,T,D] -> [B,T,D]; `scalar` is the layer's scale in this phase."""
         x = self.post_attention_norm.added(x, self.attention(self.pre_attention_norm(x), rope[self.kind], attend))
         return self.post_feedforward_norm.added(x, self.feed_forward(x)) * scalar
 
@@ -79,7 +79,7 @@ class Layer(nn.Module):
 class Transformer(nn.Module):
     """DiffusionGemma. `load_model` fills it from a checkpoint, `initialise` draws fresh weights.
 
-    `vision` is the tower that turns images into embeddings; None for a model that reads text alone.
+    `vision` is the tower that turns images into embeddings; None for a model that reads only text.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -110,7 +110,7 @@ class Transformer(nn.Module):
         return self.embedding(token_ids) * self.embedding_scale
 
     def see(self, image: Image) -> Tensor:
-        """What takes the place of an image's tokens in a prompt: [N,D]. Only for a model with a vision tower."""
+        """The embeddings [N,D] that replace an image's tokens in a prompt. Requires a vision tower."""
         assert self.vision is not None
         return self.vision(image.patches, image.rows, image.columns)
 
@@ -119,11 +119,11 @@ class Transformer(nn.Module):
         return SlabCache(self.config, batch_size, capacity, device=self.device, dtype=self.dtype)
 
     def cache_bytes(self, capacity: int) -> int:
-        """About what a cache takes for every request of so many committed tokens."""
+        """Roughly the cache bytes for each request of `capacity` committed tokens."""
         return cache_bytes(self.config, capacity, self.dtype.itemsize)
 
     def requests_at_once(self, most: int, tokens: int) -> int:
-        """How many requests, up to `most`, can have so many tokens more each, by the memory there is; one can."""
+        """How many requests, from 1 up to `most`, memory allows to have this many more tokens each."""
         return most
 
     def encode(
@@ -135,10 +135,10 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Run committed tokens [B,T] causally and append their keys and values; returns hidden states [B,T,D].
 
-        `counts` says how many of each request's T tokens are real; the rest is right padding whose hidden states
-        mean nothing and which the cache does not keep. `images` are those of each request that stand among these
-        tokens, wholly: their embeddings take the tokens' place, and the tokens of one all see each other. Raises
-        `PromptError` for ids outside the vocabulary and for more tokens than the cache holds.
+        `counts` says how many of each request's T tokens are real; the rest is right padding, whose hidden states are
+        meaningless and which the cache does not keep. `images` are each request's complete images among these tokens:
+        their embeddings replace the tokens, and the tokens of an image all see each other. Raises `PromptError` for
+        ids outside the vocabulary and for more tokens than the cache holds.
         """
         give_way()
         self._check_ids(token_ids)
@@ -151,7 +151,7 @@ class Transformer(nn.Module):
         return hidden
 
     def _encode(self, token_ids: Tensor, cache: KVCache, counts: list[int], images: Sequence[Sequence[Seen]]) -> Tensor:
-        """`encode` of what has been checked; the cache's lengths stay as they are."""
+        """`encode` for checked arguments; it does not change the cache's lengths."""
         assert isinstance(cache, SlabCache)
         width = token_ids.shape[1]
 
@@ -173,17 +173,17 @@ class Transformer(nn.Module):
     def denoise(
         self, canvas: Tensor, cache: KVCache, soft: Tensor | None = None, counts: list[int] | None = None
     ) -> Tensor:
-        """One two-sided pass over a canvas of token ids [B,L] behind each request's cached tokens -> hidden [B,L,D].
+        """One two-sided pass over a canvas of token ids [B,L] after each request's cached tokens -> hidden [B,L,D].
 
-        `soft` [B,L,D] is what `soft_embeddings` made of the last step; None on a canvas' first step. `counts` are the
-        canvases' own lengths: what is behind them is padding, which nothing sees and whose hidden states mean nothing.
+        `soft` [B,L,D] is the result of `soft_embeddings` for the last step; None on a canvas' first step. `counts` are
+        the canvases' own lengths: the rest is padding, which nothing sees and whose hidden states are meaningless.
         """
         give_way()
         self._check_ids(canvas)
         return self._denoise(canvas, cache, soft, [canvas.shape[1]] * len(canvas) if counts is None else counts)
 
     def _denoise(self, canvas: Tensor, cache: KVCache, soft: Tensor | None, counts: list[int]) -> Tensor:
-        """`denoise` of what has been checked."""
+        """`denoise` for checked arguments."""
         assert isinstance(cache, SlabCache)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -196,8 +196,7 @@ class Transformer(nn.Module):
         return self._run(x, cache.lengths, attend, "denoise")
 
     def canvas_rows(self, length: int) -> int:
-        """Rows that `denoise` takes for a canvas of so many tokens: those that take equally many may as well share a
-        forward."""
+        """Rows that `denoise` takes for a canvas of this many tokens; canvases of as many rows can share a forward."""
         return length
 
     def embeddings(self, token_ids: Tensor) -> Tensor:
@@ -207,7 +206,7 @@ class Transformer(nn.Module):
     def logits(self, hidden: Tensor, temperature: float = 1.0, rows: Tensor | None = None) -> Tensor:
         """hidden [...,D] -> soft-capped fp32 logits [...,V] of the tied head, divided by `temperature`.
 
-        `rows` [W,D], which `embeddings` gave, are the only tokens then: [...,W].
+        With `rows` [W,D] from `embeddings`, only these tokens are considered: [...,W].
         """
         table = self.embedding.weight if rows is None else rows
         return kernels.head(hidden, table, self.config.final_logit_softcapping, temperature)
@@ -222,14 +221,14 @@ class Transformer(nn.Module):
     def mean_embeddings(self, probabilities: Tensor, rows: Tensor | None = None) -> Tensor:
         """Probabilities [...,V], rounded to the working dtype -> the mean of the scaled embeddings [...,D].
 
-        Those of some tokens alone, [...,W], go with the tokens' `rows` [W,D].
+        Probabilities of only some tokens, [...,W], need these tokens' `rows` [W,D].
         """
         table = self.embedding.weight if rows is None else rows
         return kernels.expectation(probabilities.to(self.dtype), table) * self.embedding_scale
 
     def rope(self, positions: Tensor) -> RopeTables:
         """cos and sin per layer kind for positions [B,T]."""
-        if not self._frequencies:  # set at once, for other threads
+        if not self._frequencies:  # set in one assignment, for other threads
             self._frequencies = {
                 kind: inverse_frequencies(self.config, sliding=kind == SLIDING) for kind in set(self.config.layer_types)
             }
@@ -239,7 +238,7 @@ class Transformer(nn.Module):
         }
 
     def _run(self, x: Tensor, starts: list[int], attend: Attend, phase: str) -> Tensor:
-        """All layers over x [B,T,D] whose requests begin at positions `starts`."""
+        """Run all layers over x [B,T,D], whose requests begin at positions `starts`."""
         offsets = torch.arange(x.shape[1], device=x.device)
         rope = self.rope(torch.tensor(starts, device=x.device)[:, None] + offsets)
         for layer in self.layers:

@@ -1,8 +1,8 @@
 """How an image enters a prompt: Gemma 4's vision tower, and the projection into the text model's embeddings.
 
-An image is a grid of square patches of pixels. Each becomes a row that knows its column and row in the image, by a
-learned embedding and by rotary angles; all rows see each other in every layer; each square of neighbouring patches is
-averaged into one row, which takes the place of one token's embedding in the prompt.
+An image is a grid of square patches of pixels. Each becomes a row that knows its column and row in the image, from a
+learned embedding and rotary angles; all rows see each other in every layer; each square of neighbouring patches is
+averaged into one row, which replaces one token's embedding in the prompt.
 
 Shapes: P patches, W the tower's width, M heads, G key/value heads, H head dim, N tokens, D the text model's width.
 """
@@ -33,7 +33,7 @@ _WITHOUT = "vision=False loads the text model alone."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VisionConfig:
-    """The shape of a vision tower. Field names follow `vision_config` in config.json; patches are in pixels a side."""
+    """The shape of a vision tower. Field names follow `vision_config` in config.json; patch sizes are in pixels."""
 
     hidden_size: int
     intermediate_size: int
@@ -48,7 +48,7 @@ class VisionConfig:
     rope_theta: float = 100.0
     standardize: bool = False
     budget: int = 280
-    """Tokens of an image at most, if nobody says otherwise (`vision_soft_tokens_per_image`)."""
+    """The most tokens per image, unless set otherwise (`vision_soft_tokens_per_image`)."""
 
     @classmethod
     def of(cls, config: ModelConfig) -> Self | None:
@@ -131,7 +131,7 @@ class VisionLayer(nn.Module):
 
 
 class VisionTower(nn.Module):
-    """From an image's patches to the embeddings of its tokens."""
+    """Turns an image's patches into the embeddings of its tokens."""
 
     std_bias: Tensor
     std_scale: Tensor
@@ -150,7 +150,7 @@ class VisionTower(nn.Module):
 
     @classmethod
     def of(cls, config: ModelConfig) -> Self:
-        """The tower of a model, with weights to be filled in. Raises `CheckpointError` if its config describes none."""
+        """A model's tower, with weights yet to be filled in. Raises `CheckpointError` if its config describes none."""
         vision, _ = VisionConfig.of(config), config.image_marks
         if vision is None:
             raise CheckpointError("The folder holds a vision tower, which its config.json does not describe.")
@@ -158,7 +158,7 @@ class VisionTower(nn.Module):
 
     @property
     def grid(self) -> Grid:
-        """How images are cut for it."""
+        """How images are cut into patches for it."""
         config = self.config
         sizes = {"patch": config.patch_size, "square": config.pooling_kernel_size}
         return Grid(**sizes, budget=config.budget, longest=config.position_embedding_size)
@@ -168,7 +168,7 @@ class VisionTower(nn.Module):
         return self.patch_proj.weight.dtype
 
     def forward(self, patches: Tensor, rows: int, columns: int) -> Tensor:
-        """Patches uint8 [rows * columns, 3 * patch_size^2], line by line, a pixel's colours together -> [N,D].
+        """Patches uint8 [rows * columns, 3 * patch_size^2], row by row, each pixel's colours together -> [N,D].
 
         Rows and columns are multiples of `pooling_kernel_size`.
         """
@@ -194,7 +194,7 @@ class VisionTower(nn.Module):
         return pooled.to(x.dtype)
 
     def _rope(self, column: Tensor, row: Tensor) -> RopeTable:
-        """cos and signed sin [P,1,2,H/2]: one half of every head turns with the column, the other with the row."""
+        """cos and signed sin [P,1,2,H/2]: one half of every head rotates by the column, the other by the row."""
         half = self.config.head_dim // 2
         steps = torch.arange(0, half, 2, dtype=torch.float32, device=column.device) / half
         angles = torch.stack((column, row), 1)[..., None].float() * (1.0 / self.config.rope_theta**steps)  # [P,2,H/4]
@@ -205,7 +205,7 @@ class VisionTower(nn.Module):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """What a vision tower made of an image: embeddings [N,D], which stand at positions `start` .. `stop`."""
+    """An image's embeddings [N,D] from the vision tower, for positions `start` .. `stop`."""
 
     start: int
     embeddings: Tensor
@@ -216,12 +216,12 @@ class Seen:
 
     @property
     def positions(self) -> range:
-        """Whose tokens all see each other."""
+        """The image's positions, whose tokens all see each other."""
         return range(self.start, self.stop)
 
 
 def overlay(x: Tensor, start: int, images: Sequence[Seen]) -> Tensor:
-    """Embeddings x [T,D] of positions from `start` on, with those of images in their places."""
+    """Embeddings x [T,D] of positions from `start` on, with those of images put in place."""
     if not images:
         return x
     x = x.clone()

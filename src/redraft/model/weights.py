@@ -1,8 +1,8 @@
 """Checkpoints in the Hugging Face layout, both ways.
 
 Loading opens the folder as a `Checkpoint`, which fails before anything is allocated if the files do not fit; then each
-tensor goes from the memory-mapped file straight into its parameter on the device, quantized ones in full. Saving writes
-to a temporary folder and renames, so that nothing half-written is left.
+tensor goes from the memory-mapped file straight into its parameter on the device, dequantized if necessary. Saving
+writes to a temporary folder and renames, so nothing half-written is left.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ def load_model(
 ) -> Transformer:
     """The model of `tiny`, a folder or a hub id, with its weights on `device` in `dtype`.
 
-    `auto` means CUDA if there is one, and the checkpoint's dtype there (on a CPU the one that is fast). `vision` False
+    `auto` means CUDA if available, with the checkpoint's dtype (on a CPU, the dtype that is fast). `vision` False
     leaves the vision tower out.
     Raises `CheckpointError` for files that are missing, damaged or do not fit, `HubError` for a hub id that cannot
-    be had, and `SettingError` for an impossible device or dtype.
+    be resolved, and `SettingError` for an impossible device or dtype.
     """
     target = resolve_device(device)
     resolve_dtype(dtype, target, torch.bfloat16)  # a wrong name fails before a long download
@@ -72,10 +72,10 @@ def load_vision(
 def load_for_cpu(
     model: str | Path, dtype: str | torch.dtype = "auto", *, int4: bool = False, vision: bool = True
 ) -> Transformer:
-    """`load_model` to answer on a CPU, through its kernels.
+    """`load_model` for inference on a CPU, through its kernels.
 
-    Experts that are stored in INT4 stay so, and with `int4` all become it. Raises `SettingError` for shapes and stored
-    formats that do not allow it, and for more weights than the machine has memory.
+    Experts stored in INT4 stay in INT4, and with `int4` all experts are converted to it. Raises `SettingError` for
+    shapes and stored formats that do not allow it, and for weights larger than the machine's memory.
     """
     target = torch.device("cpu")
     checkpoint = Checkpoint(resolve_folder(model), vision=vision)
@@ -88,10 +88,10 @@ def load_for_cpu(
 
 
 def save_model(model: Transformer, folder: str | Path, *, max_shard_size: int = 5_000_000_000) -> None:
-    """Write config.json and the weights in the model's dtype; more than `max_shard_size` bytes make several shards.
+    """Write config.json and the weights in the model's dtype, in several shards above `max_shard_size` bytes.
 
-    Other files in the folder stay, a former model's weights go. Raises `SettingError` for a folder that is a file, a
-    shard size below 1, and weights that cannot be saved.
+    Other files in the folder stay; the weights of a previous model are deleted. Raises `SettingError` for a folder that
+    is a file, a shard size below 1, and weights that cannot be saved.
     """
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
@@ -116,18 +116,18 @@ def _filled(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, in
         model.layers[layer].experts = nn.Identity()  # takes no memory until they are read
     model = model.to(dtype).to_empty(device=device)
     if device.type == "cpu":
-        native.available()  # compiled now rather than in the first answer
+        native.available()  # compile now rather than in the first answer
         _arrange_for_cpu(model)
     _fill(model.state_dict(), checkpoint.names(), checkpoint.weight)
     for layer in int4:
         model.layers[layer].experts = read_experts(checkpoint, layer)
     if device.type == "cpu":
-        keep_freed_memory()  # of answers; what was freed while loading is given back
+        keep_freed_memory()  # from here on; memory freed while loading has been given back
     return model
 
 
 def _check_memory(checkpoint: Checkpoint, dtype: torch.dtype, int4_layers: int) -> None:
-    """Raise `SettingError` for more weights than this machine has memory: the system would end the process."""
+    """Raise `SettingError` for weights larger than this machine's memory: the system would kill the process."""
     config, room, name = checkpoint.config, machine_memory(), "bf16" if dtype == torch.bfloat16 else "fp32"
     vision = bytes_in(vision_parts(config), name) if checkpoint.sees else 0
     needed, smallest = (cpu_bytes(config, name, count) + vision for count in (int4_layers, config.num_hidden_layers))
@@ -148,7 +148,7 @@ def _arrange_for_cpu(model: Transformer) -> None:
 
 @torch.no_grad()
 def _fill(targets: Mapping[str, Tensor], names: Iterable[str], read: Callable[[str], Weight]) -> None:
-    """Fill every weight that is among the targets, one at a time; quantized ones are turned back into their format."""
+    """Fill every weight that is among the targets, one at a time; quantized ones are dequantized to its dtype."""
     for name in filter(targets.__contains__, names):
         weight = read(name)
         targets[name].copy_(weight if isinstance(weight, Tensor) else weight.dequantize(targets[name].dtype))
@@ -158,7 +158,7 @@ def _fill(targets: Mapping[str, Tensor], names: Iterable[str], read: Callable[[s
 
 
 def _weight_files(folder: Path) -> set[str]:
-    """Names of the files that hold a model's weights: those of its index, and those that are named as shards are."""
+    """Names of the files that hold a model's weights: those in its index, and those named like shards."""
     found = {path.name for path in folder.iterdir() if _SHARD.fullmatch(path.name)}
     with suppress(CheckpointError):  # an index that cannot be read names nothing
         named = read_json(folder / INDEX_FILE).get("weight_map")
@@ -185,7 +185,7 @@ def _write(model: Transformer, tensors: Mapping[str, Tensor], folder: Path, max_
 
 
 def _grouped(tensors: Mapping[str, Tensor], max_bytes: int) -> list[list[str]]:
-    """Names in order, cut into groups of at most `max_bytes`; a tensor that is larger has a group to itself."""
+    """Names in order, cut into groups of at most `max_bytes`; a larger tensor gets its own group."""
     groups: list[list[str]] = []
     room = 0
     for name, tensor in tensors.items():

@@ -42,7 +42,7 @@ class Int4Weight:
 
 
 def check_group(inputs: int, group: int) -> None:
-    """Raise `SettingError` where `quantize_int4` refuses a weight with so many inputs."""
+    """Raise `SettingError` if `quantize_int4` would refuse a weight with this many inputs."""
     if group < 1 or inputs % group:
         raise SettingError(f"group is {group}; it must divide the {inputs} inputs of the weight.")
     if inputs % 8:
@@ -52,7 +52,7 @@ def check_group(inputs: int, group: int) -> None:
 def quantize_int4(weight: Tensor, group: int = 64) -> Int4Weight:
     """Round each group of inputs of a weight [...,N,K] to multiples of its largest magnitude over 7.5, scale in bf16.
 
-    Raises `SettingError` if the group does not divide K, or K has no whole words of 8 codes.
+    Raises `SettingError` if the group does not divide K, or K is not a multiple of 8, the codes in a word.
     """
     check_group(weight.shape[-1], group)
     grouped = weight.float().unflatten(-1, (-1, group))  # [...,N,K/group,group]

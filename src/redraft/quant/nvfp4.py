@@ -1,7 +1,7 @@
 """NVFP4: 4-bit floats (e2m1) in groups of 16 inputs with an e4m3 scale each, and one fp32 scale per matrix.
 
 Files hold the per-matrix scale either as a factor (modelopt) or as a divisor (compressed-tensors); here it is always
-the factor.
+a factor.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From the natural order in which weights are stored to the order in which the kernels read them.
+"""Rearranges weights from the natural order in which they are stored to the order in which the kernels read them.
 
-bf16 and FP8 keep their order. INT4 is rearranged into the tiles that a kernel streams, and its codes into ones that
-turn into e4m3 numbers by moving bits.
+bf16 and FP8 keep their order. INT4 is rearranged into the tiles that a kernel streams, with codes that become e4m3
+numbers by moving bits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Stored = Tensor | Fp8Weight | Int4Weight
 
 
 def prepare(weight: Stored) -> Packed:
-    """A stored weight [...,N,K] as the kernels read it; bf16 and FP8 share memory with what was given."""
+    """A stored weight [...,N,K] as the kernels read it; bf16 and FP8 share memory with the argument."""
     if isinstance(weight, Int4Weight):
         return _prepare_int4(weight)
     if isinstance(weight, Fp8Weight):
@@ -38,10 +38,10 @@ def in_panels(weight: Int4Weight) -> PanelInt4:
 
 
 def _prepare_int4(weight: Int4Weight) -> PackedInt4:
-    """Pairs inputs 32 apart in a byte, so that one block of 64 inputs is two halves that a product takes in turn.
+    """Pair inputs 32 apart in a byte, so that a block of 64 inputs is two halves that a product takes in turn.
 
-    A group of 128 inputs is two of 64 with the same scale, and so on. Raises `SettingError` for other groups than 32
-    and multiples of 64.
+    A group of 128 inputs becomes two of 64 with the same scale, and so on. Raises `SettingError` for groups other than
+    32 and multiples of 64.
     """
     if weight.group != 32 and weight.group % 64:
         raise SettingError(f"int4 group is {weight.group}; the kernels take 32 and multiples of 64.")

@@ -1,7 +1,7 @@
-"""Packing: from weights under our own names, asked for one at a time, to a `PackedModel` on a device.
+"""Packing: turns weights, requested one at a time by our own names, into a `PackedModel` on a device.
 
-A source may be an open checkpoint, a model whose weights are taken away as they are packed, or a generator of random
-weights. Matrices are quantized on the device, experts some at a time, so that beside the packed model only one weight
+A source may be an open checkpoint, a model whose weights are removed as they are packed, or a generator of random
+weights. Matrices are quantized on the device, experts a few at a time, so that besides the packed model only one weight
 of one layer exists.
 """
 
@@ -46,12 +46,13 @@ def pack(
 
     `quantization` "fp8" or "int4" (int4 experts, FP8 attention and dense MLP) quantizes weights that are stored in
     full; None keeps every weight in its own format. `fp8_vocabulary` keeps the vocabulary in FP8, see the function of
-    this name in `load`. `progress` hears of layers done, of all. Raises `SettingError` for an unknown format.
+    this name in `demands`. `progress` is called with the layers done and the total. Raises `SettingError` for an
+    unknown format.
     """
     check_format(quantization)
     packer = _Packer(config, source, device, dtype, quantization)
     vocabulary = pack_vocabulary(packer.full("embedding.weight"), device, dtype, fp8=fp8_vocabulary)
-    _give_back(device)  # or the first layers would lie where the table has been, and hold all of it
+    _give_back(device)  # else the first layers would be put where the table was and keep all of it allocated
     layers = []
     for number in range(config.num_hidden_layers):
         layers.append(packer.layer(number))
@@ -61,13 +62,13 @@ def pack(
 
 
 def _give_back(device: torch.device) -> None:
-    """Memory that torch keeps of freed tensors."""
+    """Return memory of freed tensors that torch has cached."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
 
 def repack(model: PackedModel, source: Source, changed: Set[str]) -> PackedModel:
-    """`model` with the matrices that hold weights named in `changed` packed anew from `source`; the rest is shared."""
+    """`model` with matrices that hold weights named in `changed` packed again from `source`; the rest is shared."""
     packer = _Packer(model.config, source, model.device, model.dtype, model.asked)
 
     def renewed(record: Any, fields: _Fields) -> Any:
@@ -78,7 +79,7 @@ def repack(model: PackedModel, source: Source, changed: Set[str]) -> PackedModel
 
 
 _Fields = dict[str, tuple[Callable[..., Any], tuple[str, ...]]]
-"""A record's fields of matrices: how they are made, of the weights of which names."""
+"""A record's matrix fields: the function that makes each, and the names of the weights it takes."""
 
 
 def _made(fields: _Fields) -> dict[str, Any]:
@@ -86,7 +87,7 @@ def _made(fields: _Fields) -> dict[str, Any]:
 
 
 def check_format(quantization: str | None) -> None:
-    """Raise `SettingError` for anything but a format's name and None."""
+    """Raise `SettingError` for anything but the name of a format or None."""
     if quantization is not None and quantization not in FORMATS:
         raise SettingError(f"quantization is {quantization!r}; it must be {' or '.join(map(repr, FORMATS))}, or None.")
 
@@ -118,7 +119,7 @@ class _Packer:
     def layer(self, number: int) -> PackedLayer:
         at = f"layers.{number}."
         q_norm, k_norm = (self.plain(f"{at}attention.{part}_norm.weight") for part in "qk")
-        unit = key_unit(k_norm)  # moves from keys to queries, so that pages of FP8 can hold them; scores stay the same
+        unit = key_unit(k_norm)  # moved from keys to queries so that FP8 pages can hold keys; scores stay the same
         return PackedLayer(
             kind=SLIDING if self.config.is_sliding(number) else FULL,
             **_made(self.layer_fields(number)),
@@ -136,7 +137,7 @@ class _Packer:
         )
 
     def layer_fields(self, number: int) -> _Fields:
-        """The fields of a layer that hold matrices."""
+        """The matrix fields of a layer."""
         at, heads = f"layers.{number}.", "qkv" if self.config.is_sliding(number) else "qk"
         return {
             "qkv": (self.dense, tuple(f"{at}attention.{part}_proj.weight" for part in heads)),
@@ -148,12 +149,12 @@ class _Packer:
         }
 
     def soft_fields(self) -> _Fields:
-        """Those of self-conditioning."""
+        """The matrix fields of self-conditioning."""
         gate, up, down = (f"self_conditioning.{part}_proj.weight" for part in ("gate", "up", "down"))
         return {"soft_gate_up": (self.rows, (gate, up)), "soft_down": (self.plain, (down,))}
 
     def rows(self, *names: str) -> Tensor:
-        """Plain matrices one above the other."""
+        """Plain matrices concatenated along the rows."""
         return torch.cat([self.plain(name) for name in names])
 
     def plain(self, name: str) -> Tensor:
@@ -161,12 +162,12 @@ class _Packer:
         return self.full(name).detach().to(self.device, self.dtype).contiguous()
 
     def full(self, name: str) -> Tensor:
-        """A weight that is stored in full, where and as the source has it; of one that is not, the working dtype."""
+        """A weight stored in full, where and as the source has it; a quantized one in the working dtype."""
         weight = self.source(name)
         return weight if isinstance(weight, Tensor) else weight.to(self.device).dequantize(self.dtype)
 
     def dense(self, *names: str) -> Matrix:
-        """Matrices one above the other, in the format that dense products have."""
+        """Matrices concatenated along the rows, in the format of dense products."""
         weights = [self._dense(name) for name in names]
         if all(isinstance(weight, Tensor) for weight in weights):
             return weights[0] if len(weights) == 1 else torch.cat(weights)  # type: ignore[arg-type]
@@ -177,7 +178,7 @@ class _Packer:
         return packed
 
     def experts(self, gate_up: str, down: str) -> PackedExperts:
-        """Both weights of a layer's experts, some experts at a time."""
+        """Both weights of a layer's experts, made a few experts at a time."""
         return PackedExperts(self._experts(self.source(gate_up)), self._experts(self.source(down)))
 
     def _dense(self, name: str) -> Tensor | Fp8Weight:
@@ -198,7 +199,7 @@ class _Packer:
         return _joined([prepare(part) for part in parts])
 
     def _quantized(self, part: Weight) -> Fp8Weight | Int4Weight:
-        """Some experts in the format that their products have."""
+        """Some experts in the format of their products."""
         moved = part.detach().to(self.device) if isinstance(part, Tensor) else part.to(self.device)
         if isinstance(moved, Fp8Weight | Int4Weight):
             return moved
@@ -229,7 +230,7 @@ class _Packer:
 
 
 def _joined(parts: list[Packed]) -> Packed:
-    """Packed experts one behind the other; the parts are of one format."""
+    """Concatenate packed experts, all in one format."""
     first = parts[0]
     if isinstance(first, PackedFp8):
         return PackedFp8(_stacked(parts, "values"), _stacked(parts, "scale"))

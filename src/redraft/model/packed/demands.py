@@ -1,4 +1,4 @@
-"""What packed weights demand of a device and of a model's shape, checked before anything is read."""
+"""What packed weights require of a device and of a model's shape, checked before anything is read."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from redraft.model.quantize import FORMATS, format_of
 VOCABULARIES = ("auto", "model", "fp8")
 
 MULTIPLE = 16
-"""Of so many tokens a vocabulary in FP8 must be: rows of the turned table are copied in bulk."""
+"""A vocabulary in FP8 must be a multiple of this many tokens: rows of the transposed table are copied in bulk."""
 
 MOST_EXPERTS = 256
-"""The router's product takes all of them in a tile."""
+"""The router's product takes all experts in one tile."""
 
 WORKING_BYTES = 1_500_000_000
-"""What a step of one canvas takes beside the weights: its logits and activations, some pages, the libraries' own."""
+"""What a step of one canvas takes besides the weights: logits, activations, some pages, and the libraries' memory."""
 
 
 def misfit(config: ModelConfig) -> str | None:
-    """What of a model's shape the GPU kernels do not take, as the end of a sentence; None if they take it."""
+    """Which part of a model's shape the GPU kernels do not support, as the end of a sentence; None if they do."""
     heads = config.head_dim, config.global_head_dim
     if not all(16 <= dim <= 512 and dim & (dim - 1) == 0 for dim in heads):
         return f"heads are powers of two from 16 to 512, and this model's are {heads[0]} and {heads[1]}"
@@ -62,10 +62,10 @@ def check_vocabulary(name: str) -> None:
 
 
 def fp8_vocabulary(config: ModelConfig, name: str, device: torch.device, *, quantized: bool) -> bool:
-    """Whether packed weights keep their vocabulary in FP8, by the name that settings give it.
+    """Whether packed weights keep their vocabulary in FP8, from its name in the settings.
 
-    "auto": where weights on a GPU are `quantized`, and the vocabulary is a multiple of 16 tokens. "model": never.
-    "fp8": always; raises `SettingError` where that cannot be, on a GPU that lacks FP8 and for another vocabulary.
+    "auto": if weights on a GPU are `quantized` and the vocabulary is a multiple of 16 tokens. "model": never.
+    "fp8": always; raises `SettingError` if that is impossible, on a GPU without FP8 or with another vocabulary.
     """
     check_vocabulary(name)
     odd = config.vocab_size % MULTIPLE != 0
@@ -92,9 +92,9 @@ def check_room(
 ) -> None:
     """Raise `SettingError` if a CUDA device has too little free memory for the weights in a format and a step.
 
-    `asked` is the quantization asked for, `stored` the number formats by name of weights that have one already,
-    `vision` whether a vision tower belongs to them. The sentence says how much is missing and which format would fit.
-    `free` bytes default to the device's own word.
+    `asked` is the requested quantization, `stored` the number formats, by name, of weights that already have one, and
+    `vision` says whether they include a vision tower. The message says how much is missing and which format would fit.
+    `free` bytes default to what the device reports.
     """
     if device.type != "cuda":
         return
@@ -114,16 +114,16 @@ def check_room(
 
 
 def resulting_format(stored: Mapping[str, str], asked: str | None) -> str:
-    """The format that weights will have on the device, by those they are stored in, by name, and the one asked for.
+    """The format that weights will have on the device, given their stored formats (by name) and the requested one.
 
-    Raises `SettingError` where the one cannot be brought to the other.
+    Raises `SettingError` if they cannot be converted.
     """
     check_requantization(stored, asked)
     return asked or ("int4" if "int4" in stored.values() else "fp8" if stored else "bf16")
 
 
 def check_requantization(stored: Mapping[str, str], asked: str | None) -> None:
-    """Raise `SettingError` where weights stored in these formats cannot be brought to the one asked for."""
+    """Raise `SettingError` if weights stored in these formats cannot be converted to the requested one."""
     if refusal := _refusal(stored, asked):
         raise SettingError(refusal)
 
@@ -135,7 +135,7 @@ def _weight_bytes(config: ModelConfig, stored: Mapping[str, str], asked: str | N
 
 
 def _kept(stored: Mapping[str, str]) -> dict[str, str]:
-    """Number formats by kind, of weights loaded as they are stored; NVFP4, which no kernel takes, becomes FP8."""
+    """Number formats, by kind, of weights loaded as stored; NVFP4, which no kernel takes, becomes FP8."""
     kept: dict[str, str] = {}
     for name, format in stored.items():
         if format_of(name, "fp8"):
@@ -145,7 +145,7 @@ def _kept(stored: Mapping[str, str]) -> dict[str, str]:
 
 
 def _refusal(stored: Mapping[str, str], asked: str | None) -> str | None:
-    """Why weights stored in these formats cannot be brought to the one asked for, if they cannot."""
+    """Why weights stored in these formats cannot be converted to the requested one; None if they can."""
     if asked == "fp8" and "int4" in stored.values():
         return "quantization is 'fp8'; the stored weights are int4 already, load them without it."
     if asked == "int4" and any(format == "fp8" and ".experts." in name for name, format in stored.items()):

@@ -1,6 +1,6 @@
 """The forward pass of a packed model: a pure function over rows of segments and pages of keys and values.
 
-Nothing here looks at a value on the device, so the whole pass can be captured in a CUDA graph. Shapes: R rows = S
+Nothing here reads a value back from the device, so the whole pass can be captured in a CUDA graph. Shapes: R rows = S
 segments of L, D width, N query heads, H head dim, P pages of a request.
 """
 
@@ -33,19 +33,19 @@ Rows = Tensor | Rows8
 
 
 PREFETCH_BYTES = 8 << 20
-"""Of the first plain experts, brought into the L2 cache while the router chooses. On one H200 they saved 0.1 to 0.2 ms
-of a step of one canvas; quantized experts gain nothing by it any more, plain ones were not measured again."""
+"""Bytes of the first plain experts to bring into the L2 cache while the router chooses. On one H200 this saved 0.1 to
+0.2 ms per step of one canvas; quantized experts no longer gain from it, plain ones were not measured again."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pages:
-    """Keys and values of all layers, [pages,256,G,H] each; layers of one kind have equally many pages."""
+    """Keys and values of all layers, [pages,256,G,H] each; layers of one kind have the same number of pages."""
 
     keys: list[Tensor]
     values: list[Tensor]
 
     def clean(self, layer: int, pages: Tensor) -> None:
-        """Put zeros where some pages [n] of a layer hold what is not finite."""
+        """Zero all values that are not finite in some pages [n] of a layer."""
         for pool in (self.keys[layer], self.values[layer]):
             if pool.dtype == FP8:
                 bits = pool.view(torch.uint8)
@@ -61,10 +61,10 @@ class Inputs:
     """What enters a forward.
 
     token_ids  int [R]
-    soft       [R,D] soft embeddings of the step before; zeros in rows that have none
-    segments   whose rows these are
+    soft       [R,D] soft embeddings of the previous step; zeros in rows that have none
+    segments   the segments that the rows belong to
     tables     int32 [S,P] per layer kind: which page holds which 256 positions of a segment's request
-    images     [I,D] what stands for token ids below 0, see `norms.enter`; None for a model that sees none
+    images     [I,D] embeddings for token ids below 0, see `norms.enter`; None for a model without vision
     """
 
     token_ids: Tensor
@@ -75,8 +75,7 @@ class Inputs:
 
 
 def new_pages(model: PackedModel, *, full: int, sliding: int, dtype: torch.dtype | None = None) -> Pages:
-    """Pages of zeros, as kernels read whole tiles and what was never written must be finite; in the model's dtype by
-    default."""
+    """Pages of zeros, by default in the model's dtype: kernels read whole tiles, so unwritten memory must be finite."""
 
     def zeros(number: int) -> Tensor:
         pages = sliding if model.config.is_sliding(number) else full
@@ -88,15 +87,15 @@ def new_pages(model: PackedModel, *, full: int, sliding: int, dtype: torch.dtype
 
 
 def new_images(model: PackedModel, tokens: int) -> Tensor:
-    """Room for the embeddings of images of so many tokens, see `Inputs`."""
+    """Room for image embeddings of this many tokens, see `Inputs`."""
     return torch.zeros(tokens, model.config.hidden_size, dtype=model.dtype, device=model.device)
 
 
 def forward(model: PackedModel, inputs: Inputs, pages: Pages, *, all_rows: bool = False) -> Tensor:
-    """Hidden states of every row behind the final norm, [R,D]; writes the rows' keys and values into their pages.
+    """Hidden states of every row after the final norm, [R,D]; writes the rows' keys and values into their pages.
 
-    In the last layer rows that are only encoded stop at their keys and values, and their hidden states mean nothing,
-    unless `all_rows` are wanted.
+    In the last layer, rows that are only encoded stop at their keys and values, and their hidden states are
+    meaningless, unless `all_rows` is set.
     """
     segments, eps = inputs.segments, model.config.rms_norm_eps
     canvases, rope, added = beside(
@@ -118,12 +117,12 @@ def forward(model: PackedModel, inputs: Inputs, pages: Pages, *, all_rows: bool 
 
 
 def _canvas_lengths(segments: Segments) -> Tensor:
-    """Rows of each segment that the head reads, int32 [S]: none of one that is only encoded."""
+    """How many rows of each segment the head reads, int32 [S]: none if it is only encoded."""
     return torch.where(segments.kind >= DENOISE, segments.length, 0)
 
 
 def _rope(model: PackedModel, segments: Segments) -> dict[LayerType, RopeTable]:
-    """Every row's angles, by kind of layer."""
+    """Every row's rotary angles, by kind of layer."""
     return {kind: call("rope", rope_rows, segments, unit) for kind, unit in model.frequencies.items()}
 
 
@@ -143,7 +142,7 @@ def _attention(
 
 
 def conditioning(model: PackedModel, soft: Tensor) -> Tensor:
-    """The self-conditioning MLP of soft embeddings [R,D]; rows of zeros stay zeros."""
+    """The self-conditioning MLP's output for soft embeddings [R,D]; rows of zeros stay zeros."""
     h = call("soft_norm", norm, soft, model.soft_norm, model.config.rms_norm_eps)
     hidden = call("soft_gated_linear", gated_linear, h, model.soft_gate_up)
     return product("soft_linear", hidden, model.soft_down, model.dtype)
@@ -152,10 +151,10 @@ def conditioning(model: PackedModel, soft: Tensor) -> Tensor:
 def finish_layer(
     model: PackedModel, number: int, x: Tensor, attended: Rows, segments: Segments, lengths: Tensor | None
 ) -> tuple[Tensor, Rows]:
-    """Everything of a layer behind its attention: its output [R,D] and the next layer's (or the head's) normed input.
+    """Everything in a layer after attention: its output [R,D] and the next layer's (or the head's) normed input.
 
-    x [R,D] is the layer's input, attended [R,N*H] in the format that `out` reads. Rows from `lengths` int32 [S] on
-    take no experts.
+    x [R,D] is the layer's input, attended [R,N*H] is in the format that `out` reads. In each segment, rows from
+    `lengths` int32 [S] on take no experts.
     """
     layer, eps, dtype = model.layers[number], model.config.rms_norm_eps, model.dtype
     last = number == len(model.layers) - 1

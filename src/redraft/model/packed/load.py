@@ -42,9 +42,9 @@ def load_packed(
     See `pack` for `quantization` and `fp8_vocabulary` for `vocabulary_dtype`; `vision` False leaves the vision tower
     out.
 
-    Never holds a second copy of the weights: each is read, changed by the `adapter` if there is one, quantized if
-    asked, and placed before the next. Raises what `load_model` raises, and `SettingError` for a GPU that is too old or
-    too small.
+    Never holds a second copy of the weights: each one is read, changed by the `adapter` if there is one, quantized if
+    requested, and placed before the next. Raises what `load_model` raises, and `SettingError` for a GPU that is too old
+    or too small.
     """
     check_format(quantization)
     check_vocabulary(vocabulary_dtype)
@@ -83,11 +83,11 @@ def load_for_inference(
     adapter: Adapter | None = None,
     vision: bool = True,
 ) -> Transformer:
-    """The model in the form that runs fastest: packed on a GPU and where quantized, else plain.
+    """The model in the form that runs fastest: packed on a GPU or if quantized, else plain.
 
-    On a GPU fp32 stays plain, and so do shapes that the kernels do not take. On a CPU experts in INT4 stay so and the
-    rest is plain; `quantization` "fp8" computes what a GPU would, slowly. An `adapter` is folded into the weights.
-    `vision` False leaves the vision tower out. Raises as `load_packed`.
+    On a GPU, fp32 stays plain, and so do shapes that the kernels do not support. On a CPU, INT4 experts stay in INT4
+    and the rest is plain; `quantization` "fp8" computes what a GPU would, slowly. An `adapter` is folded into the
+    weights. `vision` False leaves the vision tower out. Raises what `load_packed` raises.
     """
     check_format(quantization)
     check_vocabulary(vocabulary_dtype)
@@ -106,9 +106,9 @@ def load_for_inference(
 
 
 def twin(model: Transformer, folder: Path, adapter: Adapter) -> Transformer:
-    """`model`, which `load_for_inference` made of `folder`, with one more adapter; they share what it leaves alone.
+    """`model`, loaded from `folder` by `load_for_inference`, with one more adapter; unchanged weights are shared.
 
-    Changed weights are read from the folder again where the model is packed, and the adapters it holds put back first.
+    If the model is packed, changed weights are read from the folder again and its earlier adapters reapplied first.
     """
     if not isinstance(model, PackedTransformer):
         return with_adapter(model, adapter)
@@ -123,7 +123,7 @@ def twin(model: Transformer, folder: Path, adapter: Adapter) -> Transformer:
 
 
 def _packs_on_gpu(folder: Path, device: torch.device, dtype: str | torch.dtype, quantization: str | None) -> bool:
-    """Whether a model goes to the kernels; raises `SettingError` where only they could do what is asked."""
+    """Whether a model runs on the kernels; raises `SettingError` if it does not but the request requires them."""
     checkpoint = Checkpoint(folder, vision=False)
     config = checkpoint.config
     if resolve_dtype(dtype, device, checkpoint.dtype) == torch.float32:

@@ -1,4 +1,4 @@
-"""Keys and values that a packed model has committed outside the engine, in pages that requests share.
+"""Keys and values that a packed model has committed outside the engine, in pages shared between requests.
 
 Shapes: B requests, P pages of a request.
 """
@@ -26,14 +26,13 @@ from redraft.model.packed.weights import PackedModel
 
 KINDS: tuple[LayerType, ...] = (FULL, SLIDING)
 GROWTH = 16
-"""Pages that are added at least, where there are too few and memory allows it: what is captured reads those that there
-were."""
+"""The fewest pages to add at a time if memory allows it: growing invalidates captured graphs, which read old pages."""
 SPARED = 3 << 29
-"""Bytes of a GPU that further pages leave free where they can: what forwards, samplers and graphs take beside them."""
+"""GPU bytes that new pages leave free where possible, for forwards, samplers and graphs."""
 
 
 class PagedCache(KVCache):
-    """See `KVCache`. Requests share the pages that they agree on: who writes to one takes one of its own first."""
+    """See `KVCache`. Requests share pages with the same content and copy a shared page before they write to it."""
 
     def __init__(self, store: PageStore, batch_size: int, capacity: int) -> None:
         super().__init__(batch_size, capacity)
@@ -54,7 +53,7 @@ class PagedCache(KVCache):
         return other
 
     def own(self, counts: Sequence[int]) -> None:
-        """Give every request pages of its own for so many positions behind its committed ones."""
+        """Give every request its own pages for this many positions after its committed ones."""
         for kind in KINDS:
             wanted = [
                 (row, index)
@@ -74,7 +73,7 @@ class PagedCache(KVCache):
         return found
 
     def advance(self, counts: list[int]) -> None:
-        """See `KVCache.advance`; gives back what no window reaches any more."""
+        """See `KVCache.advance`; also gives back pages that no window reaches any more."""
         super().advance(counts)
         with self._store.lock:
             for row, length in zip(self._rows, self.lengths, strict=True):
@@ -102,24 +101,24 @@ class _Row:
         return other
 
     def owns(self, kind: LayerType, index: int) -> bool:
-        """Whether page `index` is there and nobody else's."""
+        """Whether page `index` exists and is not shared."""
         pages = self.pages[kind]
         return index < len(pages) and not self._store.pools[kind].shared(pages[index])
 
 
 class PageStore:
-    """The pages of a model's caches, for both kinds of layers: as many as were held at a time, and who holds them."""
+    """The pages of a model's caches for both kinds of layers, as many as were ever held at once, and their holders."""
 
     def __init__(self, model: PackedModel) -> None:
         self.lock = threading.RLock()
-        """Held by whoever changes what is held, and through a forward."""
+        """Held while pages change hands, and during a forward."""
         self.past = model.config.sliding_window - 1
-        """Positions before its own that a token sees in sliding layers."""
+        """How many earlier positions a token sees in sliding layers."""
         self._model = model
         self._bytes = dict(zip(KINDS, page_bytes(model.config, model.dtype.itemsize), strict=True))
         self.pages = new_pages(model, full=0, sliding=0)
         self.generation = 0
-        """Grows with the pages, which then lie elsewhere."""
+        """Increases whenever the pages grow, which moves them in memory."""
         self.pools: dict[LayerType, PagePool] = {kind: PagePool(0) for kind in KINDS}
 
     def requests_at_once(self, most: int, tokens: int) -> int:
@@ -128,7 +127,7 @@ class PageStore:
 
         def missing(count: int) -> int:
             lacks = {kind: max(0, count * (each[kind] + 1) - pool.available) for kind, pool in self.pools.items()}
-            return sum(lacks[kind] * self._bytes[kind] for kind in KINDS)  # one more, as tokens may begin in a page
+            return sum(lacks[kind] * self._bytes[kind] for kind in KINDS)  # one more, as tokens may start mid-page
 
         if not missing(most):
             return most
@@ -136,15 +135,15 @@ class PageStore:
         return next((count for count in range(most, 1, -1) if missing(count) <= free), 1)
 
     def _free_bytes(self) -> int:
-        """What further pages may take."""
+        """Bytes that new pages may take."""
         if self._model.device.type != "cuda":
             return sys.maxsize
         return max(0, torch.cuda.mem_get_info(self._model.device)[0] - SPARED)
 
     def write(self, kind: LayerType, wanted: Sequence[tuple[_Row, int]]) -> None:
-        """Give requests pages of their own at an index of their tables, each with what it held so far.
+        """Give requests their own pages at the given indices of their tables, with the old pages' contents.
 
-        If memory ends they hold what they held.
+        If memory runs out, they keep the pages they had.
         """
         pool = self.pools[kind]
         if len(wanted) > pool.available:
@@ -164,7 +163,7 @@ class PageStore:
             row.pages[kind][index : index + 1] = [page]
 
     def drop(self, held: dict[LayerType, list[int]]) -> None:
-        """A request is gone."""
+        """Drop the pages of a request that is gone."""
         with self.lock:
             for kind, pages in held.items():
                 for page in pages:
@@ -175,9 +174,9 @@ class PageStore:
         return [number for number, layer in enumerate(self._model.layers) if layer.kind == kind]
 
     def _grow(self, kind: LayerType, count: int) -> None:
-        """Have so many pages more; layer by layer, so that two copies of a layer's are there at a time, not of all.
+        """Add this many pages, layer by layer, so that only one layer's pages exist twice at a time.
 
-        If memory ends there are no more pages than before, and a later call begins where this one ended.
+        If memory runs out, there are no more pages than before, and a later call continues where this one stopped.
         """
         pool, self.generation = self.pools[kind], self.generation + 1
         for number in self._layers(kind):
@@ -186,7 +185,7 @@ class PageStore:
         pool.grow(count)
 
     def _copy(self, kind: LayerType, pairs: Sequence[tuple[int, int]]) -> None:
-        """What pages hold goes to others, (from, to) each."""
+        """Copy the contents of pages to others; each pair is (from, to)."""
         if pairs:
             source, target = torch.tensor([*zip(*pairs, strict=True)], device=self._model.device)
             layers = self._layers(kind)
@@ -194,17 +193,17 @@ class PageStore:
 
 
 def _grown(pages: Tensor, count: int) -> Tensor:
-    """`count` pages, the first of which hold what `pages` hold; kernels read whole tiles, so others are finite."""
+    """`pages` extended to `count` pages; new ones are zeros, since kernels read whole tiles that must be finite."""
     return F.pad(pages, (0, 0) * 3 + (0, max(0, count - len(pages))))
 
 
 def request_bytes(model: PackedModel, tokens: int) -> int:
-    """Bytes of the pages that hold so many tokens of a request."""
+    """Bytes of the pages for this many tokens of a request."""
     sizes, pages = page_bytes(model.config, model.dtype.itemsize), _request_pages(model, tokens)
     return sum(size * pages[kind] for size, kind in zip(sizes, KINDS, strict=True))
 
 
 def _request_pages(model: PackedModel, tokens: int) -> dict[LayerType, int]:
-    """How many pages hold so many tokens of a request, by kind of layer."""
+    """How many pages this many tokens of a request take, by kind of layer."""
     pages = pages_for(tokens)
     return {FULL: pages, SLIDING: min(pages, pages_for(model.config.sliding_window - 1) + 1)}

@@ -1,8 +1,8 @@
-"""A packed model's forwards outside the engine, for whoever takes them into own hands: filling, editing and deciding.
+"""A packed model's forwards outside the engine, for callers that run their own: filling, editing and deciding.
 
-They read and write the pages of `paged_cache.py`. A forward of one shape that is met again is captured as a CUDA graph:
-its hundreds of launches cost the host far more time than they take the device. Shapes: B requests, T tokens, S segments
-of L rows, R = S*L, D width, P pages of a request.
+They read and write the pages of `paged_cache.py`. When a shape comes up again, its forward is captured as a CUDA graph:
+its hundreds of launches cost the host far more time than they take on the device. Shapes: B requests, T tokens, S
+segments of L rows, R = S*L, D width, P pages of a request.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from redraft.model.packed.weights import PackedModel
 from redraft.model.vision import Seen
 
 SEGMENT_ROWS = (64, 256, 512)
-"""Lengths of segments; kernels are compiled for each that is met."""
+"""Lengths of segments; kernels are compiled for each one used."""
 SEGMENTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-"""Numbers of them; what is not needed is unused."""
+"""Numbers of segments; any that are not needed stay unused."""
 CANVASES = 16
-"""Most in a forward: each takes a page or two, so fewer where memory is short."""
+"""The most canvases in a forward: each takes a page or two, so there are fewer when memory is short."""
 MOST_ROWS = 8192
 """Rows of a forward, as in the engine's largest."""
 
 
 def segment_rows(length: int) -> int:
-    """The length of the segments that hold so many tokens, or parts of them."""
+    """The length of the segments that hold this many tokens, or parts of them."""
     return next((rows for rows in SEGMENT_ROWS if rows >= length), SEGMENT_ROWS[-1])
 
 
@@ -60,7 +60,7 @@ class PagedForward:
     def encode(
         self, token_ids: Tensor, cache: PagedCache, counts: list[int], images: Sequence[Sequence[Seen]]
     ) -> Tensor:
-        """See `Transformer.encode`: [B,T] -> [B,T,D]. The tokens of a request are some segments of one forward."""
+        """See `Transformer.encode`: [B,T] -> [B,T,D]. A request's tokens are several segments of one forward."""
         width = token_ids.shape[1]
         rows = min(segment_rows(width), PAGE)
         pieces = -(-width // rows)
@@ -68,7 +68,7 @@ class PagedForward:
         return self._run(ENCODE, ids, cache, counts, rows, images=images)[:, :width]
 
     def denoise(self, canvas: Tensor, cache: PagedCache, soft: Tensor | None, counts: list[int]) -> Tensor:
-        """See `Transformer.denoise`: [B,L] -> [B,L,D]. What the canvases write goes with copies of the requests."""
+        """See `Transformer.denoise`: [B,L] -> [B,L,D]. Canvases write to copies of the requests, which are dropped."""
         width = canvas.shape[1]
         rows = segment_rows(width)
         ids = F.pad(canvas, (0, rows - width))
@@ -92,9 +92,9 @@ class PagedForward:
         soft: Tensor | None = None,
         images: Sequence[Sequence[Seen]] = (),
     ) -> Tensor:
-        """Token ids [B,T], in segments of `rows`, behind what is committed -> hidden states [B,T,D].
+        """Token ids [B,T], in segments of `rows`, after what is committed -> hidden states [B,T,D].
 
-        No other thread captures meanwhile, or is at work on side streams.
+        Meanwhile no other thread captures graphs or uses side streams.
         """
         hidden, at_once, pieces = list[Tensor](), max(1, MOST_ROWS // ids.shape[1]), ids.shape[1] // rows
         with alone(), self.store.lock, on_device(self._model.device):
@@ -123,10 +123,10 @@ class PagedForward:
 
 
 class _Shape:
-    """The forward of S segments of L rows over inputs that stay in place."""
+    """The forward of S segments of L rows over inputs at fixed addresses."""
 
     def __init__(self, model: PackedModel, store: PageStore, segments: int, rows: int, width: int, pool: Any) -> None:
-        """Tables are `width` pages wide. It is captured into `pool`, or never if there is none."""
+        """Tables are `width` pages wide. The forward is captured into `pool`, or never if there is none."""
         self._model, self._store, self._pool = model, store, pool
         self._columns = torch.zeros(3, segments, dtype=torch.int32, device=model.device)
         total = segments * rows
@@ -140,7 +140,7 @@ class _Shape:
         self._captured: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
 
     def fill(self, ids: Tensor, soft: Tensor | None, columns: np.ndarray, tables: dict[Any, np.ndarray]) -> None:
-        """Put in place what the first segments hold; the others are unused. `soft` None stands for zeros."""
+        """Fill in the first segments; the others are unused. `soft` None stands for zeros."""
         used = columns.shape[1]
         self._columns[:, :used] = torch.from_numpy(columns).to(self._columns.device)
         self._columns[:, used:] = UNUSED  # of no length
@@ -153,7 +153,7 @@ class _Shape:
             self._inputs.soft[: ids.numel()] = soft.flatten(0, 1)
 
     def run(self) -> Tensor:
-        """Hidden states [R,D]. Over the same pages the second forward is captured, and later ones are that graph."""
+        """Hidden states [R,D]. The second forward over the same pages is captured, and later ones replay that graph."""
         if self._pool is None or not graphable() or rehearsing():
             return self._forward(self._inputs)
         if self._met != self._store.generation:
@@ -168,7 +168,7 @@ class _Shape:
         return hidden.clone()  # other graphs share its memory
 
     def run_with(self, images: Sequence[Sequence[Seen]], pieces: int) -> Tensor:
-        """The same of requests, `pieces` segments each, that have images among their tokens; never captured."""
+        """The same for requests of `pieces` segments each with images among their tokens; never captured."""
         embedded = [image.embeddings.to(self._inputs.soft) for shown in images for image in shown]
         segments = _with_sight(self._inputs.segments, images, pieces)
         return self._forward(replace(self._inputs, segments=segments, images=torch.cat(embedded)))
@@ -178,7 +178,7 @@ class _Shape:
 
 
 def _columns(kind: int, starts: Sequence[int], counts: Sequence[int], rows: int, pieces: int) -> np.ndarray:
-    """Kind, start and length, int32 [3,S], of `pieces` segments of each request; those behind its tokens are unused."""
+    """Kind, start and length, int32 [3,S], of `pieces` segments per request; those after its tokens are unused."""
     offset = np.arange(pieces) * rows
     start = np.array(starts)[:, None] + offset  # [B,pieces]
     length = (np.array(counts)[:, None] - offset).clip(0, rows)
@@ -186,7 +186,7 @@ def _columns(kind: int, starts: Sequence[int], counts: Sequence[int], rows: int,
 
 
 def _with_images(ids: Tensor, starts: Sequence[int], images: Sequence[Sequence[Seen]]) -> Tensor:
-    """Token ids [B,T] of requests from positions `starts` on, with those of images in their places; see `Inputs`."""
+    """Token ids [B,T] of requests from positions `starts` on, with those of images put in place; see `Inputs`."""
     if not any(images):
         return ids
     ids, first = ids.clone(), 0
@@ -199,7 +199,7 @@ def _with_images(ids: Tensor, starts: Sequence[int], images: Sequence[Sequence[S
 
 
 def _with_sight(segments: Segments, images: Sequence[Sequence[Seen]], pieces: int) -> Segments:
-    """Segments of requests, `pieces` of each and unused ones, whose rows see all of their own image, too."""
+    """Segments of requests, `pieces` of each plus unused ones, whose rows also see all of their own image."""
     since, kind = segments.positions(), segments.kind.clone()  # [R], [S]
     until = since + 1
     size = pieces * segments.rows

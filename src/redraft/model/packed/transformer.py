@@ -1,6 +1,6 @@
 """A packed model behind the five public methods of `Transformer`.
 
-Generation goes through the runner of the engine; everything else that stands on the model (evaluation, filling,
+Generation goes through the runner of the engine; everything else that uses the model (evaluation, filling,
 constraints) calls these methods, on any device and in any weight format.
 """
 
@@ -38,7 +38,7 @@ class PackedTransformer(Transformer):
     def __init__(
         self, packed: PackedModel, vision: VisionTower | None = None, folded: tuple[Adapter, ...] = ()
     ) -> None:
-        """`vision` is plain in every format; `folded` are the adapters that the weights hold, in their order."""
+        """`vision` is plain in every format; `folded` are the adapters folded into the weights, in order."""
         nn.Module.__init__(self)
         if packed.quantization is not None:
             without_workspace()
@@ -81,7 +81,7 @@ class PackedTransformer(Transformer):
 
     @property
     def _in_pages(self) -> bool:
-        """Whether caches lie in pages: they do where Triton's kernels read them."""
+        """Whether caches are paged: they are wherever Triton's kernels read them."""
         return use_triton(self.packed.embedding_scale)
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
@@ -112,7 +112,7 @@ class PackedTransformer(Transformer):
         return super()._denoise(canvas, cache, soft, counts)
 
     def _run(self, x: Tensor, starts: list[int], attend: Attend, phase: str) -> Tensor:
-        """See `Transformer._run`; where no kernel for pages runs, so that attention is the caller's."""
+        """See `Transformer._run`; used where no kernel for pages runs, with the caller's attention."""
         count, length, _ = x.shape
         rows = x.flatten(0, 1)  # [B*T,D]
         segments = _segments(starts, length, DENOISE if phase == "denoise" else ENCODE, x.device)

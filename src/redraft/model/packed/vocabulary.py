@@ -1,8 +1,8 @@
-"""The vocabulary of a packed model: the tied table of tokens' embeddings, as it is or in FP8.
+"""The vocabulary of a packed model: the tied table of token embeddings, as it is or in FP8.
 
-In FP8 it lies there twice, in half the bytes each, because a product in FP8 reads both its factors along the sum: with
-a scale per token for the head's, and turned, with a scale per column, for that of soft embeddings. Nothing reads
-another table: rows of tokens are taken from the head's.
+In FP8 it is stored twice, in half the bytes each, because an FP8 product reads both its factors along the sum: with a
+scale per token for the head, and transposed, with a scale per column, for soft embeddings. Nothing reads another
+table: rows of tokens are taken from the head's.
 
 Shapes: V vocabulary, D width, W some tokens.
 """
@@ -28,10 +28,10 @@ NUMBERS_AT_A_TIME = 1 << 25
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Vocabulary:
-    """The table of tokens' embeddings.
+    """The table of token embeddings.
 
-    head    [V,D] of the logits and of everything that takes some tokens' rows
-    turned  [D,V] of dense soft embeddings in FP8; None: they take `head`, which is plain
+    head    [V,D] for the logits and for looking up rows of some tokens
+    turned  [D,V] for dense soft embeddings in FP8; if None, they take `head`, which is plain
     """
 
     head: Matrix
@@ -39,19 +39,18 @@ class Vocabulary:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the numbers as they are stored."""
+        """The dtype in which the numbers are stored."""
         return values_and_scale(self.head)[0].dtype
 
     def rows(self, token_ids: Tensor, dtype: torch.dtype) -> Tensor:
-        """Embeddings of tokens [...] in a working dtype, [...,D]: from FP8 the value times its token's scale, rounded
-        once."""
+        """Embeddings of tokens [...] in a working dtype, [...,D]; FP8 values times the token's scale, rounded once."""
         many = tokens_at_a_time(self.head.shape[1])
         if isinstance(self.head, Tensor) or token_ids.numel() <= many:
             return rows_of(self.head, token_ids, dtype)
         return torch.cat([rows_of(self.head, part, dtype) for part in token_ids.split(many)])
 
     def logits(self, hidden: Tensor, cap: float, temperature: float) -> Tensor:
-        """What `kernels.head` makes of hidden states [...,D], fp32 [...,V]; in FP8 by the product of a step."""
+        """What `kernels.head` returns for hidden states [...,D], fp32 [...,V]; in FP8 with the product of a step."""
         if isinstance(self.head, Tensor):
             return kernels.head(hidden, self.head, cap, temperature)
         product = linear(quantize_rows(hidden.reshape(-1, hidden.shape[-1])), self.head, dtype=hidden.dtype)  # [R,V]
@@ -60,7 +59,7 @@ class Vocabulary:
     def mean(self, probabilities: Tensor) -> Tensor:
         """Embeddings weighted by probabilities [...,V] in the working dtype, [...,D].
 
-        From FP8 the tokens' scales go to the probabilities, which keep the working dtype.
+        In FP8 the tokens' scales are applied to the probabilities, which keep the working dtype.
         """
         if isinstance(self.head, Tensor):
             return kernels.expectation(probabilities, self.head)
@@ -75,7 +74,7 @@ class Vocabulary:
         return total.to(dtype)
 
     def lengthen(self, tokens: slice, factor: float) -> None:
-        """Make some tokens' embeddings `factor` times as long, in place."""
+        """Multiply some tokens' embeddings by `factor`, in place."""
         head, turned = self.head, self.turned
         if isinstance(head, Tensor) or turned is None:
             values_and_scale(head)[0][tokens] *= factor
@@ -85,9 +84,9 @@ class Vocabulary:
 
 
 def pack_vocabulary(table: Tensor, device: torch.device, dtype: torch.dtype, *, fp8: bool = False) -> Vocabulary:
-    """The table [V,D], which may lie elsewhere, on `device`: in the working dtype, or in FP8.
+    """The table [V,D], from any device, on `device`: in the working dtype, or in FP8.
 
-    In FP8 the device holds no more than some rows of it beside what is made.
+    In FP8 the device holds only a few rows of the original besides the result.
     """
     table = table.detach()
     if not fp8:
@@ -106,18 +105,18 @@ def pack_vocabulary(table: Tensor, device: torch.device, dtype: torch.dtype, *, 
 
 
 def tokens_at_a_time(width: int) -> int:
-    """A number of tokens that products of them are fast with."""
+    """A number of tokens for which products are fast."""
     return max(NUMBERS_AT_A_TIME // width // 128 * 128, 16)
 
 
 def parts_of(count: int, width: int) -> list[slice]:
-    """All of so many tokens, some at a time."""
+    """Slices that cover `count` tokens."""
     size = tokens_at_a_time(width)
     return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
 
 def _turn(rows: Callable[[slice], Tensor], turned: PackedFp8) -> None:
-    """Fill the turned table [D,V] from embeddings of some tokens at a time: the columns' scales, then the values."""
+    """Fill the transposed table [D,V] a few tokens at a time: first the columns' scales, then the values."""
     parts = parts_of(*reversed(turned.shape))
     largest = torch.stack([rows(part).abs().amax(0) for part in parts]).amax(0)  # [D]
     turned.scale.copy_(largest.float().clamp(min=1e-12) / LARGEST_E4M3)

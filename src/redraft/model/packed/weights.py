@@ -1,6 +1,6 @@
-"""What a packed model consists of: frozen records of tensors, one per layer.
+"""The parts of a packed model: frozen records of tensors, one per layer.
 
-Queries, keys and values are one product, gate and up another; norms stand in the groups in which kernels read them.
+Queries, keys and values are one product, gate and up another; norms are grouped the way kernels read them.
 Matrices are plain tensors or in one of the formats of `redraft.kernels.packed`.
 """
 
@@ -27,7 +27,7 @@ class PackedLayer:
     out      [D, NH]
     gate_up  [2I, D], gate rows first;  down [D, I]
     router   [E, D], expert_scale fp32 [E]
-    q_norm   [H] times a power of two, k_norm [H] over it; see `cache.fp8`
+    q_norm   [H] times a power of two, k_norm [H] divided by it; see `cache.fp8`
     entering weight of the norm before attention
     """
 
@@ -48,9 +48,9 @@ class PackedLayer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PackedModel:
-    """The whole text model. `quantization` None: every matrix is plain. `asked`: the format of weights in full.
+    """The whole text model. With `quantization` None every matrix is plain; `asked` is the requested quantization.
 
-    The vocabulary is the head as well; embedding_scale [1] is rounded to the working dtype as the reference does it.
+    The vocabulary is also the head; embedding_scale [1] is rounded to the working dtype, as in the reference.
     Self-conditioning is plain in every format. frequencies: fp32 [H/2] per layer kind.
     """
 
