@@ -1,11 +1,11 @@
 """One dispatch table: operation -> backend -> function. Every backend has the signature of its `eager` twin.
 
-The backend follows from the tensors' device and dtype: on a CPU that is `native`, C compiled for this processor, and
-`cpu`, PyTorch's operations, where there is no compiler. `force("eager")` (or REDRAFT_KERNELS=eager) overrides it
-everywhere, for tests and for measuring what a kernel brings.
+The backend follows from the tensors' device and dtype: on a CPU that is `native`, C compiled for this processor, or
+`cpu`, PyTorch's operations, if there is no compiler. `force("eager")` (or REDRAFT_KERNELS=eager) overrides it
+everywhere, for tests and for measuring what a kernel gains.
 
-This serves models made of modules. The step of a packed model on a GPU has operations of its own: each is defined by
-the eager twin beside its kernel (`triton/`), and `switches` chooses between the two.
+This is for models made of modules. The step of a packed model on a GPU has its own operations: each is defined by
+the eager twin next to its kernel (`triton/`), and `switches` chooses between the two.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ TABLE: dict[str, dict[str, Callable[..., Any]]] = {
     "experts": {"eager": eager.experts, "cpu": cpu.experts, "native": native.experts, "cuda": cuda.experts},
 }
 BACKENDS = ("eager", "cpu", "cuda")
-"""What may be forced. A CPU takes `native` anyway; `REDRAFT_NATIVE=0` leaves it out."""
+"""Backends that can be forced. A CPU uses `native` anyway; `REDRAFT_NATIVE=0` switches it off."""
 MIN_ROWS = cpu.MIN_ROWS
 
 

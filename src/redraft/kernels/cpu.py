@@ -1,9 +1,9 @@
 """The same operations shaped for CPUs: few passes over memory, few and large matrix products.
 
-Elementwise operations work in place on their own temporaries, so nothing here can be differentiated. What a token's
-row comes out as does not depend on the other rows: in fp32 matrix products get at least `MIN_ROWS` rows, because BLAS
-libraries sum in another order for fewer; in bf16, where oneDNN cuts sums by the number of rows, only such numbers of
-rows as sum alike (`in_parts`).
+Elementwise operations work in place on their own temporaries, so nothing here can be differentiated. The result for a
+token's row does not depend on the other rows: in fp32, matrix products get at least `MIN_ROWS` rows, because BLAS
+libraries sum in a different order for fewer; in bf16, where oneDNN splits sums by the number of rows, they only get
+numbers of rows that sum alike (`in_parts`).
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from redraft.kernels.packed import Experts, dequantized
 
 MIN_ROWS = 16
 BF16_ROWS = 128
-"""Rows of a product in bf16, or of parts of it that are made at once where that sums alike."""
+"""Rows of a product in bf16; larger parts are computed at once if they sum alike."""
 ATTENDING = 256
-"""Rows of a prompt that attend together in bf16: a chunk is a multiple of so many, or the prompt's end."""
+"""Rows of a prompt that attend together in bf16: a chunk is a multiple of this, or the end of the prompt."""
 BF16_LOGITS = 1 << 21
-"""The most logits of a product in bf16, unless it has `MIN_ROWS`."""
+"""The most logits in a product in bf16, unless it has only `MIN_ROWS`."""
 BF16_TRIED = 1 << 21
-"""Numbers of the largest weight with which products of fewer rows are tried."""
+"""Size, in numbers, of the largest weight for which products of fewer rows are tried."""
 BLOCK_ELEMENTS = 1 << 18
-"""Numbers of a block of rows that several passes go over: 1 MiB in fp32."""
+"""Numbers in a block of rows that several passes go over: 1 MiB in fp32."""
 
 DROPPED = {torch.float32: 2.0**-20, torch.bfloat16: 2.0**-12}
-"""Probability mass that a settled row may leave out: no more than rounding does to the sum over a vocabulary."""
+"""Probability mass that a settled row may leave out: no more than the rounding error of a sum over a vocabulary."""
 
-_SURE, _KEPT = 0.9, 32  # a row is looked at if a token has this probability, and may keep so many
-_CHUNK, _LOOKED_AT = 128, 8  # tokens of a chunk of the vocabulary, and chunks in which a row's tokens are looked for
+_SURE, _KEPT = 0.9, 32  # a row qualifies if a token has this probability, and may keep this many
+_CHUNK, _LOOKED_AT = 128, 8  # tokens per chunk of the vocabulary, and chunks searched for a row's tokens
 WHOLE_VOCAB = _CHUNK * _LOOKED_AT
-"""The means over fewer tokens than these are sums over all of them."""
+"""Means over fewer tokens than this sum over all of them."""
 _DTYPES = torch.float32, torch.bfloat16  # computed in fp32; others, such as fp64 in tests, are left to `eager`
 _GELU = 2 * math.sqrt(2 / math.pi)
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # mallopt(3)
@@ -62,7 +62,7 @@ def rms_norms(x: Tensor, weights: Sequence[Tensor | None], eps: float) -> list[T
 
 
 def add_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """`eager.add_norm` with weight and sum in one pass; in bf16 the sum is rounded once, not its summands too."""
+    """`eager.add_norm` with weight and sum in one pass; in bf16 only the sum is rounded, not its terms."""
     if x.dtype not in _DTYPES:
         return eager.add_norm(x, y, weight, eps)
     return torch.addcmul(x.float(), _normed(y, eps), weight.float()).to(x.dtype)
@@ -92,7 +92,7 @@ def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def linear(x: Tensor, weight: Tensor) -> Tensor:
-    """`eager.linear`; in bf16 by parts of the rows."""
+    """`eager.linear`; in bf16 computed in parts of the rows."""
     if x.dtype != torch.bfloat16:
         return eager.linear(x, weight)
     rows, sizes = x.reshape(-1, x.shape[-1]), _sizes(*weight.shape, torch.get_num_threads())
@@ -100,9 +100,9 @@ def linear(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def in_parts(product: Callable[[Tensor], Tensor], rows: Tensor, sizes: Sequence[int], dim: int = 0) -> Tensor:
-    """A product of rows [R,D] by parts of so many rows, `sizes` ascending, the last one with zeros behind its rows.
+    """A product of rows [R,D] in parts whose numbers of rows are in `sizes` (ascending), the last padded with zeros.
 
-    `dim` is where rows are in what the product returns.
+    `dim` is the dimension of the rows in the product's result.
     """
     if len(rows) in sizes:
         return product(rows)
@@ -117,10 +117,10 @@ def in_parts(product: Callable[[Tensor], Tensor], rows: Tensor, sizes: Sequence[
 
 @cache
 def _sizes(outputs: int, inputs: int, threads: int) -> tuple[int, ...]:
-    """Numbers of rows, ascending, with which a row of a linear layer in bf16 comes out the same, as tried once.
+    """Numbers of rows, ascending, for which a row of a linear layer in bf16 has the same result, as found by a test.
 
-    What is tried cancels out but for its last bits, so that sums in another order would show. Large weights, which take
-    long to be read whatever the rows, are not tried.
+    The test numbers cancel out except for their last bits, so that sums in another order would show. Large weights are
+    not tested: they take long to read whatever the number of rows.
     """
     if outputs * inputs > BF16_TRIED or inputs % 2:
         return (BF16_ROWS,)
@@ -139,7 +139,7 @@ def _vocabulary_rows(weight: Tensor) -> tuple[int]:
 
 
 def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tensor:
-    """`eager.head` by parts of the vocabulary, so that a product's rows do not lie a whole vocabulary apart.
+    """`eager.head` in parts of the vocabulary, so that a product's rows are not a whole vocabulary apart.
 
     cap tanh(x / cap) is 2 cap sigmoid(2 x / cap) - cap, which is 3x faster to compute.
     """
@@ -154,7 +154,7 @@ def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tens
 
 
 def products_by_parts(rows: Tensor, weight: Tensor, factor: float) -> Tensor:
-    """`factor` times rows [R,D] times the embedding [V,D], by P parts of the vocabulary: [P,R,V/P]."""
+    """`factor` times rows [R,D] times the embedding [V,D], in P parts of the vocabulary: [P,R,V/P]."""
     parts = _parts(weight)
     turned = weight.unflatten(0, (parts, -1)).mT
 
@@ -165,7 +165,7 @@ def products_by_parts(rows: Tensor, weight: Tensor, factor: float) -> Tensor:
 
 
 def distribution(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`eager.distribution` in blocks of rows, the largest looked for in chunks first; overwrites the logits."""
+    """`eager.distribution` in blocks of rows, with the maximum searched in chunks first; overwrites the logits."""
     probabilities, entropy = torch.empty_like(logits), torch.empty_like(logits[:, 0])
     argmax = torch.empty_like(entropy, dtype=torch.long)
     for rows in blocks(logits):
@@ -173,14 +173,14 @@ def distribution(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         shifted = logits[rows].sub_(peak[:, None])
         torch.softmax(shifted, -1, out=probabilities[rows])
         entropy[rows] = -torch.linalg.vecdot(probabilities[rows], shifted)
-    # The argmax has a shifted logit of 0: minus its logarithm is that of the sum of all exponentials.
-    # Rounding can make it more than 1; only a certainty has no entropy at all.
+    # The argmax has a shifted logit of 0, so minus its log-probability is the log of the sum of all exponentials.
+    # Rounding can make its probability more than 1; only a certainty has no entropy at all.
     entropy -= probabilities.gather(1, argmax[:, None])[:, 0].log().clamp_(max=0)
     return probabilities, argmax, entropy
 
 
 def _largest(values: Tensor) -> tuple[Tensor, Tensor]:
-    """Where the first largest value of each row [R,V] stands, and the value; by chunks, which is faster."""
+    """The index of the first largest value in each row [R,V], and the value; by chunks, which is faster."""
     parts = chunks(values)
     peaks = parts.amax(-1)  # [R,V/chunk]
     which = peaks.argmax(-1)
@@ -200,7 +200,7 @@ def one_each(parts: Tensor, which: Tensor) -> Tensor:
 
 
 def soft_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:
-    """`eager.soft_probabilities` in blocks of rows; a softmax of bf16 numbers is one of fp32 numbers inside."""
+    """`eager.soft_probabilities` in blocks of rows; a softmax of bf16 numbers is computed in fp32 internally."""
     if dtype != torch.bfloat16:
         return eager.soft_probabilities(logits, dtype)
     rows = logits.reshape(-1, logits.shape[-1])  # [R,V]
@@ -211,15 +211,15 @@ def soft_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def blocks(values: Tensor) -> list[slice]:
-    """The rows of [R,V] in blocks that a processor's cache holds, for passes that follow one another."""
+    """The rows of [R,V] in blocks that fit the processor's cache, for several passes in a row."""
     size = max(1, BLOCK_ELEMENTS // values.shape[1]) if values.device.type == "cpu" else len(values)
     return [slice(first, first + size) for first in range(0, len(values), size)]
 
 
 def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:
-    """`eager.expectation` with a short way for settled rows: those that a few tokens explain but for `DROPPED`.
+    """`eager.expectation` with a shortcut for settled rows, whose mass except for `DROPPED` is on a few tokens.
 
-    A row's way and its sum depend on that row alone.
+    Whether a row takes the shortcut, and its sum, depend on that row alone.
     """
     rows = probabilities.reshape(-1, len(weight))  # [R,V]
     if rows.dtype not in _DTYPES or len(weight) % _CHUNK or len(weight) < WHOLE_VOCAB:
@@ -238,7 +238,7 @@ def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:
 def _settled_means(rows: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Which rows [R,V] are settled, [S], and their means [S,D].
 
-    Their tokens are looked for in the chunks of the vocabulary with the likeliest ones.
+    Their tokens are searched only in the chunks of the vocabulary with the most likely ones.
     """
     chunks = rows.unflatten(1, (-1, _CHUNK))  # [R,C,V/C]
     peaks, total = _peaks(chunks)
@@ -255,9 +255,9 @@ def _settled_means(rows: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _peaks(chunks: Tensor) -> tuple[Tensor, Tensor]:
-    """The largest of every chunk [R,C,V/C] of probabilities, [R,C], and each row's sum [R]; both in fp32.
+    """The largest probability in every chunk [R,C,V/C], [R,C], and each row's sum [R]; both in fp32.
 
-    A sum is 1 in fp32, and not far from it where every probability was rounded to bf16.
+    A sum is 1 in fp32, and close to it if every probability was rounded to bf16.
     """
     if chunks.dtype == torch.float32:
         return chunks.amax(-1), torch.ones(len(chunks))
@@ -270,7 +270,7 @@ def _peaks(chunks: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def dense_expectation(rows: Tensor, weight: Tensor) -> Tensor:
-    """[R,V] -> [R,D], in fp32 summed over parts of the vocabulary, which threads share better than one product."""
+    """[R,V] -> [R,D]; in fp32, summed over parts of the vocabulary, which threads share better than one product."""
     if rows.dtype == torch.bfloat16:
         return in_parts(lambda part: part @ weight, rows, _vocabulary_rows(weight))
     if rows.dtype != torch.float32:
@@ -282,7 +282,7 @@ def dense_expectation(rows: Tensor, weight: Tensor) -> Tensor:
 
 
 def _parts(weight: Tensor) -> int:
-    """Equal parts of the vocabulary: 16 where it divides by 16."""
+    """The number of equal parts of the vocabulary: 16 if it is divisible by 16."""
     return math.gcd(weight.shape[0], 16)
 
 
@@ -290,8 +290,8 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     """`eager.attention` through PyTorch's blocked kernel in fp32, and through plain products in bf16.
 
     In bf16 the query heads of one key/value head are packed into the rows of one product: where bf16 products are
-    fast, this is about twice as fast as the blocked kernel. Rows that see different keys are those of a prompt: they
-    attend so many at a time, as they do wherever it is cut into chunks.
+    fast, this is about twice as fast as the blocked kernel. If there is a mask, the rows are a prompt's: they attend
+    `ATTENDING` rows at a time, just as when the prompt is cut into chunks.
     """
     if q.dtype == torch.float32:
         out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0, enable_gqa=q.shape[1] != k.shape[1])
@@ -303,7 +303,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def _seen_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-    """Over the keys from the first to the last that any row sees, so that others cut no sum."""
+    """Attend to the keys from the first to the last that any row sees, so that other keys do not split any sum."""
     seen = mask.flatten(0, -2).any(0).nonzero()[:, 0].tolist()
     keys = slice(seen[0], seen[-1] + 1)
     return _packed_attention(q, k[:, :, keys], v[:, :, keys], mask[..., keys])
@@ -323,7 +323,7 @@ def _packed_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> T
 
 
 def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Experts, down: Experts) -> Tensor:
-    """`eager.experts` over rows sorted by expert: two products for every expert that has any."""
+    """`eager.experts` over rows sorted by expert: two products for every expert that has rows."""
     chosen, top_k = index.flatten(), index.shape[1]  # [T*K]
     order = chosen.argsort(stable=True)
     slices = _slices(chosen.bincount(minlength=gate_up.shape[0]).tolist(), 1 if x.dtype == torch.float32 else MIN_ROWS)
@@ -335,10 +335,10 @@ def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Experts, down: Ex
 
 
 def _slices(tokens: list[int], multiple: int) -> list[tuple[int, int, int]]:
-    """(expert, start, stop) of every busy expert's rows: a multiple of so many, and at least `MIN_ROWS`.
+    """(expert, start, stop) of every busy expert's rows: a multiple of `multiple`, and at least `MIN_ROWS`.
 
-    Who has fewer takes some of the next ones' rows, too; what it makes of them is overwritten when their turn comes.
-    oneDNN, which has the products in bf16, compiles one for every number of rows that it has not seen: 0.7 ms each.
+    An expert with fewer rows also takes some of the next ones'; these results are overwritten when their turn comes.
+    oneDNN, which computes the products in bf16, compiles one for every new number of rows: 0.7 ms each.
     """
     starts = [0, *accumulate(tokens)]
     busy = zip(range(len(tokens)), starts, tokens, strict=False)
@@ -355,9 +355,9 @@ def _products(rows: Tensor, weights: Experts, slices: list[tuple[int, int, int]]
 
 
 def input_major(weights: Tensor) -> Tensor:
-    """Uninitialised expert weights of the same shape whose memory has the inputs outermost.
+    """Uninitialised expert weights of the same shape, with the inputs outermost in memory.
 
-    Products with few rows are a quarter faster with it, as BLAS need not transpose the weights on the way.
+    Products with few rows are a quarter faster this way, as BLAS does not have to transpose the weights.
     """
     return torch.empty_like(weights.mT, memory_format=torch.contiguous_format).mT
 
@@ -365,8 +365,8 @@ def input_major(weights: Tensor) -> Tensor:
 def keep_freed_memory() -> None:
     """Let the C library keep up to 256 MiB of freed memory, where it has that setting (glibc).
 
-    It would give blocks as large as a canvas' logits back at once, and every step would fetch them again page by
-    page: a sixth of the time of a step.
+    By default it returns blocks as large as a canvas' logits to the system at once, and every step gets them again page
+    by page, which takes a sixth of the time of a step.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -12,7 +12,7 @@ from redraft.kernels import eager
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """`eager.rms_norm` in one kernel, which wants both in one dtype; differentiable."""
+    """`eager.rms_norm` in one kernel, which needs both in the same dtype; differentiable."""
     if weight is not None and weight.dtype != x.dtype:
         return eager.rms_norm(x, weight, eps)
     return F.rms_norm(x, x.shape[-1:], weight, eps)

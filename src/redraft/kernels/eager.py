@@ -1,5 +1,5 @@
-"""Plain PyTorch definitions of every operation of `kernels.TABLE`: right on any device and dtype, and what faster
-versions must equal.
+"""Plain PyTorch definitions of every operation of `kernels.TABLE`: correct on any device and in any dtype, and the
+reference for faster versions.
 
 Shapes: T tokens (of any number of requests), D width, E experts, K experts per token, I expert width,
 N query heads, G key/value heads, H head dim, S keys.
@@ -51,7 +51,7 @@ def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tens
 
 
 def distribution(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The softmax of fp32 logits [R,V], the first of each row's likeliest tokens [R], and its entropy [R] in nats.
+    """The softmax of fp32 logits [R,V], the first of each row's most likely tokens [R], and its entropy [R] in nats.
 
     May overwrite the logits.
     """
@@ -61,7 +61,7 @@ def distribution(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def soft_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:
-    """The softmax [...,V] of logits that are rounded to `dtype` first: in fp32, rounded to `dtype`."""
+    """The softmax [...,V] of logits rounded to `dtype`: computed in fp32, then rounded to `dtype`."""
     return logits.to(dtype).softmax(-1, dtype=torch.float32).to(dtype)
 
 
@@ -105,7 +105,7 @@ def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Experts, down: Ex
 def sum_rows(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
     """rows [R,D], each token's places among them [T,K], fp32 weights [T,K] or none -> weighted sums [T,D].
 
-    Summed one after the other in fp32 (fp64 for fp64), rounded once.
+    Rows are added one by one in fp32 (fp64 for fp64), and the sum is rounded once.
     """
     total = torch.zeros((), dtype=torch.promote_types(rows.dtype, torch.float32), device=rows.device)
     for rank in range(place.shape[1]):
@@ -117,7 +117,7 @@ def sum_rows(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
 def gate_gradients(inner: Tensor, d_hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """The backward pass of rows' gates: `inner` [R,2I] (gate, up), `d_hidden` [R,I] before the rows' fp32 `weight` [R].
 
-    Returns the gradient of `inner`, and of every row's weight in fp32; all in fp32 (fp64 for fp64), rounded once.
+    Returns the gradients of `inner` and, in fp32, of every row's weight; all in fp32 (fp64 for fp64), rounded once.
     """
     exact = torch.promote_types(inner.dtype, torch.float32)
     gate, up = inner.to(exact).chunk(2, -1)

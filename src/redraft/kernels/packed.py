@@ -1,7 +1,6 @@
 """Weights and activations as the kernels read them: plain tensors with a name for each layout.
 
-Shapes: E experts, N outputs, K inputs, T rows. `...` is [E] for experts and
-nothing for a dense weight.
+Shapes: E experts, N outputs, K inputs, T rows. `...` is [E] for experts and nothing for a dense weight.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ LARGEST_E4M3 = 448.0
 """The largest e4m3 value."""
 
 INT4_UNIT = 2.0**-9
-"""What a code of 1 means to the kernels: four-bit codes become e4m3 numbers by moving bits, and land on this scale."""
+"""The value of a code of 1 in the kernels: four-bit codes become e4m3 numbers by moving bits, with this scale."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +50,7 @@ class PackedFp8:
         return type(self)(self.values[expert], self.scale[expert])
 
     def rows(self, index: Tensor) -> Self:
-        """Rows of a weight [N,K] by their numbers [...]; gathered as bytes, as not every device indexes FP8."""
+        """Rows of a weight [N,K] by index [...]; gathered as bytes, as not every device can index FP8."""
         values = self.values.view(torch.uint8)[index].view(self.values.dtype)
         return type(self)(values, self.scale[index])
 
@@ -62,7 +61,7 @@ class PackedFp8:
 
 @dataclass(frozen=True, slots=True)
 class _Int4:
-    """What all layouts of INT4 have in common: codes, their scales, and the inputs that share one."""
+    """What all INT4 layouts have in common: codes, their scales, and the number of inputs that share a scale."""
 
     codes: Tensor
     scale: Tensor
@@ -77,13 +76,13 @@ class _Int4:
 
 
 class PackedInt4(_Int4):
-    """A weight in INT4, tile by tile in the order in which a kernel streams it.
+    """A weight in INT4, in tiles in the order in which a kernel streams them.
 
     codes   uint8 [...,K/64,N,32]   byte j of block b holds input 64b + j low and input 64b + 32 + j high
-    scale   bf16  [...,P,N,2]       of groups 2p and 2p + 1, over `INT4_UNIT`; a pair without its second group has 0
+    scale   bf16  [...,P,N,2]       of groups 2p and 2p + 1, over `INT4_UNIT`; 0 for a missing second group
     group   inputs that share a scale, 32 or 64
 
-    A code has the sign in bit 3; below it a value v >= 0 is v itself and a value v < 0 is -v - 1.
+    A code has the sign in bit 3; the bits below hold v for a value v >= 0 and -v - 1 for a value v < 0.
     """
 
     __slots__ = ()
@@ -107,11 +106,11 @@ class PackedInt4(_Int4):
 
 
 PANEL = 32
-"""Outputs whose codes lie together in `PanelInt4`."""
+"""Outputs whose codes are stored together in `PanelInt4`."""
 
 
 class PanelInt4(_Int4):
-    """Experts' weights in INT4, panels of 32 outputs with the inputs outermost, as the product on a CPU takes them.
+    """Experts' weights in INT4, in panels of 32 outputs with the inputs outermost, as the CPU product takes them.
 
     codes   uint8 [...,N/32,K,16]       byte j of a line holds output j of the panel low and 16 + j high, as value + 8
     scale   bf16  [...,N/32,K/group,32]
@@ -134,13 +133,13 @@ class PanelInt4(_Int4):
 
 
 Matrix = Tensor | PackedFp8
-"""A dense weight [N,K], or the table of tokens' embeddings [V,D]."""
+"""A dense weight [N,K], or the table of token embeddings [V,D]."""
 
 Packed = Tensor | PackedFp8 | PackedInt4
 """A weight as the kernels read it; bf16 (or fp32 on a CPU) weights stay plain tensors [...,N,K]."""
 
 Experts = Tensor | PanelInt4
-"""One of a layer's two experts' weights [E,N,K] as a model on a CPU keeps it."""
+"""One of a layer's two expert weights [E,N,K], as a model on a CPU keeps it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +155,12 @@ class PackedExperts:
 
 
 def values_and_scale(x: Tensor | Rows8 | PackedFp8) -> tuple[Tensor, Tensor | None]:
-    """What rows or a weight consist of; plain ones have no scale."""
+    """The values and scale of rows or a weight; plain ones have no scale."""
     return (x, None) if isinstance(x, Tensor) else (x.values, x.scale)
 
 
 def rows_of(table: Matrix, index: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rows of a table [V,D] by their numbers [...] as plain numbers [...,D]."""
+    """Rows of a table [V,D] by index [...], as plain numbers [...,D]."""
     return table[index].to(dtype) if isinstance(table, Tensor) else table.rows(index).dequantize(dtype)
 
 

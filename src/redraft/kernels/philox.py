@@ -1,6 +1,6 @@
 """Philox-4x32-10 (Salmon et al., 2011): random words that are a pure function of a key and a counter.
 
-How words become numbers is said here as well, once for all that draw them eagerly.
+How words become numbers is also defined here, once for all eager code that draws them.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Work beside work: further CUDA streams for what does not depend on the main one.
+"""Parallel work: extra CUDA streams for what does not depend on the main one.
 
-Inside a graph capture they become parallel branches. On other devices everything runs in turn.
+In a graph capture they become parallel branches. On other devices everything runs in order.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _sides = threading.RLock()
 def alone() -> AbstractContextManager[Any]:
     """Keeps other threads off the side streams.
 
-    A capture would record their work. And memory that was given back there is taken again as soon as the stream that
-    called `beside` has been waited for: a thread on another one has to enqueue all of its reads first.
+    A capture would record their work. Also, memory freed on a side stream is reused as soon as that stream has waited
+    for the one that called `beside`, so a thread on another stream must have enqueued all of its reads before.
     """
     return _sides
 
@@ -38,16 +38,16 @@ def memory_for_graphs(device: torch.device) -> torch.cuda.MemPool:
 def capture(
     work: Callable[[], T], pool: torch.cuda.MemPool, *, rehearsed: bool = False
 ) -> tuple[torch.cuda.CUDAGraph, T]:
-    """A graph of some work, in the memory of `pool`, and what it returns, which every replay fills anew.
+    """A graph of some work, in the memory of `pool`, and its result, which every replay fills again.
 
-    The work is rehearsed, unless it was, and runs once before, so that kernels are compiled and libraries set up, on
-    the same stream and thread, and in the same memory. Graphs of one pool share that, but for what they return; so they
-    may not run at the same time.
+    Unless `rehearsed`, the work is first rehearsed; then it runs once, so that kernels are compiled and libraries set
+    up on the same stream and thread and in the same memory. Graphs of one pool share its memory, except for their
+    results, so they may not run at the same time.
     """
     stream = _capture_stream(torch.cuda.current_device())
     with alone():
         stream.wait_stream(torch.cuda.current_stream())
-        torch.cuda.empty_cache()  # what is kept elsewhere for reuse does not come to the pool
+        torch.cuda.empty_cache()  # memory cached elsewhere is not available to the pool
         with torch.cuda.stream(stream), torch.cuda.use_mem_pool(pool):
             if not rehearsed:
                 rehearse(work)
@@ -61,13 +61,13 @@ def capture(
 
 
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
-    """Makes a device the one that kernels are launched on."""
+    """Makes a device the one on which kernels are launched."""
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
 @cache
 def _capture_stream(device: int) -> torch.cuda.Stream:
-    """One for all graphs of a device: what was given back on a stream is taken again on the same one alone."""
+    """One stream for all graphs of a device, because memory freed on a stream is only reused on the same stream."""
     return torch.cuda.Stream(device)
 
 
@@ -77,10 +77,10 @@ def _side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
 
 
 def beside(device: torch.device, *works: Callable[[], Any]) -> tuple[Any, ...]:
-    """The functions' results, computed at the same time on CUDA; the last one runs on the main stream.
+    """The functions' results, computed in parallel on CUDA; the last function runs on the main stream.
 
-    All may read what was computed before, and what they return may be read by what comes after. A benchmark that
-    watches operations gets them one after the other.
+    All may read earlier results, and later work may read theirs. If a benchmark watches operations, they run one after
+    the other.
     """
     if device.type != "cuda" or switches.watched():
         return tuple(work() for work in works)

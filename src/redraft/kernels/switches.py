@@ -1,7 +1,7 @@
 """One switch per GPU operation: any of them can be sent to its eager twin, to find out which kernel is to blame.
 
 REDRAFT_EAGER=attention,experts does it for a process, `eager_operations` inside a `with` block. `watching` lets a
-benchmark stand around every operation.
+benchmark wrap every operation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ OPERATIONS = (
 
 
 def known(names: Iterable[str]) -> frozenset[str]:
-    """The names; raises `SettingError` for the first that no operation has."""
+    """The names as a set; raises `SettingError` for the first that is not an operation."""
     found = frozenset(names)
     if unknown := sorted(found - set(OPERATIONS)):
         raise SettingError(f"{unknown[0]!r} is no GPU operation; there are {', '.join(OPERATIONS)}.")
@@ -59,7 +59,7 @@ _eager = known(name for name in os.environ.get("REDRAFT_EAGER", "").split(",") i
 
 @contextmanager
 def eager_operations(*names: str) -> Iterator[None]:
-    """Send these operations to their eager twins. Twins may wait for the device: no CUDA graph can hold them."""
+    """Send these operations to their eager twins. Twins may wait for the device, so CUDA graphs cannot hold them."""
     global _eager
     before, _eager = _eager, _eager | known(names)
     try:
@@ -69,13 +69,13 @@ def eager_operations(*names: str) -> Iterator[None]:
 
 
 def graphable() -> bool:
-    """Whether a forward may be captured: Triton is there, and no operation is switched to its twin."""
+    """Whether a forward may be captured: Triton is installed, and no operation is switched to its twin."""
     return language.triton is not None and not _eager and kernels.forced() is None
 
 
 @contextmanager
 def watching(watch: Watch) -> Iterator[None]:
-    """Hand every operation to `watch`, which runs it and returns its result."""
+    """Pass every operation to `watch`, which runs it and returns its result."""
     global _watch
     before, _watch = _watch, watch
     try:
@@ -85,12 +85,12 @@ def watching(watch: Watch) -> Iterator[None]:
 
 
 def watched() -> bool:
-    """Whether something watches the operations."""
+    """Whether operations are being watched."""
     return _watch is not None
 
 
 def call(name: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """`function`, or its eager twin if the operation is switched to it."""
+    """Call `function`, or its eager twin if the operation is switched to it."""
     assert name in OPERATIONS, name
     operation = Operation(name, function, args, kwargs)
     return operation.run() if _watch is None else _watch(operation)

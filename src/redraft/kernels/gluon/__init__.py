@@ -1,1 +1,1 @@
-"""Kernels for Hopper in Gluon, Triton's lower level, where it pays that each group of warps has a part of its own."""
+"""Kernels for Hopper in Gluon, Triton's lower level, for cases that gain from giving each warp group its own part."""

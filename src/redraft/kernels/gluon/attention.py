@@ -1,11 +1,11 @@
-"""Attention on Hopper: one warp brings keys and values, one or two warp groups attend, each at its own pace.
+"""Attention on Hopper: one warp loads keys and values, one or two warp groups attend, each at its own pace.
 
-A warp group owns 64 packed rows (a token's heads of one group side by side). Of two, one has the tensor cores while the
-other makes weights, and each copy of keys and values serves both. One alone, where there are not rows enough for two on
-every SM, makes its next weights while its values are multiplied.
+A warp group owns 64 packed rows (a token's heads of one group side by side). Of two groups, one uses the tensor cores
+while the other computes weights, and each copy of keys and values serves both. A single group, used when there are too
+few rows for two on every SM, computes its next weights while its values are multiplied.
 
 Every row goes through the same turns of the same width, in the same order and with the same formulas as in
-`kernels.triton.attention`, so it gets the same bits from both.
+`kernels.triton.attention`, so both give the same bits.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from redraft.kernels.triton.language import await_inputs, early
 from redraft.kernels.triton.segments import KIND_DENOISE, KIND_ENCODE_IMAGES, KIND_UNUSED, Segments
 
 STAGES = 2
-"""Turns whose keys and values lie in shared memory."""
+"""Turns whose keys and values are held in shared memory."""
 
 
 def fits(q: Tensor, keys: Tensor, segments: Segments) -> bool:
@@ -39,8 +39,8 @@ def attend(
 ) -> Tensor:  # fmt: skip
     """q [R,N,H] over pages of keys and values [pages,256,G,H] -> [R,N,H]; see `kernels.triton.attention.attend`.
 
-    A program takes 64 or 128 packed `rows`, a turn of it `turn` keys; `parts` programs share the columns of the values,
-    and each computes the scores anew.
+    A program takes 64 or 128 packed `rows`, and `turn` keys per turn; `parts` programs share the columns of the values,
+    and each computes the scores again.
     """
     dim, groups, share = q.shape[2], keys.shape[2], q.shape[1] // keys.shape[2]
     out = q.new_empty(q.shape)
@@ -69,8 +69,8 @@ def _attend_kernel(
     what, begin, count = gl.load(kind + segment), gl.load(start + segment), gl.load(length + segment)
     if what == KIND_UNUSED:
         count = 0
-    # From the first key that the tile's first row sees to the last that its last row sees; rows of padding take one
-    # turn, of which nothing is kept.
+    # From the first key that the tile's first row sees to the last that its last row sees; padding rows take one turn,
+    # which is discarded.
     token = first_row // SHARE
     low, stop = begin, begin + count
     if what < KIND_DENOISE:
@@ -123,7 +123,7 @@ def _copy(
     q, keys, values, pages, rows, ring, place, walk, SEGMENT_ROWS: gl.constexpr, SHARE: gl.constexpr, DIM: gl.constexpr,
     KEYS: gl.constexpr, PARTS: gl.constexpr, WARP_GROUPS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Bring the tile's queries, then keys and values turn by turn as their places in the ring come free."""
+    """Load the tile's queries, then keys and values turn by turn as their places in the ring become free."""
     queries, queries_ready = rows
     key_ring, value_ring, keys_ready, values_ready, keys_free, values_free = ring
     segment, group, part, first_row = place
@@ -154,9 +154,9 @@ def _attend_rows(
 ):  # fmt: skip
     """One warp group's 64 rows: a running softmax over all turns, one turn's weights made during another's product.
 
-    Where `warpgroup_mma_wait` for values stands in the code is not where it comes to lie: the assembler moves it up to
-    the last branch, and the one of a wait for a copy is such a branch. So a group alone waits for values behind the
-    weights of their turn. Two groups take turns at the tensor cores, and are slower so.
+    `warpgroup_mma_wait` for values does not stay where it is in the code: the assembler moves it up to the last branch,
+    and waiting for a copy is such a branch. So a single group waits for values after the weights of their turn. Two
+    groups take turns at the tensor cores, where that would be slower.
     """
     queries, queries_ready = rows
     key_ring, value_ring, keys_ready, values_ready, keys_free, values_free = ring
@@ -221,7 +221,7 @@ def _attend_rows(
     token = (first_row + gl.arange(0, 64, gl.SliceLayout(1, MEAN))) // SHARE
     mean = mean / gl.convert_layout(mass, gl.SliceLayout(1, MEAN))[:, None]
     mean = gl.where((token < count)[:, None], mean, 0.0)
-    # In bulk, by way of where the queries were: nobody reads them any more.
+    # In bulk, through the memory of the queries, which are not read any more.
     FLAT: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
     flat = reinterpret(queries.index(WARP_GROUP), queries.dtype, [PARTS, 64, COLUMNS], FLAT)
     flat.index(0).store(mean.to(queries.dtype))

@@ -1,11 +1,11 @@
 """The two products over experts on Hopper, for experts with many rows.
 
 A program walks over its share of tiles: up to 128 rows of one expert times 256 rows of its weights. One partition of
-its warps brings rows and weights through a ring that does not pause between tiles; two warp groups multiply, each by
-its half of the weights. Sums are made and scaled as in `kernels.triton.expert_kernels`: a row gets the same bits.
+its warps loads rows and weights through a ring that does not pause between tiles; two warp groups multiply, each by
+its half of the weights. Sums are made and scaled as in `kernels.triton.expert_kernels`, so rows get the same bits.
 """
 
-# What a format needs is bound under the same condition under which it is used.
+# Variables of a format are bound and used under the same condition.
 # pyright: reportPossiblyUnboundVariable=false
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from redraft.kernels.triton.language import processors
 from redraft.kernels.triton.routing import Routing
 
 STAGES = 4
-"""Steps along the inputs whose rows and weights lie in shared memory: 128 bytes of 128 rows and of 256 weight rows."""
+"""Steps along the inputs held in shared memory: 128 bytes of 128 rows and of 256 weight rows each."""
 
 
 def fits(x: Tensor, width: int, inner: int) -> bool:
@@ -63,7 +63,7 @@ def _sums(dtype):
 
 @gluon
 def _new_ring(weight, DEPTH: gl.constexpr, STAGES: gl.constexpr, ARRIVALS: gl.constexpr):
-    """Places for rows and for each warp group's weights, and barriers: full after ARRIVALS, free after both groups."""
+    """Places for rows and each warp group's weights, and barriers: full after ARRIVALS, free after both groups."""
     rows = gl.allocate_shared_memory(weight.dtype, [STAGES, 128, DEPTH], weight.layout)
     weights = gl.allocate_shared_memory(weight.dtype, [2 * STAGES, 128, DEPTH], weight.layout)
     ready, free = new_barriers(STAGES, ARRIVALS)
@@ -76,7 +76,7 @@ def _multiply(
 ):  # fmt: skip
     """fp32 [ROWS,128] of one warp group, over `steps` places of the ring from number `at` on.
 
-    What ORDINARY copies brought has to be made visible to matrix instructions first.
+    Data from ORDINARY copies must be made visible to matrix instructions first.
     """
     rows, weights, ready, free = ring
     sums = gl.zeros([ROWS, 128], gl.float32, _sums(rows.dtype))
@@ -167,7 +167,7 @@ def _gate_tile(
     ring, number, given, where, WARP_GROUP: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr,
     TOP_K: gl.constexpr, DEPTH: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """At most ROWS rows of a tile; their scales are on their way during the product."""
+    """At most ROWS rows of a tile; their scales are loaded during the product."""
     order, x_scale, weight_scale, out = given
     expert, start, end, first = where
     first += WARP_GROUP * 64
@@ -211,7 +211,7 @@ def _down_copy(
     ring, walk, hidden, weight, D: gl.constexpr, INNER: gl.constexpr, DEPTH: gl.constexpr,
     STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Copy hidden rows, which lie sorted, and weights in bulk."""
+    """Copy hidden rows, which are sorted, and weights in bulk."""
     rows, weights, ready, free = ring
     number = 0
     for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
@@ -254,7 +254,7 @@ def _down_columns(
 def _down_tile(
     ring, number, given, where, WARP_GROUP: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
-    """At most ROWS rows of a tile; their scales and places are on their way during the product."""
+    """At most ROWS rows of a tile; their scales and places are loaded during the product."""
     order, hidden_scale, weight_scale, worth, out = given
     expert, start, end, first, steps = where
     first += WARP_GROUP * 128

@@ -1,12 +1,12 @@
-"""The vocabulary head on Hopper: tiles of logits, and what `kernels.triton.head` wants to know of each.
+"""The vocabulary head on Hopper: tiles of logits, and the statistics of each that `kernels.triton.head` needs.
 
-A program walks over its share of tiles. One warp brings hidden rows and the table through a ring that does not pause
-between tiles; two warp groups multiply, each by half of a tile's rows, and leave their logits in shared memory; other
+A program walks over its share of tiles. One warp loads hidden rows and the table through a ring that does not pause
+between tiles; two warp groups multiply, each for half of a tile's rows, and leave their logits in shared memory; other
 warps store and summarize these while the next tile is multiplied. Products are added up as in
-`kernels.triton.head`: a logit gets the same bits.
+`kernels.triton.head`, so logits get the same bits.
 """
 
-# What a format needs is bound under the same condition under which it is used.
+# Variables of a format are bound and used under the same condition.
 # pyright: reportPossiblyUnboundVariable=false
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from redraft.kernels.triton.segments import KIND_DENOISE, KIND_UNUSED, Segments
 from redraft.kernels.triton.softcap import bounded, capped
 
 STAGES = 3
-"""Steps along the width whose rows and tokens lie in shared memory, 128 bytes of each."""
+"""Steps along the width held in shared memory, 128 bytes of each row and token."""
 
 MOST_TILES = 16
-"""Tiles of rows that a launch can have: their numbers, four bits each, are one number."""
+"""The most row tiles in a launch: their numbers, four bits each, are packed into one number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,9 +33,9 @@ class Tile:
     """How the product is cut for numbers of one size.
 
     rows, tokens  of a tile: 128 sums for every thread that multiplies
-    warps         that summarize. An instruction over 256 tokens wants more registers at the launch than 16 warps can
+    warps         that summarize. An instruction over 256 tokens needs more registers at launch than 16 warps can
                   have, so bf16 has two, and twice the time
-    launched      registers of every thread at the launch; groups then exchange them
+    launched      registers of every thread at launch; groups then exchange them
     registers     of threads that multiply, summarize and copy
     """
 
@@ -50,7 +50,7 @@ TILES = {
     1: Tile(rows=256, tokens=128, warps=4, launched=128, registers=(184, 104, 40)),
     2: Tile(rows=128, tokens=256, warps=2, launched=168, registers=(208, 88, 88)),
 }
-"""By the bytes of a number."""
+"""Tiles by the size of a number in bytes."""
 
 
 def tile_for(x: Tensor, vocab: int) -> Tile | None:
@@ -91,7 +91,7 @@ def _head_kernel(
     SEGMENT_ROWS: gl.constexpr, HALF_ROWS: gl.constexpr, TOKENS: gl.constexpr, DEPTH: gl.constexpr, STEPS: gl.constexpr,
     STAGES: gl.constexpr, MOST_TILES: gl.constexpr, WARPS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Tiles of 2*HALF_ROWS rows x TOKENS, row tiles of the same tokens side by side: they share the cache."""
+    """Tiles of 2*HALF_ROWS rows x TOKENS; row tiles of the same tokens run side by side to share the cache."""
     await_inputs()
     tiles = _live_tiles(kind, length, rows, SEGMENT_ROWS, 2 * HALF_ROWS, MOST_TILES)
     hidden = gl.allocate_shared_memory(x.dtype, [STAGES, 2 * HALF_ROWS, DEPTH], x.layout)
@@ -114,9 +114,9 @@ def _head_kernel(
 
 @gluon
 def _live_tiles(kind, length, rows, SEGMENT_ROWS: gl.constexpr, TILE: gl.constexpr, MOST_TILES: gl.constexpr):
-    """How many row tiles have a canvas row, and their numbers, four bits each from the lowest on.
+    """How many row tiles have a canvas row, and their numbers, four bits each, lowest first.
 
-    A segment's live rows are its first, and start at a multiple of 16.
+    A segment's live rows come first in it and start at a multiple of 16.
     """
     SAMPLES: gl.constexpr = gl.BlockedLayout([1, 2], [4, 8], [4, 1], [1, 0])
     tile = gl.arange(0, MOST_TILES, gl.SliceLayout(1, SAMPLES))
@@ -147,7 +147,7 @@ def _copy(
     ring, tiles, x, table, vocab, HALF_ROWS: gl.constexpr, TOKENS: gl.constexpr, DEPTH: gl.constexpr,
     STEPS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """Bring hidden rows and tokens, as places in the ring come free."""
+    """Load hidden rows and tokens as places in the ring become free."""
     hidden, tokens, ready, free = ring
     number = 0
     for index in range(gl.program_id(0), tiles[0] * (vocab // TOKENS), gl.num_programs(0)):
@@ -167,7 +167,7 @@ def _multiply(
     ring, show, tiles, scales, rows, vocab, WARP_GROUP: gl.constexpr, HALF_ROWS: gl.constexpr, TOKENS: gl.constexpr,
     STEPS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """One warp group's half of the rows of every tile; their scales are on their way during the product."""
+    """One warp group's half of the rows of every tile; their scales are loaded during the product."""
     hidden, tokens, ready, free = ring
     shown, made, taken = show
     row_scale, token_scale = scales
@@ -203,7 +203,7 @@ def _summarize(
     show, tiles, logits, parts, temperature, rows, vocab, cap, SEGMENT_ROWS: gl.constexpr, HALF_ROWS: gl.constexpr,
     TOKENS: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
-    """Store every tile's logits, and what is known of its rows, some at a time."""
+    """Store every tile's logits and the statistics of its rows, some rows at a time."""
     shown, made, taken = show
     COUNT: gl.constexpr = 1024 * WARPS // TOKENS
     for index in range(gl.program_id(0), tiles[0] * (vocab // TOKENS), gl.num_programs(0)):

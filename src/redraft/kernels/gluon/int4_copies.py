@@ -1,11 +1,11 @@
-"""What fills the rings of the products over experts with INT4 weights: codes, scales and rows, tile by tile.
+"""Fills the rings of the products over experts with INT4 weights: codes, scales and rows, tile by tile.
 
-Two partitions of warps copy for a product. One brings a tile's rows, the other its codes; scales go with the former
-for gates, with the latter for down projections. A tile is 256 rows of one expert's weights times up to LINES of its
-rows, a place of the ring takes 128 inputs of them.
+Two partitions of warps copy for a product. One loads a tile's rows, the other its codes; scales come with the rows for
+gates, and with the codes for down projections. A tile is 256 rows of one expert's weights times up to LINES of its
+rows; a place in the ring takes 128 inputs of them.
 """
 
-# What a tile of many rows needs is bound under the same condition under which it is used.
+# Variables of tiles with many rows are bound and used under the same condition.
 # pyright: reportPossiblyUnboundVariable=false
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def pieces(codes: Tensor) -> Any:
 
 @gluon
 def _lines(x, order, start, end, D: gl.constexpr, TOP_K: gl.constexpr, COUNT: gl.constexpr):
-    """Where COUNT tokens' first 64 inputs lie, from row `start` on, and which are before `end`."""
+    """Where the first 64 inputs of COUNT tokens are, from row `start` on, and which rows are before `end`."""
     GATHER: gl.constexpr = gl.BlockedLayout([1, 16], [8, 4], [2, 1], [1, 0])
     line = start + gl.arange(0, COUNT, gl.SliceLayout(1, GATHER))
     token = gl.load(order + line, mask=line < end, other=0) // TOP_K
@@ -92,7 +92,7 @@ def gate_copy(ring, walk, codes, D: gl.constexpr, INNER: gl.constexpr, STAGES: g
 def down_rows(
     ring, walk, hidden, hidden_rest, D: gl.constexpr, INNER: gl.constexpr, LINES: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
-    """Copy hidden rows, which lie sorted: a tile's first ones, then the rest of them."""
+    """Copy hidden rows, which are sorted: a tile's first ones, then the rest."""
     _weights, rows, rest, _scales, ready, free = ring
     FIRST: gl.constexpr = first_rows(LINES)
     number = 0
@@ -124,7 +124,7 @@ def _expect(full, tall, both, BYTES: gl.constexpr, MORE: gl.constexpr):
 
 @gluon
 def down_copy(ring, walk, codes, scale, D: gl.constexpr, INNER: gl.constexpr, STAGES: gl.constexpr):
-    """Copy codes in bulk, and scales beside them."""
+    """Copy codes in bulk, along with scales."""
     weights, _rows, _rest, scales, ready, free = ring
     word = gl.arange(0, 256, gl.BlockedLayout([4], [32], [1], [0]))
     number = 0

@@ -1,11 +1,11 @@
 """The two products over experts with INT4 weights on Hopper, for experts with more than a few rows.
 
 A program walks over its share of tiles: 256 rows of one expert's weights times up to 80 of its rows. Some of its warps
-bring codes, scales and rows through a ring that does not pause between tiles; two warp groups multiply
-(`int4_products`). Sums are scaled as in `kernels.triton.expert_kernels`: a row gets the same bits.
+load codes, scales and rows through a ring that does not pause between tiles; two warp groups multiply
+(`int4_products`). Sums are scaled as in `kernels.triton.expert_kernels`, so rows get the same bits.
 """
 
-# What a tile of many rows needs is bound under the same condition under which it is used.
+# Variables of tiles with many rows are bound and used under the same condition.
 # pyright: reportPossiblyUnboundVariable=false
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from redraft.kernels.triton.language import processors
 from redraft.kernels.triton.routing import Routing
 
 STAGES = {64: 8, 80: 6}
-"""By the most rows of one expert in a tile: steps of 128 inputs whose codes, scales and rows lie in shared memory.
+"""Steps of 128 inputs held in shared memory (codes, scales and rows), by the most rows of one expert in a tile.
 
-With tiles of 96 rows registers run out.
+Tiles of 96 rows run out of registers.
 """
 
 
@@ -45,7 +45,7 @@ def gate(x: Tensor, x_scale: Tensor, codes: Tensor, scale: Tensor, routing: Rout
 def down(hidden: Tensor, hidden_scale: Tensor, codes: Tensor, scale: Tensor, routing: Routing, out: Tensor) -> None:
     """hidden [T*K,I] sorted, codes [E,I/64,D,32] -> out [T,K,D] in the order of assignments, times the router's weight.
 
-    scale int32 [E,P,D]: pairs of groups, the last one's second half is 0 if there is no group for it.
+    scale int32 [E,P,D]: pairs of groups; the second half of the last pair is 0 if there is no group for it.
     """
     (_, blocks, width, _), lines = codes.shape, routing.block_rows
     _down_kernel[(processors(hidden.device),)](
@@ -99,7 +99,7 @@ def _gate_tile(
     ring, number, given, start, end, first, WARP_GROUP: gl.constexpr, LINES: gl.constexpr, D: gl.constexpr,
     INNER: gl.constexpr, TOP_K: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """At most LINES rows of a tile; their scales are on their way during the product."""
+    """At most LINES rows of a tile; their scales are loaded during the product."""
     order, x_scale, out = given
     FIRST: gl.constexpr = first_rows(LINES)
     REST: gl.constexpr = LINES - FIRST
@@ -134,7 +134,7 @@ def _down_columns(
     ring, walk, given, WARP_GROUP: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, LINES: gl.constexpr,
     STAGES: gl.constexpr,
 ):  # fmt: skip
-    """One warp group's columns of every tile: 64, and 64 that are 128 further."""
+    """One warp group's columns of every tile: 64, and another 64 that are 128 further on."""
     FIRST: gl.constexpr = first_rows(LINES)
     number = 0
     for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
@@ -154,7 +154,7 @@ def _down_tile(
     ring, number, steps, given, start, end, first, WARP_GROUP: gl.constexpr, LINES: gl.constexpr, D: gl.constexpr,
     INNER: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """At most LINES rows of a tile; their scales and places are on their way during the product."""
+    """At most LINES rows of a tile; their scales and places are loaded during the product."""
     FIRST: gl.constexpr = first_rows(LINES)
     REST: gl.constexpr = LINES - FIRST
     facts = row_facts(given, start, end, steps, FIRST)

@@ -1,11 +1,12 @@
 """The two products over experts with INT4 weights on Hopper, for experts with few rows.
 
-With few rows what takes time is unpacking codes while they arrive. So four warp groups do it, 64 of a tile's 256 weight
-rows each: of gates, two have those of the tile's columns, and two have the ups and leave their products to the others.
-Copies are those of `int4_copies`, and sums are scaled as in `kernels.triton.expert_kernels`: a row gets the same bits.
+With few rows, most of the time goes into unpacking codes as they arrive. So four warp groups do it, for 64 of a tile's
+256 weight rows each. In the gate product, two have the gates of the tile's columns, and two have the ups and pass their
+products to the others. Copies are those of `int4_copies`, and sums are scaled as in `kernels.triton.expert_kernels`, so
+rows get the same bits.
 """
 
-# What one kind of group needs is bound under the same condition under which it is used.
+# Variables of one kind of group are bound and used under the same condition.
 # pyright: reportPossiblyUnboundVariable=false
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ LINES = 32
 """The most rows of one expert in a tile."""
 
 STAGES = 6
-"""Steps of 128 inputs whose codes, scales and rows lie in shared memory."""
+"""Steps of 128 inputs whose codes, scales and rows are held in shared memory."""
 
 
 def gate(x: Tensor, x_scale: Tensor, codes: Tensor, scale: Tensor, routing: Routing, out: Tensor) -> None:
@@ -42,7 +43,7 @@ def gate(x: Tensor, x_scale: Tensor, codes: Tensor, scale: Tensor, routing: Rout
 def down(hidden: Tensor, hidden_scale: Tensor, codes: Tensor, scale: Tensor, routing: Routing, out: Tensor) -> None:
     """hidden [T*K,I] sorted, codes [E,I/64,D,32] -> out [T,K,D] in the order of assignments, times the router's weight.
 
-    scale int32 [E,P,D]: pairs of groups, the last one's second half is 0 if there is no group for it.
+    scale int32 [E,P,D]: pairs of groups; the second half of the last pair is 0 if there is no group for it.
     """
     _, blocks, width, _ = codes.shape
     _down_kernel[(processors(hidden.device),)](
@@ -58,7 +59,7 @@ def _step(
 ):  # fmt: skip
     """Add the products of one place of the ring, over BLOCKS * 64 inputs, to the sums of a warp group.
 
-    One block is scaled while the other's product is on its way. What ORDINARY copies brought is made visible to matrix
+    One block is scaled while the other's product is running. Data from ORDINARY copies is made visible to matrix
     instructions first.
     """
     weights, rows, _rest, scales, ready, free = ring
@@ -89,12 +90,12 @@ def _multiply(
 ):  # fmt: skip
     """The sums [64,LINES] of one warp group over `steps` places of the ring from number `at` on.
 
-    If INPUTS is odd blocks of 64, the last step has one block.
+    If INPUTS is an odd number of blocks of 64, the last step has one block.
     """
     PAIRS: gl.constexpr = INPUTS // 128
     LINES: gl.constexpr = ring[1].shape[1]
     sums = gl.zeros([64, LINES], gl.float32, sums_layout(LINES))
-    # Not over range(at, ...): of a number that is used in the bounds of inner loops only, Triton 3.6 drops the changes.
+    # Not over range(at, ...): Triton 3.6 drops changes to a number that is used only in the bounds of inner loops.
     for step in range(gl.minimum(steps, PAIRS)):
         sums = _step(ring, at + step, sums, 2, WARP_GROUP, STAGES, ORDINARY)
     if INPUTS % 128:  # noqa: SIM102  (known before the rest is compiled)
@@ -131,7 +132,7 @@ def _gate_columns(
     ring, walk, given, swap, WARP_GROUP: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, TOP_K: gl.constexpr,
     LINES: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
-    """The gates, or the ups, of 64 columns of every tile. Who has the ups leaves them for who has the gates."""
+    """The gates or the ups of 64 columns of every tile. Groups with ups pass them to those with the gates."""
     order, x_scale, out = given
     ups, left, taken = swap
     HALF: gl.constexpr = WARP_GROUP % 2

@@ -2,11 +2,11 @@
 
 A tile is 256 rows of one expert's weights times up to 80 of its rows. Two warp groups take 128 weight rows each, 64 at
 a time: they turn codes into e4m3 in registers, multiply, and add the last product, times its groups' scales, while the
-next one is being made. A tile's codes are unpacked once for all of its rows; what is beyond 64 of them takes a narrower
-instruction. Sums are made as in `kernels.triton.expert_kernels`, group by group: a row gets the same bits.
+next one is being computed. A tile's codes are unpacked once for all of its rows; rows beyond 64 take a narrower
+instruction. Sums are made group by group as in `kernels.triton.expert_kernels`, so rows get the same bits.
 """
 
-# What a tile of many rows needs is bound under the same condition under which it is used.
+# Variables of tiles with many rows are bound and used under the same condition.
 # pyright: reportPossiblyUnboundVariable=false
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from redraft.kernels.triton.expert_kernels import codes_to_e4m3, high_half, low_
 
 @constant
 def _codes(rows):
-    """The layout of weights that multiply so many rows, in registers."""
+    """The register layout of weights that multiply this many rows."""
     return gl.DotOperandLayout(0, sums_layout(rows), 4)
 
 
 @constant
 def first_rows(lines):
-    """How many of a tile's rows the first of its products takes."""
+    """How many of a tile's rows its first product takes."""
     return min(lines, 64)
 
 
@@ -33,7 +33,7 @@ def first_rows(lines):
 def new_ring(
     codes, LINES: gl.constexpr, STAGES: gl.constexpr, ARRIVALS: gl.constexpr, WARP_GROUPS: gl.constexpr = 2
 ):  # fmt: skip
-    """Places for codes, a tile's first rows, the rest of them, and scales; two blocks of 64 inputs a stage.
+    """Places for codes, a tile's first rows, its other rows, and scales; two blocks of 64 inputs per stage.
 
     Barriers: full after ARRIVALS, free after all groups.
     """
@@ -59,7 +59,7 @@ def unpacked(codes, ROWS: gl.constexpr):
 
 @gluon
 def product(left, right, ROWS: gl.constexpr):
-    """Weights [64,64] times rows [ROWS,64] in shared memory, on its way."""
+    """Start the product of weights [64,64] and rows [ROWS,64] in shared memory."""
     left = gl.convert_layout(left, _codes(ROWS), assert_trivial=True)
     zeros = gl.zeros([64, ROWS], gl.float32, sums_layout(ROWS))
     return hopper.warpgroup_mma(left, right.permute((1, 0)), zeros, use_acc=False, is_async=True)
@@ -85,7 +85,7 @@ def _step(
     """Add the products of one place of the ring, over BLOCKS * 64 inputs, to the sums of a warp group.
 
     A job is 64 weight rows and 64 inputs. Its product with a tile's first rows, and that with the rest, are scaled
-    while others are on their way. What ORDINARY copies brought is made visible to matrix instructions first.
+    while other products run. Data from ORDINARY copies is made visible to matrix instructions first.
     """
     weights, rows, rest, words, ready, free = ring
     one, other, one_rest, other_rest = sums
@@ -139,16 +139,16 @@ def multiply(
     """The sums of one warp group over `steps` places of the ring from number `at` on.
 
     Two blocks of 64 weight rows times a tile's first rows [64,FIRST], then both times the rest; LINES rows in all. If
-    INPUTS is odd blocks of 64, the last step has one block.
+    INPUTS is an odd number of blocks of 64, the last step has one block.
     """
     FIRST: gl.constexpr = first_rows(LINES)
-    REST: gl.constexpr = LINES - FIRST if LINES > FIRST else 16  # nobody looks at these
+    REST: gl.constexpr = LINES - FIRST if LINES > FIRST else 16  # unused in that case
     PAIRS: gl.constexpr = INPUTS // 128
     one = gl.zeros([64, FIRST], gl.float32, sums_layout(FIRST))
     other = gl.zeros([64, FIRST], gl.float32, sums_layout(FIRST))
     one_rest = gl.zeros([64, REST], gl.float32, sums_layout(REST))
     other_rest = gl.zeros([64, REST], gl.float32, sums_layout(REST))
-    # Not over range(at, ...): of a number that is used in the bounds of inner loops only, Triton 3.6 drops the changes.
+    # Not over range(at, ...): Triton 3.6 drops changes to a number that is used only in the bounds of inner loops.
     for step in range(gl.minimum(steps, PAIRS)):
         sums = (one, other, one_rest, other_rest)
         one, other, one_rest, other_rest = _step(ring, at + step, sums, 2, WARP_GROUP, LINES, STAGES, ORDINARY)

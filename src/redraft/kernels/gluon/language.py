@@ -1,8 +1,8 @@
 """Gluon itself, where it is installed, and when to use it.
 
-Kernels here are for one architecture, whose matrix instructions and copies they name. Everything they compute has a
-kernel in `kernels.triton` for other cards, with the same bits. Gluon is experimental and changes from one version of
-Triton to the next: with one that these kernels did not run with, the others run, unless REDRAFT_GLUON=1 says otherwise.
+These kernels are for one architecture and use its matrix instructions and copies by name. For other cards, each has
+a counterpart in `kernels.triton` that gives the same bits. Gluon is experimental and changes between versions of
+Triton: with untested versions the counterparts are used, unless REDRAFT_GLUON=1 says otherwise.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ else:
         def gluon(function):
             return Kernel(function, do_not_specialize=OF_SEGMENTS)
 
-        # Tiles by the tensor memory accelerator, what every thread copies, and another view of shared memory; the first
-        # names are those of Triton 3.8, the last one's of 3.9.
+        # Tiles through the tensor memory accelerator, copies by every thread, and another view of shared memory; the
+        # first names are those of Triton 3.8, except for the last, which is of 3.9.
         bulk_load = getattr(hopper.tma, "async_load", None) or hopper.tma.async_copy_global_to_shared
         bulk_store = getattr(hopper.tma, "async_store", None) or hopper.tma.async_copy_shared_to_global
         load_lines = getattr(hopper.async_copy, "async_load", None) or hopper.async_copy.async_copy_global_to_shared
@@ -60,17 +60,17 @@ else:
 
 
 VERSIONS = ("3.6.", "3.7.", "3.8.", "3.9.")
-"""Of Triton: the kernels ran with them."""
+"""Versions of Triton with which the kernels were tested."""
 
 
 def use_gluon(x: Tensor) -> bool:
-    """Whether `x` may go to a kernel in Gluon: it lies on a Hopper GPU and eager is not forced."""
+    """Whether `x` may go to a Gluon kernel: it is on a Hopper GPU and eager is not forced."""
     return _wanted() and not INTERPRETED and x.is_cuda and capability(x.device)[0] == 9 and kernels.forced() != "eager"
 
 
 @cache
 def _wanted() -> bool:
-    """Whether Gluon is there, in a version that these kernels ran with or by REDRAFT_GLUON=1; never by =0."""
+    """Whether Gluon is available, in a tested version or with REDRAFT_GLUON=1; never with REDRAFT_GLUON=0."""
     asked = os.environ.get("REDRAFT_GLUON")
     if gl is None or asked == "0":
         return False
@@ -78,7 +78,7 @@ def _wanted() -> bool:
 
 
 def descriptor(tensor: Tensor, block: list[int]) -> Any:
-    """A descriptor through which kernels copy blocks of a tensor in bulk to where matrix instructions read them."""
+    """A descriptor for bulk copies of a tensor's blocks to where matrix instructions read them."""
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
     size = tensor.element_size()

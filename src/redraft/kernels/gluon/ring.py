@@ -1,4 +1,4 @@
-"""What rings of copies have in common: some warps fill their places, groups of four empty them."""
+"""Common parts of rings of copies: some warps fill their places, groups of four empty them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def new_barriers(STAGES: gl.constexpr, ARRIVALS: gl.constexpr, WARP_GROUPS: gl.c
 
 @gluon
 def pass_over(ready, free, at, steps, STAGES: gl.constexpr):
-    """Give `steps` places, from turn number `at` on, back without a look."""
+    """Release `steps` places, from turn number `at` on, without reading them."""
     for turn in range(at, at + steps):
         hopper.mbarrier.wait(ready.index(turn % STAGES), turn // STAGES & 1)
         hopper.mbarrier.arrive(free.index(turn % STAGES), count=1)
@@ -26,5 +26,5 @@ def pass_over(ready, free, at, steps, STAGES: gl.constexpr):
 
 @gluon
 def await_place(ready, turn, STAGES: gl.constexpr):
-    """Wait until what turn number `turn` copies has come."""
+    """Wait until the copies of turn number `turn` have arrived."""
     hopper.mbarrier.wait(ready.index(turn % STAGES), turn // STAGES & 1)

@@ -1,7 +1,7 @@
-"""Which tile comes when, in kernels whose programs walk over them.
+"""The order of tiles, in kernels whose programs walk over them.
 
-A walk is where a routing's list lies, and how far it goes: for gates in entries of the list, those of live rows; for
-down projections in tiles, those of all entries.
+A walk is a routing's list and how far to go: for gates counted in list entries, those of live rows; for down
+projections counted in tiles, those of all entries.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def gate_walk(tiles, counts):
 
 @gluon
 def gate_tiles(walk, INNER: gl.constexpr):
-    """How many tiles there are of 128 columns, or 64, and all rows of a live entry."""
+    """How many tiles there are, each of 128 (or 64) columns and all rows of a live entry."""
     _tiles, live = walk
     return live * ((INNER + 127) // 128)
 
@@ -26,7 +26,7 @@ def gate_tiles(walk, INNER: gl.constexpr):
 def gate_place(walk, index, INNER: gl.constexpr):
     """Expert, first row, end and first column of the tile with an index.
 
-    Tiles of 64 columns come last, so that every program gets as many of them as any other.
+    Tiles of 64 columns come last, so that they are spread evenly over the programs.
     """
     tiles, live = walk
     FULL: gl.constexpr = INNER // 128
@@ -38,7 +38,7 @@ def gate_place(walk, index, INNER: gl.constexpr):
 
 @gluon
 def down_walk(tiles, counts, D: gl.constexpr):
-    """A routing's list and how many tiles there are of 256 columns and all rows of any entry."""
+    """A routing's list and how many tiles there are, each of 256 columns and all rows of any entry."""
     return tiles, gl.load(counts + 1) * (D // 256)
 
 
@@ -53,7 +53,7 @@ def down_tiles(walk):
 def down_place(walk, index, D: gl.constexpr, INNER: gl.constexpr, DEPTH: gl.constexpr = 128):
     """Expert, first row, end, first of 256 columns and number of steps of DEPTH inputs of the tile with an index.
 
-    Dead rows take no step; what the last one reads beyond INNER is zeros.
+    Dead rows take no step; the last step reads zeros beyond INNER.
     """
     tiles, _total = walk
     entry = tiles + index // (D // 256) * 3

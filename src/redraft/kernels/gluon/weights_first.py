@@ -1,6 +1,6 @@
-"""What products over experts with the weights first have in common: what their rows need, and where results go.
+"""Common parts of products over experts with the weights first: what their rows need, and where results go.
 
-Sums are [64 weight rows, rows of an expert]; they are turned while they are stored.
+Sums are [64 weight rows, rows of an expert]; they are transposed while they are stored.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def _wide():
 
 @constant
 def _line():
-    """The layout of one number per row, until the sums are there."""
+    """The layout of one number per row, until the sums are ready."""
     return gl.BlockedLayout([1], [32], [4], [0])
 
 
@@ -37,7 +37,7 @@ def token_scale(order, x_scale, start, end, TOP_K: gl.constexpr, COUNT: gl.const
 
 @gluon
 def store_hidden(out, gates, ups, scale, start, end, first, INNER: gl.constexpr, COUNT: gl.constexpr):
-    """64 columns from `first` of COUNT hidden rows from `start`, by their products [64,COUNT] and scales."""
+    """Store 64 columns from `first` of COUNT hidden rows from `start`, given their products [64,COUNT] and scales."""
     WIDE: gl.constexpr = _wide()
     scale = gl.convert_layout(scale, gl.SliceLayout(0, sums_layout(COUNT)))[None]
     hidden = gelu_gate(gates * scale, ups * scale).to(out.dtype.element_ty)
@@ -50,7 +50,7 @@ def store_hidden(out, gates, ups, scale, start, end, first, INNER: gl.constexpr,
 
 @gluon
 def row_facts(given, start, end, steps, COUNT: gl.constexpr):
-    """Where COUNT rows from `start` on go, what they are worth, and their scales."""
+    """The places of COUNT rows from `start` on, their weights, and their scales."""
     order, hidden_scale, worth, _out = given
     line = start + gl.arange(0, COUNT, _line())
     place = gl.load(order + line, mask=line < end, other=0)
@@ -60,7 +60,7 @@ def row_facts(given, start, end, steps, COUNT: gl.constexpr):
 
 @gluon
 def store_rows(out, sums, facts, start, end, first, D: gl.constexpr, COUNT: gl.constexpr):
-    """64 columns from `first` of COUNT rows, each to its place, by their products [64,COUNT]."""
+    """Store 64 columns from `first` of COUNT rows, each in its place, given their products [64,COUNT]."""
     WIDE: gl.constexpr = _wide()
     SIDE: gl.constexpr = gl.SliceLayout(0, sums_layout(COUNT))
     place, factor, scale = facts

@@ -1,6 +1,6 @@
-"""Operations in C for CPUs: each has the signature of its `eager` twin and leaves to `cpu` what it does not take.
+"""Operations in C for CPUs: each has the signature of its `eager` twin and leaves to `cpu` what it does not support.
 
-One call instead of many small ones, each row computed by itself: what a row comes out as depends on that row alone.
+One call replaces many small ones, and each row is computed separately, so its result depends on that row alone.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-    """See `eager.attention`; in bf16 it is no faster in C, and what has a mask is a prompt's."""
+    """See `eager.attention`; left to `cpu` in bf16, where C is no faster, and with a mask, which only prompts have."""
     if mask is not None or any(x.dtype != torch.float32 for x in (q, k, v)):
         return cpu.attention(q, k, v, mask)
     (batch, heads, count, dim), (_, groups, seen, _) = q.shape, k.shape
@@ -84,7 +84,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Experts, down: Experts) -> Tensor:
-    """See `eager.experts`; plain weights must lie with the inputs outermost (`cpu.input_major`)."""
+    """See `eager.experts`; plain weights must have the inputs outermost in memory (`cpu.input_major`)."""
     (tokens, top_k), (count, width, inner) = index.shape, down.shape
     matrices = _matrices(x, gate_up, down)
     if matrices is None or index.dtype != torch.long or width % PANEL or inner % PANEL:
@@ -97,7 +97,7 @@ def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Experts, down: Ex
 
 
 def _matrices(x: Tensor, gate_up: Experts, down: Experts) -> tuple[Tensor | int | None, ...] | None:
-    """Values and scales of both weights and the group, as the C function wants them; None if it does not take them."""
+    """Values and scales of both weights and the group, as C arguments; None if the C function does not take them."""
     if isinstance(gate_up, Tensor) and isinstance(down, Tensor):
         turned = gate_up.mT.is_contiguous() and down.mT.is_contiguous()
         return (gate_up, None, down, None, 0) if turned and _takes(x, gate_up, down) else None
@@ -157,7 +157,7 @@ def soft_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:
-    """See `eager.expectation`; rows that a few tokens explain but for `cpu.DROPPED` are sums over these."""
+    """See `eager.expectation`; rows whose mass except for `cpu.DROPPED` is on a few tokens sum over these only."""
     if not _takes(probabilities, weight) or len(weight) < cpu.WHOLE_VOCAB:
         return cpu.expectation(probabilities, weight)
     rows, weight = probabilities.reshape(-1, len(weight)).contiguous(), weight.contiguous()  # [R,V], [V,D]
@@ -171,12 +171,12 @@ def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:
 
 
 def _takes(x: Tensor, *others: Tensor | None) -> bool:
-    """Whether C knows the dtype of x, and all others have it too."""
+    """Whether C supports the dtype of x, and all others have the same."""
     return x.dtype in _BF16 and all(other is None or other.dtype == x.dtype for other in others)
 
 
 _ARGUMENTS = {"p": ctypes.c_void_p, "n": ctypes.c_int64, "f": ctypes.c_float, "i": ctypes.c_int}
-_SIGNATURES = {  # of the C functions, but for the number of threads and, where `like` is given, the dtype behind it
+_SIGNATURES = {  # of the C functions, without the number of threads and, if `like` is given, the dtype that follow
     "norm": "ppppnnf",
     "gelu_gate": "pppn",
     "attention": "ppppnnnnnnn",
@@ -191,9 +191,9 @@ _SIGNATURES = {  # of the C functions, but for the number of threads and, where 
 
 
 def _call(name: str, *arguments: Tensor | float | None, like: Tensor | None = None) -> int:
-    """Call a C function; tensors go as addresses, whose elements are what `like` has.
+    """Call a C function; tensors are passed as addresses, with elements in the dtype of `like`.
 
-    Of what it returns only 0 or -1 of those that take memory means something.
+    The result is meaningful only for functions that allocate memory: 0, or -1 if there is none.
     """
     plain = [argument.data_ptr() if isinstance(argument, Tensor) else argument for argument in arguments]
     last = () if like is None else (_BF16[like.dtype],)

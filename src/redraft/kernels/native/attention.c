@@ -1,5 +1,5 @@
-/* Attention without a mask in fp32: COLUMNS queries at a time lie turned beside one another, so that their softmax runs
- * over all keys for all of them at once. */
+/* Attention without a mask in fp32: COLUMNS queries at a time are transposed into columns, so that one softmax over all
+ * keys handles all of them at once. */
 
 #include <stdlib.h>
 
@@ -12,7 +12,7 @@ typedef struct {
     integer heads, count, head_stride, query_stride, groups, seen, dim;
 } job;
 
-/* scores [seen, COLUMNS] become what a softmax makes of every column, but for the factors `scale`. */
+/* scores [seen, COLUMNS] become the softmax of every column, except for the factors `scale`. */
 INLINE void soften(float *scores, integer seen, float *scale) {
     float peak[COLUMNS], sum[COLUMNS];
     for (int i = 0; i < COLUMNS; i++) peak[i] = scores[i], sum[i] = 0.0f;

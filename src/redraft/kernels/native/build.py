@@ -1,8 +1,8 @@
 """Compile the C files of this folder for this processor, once, and load them.
 
-Takes a second with the system's C compiler; what comes out stays in the user's cache. Threads are those that PyTorch
-has: the library is linked without an OpenMP runtime of its own and finds PyTorch's. Where any of this fails, there is
-no library, and PyTorch's operations do the same work (`kernels/cpu.py`).
+This takes a second with the system's C compiler; the result stays in the user's cache. Threads are PyTorch's: the
+library is linked without an OpenMP runtime and finds PyTorch's. If any of this fails, there is no library, and
+PyTorch's operations do the same work (`kernels/cpu.py`).
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _log = logging.getLogger(__name__)
 
 @cache
 def library() -> ctypes.CDLL | None:
-    """The compiled operations, or None: without a compiler, elsewhere than on Linux, with REDRAFT_NATIVE=0."""
+    """The compiled operations; None without a compiler, on systems other than Linux, or with REDRAFT_NATIVE=0."""
     if sys.platform != "linux" or os.environ.get("REDRAFT_NATIVE") == "0":
         return None
     try:
         return _load()
     except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
-        # RuntimeError: there is no home folder; ValueError: $CC has a quotation that does not end
+        # RuntimeError: there is no home folder; ValueError: $CC has an unclosed quotation mark
         _log.warning("C kernels are left out, which makes a CPU slower: %s", _reason(error))
         return None
 
@@ -53,9 +53,9 @@ def _load() -> ctypes.CDLL | None:
 
 
 def _compiler() -> list[str] | None:
-    """The command $CC, else GCC, whose calls of OpenMP PyTorch's runtime answers, else cc; by its full path.
+    """The command $CC, else GCC, whose OpenMP calls PyTorch's runtime supports, else cc; with its full path.
 
-    It compiles for this processor unless its options name another.
+    It compiles for this processor unless its options name another one.
     """
     given = shlex.split(os.environ.get("CC", ""))
     commands = [given] if given else [["gcc"], ["cc"]]
@@ -73,7 +73,7 @@ def cache_folder() -> Path:
 
 
 def _key(compiler: Sequence[str]) -> str:
-    """A name for what these sources come out as with this compiler, on this processor."""
+    """A name for the result of these sources with this compiler, on this processor."""
     digest = hashlib.sha256(repr((compiler, os.stat(compiler[0]).st_mtime_ns, _FLAGS, _processor())).encode())
     for file in sorted(_FOLDER.glob("*.[ch]")):
         digest.update(file.read_bytes())
@@ -81,7 +81,7 @@ def _key(compiler: Sequence[str]) -> str:
 
 
 def _processor() -> str:
-    """The instructions that this processor has, as far as Linux says."""
+    """The instruction sets of this processor, as reported by Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -90,7 +90,7 @@ def _processor() -> str:
 
 
 def _compile(compiler: Sequence[str], target: Path) -> None:
-    """Compile and link in a folder of its own; `target` appears in one step, whoever else does the same."""
+    """Compile and link in a temporary folder; `target` appears in one step, even if other processes do the same."""
     target.parent.mkdir(parents=True, exist_ok=True)
     sources = sorted(_FOLDER.glob("*.c"))
     objects = [f"{file.stem}.o" for file in sources]

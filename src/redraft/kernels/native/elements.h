@@ -1,4 +1,4 @@
-/* Numbers of fp32 and bf16 tensors, and the functions that libraries do not vectorise.
+/* Elements of fp32 and bf16 tensors, and functions that libraries do not vectorise.
  *
  * `bf16` is a constant wherever it is passed: 0 for float, 1 for bfloat16. All arithmetic is in fp32. */
 
@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Less work than so many numbers is not worth a second thread. */
+/* Work on fewer numbers than this is not worth a second thread. */
 #define SHARED_ELEMENTS 16384
 
 #define INLINE static inline __attribute__((always_inline))

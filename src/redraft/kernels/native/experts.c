@@ -7,10 +7,10 @@
 #define TASK_ROWS 32
 #define PANEL 32 /* columns; width and inner are multiples of it, and it is one of COLUMNS, which is 32 or 16 */
 
-/* Weights of all experts with the inputs outermost, [experts, depth, columns], as numbers or as codes of INT4.
+/* Weights of all experts with the inputs outermost, [experts, depth, columns], as numbers or as INT4 codes.
  *
- * Codes lie by panels, [experts, columns / PANEL, depth, PANEL / 2]: a byte has two columns that are PANEL / 2 apart,
- * the first one low, each as its value plus 8. Behind them come their scales, `group` inputs sharing one: bf16
+ * Codes are stored in panels, [experts, columns / PANEL, depth, PANEL / 2]: a byte has two columns that are PANEL / 2
+ * apart, the first one low, each as its value plus 8. Their scales, one for every `group` inputs, are bf16
  * [experts, columns / PANEL, depth / group, PANEL]. */
 typedef struct {
     const void *values;
@@ -39,7 +39,7 @@ typedef struct {
     char *scratch;  /* of every thread: rows [TASK_ROWS, width], hidden rows [TASK_ROWS, inner], unpacked columns */
 } space;
 
-/* panel [depth, COLUMNS] = the numbers behind codes, from `column` on, in fp32. */
+/* panel [depth, COLUMNS] = the numbers that the codes from `column` on stand for, in fp32. */
 static void unpack(float *panel, const matrix *m, integer expert, integer column) {
     const integer block = expert * (m->columns / PANEL) + column / PANEL, first = column % PANEL;
     const uint8_t *line = (const uint8_t *)m->values + block * m->depth * (PANEL / 2);
@@ -131,7 +131,7 @@ INLINE void compute(void *out, const layer *l, const space *s, integer tasks, in
         for (integer i = 0; i < tasks; i++) {
             char *own = s->scratch + omp_get_thread_num() * scratch;
             if (l->gate_up.scale)
-                run(l, s, s->tasks[i], own, bf16, 0); /* unpacked into fp32, in which products are no slower */
+                run(l, s, s->tasks[i], own, bf16, 0); /* unpacked into fp32, whose products are no slower */
             else
                 run(l, s, s->tasks[i], own, bf16, bf16);
         }
@@ -147,8 +147,8 @@ INLINE void compute(void *out, const layer *l, const space *s, integer tasks, in
 
 /* out [tokens, width] = the sum over a token's `chosen` experts [tokens, top_k] of `worth` times their outputs for x.
  *
- * Weights are gate_up [experts, width, 2 * inner] and down [experts, inner, width], see `matrix`; both have scales or
- * none has. Returns 0, or -1 where there is no memory. */
+ * Weights are gate_up [experts, width, 2 * inner] and down [experts, inner, width], see `matrix`; both or neither have
+ * scales. Returns 0, or -1 without memory. */
 EXPORT int redraft_experts(void *out, const void *x, const integer *chosen, const float *worth, const void *gate_up,
                            const void *gate_up_scale, const void *down, const void *down_scale, integer group,
                            integer tokens, integer top_k, integer experts, integer width, integer inner, int threads,

@@ -1,14 +1,14 @@
 /* Products of rows with weights as PyTorch keeps them, [columns, depth], in fp32.
  *
- * The weights stay where they are: `product` takes lines of them for its rows, and for its weights a panel, COLUMNS
- * rows of x that lie turned, [depth, COLUMNS]. So nothing is packed but x, and what comes out is turned back. */
+ * The weights stay in place: `product` takes lines of them as its rows, and as its weights a panel, COLUMNS rows of x
+ * transposed to [depth, COLUMNS]. So only x is packed, and the result is transposed back. */
 
 #include <stdlib.h>
 
 #include "turn.h"
 
 #define BLOCK (4 * ROWS) /* lines of the weights of a task */
-/* Weights of so many numbers come from memory every time that they are asked for: once for up to so many panels. */
+/* Weights of this many numbers are read from memory each time: once for up to this many panels. */
 #define LARGE (1 << 20)
 #define TOGETHER (256 / COLUMNS)
 
@@ -36,7 +36,7 @@ INLINE void run(const job *j, integer column, integer row, const float *panel, c
     turn(j->out + row * j->columns + column, j->columns, tile, COLUMNS, lines, at_most(j->rows - row, COLUMNS));
 }
 
-/* A task is a block for some panels, which a thread turns for itself when it comes to the first of their tasks. */
+/* A task is a block for some panels, which each thread transposes for itself at the first of their tasks. */
 INLINE int linear(const job *j, int threads, const int head) {
     integer blocks = (j->columns + BLOCK - 1) / BLOCK, panels = (j->rows + COLUMNS - 1) / COLUMNS;
     integer most = j->columns * j->depth < LARGE ? 1 : TOGETHER, groups = (panels + most - 1) / most;
@@ -62,7 +62,7 @@ INLINE int linear(const job *j, int threads, const int head) {
     return 0;
 }
 
-/* out [rows, columns] = x [rows, depth] times weight [columns, depth], turned. Returns 0, or -1 without memory. */
+/* out [rows, columns] = x [rows, depth] times weight [columns, depth] transposed. Returns 0, or -1 without memory. */
 EXPORT int redraft_linear(float *out, const float *x, const float *weight, integer rows, integer columns,
                           integer depth, int threads) {
     job j = {out, x, weight, rows, columns, depth, 0.0f, 0.0f};

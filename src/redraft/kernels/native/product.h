@@ -1,5 +1,5 @@
-/* A matrix product that is built up in registers, ROWS rows by COLUMNS columns, from one input to the next: a number's
- * sum is always taken in the same order, whatever is computed beside it. */
+/* A matrix product accumulated in registers, ROWS rows by COLUMNS columns, one input after the other: a number is
+ * always summed in the same order, whatever else is computed. */
 
 #ifndef REDRAFT_PRODUCT_H
 #define REDRAFT_PRODUCT_H
@@ -37,7 +37,7 @@ INLINE vector load(const void *weights, integer i, const int bf16) {
     return wide;
 }
 
-/* What rows are kept as for a product: bf16 where it is multiplied as such, fp32 elsewhere. */
+/* How rows are stored for a product: as bf16 if bf16 is multiplied directly, else as fp32. */
 #define PACKED(bf16) (DOT && (bf16))
 
 /* out [count, COLUMNS] = rows [count, depth] times `weights` [depth, COLUMNS], whose lines are `stride` apart. */
@@ -47,8 +47,8 @@ INLINE void multiply(float *out, const void *rows, const int count, const void *
     for (int r = 0; r < count; r++) left[r] = right[r] = (vector){0};
 #if DOT
     if (bf16) {
-        /* Two inputs' weights are interleaved as they come: columns 0-3, 8-11, 16-19, 24-27 get into one vector, the
-         * others into the other. */
+        /* Two inputs' weights are interleaved as they are loaded: columns 0-3, 8-11, 16-19, 24-27 go into one vector,
+         * the others into the other. */
         for (integer k = 0; k < depth; k += 2) {
             __m512i even = _mm512_loadu_si512(at(weights, k * stride, 1));
             __m512i odd = _mm512_loadu_si512(at(weights, (k + 1) * stride, 1));
@@ -98,7 +98,7 @@ INLINE void multiply_some(float *out, const void *rows, int count, const void *w
     }
 }
 
-/* Functions of their own, because the loops above need every register: inside another one some would be spilled. */
+/* Separate functions, because the loops above need every register: inlined elsewhere, some would be spilled. */
 static __attribute__((noinline)) void product_fp32(float *out, const void *rows, int count, const void *weights,
                                                    integer stride, integer depth) {
     multiply_some(out, rows, count, weights, stride, depth, 0);
@@ -118,6 +118,6 @@ INLINE void product(float *out, const void *rows, int count, const void *weights
 
 INLINE int at_most(integer count, int limit) { return count < limit ? (int)count : limit; }
 
-int omp_get_thread_num(void); /* declared here, because not every compiler that knows OpenMP brings omp.h */
+int omp_get_thread_num(void); /* declared here, because not every compiler with OpenMP has omp.h */
 
 #endif

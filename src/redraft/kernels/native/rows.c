@@ -1,4 +1,4 @@
-/* Operations on one row after the other: norms and gates. */
+/* Row-by-row operations: norms and gates. */
 
 #include "elements.h"
 
@@ -22,7 +22,7 @@ INLINE void norm(void *out, const void *x, const void *weight, const void *resid
     }
 }
 
-/* out = residual + x / rms(x) * weight, all [rows, width]; without `weight` and `residual` where they are null. */
+/* out = residual + x / rms(x) * weight, all [rows, width]; `weight` and `residual` are left out if null. */
 EXPORT void redraft_norm(void *out, const void *x, const void *weight, const void *residual, integer rows,
                          integer width, float eps, int threads, int bf16) {
     BY_DTYPE(norm, out, x, weight, residual, rows, width, eps, threads);

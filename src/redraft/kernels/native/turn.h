@@ -1,4 +1,4 @@
-/* Matrices of fp32 numbers, turned: the rows that `product` takes as columns, and its results on their way back. */
+/* Transposed fp32 matrices: the rows that `product` takes as columns, and its results transposed back. */
 
 #ifndef REDRAFT_TURN_H
 #define REDRAFT_TURN_H
@@ -12,14 +12,14 @@ typedef int32_t places __attribute__((vector_size(16)));
 #define __has_builtin(name) 0
 #endif
 
-/* Four numbers of two quads, which count from 0 to 7; GCC has the name that Clang gave it from version 12 on. */
+/* Four numbers from two quads, counted from 0 to 7; GCC has Clang's name for it from version 12 on. */
 #if __has_builtin(__builtin_shufflevector)
 #define PICK(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
 #else
 #define PICK(a, b, ...) __builtin_shuffle(a, b, (places){__VA_ARGS__})
 #endif
 
-/* to [4, 4] = from [4, 4] turned; lines lie so far apart. */
+/* to [4, 4] = from [4, 4] transposed; the strides are the distances between lines. */
 INLINE void turn_square(float *to, integer to_stride, const float *from, integer from_stride) {
     quad line[4], half[4];
     for (int i = 0; i < 4; i++) memcpy(&line[i], from + i * from_stride, sizeof(quad));
@@ -30,7 +30,7 @@ INLINE void turn_square(float *to, integer to_stride, const float *from, integer
     for (int i = 0; i < 4; i++) memcpy(to + i * to_stride, &line[i], sizeof(quad));
 }
 
-/* to [columns, rows] = from [rows, columns] turned. */
+/* to [columns, rows] = from [rows, columns] transposed. */
 INLINE void turn(float *to, integer to_stride, const float *from, integer from_stride, integer rows, integer columns) {
     integer whole_rows = rows & -4, whole_columns = columns & -4;
     for (integer i = 0; i < whole_rows; i += 4)
@@ -41,8 +41,8 @@ INLINE void turn(float *to, integer to_stride, const float *from, integer from_s
             to[j * to_stride + i] = from[i * from_stride + j];
 }
 
-/* panel [depth, COLUMNS] = rows [count, depth] turned, which lie `stride` apart. Columns without a row are 0: a number
- * that is left there by chance could be one so small that a processor takes its time. */
+/* panel [depth, COLUMNS] = rows [count, depth], `stride` apart, transposed. Columns without a row are 0: leftover
+ * numbers could be denormal, which slows processors down. */
 INLINE void turn_panel(float *panel, const float *rows, integer stride, int count, integer depth) {
     if (count < COLUMNS) memset(panel, 0, depth * COLUMNS * sizeof *panel);
     turn(panel, COLUMNS, rows, stride, count, depth);

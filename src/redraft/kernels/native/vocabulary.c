@@ -1,10 +1,10 @@
-/* Operations on rows as long as the vocabulary, each row by one thread and while its processor's cache holds it. */
+/* Operations on rows as long as the vocabulary: each row is processed by one thread, while it is in cache. */
 
 #include "elements.h"
 
 #define CHUNK 128
 
-/* logits [rows, parts * columns] = cap tanh(x / 2) / temperature of products x [parts, rows, columns], in bf16; in fp32
+/* logits [rows, parts * columns] = cap tanh(x / 2) / temperature of products x [parts, rows, columns] in bf16; in fp32
  * the product does this itself. */
 EXPORT void redraft_cap_logits(float *logits, const uint16_t *products, integer parts, integer rows, integer columns,
                                float cap, float temperature, int threads) {
@@ -17,7 +17,7 @@ EXPORT void redraft_cap_logits(float *logits, const uint16_t *products, integer 
         }
 }
 
-/* The largest of x[0..count], and where the first such number stands. */
+/* The largest of x[0..count], and the index of the first such number. */
 INLINE float largest(const float *x, integer count, integer *where) {
     float peak = -INFINITY;
     integer chunk = 0;
@@ -54,7 +54,7 @@ EXPORT void redraft_distribution(float *probabilities, integer *argmax, float *e
     }
 }
 
-/* The softmax of every row of logits [rows, columns] that are rounded to bf16 first, in bf16. */
+/* The softmax, in bf16, of every row of logits [rows, columns] rounded to bf16. */
 EXPORT void redraft_soft_probabilities(uint16_t *probabilities, const float *logits, integer rows, integer columns,
                                        int threads) {
 #pragma omp parallel for num_threads(threads)
@@ -73,7 +73,7 @@ EXPORT void redraft_soft_probabilities(uint16_t *probabilities, const float *log
     }
 }
 
-/* How many of a row's probabilities [columns] are above `least`: their places go to `places`, the sum of the others to
+/* How many of a row's probabilities [columns] are above `least`: their indices go to `places`, the sum of the others to
  * `rest`. Stops at `most`. */
 INLINE int likely(const void *row, integer columns, float least, int most, integer *places, float *rest,
                   const int bf16) {
@@ -117,8 +117,8 @@ INLINE void settled_means(void *means, uint8_t *settled, const void *probabiliti
     }
 }
 
-/* The means [rows, width] of the lines of `weight` [columns, width] by `probabilities` [rows, columns], of those rows
- * that at most MOST tokens explain but for a mass of `dropped`; `settled` says which these are. */
+/* The means [rows, width] of the lines of `weight` [columns, width] by `probabilities` [rows, columns], for rows whose
+ * mass except for `dropped` is on at most MOST tokens; `settled` says which these are. */
 EXPORT void redraft_settled_means(void *means, uint8_t *settled, const void *probabilities, const void *weight,
                                   integer rows, integer columns, integer width, float dropped, int threads, int bf16) {
     BY_DTYPE(settled_means, means, settled, probabilities, weight, rows, columns, width, dropped, threads);

@@ -1,1 +1,1 @@
-"""Kernels in Triton, each in the file of its eager twin. `language` decides which of the two a tensor goes to."""
+"""Kernels in Triton, each in the same file as its eager twin. `language` decides which of the two a tensor goes to."""

@@ -1,8 +1,8 @@
 """Attention of every segment over its request's pages, without a mask tensor.
 
 A canvas sees all keys from `window - 1` before its start (or from 0) to its own end; a prompt row sees keys up to
-itself, and inside the window, and one of an image all of that image as well. The canvas' own keys lie in the pages too,
-behind the committed ones, so that one range of positions is all there is to read.
+itself within the window, and an image row also sees all of its image. The canvas' own keys are in the pages too, after
+the committed ones, so there is only one range of positions to read.
 
 Shapes: R rows = S segments of L, N query heads, G key/value heads, H head dim, P pages of a request.
 """
@@ -41,9 +41,9 @@ class AttentionTile:
     rows     query rows (of all heads of a group) per program
     keys     keys per turn of its loop, a divisor of the page
     splits   programs that share the keys of one row tile
-    parts    programs that share the columns of the values; each computes the scores anew
-    inside   a loop of its own, without masks, for keys that all rows see: pays when a program reads many keys
-    gluon    by the kernel of `kernels.gluon`, which looks at `rows`, `keys` and `parts` only and does not split
+    parts    programs that share the columns of the values; each computes the scores again
+    inside   a separate loop, without masks, for keys that all rows see: pays when a program reads many keys
+    gluon    use the kernel of `kernels.gluon`, which only looks at `rows`, `keys` and `parts` and does not split
     """
 
     rows: int
@@ -63,8 +63,8 @@ def attend(
     """q [R,N,H] over pages keys and values [pages,256,G,H] -> [R,N*H] in q's dtype, or as e4m3 rows if `fp8`.
 
     table int32 [S,P]: the page of each 256 positions of a segment's request. `window` None: everything before.
-    Scores have scale 1. Rows of padding come out finite. Pages may be of e4m3; they must hold finite numbers even where
-    nothing was written yet. `tile` overrides the tuned shape of the kernel.
+    Scores have scale 1. Padding rows get finite results. Pages may be e4m3; they must hold finite numbers even where
+    nothing has been written yet. `tile` overrides the tuned shape of the kernel.
     """
     if use_triton(q):
         return _attend(q, keys, values, table, segments, window or 0, fp8, tile or tuned(q, keys, segments))
@@ -83,7 +83,7 @@ def attend(
 def _seen(
     kind: int, start: int, length: int, window: int | None, sight: list[Tensor] | None, device: torch.device
 ) -> Tensor:
-    """Which positions each row of a segment sees, bool [length, positions], as far as any row sees."""
+    """Which positions each row of a segment sees, bool [length, positions], up to the last that any row sees."""
     end = start + length if sight is None else max(start + length, int(sight[1].max()))
     key = torch.arange(end, device=device)[None]
     row = torch.arange(start, start + length, device=device)[:, None]
@@ -103,10 +103,10 @@ def _gather(pool: Tensor, pages: Tensor, count: int, dtype: torch.dtype) -> Tens
 
 
 def tuned(q: Tensor, keys: Tensor, segments: Segments) -> AttentionTile:
-    """The shape measured fastest on one H200, or what fits elsewhere.
+    """The shape measured fastest on one H200, or one that fits elsewhere.
 
-    What changes rounding (keys per turn, splits) follows from the model's shape alone, so that a canvas gets the same
-    numbers in any batch. Rows and parts do not change a row's result: they fill the GPU.
+    Everything that affects rounding (keys per turn, splits) follows from the model's shape alone, so a canvas gets the
+    same numbers in any batch. Rows and parts do not affect a row's result; they are chosen to fill the GPU.
     """
     dim, groups = keys.shape[3], keys.shape[2]
     packed = segments.rows * (q.shape[1] // groups)
@@ -122,7 +122,7 @@ def tuned(q: Tensor, keys: Tensor, segments: Segments) -> AttentionTile:
     tall = len(segments.kind) * groups * cdiv(packed, 128)  # tiles of 128 rows
     if dim > 256:
         return AttentionTile(rows=64, keys=32, splits=splits, parts=2, warps=4, stages=3)
-    kept_small = keys.element_size() == 1  # e4m3 is widened in registers, of which a loop of its own takes more
+    kept_small = keys.element_size() == 1  # e4m3 is widened in registers, and a separate loop takes more of them
     if tall >= 96:
         stages = 3 if kept_small else 2
         return AttentionTile(rows=128, keys=64, splits=splits, parts=1, warps=8, stages=stages, inside=not kept_small)
@@ -132,7 +132,7 @@ def tuned(q: Tensor, keys: Tensor, segments: Segments) -> AttentionTile:
 
 
 def _tuned_gluon(dim: int, packed: int, walks: int) -> AttentionTile:
-    """Two groups a program where these are enough for most SMs; else one, and more parts until there are."""
+    """Two groups per program if that is enough for most SMs; else one, and more parts until it is."""
     enough, parts = 96, 1 if dim <= 256 else 2
     keys, rows = 64 // parts, 128
     if packed % 128 or walks * (packed // 128) * parts < enough:
@@ -228,7 +228,7 @@ def _attend_kernel(
         high = tl.maximum(high, tl.load(until + here, token < count, other=0))
         low = tl.minimum(low, tl.load(since + here, token < count, other=1 << 30))
         stop = tl.load(until + segment * SEGMENT_ROWS + last_token)
-    # A segment's keys are shared out to its splits before any tile takes its own of them: a row has the same in each.
+    # A segment's keys are divided among its splits before tiles pick theirs, so that a row's splits never change.
     base = tl.maximum(begin - (WINDOW - 1), 0) if WINDOW else 0
     end = begin + count
     if what == KIND_ENCODE_IMAGES:
@@ -273,11 +273,11 @@ def _take(
     peak, mass, mean, queries, pools, sight, begin, stop, WIDTH: tl.constexpr, KEYS: tl.constexpr,
     EDGE: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
-    """Take keys begin..stop into the running softmax of a row tile: peak, mass and unscaled mean.
+    """Add keys begin..stop to the running softmax of a row tile: peak, mass and unscaled mean.
 
-    A peak is the largest score in units of log 2, rounded. Were it kept as it is and multiplied in every turn, the
-    product and the difference would become one instruction, and a row's mean would change a little in turns of which
-    it sees no key. How many there are follows from the tile.
+    A peak is the largest score in units of log 2, rounded. If it were stored unscaled and multiplied in every turn, the
+    product and the difference would be fused into one instruction, and a row's mean would change slightly in turns
+    without a key that it sees. The number of such turns depends on the tile.
     """
     LOG2E: tl.constexpr = 1.4426950408889634
     DIM: tl.constexpr = queries.shape[1]
@@ -287,7 +287,7 @@ def _take(
     page = tl.load(pages + begin // 256, begin < stop, other=0)
     for at in tl.range(begin, stop, KEYS):
         place = page * 256 + at % 256
-        page = tl.load(pages + (at + KEYS) // 256, at + KEYS < stop, other=0)  # the next turn's copy needs it early
+        page = tl.load(pages + (at + KEYS) // 256, at + KEYS < stop, other=0)  # early, for the next turn's copy
         key = load_tile(keys, place, key_column, positions, WIDTH, KEYS, DIM, BULK).to(queries.dtype)
         scores = tl.dot(queries, tl.trans(key), input_precision="ieee")
         if EDGE:

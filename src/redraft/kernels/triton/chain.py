@@ -1,9 +1,9 @@
 """The dynamic programme of constraints: sums over lists, and the recursion over the positions of canvases.
 
 Sums over lists of items (edges of a set, classes of a set, sets of a class) are one kernel; the recursion is one
-program for each canvas and direction, whose positions follow one another behind a barrier. Everything is fp32
-logarithms, so that no logits are too far apart. Sums run in a fixed order: the same input gives the same bits.
-What the vocabulary has to do with it is in `constrained.py`.
+program for each canvas and direction, which goes through the positions in order with a barrier after each. Everything
+is in fp32 logarithms, so that no logits are too far apart. Sums have a fixed order: the same input gives the same bits.
+The part that deals with the vocabulary is in `constrained.py`.
 
 Shapes: B canvases, R rows, L positions, Q states, E edges, U sets, C classes, N items, G groups.
 """
@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from redraft.kernels.triton.language import cdiv, jit, next_power_of_2, tl, use_triton
 
 NEVER = -1e30
-"""The logarithm of zero, finite so that sums of it are no NaN."""
+"""The logarithm of zero, finite so that sums of it are not NaN."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class Lists:
 
     @property
     def block(self) -> int:
-        """How many items of a list a program takes at a time: twice as many as it has on average, to some bounds."""
+        """How many items of a list a program takes at a time: twice the average length, within bounds."""
         return min(max(next_power_of_2(2 * len(self.items) // (len(self.first) - 1)), 8), 256)
 
 
@@ -44,7 +44,7 @@ class Lists:
 class ChainTile:
     """How the recursion over positions is cut up; `rows` and `states` are powers of two.
 
-    edges   edges of a row: a state has as many rows as its edges need
+    edges   edges per row: a state has as many rows as its edges need
     rows    rows that a program sums at a time
     states  states whose rows it adds up at a time
     pieces  rows of each state that it reads at a time
@@ -59,10 +59,10 @@ class ChainTile:
 
     @classmethod
     def of(cls, counts: Tensor) -> ChainTile:
-        """The rule, from the edges that arrive at each state, int64 [2,Q].
+        """The default tile, from the number of edges that arrive at each state, int64 [2,Q].
 
-        A program is latency and little else, so it takes everything at a time, up to 8192 edges or rows. Rows are as
-        long as states have edges on average: longer ones would be mostly empty, shorter ones have to be added up.
+        A program's time is mostly latency, so it takes everything at once, up to 8192 edges or rows. Rows are as long
+        as states have edges on average: longer ones would be mostly empty, shorter ones would have to be added up.
         """
         mean = int(counts.float().mean())
         edges = min(max(next_power_of_2(mean + 1) // 2, 4), 32)
@@ -75,23 +75,23 @@ class ChainTile:
 
 
 _NUMBERS = 1024
-"""Numbers of lists that a program takes at a time: a list's items in several rows."""
+"""Numbers that a program takes from lists at a time: a list's items in several rows."""
 
 _ITEMS = 8192
-"""Edges that a program holds at a time at most: 16 for each thread of 16 warps."""
+"""The most edges that a program holds at a time: 16 for each thread of 16 warps."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Edges:
-    """Edges grouped by where they arrive, in both directions: [0] the way ahead, [1] the way back; all int32.
+    """Edges grouped by where they arrive, in both directions: [0] forwards, [1] backwards; all int32.
 
-    They stand in R rows of `tile.edges` = K each, which lie side by side, one for a thread. A row's edges arrive at one
-    state; its unused places have the set -1.
+    They are in R rows of `tile.edges` = K each, which are stored side by side, one per thread. All edges of a row
+    arrive at one state; its unused places have the set -1.
 
     first    [2,Q+1]  the rows of state q are first[q] .. first[q+1]
     begins   [2,K,R]  the state where each edge begins
     label    [2,K,R]  its set
-    order    [2,Q]    states by rising number of rows, so that those taken at a time have about as many
+    order    [2,Q]    states by rising number of rows, so that those taken together have about the same number
     """
 
     first: Tensor
@@ -105,7 +105,7 @@ class Edges:
         cls, source: Tensor, target: Tensor, label: Tensor, states: int, device: torch.device,
         tile: ChainTile | None = None,
     ) -> Edges:  # fmt: skip
-        """From int64 [E] on the host; `tile` instead of what the rule says."""
+        """From int64 [E] on the host; `tile` overrides the default."""
         counts = torch.stack([arrive.bincount(minlength=states) for arrive in (target, source)])  # [2,Q]
         tile = tile or ChainTile.of(counts)
         needed = -(-counts // tile.edges)
@@ -142,8 +142,8 @@ def log_sums(
 ) -> tuple[Tensor, Tensor]:
     """The maximum and the log of summed exponentials of each list, fp32 [R,G] each.
 
-    Items are columns of `values` [R,*]; with `others` [R,*], each item's column `pairs` int32 [N] of it is added.
-    A sum with an item that is no number is none, either.
+    Items are columns of `values` [R,*]; with `others` [R,*], its column `pairs` int32 [N] is added to each item.
+    A sum with an item that is NaN is NaN.
     """
     rows, groups = len(values), len(lists.first) - 1
     if use_triton(values):
@@ -170,11 +170,11 @@ def _of_lists(found: Tensor, owner: Tensor, groups: int) -> tuple[Tensor, Tensor
 
 
 def ways(total: Tensor, most: Tensor, edges: Edges, ends: Tensor, gate_at: Tensor, gate: Tensor) -> Tensor:
-    """What leads to each state: sums ahead, sums back (from the end), and the best ahead, fp32 [3,B,L+1,Q].
+    """The ways to each state: sums forwards, sums backwards (from the end), and the best forwards, fp32 [3,B,L+1,Q].
 
-    `total` and `most` [B,L,U] weigh the sets in sums and in the maximum, `ends` [B,2,Q] the states before the first and
-    behind the last position, and `gate` [B,Q] those before position `gate_at` int32 [B], -1 if before none. At every
-    position a constant is missing.
+    `total` and `most` [B,L,U] weight the sets in sums and in the maximum, `ends` [B,2,Q] the states before the first
+    and after the last position, and `gate` [B,Q] those before position `gate_at` int32 [B], or -1 for none. The results
+    lack a constant at every position.
     """
     (canvases, length, sets), states = total.shape, edges.states
     if use_triton(total):
@@ -211,7 +211,7 @@ def _one_way(weights: Tensor, edges: Edges, way: int, start: Tensor, gate: tuple
 
 
 def trace(best: Tensor, most: Tensor, edges: Edges, final: Tensor) -> Tensor:
-    """The sets int64 [B,L] of the most likely ways, from best scores [B,L+1,Q] and the states' final weights [B,Q]."""
+    """The sets int64 [B,L] of the most likely ways, given best scores [B,L+1,Q] and the states' final weights [B,Q]."""
     canvases, length, sets = most.shape
     last = (best[:, -1] + final).argmax(1)
     if use_triton(best):
@@ -237,7 +237,7 @@ def _trace(best: Tensor, most: Tensor, state: Tensor, edges: Edges) -> Tensor:
 
 @jit
 def join(peak, weight, x, inside):
-    """More numbers x [R,N], where `inside`, in a maximum and a sum of exponentials relative to it, [R] each."""
+    """Include more numbers x [R,N], where `inside`, in a maximum and a sum of exponentials relative to it, [R] each."""
     top = tl.maximum(peak, tl.max(tl.where(inside, x, -1e30), 1))
     weight = weight * tl.exp(peak - top) + tl.sum(tl.where(inside, tl.exp(x - top[:, None]), 0.0), 1)
     return top, weight
@@ -245,9 +245,9 @@ def join(peak, weight, x, inside):
 
 @jit
 def log_of(peak, weight):
-    """The logarithm of a joined sum, "never" of nothing; no number if one of its items was none.
+    """The logarithm of a joined sum; "never" if it is empty, NaN if one of its items was NaN.
 
-    A maximum leaves out what is no number, so `weight` alone knows of it.
+    A maximum ignores NaN, so only `weight` shows it.
     """
     never = (peak <= -5e29) & (weight == weight)
     return tl.where(never, -1e30, peak + tl.log(tl.where(weight < 1.0, 1.0, weight)))
@@ -291,11 +291,11 @@ def _ways_kernel(
     totals, mosts, sets, first, begins, label, order, ends, gate_at, gate, found, sums, positions, states, rows,
     ROWS: tl.constexpr, EDGES: tl.constexpr, STATES: tl.constexpr, PIECES: tl.constexpr, HELD: tl.constexpr,
 ):  # fmt: skip
-    """At each position, first the sum of every row, then those of every state's rows.
+    """At each position, sum first every row, then every state's rows.
 
-    HELD says that all rows and states are taken at once: their tables then stay in registers.
+    With HELD all rows and states are taken at once, and their tables stay in registers.
     """
-    number = tl.program_id(0)  # 0 sums ahead, 1 sums back, 2 the best ahead
+    number = tl.program_id(0)  # 0 sums forwards, 1 sums backwards, 2 the best forwards
     canvas = tl.program_id(1).to(tl.int64)
     way = number % 2
     place_of = number * tl.num_programs(1) + canvas

@@ -1,11 +1,11 @@
-"""What a language leaves of the distributions of canvases that must be in it, on the device of the logits.
+"""Restricts the distributions of canvases to a language, on the device of the logits.
 
     class_sums      logits of the vocabulary -> weights of the token classes of each row
     language_terms  the dynamic programme of `chain.py`: what to add to the logits of each class, and the best string
-    best_tokens     the likeliest token of what that string has at each row
-    add_by_class    logits -> logarithms of the constrained probabilities, in their place
+    best_tokens     the most likely token of the set that this string has at each row
+    add_by_class    logits -> logarithms of the constrained probabilities, in place
 
-These then go through the sampler as logits do that obey nothing. Nothing of the vocabulary's width is made beside them.
+The results then go through the sampler like unconstrained logits. Nothing else as wide as the vocabulary is made.
 
 Shapes: B canvases of L positions, R = B*L rows, W tokens, Q states, U sets, C classes.
 """
@@ -26,17 +26,17 @@ from redraft.kernels.triton.softcap import capped, tempered
 TILE = 256
 """Tokens whose statistics `add_by_class` takes together."""
 PIECE = 2048
-"""Tokens of a class that one program sums at most."""
+"""The most tokens of a class that one program sums."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Language:
     """The tables of a token automaton.
 
-    tokens    int64 [W]: the only tokens that it knows, if the logits are theirs alone; None: a whole vocabulary's
-    class_of  int16 or int32 [W], C for tokens that can stand nowhere
+    tokens    int64 [W]: the only tokens that it knows, if logits are just for these; None: for a whole vocabulary
+    class_of  int16 or int32 [W], C for tokens that are allowed nowhere
     pieces    the tokens of each piece of a class, at most `PIECE`; a class' pieces are neighbours
-    owners    int32 [C+1], the first piece of each class, and how many there are
+    owners    int32 [C+1], the first piece of each class, then the total number of pieces
     sets      the classes of each set
     holders   the sets of each class
     uses      where the edges of each set begin, and
@@ -64,11 +64,11 @@ class Language:
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class CanvasTables:
-    """What canvases ask of the programme; a single canvas has no dimension B.
+    """The inputs of the programme for canvases; a single canvas has no dimension B.
 
-    weights  fp32 [B,L,U]: 0 for the sets that can stand at each position, "never" for the others
-    held     int32 [B,L]: the column of the only token that can stand at a position; -1 where there is a choice
-    ends     fp32 [B,2,Q], logarithms of the states before the first and behind the last position
+    weights  fp32 [B,L,U]: 0 for the sets that are allowed at each position, "never" for the others
+    held     int32 [B,L]: the column of the only token allowed at a position; -1 where there is a choice
+    ends     fp32 [B,2,Q], logarithms of the states before the first and after the last position
     gate_at  int32 [B], a position, or -1, and
     gate     fp32 [B,Q], the same for the states before it
     """
@@ -81,16 +81,16 @@ class CanvasTables:
 
     @classmethod
     def stacked(cls, canvases: Sequence[CanvasTables]) -> CanvasTables:
-        """Those of several canvases of one length and language."""
+        """The tables of several canvases of one length and language."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: torch.stack([getattr(one, name) for one in canvases]) for name in names})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClassSums:
-    """Of each row and class, [R,C]: the largest tempered logit, whose token that is, the log of summed exponentials.
+    """For each row and class, [R,C]: the largest tempered logit, its token, and the log of summed exponentials.
 
-    Of a class without tokens the token means nothing.
+    The token is meaningless for a class without tokens.
     """
 
     most: Tensor
@@ -99,14 +99,14 @@ class ClassSums:
 
     @property
     def spoiled(self) -> Tensor:
-        """0 for each row [R], or NaN where one of its logits is none, which the recursion over positions would lose."""
+        """0 for each row [R], or NaN if one of its logits is NaN, which the recursion over positions would lose."""
         return 0 * self.total.sum(1)
 
 
 def class_sums(logits: Tensor, language: Language, cap: float | None, temperature: Tensor) -> ClassSums:
-    """The sums of raw logits [R,W] of S segments with `temperature` [S]; `cap` as `softcap.tempered` has it.
+    """The sums of raw logits [R,W] of S segments with `temperature` [S]; `cap` as in `softcap.tempered`.
 
-    A sum with a logit that is no number is none, either.
+    A sum with a logit that is NaN is NaN.
     """
     if not use_triton(logits):
         return _class_sums(tempered(logits, cap, temperature), language.classes)
@@ -133,7 +133,7 @@ def _new_sums(logits: Tensor, count: int) -> ClassSums:
 
 
 def _class_sums(x: Tensor, classes: Lists) -> ClassSums:
-    """The twin, of tempered logits [R,W]."""
+    """The twin, for tempered logits [R,W]."""
     most, total = log_sums(x, classes)
     items, owner = classes.items.long(), classes.owner
     number = torch.where(x[:, items] == most[:, owner], torch.arange(len(items), device=x.device), len(items))
@@ -143,10 +143,10 @@ def _class_sums(x: Tensor, classes: Lists) -> ClassSums:
 
 
 def language_terms(most: Tensor, total: Tensor, language: Language, tables: CanvasTables) -> tuple[Tensor, Tensor]:
-    """What to add to the tempered logits of each class, fp32 [B,L,C], and the sets of the likeliest strings, [B,L].
+    """What to add to the tempered logits of each class, fp32 [B,L,C], and the sets of the most likely strings, [B,L].
 
-    `most` and `total` [B,L,C] are the classes' `class_sums`, of which those at positions without a choice say nothing.
-    With what is added, the logits of a position are logarithms of its constrained probabilities.
+    `most` and `total` [B,L,C] are the classes' `class_sums`, which are ignored at positions without a choice. After
+    the addition, the logits of a position are the logarithms of its constrained probabilities.
     """
     free = (tables.held < 0)[..., None]
     of_sets = [
@@ -155,7 +155,7 @@ def language_terms(most: Tensor, total: Tensor, language: Language, tables: Canv
     ]
     best_of, sum_of = (tables.weights + part for part in of_sets)  # [B,L,U]
     around, every = tables.weights.flatten(0, 1), language.every_set  # [R,U]
-    if language.edges.states == 1:  # what stands at a position says nothing of others
+    if language.edges.states == 1:  # positions are independent of one another
         labels = best_of.argmax(-1)
     else:
         ahead, back, best = ways(sum_of, best_of, language.edges, tables.ends, tables.gate_at, tables.gate)
@@ -184,10 +184,10 @@ def best_tokens(labels: Tensor, sums: ClassSums, sets: Lists) -> Tensor:
 def add_by_class(
     logits: Tensor, added: Tensor, class_of: Tensor, held: Tensor | None, cap: float | None, temperature: Tensor
 ) -> Tiles | None:
-    """Temper raw logits [R,W] and add what `added` [R,C] says of each token's class, in place, as far as they can hold.
+    """Temper raw logits [R,W] and add `added` [R,C] by each token's class, in place, within the range of their dtype.
 
-    Tokens of class C become `NEVER`, and all but the token `held` int32 [R] where that is not -1. Returns the
-    statistics of tiles for `head.sample`; none from the twin.
+    Tokens of class C become `NEVER`, and where `held` int32 [R] is not -1, so do all tokens except that one. Returns
+    the statistics of tiles for `head.sample`; None from the twin.
     """
     rows, width = logits.shape
     if use_triton(logits):
@@ -284,7 +284,7 @@ def _add_kernel(
     logits, width, added, kinds, class_of, helds, cap, temperature, peaks, masses, moments, count, never, span,
     TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
-    """Some tiles of one row; their statistics are those of `head.Tiles`, of the numbers as they are stored."""
+    """Some tiles of one row; their statistics are those of `head.Tiles`, for the numbers as stored."""
     row = tl.program_id(1).to(tl.int64)
     tile = tl.program_id(0) * TILES + tl.arange(0, TILES)
     token = tile[:, None] * TILE + tl.arange(0, TILE)[None]
@@ -294,7 +294,7 @@ def _add_kernel(
     here = logits + row * width + token
     raw = tl.load(here, inside, other=0.0).to(tl.float32)
     x = capped(raw, cap, tl.load(temperature + row // span)) * 0.6931471805599453 + gain
-    x = tl.where(kind < kinds, tl.where(x < never, never, x), never)  # what is no number stays none
+    x = tl.where(kind < kinds, tl.where(x < never, never, x), never)  # NaN stays NaN
     if helds is not None:
         held = tl.load(helds + row)
         x = tl.where(held < 0, x, tl.where(token == held, 0.0, never))

@@ -14,9 +14,9 @@ BLOCK = 4096
 
 
 def copy_pages(layers: Sequence[Tensor], source: Tensor, target: Tensor) -> None:
-    """In pages [P,...] of each of some layers, which are of one size: pages `target` become what pages `source` are.
+    """Copy pages `source` to pages `target` in the page tensors [P,...] of several layers, all of one size.
 
-    int64 [N] each; no page is both.
+    Both are int64 [N]; no page is in both.
     """
     if not use_triton(source):
         for pages in layers:

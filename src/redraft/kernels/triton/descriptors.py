@@ -1,7 +1,7 @@
 """Tiles of row-major matrices: copied in bulk by a descriptor where a GPU has the tensor memory accelerator (TMA).
 
-Where it has none, before Hopper, Triton would make of a descriptor's copy a load for every single number, which nothing
-runs ahead of; there kernels get the matrix itself and read wide lines of it.
+On GPUs without it, before Hopper, Triton would turn a descriptor's copy into a load for every single number, without
+prefetching; there kernels get the matrix itself and read wide lines of it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load_tile(matrix, row, column, height, width, ROWS: tl.constexpr, COLUMNS: t
 
 @jit
 def store_tile(matrix, tile, row, column, height, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr, BULK: tl.constexpr):
-    """Store a tile [ROWS,COLUMNS] at a row and a column of a matrix [height,width], as far as it lies within."""
+    """Store a tile [ROWS,COLUMNS] at a row and a column of a matrix [height,width], clipped to its edges."""
     if BULK:
         matrix.store([row, column], tile)
     else:
@@ -49,6 +49,6 @@ def store_tile(matrix, tile, row, column, height, width, ROWS: tl.constexpr, COL
 
 @jit
 def _places(row, column, height, width, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    """Where a tile's numbers lie, and which of them lie within the matrix."""
+    """The offsets of a tile's numbers, and which of them are inside the matrix."""
     line, place = row + tl.arange(0, ROWS)[:, None], column + tl.arange(0, COLUMNS)[None]
     return line.to(tl.int64) * width + place, (line < height) & (place < width)

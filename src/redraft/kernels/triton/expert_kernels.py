@@ -1,15 +1,15 @@
 """The two products over experts, weights first: acc [BN weight rows, BM tokens] += W [BN,BK] . X^T [BK,BM].
 
-A matrix instruction of Hopper takes 64 rows of its first operand but as few as 8 columns of its second. Experts have
-few rows of tokens and many of weights, so the weights stand first; the result is turned while it is stored.
+A Hopper matrix instruction takes 64 rows of its first operand but as few as 8 columns of its second. Experts have
+few rows of tokens and many of weights, so the weights come first; the result is transposed while it is stored.
 
 One program makes one tile (tokens of one expert x BN weight rows). There are as many programs as any routing can need,
-so that a captured graph serves every one; what is beyond the list ends at once. Widths are multiples of the tiles; only
-token rows are masked. A tile with at most SMALL rows, what is left over from a busy expert, takes narrower
-instructions. What the last lines of a tile need is loaded before the loop, which hides its way from memory.
+so one captured graph serves them all; programs beyond the list end at once. Widths are multiples of the tiles; only
+token rows are masked. A tile with at most SMALL rows, the remainder of a busy expert, takes narrower instructions. What
+the end of a tile needs is loaded before the loop, which hides the latency of memory.
 """
 
-# What a format needs is bound under the same condition under which it is used.
+# Variables of a format are bound and used under the same condition.
 # pyright: reportPossiblyUnboundVariable=false
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def gate_tile(x, x_scale, weight, weight_scale, out, order, expert, start, end, 
 
 @jit
 def gelu_share(x):
-    """What gelu, tanh form, leaves of x: sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3))."""
+    """The factor by which gelu, in its tanh form, multiplies x: sigmoid(2 sqrt(2/pi) (x + 0.044715 x^3))."""
     return tl.sigmoid(1.5957691216057308 * x * (1.0 + 0.044715 * x * x))
 
 
@@ -123,7 +123,7 @@ def pair(x, live, weight, expert, first, D: tl.constexpr, INNER: tl.constexpr, B
 
 @jit
 def load_tokens(x, live, k, BK: tl.constexpr, WIDTH: tl.constexpr):
-    """BK columns from k of the rows that start at x [BM,1], turned: [BK,BM]; zeros where not live [BM]."""
+    """BK columns from k of the rows that start at x [BM,1], transposed: [BK,BM]; zeros where not live [BM]."""
     inner = k + tl.arange(0, BK)[None, :]
     mask = live[:, None] if WIDTH % BK == 0 else live[:, None] & (inner < WIDTH)
     return tl.trans(tl.load(x + inner, mask=mask, other=0.0))
@@ -140,7 +140,7 @@ def load_weights(base, k, BK: tl.constexpr, WIDTH: tl.constexpr):
 @jit
 def int4_pair(x, live, codes, scale, expert, columns, D: tl.constexpr, INNER: tl.constexpr, GROUP: tl.constexpr,
               BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr, ASM: tl.constexpr):  # fmt: skip
-    """`pair` on INT4 codes: two blocks of 64 inputs a step."""
+    """`pair` on INT4 codes: two blocks of 64 inputs per step."""
     gate = tl.zeros((BN, BM), tl.float32)
     up = tl.zeros((BN, BM), tl.float32)
     count: tl.constexpr = 2 * INNER
@@ -162,7 +162,7 @@ def int4_block(codes, scale, low_tokens, high_tokens, step, HALF: tl.constexpr, 
                GROUP: tl.constexpr, ASM: tl.constexpr):  # fmt: skip
     """Block 2*step + HALF of 64 inputs: its products in FP8 units, then times the groups' scales; [BN,BM].
 
-    Scales come as bf16 pairs of neighbouring groups, so that a row's load is wide enough to run ahead of its use.
+    Scales are bf16 pairs of neighbouring groups, so that a row's load is wide enough to be prefetched.
     """
     block = 2 * step + HALF
     words = tl.load(codes + block * (count * 32), mask=block < WIDTH // 64, other=0)
@@ -194,7 +194,7 @@ def codes_to_e4m3(codes, ASM: tl.constexpr):
 
     A magnitude up to 8 is its own e4m3 bit pattern (in units of the smallest subnormal). The sign bit s adds 1 to the
     magnitude, as code 8 + m stands for -(m + 1), and goes to bit 7. Eight codes at a time: 8 s + m less 7 s is the
-    magnitude in every half byte, and what is beside it is taken from the signs (0xe4: a where c, else b).
+    magnitude in every half byte, and the other half is taken from the signs (0xe4: a where c, else b).
     """
     if ASM:
         return tl.inline_asm_elementwise(
@@ -316,7 +316,7 @@ def single(x, live, weight, expert, first, width, D: tl.constexpr, INNER: tl.con
 def int4_single(x, live, codes, scale, expert, columns, width, D: tl.constexpr, INNER: tl.constexpr,
                 GROUP: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, STAGES: tl.constexpr,
                 ASM: tl.constexpr):  # fmt: skip
-    """`single` on INT4 codes: two blocks of 64 inputs a step."""
+    """`single` on INT4 codes: two blocks of 64 inputs per step."""
     acc = tl.zeros((BN, BM), tl.float32)
     codes += (expert * (INNER // 64) * D + columns[:, None]) * 32 + tl.arange(0, 32)[None, :]
     scale += expert * ((INNER + 2 * GROUP - 1) // (2 * GROUP)) * D + columns

@@ -3,7 +3,7 @@
 1. `gate`: gelu(gate x) * up x for the tiles of `Routing`, in sorted order;
 2. `down`: the down projection, times the router's weight, each row written to the place of its assignment.
 
-The K rows of a token are summed by what reads them, best expert first: no atomics, so always the same sum.
+The K rows of a token are summed by the kernel that reads them, best expert first: no atomics, so the sum never varies.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Rows = Tensor | Rows8
 
 
 def block_rows(x: Rows, top_k: int, weights: PackedExperts) -> int:
-    """The most rows of one expert in a tile: `route` wants it, the products follow it.
+    """The most rows of one expert in a tile: an argument of `route` that the products follow.
 
-    For rows x [T,D], each of which goes to top_k of the experts. Both products have to take such tiles.
+    For rows x [T,D], each of which goes to top_k of the experts. Both products must support such tiles.
     """
     values, _ = values_and_scale(x)
     experts, width, inner = weights.down.shape
@@ -47,7 +47,7 @@ def block_rows(x: Rows, top_k: int, weights: PackedExperts) -> int:
 
 
 def _in_gluon(x: Tensor, weight: Packed, routing: Routing, width: int, inner: int) -> Any:
-    """The kernels of `kernels.gluon` for rows x with a weight of experts if `block_rows` has chosen them, or None."""
+    """The kernels of `kernels.gluon` for rows x and an expert weight if `block_rows` has chosen them, else None."""
     rows = tables.gluon_rows(format_of(weight), len(routing.order) / weight.shape[0])
     if rows is None or rows != routing.block_rows:
         return None
@@ -55,7 +55,7 @@ def _in_gluon(x: Tensor, weight: Packed, routing: Routing, width: int, inner: in
 
 
 def _gluon_kernels(x: Tensor, weight: Packed, rows: int, width: int, inner: int) -> Any:
-    """The kernels of `kernels.gluon` that can take x in tiles of so many rows with a weight of experts, or None."""
+    """The kernels of `kernels.gluon` that take x in tiles of this many rows with an expert weight, or None."""
     if not isinstance(weight, PackedInt4):
         return gluon_experts if gluon_experts.fits(x, width, inner) else None
     if not int4_experts.fits(x, width, inner, weight.group):
@@ -75,8 +75,8 @@ def experts(x: Rows, routing: Routing, weights: PackedExperts, dtype: torch.dtyp
 def gate(x: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = torch.bfloat16) -> Rows:
     """x [T,D] -> hidden rows gelu(gate x) * up x [T*K,I], in the order of `routing.order`; undefined in dead rows.
 
-    weight [E,2I,D], gate rows first. `Rows8` gives `Rows8`: hidden rows are rounded to `dtype`, then to FP8 in a launch
-    of their own, because only a whole row knows its scale.
+    weight [E,2I,D], gate rows first. `Rows8` gives `Rows8`: hidden rows are rounded to `dtype`, then to FP8 in a
+    separate launch, because a row's scale depends on the whole row.
     """
     if not use_triton(routing.order):
         return gate_eager(x, routing, weight, dtype)
@@ -121,7 +121,7 @@ def down(hidden: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = to
 
 
 def _plan(routing: Routing, weight: Packed) -> Plan:
-    """How to cut up a product. Raises `SettingError` if the kernels lack the weight's shape."""
+    """How to cut up a product. Raises `SettingError` if the kernels do not support the weight's shape."""
     experts, outputs, inputs = weight.shape
     if outputs % 128 or inputs % 64:
         message = f"experts of {outputs} x {inputs} do not fit the CUDA kernels, which work in steps of 128 x 64."

@@ -1,4 +1,4 @@
-"""The vocabulary head and everything a step needs of its logits, in one product and one small pass.
+"""The vocabulary head and everything a step needs from its logits, in one product and one small pass.
 
 The product's epilogue stores the logits as bf16 (what a bf16 linear layer returns) and reduces every tile of the
 vocabulary to its largest logit and two sums over x, the soft-capped and tempered logits in units of ln 2: the mass
@@ -39,13 +39,13 @@ from redraft.kernels.triton.softcap import bounded, capped, tempered
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prediction:
-    """What a step says of every row, [R] each. Rows outside DENOISE segments mean nothing (padding: finite numbers).
+    """The prediction for every row, [R] each. Rows outside DENOISE segments are meaningless (padding: finite numbers).
 
     argmax, candidate   int32 token ids
     entropy             nats, of the tempered distribution
     peak                the largest tempered logit
     certainty           log-probability of the argmax token, nats, of the tempered distribution
-    tiles               the vocabulary's tiles as the kernels left them, for `self_conditioning`; None from the twin
+    tiles               statistics of the vocabulary's tiles, for `self_conditioning`; None from the twin
     """
 
     argmax: Tensor
@@ -91,8 +91,8 @@ def predict(
     """Logits, argmax, entropy and one sample of every canvas row.
 
     hidden [R,D], tied embedding [V,D], temperature fp32 [S]. `logits` [R,V] in hidden's dtype receives the raw logits
-    (not capped, not tempered) of canvas rows; an embedding in FP8 makes an FP8 product. Segments of another kind than
-    DENOISE cost nothing, their rows' logits mean nothing. With `tile` the product is Triton's, in that shape.
+    (not capped, not tempered) of canvas rows; an embedding in FP8 makes an FP8 product. Segments that are not DENOISE
+    cost nothing, and their logits are meaningless. With `tile` the product is Triton's, in that shape.
     """
     tiles = multiply(hidden, embedding, cap, temperature, segments, logits, tile=tile)
     return sample(logits, tiles, cap, temperature, counters, segments)
@@ -113,7 +113,7 @@ def multiply(
 def sample(
     logits: Tensor, tiles: Tiles | None, cap: float | None, temperature: Tensor, counters: Counters, segments: Segments
 ) -> Prediction:
-    """What `predict` says of raw logits [R,V] whose statistics are taken. Without a cap they are tempered alone."""
+    """The result of `predict` for raw logits [R,V] with known statistics. Without a cap they are only tempered."""
     if use_triton(logits):
         assert tiles is not None
         return _finish(logits, tiles, cap, temperature, counters, segments)
@@ -129,7 +129,7 @@ def sample(
 
 
 def _invert(weights: Tensor, uniform: Tensor, fallback: Tensor) -> Tensor:
-    """Index per row where the cumulative weights [R,V] pass `uniform` fp64 [R] of their sum."""
+    """Index per row where the cumulative weights [R,V] pass a share `uniform` fp64 [R] of their sum."""
     edges = weights.double().cumsum(-1)
     token = torch.searchsorted(edges, uniform[:, None] * edges[:, -1:], right=True)[:, 0].clamp(max=edges.shape[1] - 1)
     return torch.where(weights.gather(1, token[:, None])[:, 0] > 0, token, fallback)
@@ -196,10 +196,10 @@ def _head_kernel(
 ):  # fmt: skip
     """Tiles of logits and their statistics; each program walks over its share, so that copies never pause.
 
-    Row tiles of the same tokens are neighbours: they share the cache.
+    Row tiles of the same tokens are neighbours and so share the cache.
     """
     await_inputs()
-    # Row tiles without a canvas row are left out. Live rows are the first of their segment, and start at 16s.
+    # Row tiles without a canvas row are left out. Live rows come first in their segment and start at multiples of 16.
     tile = tl.arange(0, MAP)
     sample = tile[:, None] * TILE + tl.arange(0, TILE // 16)[None] * 16
     live = sample < rows
@@ -247,7 +247,7 @@ def _finish_kernel(
     largest, certainty, vocab, cap, SEGMENT_ROWS: tl.constexpr, TOKENS: tl.constexpr, COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Merge the tiles of one row, then look into two of them: the argmax's and the sample's."""
+    """Merge the tiles of one row, then read two of them: the argmax's and the sample's."""
     await_inputs()
     row = tl.program_id(0)
     segment = row // SEGMENT_ROWS
@@ -292,7 +292,7 @@ def _finish_kernel(
     tl.store(argmax + row, winner)
     tl.store(candidate + row, tl.where(possible, drawn, winner))
     found = (tl.log2(total) - moment / total) * ln2
-    tl.store(entropy + row, tl.where(found < 0, 0.0, found))  # NaN stays, so that somebody notices
+    tl.store(entropy + row, tl.where(found < 0, 0.0, found))  # NaN is kept, so that it gets noticed
     tl.store(largest + row, peak * ln2)
     tl.store(certainty + row, -tl.log2(total) * ln2)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from redraft import kernels
 from redraft.kernels.triton.rehearsal import Rehearsed
 
-if TYPE_CHECKING:  # kernels are another language: type checkers take any name of `tl`, and constants for anything
+if TYPE_CHECKING:  # kernels are another language: type checkers accept any name in `tl`, and any constant
     triton: Any = None
     gdc_launch_dependents: Any = None
     gdc_wait: Any = None
@@ -34,7 +34,7 @@ else:
         import triton.language as tl
         from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
         from triton.language.target_info import cuda_capability_geq
-    except ImportError:  # PyTorch for CPUs comes without it
+    except ImportError:  # not included with PyTorch for CPUs
         triton = tl = Kernel = None
     else:
 
@@ -42,23 +42,22 @@ else:
             """A kernel in Triton."""
 
 
-# Kernels round as they do with fused multiply-adds, which Triton makes by itself up to 3.9 and then no longer.
+# Kernels rely on the rounding of fused multiply-adds, which Triton only uses by default up to 3.9.
 os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 INTERPRETED = triton is not None and os.environ.get("TRITON_INTERPRET") == "1"
 
 OF_SEGMENTS = ("kind", "start", "length", "lengths", "since", "until", "temperature", "page_table", "page_stride")
-"""Arguments that say something of each segment have these names in every kernel, and no others have; they are
-`varying`."""
+"""Arguments with a value for each segment have these names in every kernel, and no others do; they are `varying`."""
 
 
 def jit(function: Callable[..., Any] | None = None, *, varying: Sequence[str] = ()) -> Any:
     """`triton.jit`, or the bare function (never called) without Triton.
 
-    `varying` names arguments that tell a compiler nothing: numbers that change from call to call, such as rows, and
-    pointers whose entries are read one by one. For others code is compiled anew where they are 1, or where they or
-    their address are multiples of 16; a pointer that is read in wide tiles has to be among these, or it is read in
-    single numbers.
+    `varying` names arguments that are no use to the compiler: numbers that change from call to call, such as rows, and
+    pointers whose entries are read one by one. For all others, code is compiled separately if they are 1, or if they or
+    their address are multiples of 16. Pointers that are read in wide tiles must not be `varying`, or they are read one
+    number at a time.
     """
     if function is None:
         return partial(jit, varying=varying)
@@ -69,15 +68,15 @@ def jit(function: Callable[..., Any] | None = None, *, varying: Sequence[str] = 
 
 
 def constexpr(value: int) -> Any:
-    """A number as kernels may read it from a global; the number itself without Triton."""
+    """A number that kernels may read from a global; the plain number without Triton."""
     return value if triton is None else triton.language.constexpr(value)
 
 
 @jit
 def await_inputs():
-    """Stand before a kernel's first read of what another one wrote, and before its first write.
+    """Call this before a kernel first reads what another one wrote, and before its first write.
 
-    A kernel launched with `early` may start while the one before it still runs. It lets the next one start, too.
+    A kernel launched with `early` may start while the previous one is still running. It also lets the next one start.
     """
     if cuda_capability_geq(9, 0):
         gdc_launch_dependents()
@@ -96,10 +95,10 @@ def reciprocal(x):
 
 @jit
 def rounded(x, dtype: tl.constexpr):
-    """A block of fp32 numbers as `dtype` keeps them, fp32 again.
+    """A block of fp32 numbers rounded to `dtype`, as fp32.
 
-    Two bf16 numbers in one instruction: of one number each, which the compiler makes where they turn back to fp32 at
-    once, a multiprocessor does 16 a clock.
+    Converts two bf16 numbers per instruction. If they turn back to fp32 at once, the compiler would convert one at a
+    time, of which a multiprocessor does only 16 per clock.
     """
     if dtype is tl.bfloat16 and cuda_capability_geq(8, 0):
         x = tl.inline_asm_elementwise(
@@ -112,8 +111,8 @@ def rounded(x, dtype: tl.constexpr):
 def forget(pointer, LINES: tl.constexpr, PADDED: tl.constexpr):
     """Drop LINES lines of 128 bytes, the first at `pointer`, from the L2 cache instead of writing them to memory.
 
-    What they hold is undefined from then on. PADDED is the power of two that covers LINES. All threads of the program
-    must have read them: between their last read and this a reduction has to stand.
+    Their contents are undefined from then on. PADDED is the power of two that covers LINES. All threads of the program
+    must have read them, so there must be a reduction between their last read and this call.
     """
     if cuda_capability_geq(8, 0):
         line = tl.arange(0, PADDED)
@@ -133,7 +132,7 @@ def forget(pointer, LINES: tl.constexpr, PADDED: tl.constexpr):
 
 
 def early(x: Tensor) -> dict[str, Any]:
-    """Launch options with which a kernel that calls `await_inputs` starts before its predecessor has ended (Hopper)."""
+    """Launch options that let a kernel with `await_inputs` start before its predecessor has ended (Hopper)."""
     return {"launch_pdl": x.is_cuda and capability(x.device) >= (9, 0)}
 
 
@@ -158,12 +157,12 @@ def roomy(device: torch.device) -> bool:
 
 
 def use_triton(x: Tensor) -> bool:
-    """Whether `x` goes to the Triton kernel: it lies on a GPU (or the interpreter is on) and eager is not forced."""
+    """Whether `x` goes to the Triton kernel: it is on a GPU (or the interpreter is on) and eager is not forced."""
     return triton is not None and (x.is_cuda or INTERPRETED) and kernels.forced() != "eager"
 
 
 def cdiv(total: int, size: int) -> int:
-    """Tiles of `size` that cover `total`."""
+    """How many tiles of `size` cover `total`."""
     return -(-total // size)
 
 

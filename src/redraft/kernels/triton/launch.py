@@ -9,17 +9,17 @@ from torch import Tensor
 from redraft.kernels.triton.language import early
 
 FEW_ROWS = 1024
-"""With more rows than this in a forward, launches are too few per unit of work for overlapping them to pay."""
+"""With more rows than this in a forward, there are too few launches per unit of work for overlapping them to pay."""
 
 FEW_ROWS_OF_PRODUCTS = 256
 """The same for products over experts, whose programs are many and large."""
 
 
 def chained(x: Tensor, rows: int, most: int = FEW_ROWS) -> dict[str, Any]:
-    """Launch options of a kernel whose argument PDL says whether it has to wait for its inputs.
+    """Launch options for a kernel whose argument PDL says whether it has to wait for its inputs.
 
-    With up to `most` rows the kernel is put in place while the last programs of the one before still run, which saves
-    half a microsecond a launch. With more, waiting programs would take room from working ones.
+    With up to `most` rows the kernel is set up while the last programs of the previous one are still running, which
+    saves half a microsecond per launch. With more, waiting programs would take room from working ones.
     """
     overlapped = rows <= most and early(x)["launch_pdl"]
     return {"PDL": overlapped, "launch_pdl": overlapped}

@@ -1,7 +1,7 @@
 """Dense products: rows in bf16 or FP8 times a weight in the same format.
 
-Plain products go to PyTorch's library, which nothing here beats. FP8 products go to whichever of the library's
-row-wise scaled product and `linear_kernel` the tables name.
+Plain products go to PyTorch's library, which nothing here beats. FP8 products go either to the library's row-wise
+scaled product or to `linear_kernel`, depending on the tables.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ Rows = Tensor | Rows8
 
 
 def without_workspace() -> None:
-    """Keep the library's scaled products from a workspace; to be called before a process' first one, which looks.
+    """Run the library's scaled products without a workspace; call this before a process' first one, which checks.
 
-    With one, products of many rows take kernels that share out their tiles by a counter, and clearing it before every
-    launch costs 3 to 9 us, though they are no faster. Who has set the variable keeps the choice.
+    With a workspace, products of many rows use kernels that hand out their tiles by a counter, and clearing it before
+    every launch costs 3 to 9 us, though they are no faster. If the user has set the variable, it is left alone.
     """
     os.environ.setdefault("CUBLASLT_WORKSPACE_SIZE", "0")
 
@@ -79,7 +79,7 @@ def linear_kernel(
     BK: tl.constexpr,
     STAGES: tl.constexpr,
 ):
-    """One tile [BM,BN]; programs side by side share the weight's rows, which so leave device memory once."""
+    """One tile [BM,BN]; neighbouring programs share the weight's rows, so device memory is read only once."""
     down = tl.cdiv(rows, BM)
     row = tl.program_id(0) % down * BM + tl.arange(0, BM)
     column = tl.program_id(0) // down * BN + tl.arange(0, BN)
@@ -93,8 +93,8 @@ def linear_kernel(
         left = tl.load(lines + k, mask=live[:, None] & there, other=0.0)
         right = tl.load(columns + k, mask=whole[:, None] & there, other=0.0)
         acc = tl.dot(left, tl.trans(right), acc)
-    acc *= tl.load(weight_scale + column, mask=whole, other=0.0)[None, :]  # the weight's first, as the library does:
-    acc *= tl.load(x_scale + row, mask=live, other=0.0)[:, None]  # a row is the same bits whichever makes it
+    acc *= tl.load(weight_scale + column, mask=whole, other=0.0)[None, :]  # the weight's first, as in the library:
+    acc *= tl.load(x_scale + row, mask=live, other=0.0)[:, None]  # both give a row the same bits
     target = out + row[:, None].to(tl.int64) * N + column[None, :]
     tl.store(target, acc.to(out.dtype.element_ty), mask=live[:, None] & whole[None, :])
 
@@ -130,7 +130,7 @@ def gate_rows_kernel(both, values, scale, INNER: tl.constexpr, PADDED: tl.conste
 
 
 def linear_eager(x: Rows, weight: Packed, out: Tensor | None = None, dtype: torch.dtype = torch.bfloat16) -> Tensor:
-    """`linear` in plain PyTorch: FP8 is taken back to fp32 first."""
+    """`linear` in plain PyTorch: FP8 is converted to fp32 first."""
     if isinstance(x, Tensor):
         y = F.linear(x, dequantized(weight, x.dtype))
     else:

@@ -1,7 +1,7 @@
-"""The RMS norms of a layer, fused with what stands around them: residuals, router scale, FP8 rounding, layer scalar.
+"""The RMS norms of a layer, fused with their surroundings: residuals, router scale, FP8 rounding, layer scalar.
 
-Three launches a layer instead of a dozen. Inside, everything is fp32; a value is rounded to the working dtype wherever
-the plain model rounds it, because the router's choice of experts can hang on one rounding.
+Three launches per layer instead of a dozen. Inside, everything is fp32; values are rounded to the working dtype
+wherever the plain model does, because the router's choice of experts can depend on a single rounding.
 
 Shapes: R rows, D width, K expert rows per token.
 """
@@ -72,9 +72,9 @@ def enter(
 ) -> tuple[Tensor, Rows]:
     """The input of the first layer [R,D] and its norm with weight `following` [D].
 
-    Token ids [R], embedding [V,D], its scale [1] in the working dtype; a row in FP8 is rounded to that first. An id
-    below 0, -1 - i, stands for row i of `images` [I,D], what a vision tower made of them, taken as it is. Rows of
-    canvases add `conditioning` [R,D], the self-conditioning MLP's output, and are normed without a weight.
+    Token ids [R], embedding [V,D], its scale [1] in the working dtype; an FP8 row is first rounded to that dtype. An id
+    below 0, -1 - i, stands for row i of `images` [I,D], embeddings from a vision tower that are used as they are.
+    Canvas rows add `conditioning` [R,D], the self-conditioning MLP's output, and are normed without a weight.
     """
     if use_triton(scale):
         table, token_scale = values_and_scale(embedding)
@@ -97,9 +97,9 @@ def after_attention(
     x: Tensor, attention: Tensor, weights: AfterAttention, eps: float, *, mlp_fp8: bool = False,
     experts_fp8: bool = False,
 ) -> tuple[Tensor, Rows, Rows, Tensor]:  # fmt: skip
-    """The residual x [R,D] with the normed attention output [R,D] added, and what reads it.
+    """The residual x [R,D] with the normed attention output [R,D] added, and the inputs of what follows.
 
-    Returns the new residual, the dense MLP's input and the experts' input, each e4m3 if asked, and the router's input.
+    Returns the new residual, the inputs of the dense MLP and of the experts (e4m3 if requested), and the router's.
     """
     if use_triton(x):
         return _after_attention(x, attention, weights, eps, mlp_fp8, experts_fp8)
@@ -116,7 +116,7 @@ def after_experts(
     """The end of a layer: its output [R,D], and the next norm of it.
 
     x [R,D] is `after_attention`'s residual, dense [R,D] the MLP's output, experts [R,K,D] weighted expert rows that are
-    summed in fp32 in their order. They are used up: on a GPU nobody may read them afterwards.
+    summed in fp32, in order. They are used up: on a GPU they must not be read afterwards.
     """
     if use_triton(x):
         return _after_experts(x, dense, experts, weights, segments, eps, fp8)
@@ -171,7 +171,7 @@ def _after_experts(
     out, following = torch.empty_like(x), _outputs(x, fp8)
     given = (weights.post_mlp, weights.post_experts, weights.post_feedforward)
     scalars = (weights.encode_scalar, weights.denoise_scalar, segments.kind)
-    lines, rest = divmod(experts[0].nbytes, 128)  # of the L2 cache; where tokens share one, none is forgotten
+    lines, rest = divmod(experts[0].nbytes, 128)  # of the L2 cache; if tokens share a line, none is forgotten
     _launch(
         _after_experts_kernel, x, dense, experts, *given, *scalars, weights.following, out, *following,
         eps=eps, SEGMENT_ROWS=segments.rows, TOP_K=experts.shape[1], FP8=fp8, LINES=0 if rest else lines,
@@ -187,13 +187,13 @@ def _read(pointer, offsets, inside):
 
 @jit
 def _raw(pointer, offsets, inside):
-    """For what is needed late: it takes half the registers until then."""
+    """Load values that are needed late without widening them: they take half the registers until then."""
     return tl.load(pointer + offsets, inside, other=0.0)
 
 
 @jit
 def _round(x, pointer):
-    """fp32 x as the element type behind `pointer` keeps it."""
+    """fp32 x rounded to the element type of `pointer`."""
     return x.to(pointer.dtype.element_ty).to(tl.float32)
 
 

@@ -45,7 +45,7 @@ def tokens(counters: Counters, rows: int, vocab: int, purpose: int) -> Tensor:
 
 
 def draw(seeds: Tensor, canvas: int, step: int, rows: int, vocab: int, purpose: int) -> tuple[Tensor, Tensor]:
-    """Both at once for canvases of int64 `seeds` [S] that have come equally far: fp64 and int64, [S,rows] each."""
+    """Both at once, for canvases of int64 `seeds` [S] at the same step: fp64 and int64, [S,rows] each."""
     if use_triton(seeds):
         picks, ids = (seeds.new_empty(len(seeds), rows, dtype=dtype) for dtype in (torch.float64, torch.int64))
         _draw_kernel[(cdiv(rows, 128), len(seeds))](

@@ -1,6 +1,6 @@
-"""Weights into the L2 cache before they are needed, while the device's memory has nothing else to do.
+"""Brings weights into the L2 cache before they are needed, while device memory has nothing else to do.
 
-Nothing is computed and nothing depends on it: the products that follow find their first weights in the cache.
+Nothing is computed and nothing depends on it: later products just find their first weights in the cache.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def prefetch(weight: Tensor, most: int) -> None:
 
 @jit
 def prefetch_kernel(weight, lines, LINE: tl.constexpr, LINES: tl.constexpr):
-    """Ask for LINES lines, the last of all again and again where there are no more."""
+    """Ask for LINES lines, repeating the very last one if there are no more."""
     line = tl.minimum(tl.program_id(0) * LINES + tl.arange(0, LINES), lines - 1)
     address = weight.to(tl.int64, bitcast=True) + line.to(tl.int64) * LINE
     tl.inline_asm_elementwise(

@@ -110,7 +110,7 @@ def _qkv_kernel(
     SEGMENT_ROWS: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, HALF_DIM: tl.constexpr, TOTAL: tl.constexpr,
     LANES: tl.constexpr, BLOCK: tl.constexpr, OWN_VALUES: tl.constexpr,
 ):  # fmt: skip
-    """BLOCK heads of one row: query heads first, then key heads, whose values the same program takes along."""
+    """BLOCK heads of one row: query heads first, then key heads, with their values in the same program."""
     await_inputs()
     row = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)[:, None]

@@ -1,4 +1,4 @@
-"""Activations to FP8, one scale per row. Where a norm comes before, its kernel does this in the same launch."""
+"""Activations to FP8, one scale per row. After a norm, the norm's kernel does this in the same launch."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def quantize_rows(x: Tensor) -> Rows8:
 def quantize_kernel(
     x, values, scale, rows, stride, WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr
 ):
-    """ROWS rows: their scales, and their values over them."""
+    """The scales of ROWS rows, and their values divided by them."""
     if PDL:
         await_inputs()
     row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)

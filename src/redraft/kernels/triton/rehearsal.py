@@ -1,6 +1,6 @@
-"""Kernels compiled side by side, before the work that launches them runs.
+"""Compiles kernels in parallel, before the work that launches them runs.
 
-Triton compiles a kernel when it is first launched, so one after the other, and a step of the model takes some sixty.
+Triton compiles a kernel on its first launch, so one after the other, and a step of the model takes some sixty.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ except ImportError:  # no Triton, or an old one
     AsyncCompileMode = None
 
 AT_ONCE = 16
-"""Kernels that compile at a time, if there are so many processors: as many as were tried."""
+"""Kernels that compile at a time, if there are as many processors: the most that was tried."""
 
 _rehearsing: ContextVar[bool] = ContextVar("rehearsing", default=False)
 
 
 class Rehearsed:
-    """What makes a kernel compile instead of run inside `rehearse`; stands before Triton's own class."""
+    """Makes a kernel compile instead of run inside `rehearse`; a base class that comes before Triton's own."""
 
     def run(self, *arguments: Any, warmup: bool, **options: Any) -> Any:
-        """Launch the kernel, or compile it alone if `warmup`, as Triton says."""
+        """Launch the kernel, or only compile it if `warmup`, as in Triton."""
         launch: Any = super()
         return launch.run(*arguments, warmup=warmup or _rehearsing.get(), **options)
 
 
 class _Zeros(TorchFunctionMode):
-    """Puts zeros where memory is taken to be filled."""
+    """Fills newly allocated memory with zeros."""
 
     _taken = frozenset({torch.empty, torch.empty_like, torch.Tensor.new_empty})
 
@@ -45,20 +45,20 @@ class _Zeros(TorchFunctionMode):
 
 
 def rehearsing() -> bool:
-    """Whether kernels are compiled instead of run just now, in this thread."""
+    """Whether kernels are currently compiled instead of run, in this thread."""
     return _rehearsing.get()
 
 
 def rehearse(work: Callable[[], object]) -> None:
     """Compile all kernels that `work` launches, many at a time, and launch none.
 
-    PyTorch's own operations run, over zeros where a kernel would have filled memory. What does not compile says so when
-    it is launched. Part of a rehearsal may be one itself.
+    PyTorch's own operations run, on zeros where a kernel would have filled memory. A kernel that does not compile
+    raises its error when it is launched. Rehearsals may be nested.
     """
     if _rehearsing.get():
         work()
     elif AsyncCompileMode is not None:
-        copy_context().run(_compile_all, work)  # what Triton and this keep in the context ends with it, come what may
+        copy_context().run(_compile_all, work)  # discards what Triton and this set in the context, whatever happens
 
 
 def _compile_all(work: Callable[[], object]) -> None:
@@ -69,7 +69,7 @@ def _compile_all(work: Callable[[], object]) -> None:
 
 
 def _compilers() -> ThreadPoolExecutor:
-    """Threads whose device is this one's: kernels are compiled for it."""
+    """Threads with the same current device as this one, for which kernels are compiled."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     if not torch.cuda.is_available():
         return ThreadPoolExecutor(min(count, AT_ONCE))

@@ -1,8 +1,8 @@
-"""Which expert reads which row: top-k, sort by expert and the list of tiles, without the host knowing any of it.
+"""Which expert reads which row: top-k, sort by expert and the list of tiles, all without involving the host.
 
 The products over experts walk a list of *tiles*: up to `block_rows` rows of one expert each. The list lives on the
 device and has room for the worst case, so one captured graph serves every routing. Dead rows (padding) take no expert;
-they stand in tiles of their own at the end, where the products write zeros.
+they have separate tiles at the end, where the products write zeros.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from redraft.kernels.triton.language import await_inputs, cdiv, jit, next_power_
 from redraft.kernels.triton.launch import chained
 
 SHARE = 32
-"""Tiles that one program lists."""
+"""Tiles that one program writes to the list."""
 PARTS = 11
-"""Parts in which the router's product is summed; few rows need several programs each to fill a GPU."""
+"""Parts in which the router's product is summed; few rows need several programs per row tile to fill a GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Routing:
     """The experts of T rows with K each, and T*K assignments (row t's k-th is assignment t*K + k) sorted by expert.
 
     index       int32 [T,K]   chosen experts; -1 in dead rows
-    weight      fp32  [T,K]   what each is worth; 0 in dead rows
+    weight      fp32  [T,K]   the weight of each; 0 in dead rows
     order       int32 [T*K]   assignments sorted by (expert, row), dead ones last
     tiles       int32 [M,3]   (expert, first, end) into `order`; expert -1 for dead rows; beyond those, first >= end
     counts      int32 [2]     tiles of live rows, all tiles
@@ -53,10 +53,10 @@ def max_tiles(rows: int, top_k: int, experts: int, block_rows: int) -> int:
 def route_rows(
     x: Tensor, weight: Tensor, expert_scale: Tensor, top_k: int, block_rows: int, lengths: Tensor | None = None
 ) -> Routing:
-    """`route` by the logits x [T,D] times weight [E,D] transposed, rounded to x's dtype. Three launches on CUDA.
+    """`route` with logits x [T,D] times weight [E,D] transposed, rounded to x's dtype. Three launches on CUDA.
 
-    The product is summed in the same `PARTS` parts for any number of rows, so a row's experts do not depend on the
-    rows beside it. One launch for choice and sort, whose programs wait for one another, takes as long.
+    The product is summed in the same `PARTS` parts for any number of rows, so a row's experts do not depend on other
+    rows. A single launch for choice and sort, whose programs wait for one another, takes just as long.
     """
     if not use_triton(x):
         return route_eager(F.linear(x, weight), expert_scale, top_k, block_rows, lengths)
@@ -75,8 +75,8 @@ def route_rows(
 def route(logits: Tensor, expert_scale: Tensor, top_k: int, block_rows: int, lengths: Tensor | None = None) -> Routing:
     """Choose experts from router logits [T,E]: fp32 softmax, top-k, renormalised, times expert_scale [E].
 
-    `lengths` int32 [S]: the rows are S segments of T/S rows, and rows from its length on are dead in each; None means
-    that all live. Equal probabilities go to the lower expert. Two launches on CUDA.
+    `lengths` int32 [S]: the rows are S segments of T/S rows, and in each, rows from its length on are dead; None means
+    that all are live. For equal probabilities the lower expert wins. Two launches on CUDA.
     """
     if not use_triton(logits):
         return route_eager(logits, expert_scale, top_k, block_rows, lengths)
@@ -111,10 +111,10 @@ def _route(
 
 
 def part_columns(width: int) -> int:
-    """Columns of a part of the router's sum: two steps of 64 at least.
+    """Columns of a part of the router's sum: at least two steps of 64.
 
-    Triton adds a product of one step to the sum of the parts before it inside the matrix instruction, which rounds
-    otherwise than adding it afterwards.
+    Triton adds a product of a single step to the sum of earlier parts inside the matrix instruction, which rounds
+    differently from adding it afterwards.
     """
     return max(2, cdiv(cdiv(width, PARTS), 64)) * 64
 
@@ -166,7 +166,7 @@ def choose_kernel(
     lengths,  # int32 [S], or None
     index,  # int32 [T,K]
     weight,  # fp32 [T,K]
-    ranks,  # int8 [T,E]: as which of its TOP_K a row chose an expert, TOP_K if it did not
+    ranks,  # int8 [T,E]: the rank at which a row chose an expert, TOP_K if it did not
     found,  # int32 [chunks,E]: how many of this program's rows chose each expert
     rows,
     span,  # rows per segment
@@ -225,14 +225,14 @@ def choose_kernel(
 def exact_sum(x):
     """The sum of every row of x [R,E], numbers from 0 to 1, in steps of 2^-32.
 
-    Whole numbers, because the order of a sum follows from how a tile lies in registers, and so from its size.
+    It uses whole numbers, because the order of a sum depends on a tile's layout in registers, and so on its size.
     """
     return tl.sum((x * 4294967296.0).to(tl.int64), 1).to(tl.float32) * 2.3283064365386963e-10
 
 
 @jit
 def sortable(logit, expert, PADDED: tl.constexpr):
-    """bf16 numbers with their experts below as int32 in the same order, lower experts first: one number to compare."""
+    """bf16 numbers with their experts in the low bits, as int32 in the same order, lower experts first on ties."""
     bits = logit.to(tl.int32, bitcast=True) >> 16
     bits = tl.where(bits < 0, bits ^ 0x7FFF, bits)
     return (bits << 16) | (PADDED - 1 - expert)
@@ -259,7 +259,7 @@ def place_kernel(
     SHARE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """The first programs put each assignment of ROWS rows in its place; the others write SHARE tiles each."""
+    """The first programs put the assignments of ROWS rows each in place; the others write SHARE tiles each."""
     if PDL:
         await_inputs()
     me = tl.program_id(0)
@@ -286,7 +286,7 @@ def place_kernel(
 @jit
 def place_rows(ranks, order, first, rows, base, earlier, live_total, EXPERTS: tl.constexpr, PADDED: tl.constexpr,
                TOP_K: tl.constexpr, RANKS: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
-    """The assignments of ROWS rows; base [E] is where the first one of an expert goes, dead ones go to the end."""
+    """Place the assignments of ROWS rows; base [E] is where an expert's first one goes, dead ones go to the end."""
     expert = tl.arange(0, PADDED)
     line = tl.arange(0, ROWS)
     row = first + line
@@ -307,7 +307,7 @@ def place_rows(ranks, order, first, rows, base, earlier, live_total, EXPERTS: tl
 @jit
 def place_tiles(tiles, counts, first, room, assignments, size, start, live_total, PADDED: tl.constexpr,
                 BM: tl.constexpr, SHARE: tl.constexpr):  # fmt: skip
-    """Tiles first..first+SHARE of experts with `size` [E] assignments from `start` [E] on, and the counts."""
+    """Write tiles first..first+SHARE of experts with `size` [E] assignments from `start` [E] on, and the counts."""
     expert = tl.arange(0, PADDED)
     pieces = (size + BM - 1) // BM  # [E] tiles of each expert
     last = tl.cumsum(pieces, 0)

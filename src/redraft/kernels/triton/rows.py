@@ -1,8 +1,7 @@
-"""For training (`train/rows.py`): rows of a matrix to where experts want them, the sums of each token's rows back, and
-the backward pass of rows' gates.
+"""For training (`train/rows.py`): gathers rows for experts, sums each token's rows, and runs the gates backwards.
 
-A compiler would fuse the first two into the norms around them, and then read every gathered row once per use; of the
-last it makes two passes. Shapes: T tokens, K experts per token, R = T*K rows sorted by expert, D width, I expert width.
+A compiler would fuse the first two into the norms around them and then read every gathered row once per use; it makes
+two passes of the last. Shapes: T tokens, K experts per token, R = T*K rows sorted by expert, D width, I expert width.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ BLOCK = 1024
 
 
 def take_rows(x: Tensor, row: Tensor) -> Tensor:
-    """x [T,D], numbers `row` [R] -> x[row] [R,D]."""
+    """x [T,D], indices `row` [R] -> x[row] [R,D]."""
     if not use_triton(x):
         return x[row]
     x = x.contiguous()

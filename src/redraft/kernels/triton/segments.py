@@ -1,7 +1,7 @@
 """How a forward's rows belong to requests.
 
-A forward has S segments of L rows each: row r is token r % L of segment r // L. What a segment is stands in device
-memory, so one graph serves every mix of prompt chunks, commits and canvases.
+A forward has S segments of L rows each: row r is token r % L of segment r // L. The description of a segment is in
+device memory, so one graph serves every mix of prompt chunks, commits and canvases.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import Tensor
 from redraft.kernels.triton.language import constexpr
 
 UNUSED, ENCODE, ENCODE_IMAGES, DENOISE, SAMPLED_OUTSIDE = range(5)
-"""Kinds of segment. ENCODE_IMAGES has images among its tokens, or parts of some; the last two are canvases, of which a
-SAMPLED_OUTSIDE one has its head and sampling elsewhere."""
+"""Kinds of segment. ENCODE_IMAGES has images, or parts of them, among its tokens; the last two are canvases, and
+SAMPLED_OUTSIDE ones have their head and sampling elsewhere."""
 
 KIND_UNUSED, KIND_ENCODE_IMAGES, KIND_DENOISE = constexpr(UNUSED), constexpr(ENCODE_IMAGES), constexpr(DENOISE)
-"""What kernels compare kinds with; canvases are of KIND_DENOISE and above."""
+"""Constants that kernels compare kinds with; canvases are KIND_DENOISE and above."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,8 +29,8 @@ class Segments:
     start   position of the first token in its request
     length  rows that are real, 0..L; the others are padding: they write no keys and are never attended to
     rows    L
-    since, until  int32 [S*L], read where images are encoded: every row sees positions since .. until, whatever it sees
-                  beside; those of its image, or its own alone. None: there are no such segments
+    since, until  int32 [S*L], read where images are encoded: every row also sees positions since .. until, which are
+                  those of its image or only its own. None: there are no such segments
     """
 
     kind: Tensor
@@ -42,7 +42,7 @@ class Segments:
 
     @property
     def sight(self) -> tuple[Tensor, Tensor]:
-        """`since` and `until` for kernels, which get something in their place where nobody reads them."""
+        """`since` and `until` for kernels, or stand-ins if they are not read."""
         return (self.kind if self.since is None else self.since), (self.kind if self.until is None else self.until)
 
     def positions(self) -> Tensor:

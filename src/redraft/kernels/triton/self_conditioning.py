@@ -1,15 +1,15 @@
 """Soft embeddings: what the model believed at a step, as the mean embedding under its distribution.
 
-Two ways, chosen for every row on the device. A row that a few hundred tokens explain up to a mass of 2^-9 (the size of
-the rounding that a bf16 probability carries anyway) gathers just these embeddings; the error is at most 2^-9 times the
+There are two ways, chosen for every row on the device. If a few hundred tokens hold all of a row's mass but 2^-9 (the
+rounding error of a bf16 probability), the row gathers just these embeddings; the error is at most 2^-9 times the
 largest distance between a dropped embedding and the mean. The other rows are packed together and take the dense
 product over the whole vocabulary, which returns at once when there are none. A row's way and its order of summation
 depend on that row alone.
 
-With the table in FP8 the dense product is a linear layer over the vocabulary as any other in FP8: weights and table in
-e4m3, a scale per row and per column of the result. A row's likeliest token weighs 448, and the rounded weights are
-divided by their own sum. A weight is off by at most 2^-4 of itself, those below 2^-15 of the largest by 2^-19 of it.
-Rows that gather keep their weights and read the head's table, whose scales are the tokens'.
+With the table in FP8 the dense product is a linear layer over the vocabulary like any other in FP8: weights and table
+in e4m3, a scale per row and per column of the result. A row's most likely token has weight 448, and the rounded weights
+are divided by their own sum. A weight is off by at most 2^-4 of itself, those below 2^-15 of the largest by 2^-19 of
+it. Rows that gather keep their weights and read the head's table, which has a scale per token.
 
 Shapes: S segments of L rows, R = S*L rows, V vocabulary, D width.
 """
@@ -42,23 +42,23 @@ from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, Segments
 from redraft.kernels.triton.softcap import capped, tempered
 
 DROPPED = 2.0**-9
-"""Probability mass that a row may leave out. Half of it is allowed to the tempered logits as they are; rounding these
-to bf16 changes a probability by a factor of at most e^0.25, which doubles a dropped mass at worst."""
+"""Probability mass that a row may leave out. The unrounded tempered logits may leave out half of it; rounding them to
+bf16 changes a probability by a factor of at most e^0.25, which doubles the dropped mass at worst."""
 
 KEPT_TOKENS = 512
 """Tokens that a row may gather."""
 
 KEPT_TILES = 64
-"""Tiles of the vocabulary in which a row may look for them."""
+"""Tiles of the vocabulary in which a row may search for them."""
 
 CHUNK = 16384
 """Logits that one program turns into weights for the dense product."""
 
 NOTHING, SPARSE, DENSE = 0, 1, 2
-"""Ways of a row."""
+"""Ways that a row can take."""
 
 WAY_NOTHING, WAY_SPARSE, WAY_DENSE = constexpr(NOTHING), constexpr(SPARSE), constexpr(DENSE)
-"""What kernels store and compare."""
+"""The same as constants for kernels."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +75,7 @@ class SoftTile:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Choice:
-    """Every row's way [R], and for the sparse ones their tokens and weights [R,KEPT_TOKENS], their number and sum."""
+    """Every row's way [R], and for sparse rows their tokens and weights [R,KEPT_TOKENS], with their number and sum."""
 
     way: Tensor
     count: Tensor
@@ -100,9 +100,9 @@ def soft_embeddings(
     """Probability-weighted embeddings times `scale` [1], [R,D] in the scale's dtype; 0 where not wanted.
 
     logits [R,V] as `head.predict` stored them (the kernels overwrite them), temperature fp32 [S], want int32 [S]: 0 for
-    segments whose next step needs none. Tempered logits are rounded to the working dtype first, as the reference keeps
-    them between steps. `turned` [D,V], the embedding transposed, makes the dense product one in FP8, and an embedding
-    in FP8 needs it; `tile` overrides its tuned shape.
+    segments whose next step needs none. Tempered logits are rounded to the working dtype first, as the reference stores
+    them between steps. `turned` [D,V], the transposed embedding, makes the dense product FP8 and is required for an
+    embedding in FP8; `tile` overrides the product's tuned shape.
     """
     if use_triton(logits):
         assert prediction.tiles is not None
@@ -119,13 +119,13 @@ def soft_embeddings(
 
 
 def few_explain(probabilities: Tensor) -> Tensor:
-    """Rows [...] of probabilities fp32 [...,V] that gather; kernels look for a row's tokens in `KEPT_TILES` only."""
+    """Which rows [...] of probabilities fp32 [...,V] gather; kernels search only `KEPT_TILES` for a row's tokens."""
     kept = probabilities.topk(min(KEPT_TOKENS, probabilities.shape[-1]), sorted=False).values.sum(-1)
     return 1 - kept <= DROPPED / 2
 
 
 def fp8_mean(x: Tensor, turned: PackedFp8) -> Tensor:
-    """The mean embedding fp32 [...,D] under tempered logits [...,V], by weights and table in FP8."""
+    """The mean embedding fp32 [...,D] under tempered logits [...,V], with weights and table in FP8."""
     weights = ((x.float() - x.float().amax(-1, keepdim=True)).exp() * LARGEST_E4M3).to(turned.values.dtype).float()
     return weights @ turned.dequantize(torch.float32).T / weights.sum(-1, keepdim=True)
 
@@ -163,7 +163,7 @@ def mean_embeddings(
     logits: Tensor, peak: Tensor, choice: Choice, embedding: Matrix, turned: PackedFp8 | None, scale: Tensor,
     cap: float | None, temperature: Tensor, tile: SoftTile,
 ) -> Tensor:  # fmt: skip
-    """Soft embeddings [R,D] of rows whose ways are chosen; without `turned`, weights take the place of logits."""
+    """Soft embeddings [R,D] of rows whose ways are chosen; without `turned`, weights replace logits in place."""
     (rows, vocab), width, device = logits.shape, embedding.shape[1], logits.device
     table, token_scale = values_and_scale(embedding)
     packed, place = (torch.empty(rows, dtype=torch.int32, device=device) for _ in range(2))
@@ -195,9 +195,9 @@ def mean_embeddings(
 
 
 def weighted_sums(weights: Tensor, table: Tensor, *, tile: SoftTile | None = None) -> Tensor:
-    """weights [R,V] times a table [V,D] in their dtype, or in e4m3 that takes it: fp32 [R,D].
+    """weights [R,V] times a table [V,D] in their dtype, or in e4m3 and then converted to it: fp32 [R,D].
 
-    For rows whose weights are there already. What a row comes out as does not depend on the others.
+    For rows that already have weights. A row's result does not depend on the others.
     """
     if not use_triton(weights):
         return weights.float() @ table.to(weights.dtype).float()
@@ -207,7 +207,7 @@ def weighted_sums(weights: Tensor, table: Tensor, *, tile: SoftTile | None = Non
     count = torch.full((1,), rows, dtype=torch.int32, device=weights.device)
     factors = weights, descriptor(table, tile.depth, tile.columns)
     partial = _products(*factors, every, count, weights.shape, table.shape[1], tile, fp8=False)
-    return reduce(torch.add, partial)  # one by one: a library's sum would go by the number of rows
+    return reduce(torch.add, partial)  # one by one: the order of a library's sum depends on the number of rows
 
 
 def _products(
@@ -226,7 +226,7 @@ def _products(
 
 
 def _tuned_for_weights(rows: int, table: Tensor) -> SoftTile:
-    """As `tuned`, for few rows and for many; both cut the sum alike."""
+    """Like `tuned`, for few rows or for many; both cut the sum in the same way."""
     tall, stages = rows > 64, 4 if roomy(table.device) else 2
     return SoftTile(rows=128 if tall else 64, columns=128, depth=64, splits=12, warps=8 if tall else 4, stages=stages)
 
@@ -318,7 +318,7 @@ def _weigh_kernel(
     logits, peaks, temperature, way, place, weights, sums, vocab, cap, SEGMENT_ROWS: tl.constexpr, CHUNK: tl.constexpr,
     FP8: tl.constexpr,
 ):  # fmt: skip
-    """Turn a chunk of a dense row's logits into weights, and sum them; those in FP8 stand packed, others in place."""
+    """Turn a chunk of a dense row's logits into weights and sum them; FP8 weights are packed, others stay in place."""
     await_inputs()
     row = tl.program_id(0)
     if tl.load(way + row) != WAY_DENSE:
@@ -343,8 +343,8 @@ def _product_kernel(
 ):  # fmt: skip
     """One tile of the packed rows' weights times the table, over one split of the vocabulary.
 
-    In FP8 these are the packed weights [R,V] and the turned table [D,V], both read as tiles. Else a table in e4m3 takes
-    the weights' dtype.
+    In FP8 these are the packed weights [R,V] and the transposed table [D,V], both read as tiles. Otherwise an e4m3
+    table is converted to the weights' dtype.
     """
     await_inputs()
     row_tiles = tl.cdiv(rows, TILE)

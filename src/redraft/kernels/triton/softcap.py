@@ -1,4 +1,4 @@
-"""Soft-capped logits over a temperature; in kernels in units of ln 2, because their exponentials are powers of 2."""
+"""Soft-capped logits over a temperature; kernels use units of ln 2, because their exponentials are powers of 2."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from redraft.kernels.triton.language import jit, reciprocal, tl
 
 
 def tempered(logits: Tensor, cap: float | None, temperature: Tensor) -> Tensor:
-    """Raw logits [R,V] -> soft-capped logits over their segment's temperature, fp32; without a cap as they are."""
+    """Raw logits [R,V] -> soft-capped logits over their segment's temperature, fp32; not capped without a cap."""
     heat = temperature.repeat_interleave(logits.shape[0] // len(temperature))[:, None]  # [R,1]
     return (logits.float() if cap is None else (logits.float() / cap).tanh() * cap) / heat
 
@@ -25,5 +25,5 @@ def capped(logit, cap, heat):
 
 @jit
 def bounded(logit, cap, one, two):
-    """one + two / (e^(2 logit / cap) + 1): what `capped` computes, with its factors known."""
+    """one + two / (e^(2 logit / cap) + 1): what `capped` computes, with its factors given."""
     return one + two * reciprocal(tl.exp2(logit * (2.885390081777927 / cap)) + 1.0)

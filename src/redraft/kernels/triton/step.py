@@ -1,6 +1,6 @@
 """What surrounds the model in a step: the tokens that enter, and acceptance, renoising and the stop test after it.
 
-One program per canvas. State lies per slot (a request's place in the runner), settings per segment.
+One program per canvas. State is per slot (a request's place in the runner), settings are per segment.
 
 Shapes: S segments of L rows, R = S*L, C slots.
 """
@@ -54,7 +54,7 @@ class Report:
 
     @staticmethod
     def words(rows: int) -> int:
-        """Of a segment: two, and four columns of L."""
+        """Words per segment: two, and four columns of L."""
         return 2 + 4 * rows
 
     @property
@@ -88,8 +88,9 @@ class Report:
 def enter_tokens(
     given: Tensor, state: SlotCanvases, slot: Tensor, counters: Counters, segments: Segments, vocab: int
 ) -> Tensor:
-    """The forward's token ids, int32 [R]: `given` int32 [R] for encoding segments, else the slot's canvas, which at
-    step 0 of a DENOISE segment is drawn as uniform noise first (and stored). slot int32 [S].
+    """The forward's token ids, int32 [R]: `given` int32 [R] for encoding segments, else the canvas of slot int32 [S].
+
+    At step 0 of a DENOISE segment, the canvas is first drawn as uniform noise and stored.
     """
     if use_triton(given):
         out = torch.empty_like(given)
@@ -158,7 +159,7 @@ def finish_step(
 
 
 def _accept(entropy: Tensor, bound: float) -> Tensor:
-    """Positions [L] whose entropy, summed over all that come before in rising order (ties by position), is in bound."""
+    """Positions [L] before which the entropies sum to at most `bound`, in rising order (ties by position)."""
     ordered, order = entropy.sort(stable=True)
     return torch.zeros_like(entropy, dtype=torch.bool).scatter_(0, order, ordered.cumsum(0) - ordered <= bound)
 
@@ -222,7 +223,7 @@ def _finish_kernel(
     argmax = tl.load(argmaxes + here + position, inside, other=-1)
     candidate = tl.load(candidates + here + position, inside, other=0)
 
-    # What comes before a position in rising order of entropy, piece by piece, and summed once.
+    # The entropies before a position in rising order, collected piece by piece and summed once.
     earlier = tl.zeros([BLOCK, PIECE], tl.float32)
     for first in tl.static_range(0, BLOCK, PIECE):
         other = first + tl.arange(0, PIECE)

@@ -15,11 +15,11 @@ class Tile:
     """How a product over experts is cut up.
 
     columns   weight rows of a tile (a gate tile has as many again for up)
-    depth     inputs per step; INT4 takes 128 whatever it says
+    depth     inputs per step; INT4 always takes 128
     stages    steps in flight
     warps     per program
     tma       weights through the bulk copy engine, on GPUs that have one
-    small     tiles with at most so many rows take narrower instructions; 0 for none
+    small     tiles with at most this many rows take narrower instructions; 0 for none
     """
 
     columns: int
@@ -46,10 +46,10 @@ class RoutingTile:
     """How routing of at most `most` rows is cut up.
 
     router  rows of a tile of the router's product
-    split   whether several programs share a tile's sum, each a part of it
-    choose  rows that a program chooses experts for, a warp each
-    place   rows whose assignments a program puts in order
-    warps   of such a program
+    split   whether several programs share a tile's sum, each computing a part of it
+    choose  rows for which a program chooses experts, one warp each
+    place   rows whose assignments a program sorts
+    warps   of a program that sorts
     """
 
     most: float
@@ -67,12 +67,12 @@ ROUTING = (
     RoutingTile(most=2048, router=16, split=False, choose=16, place=64, warps=8),
     RoutingTile(most=inf, router=32, split=False, choose=16, place=64, warps=8),
 )
-"""In the order of rising rows. Few rows are split so that there are programs for every SM; what is not split again has
-programs enough, and small tiles until larger ones read less of the weights."""
+"""By rising number of rows. Few rows are split so that every SM has a program. Larger numbers have enough programs
+without, and their tiles are small until larger ones read fewer weights."""
 
 
 def routing_tile(rows: int) -> RoutingTile:
-    """The tile for so many rows."""
+    """The tile for this many rows."""
     return next(tile for tile in ROUTING if rows <= tile.most)
 
 
@@ -148,13 +148,13 @@ PLANS = {
         ),
     ),
 }
-"""By format, in the order of rising means. All fit the 99 KiB of shared memory that a program has on smaller cards."""
+"""By format, in order of rising means. All fit the 99 KiB of shared memory that a program has on smaller cards."""
 
 
 GLUON_ROWS = {"plain": ((40, 128),), "fp8": ((40, 128),), "int4": ((0, 32), (24, 64), (40, 80))}
 """By format: a mean, and the most rows of a tile in `kernels.gluon` for experts that get more than that on average.
 
-These are for Hopper; where there are none, the plans above are as fast or faster.
+These are for Hopper; where there is no entry, the plans above are as fast or faster.
 """
 
 
@@ -174,6 +174,6 @@ def linear_tile(device: torch.device, rows: int, outputs: int, inputs: int) -> L
         return LinearTile(rows=64, columns=64, depth=64, stages=3, warps=4)
     if device.type == "cuda" and outputs % 16 == inputs % 16 == 0 and (rows > 256 or outputs >= 8192):
         return None
-    if cdiv(rows, 128) * cdiv(outputs, 128) >= 64:  # one on every second SM: what runs beside has the others
+    if cdiv(rows, 128) * cdiv(outputs, 128) >= 64:  # one on every second SM: parallel work has the others
         return LinearTile(rows=128, columns=128, depth=128, stages=6, warps=8)
     return LinearTile(rows=64, columns=128, depth=128, stages=6, warps=4)
