@@ -324,6 +324,27 @@ def test_equal_prompts_without_a_seed_have_answers_of_their_own(client: openai.O
     assert len({choice.text for choice in answer.choices}) == 3
 
 
+@pytest.mark.parametrize(
+    ("wanted", "form"),
+    [
+        ({"regex": "[ab]{3}"}, "[ab]{3}"),
+        ({"choice": ["yes", "no"]}, "yes|no"),
+        ({"json": {"enum": [1, 2]}}, "[12]"),
+        ({"json": '{"enum": [1, 2]}'}, "[12]"),
+        ({"json_object": True}, r"\{.*\}"),
+    ],
+)
+def test_constraints_as_vllms_clients_write_them(client: openai.OpenAI, wanted: dict[str, Any], form: str) -> None:
+    asked: dict[str, Any] = {
+        "model": "random",
+        "messages": HELLO,
+        "max_tokens": 128,
+        "extra_body": {"structured_outputs": wanted},
+    }
+    content = client.chat.completions.create(**asked).choices[0].message.content
+    assert re.fullmatch(form, content or "", re.DOTALL)
+
+
 def test_models(client: openai.OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["random", "gpt-4o"]
     assert client.models.retrieve("gpt-4o").owned_by == "redraft"
@@ -358,6 +379,10 @@ def test_models(client: openai.OpenAI) -> None:
          "holds input_audio; this server takes text and images", "messages[0].content[0]"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": 4}]}]}, "valid string",
          "messages[0].content[0].text"),
+        ({"extra_body": {"structured_outputs": {"regex": "a", "choice": ["b"]}}}, "needs one of json, regex",
+         "structured_outputs"),
+        ({"extra_body": {"structured_outputs": {"regex": "a"}, "regex": "b"}}, "say the same; give one", "regex"),
+        ({"extra_body": {"structured_outputs": {"grammar": "a"}}}, "Unknown field", "structured_outputs.grammar"),
         ({"tools": [{"type": "function", "function": {"name": "f", "strickt": True}}]}, "Unknown field",
          "tools[0].function.strickt"),
         ({"tools": [{"type": "function", "function": {"name": "f", "type": "function"}}]}, "Unknown field",

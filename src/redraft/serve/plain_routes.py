@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -29,9 +30,11 @@ _PAGE = Page.read()
 
 @router.get("/v1/models")
 async def models(request: Request) -> Response:
-    """The models that are served, in OpenAI's shape."""
+    """The models that are served, with the fields of OpenAI's list and of Anthropic's."""
     service = service_of(request)
-    return Json({"object": "list", "data": [_model(service, name) for name in service.planner.names]})
+    names = service.planner.names
+    page = {"first_id": names[0], "last_id": names[-1], "has_more": False}
+    return Json({"object": "list", "data": [_model(service, name) for name in names]} | page)
 
 
 @router.get("/v1/models/{name:path}")
@@ -104,6 +107,9 @@ def _model(service: Service, name: str) -> dict[str, Any]:
         "object": "model",
         "created": _STARTED,
         "owned_by": "redraft",
+        "type": "model",
+        "display_name": name,
+        "created_at": datetime.fromtimestamp(_STARTED, UTC).isoformat(),
         "context": llm.model.config.max_position_embeddings,
         "canvas_length": llm.model.config.canvas_length,
         "steps": llm.defaults.steps,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -143,6 +143,31 @@ Position = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
 Pins = Annotated[dict[Position, str], few(10_000)]
 
 
+class StructuredOutputs(Shape):
+    """One of the constraints, as vLLM's clients write it."""
+
+    json_: Annotated[dict[str, Any] | str | None, Field(alias="json")] = None
+    regex: str | None = None
+    choice: Annotated[Items[str], Field(min_length=1, max_length=10_000)] | None = None
+    json_object: Annotated[bool | None, only(True)] = None
+
+    @model_validator(mode="after")
+    def _one(self) -> StructuredOutputs:
+        if len(self.constraint()) != 1:
+            raise PydanticCustomError("structured_outputs", "needs one of json, regex, choice and json_object")
+        return self
+
+    def constraint(self) -> dict[str, Any]:
+        """The constraint, by the names of `redraft.constraints.build`."""
+        named = {
+            "json_schema": self.json_,
+            "regex": self.regex,
+            "choices": self.choice,
+            "json_object": self.json_object,
+        }
+        return {name: value for name, value in named.items() if value is not None}
+
+
 class Constraints(Shape):
     """What an answer must look like; see docs/constraints.md. One of them at a time says what the whole answer is."""
 
@@ -155,10 +180,20 @@ class Constraints(Shape):
     must_include: Items[str] | None = None
     forbidden: Items[str] | None = None
     strict: bool | None = None
+    structured_outputs: StructuredOutputs | None = None
+
+    @model_validator(mode="after")
+    def _said_once(self) -> Self:
+        for name in self.structured_outputs.constraint() if self.structured_outputs else ():
+            if getattr(self, name, None) is not None:
+                raise contradiction(name, f"{name} and structured_outputs say the same; give one of them")
+        return self
 
     def constraints(self) -> dict[str, Any]:
         """What was given, by the names of `redraft.constraints.build`."""
         given = {name: getattr(self, name) for name in Constraints.model_fields}
+        other = given.pop("structured_outputs")
+        given |= other.constraint() if other else {}
         for name in ("pins", "text_pins"):
             given[name] = {int(place): text for place, text in given[name].items()} if given[name] else None
         return {name: value for name, value in given.items() if value is not None}

@@ -177,10 +177,10 @@ class ToolChoice(Shape):
 
 
 class Thinking(Shape):
-    """Whether the model thinks first; it decides itself how much."""
+    """Whether the model thinks first. It decides itself how much: `budget_tokens` is a target by its definition."""
 
     type: Literal["enabled", "adaptive", "disabled"]
-    budget_tokens: Annotated[int | None, only()] = None
+    budget_tokens: Tokens | None = None
     display: Annotated[str | None, only("summarized")] = None
 
 
