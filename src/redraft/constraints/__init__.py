@@ -1,4 +1,4 @@
-"""What an answer may hold: the one mechanism behind pins, choices, patterns, JSON schema, templates and tool calls."""
+"""What an answer may contain: one mechanism behind pins, choices, patterns, JSON schema, templates and tool calls."""
 
 from redraft.constraints.build import NAMES, build, schema_of
 from redraft.constraints.pins import Allowed

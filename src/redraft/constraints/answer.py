@@ -1,8 +1,8 @@
-"""Answers that obey a token automaton and pins: the `diffusion.constraint` protocols, implemented.
+"""Answers that obey a token automaton and pins: the implementation of the `diffusion.constraint` protocols.
 
 The state after each committed canvas is carried into the next one, and a canvas may only end in a state from which the
-rest can still be written within the tokens that are left. So what is committed is always the beginning of a valid
-answer, and it is whole when the budget ends.
+rest can still be written within the tokens that are left. So committed text is always the beginning of a valid answer,
+and it is complete when the budget ends.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from redraft.kernels.triton.constrained import CanvasTables, Language
 CPU = torch.device("cpu")
 
 FEW = 8
-"""The head is computed for a constraint's own tokens alone if they are at most the vocabulary divided by this."""
+"""The head covers only a constraint's own tokens if they are at most 1/FEW of the vocabulary."""
 ALIGNED = 16
-"""Rows of tables on a GPU begin at multiples of so many numbers."""
+"""On a GPU, table rows start at multiples of this many numbers."""
 TABLES = 4
-"""An automaton and all that is made of it take about so many times what it takes alone."""
+"""An automaton and everything derived from it take about this many times the automaton's own memory."""
 
 
 class AutomatonConstraint:
@@ -57,25 +57,26 @@ class AutomatonConstraint:
         self.min_tokens = self._shortest()
 
     def keep(self, count: int) -> None:
-        """Keep the newest canvases, so many, though nobody writes them: who asks for the same next has the same ones.
+        """Keep the newest `count` canvases alive even while nobody writes them, so that equal requests reuse them.
 
-        They hold this object. So it is none by default: both would live until Python's collector finds them.
+        The canvases hold a reference to this object, which would keep both alive until Python's collector runs. So the
+        default is to keep none.
         """
         self.newest = deque[AutomatonCanvas](maxlen=count)
 
     def pinned(self, pins: Mapping[int, int]) -> Self:
-        """The same with these pins, on the same tables. Raises `ConstraintError` if they fit no valid answer."""
+        """A copy with these pins that shares the tables. Raises `ConstraintError` if they fit no valid answer."""
         other = copy.copy(self)
         other._pin(pins)
         return other
 
     @property
     def nbytes(self) -> int:
-        """About what the automaton takes, and the tables that are made of it when they are first needed."""
+        """Approximate memory of the automaton and of the tables that are built from it on first use."""
         return TABLES * self.automaton.nbytes
 
     def check(self, max_tokens: int) -> None:
-        """Raise `ConstraintError`, saying how many tokens it takes, if none of at most `max_tokens` is valid."""
+        """Raise `ConstraintError` with the number of tokens needed if no answer of at most `max_tokens` is valid."""
         if self.min_tokens > max_tokens:
             raise ConstraintError(
                 f"The shortest answer that obeys the constraint has {self.min_tokens} tokens; "
@@ -88,13 +89,13 @@ class AutomatonConstraint:
         return AnswerState(self)
 
     def exactly(self, length: int) -> AutomatonCanvas:
-        """The limit of a canvas whose `length` tokens are a whole answer, with no token that ends it."""
+        """The constraint of a canvas whose `length` tokens are a complete answer, without a closing token."""
         final = self.automaton.accept.copy()
         final[self.automaton.end] = False
         return AutomatonCanvas(self, Ends(0, final), length, self.pins)
 
     def lengths(self, longest: int) -> set[int]:
-        """How many tokens, up to `longest`, a whole answer can have."""
+        """The lengths in tokens, up to `longest`, that a complete answer can have."""
         automaton, found = self.automaton, set[int]()
         here = np.arange(automaton.states) == 0
         for length in range(longest + 1):
@@ -106,9 +107,9 @@ class AutomatonConstraint:
 
     @cached_property
     def tokens(self) -> Resident | None:
-        """The tokens [W] that may stand somewhere, rising; None if they are more than a part of the vocabulary.
+        """The tokens [W] that may appear anywhere, ascending; None if they are too large a part of the vocabulary.
 
-        Some that may not make their number one that products on a GPU are laid out for.
+        Padded with some forbidden tokens to a count that GPU matrix products handle well.
         """
         alive = self.automaton.class_of < self.automaton.classes
         live, dead = np.flatnonzero(alive), np.flatnonzero(~alive)
@@ -128,7 +129,7 @@ class AutomatonConstraint:
             few = self.tokens
             tokens = few.on(device) if few is not None and len(few) == width else None
             made = language_on(device, self.automaton, self._class_of(width), tokens)
-            return self._languages.setdefault((device, width), made)  # another thread's may have come first
+            return self._languages.setdefault((device, width), made)  # another thread may have been first
         return self._languages[device, width]
 
     def _class_of(self, width: int) -> np.ndarray:
@@ -138,7 +139,7 @@ class AutomatonConstraint:
         return np.concatenate([known, np.full(width - len(known), automaton.classes)])
 
     def completable(self, max_tokens: int) -> list[np.ndarray]:
-        """bool [Q] for every position up to the last pin: states from which an answer of at most `max_tokens` ends."""
+        """bool [Q] for every position up to the last pin: states that can still end an answer within `max_tokens`."""
         automaton = self.automaton
         can = (automaton.distance >= 0) & (automaton.distance <= max_tokens - self.behind_pins)
         found = [can]
@@ -154,7 +155,7 @@ class AutomatonConstraint:
         return found[::-1]
 
     def _shortest(self) -> int:
-        """Tokens of the shortest valid answer."""
+        """The number of tokens in the shortest valid answer."""
         automaton, budget = self.automaton, Budget()
         here = np.arange(automaton.states) == 0
         place = 0
@@ -171,10 +172,10 @@ class AutomatonConstraint:
         return place + int(automaton.distance[here].min())
 
     def _after(self, here: np.ndarray, count: int, budget: Budget) -> np.ndarray:
-        """bool [Q]: states that `count` tokens of any kind lead to from those of `here`.
+        """bool [Q]: states that `count` arbitrary tokens lead to from those of `here`.
 
-        The states sooner or later come back to what they were, and whole rounds of that change nothing. To notice it
-        takes one earlier set, which is renewed after 1, 2, 4, … tokens.
+        Sooner or later the sets of states repeat, and whole rounds of that cycle can be skipped. Noticing it takes one
+        earlier set, which is renewed after 1, 2, 4, … tokens.
         """
         earlier, since, until = here, 0, 1
         while count:
@@ -199,13 +200,13 @@ class AnswerState:
 
     @property
     def closed(self) -> bool:
-        """Whether what is committed is a whole valid answer that only its closing token can follow."""
+        """Whether the committed text is a complete valid answer that only its closing token can follow."""
         automaton = self._constraint.automaton
         whole = automaton.accept[self._state] and self._position >= self._constraint.behind_pins
         return bool(whole and (automaton.target[automaton.source == self._state] == automaton.end).all())
 
     def canvas(self, length: int, tokens_left: int) -> AutomatonCanvas:
-        """The limit of the next canvas; answers that stand at the same place at a time share one."""
+        """The constraint of the next canvas; answers at the same point share one object."""
         known, place = self._constraint.canvases, (self._state, self._position, length, tokens_left)
         found = known.get(place)
         if found is None:
@@ -222,7 +223,7 @@ class AnswerState:
         return AutomatonCanvas(self._constraint, ends, length, pins)
 
     def advance(self, token_ids: Sequence[int]) -> None:
-        """Move on over a committed canvas."""
+        """Advance over a committed canvas."""
         for token in token_ids:
             self._state = self._constraint.automaton.step(self._state, int(token))
             assert self._state >= 0, "a committed canvas broke its constraint"
@@ -242,8 +243,8 @@ class AnswerState:
 class AutomatonCanvas:
     """A `diffusion.constraint.TabledConstraint`: one canvas, from the state that the committed text has reached.
 
-    What can stand where, whatever is likely, is found once: it says which positions have no choice, and between which
-    positions the dynamic programme has to run at all.
+    What is possible at each position, regardless of probability, is worked out once. That shows which positions have no
+    choice, and between which positions the dynamic programme has to run at all.
     """
 
     def __init__(self, constraint: AutomatonConstraint, ends: Ends, length: int, pins: Mapping[int, int]) -> None:
@@ -267,11 +268,11 @@ class AutomatonCanvas:
         return None if few is None else few.on(device)
 
     def hold(self, canvas: Tensor) -> Tensor:
-        """The canvas [L] with pinned tokens, and tokens that alone are possible, in place."""
+        """The canvas [L] with its pinned tokens, and the tokens that are the only possible ones, set in place."""
         return canvas.index_copy(0, self._places.on(canvas.device), self._fixed.on(canvas.device))
 
     def free(self, length: int, device: torch.device) -> Tensor | None:
-        """int64 [F]: positions where more than one token can stand."""
+        """int64 [F]: positions where more than one token is possible."""
         assert length == self._length
         return self._rows.on(device) if len(self._places) else None
 
@@ -281,15 +282,15 @@ class AutomatonCanvas:
         return self._on_device(logits) if seen is None else seen
 
     def _plainly(self, logits: Tensor) -> Distribution | None:
-        """By sums of numbers that are no logarithms; None where fp64 cannot hold them."""
+        """With sums of plain numbers instead of logarithms; None where fp64 cannot hold them."""
         chain, classes = self._constraint.chain, self._constraint.classes(logits.shape[1])
         weighed = classes.weigh(logits)
         if not weighed.most.all():
             return None
         most, total = classes.of_sets(weighed)
-        total *= self._possible[self._free]  # what cannot stand there may weigh e^1000 times more
+        total *= self._possible[self._free]  # what is impossible there may weigh e^1000 times more
         peak = total.max(1, keepdims=True)
-        if not peak.min() >= LEAST:  # nor are logits that are no numbers; the logarithms keep them so
+        if not peak.min() >= LEAST:  # also catches logits that are NaN; logarithms keep them NaN
             return None
         logs = np.where(self._possible, 0.0, NEVER)  # [L,U]
         logs[self._free] += most - np.log(peak)
@@ -301,13 +302,13 @@ class AutomatonCanvas:
         if self._open.stop:
             labels[self._open], score = chain.best(logs[self._open], self._inner)
             found = chain.shares(sums[self._open], self._inner)
-            if found is None or found[1] < score - 0.05:  # all ways cannot weigh less than the best of them
+            if found is None or found[1] < score - 0.05:  # the sum over all ways cannot be less than the best one
                 return None
             shares[self._open] = found[0]
         return classes.marginals(logits, weighed, shares[self._free] / peak, labels[self._free])
 
     def _on_device(self, logits: Tensor) -> Distribution:
-        """By sums of logarithms, on whatever device the logits are."""
+        """With sums of logarithms, on whatever device the logits are."""
         device, width = logits.device, logits.shape[1]
         language = self._constraint.on_device(device, width)
         return restrict(logits, self._rows.on(device), language, self._tables_on(device))
@@ -324,14 +325,14 @@ class AutomatonCanvas:
         return self._tables[device]
 
     def _held_columns(self) -> np.ndarray:
-        """int64 [L]: the column of the only token that can stand at a position, -1 where there is a choice."""
+        """int64 [L]: the column of the only possible token at each position, -1 where there is a choice."""
         few, held = self._constraint.tokens, np.full(self._length, -1)
         for place, token in self._fixed_tokens.items():
             held[place] = token if few is None else np.searchsorted(few.on(CPU).numpy(), token)
         return held
 
     def _allowed(self, pins: Mapping[int, int]) -> np.ndarray:
-        """bool [L,U]: the sets that hold what is pinned."""
+        """bool [L,U]: the sets that contain the pinned tokens."""
         automaton = self._constraint.automaton
         allowed = np.ones((self._length, automaton.sets), dtype=bool)
         for place, token in pins.items():

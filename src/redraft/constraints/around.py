@@ -1,4 +1,4 @@
-"""Languages one behind the other: a thought before an answer, given bytes around a hole that begins inside a token."""
+"""Languages in sequence: a thought before an answer, given bytes around a hole that begins inside a token."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from redraft.constraints.automaton import Budget, Dfa, Nfa, determinise, ranges_
 
 
 def chained(parts: Sequence[Dfa], budget: Budget) -> Dfa:
-    """A string of each part, one behind the other; counters count on."""
+    """One string of each part in sequence; counters keep counting."""
     nfa, end, counters = Nfa(), 0, 0
     for dfa in parts:
         states = [nfa.state() for _ in dfa.table]

@@ -1,8 +1,9 @@
 """Finite automata over integers: code points, or bytes and marks.
 
-`Nfa` collects edges; `determinise` makes the deterministic automaton that recognises the same strings; `product`
-intersects or subtracts. A `Dfa` is a dense table over symbol classes, start state 0, with only states that lie on a way
-from the start to acceptance. States and time are bounded: what explodes is an error, not a hanging process.
+`Nfa` collects edges; `determinise` builds the deterministic automaton that recognises the same strings; `product`
+intersects or subtracts. A `Dfa` is a dense table over symbol classes with start state 0 and only states on a path from
+the start to acceptance. States and time are bounded: an automaton that explodes raises an error instead of hanging the
+process.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ _watch: ContextVar[Callable[[float], None] | None] = ContextVar("watch", default
 
 @contextmanager
 def watching(watch: Callable[[float], None]) -> Iterator[None]:
-    """Within this, `watch` is called now and then while a constraint is built, with the seconds that it took so far.
+    """While a constraint is built inside this block, call `watch` now and then with the seconds it has taken so far.
 
-    It may wait; what it raises ends the work.
+    `watch` may wait; an exception from it ends the work.
     """
     token = _watch.set(watch)
     try:
@@ -47,14 +48,14 @@ class TooManyStatesError(ConstraintError):
 
 @dataclass(slots=True)
 class Budget:
-    """What building one constraint may cost; shared by all its automata. Seconds are the thread's own work."""
+    """What building one constraint may cost, shared by all its automata. Seconds are the thread's own CPU time."""
 
     states: int = MAX_STATES
     seconds: float = MAX_SECONDS
     started: float = field(default_factory=time.thread_time)
 
     def check(self, states: int, what: str = "The constraint") -> None:
-        """Raise `ConstraintError` if there are too many states or too much time has passed; called again and again."""
+        """Raise `ConstraintError` if there are too many states or too much time has passed; call it repeatedly."""
         if states > self.states:
             raise TooManyStatesError(
                 f"{what} needs an automaton of more than {self.states} states; shorten its repetitions or limits."
@@ -131,12 +132,14 @@ class Nfa:
         self.edges[source].append((low, high, target))
 
     def move(self, source: int, target: int) -> None:
-        """From `source` to `target` for nothing."""
+        """From `source` to `target` without reading a symbol."""
         self.moves[source].append(target)
 
     def copies(self, begins: Sequence[int]) -> None:
-        """The states from each of `begins` on, the last up to now, are copies of a part; behind each the rest may be
-        left out. So whatever can be read from a state can be read from its `place` in an earlier copy as well.
+        """Mark the states from each of `begins` on, the last up to now, as copies of one part.
+
+        After each copy the rest may be omitted, so whatever can be read from a state can also be read from its `place`
+        in an earlier copy.
         """
         first = begins[0]
         for count, begin in enumerate(begins):
@@ -177,7 +180,7 @@ class _Subsets:
         return found
 
     def _closure(self, state: int) -> frozenset[int]:
-        """The states reached for nothing that matter: with edges, or accepting."""
+        """The relevant states reached without reading a symbol: those with edges, and accepting ones."""
         known = self._closures.get(state)
         if known is None and not self._nfa.moves[state]:
             known = self._closures[state] = frozenset((state,))
@@ -193,7 +196,7 @@ class _Subsets:
         return known
 
     def _least_used(self, subset: frozenset[int]) -> frozenset[int]:
-        """Without states that say nothing: another one stands at the same place, of repetitions less used up."""
+        """Drop redundant states: those where another state is at the same place with fewer repetitions used up."""
         groups: dict[int, list[tuple[tuple[int, ...], int]]] = {}
         for state in subset & self._nfa.place.keys():
             groups.setdefault(self._nfa.place[state], []).append((self._nfa.used[state], state))
@@ -265,7 +268,7 @@ def determinise(nfa: Nfa, budget: Budget) -> Dfa:
 
 
 def _families(nfa: Nfa, subsets: list[frozenset[int]]) -> list[tuple[int, int]]:
-    """(family, count) of every subset: those whose first counting state counts on, and otherwise the same states."""
+    """(family, count) of every subset: subsets whose first counting state differs only in its count form a family."""
     if not nfa.counters:
         return [(-1, 0)] * len(subsets)
     numbers: dict[tuple[int, frozenset[int]], int] = {}
@@ -349,7 +352,7 @@ def product(left: Dfa, right: Dfa, budget: Budget, *, subtract: bool = False) ->
 
 
 def _product_families(left: Dfa, right: Dfa, pairs: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """A counter of either automaton counts on in the product, beside each state of the other; of two the left one."""
+    """A counter of either automaton keeps counting in the product, for each state of the other; of two the left one."""
     numbers: dict[tuple[int, int, int], int] = {}
     counters = [list(zip(dfa.family.tolist(), dfa.count.tolist(), strict=True)) for dfa in (left, right)]
     counters[1].append((-1, 0))  # where `right` has given up
@@ -373,7 +376,7 @@ def on_symbols(dfa: Dfa, count: int) -> np.ndarray:
 
 
 def accepts_of(dfa: Dfa, ranges: Iterable[tuple[int, int]]) -> bool:
-    """Whether a string is accepted all of whose symbols lie in some intervals."""
+    """Whether any accepted string has all its symbols in the given intervals."""
     last = np.append(dfa.first[1:] - 1, MAX_CODE)
     inside = np.any([(dfa.first <= high) & (last >= low) for low, high in ranges], axis=0)
     seen, waiting = {0}, [] if dfa.empty else [0]

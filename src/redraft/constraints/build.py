@@ -1,4 +1,4 @@
-"""The front door of the constraint layer: whatever a caller asks for becomes one `AutomatonConstraint`."""
+"""The entry point of the constraint layer: whatever a caller asks for becomes one `AutomatonConstraint`."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ from redraft.text.tools import CALL_CLOSE, CALL_OPEN, CHANNEL_CLOSE, CHANNEL_OPE
 
 MAX_CHOICES = 10_000
 MAX_POSITION = 262_144
-"""Pins stand before it: no answer is longer."""
+"""Pins must come before it: no answer is longer."""
 CACHED, CACHED_BYTES = 64, 256 << 20
-"""Constraints kept for each tokenizer, and how much they take in all, with what is made of them later."""
+"""How many constraints are kept per tokenizer, and their total memory, including what is built from them later."""
 KEPT_CANVASES = 2
-"""Of each of these constraints; see `AutomatonConstraint.keep`."""
+"""Canvases kept for each of these constraints; see `AutomatonConstraint.keep`."""
 
 JSON_OBJECT: Mapping[str, Any] = {"type": "object"}
 _WORDS = ("text_pins", "must_include", "forbidden")
@@ -94,24 +94,24 @@ def build(
         json_object   any JSON object
         template      a text with typed holes, such as "Name: {name:str<40}, age {age:int}"
     With `tools` declared, `tool_choice` ("auto", "none", "required", or a tool's name, also in OpenAI's shape) says
-    whether the answer may or must be calls; with "auto" it is calls, or what the rest says, or any text. Without
-    `parallel_tool_calls` it has one call at most.
+    whether the answer may or must be calls. With "auto" it is calls, or what the other settings say, or any text.
+    Without `parallel_tool_calls` it contains at most one call.
     These narrow it further, or narrow free text:
-        pins          {token position in the answer: text that stands there}
-        text_pins     {character offset in the answer's text, behind a thought: text that stands there}
+        pins          {token position in the answer: text at that position}
+        text_pins     {character offset in the answer's text, after a thought: text at that offset}
         must_include  texts that appear in this order
         forbidden     texts that do not appear, however they are cut into tokens
 
-    strict       False: what cannot be enforced of json_schema is left to the caller's own validation, as it is of the
-                 parameters of every tool whose declaration has no `strict` of its own that is True
-    thinking     the answer may begin with a thought channel, which nothing else applies to
-    thought_open the prompt ends inside a thought, which the answer closes before anything else applies to it
-    allow_empty  False: the empty text is not an answer
-    eos_ids      tokens at which an answer ends; the tokenizer's `<eos>` and `<turn|>` by default
-    around       bytes that are written before and behind whatever the rest allows
+        strict       False: whatever cannot be enforced of json_schema is left to the caller's own validation. That is
+                     always so for the parameters of a tool, unless its declaration sets `strict` to True.
+        thinking     the answer may begin with a thought channel, which nothing else applies to
+        thought_open the prompt ends inside a thought, which the answer closes before anything else applies to it
+        allow_empty  False: the empty text is not an answer
+        eos_ids      tokens at which an answer ends; the tokenizer's `<eos>` and `<turn|>` by default
+        around       bytes that are written before and after whatever the rest allows
 
     Raises `ConstraintError` with one sentence for anything malformed, contradictory, empty or too large, and
-    `PromptError` for declarations of tools that no prompt could hold.
+    `PromptError` for tool declarations that no prompt could hold.
     """
     with _no_deep_nesting("The constraint"):
         asked = _checked(wanted)
@@ -127,7 +127,7 @@ def build(
 
 @contextmanager
 def _no_deep_nesting(what: str) -> Iterator[None]:
-    """Raise `ConstraintError` where Python cannot follow parts inside parts any further."""
+    """Raise `ConstraintError` where the nesting is too deep for Python."""
     try:
         yield
     except RecursionError as error:
@@ -135,12 +135,12 @@ def _no_deep_nesting(what: str) -> Iterator[None]:
 
 
 def says_where_text_stands(wanted: Mapping[str, Any]) -> bool:
-    """Whether these keywords of `build` say what an answer's first character is, or where others stand."""
+    """Whether these keywords of `build` fix an answer's first character, or the position of any others."""
     return any(_is_given(name, wanted.get(name)) for name in (*_WHOLE, "pins", "text_pins"))
 
 
 def _checked(wanted: Mapping[str, Any]) -> Wanted | None:
-    """The request with its shapes checked; None if nothing is asked for."""
+    """The request with its types checked; None if nothing is asked for."""
     if unknown := sorted(set(wanted) - set(NAMES)):
         raise ConstraintError(f"Unknown constraint {unknown[0]!r}; known ones are {', '.join(NAMES)}.")
     asked = Wanted(**wanted)
@@ -170,7 +170,7 @@ def _checked(wanted: Mapping[str, Any]) -> Wanted | None:
 
 
 def _is_given(name: str, value: Any) -> bool:
-    """Whether a setting asks for something; False is a schema, too."""
+    """Whether a setting asks for something; False is a schema too."""
     return value is not None if name == "json_schema" else value not in (None, False)
 
 
@@ -228,10 +228,10 @@ _lock = threading.Lock()
 
 
 def _cached(tokenizer: Tokenizer, ending: Ending, asked: Wanted, around: tuple[bytes, bytes]) -> AutomatonConstraint:
-    """The constraint but for its pins, one object for equal requests: compiled once, and sampled together on a GPU."""
+    """The constraint without its pins, one object for equal requests: compiled once, and sampled together on a GPU."""
     plain = replace(asked, json_schema=schema_of(asked.json_schema), pins=None)
     said = [getattr(plain, name) for name in NAMES]
-    digits = asked.json_schema if isinstance(asked.json_schema, str) else None  # of which `said` may round some
+    digits = asked.json_schema if isinstance(asked.json_schema, str) else None  # `said` may round some of its numbers
     key = json.dumps([said, digits, ending.closing, *(given.hex() for given in around)], sort_keys=False, default=_told)
     with _lock:
         known = _constraints.setdefault(tokenizer, OrderedDict())
@@ -241,14 +241,14 @@ def _cached(tokenizer: Tokenizer, ending: Ending, asked: Wanted, around: tuple[b
     compiled = AutomatonConstraint(compile_wanted(tokenizer, ending, plain, Budget(), around))
     compiled.keep(KEPT_CANVASES)
     with _lock:
-        compiled = known.setdefault(key, compiled)  # another thread's may have come first
+        compiled = known.setdefault(key, compiled)  # another thread may have been first
         while len(known) > CACHED or (len(known) > 1 and sum(one.nbytes for one in known.values()) > CACHED_BYTES):
             known.popitem(last=False)[1].keep(0)
     return compiled
 
 
 def _told(value: Any) -> Any:
-    """What JSON has no form for: a mapping by what it holds, anything else by its text."""
+    """A JSON form for other values: a mapping becomes a dict, anything else its text."""
     return dict(value) if isinstance(value, Mapping) else str(value)
 
 
@@ -276,7 +276,7 @@ def _plain_schema(given: Any) -> Any:
     if callable(found := getattr(given, "model_json_schema", None)):
         try:
             return found()
-        except Exception as error:  # pydantic has errors of its own, and models may bring others
+        except Exception as error:  # pydantic has its own errors, and models may raise others
             raise ConstraintError(f"The model has no JSON schema: {error}") from error
     raise ConstraintError(f"json_schema must be a dict, a JSON string or a pydantic model, not {type(given).__name__}.")
 
@@ -298,7 +298,7 @@ def compile_wanted(
 
 
 def _narrowed(dfa: Dfa, asked: Wanted, symbols: int, budget: Budget) -> Dfa:
-    """Those texts that hold what must stand in them and nothing that must not."""
+    """The texts that contain everything they must contain and nothing they must not."""
     if asked.text_pins:
         dfa = product(dfa, standing(asked.text_pins, symbols, budget), budget)
     if asked.must_include:
@@ -311,7 +311,7 @@ def _narrowed(dfa: Dfa, asked: Wanted, symbols: int, budget: Budget) -> Dfa:
 
 
 def _thought(marks: tuple[str, ...], budget: Budget, *, is_open: bool) -> Dfa:
-    """A thought channel, or nothing; the rest of a channel that `is_open` already."""
+    """A thought channel, or nothing; the rest of a channel if it `is_open` already."""
     if CHANNEL_OPEN not in marks or CHANNEL_CLOSE not in marks:
         raise ConstraintError("thinking needs a tokenizer with channel tokens.", "thinking")
     rest = seq(repeat(chars(ANY)), Mark(CHANNEL_CLOSE))
@@ -320,13 +320,13 @@ def _thought(marks: tuple[str, ...], budget: Budget, *, is_open: bool) -> Dfa:
 
 
 def _given(asked: Wanted) -> list[str]:
-    """The constraints that were given, for a message."""
+    """The names of the constraints that were given, for a message."""
     names = (*_WHOLE, *_WORDS, "tools")
     return [name for name in names if getattr(asked, name) not in (None, False)] or ["json_schema"]
 
 
 def _answer(asked: Wanted, marks: tuple[str, ...], budget: Budget) -> Expression:
-    """What the answer is, before words and pins narrow it."""
+    """What the answer is before words and pins narrow it."""
     body = _content(asked, budget)
     if asked.tools:
         return _with_calls(asked, body, marks, budget)
@@ -334,7 +334,7 @@ def _answer(asked: Wanted, marks: tuple[str, ...], budget: Budget) -> Expression
 
 
 def _content(asked: Wanted, budget: Budget) -> Expression | None:
-    """What text the answer is; None if it may be any."""
+    """What text the answer is; None if any text will do."""
     if asked.choices is not None:
         return alt(*map(text, dict.fromkeys(asked.choices)))
     if asked.regex is not None:

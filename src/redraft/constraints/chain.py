@@ -1,12 +1,12 @@
-"""The dynamic programme: which strings of an automaton a canvas most likely holds, and how likely each token is.
+"""The dynamic programme: the most likely string of an automaton on a canvas, and how likely each token is.
 
-A denoising step gives every position its own distribution. Of all token strings that the automaton allows, weighted by
-the product of these, forward and backward sums give each position's exact marginals, and the maximum gives the most
-likely string (as DINGO, arXiv 2505.23061, does).
+A denoising step gives every position its own distribution. Over all token strings that the automaton allows, weighted
+by the product of these, forward and backward sums give each position's exact marginals, and the maximum gives the most
+likely string (as in DINGO, arXiv 2505.23061).
 
-This is the version for processors, in NumPy: positions come one after the other, and at the few thousand edges that a
-constraint has, the cost of a step is the cost of calling it. `device.py` is the definition, for any device. Shapes:
-L positions, Q states, E edges, U sets.
+This is the CPU version, in NumPy: it takes one position after the other, and with the few thousand edges of a
+constraint, a step costs little more than the call itself. `device.py` is the definition, for any device. Shapes: L
+positions, Q states, E edges, U sets.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import numpy as np
 from redraft.constraints.tokens import TokenAutomaton
 
 NEVER = -1e30
-"""The logarithm of zero, finite so that sums of it are no NaN."""
+"""The logarithm of zero, finite so that sums of it are never NaN."""
 
 REACH = 640.0
 """Numbers may fall by e^-640 before they are scaled up again; fp64 ends at e^-708."""
 LEAST = 1e-300
-"""A weight below this counts as lost: numbers beneath it have few digits left, and their inverse may be too large."""
+"""A weight below this counts as lost: smaller numbers have few digits left, and their inverse may overflow."""
 
 Array = np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
 class Groups:
-    """Items ordered so that those of one group lie together.
+    """Items ordered so that each group is contiguous.
 
     order  int64 [N]  the items
     first  int64 [G]  where each group begins
@@ -52,11 +52,11 @@ class Groups:
 
 @dataclass(frozen=True, eq=False)
 class Ends:
-    """Where a canvas' way through the automaton begins and may end.
+    """Where a canvas' path through the automaton begins and may end.
 
     start  the state before the first position
-    final  bool [Q], the states behind the last one
-    gate   (position, bool [Q]): the states that may stand before a position in between
+    final  bool [Q], the possible states after the last one
+    gate   (position, bool [Q]): the possible states before some position in between
     """
 
     start: int
@@ -64,7 +64,7 @@ class Ends:
     gate: tuple[int, Array] | None = None
 
     def inside(self, states: Array) -> tuple[slice, Ends]:
-        """The positions around which more than one state is possible, of bool [L+1,Q], and the ends of that part."""
+        """The positions around which more than one state is possible, from bool [L+1,Q], and the ends of that part."""
         open_ = np.flatnonzero(states.sum(1) > 1)
         if not len(open_):
             return slice(0, 0), self
@@ -76,13 +76,13 @@ class Ends:
 
 
 class Chain:
-    """The dynamic programme of one automaton. Its tables are made when they are first needed."""
+    """The dynamic programme of one automaton. Its tables are built on first use."""
 
     def __init__(self, automaton: TokenAutomaton) -> None:
         self.automaton = automaton
 
     def possible(self, allowed: Array | None, length: int, ends: Ends) -> tuple[Array, Array]:
-        """Sets bool [L,U] that can stand at each position, and states bool [L+1,Q] around them, whatever is likely.
+        """The possible sets bool [L,U] at each position and states bool [L+1,Q] around them, regardless of probability.
 
         `allowed` bool [L,U] narrows the sets; None allows them all.
         """
@@ -105,7 +105,7 @@ class Chain:
         return sets, states
 
     def best(self, weights: Array, ends: Ends) -> tuple[Array, float]:
-        """The sets [L] of the most likely way, and the logarithm of its weight. `weights` are logarithms [L,U]."""
+        """The sets [L] of the most likely path, and the logarithm of its weight. `weights` are logarithms [L,U]."""
         way = self._ahead
         found = np.full((len(weights) + 1, self.automaton.states), NEVER)
         found[0, way.place[ends.start]] = 0.0
@@ -121,10 +121,10 @@ class Chain:
         return way.trace(found, weights, ends.final)
 
     def shares(self, weights: Array, ends: Ends) -> tuple[Array, float] | None:
-        """What stands around each set at each position [L,U]: ways to it times ways on, over those of all ways.
+        """The context of each set at each position [L,U]: paths to it times paths from it, divided by all paths.
 
-        `weights` fp64 [L,U] are no logarithms here, and at most 1. Also the logarithm of the weight of all ways. None
-        if numbers ran out of range.
+        `weights` fp64 [L,U] are plain numbers here, not logarithms, and at most 1. Also returns the logarithm of the
+        weight of all paths. None if numbers ran out of range.
         """
         least = weights[weights > 0].min(initial=1.0)
         found, scale = self._both_ways(weights, ends, max(1, int(REACH / max(1.0, -np.log(least)))))
@@ -133,7 +133,7 @@ class Chain:
         around = np.take(found[:-1], self._label_source, axis=1)  # [L,E]
         around *= np.take(found[-2::-1], self._label_target, axis=1)
         shares = np.add.reduceat(around, self._by_label.first, axis=1)
-        whole = np.einsum("lu,lu->l", shares, weights)  # of all ways, seen from each position
+        whole = np.einsum("lu,lu->l", shares, weights)  # of all paths, seen from each position
         if not (whole > 0).all():
             return None
         shares /= whole[:, None]
@@ -141,9 +141,9 @@ class Chain:
         return (shares, float(seen[0])) if np.ptp(seen) < 1e-3 else None
 
     def _both_ways(self, weights: Array, ends: Ends, rescale: int) -> tuple[Array | None, Array]:
-        """Weights of all ways to each state, from the start and, mirrored, from the end [L+1,2Q]; None if one is lost.
+        """Weights of all paths to each state, from the start and, mirrored, from the end [L+1,2Q]; None if one is lost.
 
-        Also the logarithms [L+1,2] of what was taken off them, every `rescale` positions.
+        Also returns the logarithms [L+1,2] of the factors taken out every `rescale` positions.
         """
         table, length = self._merged, len(weights)
         found = np.zeros((length + 1, 2 * self.automaton.states))
@@ -200,9 +200,9 @@ class Chain:
 
 @dataclass(frozen=True, eq=False)
 class _Direction:
-    """Edges grouped by where they arrive. States are placed so that those with arrivals come first, group by group.
+    """Edges grouped by the state they lead to. States with arrivals are placed first, in the order of the groups.
 
-    place          int64 [Q]  where each state is placed
+    place          int64 [Q]  the place of each state
     source, label  int64 [E]  places where edges begin, and their sets
     first          int64 [G]
     """
@@ -221,7 +221,7 @@ class _Direction:
         return cls(place, place[source[group.order]], label[group.order], group.first)
 
     def trace(self, found: Array, weights: Array, final: Array) -> tuple[Array, float]:
-        """The sets [L] of the best way, read backwards from scores [L+1,Q], and its score."""
+        """The sets [L] of the best path, read backwards from scores [L+1,Q], and its score."""
         ends = self.place[final]
         at = int(ends[found[-1, ends].argmax()])
         score = float(found[-1, at])
@@ -242,8 +242,8 @@ class _Direction:
 class _Merged:
     """Both directions as one table, so that one call works on both: [ahead's G, back's G, ahead's rest, back's rest].
 
-    ahead, back    int64 [Q]   where each state is placed in either direction
-    source, label  int64 [2E]  of labels, those of the way back count from U
+    ahead, back    int64 [Q]   the place of each state in either direction
+    source, label  int64 [2E]  labels of the way back are offset by U
     first          int64 [G]   of both; the first `half` places are arrivals ahead
     """
 

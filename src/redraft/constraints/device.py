@@ -1,8 +1,8 @@
 """An automaton and its canvases as tables on a device, for the dynamic programme in logarithms.
 
-The operations are in `kernels/triton/chain.py` and `constrained.py`, each with its eager twin. A GPU's steps take the
-tables (`engine/constrained_step.py`); `restrict` is the same for logits that somebody else has made. No number is too
-small here, so this also serves on a processor where the plain sums of `chain.py` run out of range.
+The operations are in `kernels/triton/chain.py` and `constrained.py`, each with its eager twin. A GPU's steps use the
+tables (`engine/constrained_step.py`); `restrict` does the same for logits that come from elsewhere. No number is too
+small here, so this also serves on a CPU where the plain sums of `chain.py` run out of range.
 """
 
 from __future__ import annotations
@@ -62,19 +62,19 @@ def language_on(
 
 
 def _starts(sizes: Array) -> Array:
-    """Where lists of so many items [N] begin one behind the other, and where the last one ends, [N+1]."""
+    """Where lists of these sizes [N] begin when stored in sequence, and where the last one ends, [N+1]."""
     return np.concatenate([[0], np.cumsum(sizes)])
 
 
 def _sizes(groups: Groups, count: int) -> Array:
-    """How many items each of `count` groups has."""
+    """The number of items in each of `count` groups."""
     sizes = np.zeros(count, dtype=np.int64)
     sizes[groups.owner] = np.diff(np.append(groups.first, len(groups.order)))
     return sizes
 
 
 def _cut(sizes: Array, most: int) -> tuple[Array, Array]:
-    """Lists of so many items [N] cut into pieces of at most `most`: the sizes of these, and how many each list has."""
+    """Lists of these sizes [N] cut into pieces of at most `most`: the sizes of the pieces, and the pieces per list."""
     cuts = np.maximum(-(-sizes // most), 1)
     last = np.cumsum(cuts) - 1
     pieces = np.full(cuts.sum(), most)
@@ -83,7 +83,7 @@ def _cut(sizes: Array, most: int) -> tuple[Array, Array]:
 
 
 def canvas_tables(device: torch.device, possible: Array, held: Array, ends: Ends) -> CanvasTables:
-    """What one canvas asks, from the sets that can stand at each position, bool [L,U], and the columns `held` [L]."""
+    """The tables of one canvas, from the possible sets at each position, bool [L,U], and the columns `held` [L]."""
 
     def put(values: Array) -> Tensor:
         return torch.from_numpy(values).to(device)
@@ -103,9 +103,9 @@ def canvas_tables(device: torch.device, possible: Array, held: Array, ends: Ends
 
 
 def restrict(logits: Tensor, rows: Tensor, language: Language, tables: CanvasTables) -> Distribution:
-    """The constrained marginals of tempered logits fp32 [F,W] of the positions `rows` [F], which are overwritten.
+    """The constrained marginals of tempered logits fp32 [F,W] at the positions `rows` [F]; overwrites the logits.
 
-    The argmax is their part of the best string. A row's entropy is NaN if a possible token's logit is.
+    The argmax at each position is its part of the best string. A row's entropy is NaN if a possible token's logit is.
     """
     heat = torch.ones(1, device=logits.device)
     sums = class_sums(logits, language, None, heat)  # [F,C]

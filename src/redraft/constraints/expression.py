@@ -1,8 +1,8 @@
 """Regular expressions as trees: what every front end writes and the automaton builder reads.
 
 Leaves are characters (sets of code points), literal texts and marks (special tokens such as `<tool_call|>`, which are
-one symbol and no text). `NOTHING` is the empty language; the constructors `seq`, `alt` and `repeat` simplify it away,
-so that a part that cannot be written removes the alternatives that need it.
+one symbol and not text). `NOTHING` is the empty language; the constructors `seq`, `alt` and `repeat` simplify it away,
+so a part that cannot be written removes the alternatives that need it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Part:
 
     __slots__ = ("size",)
     size: int
-    """About how many states it takes."""
+    """Roughly how many states it takes."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", self._count())
@@ -84,9 +84,9 @@ class Alt(_Part):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Repeat(_Part):
-    """The part at least `least` times, at most `most` (None: without end).
+    """The part at least `least` times and at most `most` times (None: unlimited).
 
-    `lazy` is no matter to the language: where a text can be taken apart in several ways, fewer times are preferred.
+    `lazy` does not affect the language: where a text can be split in several ways, fewer repetitions are preferred.
     """
 
     part: Expression
@@ -100,10 +100,10 @@ class Repeat(_Part):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counted(_Part):
-    """At most `most` times a character of `ranges` or an `escape`, for long limits.
+    """A character of `ranges` or an `escape`, at most `most` times, for long limits.
 
-    Every byte counts as one and the token automaton may round the count up, so the language is a part of the one that
-    a `Repeat` gives, at a small fraction of its states.
+    Every byte counts as one and the token automaton may round the count up. So the language is a subset of the one a
+    `Repeat` gives, with a small fraction of its states.
     """
 
     ranges: Ranges
@@ -116,7 +116,7 @@ class Counted(_Part):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Fields(_Part):
-    """`least` to `most` of the items, in order, with `comma` between them; those whose flag is True are among them."""
+    """`least` to `most` of the items, in order, separated by `comma`; items whose flag is True are required."""
 
     items: tuple[tuple[Expression, bool], ...]
     comma: Expression
@@ -129,9 +129,9 @@ class Fields(_Part):
         return sum(item.size * copies[flag] for item, flag in self.items)
 
     def _copies(self, certain: int) -> int:
-        """How often an item is spelled: once for each number of others before it that matters for those behind it.
+        """How often an item is spelled out: once for each number of earlier items that matters to later ones.
 
-        `certain` is how many items are written with it in any case.
+        `certain` is how many items are always written along with it, itself included.
         """
         others = len(self.items) - certain
         low, high = max(self.least - certain, 0), self.most - certain
@@ -140,7 +140,7 @@ class Fields(_Part):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph(_Part):
-    """The parts along a way from state 0 to one of `ends`; `edges` are (from, part, to)."""
+    """The parts along a path from state 0 to one of `ends`; `edges` are (from, part, to)."""
 
     edges: tuple[tuple[int, Expression, int], ...]
     ends: frozenset[int]
@@ -151,7 +151,7 @@ class Graph(_Part):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine(_Part):
-    """The language of an automaton over code points, every character written as `escape` says."""
+    """The language of an automaton over code points, with every character written as `escape` says."""
 
     dfa: Dfa
     escape: Escape | None
@@ -162,7 +162,7 @@ class Machine(_Part):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Escape:
-    """How characters are written: those of `plain` as they are, the others as `special` says; the rest not at all."""
+    """How characters are written: those in `plain` as they are, others as `special` says, and the rest not at all."""
 
     plain: Ranges
     special: tuple[tuple[int, str], ...]
@@ -216,7 +216,7 @@ def repeat(part: Expression, least: int = 0, most: int | None = None, *, lazy: b
 
 
 def joined(part: Expression, between: Expression, least: int, most: int | None) -> Expression:
-    """`least` to `most` times the part, with `between` between them."""
+    """The part `least` to `most` times, separated by `between`."""
     if part is NOTHING or most == 0:
         return EMPTY if least == 0 else NOTHING
     more = seq(part, repeat(seq(between, part), max(least - 1, 0), None if most is None else most - 1))
@@ -236,7 +236,7 @@ def fields(
 
 
 def graph(edges: Iterable[tuple[int, Expression, int]], ends: Iterable[int]) -> Expression:
-    """The parts along any way from state 0 to one of `ends`, without the states from which none of these is reached."""
+    """The parts along any path from state 0 to one of `ends`, without states that cannot reach one."""
     possible = [edge for edge in edges if edge[1] is not NOTHING]
     sources: dict[int, list[int]] = {}
     for source, _, target in possible:

@@ -1,8 +1,8 @@
 """Where a match of an expression can end, in the order in which a backtracking matcher would try the ends.
 
-What may follow depends on where a part ends and not on how it got there. So every (part, start) is looked at once, and
-of ways that lead to the same end only the first counts: the same split as by backtracking, in time that is polynomial
-in the text (packrat parsing, with all ends in place of one).
+What may follow depends on where a part ends and not on how it got there. So every (part, start) is examined once, and
+of several ways to the same end only the first counts. This gives the same split as backtracking, in time polynomial in
+the text (packrat parsing, with all ends instead of one).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from redraft.constraints.expression import Alt, Chars, Counted, Expression, Lite
 
 
 def split(parts: Sequence[Expression], text: str) -> list[str] | None:
-    """The text cut into a match of each part, earlier parts having what they prefer; None if it cannot be."""
+    """The text cut into a match of each part, earlier parts choosing first; None if that is impossible."""
     ends = _Ends(text)
     cuts, untried, dead = [0], [iter(ends.of(parts[0], 0))], set[tuple[int, int]]()
     while untried:
@@ -25,7 +25,7 @@ def split(parts: Sequence[Expression], text: str) -> list[str] | None:
             if done == len(parts) and end == len(text):
                 return [text[start:stop] for start, stop in pairwise([*cuts, end])]
             if done < len(parts) and (done, end) not in dead:
-                dead.add((done, end))  # unless what follows finds the whole
+                dead.add((done, end))  # unless the call finds a complete split
                 cuts.append(end)
                 untried.append(iter(ends.of(parts[done], end)))
                 break
@@ -65,7 +65,7 @@ class _Ends:
             case Repeat():
                 return list(self._repeated(part, start))
             case Counted(ranges, _, most):
-                return self._run(ranges, 0, most, start)  # free text, the less the better
+                return self._run(ranges, 0, most, start)  # free text, the shorter the better
             case Machine(dfa, None):
                 return [start + length for length in dfa.prefixes(map(ord, self._text[start:]))]
         raise TypeError(f"{type(part).__name__} is nothing that stands in plain text.")
@@ -100,9 +100,10 @@ class _Ends:
         return found
 
     def _once_more(self, node: Repeat, count: int, place: int) -> Iterator[tuple[int, int, bool]]:
-        """(repetitions, place, whether it ends there) behind one more repetition.
+        """(repetitions, place, whether it ends there) after one more repetition.
 
-        One that reads nothing ends it, unless some are owed; what is owed beyond the text's length reads nothing, too.
+        A repetition that reads nothing ends it, unless more are required; requirements beyond the text's length read
+        nothing too.
         """
         if node.most is not None and count >= node.most:
             return

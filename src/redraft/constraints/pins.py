@@ -21,8 +21,8 @@ from redraft.kernels.triton.constrained import CanvasTables, Language
 class Allowed:
     """A `diffusion.constraint.TabledConstraint`: positions pinned to one token, and tokens forbidden at positions.
 
-    A pinned position's distribution is all on its token, so that its entropy is 0, it is always accepted, its soft
-    embedding is the token's, and the committed canvas holds it.
+    A pinned position's distribution is entirely on its token, so its entropy is 0, it is always accepted, its soft
+    embedding is the token's, and the committed canvas contains it.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Allowed:
         }
 
     def tokens(self, device: torch.device) -> None:
-        """Any token may stand somewhere."""
+        """Any token may appear somewhere."""
         return None
 
     def hold(self, canvas: Tensor) -> Tensor:
@@ -50,13 +50,13 @@ class Allowed:
         return canvas.index_copy(0, self._positions.on(canvas.device), self._tokens.on(canvas.device))
 
     def restrict(self, logits: Tensor) -> Distribution:
-        """Take forbidden tokens out of the free positions' logits [F,V]."""
+        """Remove forbidden tokens from the free positions' logits [F,V]."""
         for row, ids in self._forbidden.items():
             logits[row, ids.on(logits.device)] = MASKED
         return Distribution.of(logits)
 
     def free(self, length: int, device: torch.device) -> Tensor | None:
-        """int64 [F], what is not pinned; None when nothing is."""
+        """int64 [F], the positions that are not pinned; None if none are."""
         if not self._places:
             return None
         if length not in self._free:
@@ -66,7 +66,7 @@ class Allowed:
         return self._free[length].on(device)
 
     def tables(self, device: torch.device, vocab_size: int) -> tuple[Language, CanvasTables]:
-        """An automaton of one state, with a set for what may stand wherever the same tokens are forbidden."""
+        """An automaton of one state, with one set for each distinct list of forbidden tokens."""
         kinds = tuple(sorted({(), *self._never.values()}))
         possible = np.zeros((self._length, len(kinds)), dtype=bool)
         held = np.full(self._length, -1)
@@ -80,7 +80,7 @@ class Allowed:
 
 @lru_cache(maxsize=16)
 def _language(device: torch.device, vocab_size: int, kinds: tuple[tuple[int, ...], ...]) -> Language:
-    """The tables of sets that leave out the tokens of each of `kinds`."""
+    """The tables of sets that each leave out the tokens of one of `kinds`."""
     out = np.zeros((vocab_size, len(kinds)), dtype=bool)
     for column, ids in enumerate(kinds):
         out[list(ids), column] = True

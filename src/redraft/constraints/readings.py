@@ -1,8 +1,7 @@
 r"""Sets of characters, as each dialect of regular expressions reads them.
 
-`\s` is one thing to Python's `re`, another to ECMA-262, and to most people the spaces of ASCII. A class is put together
-within each dialect, and only then compared: `[\s\S]` is every character to all of them, though no two of them agree
-what `\s` is.
+`\s` is one thing to Python's `re`, another to ECMA-262, and to most people the spaces of ASCII. A class is built within
+each dialect and only then compared: `[\s\S]` is every character in all of them, though no two of them agree on `\s`.
 """
 
 from __future__ import annotations
@@ -40,14 +39,14 @@ def alike(ranges: Ranges) -> Readings:
 
 
 def code_of(readings: Readings) -> int | None:
-    """The one character that it is to every dialect, if it is one."""
+    """The single character that this is in every dialect, if there is one."""
     first = readings[0]
     single = readings == alike(first) and len(first) == 1 and first[0][0] == first[0][1]
     return first[0][0] if single else None
 
 
 def joined(parts: Iterable[Readings], *, negated: bool) -> Readings:
-    """A class of these parts, or of all that they leave out."""
+    """A class of these parts, or of everything except them."""
     ascii_parts, python_parts, ecma_parts = zip(*parts, strict=True)
     gather = complement if negated else union
     return gather(chain(*ascii_parts)), gather(chain(*python_parts)), gather(chain(*ecma_parts))
@@ -59,13 +58,13 @@ def agreed(readings: Readings) -> Ranges:
 
 
 def any_of(readings: Readings) -> Ranges:
-    """What one dialect at least matches."""
+    """What at least one dialect matches."""
     return union(chain(*readings))
 
 
 @lru_cache(maxsize=6)
 def shorthand(char: str) -> Readings:
-    r"""What one of `SHORTHANDS` matches behind a backslash."""
+    r"""What one of `SHORTHANDS` matches after a backslash."""
     if char.isupper():
         return joined([shorthand(char.lower())], negated=True)
     written, ecma = {"d": (_DIGIT, _DIGIT), "w": (_WORD, _WORD), "s": (_SPACE, _ECMA_SPACE)}[char]
@@ -79,7 +78,7 @@ def _pythons(char: str) -> Ranges:
 
 @lru_cache(maxsize=64)
 def unicode_set(name: str, *, negated: bool) -> Readings:
-    r"""What `\p{name}` matches, one of `CATEGORIES` or `PROPERTIES`; if `negated`, `\P{name}`."""
+    r"""What `\p{name}` matches for one of `CATEGORIES` or `PROPERTIES`; if `negated`, `\P{name}`."""
     found = alike(_categories(name)) if name in CATEGORIES else _property(name)
     return joined([found], negated=negated)
 
@@ -89,7 +88,7 @@ def _property(name: str) -> Readings:
     if name != "Alphabetic":
         return alike(_found(str.isupper if name == "Uppercase" else str.islower))
     sure, possible = _alphabetic("L", "Nl"), _alphabetic("L", "Nl", "M")
-    return sure, sure, possible  # marks are alphabetic in part, and Python cannot tell which
+    return sure, sure, possible  # some marks are alphabetic, and Python cannot tell which
 
 
 def _alphabetic(*categories: str) -> Ranges:

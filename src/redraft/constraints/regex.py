@@ -2,11 +2,12 @@ r"""Regular expressions as people write them, read into `expression` trees.
 
 The common core of Python's `re` and JSON Schema's ECMA-262: literals, `.`, classes, groups, alternation, greedy and
 lazy repetition, anchors, `\d \w \s \D \W \S`, `\n \t \r \f \v \0 \xHH \uHHHH \u{H…} \cX`, Unicode categories like
-`\p{L}`. `\d`, `\w` and `\s` mean ASCII; their complements leave out what either dialect counts in, so what is written
-obeys both (see `readings`). What must not match is read the other way round, as all that one of the dialects matches.
-Look-around, back references and word boundaries are not regular in this form and are refused by name, and so is
-possessive repetition.
-Where the dialects read the same signs differently, a regex is Python's and a pattern of JSON Schema is refused.
+`\p{L}`. `\d`, `\w` and `\s` mean ASCII; their complements leave out what either dialect includes, so the text written
+obeys both (see `readings`). A pattern that must not match is read the other way round, as everything that any dialect
+matches. Look-around, back references, word boundaries and possessive repetition are not regular in this form and are
+refused by name.
+Where the dialects read the same syntax differently, a regex is read as Python does and a JSON Schema pattern is
+refused.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ MAX_DEPTH = 100
 _BOUNDS = re.compile(r"\{(?!\})([0-9]*)(,?)([0-9]*)\}")
 _HEXADECIMAL = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\}")
 _MOST_DIGITS = 9
-"""Digits of a repetition's bounds; what needs more is too large by far."""
+"""Maximum digits of a repetition's bounds; anything that needs more is far too large."""
 
 _ONE_LINE = complement([(10, 10), (13, 13), (0x2028, 0x2029)])
-"""What `.` matches in ECMA-262; Python leaves out the line feed alone."""
+"""What `.` matches in ECMA-262; Python excludes only the line feed."""
 _CONTROL = {"n": 10, "t": 9, "r": 13, "f": 12, "v": 11, "a": 7}
 _PYTHONS = {"A": "^", "Z": "$", "z": "$", "a": r"\x07"}
-"""Letters whose escapes are themselves in ECMA-262, or no escapes at all, and what says the same in both dialects."""
+"""Letters whose escapes are the letters themselves in ECMA-262, or invalid, and an equivalent in both dialects."""
 _NAMES = {"Letter": "L", "Number": "N", "Punctuation": "P"}
 
 
@@ -73,10 +74,10 @@ def parse_regex(
 ) -> Expression:
     """The expression of `pattern`.
 
-    `anchored` (Python's `fullmatch`): the whole text must match. Otherwise, as JSON Schema's `pattern` has it, the text
-    must hold a match, and `^` and `$` tie it to the ends. `wide`: what any dialect matches, and not only what all do.
-    Where either is set, `$` also stands before a line feed at the end, as in Python. Raises `ConstraintError` for what
-    is malformed or irregular.
+    `anchored` (Python's `fullmatch`): the whole text must match. Otherwise, as in JSON Schema's `pattern`, the text
+    must contain a match, and `^` and `$` tie it to the ends. `wide`: what any dialect matches, not only what all do.
+    Where either is set, `$` also matches before a line feed at the end, as in Python. Raises `ConstraintError` for
+    malformed or non-regular patterns.
     """
     if len(pattern) > MAX_LENGTH:
         raise ConstraintError(f"The {what} has {len(pattern)} characters; at most {MAX_LENGTH} are allowed.")
@@ -92,7 +93,7 @@ def parse_regex(
 
 
 def _without_anchors(pattern: str) -> tuple[str, bool, bool]:
-    """The pattern without a `^` and `$` that plainly belong to all of it, and whether they were there."""
+    """The pattern without a `^` and `$` that plainly apply to all of it, and whether they were there."""
     if "|" in pattern or not pattern.startswith("^"):
         return pattern, False, False
     escapes = len(pattern) - 1 - len(pattern[:-1].rstrip("\\"))
@@ -104,7 +105,7 @@ class _Parser:
     def __init__(self, pattern: str, given: str, what: str, *, ecma: bool, wide: bool) -> None:
         """Messages show `given`, the pattern with its anchors.
 
-        With `ecma` signs that the two dialects read differently are refused, and otherwise read as Python does.
+        With `ecma`, syntax that the two dialects read differently is refused; otherwise it is read as Python does.
         """
         self._pattern, self._given, self._what, self._ecma, self._wide = pattern, given, what, ecma, wide
         self._at = 0
@@ -151,7 +152,7 @@ class _Parser:
         return chars([(ord(char), ord(char))])
 
     def _anchor(self) -> Expression | None:
-        """What stands behind a backslash, if it is an anchor."""
+        """What comes after a backslash, if it is an anchor."""
         for letter, sign in (("A", "^"), ("Z", r"\Z"), ("z", r"\Z")):
             if self._take(letter):
                 self._refuse_pythons(letter)
@@ -160,7 +161,7 @@ class _Parser:
         return None
 
     def _refuse_pythons(self, letter: str) -> None:
-        """Refuse an escape that only Python knows, where the pattern is not Python's alone."""
+        """Refuse an escape that only Python knows, unless the pattern is Python's alone."""
         if self._ecma and letter in _PYTHONS:
             self._fail(f"has the escape \\{letter}, which dialects read differently; write {_PYTHONS[letter]}")
 
@@ -218,7 +219,7 @@ class _Parser:
                 return bounds
         found = _BOUNDS.match(self._pattern, self._at)
         if found is None:
-            return None  # a brace that is no quantifier stands for itself
+            return None  # a brace that is not a quantifier stands for itself
         self._at = found.end()
         low, comma, high = found.groups()
         if not low and self._ecma:

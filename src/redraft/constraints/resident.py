@@ -1,4 +1,4 @@
-"""Small tensors that steps on a device need again and again."""
+"""Small tensors that device steps need again and again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Resident:
-    """A tensor with a copy on each device that has asked for it. Nobody may change them."""
+    """A tensor with a copy on each device that has asked for it. The copies must not be modified."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._copies = {tensor.device: tensor}

@@ -1,7 +1,7 @@
 """From expressions to automata, over code points or over bytes.
 
-Bytes are what tokens are made of: every character becomes its UTF-8 bytes, so an automaton over bytes never allows text
-that is not valid UTF-8. Marks (special tokens) are further symbols behind the 256 bytes.
+Tokens are made of bytes: every character becomes its UTF-8 bytes, so an automaton over bytes never allows text that is
+not valid UTF-8. Marks (special tokens) are further symbols after the 256 bytes.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ def compile_codes(expression: Expression, budget: Budget) -> Dfa:
 def compile_anchored(expression: Expression, budget: Budget, *, line_feed: bool = False) -> Dfa:
     r"""The same for an expression in which the mark `^` stands for the start of the text, `$` and `\Z` for its end.
 
-    With `line_feed`, one may follow behind a `$`, and be what the expression reads there.
+    With `line_feed`, a line feed may follow a `$`, which the expression may also read itself.
     """
     writer = _Writer(budget, {"^": _START, "$": _END, r"\Z": _LAST}, as_bytes=False)
     return determinise(_layered(writer.nondeterministic(expression), line_feed), budget)
 
 
 def _layered(nfa: Nfa, line_feed: bool) -> Nfa:
-    """`nfa` without its anchors: they become moves that only exist where they hold.
+    """`nfa` without its anchors: they become moves that exist only where the anchor holds.
 
-    Six layers of the states: 0 nothing read yet, 1 something read, 2 and 3 the same behind a `$`, where nothing more
-    can be read but, if it may follow, the line feed, 4 and 5 the same where nothing at all can be read any more.
+    Six layers of states: 0 nothing read yet, 1 something read; 2 and 3 the same after a `$`, where nothing more can be
+    read except, if allowed, the line feed; 4 and 5 the same where nothing at all can be read any more.
     """
     found, count = Nfa(), len(nfa.edges)
     while len(found.edges) < 2 + 6 * count:
@@ -155,7 +155,7 @@ class _Writer:
         self._nfa.edge(start, symbols[-1], symbols[-1], end)
 
     def _literals(self, strings: list[str], start: int, end: int) -> None:
-        """Any of the texts: they share states where they begin alike, and where they end alike."""
+        """Any of the texts: they share states for common beginnings and common endings."""
         children, stops = self._prefixes(strings)
         states, known = [end] * len(children), dict[tuple[bool, tuple[tuple[int, int], ...]], int]()
         for node in range(len(children) - 1, 0, -1):
@@ -172,7 +172,7 @@ class _Writer:
         self._edges(start, [(symbol, states[child]) for symbol, child in children[0].items()])
 
     def _prefixes(self, strings: list[str]) -> tuple[list[dict[int, int]], set[int]]:
-        """A prefix tree: the children of every node by symbol, children behind their parents; where a text ends."""
+        """A prefix tree: each node's children by symbol, with children after their parents; and where a text ends."""
         children, stops = [dict[int, int]()], set[int]()
         for string in strings:
             node = 0
@@ -220,7 +220,7 @@ class _Writer:
         self._nfa.move(start, end)
 
     def _after(self, part: Expression, start: int) -> int:
-        """The state behind one more `part`."""
+        """The state after one more `part`."""
         self._budget.check(len(self._nfa.edges) // 6)
         after = self._nfa.state()
         self._write(part, start, after)
@@ -247,7 +247,7 @@ class _Writer:
         self._nfa.copies(begins)
 
     def _escape(self, escape: Expression, start: int, end: int, counter: tuple[int, int]) -> None:
-        """An escape inside a counted text; the state behind its backslash counts as well."""
+        """An escape inside a counted text; the state after its backslash counts as well."""
         if isinstance(escape, Seq) and len(escape.parts) == 2:
             middle = self._nfa.state()
             self._nfa.counters[middle] = counter
@@ -257,7 +257,7 @@ class _Writer:
             self._write(escape, start, end)
 
     def _fields(self, node: Fields, start: int, end: int) -> None:
-        """States know how many items are written, as far as that matters for the rest."""
+        """States know how many items are written, as far as that affects the rest."""
         here = {0: start}  # items written -> state
         left, needed = len(node.items), sum(required for _, required in node.items)
         for item, required in node.items:
@@ -314,13 +314,13 @@ class _Writer:
 
 
 def _level(node: Fields, count: int, left: int, needed: int) -> int | None:
-    """The smallest number of items written (but 0 is apart) before which the rest may go on as behind `count` of them.
+    """The smallest number of written items (0 is special) with which the rest may go on as with `count` of them.
 
-    `left` are the items to come, `needed` those of them that must be written. None: the rest fits no more.
+    `left` is the number of items to come, `needed` how many of them are required. None: the rest no longer fits.
     """
     if count + left < node.least or count + needed > node.most:
         return None
-    free = max(node.least - needed, 1)  # from here on nothing is missing, whatever of the rest is left out
+    free = max(node.least - needed, 1)  # from here on nothing is missing, whichever of the rest are left out
     return free if free <= count <= node.most - left else count
 
 

@@ -44,7 +44,7 @@ _NUMBER_TEXT = {"int": rf"-?[0-9]{{1,{MAX_DIGITS}}}", "float": r"-?[0-9]+(?:\.[0
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """A hole: its name and what stands behind the colon."""
+    """A hole: its name and what follows the colon."""
 
     name: str
     kind: str
@@ -56,12 +56,12 @@ class Hole:
 
     @property
     def words(self) -> list[str]:
-        """The words of which it holds one."""
+        """The words to choose from."""
         return self.kind.split("|") if "|" in self.kind and self.regex is None else []
 
 
 def parse_template(template: str, budget: Budget) -> Expression:
-    """The expression of a template. Raises `ConstraintError` naming the hole that cannot be read."""
+    """The expression of a template. Raises `ConstraintError` naming a hole that cannot be read."""
     return seq(*(text(part) if isinstance(part, str) else _hole(part, budget) for part in _parts(template)))
 
 
@@ -115,7 +115,7 @@ def _pieces(template: str) -> Iterator[str | Hole]:
 
 
 def _closing(template: str, start: int) -> int:
-    """Where the hole that opens at `start` closes; a regular expression in it may hold braces."""
+    """Where the hole that opens at `start` closes; a regular expression in it may contain braces."""
     depth = 0
     for at in range(start, len(template)):
         depth += (template[at] == "{") - (template[at] == "}")
@@ -172,7 +172,7 @@ def _number(hole: Hole, sign: str | None, limit: str | None, *, integer: bool) -
 
 
 def _readable(hole: Hole, *, rare: bool) -> Expression:
-    """What is read as a hole's text; with `rare` also forms of a number without a limit that are not written."""
+    """What is read as a hole's text; with `rare`, also unwritten forms of regexes and of unlimited numbers."""
     if rare and hole.regex is not None:
         return parse_regex(hole.regex, wide=True, budget=Budget())
     if rare and hole.kind in _NUMBER_TEXT:

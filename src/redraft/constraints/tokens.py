@@ -1,8 +1,8 @@
 """From an automaton over bytes to one over tokens, compact enough for a dynamic programme at every step.
 
 Tokens that act alike in every state form a *class*; an *edge* leads from one state to another over a *set* of classes,
-and equal sets are stored once. Behind acceptance lies one more state, the end: a closing token leads to it, and filling
-tokens keep the canvas there.
+and equal sets are stored once. After acceptance there is one more state, the end: a closing token leads to it, and
+filling tokens keep the canvas there.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from redraft.errors import ConstraintError
 
 MAX_EDGES = 1_500_000
 COUNTER_EDGES = 4096
-"""About the edges that all long limits on length of one constraint share; where more are needed they count coarser."""
+"""Roughly how many edges all long length limits of one constraint share; beyond that they count more coarsely."""
 
 
 @dataclass(frozen=True, eq=False)
 class Ending:
-    """How an answer ends: one of `closing` stands behind the text, then `filling` up to the end of the canvas."""
+    """How an answer ends: one of `closing` follows the text, then `filling` up to the end of the canvas."""
 
     closing: tuple[int, ...]
     filling: tuple[int, ...]
@@ -36,8 +36,8 @@ class TokenAutomaton:
     """States 0 (start) .. Q-1, the last being the end; E edges, U sets, C classes.
 
     accept       bool [Q]    the text may end here
-    distance     int64 [Q]   tokens of the shortest way to acceptance
-    class_of     int64 [V]   a token's class; C for tokens that stand nowhere
+    distance     int64 [Q]   tokens of the shortest path to acceptance
+    class_of     int64 [V]   a token's class; C for tokens that are never allowed
     source, target, label  int64 [E]  edges: from, to, and the number of their set
     set_first    int64 [U+1] and set_class: the classes of each set, sorted
     """
@@ -63,7 +63,7 @@ class TokenAutomaton:
 
     @property
     def end(self) -> int:
-        """The state behind the closing token."""
+        """The state after the closing token."""
         return self.states - 1
 
     @property
@@ -80,7 +80,7 @@ class TokenAutomaton:
         return order, np.searchsorted(self.source[order], np.arange(self.states + 1))
 
     def step(self, state: int, token: int) -> int:
-        """The state behind `token`, or -1."""
+        """The state after `token`, or -1."""
         kind = int(self.class_of[token]) if 0 <= token < len(self.class_of) else self.classes
         if (state, kind) not in self._moves:
             self._moves[state, kind] = self._find(state, kind)
@@ -126,9 +126,9 @@ def _endings(accept: np.ndarray, ending: Ending, end: int) -> Moves:
 
 
 def _rounding(dfa: Dfa) -> np.ndarray:
-    """Where long counters are rounded up to, per state [Q]; a state itself if there are few enough."""
+    """The state each state's long counter is rounded up to [Q]; the state itself if there are few enough."""
     counting = np.flatnonzero(dfa.family >= 0)
-    unit = 1  # a state has edges to what each length of a token, up to some 24 characters, leads to
+    unit = 1  # a state has edges for each token length, up to some 24 characters
     while len(counting) / unit * (1 + 24 / unit) > COUNTER_EDGES:
         unit += 1
     found = np.arange(len(dfa.table))
@@ -144,7 +144,7 @@ def _rounding(dfa: Dfa) -> np.ndarray:
 
 
 def _pruned(single: Moves, groups: Moves, accept: np.ndarray) -> tuple[Moves, Moves, np.ndarray]:
-    """Only states on a way from the start to acceptance, numbered anew; the last state stays last."""
+    """Only states on a path from the start to acceptance, renumbered; the last state stays last."""
     count = len(accept)
     keys = np.unique(np.concatenate([single.source * count + single.target, groups.source * count + groups.target]))
     source, target = keys // count, keys % count
@@ -163,7 +163,7 @@ def _spread(source: np.ndarray, target: np.ndarray, start: np.ndarray) -> np.nda
 
 
 def _distances(source: np.ndarray, target: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """Edges from the nearest state of `start` [Q], -1 if there is no way."""
+    """The distance in edges from the nearest state of `start` [Q], -1 if unreachable."""
     order = np.argsort(source, kind="stable")
     first = np.searchsorted(source[order], np.arange(len(start) + 1))
     targets = target[order]
@@ -191,7 +191,7 @@ def _classified(walked: Walked, accept: np.ndarray, vocabulary: Vocabulary) -> T
     np.add.at(signature, single.what, mixed(single.source * states + single.target))
     signature = signature[vocabulary.same]
     kinds, first, class_of = np.unique(signature, return_index=True, return_inverse=True)
-    if len(kinds) and kinds[0] == 0:  # tokens that stand nowhere
+    if len(kinds) and kinds[0] == 0:  # tokens that are never allowed
         first, class_of = first[1:], class_of - 1
     classes = len(first)
     class_of = np.where(class_of < 0, classes, class_of)
@@ -200,7 +200,7 @@ def _classified(walked: Walked, accept: np.ndarray, vocabulary: Vocabulary) -> T
     mine = single.kept(leader[single.what] >= 0)
     explicit = Moves(leader[mine.what], mine.source, mine.target)
     members = [kept[kept >= 0] for group in walked.groups for kept in [leader[group]]]
-    led = np.array(list(map(len, members))) > 0  # the others say nothing that the leaders' groups do not say
+    led = np.array(list(map(len, members))) > 0  # the others add nothing to the leaders' groups
     return _edges(explicit, grouped.kept(led[grouped.what]), members, accept, class_of, classes)
 
 

@@ -20,7 +20,7 @@ from redraft.text.tools import CALL_CLOSE, CALL_OPEN
 
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "additionalProperties": False}
 _DECLARES_NONE: Mapping[str, Any] = {"properties": {}, "required": []}
-"""What parameters without an argument may say of arguments."""
+"""What parameters that declare no argument may contain."""
 
 
 @about("tools")
@@ -38,7 +38,7 @@ def check_choice(tools: Sequence[Mapping[str, Any]] | None, choice: Any) -> None
 
 
 def wanted(tools: Sequence[Mapping[str, Any]], choice: Any) -> list[Mapping[str, Any]]:
-    """The declarations that a `choice` allows to call."""
+    """The declarations that a `choice` allows the answer to call."""
     declared = [tool["function"] for tool in tools]
     if choice in ("auto", "required"):
         return declared
@@ -57,9 +57,9 @@ def wanted(tools: Sequence[Mapping[str, Any]], choice: Any) -> list[Mapping[str,
 
 @about("tools")
 def call_grammar(tools: Sequence[Mapping[str, Any]], choice: Any, budget: Budget, *, several: bool) -> Expression:
-    """One call, or more where `several` may be made; a `choice` that names a tool means one call of it.
+    """One call, or several where `several` is set; a `choice` that names a tool means one call of it.
 
-    What cannot be enforced of a tool's parameters is left out, unless its declaration is `strict`.
+    Whatever cannot be enforced of a tool's parameters is left out, unless its declaration is `strict`.
     """
     call = alt(*(_call(function, budget) for function in wanted(tools, choice)))
     return repeat(call, 1) if several and choice in ("auto", "required") else call
@@ -76,7 +76,7 @@ def _call(function: Mapping[str, Any], budget: Budget) -> Expression:
 
 @contextmanager
 def _named(function: Mapping[str, Any]) -> Iterator[None]:
-    """What is wrong with the parameters of a tool is said with its name."""
+    """Errors in a tool's parameters mention its name."""
     try:
         yield
     except ConstraintError as error:
@@ -84,13 +84,13 @@ def _named(function: Mapping[str, Any]) -> Iterator[None]:
 
 
 def _check_kind(parameters: Mapping[str, Any]) -> None:
-    """Parameters are an object, whether or not they say so."""
+    """Parameters are an object, whether or not they declare it."""
     kinds = parameters.get("type", "object")
     if kinds != "object" and not (isinstance(kinds, list) and "object" in kinds):
         raise ConstraintError(f"The schema keyword 'type' has the value {kinds!r}, but arguments are an object.")
 
 
 def _declares_none(parameters: Mapping[str, Any]) -> bool:
-    """Whether parameters say nothing of any argument, as `{"type": "object", "properties": {}}`: then there is none."""
+    """Whether parameters mention no argument at all, as `{"type": "object", "properties": {}}`: then there is none."""
     said = {name: parameters[name] for name in (ENFORCED | REFUSED) & (parameters.keys() - {"type"})}
     return {**_DECLARES_NONE, **said} == _DECLARES_NONE

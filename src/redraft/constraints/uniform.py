@@ -1,4 +1,4 @@
-"""Where plain tokens lead from states that treat all plain characters alike, as inside a string."""
+"""Where plain tokens lead from states that treat all plain characters alike, e.g. inside a string."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 from redraft.constraints.vocabulary import PLAIN_ASCII
 
 NOWHERE, MIXED = -1, -2
-"""Instead of a state: there is none, and it depends on the token."""
+"""In place of a state: there is none, or it depends on the token."""
 
 _SPELLED = (
     ((0xC2, 0xC2), (0xA0, 0xBF)), ((0xC3, 0xDF), (0x80, 0xBF)),
@@ -22,8 +22,8 @@ _SPELLED = (
 class Uniform:
     """The states of an automaton, as plain characters see them.
 
-    counting  bool [Q]  every byte counts, and not every character
-    wide      [Q]       the state behind any plain character beyond ASCII (in counting states: behind its first byte)
+    counting  bool [Q]  every byte counts, rather than every character
+    wide      [Q]       the state after any plain character beyond ASCII (in counting states: after its first byte)
     mixed     bool [Q]  plain tokens of one length do not all lead to the same state
     live      bool [Q]  they do, and those of one character lead somewhere
     """
@@ -42,7 +42,7 @@ class Uniform:
         self.live = (step >= 0) & ~self.mixed
 
     def behind(self, chars: np.ndarray, count: np.ndarray, states: np.ndarray) -> np.ndarray:
-        """The states behind plain text of so many characters and bytes; `NOWHERE` or `MIXED` where there is none."""
+        """The states after plain text of this many characters and bytes; `NOWHERE` or `MIXED` where there is none."""
         return np.where(self.counting[states], self._by_byte[count, states], self._by_char[chars, states])
 
 
@@ -56,7 +56,7 @@ def _steps(step: np.ndarray, most: int) -> np.ndarray:
 
 
 def _beyond_ascii(table: np.ndarray) -> np.ndarray:
-    """The state behind any plain character beyond ASCII, or `MIXED`."""
+    """The state after any plain character beyond ASCII, or `MIXED`."""
     return _common(np.stack([_behind(table, sequence) for sequence in _SPELLED], axis=1))
 
 

@@ -1,8 +1,8 @@
 """A tokenizer's vocabulary as the token automaton needs it: bytes in prefix trees, and groups of tokens that act alike.
 
-Most tokens are *plain*: whole characters that mean nothing to any syntax (letters, digits, punctuation other than quote
-and backslash, everything from U+00A0 on). Where an automaton treats all plain characters alike, as inside a string, it
-treats all plain tokens of the same length alike too, and none of them has to be walked.
+Most tokens are *plain*: whole characters with no special meaning in any syntax (letters, digits, punctuation other than
+quote and backslash, everything from U+00A0 on). Where an automaton treats all plain characters alike, as inside a
+string, it treats all plain tokens of the same length alike too, so none of them has to be walked.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from redraft.text.tokenizer import Tokenizer
 
 SPELLINGS = 128
-"""Groupings of tokens by byte classes that are kept."""
+"""How many groupings of tokens by byte classes are kept."""
 PLAIN_ASCII = tuple(byte for byte in range(0x20, 0x7F) if byte not in (0x22, 0x5C))
 
 
@@ -29,11 +29,11 @@ class Trie:
     first, count  int64 [N]  a node's children
     byte          int64 [N]  on the edge to the node
     token         int64 [N]  the token that ends here; -1 if none does
-    low, high     int64 [N]  tokens[low:high] begin as the node says
-    depth, chars  int64 [N]  bytes, and characters (begun ones too), to the node
+    low, high     int64 [N]  tokens[low:high] share the node's prefix
+    depth, chars  int64 [N]  bytes, and characters (including incomplete ones), to the node
     tokens        int64 [T]  all tokens, ordered by their bytes
 
-    The last node, `wide`, is in the place of all the root's children beyond ASCII, and nobody's child.
+    The last node, `wide`, stands for all the root's children beyond ASCII, and has no parent.
     """
 
     first: np.ndarray
@@ -48,7 +48,7 @@ class Trie:
 
     @property
     def wide(self) -> int:
-        """The node in the place of all first bytes beyond ASCII."""
+        """The node that stands for all first bytes beyond ASCII."""
         return len(self.token) - 1
 
     @cached_property
@@ -127,13 +127,13 @@ def _shared_prefixes(letters: np.ndarray, length: np.ndarray) -> np.ndarray:
 
 
 class Vocabulary:
-    """What the automata of one tokenizer share. `Vocabulary.of` keeps one for each tokenizer."""
+    """What the automata of one tokenizer share; `Vocabulary.of` keeps one per tokenizer."""
 
     _known: ClassVar[WeakKeyDictionary[Tokenizer, Vocabulary]] = WeakKeyDictionary()
 
     @classmethod
     def of(cls, tokenizer: Tokenizer) -> Vocabulary:
-        """The vocabulary of a tokenizer, made once."""
+        """The vocabulary of a tokenizer, built once."""
         known = cls._known.get(tokenizer)
         if known is None:
             special = set(tokenizer.special_ids.values())
@@ -142,7 +142,7 @@ class Vocabulary:
         return known
 
     def __init__(self, spelled: list[bytes], special: dict[str, int]) -> None:
-        """`spelled` are the tokens' bytes, empty for those that are no text; `special` are the others' names."""
+        """`spelled` are the tokens' bytes, empty for non-text tokens; `special` maps names to the other tokens."""
         self.size, self.special = len(spelled), special
         first_of: dict[bytes, int] = {}
         self.same = np.array([first_of.setdefault(b, i) if b else i for i, b in enumerate(spelled)], dtype=np.int64)
@@ -179,9 +179,9 @@ class Vocabulary:
         return self._trie(plain=False)
 
     def spelled(self, spelling: np.ndarray) -> tuple[Trie, list[np.ndarray]]:
-        """Plain tokens grouped by what `spelling` [256] makes of their bytes; those with a 0 are left out.
+        """Plain tokens grouped by what `spelling` [256] maps their bytes to; those containing a 0 are left out.
 
-        Gives a tree of the rewritten strings, whose tokens are numbers of groups, and the tokens of each group.
+        Returns a tree of the rewritten strings, whose tokens are group numbers, and the tokens of each group.
         """
         key = spelling.tobytes()
         if key not in self._spellings:
@@ -204,7 +204,7 @@ class Vocabulary:
 
     @cached_property
     def _plain_letters(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """Plain tokens [P], their bytes one after the other [B], where each begins [P], a byte's place in its token."""
+        """Plain tokens [P], their concatenated bytes [B], where each begins [P], and each byte's place in its token."""
         kept = [(token, string) for token, string in self._texts if token in self._plain]
         length = np.array([len(string) for _, string in kept], dtype=np.int64)
         first = np.cumsum(length) - length
@@ -218,7 +218,7 @@ class Vocabulary:
 
 
 def _members(group_of: np.ndarray, groups: int) -> list[np.ndarray]:
-    """The tokens of each group; a `group_of` -1 is none."""
+    """The tokens of each group; -1 in `group_of` means no group."""
     order = np.argsort(group_of, kind="stable")
     return np.split(order, np.searchsorted(group_of[order], np.arange(groups + 1)))[1:-1]
 

@@ -1,9 +1,9 @@
 """Walking the tokens of a vocabulary through an automaton over bytes: where each leads from every state.
 
-Walking token by token is slow and needless where tokens act alike, so most are walked as *groups*:
-plain tokens of one length where a state treats all plain characters alike (`uniform`), tokens that begin alike and then
-come to such a state, and plain tokens that spell the same string of byte classes where states tell a few kinds of bytes
-apart (inside a string with a pattern).
+Walking token by token is slow, and needless where tokens act alike, so most are walked as *groups*: plain tokens of one
+length where a state treats all plain characters alike (`uniform`), tokens that share a beginning and then reach such a
+state, and plain tokens that spell the same string of byte classes where states distinguish only a few kinds of bytes
+(inside a string with a pattern).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from redraft.errors import ConstraintError
 MAX_MOVES = 30_000_000
 """Steps through the tree of tokens while compiling."""
 _BLOCK = 256
-"""So many states at a time go through the tree: ways that are under way take more room than what they leave behind."""
+"""How many states go through the tree at a time: unfinished paths take more memory than their results."""
 _WIDE_CHOICE = 12
 """A state that continues with more plain bytes than this is worth walking by byte classes."""
 _PLAIN_BYTES = np.array([*PLAIN_ASCII, *range(0x80, 0x100)])
@@ -35,7 +35,7 @@ class Moves:
     target: np.ndarray
 
     def kept(self, mask: np.ndarray) -> Moves:
-        """Those of the mask."""
+        """The moves that the mask selects."""
         return Moves(self.what[mask], self.source[mask], self.target[mask])
 
     @staticmethod
@@ -58,7 +58,7 @@ def walk(dfa: Dfa, table: np.ndarray, states: np.ndarray, vocabulary: Vocabulary
     """All moves of ordinary tokens from `states`; `table` is [Q,256+M]."""
     counting = dfa.family >= 0
     odd = _along(table, vocabulary.odd, states, budget).ended
-    # Inside a counted text only whole characters may stand, because there any byte counts as a character.
+    # Inside a counted text only whole characters are allowed, because there any byte counts as a character.
     odd = odd.kept(~(vocabulary.partial[odd.what] & (counting[odd.source] | counting[odd.target])))
     uniform = Uniform(table, counting, vocabulary.longest)
     found = _Groups()
@@ -74,7 +74,7 @@ def walk(dfa: Dfa, table: np.ndarray, states: np.ndarray, vocabulary: Vocabulary
 
 
 class _Groups:
-    """Groups of several kinds, numbered on."""
+    """Groups of several kinds, numbered consecutively."""
 
     def __init__(self) -> None:
         self.moves: list[Moves] = []
@@ -94,7 +94,7 @@ def _by_length(uniform: Uniform, states: np.ndarray, vocabulary: Vocabulary) -> 
 
 @dataclass(frozen=True, eq=False)
 class _Path:
-    """Moves of whole tokens, and moves of beginnings of tokens (nodes of the tree) that were not followed further."""
+    """Moves of whole tokens, and moves of token prefixes (nodes of the tree) that were not followed further."""
 
     ended: Moves
     stopped: Moves
@@ -102,13 +102,13 @@ class _Path:
 
 @dataclass(slots=True)
 class _Steps:
-    """Steps through the tree so far."""
+    """The number of steps taken through the tree."""
 
     budget: Budget
     taken: int = 0
 
     def add(self, steps: int) -> None:
-        """Raise `ConstraintError` for too many."""
+        """Raise `ConstraintError` if there are too many."""
         self.taken += steps
         if self.taken > MAX_MOVES:
             raise ConstraintError("The constraint is too large for this vocabulary; shorten its repetitions or limits.")
@@ -116,8 +116,7 @@ class _Steps:
 
 
 def _along(table: np.ndarray, trie: Trie, states: np.ndarray, budget: Budget, uniform: Uniform | None = None) -> _Path:
-    """Every token of the tree from every given state, as far as the automaton goes, or until it comes to a live state
-    of `uniform`."""
+    """Every token of the tree from every given state, until the automaton ends or reaches a live state of `uniform`."""
     steps, table = _Steps(budget), np.ascontiguousarray(table)
     blocks = np.split(states, range(_BLOCK, len(states), _BLOCK))
     paths = [_followed(table, trie, block, steps, uniform) for block in blocks]
@@ -149,14 +148,14 @@ def _followed(table: np.ndarray, trie: Trie, states: np.ndarray, steps: _Steps, 
 def _first_steps(
     table: np.ndarray, trie: Trie, states: np.ndarray, uniform: Uniform | None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(node, source, state) behind the first byte; or behind any first character beyond ASCII, if that is one state."""
+    """(node, source, state) after the first byte; or after any first character beyond ASCII, if that is one state."""
     after = table[states, :256]
     together = np.zeros(len(states), dtype=bool)
     if uniform is not None:
         wide = uniform.wide[states]
         together = (wide >= 0) & uniform.live[wide]
         after = np.where(together[:, None] & (np.arange(256) >= 0x80), -1, after)
-    row, byte = np.nonzero(after >= 0)  # states go on with few bytes, while the root has many children
+    row, byte = np.nonzero(after >= 0)  # states continue with few bytes, while the root has many children
     node = trie.of_root[byte]
     row, byte, node = (column[node >= 0] for column in (row, byte, node))
     wide_node = np.full(int(together.sum()), trie.wide)
@@ -166,7 +165,7 @@ def _first_steps(
 
 
 def _rest(stopped: Moves, uniform: Uniform, vocabulary: Vocabulary) -> tuple[Moves, list[np.ndarray]]:
-    """Moves of all tokens that go on from a node of the tree, grouped by node and length."""
+    """Moves of all tokens that continue from a node of the tree, grouped by node and length."""
     tree, shape = vocabulary.plain, vocabulary.group
     nodes, which = np.unique(stopped.what, return_inverse=True)
     low, count = tree.low[nodes], tree.high[nodes] - tree.low[nodes]
@@ -179,7 +178,7 @@ def _rest(stopped: Moves, uniform: Uniform, vocabulary: Vocabulary) -> tuple[Mov
     node, kind = of_node[first], shape[tokens[first]]
     chars = vocabulary.group_chars[kind] - tree.chars[nodes[node]]
     length = vocabulary.group_bytes[kind] - tree.depth[nodes[node]]
-    per_node = np.bincount(node, minlength=len(nodes))[which]  # each stopped move becomes so many
+    per_node = np.bincount(node, minlength=len(nodes))[which]  # each stopped move becomes this many
     begins = np.searchsorted(node, which)
     move = np.repeat(np.arange(len(which)), per_node)
     group = np.arange(len(move)) + np.repeat(begins - np.cumsum(per_node) + per_node, per_node)
@@ -191,8 +190,8 @@ def _rest(stopped: Moves, uniform: Uniform, vocabulary: Vocabulary) -> tuple[Mov
 def _alike(table: np.ndarray, states: np.ndarray, uniform: Uniform) -> list[tuple[np.ndarray, np.ndarray]]:
     """(states, spelling): for these states, and all that plain bytes lead to, a byte acts as `spelling` [256] says.
 
-    Each byte is spelled by the lowest that acts as it does, bytes that lead nowhere by 0. Left out are states from
-    which plain bytes lead to a live state of `uniform`.
+    Each byte is spelled by the lowest byte that acts like it, and bytes that lead nowhere by 0. States from which plain
+    bytes lead to a live state of `uniform` are left out.
     """
     plain = table[:, _PLAIN_BYTES]
     wide = states[(plain[states] >= 0).sum(1) > _WIDE_CHOICE]
@@ -216,9 +215,9 @@ def _alike(table: np.ndarray, states: np.ndarray, uniform: Uniform) -> list[tupl
 
 
 def _closure(plain: np.ndarray, start: np.ndarray) -> np.ndarray:
-    """bool [Q]: states that plain bytes lead to from those of `start`, and these."""
+    """bool [Q]: states that plain bytes lead to from those of `start`, including these."""
     seen = np.zeros(len(plain) + 1, dtype=bool)
-    seen[start] = seen[-1] = True  # the last stands for no state
+    seen[start] = seen[-1] = True  # the last entry stands for "no state"
     front = start
     while len(front):
         reached = np.zeros(len(seen), dtype=bool)
@@ -244,7 +243,7 @@ def _connected(target: np.ndarray) -> np.ndarray:
 
 
 def _spelling(digest: np.ndarray, alive: np.ndarray) -> bytes:
-    """For each byte the lowest plain byte of the same digest [B], 0 where it is not alive [B]."""
+    """For each byte the lowest plain byte with the same digest [B], 0 where it is not alive [B]."""
     _, first, same = np.unique(digest, return_index=True, return_inverse=True)
     found = np.zeros(256, dtype=np.uint8)
     found[_PLAIN_BYTES] = np.where(alive, _PLAIN_BYTES[first[same]], 0)

@@ -1,8 +1,8 @@
 """Between the vocabulary and the automaton: logits to weights of sets, and marginals of sets back to tokens.
 
 A step's logits are [F,W] with W up to 262,144; the automaton knows some hundred classes of tokens. Every pass over the
-vocabulary costs as much as the dynamic programme itself, so there are few: exponentials are taken once. Shapes: F free
-positions, W tokens, C classes, U sets.
+vocabulary costs as much as the dynamic programme itself, so there are few of them, and exponentials are taken once.
+Shapes: F free positions, W tokens, C classes, U sets.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from redraft.diffusion.sampler import Distribution
 from redraft.kernels.cpu import blocks
 
 _LIFT = {torch.float32: 75.0, torch.float64: 600.0}
-"""Added to exponents below their row's maximum, so that the range serves small numbers: sums still do not overflow."""
+"""Added to exponents relative to their row's maximum, to make room for small numbers; sums still do not overflow."""
 _SPAN = 160.0
-"""Exponents that fp32 holds below the maximum, with that lift."""
+"""How far below the maximum fp32 can hold exponents, with that lift."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +40,7 @@ class Weighed:
 
 
 class Classes:
-    """The classes of one automaton over W tokens, whose classes are `class_of` [W]; C stands for those of no class."""
+    """The classes of one automaton over W tokens, whose classes are `class_of` [W]; C marks tokens without a class."""
 
     def __init__(self, automaton: TokenAutomaton, class_of: Array) -> None:
         self._automaton, self._class_of = automaton, torch.from_numpy(class_of)
@@ -70,7 +70,7 @@ class Classes:
         return Weighed(tokens, most, sums, level[:, 0])
 
     def of_sets(self, weighed: Weighed) -> tuple[Array, Array]:
-        """Logarithms of the best token's weight of every set, and its summed weight, both [F,U] relative to `level`."""
+        """The log of every set's best token weight, and every set's total weight: [F,U] each, relative to e^`level`."""
         automaton = self._automaton
         members, first = automaton.set_class, automaton.set_first[:-1]
         most = np.maximum.reduceat(np.take(weighed.most, members, axis=1), first, axis=1)
@@ -78,10 +78,10 @@ class Classes:
         return np.log(most, dtype=np.float64), total.astype(np.float64)
 
     def marginals(self, logits: Tensor, weighed: Weighed, shares: Array, labels: Array) -> Distribution:
-        """The constrained distribution of tempered logits [F,W], which are overwritten as `weighed` is.
+        """The constrained distribution of tempered logits [F,W]; overwrites the logits and `weighed`.
 
-        `shares` [F,U] are what stands around each set, so that with the sets' weights they sum to 1; `labels` [F] the
-        sets of the most likely string.
+        `shares` [F,U] is the context of each set, so that multiplied by the sets' weights it sums to 1; `labels` [F]
+        are the sets of the most likely string.
         """
         factor = np.add.reduceat(np.take(shares, self._set_of, axis=1), self._sets.first, axis=1)  # [F,C]
         masses = factor * weighed.sums
@@ -89,7 +89,7 @@ class Classes:
         for row in np.flatnonzero(chosen < 0).tolist():
             chosen[row] = self._best(weighed, row, int(labels[row]))
         best = torch.from_numpy(chosen)
-        # Relative to the best token, so that the entropy of a near certainty is no difference of large numbers.
+        # Relative to the best token, so that the entropy of a near certainty is not a difference of large numbers.
         peak = logits.gather(1, best[:, None])
         factors = torch.from_numpy(np.pad(factor, ((0, 0), (0, 1)))).to(weighed.tokens.dtype)
         products, inner = weighed.tokens, torch.empty_like(weighed.tokens[:, 0])

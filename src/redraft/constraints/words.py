@@ -1,4 +1,4 @@
-"""Words that an answer must hold, somewhere or at a place, or must not: automata to be multiplied with a language."""
+"""Words that an answer must contain, anywhere or at some offset, or must not: automata to combine with a language."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from redraft.errors import ConstraintError
 
 
 def holding(words: Sequence[str], symbols: int, budget: Budget) -> Dfa:
-    """Strings of `symbols` symbols (bytes first) that hold all the words, one behind the other, in this order."""
+    """Strings of `symbols` symbols (bytes first) that contain all the words in sequence, in this order."""
     nfa = Nfa()
     state = 0
     for word in words:
@@ -22,7 +22,7 @@ def holding(words: Sequence[str], symbols: int, budget: Budget) -> Dfa:
 
 
 def holding_any(words: Sequence[str], symbols: int, budget: Budget) -> Dfa:
-    """Strings that hold at least one of the words."""
+    """Strings that contain at least one of the words."""
     nfa = Nfa()
     nfa.edge(0, 0, symbols - 1, 0)
     for word in words:
@@ -32,7 +32,7 @@ def holding_any(words: Sequence[str], symbols: int, budget: Budget) -> Dfa:
 
 
 def standing(pins: Mapping[int, str], symbols: int, budget: Budget) -> Dfa:
-    """Strings that hold each text at its offset in characters; special tokens do not count.
+    """Strings that contain each text at its offset in characters; special tokens do not count.
 
     Raises `ConstraintError` for two texts that contradict each other.
     """

@@ -1,6 +1,6 @@
-"""`oneOf`, `not` and `if`: what obeys one schema and fails others, as far as that can be said.
+"""`oneOf`, `not` and `if`: what obeys one schema and fails others, as far as that can be expressed.
 
-Leaving out a rare form is allowed, leaving out a whole type is not: where nothing of a type is left although some of it
+Leaving out a rare form is allowed, leaving out a whole type is not: if nothing of a type remains although some of it
 may fail the other schemas, the keyword is refused.
 """
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
     from redraft.constraints.json_schema.reader import Reader
 
 MOST_PARTS = 8
-"""Ways to fail one schema that are kept of a shape."""
+"""How many ways to fail one schema are kept per shape."""
 LOOKED_INTO = 2
-"""Parts inside parts that are looked into for one that nothing obeys."""
+"""How many levels of nested parts are searched for one that nothing obeys."""
 
 
 class Combinations:
-    """Reads the keywords for which one schema must hold and another must not."""
+    """Reads the keywords that require one schema to hold and another not to."""
 
     def __init__(self, reader: Reader, document: Document) -> None:
         self._reader, self._document = reader, document
@@ -62,10 +62,10 @@ class Combinations:
         return unmet + [shape for shape in met if not among(shape, unmet)]
 
     def unlike(self, keyword: str, shapes: list[Shape], others: Sequence[Raw]) -> list[Shape]:
-        """What `shapes` allow and none of `others` does, or a part of it; of no type nothing, if there may be some."""
+        """What `shapes` allow and none of `others` does, or a subset; never drops a whole type that may have some."""
         found = shapes
         negated = [(raw, negation(raw, self._document)) for raw in others]
-        for raw, other in sorted(negated, key=lambda pair: bool(pair[1].partial)):  # what is sure to be nothing, first
+        for raw, other in sorted(negated, key=lambda pair: bool(pair[1].partial)):  # complete negations first
             found = self._unlike_one(keyword, found, raw, other)
         return found
 
@@ -93,9 +93,9 @@ class Combinations:
         return found
 
     def _told_apart(self, shape: Shape, raw: Raw) -> bool:
-        """Whether nothing of an object obeys `raw` because of a member's values, as the tags of a union list them.
+        """Whether no object of this shape obeys `raw` because of one member's values, like the tags of a union.
 
-        What `unlike` finds without this is the same; but with every tag that it looks at a member has one schema more.
+        `unlike` would find the same without this, but the member would gain one schema for every tag it looks at.
         """
         raw = self._document.standing(self._reader.target(raw))
         if not isinstance(shape, Object) or not isinstance(raw, Mapping):
@@ -109,7 +109,7 @@ class Combinations:
         return False
 
     def _values(self, node: Node) -> Set[str] | None:
-        """What `enum` and `const` list of a node; None if neither is there."""
+        """The values that `enum` and `const` list for a node; None if it has neither."""
         found: Set[str] | None = None
         for schema in node:
             raw = self._document.standing(self._reader.target(schema))
@@ -123,13 +123,13 @@ class Combinations:
         return found
 
     def _obeys(self, shape: Shape, kind: str, raw: Raw, other: Negation) -> bool:
-        """Whether all of one type that a shape allows obeys `raw`, given that its negation leaves nothing of it."""
+        """Whether all values of one type that a shape allows obey `raw`, if its negation leaves none of them."""
         if isinstance(shape, Values):
             return all(self._reader.fits(value, (raw,)) for value in shape.values if kind_of(value) == kind)
         return kind not in other.partial
 
     def _parts(self, shape: Shape, others: list[list[Shape]], *, named: bool = True) -> list[Shape]:
-        """The parts of a shape that obey one of `others`; unless `named`, also of members whose names nobody knows."""
+        """The parts of a shape that obey one of `others`; unless `named`, also with members whose names are unknown."""
         found: list[Shape] = []
         for other in others:
             for left in self._reader.both([shape], other):
@@ -172,14 +172,14 @@ class Combinations:
         return False
 
     def _listed(self, node: Node) -> list[Shape] | None:
-        """The shapes of a node; None where they cannot be told."""
+        """The shapes of a node; None if they cannot be determined."""
         try:
             return self._reader.shapes(node)
         except ConstraintError:
             return None
 
     def _writable(self, shape: Shape, depth: int, named: bool) -> bool:
-        """False where a part that must be there obviously obeys nothing, or if `named` has a name that nobody knows."""
+        """False if a required part obviously obeys nothing, or if `named` and it needs a name that is unknown."""
         if isinstance(shape, Object):
             if self._reader.lacks_names(shape) and (named or not self._reader.has_unknown_names(shape)):
                 return False
@@ -192,7 +192,7 @@ class Combinations:
         return True
 
     def _places(self, shape: Array, start: int, stop: int | None) -> list[Node]:
-        """The schemas of the items from `start` to before `stop`, each kind of item once."""
+        """The schemas of the items from `start` up to but not including `stop`, each kind of item once."""
         ends = [end for end in (stop, shape.most, max(len(shape.prefix), start) + 1) if end is not None]
         return [item_of(shape, i) for i in range(start, min(ends))]
 

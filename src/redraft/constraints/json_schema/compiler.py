@@ -1,8 +1,8 @@
 """Shapes to expressions: JSON text, spelled out.
 
-JSON is written compactly, with at most one space behind a comma or colon; members stand in the order in which the
-schema declares them. The language is a part of what the schema allows, never more: members that are not declared are
-left out where some are, rare spellings (`\\u0041`, exponents within bounds) are not used, recursion ends at a depth.
+JSON is written compactly, with at most one space after a comma or colon, and members in the order in which the schema
+declares them. The language is a subset of what the schema allows, never more: if a schema declares members, undeclared
+ones are left out; rare spellings (`\\u0041`, exponents within bounds) are not used; recursion ends at a fixed depth.
 """
 
 from __future__ import annotations
@@ -53,28 +53,28 @@ from redraft.constraints.spelling import compile_codes
 from redraft.errors import ConstraintError
 
 MAX_PARTS = 6_000
-"""Schemas of one document that are unfolded, repetitions included."""
+"""How many schemas of one document are unfolded, including repetitions."""
 MAX_DEPTH = 40
-"""Schemas inside schemas."""
+"""How deep schemas may be nested."""
 ENOUGH_STATES = 5_000
-"""An unfolding of about so many states is taken at once; else the next, smaller one is tried."""
+"""An unfolding of at most about this many states is accepted at once; otherwise the next, smaller one is tried."""
 COUNTED_STATES = 10_000
-"""About so many states a schema may take where that lets its limits on numbers of items stand."""
+"""A schema may take about this many states if that lets it keep its limits on numbers of items."""
 ENOUGH_ITEMS = 64
-"""Limits on numbers of items are not lowered to less if there are states for so many."""
+"""Limits on numbers of items are not lowered below this if there are enough states."""
 _DECLARED_ALONE = "can be enforced for declared members only"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unfolding:
-    """How far a schema is unfolded where it has no end, or one that is too far away.
+    """How far a schema is unfolded where it is infinite or its limit is too high.
 
     recursion  how often a schema may occur inside itself
     anything   the same for a schema that allows everything
-    string     characters of a string whose `maxLength` is beyond that
+    string     characters of a string whose `maxLength` is higher than that
     counted    states that the items of an array with `maxItems`, or the members of an object with `maxProperties`,
                may take together
-    repeated   so many of them may be written in any case
+    repeated   this many of them may be written in any case
     """
 
     recursion: int
@@ -105,7 +105,7 @@ def compile_schema(schema: Any, budget: Budget, *, strict: bool, style: Style = 
 
 
 def _compiled(schema: Raw, also: Raw, budget: Budget, strict: bool, style: Style) -> Expression:
-    """The expression under the first unfolding that is not too large, with as much counted as it has room for."""
+    """The expression under the first unfolding that is small enough, with limits as high as it has room for."""
     patterns = Patterns(budget, strict=strict)
     document, strings = Document(schema), Strings(style, patterns, budget)
     reader = Reader(document, patterns, strict=strict)
@@ -128,7 +128,7 @@ def _compiled(schema: Raw, also: Raw, budget: Budget, strict: bool, style: Style
 
 
 def _counted_on(found: Expression, compiler: _Compiler, node: Node) -> Expression:
-    """What a compiler found, or wider: limits that it lowered are raised again as long as there are states for that."""
+    """The same expression or a wider one: limits that were lowered are raised again while there are enough states."""
     while 0 < compiler.lowered < ENOUGH_ITEMS:
         compiler = compiler.counting_on()
         try:
@@ -154,7 +154,7 @@ class _Known:
     """An expression that was found before.
 
     met      the nodes inside it
-    open     which of these were being written around it, and how often: there it is the same expression again
+    open     which of these were being written around it, and how often; in the same context the expression is the same
     height   how deep nodes are nested in it
     """
 
@@ -175,10 +175,10 @@ class _Compiler:
         self.obstacle = ""
         """Why something that the schema allows is not written, as a sentence."""
         self.lowered = 0
-        """The smallest number that a limit on items or members was lowered to; 0 if none was."""
+        """The smallest value to which a limit on items or members was lowered; 0 if none was."""
 
     def counting_on(self) -> _Compiler:
-        """A compiler for twice as many items or members where the fewest were afforded."""
+        """A compiler that allows twice as many items or members where the lowest limit was set."""
         unfolding = replace(self._unfolding, repeated=2 * self.lowered)
         return _Compiler(self._reader, self._strings, self._budget, unfolding, self._style)
 
@@ -226,7 +226,7 @@ class _Compiler:
         return known
 
     def _any_of(self, shapes: list[Shape]) -> Expression:
-        """Texts that obey one shape at least."""
+        """Texts that obey at least one shape."""
         reader = self._reader
         objects = [shape for shape in shapes if isinstance(shape, Object) and reader.has_required(shape)]
         if objects and all(reader.lacks_members(shape) and reader.has_unknown_names(shape) for shape in objects):
@@ -294,7 +294,7 @@ class _Compiler:
                 break
         rest = self.node(shape.items) if len(prefix) == len(shape.prefix) and shape.most != len(prefix) else NOTHING
         size = seq(self._style.comma, rest).size * ways(len(some))
-        least = max(shape.least, len(prefix)) + len(some)  # each condition may take an item of its own
+        least = max(shape.least, len(prefix)) + len(some)  # each condition may need a separate item
         most = self._affordable(least, shape.most, size)
         items = Items(shape=replace(shape, some=some), prefix=prefix, rest=rest, comma=self._style.comma, most=most,
                       write=self.node, budget=self._budget)  # fmt: skip
@@ -310,9 +310,10 @@ class _Compiler:
         return min(most, affordable)
 
     def _fields(self, items: Iterable[tuple[Expression, bool]], least: int, most: int | None) -> Expression:
-        """`least` to `most` items in order, as `expression.fields` has them.
+        """`least` to `most` items in order, like `expression.fields`.
 
-        Where counting takes too many states: any few of them, or any of the first ones, which need no counting.
+        Where counting takes too many states: a small number of any of them, or any number of the first ones, which need
+        no counting.
         """
         items, comma = tuple(items), self._style.comma
         whole, uncounted = fields(items, comma, least, most), fields(items, comma)
@@ -326,7 +327,7 @@ class _Compiler:
         return part if part.size < whole.size else whole
 
     def _distinct(self, shape: Array) -> Expression:
-        """An array without repetitions: of listed values, in their order."""
+        """An array without repetitions: the listed values, in their order."""
         shapes = self._reader.shapes(shape.items)
         values = [value for found in shapes if isinstance(found, Values) for value in found.values]
         values = list({canonical(value): value for value in values}.values())

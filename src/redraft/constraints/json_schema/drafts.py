@@ -1,14 +1,14 @@
-"""What a schema says under the draft that it declares: a keyword that came later is none yet.
+"""What a schema means under the draft it declares: later keywords do not count yet.
 
-To obey such a keyword would do no harm where it only narrows, but what fails it does not fail the schema: under `not`,
-`oneOf` and `if` the language would hold what the schema forbids.
+Obeying a later keyword would do no harm where it only narrows. But failing it does not fail the schema, so under `not`,
+`oneOf` and `if` the language would contain what the schema forbids.
 """
 
 from __future__ import annotations
 
 NEWEST = 2020
 ALONE_UNTIL = 7
-"""Up to this draft a reference stands alone: its neighbours say nothing."""
+"""Up to this draft a `$ref` stands alone: its sibling keywords are ignored."""
 _NAMES = {"draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "draft/2019-09": 2019}
 _SINCE: dict[int, frozenset[str]] = {
     4: frozenset({"allOf", "anyOf", "oneOf", "not", "minProperties", "maxProperties", "multipleOf"}),
@@ -18,14 +18,14 @@ _SINCE: dict[int, frozenset[str]] = {
                      "minContains", "maxContains", "$recursiveRef"}),
     2020: frozenset({"prefixItems", "$dynamicRef"}),
 }  # fmt: skip
-"""Keywords that say something about validity, by the draft that brought them."""
+"""Keywords that affect validity, by the draft that introduced them."""
 
 
 def draft_of(uri: str) -> int:
-    """The draft that `$schema` names: the newest for one that is unknown, and where none is named."""
+    """The draft that `$schema` names; the newest if it names none or an unknown one."""
     return next((number for name, number in _NAMES.items() if name in uri), NEWEST)
 
 
 def later_than(draft: int) -> frozenset[str]:
-    """Keywords that a draft does not know yet."""
+    """Keywords that were introduced after a draft."""
     return frozenset().union(*(names for since, names in _SINCE.items() if since > draft))

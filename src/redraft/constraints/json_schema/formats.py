@@ -1,8 +1,8 @@
 """The `format`s that JSON Schema defines, each as a pattern whose matches are valid (some leave out rare forms).
 
 Lengths that the RFCs limit are not counted: 253 characters of a host name, 63 of a label, 64 before an address' `@`.
-Half a label's take 64 states in place of 8 and 900 edges in place of 23, wherever a host name stands, and a limit
-below the RFCs' would cut names that exist.
+Counting even half a label's length takes 64 states instead of 8 and 900 edges instead of 23 wherever a host name
+occurs, and a limit below the RFCs' would cut names that exist.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MONTH_DAY = r"((0[1-9]|1[0-2])-(0[1-9]|1[0-9]|2[0-8])|(0[13-9]|1[0-2])-(29|30)|
 _DATE = rf"({_YEAR}-{_MONTH_DAY}|{_LEAP_YEAR}-02-29)"
 _TIME = r"([01][0-9]|2[0-3]):[0-5][0-9]:[0-5][0-9](\.[0-9]{1,9})?(Z|[+-]([01][0-9]|2[0-3]):[0-5][0-9])"
 
-# RFC 3339, appendix A: of units that are written, none between them is left out.
+# RFC 3339, appendix A: no unit between two written units may be left out.
 _COUNT = r"[0-9]{1,4}"
 _DAYS = rf"{_COUNT}D"
 _MONTHS = rf"{_COUNT}M({_DAYS})?"
@@ -26,7 +26,7 @@ _MINUTES = rf"{_COUNT}M({_COUNT}S)?"
 _CLOCK = rf"T({_COUNT}H({_MINUTES})?|{_MINUTES}|{_COUNT}S)"
 _DURATION = rf"P(({_COUNT}Y({_MONTHS})?|{_MONTHS}|{_DAYS})({_CLOCK})?|{_CLOCK}|{_COUNT}W)"
 
-# RFC 1123. No two hyphens in a row: RFC 5891, 4.2.3.1, forbids them in places three and four, and to know the place
+# RFC 1123. No two hyphens in a row: RFC 5891, 4.2.3.1, forbids them in places three and four, and tracking the place
 # takes states.
 _ALNUM = r"[A-Za-z0-9]"
 _LABEL = rf"{_ALNUM}+(-{_ALNUM}+)*"
@@ -69,11 +69,11 @@ PATTERNS: dict[str, str] = {
     "uri-template": _TEMPLATE,
     "uuid": rf"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}",
     "json-pointer": r"(/[A-Za-z0-9_.-]*)*",
-    # The `jsonschema` package allows no digit behind a zero, so 10 but not 100.
+    # The `jsonschema` package allows no digit after a zero, so 10 but not 100.
     "relative-json-pointer": r"(0|[1-9]{1,3}[0-9]?)(/[A-Za-z0-9_.-]*)*",
     "regex": r"\^?[A-Za-z0-9_ -]*\$?",
     "color": rf"#{_HEX}{{6}}",
 }
-"""A format that no draft of JSON Schema defines (`textarea`, `path`, …) says nothing about validity and is ignored."""
+"""A format that no draft of JSON Schema defines (`textarea`, `path`, …) does not affect validity and is ignored."""
 
 INTEGER_FORMATS: dict[str, tuple[int, int]] = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}

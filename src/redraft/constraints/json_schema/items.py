@@ -1,4 +1,4 @@
-"""The items of an array between their commas; some of them may have to obey more than the others."""
+"""The items of an array and their commas; some items may have to obey more than the others."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from redraft.constraints.expression import EMPTY, NOTHING, Expression, graph, jo
 from redraft.constraints.json_schema.shapes import Array, Node, Some, item_of
 
 ANY_ORDER = 3
-"""So many conditions may be met in any order; more of them in one order alone."""
+"""Up to this many conditions may be met in any order; more of them only in one fixed order."""
 Conditions: TypeAlias = tuple[int, ...]
-"""Some of those of an array, by their numbers."""
+"""Some of an array's conditions, by number."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,14 +54,14 @@ class Items:
         return graph(edges, ends)
 
     def _met(self, missing: Conditions, place: int) -> Iterator[Conditions]:
-        """The conditions that the item at a place may meet together: one or more."""
+        """The sets of one or more conditions that the item at a place may meet."""
         here = tuple(one for one in missing if self.shape.some[one].holds(place))
         if len(missing) <= ANY_ORDER:
             return chain.from_iterable(combinations(here, count) for count in range(1, len(here) + 1))
         return (missing[:count] for count in range(1, len(here) + 1) if missing[:count] == here[:count])
 
     def _place_of_more(self) -> int:
-        """The place from which on one item is like another, and there are enough."""
+        """The place from which on all items are alike and the minimum count is reached."""
         ends = [end for some in self.shape.some for end in (some.start, some.stop) if end is not None]
         return max(1, len(self.shape.prefix), self.shape.least, *ends)
 
@@ -87,10 +87,10 @@ class Items:
 
 
 def ways(conditions: int) -> int:
-    """In about how many ways an item is written at one place, if it may meet so many conditions."""
+    """Roughly how many variants of an item are written at one place if it may meet this many conditions."""
     return 3**conditions if conditions <= ANY_ORDER else (conditions + 1) * (conditions + 2) // 2
 
 
 def _in_order(some: Sequence[Some]) -> Conditions:
-    """All conditions, those first that have to be met first."""
+    """All conditions, in the order in which they have to be met."""
     return tuple(sorted(range(len(some)), key=lambda i: (some[i].stop is None, some[i].stop, some[i].start)))

@@ -1,4 +1,4 @@
-"""Keywords of one schema, read and checked: what is malformed is refused by name."""
+"""Keywords of one schema, read and checked; a malformed one is refused by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from redraft.errors import ConstraintError
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 MAX_DIGITS = 320
-"""Digits of an integer in a schema; all that a double can hold has fewer before its point."""
+"""Digits of an integer in a schema; every double has fewer before its point."""
 
 
 def check_json(raw: Any) -> None:
@@ -110,7 +110,7 @@ def mapping_of(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def flag_of(raw: Mapping[str, Any], name: str) -> bool:
-    """True or False, which it is if the keyword is not there."""
+    """A bool; False if the keyword is not there."""
     value = raw.get(name, False)
     if not isinstance(value, bool):
         malformed(name, value)
@@ -118,7 +118,7 @@ def flag_of(raw: Mapping[str, Any], name: str) -> bool:
 
 
 def schema_of(raw: Mapping[str, Any], name: str) -> Raw:
-    """One schema; the one that allows everything if the keyword is not there."""
+    """One schema; if the keyword is not there, the one that allows everything."""
     value = raw.get(name, True)
     if not isinstance(value, Mapping | bool):
         malformed(name, value)
@@ -126,7 +126,7 @@ def schema_of(raw: Mapping[str, Any], name: str) -> Raw:
 
 
 def schemas_of(raw: Mapping[str, Any], name: str) -> list[Raw]:
-    """A list of one schema or more; empty if the keyword is not there."""
+    """A list of one or more schemas; empty if the keyword is not there."""
     value = list_of(raw, name)
     if name in raw and not value:
         malformed(name, value)
@@ -134,7 +134,7 @@ def schemas_of(raw: Mapping[str, Any], name: str) -> list[Raw]:
 
 
 def items_of(raw: Mapping[str, Any]) -> tuple[list[Raw], Raw, bool]:
-    """The schemas of the first items, that of the others, and whether a keyword says something of these others."""
+    """The schemas of the first items, the schema of the others, and whether a keyword mentions these others."""
     items, prefix = raw.get("items", True), list_of(raw, "prefixItems")
     others = schema_of(raw, "additionalItems")
     if isinstance(items, list):
@@ -143,7 +143,7 @@ def items_of(raw: Mapping[str, Any]) -> tuple[list[Raw], Raw, bool]:
 
 
 def check_schema(raw: Any) -> None:
-    """Raise `ConstraintError` for what is no schema."""
+    """Raise `ConstraintError` for anything that is not a schema."""
     if not isinstance(raw, Mapping | bool):
         raise ConstraintError(f"A schema must be an object or a bool, not {type(raw).__name__}.")
 

@@ -1,7 +1,7 @@
-"""What fails a schema, as schemas: for `not`, `oneOf` and `if`.
+"""What fails a schema, expressed as schemas: for `not`, `oneOf` and `if`.
 
-A negation need not hold everything that fails: leaving a case out makes the language smaller, never wrong. It says of
-which types it may leave out something, so that nobody takes what is left for all there is. Keywords of our own begin
+A negation need not contain everything that fails: leaving a case out makes the language smaller, never wrong. It lists
+the types for which it may leave something out, so that nobody mistakes the rest for everything. Our own keywords begin
 with a zero character.
 """
 
@@ -29,12 +29,13 @@ from redraft.constraints.json_schema.references import Document
 from redraft.constraints.json_schema.shapes import KINDS, Raw, kind_of
 
 ABSENT, EXCLUDE, UNLIKE, SOME, FRACTION = "\0absent", "\0exclude", "\0unlike", "\0some", "\0fraction"
-"""Members that may not occur; scalars that may not; a pattern that may not match; a first and a last place (excluded)
-between which some item must obey a schema; a number that must be no integer."""
+"""Members that may not occur; scalars that may not occur; a pattern that may not match; a first and a last place
+(excluded) between which some item must obey a schema; a number that must not be an integer."""
 
 MAX_DEPTH = 6
 MOST_PAIRS = 3
-"""Pairs of branches of a `oneOf` up to which what obeys two branches is told apart from what obeys one."""
+"""Up to this many pairs of branches of a `oneOf`, instances that obey two branches are told apart from those that obey
+one."""
 _NOTHING: frozenset[str] = frozenset()
 
 
@@ -42,7 +43,7 @@ _NOTHING: frozenset[str] = frozenset()
 class Negation:
     """Schemas whose instances all fail another one.
 
-    partial  the types of which some instance may fail that other schema and obey none of these
+    partial  the types of which some instance may fail that other schema without obeying any of these
     """
 
     schemas: tuple[Raw, ...] = ()
@@ -63,7 +64,7 @@ def negation(raw: Raw, document: Document, depth: int = 0) -> Negation:
     counts = document.standing(raw)
     keywords = sorted(counts, key=lambda name: (name not in ("type", "enum", "const"), name))
     found = _either(_of_keyword(counts, keyword, document, depth + 1) for keyword in keywords)
-    return Negation(found.schemas, found.partial & _kinds_named(counts))  # all of another type fails by its type
+    return Negation(found.schemas, found.partial & _kinds_named(counts))  # every other type fails by its type
 
 
 def _of_keyword(raw: Mapping[str, Any], keyword: str, document: Document, depth: int) -> Negation:
@@ -75,11 +76,11 @@ def _of_keyword(raw: Mapping[str, Any], keyword: str, document: Document, depth:
 
 
 def _unsaid(raw: Mapping[str, Any], keyword: str) -> frozenset[str]:
-    """The types of which a keyword forbids something that no negation here says."""
+    """The types for which a keyword forbids something that no negation here expresses."""
     if keyword == "format":
         name = text_of(raw, keyword)
         return frozenset({"string"} if name in PATTERNS else {"number"} if name in INTEGER_FORMATS else ())
-    if raw[keyword] is (keyword != "uniqueItems"):  # as `additionalProperties: true`, which says nothing
+    if raw[keyword] is (keyword != "uniqueItems"):  # e.g. `additionalProperties: true`, which has no effect
         return _NOTHING
     return _UNSAID.get(keyword, _NOTHING)
 
@@ -94,7 +95,7 @@ _UNSAID: dict[str, frozenset[str]] = {
 
 
 def _either(parts: Iterable[Negation]) -> Negation:
-    """What fails one of several schemas at least."""
+    """What fails at least one of several schemas."""
     found = list(parts)
     return Negation(
         tuple(schema for part in found for schema in part.schemas),
@@ -116,7 +117,7 @@ def _kinds_named(raw: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _kinds(raw: Raw, document: Document, depth: int) -> frozenset[str]:
-    """The types of which a schema may allow something, as far as plain keywords and references say."""
+    """The types of which a schema may allow something, as far as plain keywords and references tell."""
     raw = document.standing(raw)
     if not isinstance(raw, Mapping):
         return _NOTHING if raw is False else KINDS
@@ -195,7 +196,7 @@ def _items(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
 
 
 def _within(kind: str, inner: Negation, written: Callable[[Raw], Raw]) -> Negation:
-    """The negation of what a schema says of a part of an object or array."""
+    """The negation of a schema for a part of an object or array."""
     partial = frozenset({kind}) if inner.partial else _NOTHING
     return Negation((written(inner.any_of()),) if inner.schemas else (), partial)
 
@@ -216,21 +217,21 @@ def _dependent_schemas(raw: Mapping[str, Any], document: Document, depth: int) -
 
 
 def _max_properties(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
-    """More members; which can be written is not known here, but that there is one."""
+    """More members; which ones can be written is not known here, only that there is at least one."""
     most = count(raw, "maxProperties")
     found = () if most is None else ({"type": "object", "minProperties": most + 1},)
     return Negation(found, frozenset({"object"}) if most else _NOTHING)
 
 
 def _values(values: Sequence[Any], document: Document, depth: int) -> Negation:
-    """What equals none of some values: scalars at once, arrays and objects as what does not look like them."""
+    """What equals none of some values: scalars exactly, arrays and objects by not looking like them."""
     scalars = [value for value in values if kind_of(value) not in ("array", "object")]
     whole = [_as_schema(value) for value in values if kind_of(value) in ("array", "object")]
     return _all([Negation(({EXCLUDE: scalars},)), *(negation(schema, document, depth) for schema in whole)])
 
 
 def _as_schema(value: Any) -> Raw:
-    """An array or object as a schema that it alone obeys."""
+    """A schema that only this array or object obeys."""
     if isinstance(value, Mapping):
         members = {name: {"enum": [member]} for name, member in value.items()}
         return {"type": "object", "required": list(value), "properties": members, "maxProperties": len(value)}
@@ -250,12 +251,12 @@ def _limit(opposite: str, kind: str, step: int) -> _Plain:
 
 
 def _side(closed: str, opened: str, flag: str = "") -> _Plain:
-    """The other side of a bound, with the bound itself where a flag of draft 4 excludes it."""
+    """The opposite side of a bound, including the bound itself if a draft 4 flag excludes it."""
 
     def negated(raw: Mapping[str, Any], keyword: str) -> list[Raw]:
         if isinstance(raw[keyword], bool):
             return []
-        decimal(raw, keyword)  # refuses what is no number
+        decimal(raw, keyword)  # refuses anything that is not a number
         return [{"type": "number", closed if raw.get(flag) is True else opened: raw[keyword]}]
 
     return negated

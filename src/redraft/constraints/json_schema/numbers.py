@@ -11,20 +11,20 @@ from redraft.constraints.expression import EMPTY, NOTHING, Expression, alt, char
 from redraft.errors import ConstraintError
 
 INTEGER_DIGITS = 15
-"""Digits before the point where no bound asks for more, and between bounds all digits of a number with a fraction: what
-a double holds exactly. A reader that rounds more of them could come upon a bound that is excluded."""
+"""Digits before the point where no bound asks for more, and within bounds all digits of a number with a fraction: what
+a double holds exactly. With more digits, a reader that rounds could arrive at an excluded bound."""
 FRACTION_DIGITS = 9
 MOST_DIGITS = 80
-"""Digits before the point, and behind it, up to which bounds are told apart; enough for 256 bits."""
+"""Up to this many digits before and after the point, bounds are told apart; enough for 256 bits."""
 EXACT = Context(prec=2000)
-"""Arithmetic that rounds none of the numbers a schema may hold."""
+"""Arithmetic that rounds none of the numbers a schema may contain."""
 
 DIGIT = chars([(48, 57)])
 _EXPONENT = optional(seq(chars([(69, 69), (101, 101)]), optional(chars([(43, 43), (45, 45)])), DIGIT, optional(DIGIT)))
 
 
 class Written(float):
-    """A number of a JSON text that a double rounds, with its digits."""
+    """A number in a JSON text that a double would round, with its digits."""
 
     text: str
 
@@ -40,7 +40,7 @@ def parse_number(text: str) -> float:
 
 
 def exact(value: float) -> Decimal:
-    """A number as it was written, or as Python writes it."""
+    """A number as it was written, or else as Python prints it."""
     return Decimal(value.text if isinstance(value, Written) else str(value))
 
 
@@ -76,7 +76,7 @@ class Bounds:
         return above and (self.high is None or value < self.high or (value == self.high and not self.high_open))
 
     def hold_multiple(self, divisor: Decimal) -> bool:
-        """Whether some multiple of a number lies between the bounds."""
+        """Whether a multiple of `divisor` lies between the bounds."""
         end, rounding = (self.high, ROUND_FLOOR) if self.low is None else (self.low, ROUND_CEILING)
         if end is None:
             return True
@@ -100,11 +100,11 @@ def _tighter(
 
 @lru_cache(maxsize=256)
 def number(bounds: Bounds, *, integer: bool, exact: bool = False) -> Expression:
-    """JSON numbers within bounds: integers have no point, and only what is unbounded may have an exponent.
+    """JSON numbers within bounds: integers have no point, and only unbounded numbers may have an exponent.
 
-    `exact`: where there are no bounds, too, a number has no more digits than a double holds.
+    `exact`: even without bounds, a number has no more digits than a double holds.
 
-    Raises `ConstraintError` if all that lies between the bounds has more than `MOST_DIGITS` digits.
+    Raises `ConstraintError` if every number between the bounds has more than `MOST_DIGITS` digits.
     """
     digits = 0 if integer else FRACTION_DIGITS
     if bounds.free and not exact:
@@ -114,7 +114,7 @@ def number(bounds: Bounds, *, integer: bool, exact: bool = False) -> Expression:
 
 
 def _written(bounds: Bounds) -> Bounds:
-    """The bounds, drawn in to what `MOST_DIGITS` digits before the point and behind it can write."""
+    """The bounds, tightened to what `MOST_DIGITS` digits before and after the point can express."""
     step, most = Decimal(10) ** -MOST_DIGITS, Decimal(10) ** MOST_DIGITS - 1
     low, high = bounds.low, bounds.high
     if low is not None:
@@ -196,7 +196,7 @@ def _length(value: Decimal) -> int:
 
 
 def _digits(value: Decimal, length: int, fraction: int) -> str:
-    """The digits of a number, `length` before the point and `fraction` behind it."""
+    """The digits of a number, `length` before the point and `fraction` after it."""
     return str(abs(int(value.scaleb(fraction)))).rjust(length + fraction, "0")
 
 
@@ -217,7 +217,7 @@ class _Comparison:
         return self._from(0, self.low is not None, self.high is not None)
 
     def _from(self, place: int, on_low: bool, on_high: bool) -> Expression:
-        """What may follow `place` digits that so far equal the low bound's, the high bound's, both or neither."""
+        """What may follow `place` digits that so far equal those of the low bound, the high bound, both or neither."""
         if place >= self.length:
             return self._behind(place, on_low, on_high)
         return self._next(place, on_low, on_high)
@@ -238,7 +238,7 @@ class _Comparison:
         return alt(*parts)
 
     def _behind(self, place: int, on_low: bool, on_high: bool) -> Expression:
-        """At or behind the point: the number may end, or go on with a fraction."""
+        """At or after the point: the number may end, or continue with a fraction."""
         ended = EMPTY if self._may_end(place, on_low, on_high) else NOTHING
         left = self.length + self.fraction - place
         if left == 0:

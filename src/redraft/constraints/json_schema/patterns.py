@@ -9,10 +9,10 @@ from redraft.errors import ConstraintError
 
 
 class Patterns:
-    """Reads patterns, those of `pattern` and the names of `patternProperties`.
+    """Reads patterns, both `pattern` and the names in `patternProperties`.
 
-    The dialects of JSON Schema's validators differ in a few characters. So every pattern has a narrow reading, what all
-    of them match, and a `wide` one, what any of them matches: what must not match has to fail the wide one.
+    The dialects of JSON Schema validators differ in a few characters. So every pattern has a narrow reading, what all
+    dialects match, and a `wide` one, what any dialect matches: text that must not match has to fail the wide one.
     """
 
     def __init__(self, budget: Budget, *, strict: bool) -> None:
@@ -20,13 +20,13 @@ class Patterns:
         self._known: dict[tuple[str, bool], Dfa | None] = {}
 
     def automaton(self, pattern: str, *, wide: bool = False) -> Dfa | None:
-        """The texts that hold a match. Raises `ConstraintError` if that cannot be said; None without `strict`."""
+        """The texts that contain a match; None without `strict` if that cannot be expressed, else `ConstraintError`."""
         if (pattern, wide) not in self._known:
             self._known[pattern, wide] = self._compiled(pattern, wide)
         return self._known[pattern, wide]
 
     def match(self, pattern: str, value: str, *, wide: bool = False) -> bool | None:
-        """Whether a text holds a match; None where `automaton` is."""
+        """Whether a text contains a match; None where `automaton` returns None."""
         dfa = self.automaton(pattern, wide=wide)
         return None if dfa is None else dfa.matches(map(ord, value))
 

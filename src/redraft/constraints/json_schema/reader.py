@@ -62,10 +62,10 @@ ENFORCED = frozenset({
     "properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties",
     "maxProperties", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedProperties",
 })  # fmt: skip
-"""Keywords that the compiled language obeys; some values of a few are refused, each by name."""
+"""Keywords that the compiled language obeys; a few of their values are refused, each by name."""
 REFUSED = frozenset({"contains", "$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy"})
-"""Keywords that say something about validity and cannot be enforced. All others are annotations, or say something
-beside one of these alone, as `minContains` does."""
+"""Keywords that affect validity and cannot be enforced. All others are annotations, or only affect one of these, as
+`minContains` does."""
 _KINDS: Mapping[type, type[Array | Object]] = {list: Array, Mapping: Object}
 MAX_SHAPES = 400
 MAX_DEPTH = 48
@@ -78,7 +78,7 @@ class Reader:
         self._document, self._patterns, self.strict = document, patterns, strict
         self._depth = 0
         self.narrowed = ""
-        """A keyword of which some way to obey it was left out; empty if there is none."""
+        """A keyword for which some valid instances were left out; empty if there is none."""
         self._combinations = Combinations(self, document)
         self._known: dict[tuple[int, ...], tuple[Node, list[Shape]]] = {}
 
@@ -89,7 +89,7 @@ class Reader:
             found: list[Shape] = list(ANYTHING)
             for raw in node:
                 found = self.both(found, self.read(raw))
-            self._known[key] = node, found  # with the node, so that no other schema takes its place in memory
+            self._known[key] = node, found  # with the node, so that its schemas' ids are not reused
         return self._known[key][1]
 
     def node_of(self, shape: Object, name: str) -> Node:
@@ -105,7 +105,7 @@ class Reader:
         return found
 
     def always(self, shape: Array, some: Some) -> bool:
-        """Whether any item of an array would meet a condition, so that it asks for their number alone."""
+        """Whether every item of an array would meet a condition, so that it only affects how many items there are."""
         if some.stop is not None:
             return False
         nodes = [item_of(shape, i) for i in range(some.start, max(some.start, len(shape.prefix)) + 1)]
@@ -127,11 +127,11 @@ class Reader:
         return not closed(shape) and self.listed_names(shape) is None
 
     def lacks_names(self, shape: Object) -> bool:
-        """Whether more members must be there than have names that are known; one without may be."""
+        """Whether more members are required than there are known names; one unnamed member is acceptable."""
         return shape.least > 1 and shape.least > len(self._known_names(shape))
 
     def lacks_members(self, shape: Object) -> bool:
-        """The same of members that have a value."""
+        """The same for members that have a value."""
         return shape.least > 1 and shape.least > sum(self._may_be(shape, name) for name in self._known_names(shape))
 
     def has_required(self, shape: Object) -> bool:
@@ -147,7 +147,7 @@ class Reader:
         return (declared | set(self.listed_names(shape) or ())) - shape.absent
 
     def matching(self, patterns: Iterable[tuple[str, Raw]], name: str) -> Node:
-        """The schemas of those patterns that a name may match."""
+        """The schemas of the patterns that a name may match."""
         return tuple(raw for pattern, raw in patterns if self._patterns.match(pattern, name, wide=True))
 
     def fits(self, value: Any, node: Node) -> bool:
@@ -175,7 +175,7 @@ class Reader:
             self._depth -= 1
 
     def _typed(self, raw: Mapping[str, Any]) -> list[Shape]:
-        """What the keywords of single types, `type` and `enum` allow."""
+        """What `type`, `enum` and the keywords of single types allow."""
         for keyword in sorted(REFUSED & raw.keys()):
             self.refuse(keyword)
         names = types_of(raw)
@@ -218,10 +218,10 @@ class Reader:
         return shapes
 
     def _rest_obeys(self, shape: Shape, kind: type, schema: Raw) -> Shape | None:
-        """The shape with a schema for all members or items that nothing was said of; None if nothing obeys it."""
+        """The shape with a schema for all members or items not mentioned so far; None if nothing obeys it."""
         if schema is True:
             return replace(shape, seen=Seen(everything=True)) if isinstance(shape, _KINDS[kind]) else shape
-        if isinstance(shape, Values):  # what was said of them is not known
+        if isinstance(shape, Values):  # what was said about their parts is not known
             values = tuple(value for value in shape.values if not isinstance(value, kind) or not value)
             return Values(values) if values else None
         if isinstance(shape, Object) and kind is Mapping and not shape.seen.everything:
@@ -241,7 +241,7 @@ class Reader:
         return after
 
     def _dependent(self, raw: Mapping[str, Any], shapes: list[Shape]) -> list[Shape]:
-        """`dependencies`: a member is absent, or what it needs holds."""
+        """`dependencies`: a member is absent, or its requirement holds."""
         needs: dict[str, list[Raw]] = {}
         kinds_of = {
             "dependencies": list | Mapping | bool,
@@ -263,7 +263,7 @@ class Reader:
         return shapes
 
     def target(self, raw: Raw) -> Raw:
-        """What a schema that is a reference and nothing else refers to; any other schema itself."""
+        """What a schema that is only a reference refers to; any other schema itself."""
         for _ in range(MAX_DEPTH):
             counts = self._document.obeyed(raw)
             if not isinstance(counts, Mapping) or "$ref" not in counts or len((ENFORCED | REFUSED) & counts.keys()) > 1:

@@ -1,7 +1,7 @@
-"""What the references of a schema document name: resources with an `$id` of their own, anchors, places.
+"""What the references of a schema document point to: resources with their own `$id`, anchors, places.
 
-A reference means something else in every resource. So the document is read once, and references inside an embedded
-resource are written out in full; after that a reference alone says what it names.
+A reference means something different in every resource. So the document is read once, and references inside an embedded
+resource are written out in full; after that, a reference is unambiguous by itself.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from redraft.constraints.json_schema.shapes import Raw
 from redraft.errors import ConstraintError
 
 _MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
-"""Keywords whose members are schemas under names of any kind."""
+"""Keywords whose members are schemas under arbitrary names."""
 _PARTS = frozenset({
     "items", "prefixItems", "additionalItems", "unevaluatedItems", "contains", "additionalProperties", "propertyNames",
     "unevaluatedProperties", "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "contentSchema", "type", "extends",
     "disallow",
 })  # fmt: skip
-"""Keywords that hold a schema or a list of them."""
+"""Keywords that contain a schema or a list of them."""
 _DATA = frozenset({"enum", "const", "default", "examples"})
-"""Keywords that hold no schemas, whatever they look like."""
+"""Keywords that contain no schemas, whatever they look like."""
 _Key = TypeVar("_Key", str, tuple[str, str])
 _ANCHORS = ("$anchor", "$dynamicAnchor")
 
 
 class Document:
-    """A schema and everything in it that a reference may name."""
+    """A schema and everything in it that a reference may point to."""
 
     def __init__(self, schema: Raw) -> None:
         root = schema if isinstance(schema, Mapping) else {}
@@ -39,7 +39,7 @@ class Document:
         self._later = later_than(self.draft)
         plain = not declared and "$id" not in root and isinstance(root.get("id"), str)
         self._id = "id" if plain or self.draft <= 4 else "$id"
-        # Where references stand alone an `$id` beside one says nothing. A document that only looks old may be either.
+        # Where references stand alone an `$id` next to one is ignored. A document that only looks old may be either.
         self._alone = plain or self.draft <= ALONE_UNTIL
         own = text_of(root, self._id).partition("#")[0]
         self._base = self._place(root, "")[0]
@@ -49,7 +49,7 @@ class Document:
         self._resources[""] = self._resources[own] = self._resources[self._base] = self.root
 
     def resolve(self, reference: Any) -> Raw:
-        """The schema that a reference names. Raises `ConstraintError` if it lies outside the document."""
+        """The schema that a reference points to. Raises `ConstraintError` if it is outside the document."""
         if not isinstance(reference, str):
             malformed("$ref", reference)
         uri, _, fragment = _joined(self._base, reference).partition("#")
@@ -60,7 +60,7 @@ class Document:
         raise _unknown(reference)
 
     def obeyed(self, raw: Any) -> Any:
-        """A schema without what says nothing under the draft that the document declares."""
+        """A schema without the keywords that have no effect under the draft the document declares."""
         if not isinstance(raw, Mapping):
             return raw
         if "$ref" in raw and self.draft <= ALONE_UNTIL:
@@ -69,14 +69,14 @@ class Document:
         return {name: value for name, value in raw.items() if name not in later} if later else raw
 
     def standing(self, raw: Any) -> Any:
-        """What a schema certainly says, so that what fails it fails the schema: `obeyed`, less what is in doubt."""
+        """What a schema certainly requires, so that failing it fails the schema: `obeyed` minus doubtful keywords."""
         alone = self._alone and isinstance(raw, Mapping) and "$ref" in raw
         return {"$ref": raw["$ref"]} if alone else self.obeyed(raw)
 
     def _read(self, raw: Any, base: str, known: bool = True) -> Any:
-        """A copy of what stands where a schema may, with the references of embedded resources in full.
+        """A copy of what stands where a schema may, with the references of embedded resources written out in full.
 
-        Inside keywords that are not `known` schemas are found by their names, too, where no other one has the name.
+        Inside keywords that are not `known`, schemas are also found by their names, if no other one has the name.
         """
         if isinstance(raw, list):
             return [self._read(item, base, known) for item in raw]
@@ -92,7 +92,7 @@ class Document:
         return found
 
     def _place(self, raw: Mapping[str, Any], base: str) -> tuple[str, str]:
-        """The resource that a schema belongs to, by its URI, and the anchor that older drafts write as an id."""
+        """The URI of the resource a schema belongs to, and the anchor that older drafts write as an id."""
         own = raw.get(self._id)
         if not isinstance(own, str) or (self._alone and "$ref" in raw and not own.startswith("#")):
             return base, ""
@@ -118,7 +118,7 @@ def _joined(base: str, reference: str) -> str:
     # `urljoin` does not know that a URN may have a fragment.
     try:
         return base + reference if reference.startswith("#") else urljoin(base, reference)
-    except ValueError as error:  # such as a bracket that nothing closes
+    except ValueError as error:  # such as an unclosed bracket
         raise ConstraintError(f"{reference!r:.80} in the schema is no address: {error}.") from error
 
 

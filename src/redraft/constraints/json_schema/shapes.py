@@ -1,7 +1,7 @@
-"""What a schema allows, by type: a schema becomes a list of shapes, and any of them will do.
+"""What a schema allows, by type: a schema becomes a list of shapes, any one of which will do.
 
-A shape holds the schemas of its parts unread (a `Node` is schemas that all apply), so that two shapes meet without
-following references, and recursive schemas stay finite until they are written out.
+A shape keeps the schemas of its parts unread (a `Node` is a set of schemas that all apply). So two shapes can be
+intersected without following references, and recursive schemas stay finite until they are written out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Values:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Number:
-    """`integer`: it must be one; `fraction`: it must be none."""
+    """`integer`: it must be an integer; `fraction`: it must not be one."""
 
     bounds: Bounds = UNBOUNDED
     integer: bool = False
@@ -50,7 +50,7 @@ class String:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seen:
-    """Which members or items some schema has spoken of ("evaluated"): `unevaluated…` is about the others."""
+    """Which members or items some schema has mentioned ("evaluated"): `unevaluated…` is about the others."""
 
     names: frozenset[str] = frozenset()
     patterns: frozenset[str] = frozenset()
@@ -64,7 +64,7 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Some:
-    """At least one item from place `start` to before `stop` obeys `node`."""
+    """At least one item from place `start` up to but not including `stop` obeys `node`."""
 
     start: int
     stop: int | None
@@ -77,7 +77,7 @@ class Some:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Array:
-    """`prefix` are the schemas of the first items, `items` that of the others."""
+    """`prefix` are the schemas of the first items, `items` those of the others."""
 
     prefix: tuple[Node, ...] = ()
     items: Node = ()
@@ -90,7 +90,7 @@ class Array:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rest:
-    """What one schema says of members that it does not declare by name."""
+    """What one schema requires of members that it does not declare by name."""
 
     patterns: tuple[tuple[str, Raw], ...]
     extra: Raw
@@ -113,7 +113,7 @@ class Object:
 Shape: TypeAlias = Values | Number | String | Array | Object
 
 KINDS = frozenset({"null", "boolean", "number", "string", "array", "object"})
-"""The types of JSON values, an integer being a number."""
+"""The types of JSON values; an integer is a number."""
 ANYTHING: tuple[Shape, ...] = (Values((None,)), Values((True, False)), Number(), String(), Array(), Object())
 
 
@@ -153,7 +153,7 @@ def canonical(value: Any) -> str:
 
 
 def same(a: object, b: object) -> bool:
-    """Whether two shapes, or parts of them, are equal as JSON: to Python 1 equals true."""
+    """Whether two shapes, or parts of them, are equal as JSON; in Python 1 equals true."""
     return a == b and repr(a) == repr(b)
 
 
@@ -203,17 +203,17 @@ def item_of(array: Array, index: int) -> Node:
 
 
 def closed(shape: Object) -> bool:
-    """Whether no member may be there that is not declared."""
+    """Whether undeclared members are forbidden."""
     return shape.most == 0 or any(rest.extra is False and not rest.patterns for rest in shape.rests)
 
 
 def lowest(a: int | None, b: int | None) -> int | None:
-    """The smaller of two limits; None is no limit."""
+    """The smaller of two limits; None means no limit."""
     return b if a is None else a if b is None else min(a, b)
 
 
 def unseen(shape: Shape) -> Shape:
-    """The shape as a schema gives it that says nothing of members and items, as `not` does."""
+    """The shape as if its schema mentioned no members or items, as under `not`."""
     return replace(shape, seen=Seen()) if isinstance(shape, Array | Object) else shape
 
 

@@ -1,4 +1,4 @@
-"""Strings of a schema: limits on length, patterns, formats, and values that are excluded, several of them together."""
+"""Strings of a schema: limits on length, patterns, formats, and excluded values, in any combination."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import compile_codes
 
 _EXACT_PATTERN = 32
-"""Limits on the length of a string with a pattern are never lowered to less, nor other limits to less than four times
-as much: every character and every state of the pattern together are a state."""
+"""Limits on the length of a string with a pattern are never lowered below this, nor other limits below four times this:
+every pair of a character and a state of the pattern takes a state."""
 
 
 class Strings:
-    """Writes strings in a style; what took an automaton is kept."""
+    """Writes strings in a style; results that took an automaton are cached."""
 
     def __init__(self, style: Style, patterns: Patterns, budget: Budget) -> None:
         self._style, self._patterns, self._budget = style, patterns, budget

@@ -57,7 +57,7 @@ class Style:
     ordered: Callable[[Sequence[str]], list[str]]
 
     def value(self, value: Any) -> Expression:
-        """A value as it is written."""
+        """How a value is written."""
         if isinstance(value, Mapping):
             members = [seq(self.key(key), self.colon, self.value(value[key])) for key in self.ordered(list(value))]
             return seq(text("{"), *self._between(members), text("}"))
@@ -68,7 +68,7 @@ class Style:
         return text(json.dumps(value))
 
     def quoted(self, content: Expression) -> Expression:
-        """A string, given what stands in it."""
+        """A string, given its content."""
         return seq(self.quote, content, self.quote)
 
     def string(self, value: str) -> Expression:
@@ -101,7 +101,7 @@ def _json_machine(dfa: Dfa, _: Budget) -> Expression:
 
 
 def _call_string(least: int, most: int | None, budget: Budget) -> Expression:
-    """Unescaped text that does not hold the end of a quote token spelled out."""
+    """Unescaped text that does not contain a spelled-out end-of-quote token."""
     return _call_machine(compile_codes(repeat(chars(_CALL_TEXT), least, most), budget), budget)
 
 
@@ -126,7 +126,7 @@ JSON = Style(
     bare_key=None,
     ordered=list,
 )
-"""JSON text: compact, with at most one space behind a comma or colon."""
+"""JSON text: compact, with at most one space after a comma or colon."""
 
 CALL = Style(
     comma=text(","),
