@@ -1,4 +1,4 @@
-"""Deciding: which of some choices, how sure, at the price of a forward pass.
+"""Deciding: which of several choices, and how sure, for the price of a forward pass.
 
 form   templates, slots and the tree of their choices      asking       questions as prompts
 read   label odds from a short pinned canvas                calibration  from odds to how sure one should be

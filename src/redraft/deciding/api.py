@@ -1,7 +1,7 @@
 """`decide`: one of the choices for every slot, its probability, and no text written.
 
-Slots are read from left to right, each for many questions in one batch. What is not sure enough is read again
-with other noise, and the probabilities of all reads are averaged.
+Slots are read from left to right, each for many questions in one batch. A slot that is not sure enough is read again
+with different noise, and the probabilities of all reads are averaged.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ Choices = Sequence[str] | Mapping[str, Sequence[str]]
 """A list of choices, or one for each named slot."""
 
 SURE = 0.9
-"""A confidence below this is read again."""
+"""A slot with a lower confidence is read again."""
 READS = 4
-"""Most reads of one slot."""
+"""The most reads of one slot."""
 CACHE_BYTES = 1 << 30
-"""Of the questions that are held at a time; a single one may take more."""
+"""The cache budget for questions held at once; a single one may take more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,11 +70,11 @@ def decide(
     """Choose for one question, or for each of several (a list of strings, chats or lists of token ids).
 
     choices      a list, or lists by slot name for the slots of `template`, such as "The {animal} is {size}."
-    ends         whether the answer is over behind the template
+    ends         whether the answer is over after the template
     tools        declared to the model, for a question that is a str or a chat
-    calibrate    take off what the model says of a question without content; costs the same reads once more
+    calibrate    subtract what the model says about a question without content; costs the same reads once more
     temperature  divides the log-odds; see `redraft.deciding.fit_temperature`
-    sure, reads  read again, up to `reads` times in all, what is less probable than `sure`
+    sure, reads  read slots below the probability `sure` again, up to `reads` times in all
     Raises `PromptError` and `SettingError` before any compute.
     """
     if unknown:
@@ -93,7 +93,7 @@ def decide(
 
 
 def _decide(front: Front, form: Form, prompts: list[EncodedPrompt], count: int, rule: Rule) -> list[Decision]:
-    """Decisions on the first `count` prompts; the others, if any, are the same ones without content."""
+    """Decisions on the first `count` prompts; the others, if any, are the same questions without content."""
     model, longest = front.model, max(map(len, prompts))
     _check_room(front, form, longest)
     each = len(prompts) // count
@@ -106,7 +106,7 @@ def _decide(front: Front, form: Form, prompts: list[EncodedPrompt], count: int, 
 
 
 def _check_room(front: Front, form: Form, longest: int) -> None:
-    """What fits behind the longest choices of the earlier slots fits behind all."""
+    """If the answer fits after the longest choices of the earlier slots, it fits after all."""
     context = front.model.config.max_position_embeddings
     values: list[str] = []
     for choices in form.choices:
@@ -118,7 +118,7 @@ def _check_room(front: Front, form: Form, longest: int) -> None:
 
 
 def _rows(front: Front, form: Form, values: tuple[str, ...]) -> tuple[list[Row], int]:
-    """What is to be read of the slot behind `values`, of the first question, and how many choices there are."""
+    """What to read for the slot after `values` of the first question, and how many choices there are."""
     strings = form.strings(front.tokenizer, values)
     last = form.ends and len(values) == len(form.names) - 1
     return rows_of(0, strings, front.tokenizer.eos_id if last else None), len(strings)
@@ -127,7 +127,7 @@ def _rows(front: Front, form: Form, values: tuple[str, ...]) -> tuple[list[Row],
 def _decide_together(
     front: Front, form: Form, questions: Sequence[EncodedPrompt], bare: Sequence[EncodedPrompt], rule: Rule
 ) -> list[Decision]:
-    """Decisions on questions whose keys and values are held at once; `bare` are they without content, or empty."""
+    """Decisions on questions whose keys and values are held together; `bare` are the same without content, or empty."""
     places = {prompt: row for row, prompt in enumerate(dict.fromkeys([*questions, *bare]))}
     desk = _Desk(front, form, list(places), rule)
     free = [places[prompt] for prompt in bare] or [None] * len(questions)
@@ -152,12 +152,12 @@ class _Asked:
 
 
 _Place = tuple[int, tuple[str, ...]]
-"""A prompt's row, and what its earlier slots hold."""
+"""A prompt's row, and the values of its earlier slots."""
 
 
 @dataclass(slots=True)
 class _Tally:
-    """What the reads of one slot at one place have said so far: log p of every choice, one list per read."""
+    """The reads of one slot at one place so far: log p of every choice, one list per read."""
 
     rows: list[Row]
     count: int
@@ -183,7 +183,7 @@ class _Desk:
         prefill(front.model, self._cache, ids, images)
 
     def read_slot(self, asked: Sequence[_Asked]) -> None:
-        """Read the next slot of every question, and again those that are not sure."""
+        """Read the next slot of every question, and reread those that are not sure."""
         places = [(one.row, one.values) for one in asked]
         bare = [(one.bare, one.values) for one in asked if one.bare is not None]
         free = self._tallied(bare, lambda place, tally: False)
@@ -196,7 +196,7 @@ class _Desk:
             one.readings.append(self._reading(len(one.readings), found[place], bias_of.get(place)))
 
     def _tallied(self, places: Sequence[_Place], enough: Callable[[_Place, _Tally], bool]) -> dict[_Place, _Tally]:
-        """Up to `reads` reads at every place, as long as they are not enough; all open places are one batch."""
+        """Up to `reads` reads at every place, until they are enough; all open places form one batch."""
         rows_behind = {values: _rows(self._front, self._form, values) for values in {behind for _, behind in places}}
         found: dict[_Place, _Tally] = {}
         for question, values in dict.fromkeys(places):

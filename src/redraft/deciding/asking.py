@@ -1,4 +1,4 @@
-"""Questions as prompts: what the model is told of the choices, and the same question without its content."""
+"""Questions as prompts: what the model is told about the choices, and the same question without its content."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Front(Protocol):
 
 
 def split_questions(question: Question | Sequence[Question]) -> tuple[list[Question], bool]:
-    """A list of questions, and whether several were asked: a list of strings or of lists is several."""
+    """The questions as a list, and whether several were asked: a list of strings or of lists means several."""
     if isinstance(question, str):
         return [question], False
     if not isinstance(question, Sequence) or not len(question):
@@ -38,7 +38,7 @@ def split_questions(question: Question | Sequence[Question]) -> tuple[list[Quest
 
 
 def read_question(front: Front, question: Question, form: Form, tools: Tools) -> EncodedPrompt:
-    """The question as the model reads it. A `str` is told the choices; messages and ids are taken as they are."""
+    """The question as the model reads it. A `str` is told the choices; messages and ids are used as they are."""
     if isinstance(question, str):
         if not question.strip():
             raise PromptError("The question is empty.")
@@ -65,7 +65,7 @@ def content_free(question: Question) -> Question | None:
 
 
 def told(question: str, form: Form) -> str:
-    """The question and how to answer it."""
+    """The question and instructions on how to answer it."""
     if form.names == (CHOICE,) and form.literals == ("", ""):
         return f"{question}\n\nAnswer with one of these: {' | '.join(form.choices[0])}"
     shape = form.literals[0] + "".join(

@@ -1,8 +1,8 @@
 """From what the model says to how sure one should be.
 
-*Contextual calibration* (Zhao et al. 2021, arXiv 2102.09690): some labels are likelier than others whatever is asked.
-What the model says of a question without content is that bias, and is taken off. *Temperature* (Guo et al. 2017, arXiv
-1706.04599) divides the log-odds; `fit_temperature` finds it from examples whose answers are known.
+*Contextual calibration* (Zhao et al. 2021, arXiv 2102.09690): some labels are likelier than others regardless of the
+question. What the model says about a question without content is that bias, which is subtracted. *Temperature* (Guo et
+al. 2017, arXiv 1706.04599) divides the log-odds; `fit_temperature` finds it from examples with known answers.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class HasProbabilities(Protocol):
 
 
 def calibrated(logprobs: Sequence[float], bias: Sequence[float] | None, temperature: float) -> list[float]:
-    """Probabilities of the choices from their log-probabilities, less the bias, at a temperature."""
+    """Probabilities of the choices from their log-probabilities, minus the bias, at a temperature."""
     free = logprobs if bias is None else [value - off for value, off in zip(logprobs, bias, strict=True)]
     peak = max(free)
     weights = [math.exp((value - peak) / temperature) for value in free]
@@ -37,7 +37,7 @@ def calibrated(logprobs: Sequence[float], bias: Sequence[float] | None, temperat
 def fit_temperature(readings: Sequence[HasProbabilities], answers: Sequence[str]) -> float:
     """The temperature at which the readings (made at temperature 1) give their known answers the highest likelihood.
 
-    Raises `SettingError` without examples, or for an answer that was no choice.
+    Raises `SettingError` without examples, or if an answer was not one of the choices.
     """
     if not readings or len(readings) != len(answers):
         raise SettingError(f"There are {len(readings)} readings and {len(answers)} answers; give one answer for each.")
@@ -46,7 +46,7 @@ def fit_temperature(readings: Sequence[HasProbabilities], answers: Sequence[str]
             raise SettingError(f"The answer {answer!r} is none of the choices {', '.join(reading.probabilities)}.")
     examples = [(_logs(reading), answer) for reading, answer in zip(readings, answers, strict=True)]
     low, high = math.log(_LOWEST), math.log(_HIGHEST)
-    for _ in range(_TRIES):  # the loss is convex in 1/temperature, so it has one valley in the logarithm too
+    for _ in range(_TRIES):  # the loss is convex in 1/temperature, so it has one minimum in the logarithm too
         third = (high - low) / 3
         if _loss(examples, math.exp(low + third)) < _loss(examples, math.exp(high - third)):
             high -= third

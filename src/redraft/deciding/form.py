@@ -1,8 +1,8 @@
 """The form of an answer that is decided, not written: a template whose slots take one choice each.
 
-Every choice of a slot makes one string of tokens, the whole answer up to there: tokenised as a whole, so that no token
-boundary is forced at the slot's edges. Which choice is meant is then a walk through the tree of these strings, and only
-where they branch is there anything to read.
+Every choice of a slot makes one string of tokens, the whole answer up to there, tokenised as a whole so that no token
+boundary is forced at the slot's edges. Choosing is then a walk through the tree of these strings, and only where they
+branch is there anything to read.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from redraft.errors import SettingError
 from redraft.text.tokenizer import Span, Tokenizer
 
 CHOICE = "choice"
-"""Name of the only slot where a template is not given."""
+"""Name of the only slot when no template is given."""
 
 Strings = tuple[tuple[int, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """`literals` stand around the slots; `ends` says that the answer is over behind the last one."""
+    """`literals` are the texts around the slots; `ends` says that the answer is over after the last one."""
 
     literals: tuple[str, ...]
     names: tuple[str, ...]
@@ -34,9 +34,9 @@ class Form:
     def of(
         cls, choices: Sequence[str] | Mapping[str, Sequence[str]], template: str | None = None, *, ends: bool = True
     ) -> Form:
-        """A form from a list of choices, or from named slots; without a template a slot a line, "name: {name}".
+        """A form from a list of choices, or from named slots; without a template one slot per line, "name: {name}".
 
-        Raises `SettingError` for a template that does not have every slot once, and for choices that cannot differ.
+        Raises `SettingError` for a template that does not contain every slot once, and for choices that cannot differ.
         """
         slots = choices if isinstance(choices, Mapping) else {CHOICE: choices}
         if template is None:
@@ -49,7 +49,7 @@ class Form:
         return cls(tuple(literals), tuple(names), tuple(_checked(name, slots[name]) for name in names), ends)
 
     def fill(self, values: Sequence[str]) -> str:
-        """The answer's text up to the slot behind the given values."""
+        """The answer's text up to the slot after the given values."""
         pairs = zip(values, self.literals[1:], strict=False)
         return self.literals[0] + "".join(value + literal for value, literal in pairs)
 
@@ -65,7 +65,7 @@ class Form:
         return tuple(encoded)
 
     def _encoded(self, tokenizer: Tokenizer, values: Sequence[str]) -> tuple[int, ...]:
-        """The filled text, in which the special strings of literals alone are special tokens."""
+        """The filled text, in which only the special strings of literals are special tokens."""
         spans: list[Span] = []
         for slot, literal in enumerate(self.literals[: len(values) + 1]):
             at = len(self.fill(values[:slot])) - len(literal)
@@ -75,9 +75,9 @@ class Form:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """A place where strings part: `strings` agree up to position `at`, where each goes on with its own of `tokens`.
+    """A place where strings diverge: they agree up to position `at`, and each continues with one of `tokens`.
 
-    `members[i]` are the numbers of the choices that go on with tokens[i].
+    `members[i]` are the numbers of the choices that continue with tokens[i].
     """
 
     at: int
@@ -91,7 +91,7 @@ class Branch:
 
 
 def branches(strings: Strings) -> list[Branch]:
-    """All places where the strings part, root first. One fewer than the strings at most."""
+    """All places where the strings diverge, root first; at most one fewer than there are strings."""
     return _branches(strings, tuple(range(len(strings))), 0)
 
 
@@ -142,7 +142,7 @@ def _checked(name: str, choices: Sequence[str]) -> tuple[str, ...]:
 
 
 def _check_branches(strings: Sequence[tuple[int, ...]], choices: Sequence[str]) -> None:
-    """A string that begins another one can never be told from it."""
+    """A string that is the beginning of another one can never be told from it."""
     ordered = sorted(zip(strings, choices, strict=True))
     for (first, one), (second, other) in pairwise(ordered):
         if second[: len(first)] == first:

@@ -1,7 +1,7 @@
-"""Reading label probabilities from a short canvas: what the model says at the one position where choices part.
+"""Reading label probabilities from a short canvas: what the model says at the one position where choices diverge.
 
-The canvas holds the answer as far as all choices agree on it, before the branch and behind it, and noise where they
-differ. One pass over it gives the odds at the branch. All branches of all questions are one batch.
+The canvas holds the answer as far as all choices agree on it, before and after the branch, and noise where they differ.
+One pass over it gives the odds at the branch. All branches of all questions form one batch.
 
 Shapes: R rows (branches to read), L canvas, V vocabulary.
 """
@@ -35,7 +35,7 @@ class Row:
 
 
 def rows_of(question: int, strings: Strings, filler: int | None) -> list[Row]:
-    """Everything that has to be read to tell the strings apart. Behind them stands `filler`, or noise for None.
+    """Everything that has to be read to tell the strings apart, followed by `filler`, or by noise if it is None.
 
     Raises `SettingError` if they are longer than a canvas can be.
     """
@@ -46,7 +46,7 @@ def rows_of(question: int, strings: Strings, filler: int | None) -> list[Row]:
 
 
 def _given(branch: Branch, strings: Strings, length: int, filler: int | None) -> tuple[int | None, ...]:
-    """What all choices of a branch agree on; behind strings of different lengths nothing is known."""
+    """What all choices of a branch agree on; after strings of different lengths nothing is known."""
     passing = [strings[number] for number in branch.choices]
     if len({len(ids) for ids in passing}) > 1:
         return (*passing[0][: branch.at], *[None] * (length - branch.at))
@@ -56,7 +56,7 @@ def _given(branch: Branch, strings: Strings, length: int, filler: int | None) ->
 
 @torch.inference_mode()
 def branch_logprobs(model: Transformer, cache: KVCache, rows: Sequence[Row], seed: int) -> list[list[float]]:
-    """log p of each of a branch's tokens among them, in nats, for every row; `seed` chooses the noise."""
+    """log p of each of a branch's tokens, normalised over them, in nats, for every row; `seed` chooses the noise."""
     odds: list[list[float]] = []
     for batch in _batches(rows):
         canvas = torch.stack([_canvas(model, row.given, seed) for row in batch])  # [R,L]
@@ -71,7 +71,7 @@ def branch_logprobs(model: Transformer, cache: KVCache, rows: Sequence[Row], see
 
 
 def _batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-    """Runs of rows of one canvas length."""
+    """Runs of rows with equal canvas lengths."""
     start = 0
     while start < len(rows):
         end = start + 1
@@ -90,7 +90,7 @@ def _canvas(model: Transformer, given: tuple[int | None, ...], seed: int) -> Ten
 
 
 def choice_logprobs(count: int, rows: Sequence[Row], odds: Sequence[Sequence[float]]) -> list[float]:
-    """log p of each of `count` choices: the sum along its way through the branches."""
+    """log p of each of `count` choices: the sum along its path through the branches."""
     total = [0.0] * count
     for row, logprobs in zip(rows, odds, strict=True):
         for group, logprob in zip(row.branch.members, logprobs, strict=True):

@@ -17,7 +17,7 @@ class Reading:
     choice         the most likely one, and `confidence` its calibrated probability
     probabilities  of every choice, in the order given, calibrated; `raw` before calibration and temperature
     entropy        nats, of the calibrated probabilities
-    reads          with how many different noises it was read
+    reads          the number of reads, each with different noise
     agreement      the share of these reads in which the choice came first
     """
 
@@ -54,7 +54,7 @@ class Reading:
 class Decision:
     """The answer to one question. `text` is the template with its slots filled; `forwards` canvases were read.
 
-    Those of the question without content, which `calibrate` reads, are among them; several questions may share them.
+    That includes canvases of the question without content, which `calibrate` reads and several questions may share.
     `choice`, `confidence` and `probabilities` are those of the only slot.
     """
 

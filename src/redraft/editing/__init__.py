@@ -1,4 +1,4 @@
-"""Editing: a span of a text is changed, everything else stays byte for byte.
+"""Editing: a span of a text is changed, and everything else stays the same, byte for byte.
 
 spans    characters, lines, tokens and diffs     drafts      what the span begins as
 reading  what the model is shown before it       api         the edit itself

@@ -1,9 +1,9 @@
-"""`edit`: a span of a text, changed as an instruction says, and nothing else.
+"""`edit`: change a span of a text as an instruction says, and nothing else.
 
 The model reads the instruction and the text in its chat format and then writes the text again; without an instruction
-it reads the text alone. Everything up to the span is given, the span's canvas begins as its own tokens with noise where
-they are doubted, and the text behind it stands pinned. A span that fills more than half a canvas is edited part by
-part, cut at line ends.
+it reads only the text. Everything up to the span is given, the span's canvas begins as its own tokens with noise where
+they are doubted, and the text after it is pinned. A span that fills more than half a canvas is edited part by part, cut
+at line ends.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from redraft.model.interruption import give_way
 DEFAULT_STEPS = 16
 """Step cap when none is given."""
 CHANGE = 2.0
-"""Nats that every changed token must bring: of two edits that are nearly as likely, the smaller one is meant."""
+"""Nats that every changed token must gain: of two almost equally likely edits, the smaller one is meant."""
 SLIP = 3.0
-"""Nats that a changed character must bring without an instruction; see `mending`."""
+"""Nats that a changed character must gain without an instruction; see `mending`."""
 
 
 def edit(
@@ -51,15 +51,15 @@ def edit(
     on_record: OnRecord | None = None,
     **given: Any,
 ) -> EditResult:
-    """Change the characters `span` of a text as `instruction` says; everything else stays byte for byte.
+    """Change the characters `span` of a text as `instruction` says; everything else stays the same, byte for byte.
 
     Without an instruction only what does not fit the text around it is changed: a slip is repaired.
 
-    strength    the share of the span that begins as noise at least: 0 renoises only what the model doubts, and small
-                edits are preferred; 1 keeps nothing and rewrites
-    max_tokens  most tokens of the new span (of each part, if it is long); twice the old one's and 16 if not given
+    strength    the minimum share of the span that begins as noise: 0 renoises only what the model doubts and prefers
+                small edits; 1 keeps nothing and rewrites
+    max_tokens  the most tokens of the new span (of each part, if it is long); by default twice the old span's plus 16
     given       settings of `generate`, and its constraints (`redraft.filling.CONSTRAINTS`) on the new span: with
-                must_include=["total"] and forbidden=["count"] a rename is done whatever the model makes of it
+                must_include=["total"] and forbidden=["count"] a rename is done whatever the model thinks of it
     Raises `PromptError`, `SettingError` and `ConstraintError` before any compute.
     """
     started = time.perf_counter()
@@ -92,7 +92,7 @@ def task_of(
     on_record: OnRecord | None = None,
     **given: Any,
 ) -> _Task:
-    """What is to be done, from the keywords of `edit`. Raises `SettingError` for those that cannot be honoured."""
+    """The task that the keywords of `edit` describe. Raises `SettingError` for any that cannot be honoured."""
     settings = fill_settings(front.defaults, given, DEFAULT_STEPS)
     check_on_record(on_record)
     return _Task(front, instruction, settings, strength, max_tokens, wanted_of(given), on_record)
@@ -126,7 +126,7 @@ class _Task:
         self.steps = self.forwards = 0
 
     def parts(self, text: str, span: Span) -> list[int]:
-        """Lengths in characters of the parts that the span is edited in, after checking that each one fits."""
+        """The lengths in characters of the parts in which the span is edited, after checking that each one fits."""
         parts = self._parts(text[span[0] : span[1]])
         if self._wanted and len(parts) > 1:
             raise ConstraintError(
@@ -174,7 +174,7 @@ class _Task:
         return context_ids(self._front, self._instruction, text, span, before, room)
 
     def _stays(self, context: Context, hole: Hole, draft: Sequence[int], choice: Choice) -> bool:
-        """Whether there is no slip: the old text is likelier than any draft, whatever single tokens are doubted."""
+        """Whether there is no slip: the old text is likelier than any draft, even if single tokens are doubted."""
         if self._instruction is not None or self._wanted or self._strength == 1:
             return False
         old = with_what_follows(hole, draft)
@@ -182,13 +182,13 @@ class _Task:
         return sum(logprobs) >= choice.best.score
 
     def _prior(self, old: str, draft: Sequence[int], hole: Hole) -> Prior:
-        """What changing tokens costs, or, where slips are repaired, what changing characters does."""
+        """The cost of changing tokens, or, where slips are repaired, of changing characters."""
         if self._instruction is not None:
             return partial(keeping, draft, CHANGE * (1 - self._strength))
         return lambda tokens: mending(old, SLIP * (1 - self._strength), hole.text(tokens))
 
     def _noted(self, choice: Choice, hole: Hole, at: int) -> str:
-        """The text of a choice, after adding what it cost and how sure it is to what is reported."""
+        """The text of a choice; records its cost and confidence for the result."""
         best = choice.best
         self.tokens += confidence(best.records, range(best.length))
         self.offsets += [(at + first, at + last) for first, last in hole.offsets(best.tokens)]
@@ -197,7 +197,7 @@ class _Task:
         return hole.text(best.tokens)
 
     def _longest(self, draft: int) -> int:
-        """Most tokens that may stand where `draft` tokens did."""
+        """The most tokens that may replace `draft` tokens."""
         return self._max_tokens or min(self._room, 2 * draft + 16)
 
     def _drafts(self, context: Context, draft: Sequence[int], hole: Hole) -> list[Draft]:
@@ -208,7 +208,7 @@ class _Task:
         return possible or [(None,) * length for length in range(1, longest + 1) if hole.possible(length)]
 
     def _parts(self, text: str) -> list[str]:
-        """The text in parts that fit a canvas twice, cut at line ends where that is possible."""
+        """The text in parts that each fit a canvas twice, cut at line ends if possible."""
         give_way()
         if len(text) < 2 or len(self._front.tokenizer.encode_exact(text)) <= max(1, self._room // 2):
             return [text]

@@ -1,8 +1,8 @@
 """What an edited span begins as: its own tokens, with noise where they are least certain, and room to grow or shrink.
 
-One pass over the canvas with the draft in place tells how probable the model finds each of its tokens, with the
-instruction before and the text on both sides. What it doubts becomes noise. Because a better text may be longer or
-shorter, several drafts begin: with more or fewer positions at the places of greatest doubt.
+One pass over the canvas with the draft in place tells how probable the model finds each of its tokens, given the
+instruction and the text on both sides. Tokens that it doubts become noise. Because a better text may be longer or
+shorter, there are several drafts, with more or fewer positions at the places of greatest doubt.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from redraft.filling.hole import Draft, Hole
 DOUBT = 0.5
 """A draft token that is less probable than this begins as noise."""
 GROWTH = (-6, -4, -3, -2, -1, 1, 2, 3, 4, 6, 8, 12)
-"""By how many tokens a draft is made longer or shorter."""
+"""How many tokens a draft is lengthened or shortened by."""
 REWRITES = (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0)
-"""Lengths, as parts of the draft's, at which the whole span begins as noise."""
+"""Lengths, relative to the draft's, at which the whole span begins as noise."""
 
 
 @torch.inference_mode()
 def draft_probabilities(context: Context, hole: Hole, draft: Sequence[int]) -> list[float]:
-    """How probable each draft token is where it stands, with the whole draft in view; one pass."""
+    """How probable each draft token is in its place, given the whole draft; one pass."""
     guess = hole.guess(draft, len(draft) + context.view)
     canvas = torch.tensor([guess.tokens], device=context.model.device)  # [1,L]
     hidden = context.model.denoise(canvas, context.cache)[0, : len(draft)]  # [n,D]
@@ -38,10 +38,10 @@ def draft_probabilities(context: Context, hole: Hole, draft: Sequence[int]) -> l
 
 
 def drafts_of(draft: Sequence[int], sure: Sequence[float], strength: float, longest: int) -> list[Draft]:
-    """Drafts of several lengths up to `longest`, the one of the same length first.
+    """Drafts of several lengths up to `longest`, starting with the original length.
 
-    `strength` is the share of the tokens that begins as noise at least, those of the greatest doubt first; at 1
-    nothing is kept, and only the length remains to be tried.
+    `strength` is the minimum share of tokens that begin as noise, the most doubted first; at 1 nothing is kept, and
+    only the lengths vary.
     """
     if not draft:
         return [(None,) * length for length in range(1, longest + 1)]
@@ -57,14 +57,14 @@ def drafts_of(draft: Sequence[int], sure: Sequence[float], strength: float, long
 
 
 def _noisy(sure: Sequence[float], strength: float) -> list[bool]:
-    """Doubted positions, and at least ceil(strength * n) of the least sure."""
+    """The doubted positions, and at least ceil(strength * n) of the least sure."""
     order = sorted(range(len(sure)), key=sure.__getitem__)
     least = set(order[: math.ceil(strength * len(sure) - 1e-9)])  # 0.1 * 30 is a little more than 3
     return [p < DOUBT or at in least for at, p in enumerate(sure)]
 
 
 def _places(sure: Sequence[float], noisy: Sequence[bool], count: int = 2) -> list[tuple[int, int]]:
-    """The `count` noisy runs [start, end) that hold the greatest doubt."""
+    """The `count` noisy runs [start, end) with the greatest doubt."""
     runs = sorted(_runs(noisy), key=lambda run: min(sure[run[0] : run[1]]))
     return runs[:count]
 
@@ -80,7 +80,7 @@ def _runs(noisy: Sequence[bool]) -> Iterator[tuple[int, int]]:
 
 
 def _resized(draft: Draft, place: tuple[int, int], more: int) -> Draft:
-    """The draft with `more` noisy positions at a place, or without that many of the tokens there and around."""
+    """The draft with `more` noisy positions at a place, or, if negative, that many fewer tokens there."""
     start, end = place
     if more > 0:
         return (*draft[:end], *[None] * more, *draft[end:])
@@ -89,20 +89,21 @@ def _resized(draft: Draft, place: tuple[int, int], more: int) -> Draft:
 
 
 def keeping(old: Sequence[int], price: float, new: Sequence[int]) -> float:
-    """Minus `price` for every token that was replaced, added or taken away."""
+    """Minus `price` for every token that was replaced, added or removed."""
     return -price * sum(_changes(old, new)) if price else 0.0
 
 
 def mending(old: str, price: float, new: str) -> float:
-    """Minus `price` for every changed character, and as many times more as it has others beside it.
+    """Minus `price` for every changed character, multiplied by the length of the run of changes that it is in.
 
-    A slip is a letter here and there: without the rise, a rare name is likelier rewritten into a common one.
+    A slip is a letter here and there: without this factor, a rare name is more likely to be rewritten into a common
+    one.
     """
     return -price * sum(count**2 for count in _changes(old, new)) if price else 0.0
 
 
 def _changes(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[int]:
-    """The sizes of all places that differ."""
+    """The sizes of all differing places."""
     for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind != "equal":
             yield max(b - a, d - c)

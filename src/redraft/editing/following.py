@@ -1,9 +1,9 @@
 """The next edit: what a person who has just made some edits will do next, near the cursor.
 
-Two places to look for it. A replacement that was just made may be due elsewhere: every other occurrence of what was
-replaced is a candidate, and the causal pass says whether the text that stands there now or the replaced one is likelier
-by now. And a line may not fit any more: one pass over the lines around the cursor tells how much the model doubts each,
-and the most doubtful line is edited.
+There are two places to look for it. A recent replacement may be due elsewhere: every other occurrence of the replaced
+text is a candidate, and the causal pass says whether the current text or its replacement is now likelier there. And a
+line may no longer fit: one pass over the lines around the cursor tells how much the model doubts each, and the most
+doubtful line is edited.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ RecentEdit = tuple[str, str] | Mapping[str, str]
 """(old, new) text of an edit, or {"old": ..., "new": ...}; the latest last."""
 
 PLACES = 8
-"""Most occurrences of a replaced text that are looked at, the nearest to the cursor first."""
+"""The most occurrences of a replaced text that are examined, the nearest to the cursor first."""
 NEAR = 2000
 """Characters before a place that are read to judge it."""
 TAIL = 24
-"""Tokens from a place on that are compared."""
+"""How many tokens from a place on are compared."""
 LINES = 4
-"""Lines before and behind the cursor whose doubt is measured."""
+"""How many lines before and after the cursor are checked for doubt."""
 TOLD = 4
-"""Recent edits take this part of the context at most, a quarter, and the text around the line the rest."""
+"""Recent edits take at most 1/TOLD of the context, a quarter, and the text around the line takes the rest."""
 DOUBTFUL = 0.05
-"""A line is worth an edit if some token of it is less probable than this."""
+"""A line is worth editing if any of its tokens is less probable than this."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NextEdit:
     """A proposed edit. `reason` is "repeat" (a recent replacement, once more) or "doubt" (a line that does not fit).
 
-    `confidence` is the probability that the new text stands there rather than the old one, by the causal pass for a
-    repeat, and how much the model doubted the line for a doubt.
+    For a repeat, `confidence` is the probability of the new text rather than the old one, by the causal pass; for a
+    doubt, it is how much the model doubted the line.
     """
 
     edit: EditResult
@@ -68,10 +68,10 @@ class NextEdit:
 def next_edit(
     front: Front, text: str, cursor: int, recent_edits: Sequence[RecentEdit], **given: Any
 ) -> NextEdit | None:
-    """The edit that most likely comes next, or None. `cursor` is a character offset; settings are those of `edit`
-    but for constraints.
+    """The edit that most likely comes next, or None.
 
-    Raises `PromptError` for a cursor outside the text and for edits that are not pairs of texts, and `SettingError`.
+    `cursor` is a character offset; settings are those of `edit` without constraints. Raises `PromptError` for a cursor
+    outside the text and for edits that are not pairs of texts, and `SettingError`.
     """
     check_span(text, (0, 0))
     if type(cursor) is not int or not 0 <= cursor <= len(text):
@@ -83,13 +83,13 @@ def next_edit(
     pairs = [_pair(one) for one in recent_edits]
     if wanted := wanted_of(given):
         raise SettingError(f"{min(wanted)} says what a text must be; next_edit finds that out.")
-    task_of(front, None, **given)  # refuses settings that an edit would, also where none comes of it
+    task_of(front, None, **given)  # refuses the settings that an edit would, even if none results
     repeated = _repeat(front, text, cursor, pairs)
     return repeated or _doubt(front, text, cursor, pairs, given)
 
 
 def edits_between(old: str, new: str) -> tuple[list[tuple[str, str]], int]:
-    """The edits that made `new` of `old`, line by line, from top to bottom; and where the last one ends in `new`."""
+    """The edits that turned `old` into `new`, line by line, top to bottom; and where the last one ends in `new`."""
     a, b = split_lines(old), split_lines(new)
     same, rest = common_ends(a, b)
     ends, found, cursor = list(accumulate(map(len, b), initial=0))[same:], list[tuple[str, str]](), 0
@@ -116,7 +116,7 @@ def _pair(raw: RecentEdit) -> tuple[str, str]:
 
 
 def core(old: str, new: str) -> tuple[str, str]:
-    """What really was replaced: the pair without what both have in common at their ends, out to whole words."""
+    """What was really replaced: the pair without the common text at its ends, extended to whole words."""
     if old == new:
         return "", ""
     start, end = common_ends(old, new)
@@ -128,7 +128,7 @@ def core(old: str, new: str) -> tuple[str, str]:
 
 
 def _in_word(char: str) -> bool:
-    """Whether a word goes on with a character; a mark belongs to the letter before it."""
+    """Whether a character continues a word; a combining mark belongs to the letter before it."""
     return char == "_" or unicodedata.category(char)[0] in "LMN"
 
 
@@ -151,14 +151,14 @@ def _repeat(front: Front, text: str, cursor: int, pairs: Sequence[tuple[str, str
 
 
 def occurrences(text: str, before: str, after: str, cursor: int) -> list[Span]:
-    """Places where `before` stands as a whole word, not as part of an `after`; those nearest to the cursor first."""
+    """Places where `before` occurs as a whole word and not as part of an `after`; nearest to the cursor first."""
     done = [match.span() for match in re.finditer(re.escape(after), text)] if after else []
     due = [span for span in _words(text, before) if not _inside(span, done)]
     return sorted(due, key=lambda span: abs(span[0] - cursor))[:PLACES]
 
 
 def _words(text: str, word: str) -> Iterator[Span]:
-    """Places where `word` stands and no letter of it goes on beyond its ends, from left to right."""
+    """Places where `word` occurs and its first and last letters do not continue a longer word, from left to right."""
     start = text.find(word)
     while start >= 0:
         end = start + len(word)
@@ -176,7 +176,7 @@ def _inside(span: Span, others: list[Span]) -> bool:
 
 
 def _gain(front: Front, text: str, span: Span, after: str) -> float:
-    """By how many nats the text is likelier with `after` in the span's place, with the same text behind it."""
+    """By how many nats the text is likelier with `after` in place of the span, followed by the same text."""
     start, end = span
     tokenizer, model = front.tokenizer, front.model
     behind = text[end : end + 4 * TAIL]
@@ -223,7 +223,7 @@ def _doubt(
 
 
 def _asked_for(front: Front, pairs: Sequence[tuple[str, str]]) -> str | None:
-    """The instruction that names recent edits, the latest that there is room for; None without any."""
+    """The instruction that names recent edits, as many of the latest as there is room for; None if there are none."""
     room = front.model.config.max_position_embeddings // TOLD
     done = ""
     for old, new in reversed(pairs):
@@ -234,7 +234,7 @@ def _asked_for(front: Front, pairs: Sequence[tuple[str, str]]) -> str | None:
 
 
 def line_doubts(front: Front, text: str, cursor: int) -> dict[Span, float]:
-    """How much the model doubts each line around the cursor: 1 less the probability of its least probable token."""
+    """How much the model doubts each line around the cursor: 1 minus the probability of its least probable token."""
     line = line_of(text, cursor)
     numbers = range(max(1, line - LINES), min(count_lines(text), line + LINES) + 1)
     found: dict[Span, float] = {}
@@ -246,14 +246,14 @@ def line_doubts(front: Front, text: str, cursor: int) -> dict[Span, float]:
 
 
 def _certainties(front: Front, text: str, span: Span) -> list[float]:
-    """How probable each token of a line is, seeing both sides; nothing for a line that no canvas holds."""
+    """How probable each token of a line is, given both sides; nothing for a line that is too long for a canvas."""
     model, tokenizer = front.model, front.tokenizer
     near, canvas = max(0, span[0] - NEAR), model.config.canvas_length
     here = cut(tokenizer, text[near : span[1] + NEAR], (span[0] - near, span[1] - near))
     view = canvas - len(here.draft)
     if view < 1:
         return []
-    room = model.config.max_position_embeddings - canvas - 1  # beside the canvas and what begins a text
+    room = model.config.max_position_embeddings - canvas - 1  # besides the canvas and the <bos> token
     before = here.before[max(0, len(here.before) - room) :]
     cache = model.new_cache(1, len(before) + 1)
     last = prefill(model, cache, [[tokenizer.bos_id, *before]])

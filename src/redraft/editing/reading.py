@@ -1,4 +1,4 @@
-"""What the model reads before it edits a span: a request in its chat format, or the text alone if nothing is asked."""
+"""What the model reads before it edits a span: a request in its chat format, or only the text if nothing is asked."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from redraft.text.edit_request import edit_request
 from redraft.text.tokenizer import Tokenizer
 
 SHOWN = 4000
-"""Characters of the text that are read on each side of the span at most, fewer where they do not fit."""
+"""The most characters of the text read on each side of the span; fewer if they do not fit."""
 LEAD = 64
-"""Tokens before the span that the answer repeats, so that it goes on from them."""
+"""Tokens before the span that the answer repeats, so that it continues from them."""
 
 
 class Front(Protocol):
@@ -33,7 +33,7 @@ class Front(Protocol):
 def context_ids(
     front: Front, instruction: str | None, text: str, span: Span, before: Sequence[int], room: int
 ) -> list[int]:
-    """Token ids up to the span, of which `before` are those of the text before it; they leave `room` in the context.
+    """Token ids up to the span, ending with `before`, the tokens just before it; they leave `room` in the context.
 
     Raises `PromptError` or `SettingError` if that is impossible.
     """

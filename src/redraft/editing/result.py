@@ -15,10 +15,10 @@ class EditResult:
     """An edited text. Nothing outside the span differs.
 
     span       (start, end) of what was edited, in characters of the old text
-    old, text  what stood there, and what stands there now
+    old, text  the span's old and new text
     full_text  the whole new text
     tokens     the new span's tokens and how sure the model was of each; the outermost ones may repeat given text;
-               none where the text was taken over: no slip was found, or `next_edit` repeats a replacement
+               empty if no slip was found, or if `next_edit` repeats a replacement
     offsets    for each token the characters of `text` that it covers, (start, end)
     steps      denoising steps of the chosen drafts, over all parts of the span
     forwards   passes over one canvas or one text: of all drafts, and to score them
@@ -36,7 +36,7 @@ class EditResult:
 
     @property
     def changed(self) -> float:
-        """How much of the span changed: 0 is nothing, 1 that old and new have nothing in common."""
+        """How much of the span changed: 0 is nothing, 1 means that old and new have nothing in common."""
         return changed_share(self.old, self.text)
 
     def diff(self, name: str = "text") -> str:

@@ -14,10 +14,10 @@ from redraft.filling.seams import Seam, Seams
 from redraft.text.tokenizer import Tokenizer
 
 MOST_CHARACTERS = 2000
-"""Of texts that are compared character by character."""
+"""The size up to which texts are compared character by character."""
 
 Span = tuple[int, int]
-"""(start, end) in characters; the end is not part of it."""
+"""(start, end) in characters; the end is exclusive."""
 
 _NEWLINES = re.compile(r"[^\n]*\n|[^\n]+")
 _LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
@@ -52,13 +52,13 @@ def line_span(text: str, first: int, last: int) -> Span:
 
 
 def line_of(text: str, cursor: int) -> int:
-    """The number, from 1, of the line that a character offset is in; the last one for an offset behind all."""
+    """The number, from 1, of the line that contains a character offset; the last one for an offset after all."""
     ends = accumulate(map(len, split_lines(text)))
     return next((number for number, end in enumerate(ends, 1) if cursor < end), max(1, count_lines(text)))
 
 
 def count_lines(text: str) -> int:
-    """How many lines a text has; one that is empty behind a final line end does not count."""
+    """How many lines a text has; an empty one after a final line end does not count."""
     return len(split_lines(text))
 
 
@@ -68,8 +68,10 @@ def changed_share(old: str, new: str) -> float:
 
 
 def _common(old: str, new: str) -> int:
-    """Characters that two texts have in common, in order; of long texts, whose comparison takes quadratic time, those
-    of lines that are equal or stand in one another's places."""
+    """The number of characters that two texts have in common, in order.
+
+    Comparison takes quadratic time, so in long texts only equal lines and lines in each other's places are compared.
+    """
     start, end = common_ends(old, new)
     a, b = old[start : len(old) - end], new[start : len(new) - end]
     if max(len(a), len(b)) <= MOST_CHARACTERS:
@@ -90,11 +92,11 @@ def _common(old: str, new: str) -> int:
 def unified_diff(old: str, new: str, name: str) -> str:
     """A unified diff as `git` and `patch` write it, with three lines of context; empty if nothing changed.
 
-    To them only a newline ends a line, and a name with a space needs a tab behind it.
+    For them only a newline ends a line, and a name with a space needs a tab after it.
     """
     name += "\t" * (" " in name)
     a, b = (_NEWLINES.findall(text) for text in (old, new))
-    start, end = common_ends(a, b)  # `difflib` alone takes minutes over many lines that repeat, or rewrites them all
+    start, end = common_ends(a, b)  # on many repeated lines, `difflib` alone takes minutes or rewrites them all
     first, rest = max(0, start - 3), max(0, end - 3)
     lines = difflib.unified_diff(a[first : len(a) - rest], b[first : len(b) - rest], f"a/{name}", f"b/{name}")
     return "".join(
@@ -105,7 +107,7 @@ def unified_diff(old: str, new: str, name: str) -> str:
 
 
 def common_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
-    """How much two texts or lists of lines have in common at their beginning, and in what is left at their end."""
+    """How much two texts or lists of lines have in common at the beginning, and at the end of what remains."""
     least = min(len(old), len(new))
     start = next((at for at in range(least) if old[at] != new[at]), least)
     end = next((at for at in range(least - start) if old[-1 - at] != new[-1 - at]), least - start)
@@ -127,7 +129,7 @@ class Cut:
 
 
 def cut(tokenizer: Tokenizer, text: str, span: Span) -> Cut:
-    """Tokenise the whole text and cut it at the tokens that the span touches; what they hold beside it are seams."""
+    """Tokenise the text and cut it at the tokens that the span touches; their text outside the span makes seams."""
     ids = tokenizer.encode_exact(text)
     start, end = (len(text[:at].encode("utf-8")) for at in span)
     edges = [0]

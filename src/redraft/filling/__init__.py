@@ -1,4 +1,4 @@
-"""Filling: several holes in one text, byte-exact on all sides, of lengths that are found.
+"""Filling: several holes in one text, byte-exact on all sides, with lengths that need not be given.
 
 seams    token healing                         hole, context      what the model sees of one hole
 settle   denoising free positions only         scoring, lengths   which length it is

@@ -1,4 +1,4 @@
-"""`fill`: the text that belongs into the holes of a text, of lengths that are found, not given."""
+"""`fill`: the text that belongs in the holes of a text, with lengths that are found, not given."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from redraft.text.pieces import join_pieces, split_pieces
 from redraft.text.tokenizer import Tokenizer
 
 DEFAULT_HOLE = 32
-"""Longest filling tried when max_tokens is not given; half a canvas where that is less."""
+"""The longest filling tried when max_tokens is not given; half a canvas if that is less."""
 DEFAULT_STEPS = 12
 """Step cap when none is given: the right length settles early; wrong ones may never settle and must not cost 48."""
 WIDEST = 16
-"""Characters of a token, on average over a text, that are read at most of what stands before a hole."""
+"""The most characters per token, on average, that are read of the text before a hole."""
 EMPTY = -1e6
-"""What a filling without text is worth, in nats."""
+"""The score of a filling without text, in nats."""
 
 ANSWER_ONLY = ("stop", "stop_at_eos", "forbid_empty", "fit_canvas", "latency_budget_ms", "logprobs")
-"""Settings that say nothing of a hole: how an answer ends, how long its canvases are, and what the engine measures."""
+"""Settings that do not apply to a hole: how an answer ends, how long its canvases are, and what the engine measures."""
 
 
 def fill(
@@ -49,11 +49,11 @@ def fill(
 ) -> FillResult:
     """Fill the holes of a text, from left to right, with at most `max_tokens` tokens each. See `split_pieces`.
 
-    No given text ever changes. A hole sees the text before it that fits the context, the fillings before it included,
-    and pinned in its canvas the nearest text behind it; what is further away is not seen. `on_record` is called with
-    the steps of the finalists of each hole, whose rank is the `request_id`: 0 is the likeliest length. `length` gives
-    the number of tokens instead of letting it be found; at a seam there may be one more. What every filling must be is
-    said with the keywords `CONSTRAINTS`, as for an answer (`redraft.constraints.build`).
+    Given text never changes. A hole sees as much of the text before it as fits the context, including earlier fillings,
+    and the nearest text after it, pinned in its canvas; text further away is not seen. `on_record` is called with the
+    steps of each hole's finalists, whose rank is the `request_id`: 0 is the likeliest length. `length` sets the number
+    of tokens instead of finding it; at a seam there may be one more. The keywords `CONSTRAINTS` say what every filling
+    must be, as for an answer (`redraft.constraints.build`).
     Raises `PromptError` if there is nothing to fill, `SettingError` for a hole that fits no canvas, and
     `ConstraintError` for a constraint that no filling of these lengths obeys.
     """
@@ -76,9 +76,9 @@ def fill(
 def fill_settings(
     defaults: GenerationSettings, given: Mapping[str, Any], steps: int = DEFAULT_STEPS
 ) -> GenerationSettings:
-    """The settings of a fill with the keywords `given`; of an edit too, which has another step cap of its own.
+    """The settings of a fill with the keywords `given`; also used for an edit, which has a different step cap.
 
-    Raises `SettingError`, also for what only an answer has.
+    Raises `SettingError`, also for settings that only an answer has.
     """
     said = {name: value for name, value in given.items() if name not in CONSTRAINTS}
     if unread := next((name for name in ANSWER_ONLY if said.get(name) is not None), None):
@@ -87,13 +87,13 @@ def fill_settings(
 
 
 def longest_filling(canvas_length: int) -> int:
-    """The most tokens of a filling beside which the text behind it keeps its view, or half of the canvas."""
+    """The longest filling, in tokens, that leaves the text after it its view; at least half the canvas."""
     return min(max(canvas_length - VIEW, canvas_length // 2), MAX_CANVAS // 2)
 
 
 @dataclass(frozen=True, slots=True)
 class _Sizes:
-    """Lengths of a filling that are tried, positions for the text behind it, and the longest canvas."""
+    """The filling lengths to try, the positions for the text after it, and the longest canvas."""
 
     shortest: int
     longest: int
@@ -102,7 +102,7 @@ class _Sizes:
 
     @property
     def open(self) -> bool:
-        """Whether a length is looked for."""
+        """Whether the length has to be found."""
         return self.shortest < self.longest
 
 
@@ -119,7 +119,7 @@ def _sizes(model: Transformer, max_tokens: int | None, length: int | None, canva
     if longest >= whole:
         sentence = f"canvas_length is {whole}; it must be longer than the hole's {longest} tokens."
         raise SettingError(sentence, "canvas_length" if canvas_length is not None else name)
-    # One length that is given, or a canvas length, leaves the whole canvas to the text behind the hole.
+    # A given length or canvas length leaves the rest of the canvas to the text after the hole.
     known = canvas_length is not None or length is not None
     view = whole - longest if known else min(VIEW, whole - longest)
     return _Sizes(1 if length is None else length, longest, view, whole)
@@ -155,7 +155,7 @@ def _fill(
     tells = model.config.spare_holes and sizes.open and hole.language is None
     own = draft_of_own_length(context, hole, longest) if tells else []
     choice = find(context, hole, drafts, on_record, partial(_not_empty, hole), own)
-    return filling_of(hole, choice, kept - 1)  # <bos> is not given
+    return filling_of(hole, choice, kept - 1)  # <bos> was not given
 
 
 def _not_empty(hole: Hole, tokens: tuple[int, ...]) -> float:
@@ -164,7 +164,7 @@ def _not_empty(hole: Hole, tokens: tuple[int, ...]) -> float:
 
 
 def _behind(tokenizer: Tokenizer, pieces: Sequence[str], most: int) -> tuple[Seam | None, tuple[int | None, ...]]:
-    """The seam behind a hole and the given tokens further on, about `most`, with a gap for every later hole."""
+    """The seam after a hole and about `most` given tokens after that, with a gap for every later hole."""
     ids = tokenizer.encode(pieces[0], special=False)
     seam = Seams.of(tokenizer).behind(ids)
     behind: list[int | None] = [*(ids[1:] if seam else ids)]
@@ -178,7 +178,7 @@ def _behind(tokenizer: Tokenizer, pieces: Sequence[str], most: int) -> tuple[Sea
 def filling_of(hole: Hole, choice: Choice, before: int) -> Filling:
     """The result of a hole."""
     best = choice.best
-    pinned = len(best.guess.tokens) - len(best.guess.free)  # behind a short text an end fills the canvas up
+    pinned = len(best.guess.tokens) - len(best.guess.free)  # after a short text, end tokens fill up the canvas
     return Filling(
         text=hole.text(best.tokens),
         tokens=confidence(best.records, range(best.length)),

@@ -15,12 +15,12 @@ from redraft.filling.seams import LONGEST, Seam, Seams
 from redraft.model import Transformer
 
 VIEW = 32
-"""Positions of a canvas behind what is written, for the nearest given text, where many lengths are tried."""
+"""Canvas positions after the filling, for the nearest given text, when many lengths are tried."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Context:
-    """What all guesses of a hole share: the encoded text before it, positions for text behind it, the canvas' limit."""
+    """What all guesses of a hole share: the encoded text before it, room for the text after it, the longest canvas."""
 
     model: Transformer
     cache: KVCache  # of one request
@@ -34,10 +34,10 @@ class Context:
 def open_seam(
     model: Transformer, seams: Seams, ids: Sequence[int], room: int
 ) -> tuple[int, Seam | None, KVCache, Tensor]:
-    """Encode the tokens before a hole, less those that the hole's first token may replace.
+    """Encode the tokens before a hole, without those that the hole's first token may replace.
 
-    Of the seams that are possible the likeliest is opened, by the causal pass: a text goes on with one token that
-    holds the last n tokens' bytes, or with these tokens but the last and one that holds the last's.
+    Of the possible seams, the causal pass chooses the likeliest: a text goes on either with one token that starts with
+    the last n tokens' bytes, or with these tokens but the last, and one that starts with the last's.
     Returns the number of tokens that stay, the seam, their cache with `room` for more, and the last hidden state [1,D].
     """
     found = seams.before(ids[1:])  # <bos> stays
@@ -53,7 +53,7 @@ def open_seam(
 
 
 def _likeliest(model: Transformer, cache: KVCache, last: Tensor, rest: list[int], found: list[Seam]) -> int:
-    """How many of the tokens `rest` the hole should take back, by the probability of all texts that go on so."""
+    """How many of the tokens `rest` the hole should take back, by the probability of all continuations of that kind."""
     hidden = model.encode(torch.tensor([rest], device=model.device), cache.copy([0]))[0]  # [T,D]
     logprobs = model.logits(torch.cat((last, hidden[:-1]))).log_softmax(-1)  # [T,V], row t before token t
     told = logprobs.gather(1, torch.tensor(rest, device=model.device)[:, None])[:, 0].cumsum(0)  # [T]

@@ -1,4 +1,4 @@
-"""A hole as the model sees it: committed text before it, pinned text behind it, and every length it may have."""
+"""A hole as the model sees it: committed text before it, pinned text after it, and every length it may have."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ from redraft.text.tokenizer import Tokenizer
 _Utf8 = codecs.getincrementaldecoder("utf-8")
 
 GAP = 8
-"""Free positions that stand for a later hole of the same canvas; they are denoised along and thrown away."""
+"""Free positions that stand in for a later hole of the same canvas; they are denoised too and thrown away."""
 
 
 Draft = Sequence[int | None]
-"""What a hole begins as: a token, or None for noise, at each of its positions."""
+"""How a hole begins: at each of its positions a token, or None for noise."""
 
 
 class HoleConstraint:
-    """A `CanvasConstraint` over a hole's free positions: no special token anywhere, and only some tokens at some."""
+    """A `CanvasConstraint` over a hole's free positions: no special tokens, and only some tokens at some of them."""
 
     def __init__(self, never: Tensor, only: dict[int, Tensor]) -> None:
         self._never, self._only = never, only
 
     def tokens(self, device: torch.device) -> None:
-        """Any token may stand somewhere."""
+        """Any token may appear somewhere."""
         return None
 
     def hold(self, canvas: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ class HoleConstraint:
         return canvas
 
     def restrict(self, logits: Tensor) -> Distribution:
-        """Take what may not stand out of rows of tempered logits [F,V]."""
+        """Remove forbidden tokens from rows of tempered logits [F,V]."""
         logits[:, self._never.to(logits.device)] = MASKED
         for position, ids in self._only.items():
             ids = ids.to(logits.device)
@@ -59,10 +59,10 @@ class HoleConstraint:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hole:
-    """One hole. `behind` are the given tokens that follow it, None where another hole is.
+    """One hole. `behind` are the given tokens that follow it, with None where there is another hole.
 
-    `first` and `last` are the seams at both sides; their texts belong to the given text, not to the filling.
-    `language` is what the hole's tokens must spell, the seams' texts included; None if they may spell anything.
+    `first` and `last` are the seams on either side; their texts belong to the given text, not to the filling.
+    `language` is what the hole's tokens must spell, including the seams' texts; None if they may spell anything.
     """
 
     tokenizer: Tokenizer
@@ -73,13 +73,13 @@ class Hole:
 
     @property
     def extra_positions(self) -> int:
-        """How many more positions than its filling has tokens a hole may need, for the given text at its seams."""
+        """How many positions beyond its filling's tokens a hole may need for the given text at its seams."""
         if self.language is None:
             return (self.first is not None) + (self.last is not None)
         return self._for_seams
 
     def possible(self, length: int) -> bool:
-        """Whether `length` positions can hold what stands at both seams, and a text of the language."""
+        """Whether `length` positions can hold the texts of both seams and a text of the language."""
         if self.language is not None:
             return length in self.language.lengths
         return length > 1 or self.first is None or self.last is None or bool(self._only(1)[0])
@@ -93,7 +93,7 @@ class Hole:
         return replace(self, language=language_of(self.tokenizer, wanted, most, before, behind))
 
     def guess(self, draft: Draft, canvas_length: int, *, padded: bool = False) -> Guess:
-        """The canvas with a hole that begins as `draft`; `padded` where a text may end sooner and padding follow."""
+        """The canvas with a hole that begins as `draft`; `padded` if a text may end sooner, followed by padding."""
         end, length = self.tokenizer.eos_id, len(draft)
         room = canvas_length - length
         behind = (self.behind + (end,) * room)[:room]
@@ -107,7 +107,7 @@ class Hole:
         )
 
     def fits(self, ids: Sequence[int]) -> bool:
-        """Whether a text ends as the seam behind it wants; one without tokens never does."""
+        """Whether a text ends as the seam after it requires; an empty one never does."""
         return bool(ids) and (self.last is None or ids[-1] in self._only(len(ids)).get(len(ids) - 1, ()))
 
     def _limit(self, length: int, *, padded: bool) -> CanvasConstraint:
@@ -130,14 +130,14 @@ class Hole:
 
     @property
     def _for_seams(self) -> int:
-        """Positions in which both seams' texts can be spelled, whatever text stands between them."""
+        """How many positions are enough to spell both seams' texts, whatever text comes between them."""
         fewest = Seams.of(self.tokenizer).fewest
         before = max(LONGEST, fewest(self.first.text)) if self.first else 0
         return before + (fewest(self.last.text) if self.last else 0)
 
     @property
     def _given(self) -> tuple[int, int]:
-        """Bytes of given text at both ends."""
+        """The bytes of given text at each end."""
         return len(self.first.text) if self.first else 0, len(self.last.text) if self.last else 0
 
     def _own(self, ids: Sequence[int]) -> bytes:
@@ -145,7 +145,7 @@ class Hole:
         return written[self._given[0] : len(written) - self._given[1]]
 
     def _only(self, length: int) -> dict[int, tuple[int, ...]]:
-        """Tokens that may stand at the hole's outermost positions."""
+        """Tokens that are allowed at the hole's outermost positions."""
         if self.first and self.last and length == 1:
             return {0: Seams.of(self.tokenizer).both(self.first, self.last)}
         first = {0: self.first.tokens} if self.first else {}

@@ -1,8 +1,8 @@
 """How long a hole is: many lengths begin, few are finished, the likeliest text wins.
 
-All lengths take a step, in batches. The drafts are compared by the causal pass, together with the text that follows:
-unlike the entropy of a canvas, the likelihood of a text is the same measure for every length. The best go on for some
-steps and are compared again; the best of these go on until they settle, and the likeliest of them is the filling.
+All lengths take a step, in batches. The causal pass compares the drafts, together with the text that follows: unlike
+the entropy of a canvas, the likelihood of a text is comparable across lengths. The best go on for some steps and are
+compared again; the best of these go on until they settle, and the likeliest of them is the filling.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from redraft.filling.scoring import causal_scores
 from redraft.filling.settle import Guess, Settling
 
 STAGES = ((1, 12), (2, 5))
-"""(steps, how many of the best go on behind them): first of all lengths, then of those that are left."""
+"""(steps, how many of the best go on after them): first for all lengths, then for those that are left."""
 SCORED_BEHIND = 6
-"""Given tokens behind the hole that are scored with it: the filling must lead into what follows."""
+"""Given tokens after the hole that are scored with it: the filling must lead into what follows."""
 SCORED_TOKENS = SCORED_BEHIND + 1
-"""Tokens that the score adds to a hole's own at most: these and an end."""
+"""The most tokens that scoring adds to a hole's own: these and an end."""
 SCORED_AT_ONCE = 16
-"""Texts that are scored together: each takes keys and values of its own, so fewer where memory is short."""
+"""Texts that are scored together: each needs its own keys and values, so fewer where memory is short."""
 WIDTH = 8
 """Lengths 1-8, 9-16 and so on share one canvas length."""
 
@@ -34,14 +34,14 @@ Prior = Callable[[tuple[int, ...]], float]
 
 
 def check_on_record(on_record: object) -> None:
-    """Raise `SettingError` for what cannot be called."""
+    """Raise `SettingError` if it is not callable."""
     if on_record is not None and not callable(on_record):
         raise SettingError(f"on_record is {on_record!r}; it must be a function that takes a step.")
 
 
 @dataclass(eq=False, slots=True)
 class Candidate:
-    """One draft of a hole: its records so far, and its score, which is that of the text `judged` and its `credit`."""
+    """One draft of a hole: its records so far, and its score, which is that of the text `judged` plus its `credit`."""
 
     hole: Hole
     length: int
@@ -53,12 +53,12 @@ class Candidate:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """What stands in the hole."""
+        """The tokens in the hole."""
         return self.records[-1].argmax_canvas[: self.length]
 
     @property
     def whole(self) -> tuple[int, ...]:
-        """The hole's tokens and the first given ones behind it."""
+        """The hole's tokens and the first given ones after it."""
         return with_what_follows(self.hole, self.tokens)
 
 
@@ -79,10 +79,10 @@ def find(
     prior: Prior = lambda tokens: 0.0,
     finished: Sequence[Candidate] = (),
 ) -> Choice:
-    """The best filling that begins as any of `drafts`, or of those that are `finished` already.
+    """The best filling that begins as any of `drafts`, or is one of those already `finished`.
 
     `prior` is added to the log-likelihood of a filling's tokens. `on_record` sees the finalists' steps; request 0 is
-    the one that was likeliest when they were chosen, and those that were finished come last.
+    the one that was likeliest when they were chosen, and the `finished` ones come last.
     """
     batches = [_Batch(context, hole, group) for group in _groups(context, hole, drafts)]
     candidates = [candidate for batch in batches for candidate in batch.candidates]
@@ -106,14 +106,14 @@ def find(
 
 
 def _tell(on_record: OnRecord, candidates: Sequence[Candidate], first: int) -> None:
-    """All steps of candidates that are finished, under ranks from `first` on."""
+    """Report all steps of finished candidates, under ranks from `first` on."""
     for rank, candidate in enumerate(candidates, first):
         for record in candidate.records:
             on_record(replace(record, request_id=rank))
 
 
 def with_what_follows(hole: Hole, tokens: Sequence[int]) -> tuple[int, ...]:
-    """The tokens of a filling and the first given ones behind the hole: what is scored."""
+    """The tokens of a filling and the first given ones after the hole: the text that is scored."""
     given = takewhile(lambda token: token is not None, hole.behind)
     behind = [token for token in islice(given, SCORED_BEHIND) if token is not None]
     ends = len(behind) == len(hole.behind) < SCORED_BEHIND
@@ -121,7 +121,7 @@ def with_what_follows(hole: Hole, tokens: Sequence[int]) -> tuple[int, ...]:
 
 
 def judge(context: Context, candidates: Sequence[Candidate], prior: Prior) -> int:
-    """Score the drafts that have changed: causal log-likelihood with the first given tokens behind it, and prior.
+    """Score the drafts that have changed: causal log-likelihood including the first given tokens after them, and prior.
 
     Returns how many there were.
     """
@@ -148,7 +148,7 @@ class _Batch:
         self._settling = Settling(context.model, cache, guesses, context.settings)
 
     def run(self, steps: int) -> None:
-        """Up to `steps` more steps of all that are open."""
+        """Up to `steps` more steps for all open candidates."""
         for _ in range(steps):
             if not self._settling.open:
                 return
@@ -156,11 +156,11 @@ class _Batch:
                 self.candidates[record.request_id].records.append(record)
 
     def keep(self, chosen: Sequence[Candidate]) -> None:
-        """Let only some go on."""
+        """Let only the chosen ones go on."""
         self._settling.keep([row for row, candidate in enumerate(self.candidates) if candidate in chosen])
 
     def finish(self, finalists: Sequence[Candidate], on_record: OnRecord | None) -> None:
-        """All that are left go on to their end; `on_record` is told of all their steps, from the first."""
+        """Finish all that are left; `on_record` gets all of their steps, from the first."""
         rank = {row: finalists.index(one) for row, one in enumerate(self.candidates) if one in finalists}
         told = dict.fromkeys(rank, 0)
         while True:
@@ -171,7 +171,7 @@ class _Batch:
             self.run(1)
 
     def _tell(self, on_record: OnRecord, rank: dict[int, int], told: dict[int, int]) -> None:
-        """Report what has not been told yet, under each finalist's rank."""
+        """Report what has not been reported yet, under each finalist's rank."""
         for row, number in rank.items():
             records = self.candidates[row].records
             for record in records[told[row] :]:
@@ -180,7 +180,7 @@ class _Batch:
 
 
 def _groups(context: Context, hole: Hole, drafts: Sequence[Draft]) -> list[list[Draft]]:
-    """The possible drafts, by the rows that a forward takes for their canvases."""
+    """The possible drafts, grouped by the rows that a forward takes for their canvases."""
 
     def rows(draft: Draft) -> int:
         return context.model.canvas_rows(_canvas_length(context, draft))
@@ -190,6 +190,6 @@ def _groups(context: Context, hole: Hole, drafts: Sequence[Draft]) -> list[list[
 
 
 def _canvas_length(context: Context, draft: Draft) -> int:
-    """The length of the canvas that a draft begins."""
+    """The length of the canvas that begins with a draft."""
     rounded = -(-len(draft) // WIDTH) * WIDTH
     return max(min(rounded + context.view, context.canvas), len(draft))

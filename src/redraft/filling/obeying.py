@@ -1,7 +1,7 @@
-"""What a filling must be: the constraints of an answer, on the text of a hole or of an edited span.
+"""What a filling must be: the constraints of an answer, applied to the text of a hole or of an edited span.
 
-The automaton is over the hole's bytes: the given text that the hole repeats at its first seam, the filling, and that of
-its last seam. So what obeys grows together with the given text like any other filling.
+The automaton covers the hole's bytes: the given text that the hole repeats at its first seam, the filling, and the
+given text of its last seam. So a constrained filling joins the given text like any other filling.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from redraft.text.tokenizer import Tokenizer
 CONSTRAINTS = (
     "choices", "regex", "json_schema", "json_object", "template", "text_pins", "must_include", "forbidden", "strict",
 )  # fmt: skip
-"""The keywords of `redraft.constraints.build` that say something of a hole's text."""
+"""The keywords of `redraft.constraints.build` that apply to a hole's text."""
 
 
 def wanted_of(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The constraints among keywords; none where they ask for nothing, as `strict` alone does."""
+    """The constraints among the keywords; none if they ask for nothing, as `strict` alone does."""
     wanted = {name: given[name] for name in CONSTRAINTS if given.get(name) is not None}
     nothing = all(name == "strict" or (name == "json_object" and not value) for name, value in wanted.items())
     return {} if nothing else wanted
@@ -34,7 +34,7 @@ def wanted_of(given: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Language:
-    """The texts that a hole may hold, and how many tokens these can have."""
+    """The texts that a hole may contain, and the lengths in tokens that these can have."""
 
     constraint: AutomatonConstraint
     lengths: frozenset[int]
@@ -43,7 +43,7 @@ class Language:
 def language_of(
     tokenizer: Tokenizer, wanted: dict[str, Any], longest: int, before: bytes = b"", behind: bytes = b""
 ) -> Language | None:
-    """`before`, what is wanted and not empty, and `behind`, in at most `longest` tokens; None if nothing is wanted.
+    """`before`, non-empty wanted text, and `behind`, in at most `longest` tokens; None if nothing is wanted.
 
     Raises `ConstraintError`.
     """
@@ -52,7 +52,7 @@ def language_of(
 
 
 def check_language(tokenizer: Tokenizer, wanted: dict[str, Any], shortest: int, longest: int) -> None:
-    """Raise `ConstraintError` if nothing that is wanted has `shortest` to `longest` tokens; needs no model."""
+    """Raise `ConstraintError` if no wanted text has `shortest` to `longest` tokens; needs no model."""
     language = language_of(tokenizer, wanted, longest)
     if language is None or any(length >= shortest for length in language.lengths):
         return
@@ -64,7 +64,7 @@ def check_language(tokenizer: Tokenizer, wanted: dict[str, Any], shortest: int, 
 
 
 class Obeying:
-    """A `CanvasConstraint`: the first free positions are a text of a language; no special token at the others."""
+    """A `CanvasConstraint`: the first free positions are a text of a language; no special tokens at the others."""
 
     def __init__(self, language: Language, length: int, never: Tensor) -> None:
         self._hole = language.constraint.exactly(length)
@@ -73,21 +73,21 @@ class Obeying:
         self._rows = length if free is None else len(free)
 
     def tokens(self, device: torch.device) -> None:
-        """Any token may stand somewhere."""
+        """Any token may appear somewhere."""
         return None
 
     def hold(self, canvas: Tensor) -> Tensor:
-        """The canvas with tokens in place that alone are possible."""
+        """The canvas with tokens set in place where only one is possible."""
         return torch.cat((self._hole.hold(canvas[: self._length]), canvas[self._length :]))
 
     def restrict(self, logits: Tensor) -> Distribution:
-        """Constrained marginals of the tempered logits [F,V] of positions about which there is a choice."""
+        """Constrained marginals of the tempered logits [F,V] of positions where there is a choice."""
         others = logits[self._rows :]
         others[:, self._never.to(logits.device)] = MASKED
         parts = [self._hole.restrict(logits[: self._rows])] if self._rows else []
         return joined(*parts, *([Distribution.of(others)] if len(others) else []))
 
     def free(self, length: int, device: torch.device) -> Tensor | None:
-        """int64: positions where more than one token can stand."""
+        """int64: positions where more than one token is possible."""
         own = self._hole.free(self._length, device)
         return None if own is None else torch.cat((own, torch.arange(self._length, length, device=device)))

@@ -15,11 +15,11 @@ class Filling:
     """What was written into one hole, and how sure the model was.
 
     text           the filling
-    tokens         the tokens that stand in the hole and how sure the model was of each; the outermost ones may repeat
-                   given text at a seam
+    tokens         the tokens in the hole and how sure the model was of each; the outermost ones may repeat given text
+                   at a seam
     offsets        for each token the characters of `text` that it covers, (start, end)
     lengths        hole lengths in tokens that were denoised to the end
-    steps          those of the chosen length
+    steps          denoising steps of the chosen length
     forwards       passes over one canvas or one text: of all lengths, and to score them
     before, behind tokens of given text that the model saw on each side
     """
@@ -52,8 +52,8 @@ class Filling:
 class FillResult:
     """A filled text. `full_text` is the given pieces and the fillings in turn, byte for byte.
 
-    The other properties describe a text with one hole; of several holes, `text` joins the fillings, `tokens` and
-    `token_ids` go through them in order, and `steps` and `forwards` are sums.
+    The other properties describe a text with one hole. With several holes, `text` joins the fillings, `tokens` and
+    `token_ids` run through them in order, and `steps` and `forwards` are sums.
     """
 
     full_text: str
@@ -114,7 +114,7 @@ def token_dicts(tokens: Sequence[TokenConfidence], offsets: Sequence[tuple[int, 
 
 
 def confidence(records: Sequence[DenoiseStep], positions: Sequence[int]) -> tuple[TokenConfidence, ...]:
-    """How sure the model was of some positions of a canvas, from all its steps."""
+    """How sure the model was about some positions of a canvas, from all its steps."""
     last = records[-1]
     return tuple(
         TokenConfidence(

@@ -1,4 +1,4 @@
-"""How likely a finished filling is, by the causal pass: the one measure that holds across lengths."""
+"""How likely a finished filling is, by the causal pass: the one measure that is comparable across lengths."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def causal_scores(
 
 
 def _logprobs(model: Transformer, before: Tensor, tokens: Tensor) -> Tensor:
-    """log p [N] of tokens [N] behind hidden states [N,D]."""
+    """log p [N] of tokens [N] after hidden states [N,D]."""
     logits = model.logits(before)  # [N,V]
     return logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)

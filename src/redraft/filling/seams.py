@@ -1,8 +1,8 @@
 """Token healing: where a given text ends inside what would be one token, the hole takes that token back.
 
-"retu" in front of a hole is not how a model has ever seen "return" begin. So the last tokens of the text before a hole,
-and the first one behind it, may grow into the hole: they are taken out of the given tokens, and the hole's first (last)
-token must begin (end) with their bytes. The text itself never changes.
+A model has never seen "return" begin with the token "retu". So the last tokens of the text before a hole, and the first
+one after it, may grow into the hole: they are taken out of the given tokens, and the hole's first (last) token must
+begin (end) with their bytes. The text itself never changes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from redraft.text.tokenizer import Tokenizer
 
 LONGEST = 3
-"""Most tokens before a hole that may be replaced by one."""
+"""The most tokens before a hole that one token may replace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +53,15 @@ class Seams:
         return _starting(self._backward, text[::-1])
 
     def fewest(self, text: bytes) -> int:
-        """How many tokens spell `text`, bytes of tokens, at least."""
+        """The smallest number of tokens that spell `text`, the bytes of tokens."""
         least = [0]
         for end in range(1, len(text) + 1):
             last = (least[start] for start in range(end) if text[start:end] in self._texts)
-            least.append(1 + min(last, default=len(text)))  # where none ends, more than any spelling takes
+            least.append(1 + min(last, default=len(text)))  # if no token ends here, more than any spelling takes
         return least[-1]
 
     def before(self, ids: Sequence[int]) -> list[Seam]:
-        """Seams of the last token, the last two, and so on before a hole, as far as some token can replace them."""
+        """Seams of the last token, the last two, and so on before a hole, as long as some token can replace them."""
         seams = []
         for count in range(1, min(LONGEST, len(ids)) + 1):
             if (seam := self._seam(ids[-count:], self.beginning)) is None:
@@ -70,11 +70,11 @@ class Seams:
         return seams
 
     def behind(self, ids: Sequence[int]) -> Seam | None:
-        """The seam of the first token behind a hole; None if it cannot grow."""
+        """The seam of the first token after a hole; None if it cannot grow."""
         return self._seam(ids[:1], self.ending)
 
     def both(self, first: Seam, last: Seam) -> tuple[int, ...]:
-        """Tokens that alone can be a hole between two seams: they hold both texts, one behind the other."""
+        """Tokens that can fill a hole between two seams alone: they contain both texts, one after the other."""
         least = len(first.text) + len(last.text)
         common = set(first.tokens) & set(last.tokens)
         return tuple(sorted(id for id in common if len(self._bytes[id]) >= least))
@@ -91,6 +91,6 @@ _KNOWN: weakref.WeakKeyDictionary[Tokenizer, Seams] = weakref.WeakKeyDictionary(
 def _starting(entries: list[tuple[bytes, int]], text: bytes) -> tuple[int, ...]:
     """Ids of the sorted entries whose bytes begin with `text`."""
     low = bisect_left(entries, (text, -1))
-    behind = text.rstrip(b"\xff")  # the next text that does not begin with it has its last byte one higher
+    behind = text.rstrip(b"\xff")  # the first text after those that begin with it has its last byte one higher
     high = bisect_left(entries, (behind[:-1] + bytes([behind[-1] + 1]), -1)) if behind else len(entries)
     return tuple(sorted(id for _, id in entries[low:high]))

@@ -1,8 +1,8 @@
 """Denoising canvases of which only some positions are free: given text costs attention, but no decisions.
 
 It is the ordinary loop (`diffusion/step.py` takes the steps), run on the free positions alone: the head, the sampler
-and the soft embeddings never see the given ones, whose soft embedding is their token's own. Because the caller decides
-after every step who goes on, many guesses can begin and few finish.
+and the soft embeddings never see the given positions, whose soft embedding is their token's own. Because the caller
+decides after every step which guesses go on, many can begin and few finish.
 
 Shapes: B guesses, L canvas, F free positions, D width.
 """
@@ -37,9 +37,9 @@ class Guess:
     """A canvas with given tokens and free positions.
 
     tokens  all L token ids; at free positions the draft, which is ignored where the position begins as noise
-    free    the F positions that are denoised, rising
+    free    the F positions that are denoised, ascending
     noisy   for each of them, whether it begins as noise
-    limit   what may stand there; its positions count the free ones only
+    limit   what is allowed there; its positions count only the free ones
     """
 
     tokens: tuple[int, ...]
@@ -49,7 +49,7 @@ class Guess:
 
 
 class Settling:
-    """A batch of guesses denoised step by step; request ids are their numbers."""
+    """A batch of guesses denoised step by step; their indices are the request ids."""
 
     def __init__(
         self, model: Transformer, cache: KVCache, guesses: Sequence[Guess], settings: GenerationSettings
@@ -64,11 +64,11 @@ class Settling:
 
     @property
     def open(self) -> list[int]:
-        """Numbers of the guesses that may go on."""
+        """The indices of the guesses that may go on."""
         return list(self._states) if self._next < self._settings.steps else []
 
     def keep(self, rows: Collection[int]) -> None:
-        """Leave all other guesses as they are."""
+        """Stop all other guesses."""
         self._states = {row: state for row, state in self._states.items() if row in rows}
 
     @torch.inference_mode()
@@ -96,8 +96,7 @@ class Settling:
     def _predict(
         self, hidden: Sequence[Tensor], rows: Sequence[int], rules: Sequence[StepRule], uniform: Tensor
     ) -> list[Prediction]:
-        """What the forward says of guesses' free positions, from their hidden states B x [F,D]: as many together as
-        there is room for their logits."""
+        """The predictions for the guesses' free positions from hidden states B x [F,D], as many at once as fit."""
         drawn, limits = [uniform[self._free[row]] for row in rows], [rule.constraint for rule in rules]
         heat, want_soft, seen = rules[0].temperature, not rules[0].last, list[Prediction]()
         for part in _runs(list(map(len, hidden)), rows_at_once(self._model)):
@@ -111,7 +110,7 @@ class Settling:
         return begin(torch.where(noisy, noise[free], self._tokens[row][free]), guess.limit)
 
     def _drawn(self, purpose: Literal["initial", "step"]) -> Draws:
-        """The random numbers [L] of the next step. Every guess draws the same; they differ in what they hold."""
+        """The random numbers [L] of the next step. Every guess draws the same ones; they differ in their content."""
         seeds = torch.tensor([self._settings.seed], device=self._model.device)
         length, vocabulary = max(map(len, self._tokens)), self._model.config.vocab_size
         draws = draw(seeds, 0, self._next, length, vocabulary, purpose)
@@ -121,7 +120,7 @@ class Settling:
         return self._tokens[row].index_copy(0, self._free[row], self._states[row].canvas)
 
     def _soft(self, row: int) -> Tensor:
-        """Soft embeddings [L,D]: of a given position the embedding of its token."""
+        """Soft embeddings [L,D]; a given position has the embedding of its token."""
         soft = self._states[row].soft
         assert soft is not None, "every step but the last makes soft embeddings"
         return self._model.embed(self._tokens[row]).index_copy(0, self._free[row], soft)
@@ -140,7 +139,7 @@ class Settling:
         )
 
     def _records(self, rows: Sequence[int], outcomes: Sequence[Outcome], heat: float) -> list[DenoiseStep]:
-        """What a step decided of guesses. All of it comes from the device at once."""
+        """What a step decided about the guesses, fetched from the device in one transfer."""
         columns = [
             torch.stack(
                 [
@@ -176,7 +175,7 @@ class Settling:
         return records
 
     def _placed(self, row: int, given: Sequence[_T], free: Iterable[_T]) -> tuple[_T, ...]:
-        """What holds at all L positions, with `free` at those that are denoised."""
+        """A value for each of the L positions, with `free` at those that are denoised."""
         whole = list(given)
         for at, value in zip(self._guesses[row].free, free, strict=True):
             whole[at] = value
@@ -184,7 +183,7 @@ class Settling:
 
 
 def _runs(sizes: Sequence[int], most: int) -> list[slice]:
-    """Neighbours whose sizes add up to `most` at most, or one alone."""
+    """Runs of neighbours whose sizes add up to at most `most`, or single ones."""
     runs, first, total = list[slice](), 0, 0
     for at, size in enumerate(sizes):
         if at > first and total + size > most:

@@ -1,7 +1,7 @@
 """A filling whose length the model chooses itself, because its hole has spare room.
 
-A model that knows such holes (`spare_holes` of its configuration) has learned to put padding behind a text that
-is shorter than its hole. One canvas then settles what the text is and where it ends, seeing both sides, while all other
+A model that knows such holes (`spare_holes` in its configuration) has learned to put padding after a text that is
+shorter than its hole. One canvas then settles what the text is and where it ends, seeing both sides, while all other
 lengths are tried one by one and compared by the causal pass alone.
 """
 
@@ -15,12 +15,12 @@ from redraft.filling.lengths import Candidate
 from redraft.filling.settle import Settling
 
 CREDIT = 8.0
-"""What the model's own choice of a length is worth, in nats: the causal pass favours short texts, whose likelihood has
+"""The bonus for the model's own choice of a length, in nats: the causal pass favours short texts, whose likelihood has
 fewer factors. Chosen on 50 lines of Python (docs/filling.md)."""
 
 
 def draft_of_own_length(context: Context, hole: Hole, longest: int) -> list[Candidate]:
-    """The draft of a hole with room for `longest` tokens and padding; none where no text ends there as it must."""
+    """The draft of a hole with room for `longest` tokens and padding; none if no text ends there as it must."""
     room = longest + 1
     guess = hole.guess((None,) * room, max(room, context.canvas), padded=True)
     settling = Settling(context.model, context.cache.select([0]), [guess], context.settings)

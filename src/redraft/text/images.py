@@ -1,8 +1,8 @@
 """Images in a conversation: from files, data URLs and arrays to the patches that a vision tower reads.
 
-An image is scaled, up or down, to as many patches as its budget of tokens allows, its sides in whole tokens and in
-their old proportion as far as that goes. This is what Transformers' Gemma4ImageProcessor does: bicubic, with
-antialiasing, in 8 bits.
+An image is scaled up or down to as many patches as its token budget allows, with sides of whole tokens and its aspect
+ratio kept as far as possible. This is what Transformers' Gemma4ImageProcessor does: bicubic, with antialiasing, in 8
+bits.
 """
 
 from __future__ import annotations
@@ -32,21 +32,20 @@ if TYPE_CHECKING:
 BUDGETS = (70, 140, 280, 560, 1120)
 """How many tokens an image may take."""
 DETAILS = {"low": BUDGETS[0], "high": BUDGETS[-1]}
-"""Other names of two of them; "auto" is the model's own choice."""
+"""Other names for two of them; "auto" is the model's own choice."""
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 MAX_PIXELS = 64_000_000
-"""A file may say that it holds more, and would take all memory."""
+"""A file may claim more than this, and decoding it would take all memory."""
 MAX_PIXELS_OF_PROMPT = 4 * MAX_PIXELS
-"""Of all images of a prompt: they are decoded one after the other, a few seconds for each `MAX_PIXELS`."""
+"""The limit for all images of a prompt: they are decoded one at a time, a few seconds for each `MAX_PIXELS`."""
 _IMAGE_KINDS = ("image", "image_url")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Grid:
-    """How a model cuts images: patches of so many pixels a side, squares of so many patches a side to a token.
+    """How a model cuts images: pixels per side of a patch, and patches per side of the square that makes a token.
 
-    `budget` is how many tokens an image takes at most if nobody says otherwise, `longest` how many patches a side may
-    have.
+    `budget` is the most tokens an image takes by default, `longest` the most patches per side.
     """
 
     patch: int = 16
@@ -59,9 +58,9 @@ class Grid:
 class Image:
     """An image as a vision tower reads it.
 
-    patches  uint8 [rows * columns, 3 * patch * patch], line by line, a pixel's colours together
+    patches  uint8 [rows * columns, 3 * patch * patch], row by row, each pixel's colours together
     tokens   how many tokens of the prompt it takes
-    digest   equal images have equal ones
+    digest   equal for equal images
     """
 
     patches: Tensor
@@ -73,10 +72,10 @@ class Image:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Source:
-    """An image that is not decoded yet, of which only the size is known.
+    """An image that is not decoded yet and of which only the size is known.
 
     tokens  how many tokens of the prompt it will take
-    image   makes it
+    image   decodes it
     """
 
     height: int
@@ -91,7 +90,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PlacedImage:
-    """An image in a prompt: its tokens stand at positions `start` .. `stop`."""
+    """An image in a prompt: its tokens are at positions `start` .. `stop`."""
 
     start: int
     content: Image
@@ -102,14 +101,15 @@ class PlacedImage:
 
     @property
     def positions(self) -> range:
-        """Where its tokens stand."""
+        """The positions of its tokens."""
         return range(self.start, self.stop)
 
 
 def cut_outside(images: Iterable[range], first: int, end: int) -> int:
-    """Where a chunk of a prompt that begins at `first` ends, if it may at `end`: never inside an image.
+    """Where to end a chunk of a prompt that begins at `first` and should end at `end`: never inside an image.
 
-    Else before the image, or behind it if it begins at `first`: then the image is the chunk.
+    If `end` is inside an image, the chunk ends before it, or after it if the image begins at `first`: then the image is
+    the chunk.
     """
     cut = next((image for image in images if image.start < end < image.stop), None)
     if cut is None:
@@ -123,11 +123,11 @@ def is_image(part: Mapping[str, Any]) -> bool:
 
 
 def open_part(part: Mapping[str, Any], grid: Grid) -> Source:
-    """The image of a message's part, not decoded yet. Raises `PromptError` where it cannot be read.
+    """The image of a message's part, not decoded yet. Raises `PromptError` if it cannot be read.
 
-    `{"type": "image", "image": ...}` holds a path, bytes of a file, a PIL image, an array [H,W,3] or [H,W] of uint8, or
-    a data URL, which may also stand under `url`; `{"type": "image_url", "image_url": {"url": ...}}` holds a data URL.
-    `detail` is "low", "auto", "high" or one of `BUDGETS`. An `Image` under `image` is taken as it is.
+    `{"type": "image", "image": ...}` contains a path, the bytes of a file, a PIL image, a uint8 array [H,W,3] or [H,W],
+    or a data URL, which may also be given as `url`; `{"type": "image_url", "image_url": {"url": ...}}` contains a data
+    URL. `detail` is "low", "auto", "high" or one of `BUDGETS`. An `Image` as `image` is used as it is.
     """
     given: Any = part.get("image_url") if part["type"] == "image_url" else part
     given = {"url": given} if isinstance(given, str) else given
@@ -143,7 +143,7 @@ def open_part(part: Mapping[str, Any], grid: Grid) -> Source:
 
 
 def open_image(source: Any, grid: Grid, budget: int | None = None) -> Source:
-    """An image from anything that `open_part` finds under `image`. Raises `PromptError`."""
+    """An image from anything that `open_part` accepts as `image`. Raises `PromptError`."""
     if isinstance(source, Image):
         height, width = source.rows * grid.patch, source.columns * grid.patch
         return Source(height=height, width=width, tokens=source.tokens, image=lambda: source)
@@ -152,12 +152,12 @@ def open_image(source: Any, grid: Grid, budget: int | None = None) -> Source:
     rows, columns = (side // grid.patch for side in size)
     if max(rows, columns) > grid.longest:
         raise PromptError(f"An image of {columns} x {rows} patches is too long; this model sees {grid.longest} a side.")
-    tokens = rows * columns // grid.square**2  # as many lying on its side, which only decoding may show
+    tokens = rows * columns // grid.square**2  # the same if it lies on its side, which only decoding shows
     return Source(height=height, width=width, tokens=tokens, image=lambda: _cut(pixels(), grid, budget))
 
 
 def prepare(source: Any, grid: Grid, budget: int | None = None) -> Image:
-    """An image, cut into patches, from anything that `open_part` finds under `image`. Raises `PromptError`."""
+    """An image, cut into patches, from anything that `open_part` accepts as `image`. Raises `PromptError`."""
     return open_image(source, grid, budget).image()
 
 
@@ -177,7 +177,7 @@ def _cut(pixels: Tensor, grid: Grid, budget: int | None) -> Image:
 def scaled_size(height: int, width: int, grid: Grid, budget: int) -> tuple[int, int]:
     """Height and width, in pixels and whole tokens, to which an image is scaled for a budget of tokens.
 
-    A side that would be nothing becomes one token, and the other is cut to the budget.
+    A side that would shrink to nothing becomes one token, and the other is cut to the budget.
     """
     side = grid.patch * grid.square
     factor = math.sqrt(budget * side**2 / (height * width))
@@ -200,7 +200,7 @@ def _budget(detail: Any, grid: Grid) -> int:
 
 
 def _of_url(url: Any) -> bytes:
-    """The content of a data URL; nothing is fetched from elsewhere."""
+    """The content of a data URL; nothing is fetched over the network."""
     if not isinstance(url, str) or not _is_data(url):
         raise PromptError("An image's URL must be a data URL (data:image/png;base64,...); nothing is fetched.")
     kind, comma, content = url.partition(",")
@@ -217,7 +217,7 @@ def _is_data(url: str) -> bool:
 
 
 def _opened(source: Any) -> tuple[tuple[int, int], Callable[[], Tensor]]:
-    """Height and width of any source, and what decodes it to uint8 [3,H,W] (or [3,W,H], if it lies on its side)."""
+    """Height and width of any source, and its decoder to uint8 [3,H,W] ([3,W,H] if it lies on its side)."""
     if isinstance(source, str) and (_is_data(source) or "://" in source):
         source = _of_url(source)
     if isinstance(source, str | Path):
@@ -228,7 +228,7 @@ def _opened(source: Any) -> tuple[tuple[int, int], Callable[[], Tensor]]:
         if width * height > MAX_PIXELS:
             raise PromptError(f"An image has {width * height:,} pixels; {MAX_PIXELS:,} can be read.")
         return (height, width), partial(_decoded, source)
-    if hasattr(source, "convert"):  # a PIL image, which nobody has without Pillow
+    if hasattr(source, "convert"):  # a PIL image, which cannot exist without Pillow
         width, height = source.size
         return (height, width), partial(_colours, source)
     if isinstance(source, np.ndarray | Tensor):
@@ -252,7 +252,7 @@ def _decoding() -> Iterator[None]:
         yield
     except (PromptError, SettingError):
         raise
-    except Exception as error:  # decoders raise whatever they stumble over
+    except Exception as error:  # decoders may raise anything
         raise PromptError(f"An image cannot be read; {', '.join(FORMATS)} files can.") from error
 
 
@@ -270,13 +270,13 @@ def _decoded(content: bytes | bytearray) -> Tensor:
 
 
 def _colours(image: PIL.Image.Image) -> Tensor:
-    """The way up that the camera noted, in red, green and blue; what is transparent lies on white."""
+    """The image in RGB, rotated as the camera noted, with transparent areas on white."""
     from PIL import Image as files
     from PIL import ImageOps
 
     with _decoding():
         image = ImageOps.exif_transpose(image)
-        if image.mode.startswith("I;16"):  # which Pillow would cut off at 255
+        if image.mode.startswith("I;16"):  # Pillow would clip it at 255
             image = files.fromarray((np.asarray(image) >> 8).astype(np.uint8))
         elif image.mode in ("I", "F"):
             raise PromptError(f"An image's pixels are of Pillow's mode {image.mode}, whose range nobody says.")
@@ -289,7 +289,7 @@ def _colours(image: PIL.Image.Image) -> Tensor:
 def _array(values: np.ndarray[Any, Any] | Tensor) -> Tensor:
     """uint8 [H,W,3] or [H,W] as [3,H,W]."""
     if isinstance(values, np.ndarray) and values.dtype == np.uint8:
-        values = torch.from_numpy(np.require(values, requirements=["C", "W"]))  # which is only read; torch warns if not
+        values = torch.from_numpy(np.require(values, requirements=["C", "W"]))  # torch warns about read-only arrays
     if not isinstance(values, Tensor) or values.dtype != torch.uint8:
         kind = str(values.dtype).removeprefix("torch.")
         raise PromptError(f"An image's array must be uint8 [height, width, 3], not {kind} {list(values.shape)}.")

@@ -1,4 +1,4 @@
-"""JSON lines, one object a line: whatever is wrong names the file and the line."""
+"""JSON lines, one object per line: errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redraft.errors import InputError, why
 
 
 def read_objects(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, object) of every line that is not blank, one line in memory at a time. Raises `InputError`."""
+    """(line number, object) of every non-blank line, with one line in memory at a time. Raises `InputError`."""
     try:
         with Path(path).open(encoding="utf-8-sig", errors="surrogateescape") as file:
             for number, line in enumerate(file, start=1):
@@ -25,12 +25,12 @@ def read_objects(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def fail(path: str | Path, line: int, reason: str) -> NoReturn:
-    """Raise the error of one line."""
+    """Raise an error about one line."""
     raise InputError(f"{path}, line {line}: {reason}.")
 
 
 def no_json(error: ValueError | RecursionError) -> str:
-    """Why a text is no JSON, by what `json.loads` raised."""
+    """Why a text is not JSON, from the error that `json.loads` raised."""
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at column {error.colno}"
     return "nested too deep" if isinstance(error, RecursionError) else "a number of thousands of digits"
@@ -39,7 +39,7 @@ def no_json(error: ValueError | RecursionError) -> str:
 def _check_text(path: str | Path, number: int, line: str) -> None:
     try:
         line.encode("utf-8")
-    except UnicodeEncodeError:  # for the surrogates that stand for bytes that are no text
+    except UnicodeEncodeError:  # for the surrogates that stand for undecodable bytes
         fail(path, number, "not UTF-8")
 
 

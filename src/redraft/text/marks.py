@@ -1,7 +1,7 @@
-"""Special tokens in the text of an answer, told apart from plain text that spells the same.
+"""Special tokens in the text of an answer, distinguished from plain text that spells the same.
 
-In *marked* text `MARK` stands before the string of every special token that takes an answer apart. It is a lone
-surrogate, which no decoded text holds. So an answer may quote `<eos>` or a call without being cut or making one.
+In *marked* text, `MARK` precedes the string of every special token that structures an answer. It is a lone surrogate,
+which decoded text never contains. So an answer may quote `<eos>` or a call without being cut off or making one.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ MARK = "\udc00"
 STRINGS = (
     CALL_OPEN, CALL_CLOSE, QUOTE, CHANNEL_OPEN, CHANNEL_CLOSE, RESPONSE_OPEN, RESPONSE_CLOSE, TURN_END, EOS, PAD
 )  # fmt: skip
-"""What is marked."""
+"""The strings that are marked."""
 
 _ANY = re.compile("|".join(map(re.escape, STRINGS)))
 
 
 def mark_all(text: str) -> str:
-    """Text whose tokens are not known, as if every string that may be a special token's were one."""
+    """Text whose tokens are unknown, with every string that may be a special token's treated as one."""
     return _ANY.sub(MARK + r"\g<0>", text)
 
 
 def unmarked(text: str) -> str:
-    """Marked text as it is read."""
+    """Marked text without its marks."""
     return text.replace(MARK, "")
 
 
 class Decoder(Protocol):
-    """What of a tokenizer tells special tokens from text."""
+    """The part of a tokenizer that tells special tokens from text."""
 
     @property
     def special_ids(self) -> Mapping[str, int]: ...
     def decode(self, token_ids: Sequence[int], /) -> str:
-        """Their text; joined texts are the text of all, if the first ends with a whole character."""
+        """Their text; decoding in pieces gives the same text, as long as each piece ends with a whole character."""
         ...
 
 
 def left_out(decoder: Decoder, token_ids: Sequence[int]) -> int:
-    """How many characters at the beginning are no part of the answer: those of an empty thought in special tokens."""
+    """How many characters at the beginning are not part of the answer: an empty thought in special tokens."""
     opens, closes = (decoder.special_ids.get(name) for name in (CHANNEL_OPEN, CHANNEL_CLOSE))
-    first = token_ids[: len(EMPTY_THOUGHT)]  # each spells a character at least
+    first = token_ids[: len(EMPTY_THOUGHT)]  # each spells at least one character
     if not first or first[0] != opens or closes not in first:
         return 0
     thought = first[: first.index(closes) + 1]
@@ -73,7 +73,7 @@ class Marker:
         self._places: list[int] = []
 
     def mark(self, text: str, token_ids: Iterable[int]) -> str:
-        """The next piece, marked. Its tokens may spell more than it holds, which then comes with a later one."""
+        """The next piece, marked. Its tokens may spell more than the piece; the rest comes with a later one."""
         self._places += self._found(tuple(token_ids))
         first, self._told = self._told, self._told + len(text)
         cuts = [place - first for place in self._places if place < self._told]
@@ -83,7 +83,7 @@ class Marker:
 
     def _found(self, token_ids: tuple[int, ...]) -> Iterator[int]:
         """Where special tokens begin, in characters of the whole answer."""
-        if self._spelled is None and token_ids:  # an empty thought at the beginning is in no answer's text
+        if self._spelled is None and token_ids:  # an empty thought at the beginning is not part of the answer's text
             self._spelled = -left_out(self._tokenizer, token_ids)
         for token in token_ids:
             assert self._spelled is not None

@@ -1,7 +1,8 @@
-"""What a conversation may look like: one clear sentence for each thing that is wrong with it.
+"""What a conversation may look like, with one clear sentence for each kind of mistake.
 
-Chat templates skip or misprint what they do not expect (an unknown part type, a tool result nobody asked for), and the
-model then answers a conversation that the caller did not write. So shape is checked here, before any template sees it.
+Chat templates skip or misprint what they do not expect (an unknown part type, an unrequested tool result), and the
+model then answers a conversation that the caller did not write. So the shape is checked here, before any template sees
+it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +18,10 @@ MAX_DEPTH = 64
 
 
 def check_messages(messages: Any) -> None:
-    """Raise PromptError unless `messages` is a conversation that every part of can be rendered."""
+    """Raise PromptError unless `messages` is a conversation whose every part can be rendered."""
     if not _is_list(messages) or not messages:
         raise PromptError("messages must be a list with at least one message")
-    answering = False  # whether a tool message may stand here
+    answering = False  # whether a tool message may come here
     waiting: list[Any] = []  # ids of calls that have no result yet
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
@@ -55,7 +56,7 @@ def check_tools(tools: Any) -> None:
 
 
 def _answer_one(message: Mapping[str, Any], waiting: list[Any], where: str) -> None:
-    """Take the call that a tool message answers from those that wait; one without an id may tell its tool's name."""
+    """Remove the call that a tool message answers from `waiting`; a message without an id may give its tool's name."""
     answered = message.get("tool_call_id")
     if answered in waiting:
         waiting.remove(answered)
@@ -66,7 +67,7 @@ def _answer_one(message: Mapping[str, Any], waiting: list[Any], where: str) -> N
 
 
 def _plain_text(value: str, where: str) -> str:
-    text = str.__str__(value)  # a subclass brings methods of its own; such calls give the bare base type
+    text = str.__str__(value)  # a subclass may override methods; such calls return the plain base type
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -75,10 +76,9 @@ def _plain_text(value: str, where: str) -> str:
 
 
 def plain_data(value: Any, where: str, depth: int = 0) -> Any:
-    """A copy of `value` made of plain JSON types only, which is all that a template may touch.
+    """A copy of `value` made of plain JSON types only, the only types that a template may touch.
 
-    Payloads of media parts (decoded images, arrays) become a placeholder: templates look only at whether they are
-    there.
+    Payloads of media parts (decoded images, arrays) become a placeholder: templates only check whether they are there.
     """
     if depth > MAX_DEPTH:
         _fail(where, f"is nested deeper than {MAX_DEPTH} levels")

@@ -14,8 +14,8 @@ def split_pieces(text: str | Sequence[str], suffix: str | None = None) -> tuple[
     """The texts around the holes, one more than there are holes.
 
     With `suffix`, `text` is the prefix of one hole. A `str` alone is cut at its marks; a list holds the pieces
-    themselves, in which a mark is plain text. Raises `PromptError` for anything that leaves nothing to fill, or two
-    holes side by side, whose border would be arbitrary.
+    themselves, in which a mark is plain text. Raises `PromptError` if there is nothing to fill, or for two adjacent
+    holes, whose border would be arbitrary.
     """
     if suffix is not None:
         pieces: tuple[object, ...] = (text, suffix)

@@ -1,4 +1,4 @@
-"""Images in a prompt: taken out of messages before these are rendered, put back where the template marks them."""
+"""Images in a prompt: taken out of the messages before rendering, put back where the template marks them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from redraft.text.messages import check_messages
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    """A prompt as the model reads it: token ids, and the images whose embeddings take the place of some of them.
+    """A prompt as the model reads it: token ids, and the images whose embeddings replace some of them.
 
-    `begun` says that its end is the beginning of the answer, which goes on in the middle of a text.
+    `begun` says that it ends with the beginning of the answer, which continues in the middle of a text.
     """
 
     ids: tuple[int, ...]
@@ -26,7 +26,7 @@ class EncodedPrompt:
         return len(self.ids)
 
     def ids_alone(self) -> list[int]:
-        """The ids, for what reads nothing else. Raises `PromptError` if there are images."""
+        """The ids, for code that reads nothing else. Raises `PromptError` if there are images."""
         if self.images:
             raise PromptError("Images can be read by generate, stream and chat; here text alone can.")
         return list(self.ids)
@@ -35,10 +35,10 @@ class EncodedPrompt:
 def take_images(
     messages: Sequence[Mapping[str, Any]], grid: Grid | None, context: int | None = None
 ) -> tuple[Sequence[Mapping[str, Any]], list[Image]]:
-    """The messages with their images taken out, of which only the place is left, and the images in order.
+    """The messages with placeholders for their images, and the images in order.
 
-    `grid` is None for a model that sees none; `context` is how many tokens a prompt may have. Raises `PromptError` for
-    what the model cannot take, before anything is decoded.
+    `grid` is None for a model without vision; `context` is how many tokens a prompt may have. Raises `PromptError` for
+    anything the model cannot take, before decoding.
     """
     check_messages(messages)
     media = [part for message in messages for part in parts_of(message) if part["type"] != "text"]
@@ -54,7 +54,7 @@ def take_images(
 
 
 def decoded_images(messages: Sequence[Mapping[str, Any]], grid: Grid | None, context: int | None = None) -> Any:
-    """The messages with each image as an `Image`, which need not be decoded again. Raises as `take_images`."""
+    """The messages with each image as an `Image`, which is not decoded again. Raises like `take_images`."""
     images = iter(take_images(messages, grid, context)[1])
 
     def kept(part: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -67,7 +67,7 @@ def decoded_images(messages: Sequence[Mapping[str, Any]], grid: Grid | None, con
 
 
 def _decoded(sources: Sequence[Source], context: int | None) -> list[Image]:
-    """The images, unless they are too many."""
+    """The decoded images, unless there are too many."""
     tokens, pixels = sum(source.tokens for source in sources), sum(source.pixels for source in sources)
     if context is not None and tokens > context:
         raise PromptError(f"The images of these messages take {tokens:,} tokens; the context holds {context:,}.")
@@ -77,9 +77,9 @@ def _decoded(sources: Sequence[Source], context: int | None) -> list[Image]:
 
 
 def place_images(ids: Sequence[int], images: Sequence[Image], marks: tuple[int, int, int]) -> EncodedPrompt:
-    """A prompt in which every mark of an image is widened to the image's tokens, between two marks of their own.
+    """A prompt in which every image mark is expanded to the image's tokens, between two marks of their own.
 
-    `marks` are `ModelConfig.image_marks`. Raises `PromptError` unless there are as many as images.
+    `marks` are `ModelConfig.image_marks`. Raises `PromptError` unless there are as many marks as images.
     """
     opening, part, closing = marks
     if ids.count(part) != len(images):
@@ -97,13 +97,13 @@ def place_images(ids: Sequence[int], images: Sequence[Image], marks: tuple[int, 
 
 
 def parts_of(message: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """The parts of a message's content; a mere text has none."""
+    """The parts of a message's content; plain text has none."""
     content = message.get("content")
     yield from content if isinstance(content, Sequence) and not isinstance(content, str | bytes) else ()
 
 
 def _without_images(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Every template knows an image as `image`, and looks at nothing else of it."""
+    """Every template recognises an image by `image` and looks at nothing else in it."""
     if not any(map(is_image, parts_of(message))):
         return message
     return {**message, "content": [{"type": "image"} if is_image(part) else part for part in parts_of(message)]}

@@ -1,12 +1,12 @@
 """Chat messages to token ids: special tokens where the template writes them, plain text wherever a message does.
 
-A rendered prompt cannot tell the template's own `<turn|>` from one inside a question, a document or a tool's result.
-Transformers makes a special token of both, so that whoever wrote the text can end the turn and speak as system or
-model. Here the messages are rendered a second time with the first character of all special strings (`<`) in
-disguise: what is special then is the template's own. Ordinary prompts have the ids that Transformers gives them.
+A rendered prompt does not show whether a `<turn|>` is the template's own or part of a question, a document or a tool's
+result. Transformers makes both a special token, so anyone who wrote the text can end the turn and speak as system or
+model. Here the messages are rendered a second time with the first character of all special strings (`<`) disguised:
+what is special then is the template's own. Ordinary prompts have the ids that Transformers gives them.
 
-Two things in a message are meant as marks and stay such: thoughts in an assistant's text, which templates take out of a
-history, and `<|think|>` in a system message, the published switch for thinking.
+Two things in a message are meant as marks and stay marks: thoughts in an assistant's text, which templates take out of
+a history, and `<|think|>` in a system message, the published switch for thinking.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ THINK = "<|think|>"
 
 _MEANT = {"assistant": (CHANNEL_OPEN, CHANNEL_CLOSE), "system": (THINK,), "developer": (THINK,)}
 _STAND_INS = [chr(code) for code in (*range(0xFDD0, 0xFDF0), *range(0xE000, 0xF8FF))]
-"""Characters that Unicode reserves for uses such as this one."""
+"""Characters that Unicode reserves for such uses."""
 
 
 def encode_chat(
@@ -37,10 +37,10 @@ def encode_chat(
     begun: str = "",
     **options: Any,
 ) -> list[int]:
-    """Token ids of a conversation and of the words with which the answer to it is `begun`.
+    """Token ids of a conversation, and of the words with which its answer is `begun`.
 
-    `options` are those of `ChatTemplate.render`.
-    Raises `PromptError` for wrong messages, and for a template that changes special strings on their way.
+    `options` are those of `ChatTemplate.render`. Raises `PromptError` for wrong messages, and for a template that
+    alters special strings.
     """
     text, spans = mark_chat(template, tokenizer, messages, tools=tools, **options)
     return tokenizer.encode_marked(text + begun, spans)
@@ -54,7 +54,7 @@ def mark_chat(
     tools: Sequence[Mapping[str, Any]] | None = None,
     **options: Any,
 ) -> tuple[str, list[Span]]:
-    """The rendered conversation, and where in it the template's own special strings stand."""
+    """The rendered conversation, and the positions of the template's own special strings in it."""
     text = template.render(messages, tools=tools, **options)
     given, declared = plain_data(messages, "messages"), plain_data(tools, "tools")
     disguise = _Disguise(tokenizer.special_ids, text)
@@ -68,7 +68,7 @@ def mark_chat(
 
 
 def thought_open(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
-    """Whether a prompt ends inside a thought, as templates leave it behind tool results."""
+    """Whether a prompt ends inside a thought, as templates leave it after tool results."""
     opened, *closing = (tokenizer.special_ids.get(mark) for mark in (CHANNEL_OPEN, CHANNEL_CLOSE, TURN_END))
     return next((token == opened for token in reversed(ids) if token == opened or token in closing), False)
 
@@ -83,12 +83,12 @@ class _Disguise:
         self._back = str.maketrans({stand_in: char for char, stand_in in self._stand_ins.items()})
 
     def message(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        """A message in disguise, but for the marks that are meant as such."""
+        """A message in disguise, except for the marks that are meant as such."""
         meant = _MEANT.get(message["role"], ())
         return {key: self.data(value, meant if key == "content" else ()) for key, value in message.items()}
 
     def data(self, value: Any, meant: Sequence[str] = ()) -> Any:
-        """JSON-like data in disguise, keys too."""
+        """JSON-like data in disguise, including keys."""
         return _map_strings(value, lambda text: self._hidden(text, meant))
 
     def undone(self, text: str) -> str:

@@ -19,10 +19,10 @@ Message = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sight:
-    """What a model that sees images makes of one.
+    """How a model that sees images reads them.
 
-    marks    the token ids around it (`ModelConfig.image_marks`)
-    context  tokens that a prompt may have
+    marks    the token ids around an image (`ModelConfig.image_marks`)
+    context  the most tokens a prompt may have
     """
 
     grid: Grid
@@ -32,14 +32,14 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class PromptReader:
-    """Reads prompts for one model; `sight` is None if it sees no images."""
+    """Reads prompts for one model; `sight` is None for a model without vision."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
     sight: Sight | None = None
 
     def prompt(self, prompt: Any, *, raw: bool = False, **chat: Any) -> EncodedPrompt:
-        """See `LLM.generate`; `chat` are settings of `chat`, for a text or messages that become one.
+        """See `LLM.generate`; `chat` are settings of `chat`, for a text or messages that become a chat.
 
         Raises `PromptError` for an empty or malformed prompt.
         """
@@ -81,7 +81,7 @@ class PromptReader:
         return replace(read, begun=bool(begun))
 
     def decoded(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The same conversation, whose images need not be decoded again; see `placing.decoded_images`."""
+        """The same conversation with images that are not decoded again; see `placing.decoded_images`."""
         return decoded_images(messages, *self._eyes)
 
     @property
@@ -97,13 +97,13 @@ class PromptReader:
 
 
 def _ends_with_an_answer(messages: Sequence[Message]) -> bool:
-    """Whether nobody speaks behind the assistant, neither a person nor a tool, whose results may be its message's."""
+    """Whether the assistant speaks last: no person or tool follows, and its message contains no tool results."""
     last = messages[-1]
     return isinstance(last, Mapping) and last.get("role") == "assistant" and not last.get("tool_responses")
 
 
 def _words_of(messages: Sequence[Message]) -> str:
-    """What the assistant's message at the end says, which may be nothing but words."""
+    """The text of the assistant's message at the end, which may contain nothing else."""
     check_messages(messages)
     last = messages[-1]
     if last.get("tool_calls"):

@@ -1,4 +1,4 @@
-"""Replies taken apart into reasoning, content and tool calls, as `text.tools` writes these.
+"""Replies taken apart into reasoning, content and tool calls, in the format of `text.tools`.
 
 A call that does not follow the format is kept as written in `Reply.content` and listed in `Reply.malformed`: generated
 text is not the caller's mistake, so nothing is raised, and nothing that the model wrote is lost.
@@ -54,18 +54,18 @@ class Reply:
 
 
 def parse_reply(text: str, *, reasoning_open: bool = False) -> Reply:
-    """`read_reply` of text whose tokens are not known: all that may be a special token's string is taken for one."""
+    """`read_reply` for text whose tokens are unknown: every string that may be a special token's is treated as one."""
     return read_reply(mark_all(text), reasoning_open=reasoning_open)
 
 
 def read_reply(text: str, *, reasoning_open: bool = False, exact: bool = False) -> Reply:
-    """Take a generated turn, as marked text, apart into reasoning, content and calls.
+    """Split a generated turn, as marked text, into reasoning, content and calls.
 
     Everything from the first end marker on (`<turn|>`, `<eos>`, `<pad>`, or the `<|tool_response>` after calls) is
-    dropped, unless it stands in a thought that is closed or in a call, and so is an empty thought channel. A channel
-    that is never closed, as in a reply cut short, is reasoning up to its end. `reasoning_open` says that the prompt
-    itself ended inside a thought, behind the channel's name; `exact` that white space at the ends of the content was
-    asked for, and stays.
+    dropped, unless the marker is inside a closed thought or a call. An empty thought channel is dropped too. A channel
+    that is never closed, as in a truncated reply, is reasoning up to its end. `reasoning_open` says that the prompt
+    itself ended inside a thought, after the channel's name; `exact` that white space around the content was requested,
+    and stays.
     """
     parts = _Parts()
     position = _read_channel(text, 0, parts, name="") if reasoning_open else 0
@@ -100,7 +100,7 @@ class _Parts:
 
 
 def _read_channel(text: str, start: int, parts: _Parts, name: str = THOUGHT) -> int:
-    """Read a thought that begins behind its opening marker, or also its `name`; returns where the text goes on."""
+    """Read a thought that begins after its opening marker, maybe with its `name`; returns where the text goes on."""
     found = text.find(CHANNEL_CLOSE, start)
     end = len(text) if found < 0 else found
     thought = text[start:end]
@@ -132,15 +132,15 @@ def _malformed_end(text: str, start: int) -> int:
 
 
 def may_end_call(text: str, start: int) -> bool:
-    """Whether from `start` on there is anything that may end a call; `scan_call` of a growing text needs that."""
+    """Whether anything from `start` on may end a call; `scan_call` on a growing text needs that."""
     return _CALL_END.search(text, start) is not None
 
 
 def scan_call(text: str, start: int, *, final: bool) -> tuple[ToolCall | None, int] | None:
     """Read the call that opens at `start` of a text that is still growing, unless it is `final`.
 
-    Returns the call and where the text goes on; None in place of the call if the text up to there is no call; and None
-    alone while more text is needed to tell. What it once returns stays true however the text grows.
+    Returns the call and where the text goes on; None in place of the call if the text up to there is not a call; and
+    only None while more text is needed to tell. A result never changes as the text grows.
     """
     reader = _CallReader(text, start + len(CALL_OPEN))
     try:
@@ -158,7 +158,7 @@ class _FormatError(Exception):
 
 
 class _UnclosedError(_FormatError):
-    """A string has no end yet."""
+    """A string is not closed yet."""
 
 
 class _CallReader:
@@ -226,7 +226,7 @@ class _CallReader:
         self.position = match.end()
         try:
             value = float(match[0]) if match[1] or match[2] else int(match[0])
-        except ValueError as error:  # Python refuses integers of thousands of digits
+        except ValueError as error:  # Python refuses integers with thousands of digits
             raise _FormatError from error
         if isinstance(value, float) and not math.isfinite(value):
             raise _FormatError

@@ -1,12 +1,12 @@
 """Chat messages to prompt text, with a model's own Jinja template.
 
 Templates come with checkpoints and are untrusted programs, so they run in Jinja's immutable sandbox and see nothing but
-plain JSON data. Inside it they find what Transformers gives them (the same whitespace rules, loop controls, `tojson`,
-`raise_exception`, `strftime_now`, reasoning under its three names), because that is what they were written for:
-rendering is equal byte for byte.
+plain JSON data. In it they find what Transformers gives them (the same whitespace rules, loop controls, `tojson`,
+`raise_exception`, `strftime_now`, reasoning under its three names), because that is what they were written for: the
+output is equal byte for byte.
 
-Templates drop silently what they do not know. Here messages are checked first, and so is every option a template does
-not read.
+Templates silently drop what they do not know. So messages are checked first, and options that the template does not
+read are refused.
 """
 
 import datetime
@@ -37,7 +37,7 @@ class ChatTemplate:
     """One compiled chat template; `render` may be called from several threads."""
 
     def __init__(self, source: str, *, special_tokens: Mapping[str, str] | None = None) -> None:
-        """`special_tokens` are the strings that templates call `bos_token` and so on; by default DiffusionGemma's."""
+        """`special_tokens` are the strings that templates call `bos_token` and so on; DiffusionGemma's by default."""
         self.source = source
         self.special_tokens = {**DEFAULT_TOKENS, **(special_tokens or {})}
         try:
@@ -49,7 +49,7 @@ class ChatTemplate:
 
     @functools.cached_property
     def variables(self) -> frozenset[str]:
-        """Names that the template reads from outside: the options that it knows."""
+        """The names that the template reads from outside: the options it knows."""
         return frozenset(jinja2.meta.find_undeclared_variables(_environment().parse(self.source)))
 
     @property
@@ -69,7 +69,7 @@ class ChatTemplate:
     def find(cls, path: str | Path) -> "ChatTemplate | None":
         """Read `chat_template.jinja` of a model folder, or `chat_template` inside its tokenizer_config.json.
 
-        None if there is neither; raises CheckpointError for one that cannot be read.
+        None if neither exists; raises CheckpointError if it cannot be read.
         """
         folder = Path(path)
         config = _read_config(folder / "tokenizer_config.json")
@@ -90,7 +90,7 @@ class ChatTemplate:
         enable_thinking: bool = False,
         **extra: Any,
     ) -> str:
-        """Prompt text of a conversation, `<bos>` included where the template writes it.
+        """Prompt text of a conversation, including `<bos>` where the template writes it.
 
         `messages` and `tools` have the OpenAI shape, with tool-call arguments as mappings. `extra` goes to the template
         (for example `preserve_thinking`); a name that the template does not read is a SettingError.
@@ -111,7 +111,7 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 enable_thinking=enable_thinking,
             )
-        except Exception as error:  # a template is a program of its own
+        except Exception as error:  # a template is itself a program
             raise PromptError(f"the chat template refuses these messages: {error}") from error
 
     def _check_options(self, extra: Mapping[str, Any], **used: bool) -> None:
@@ -141,7 +141,7 @@ def _read_config(file: Path) -> dict[str, Any]:
 
 
 def _token_text(name: str, value: Any) -> str | None:
-    """The string of a `*_token` entry, which is written as a string or as an object with its settings."""
+    """The string of a `*_token` entry, which may be a string or an object with settings."""
     if not name.endswith("_token"):
         return None
     text = value.get("content") if isinstance(value, dict) else value
@@ -149,14 +149,14 @@ def _token_text(name: str, value: Any) -> str | None:
 
 
 def _default_template(entry: Any) -> str | None:
-    """`chat_template` is one template, or a list of named ones of which `default` is meant."""
+    """`chat_template` is one template, or a list of named ones, of which `default` is used."""
     if isinstance(entry, list):
         entry = next((item.get("template") for item in entry if item.get("name") == "default"), None)
     return entry if isinstance(entry, str) else None
 
 
 class _GenerationTag(jinja2.ext.Extension):
-    """`{% generation %}` marks what a trainer supervises; rendering passes its body through, in a scope of its own."""
+    """`{% generation %}` marks what a trainer supervises; rendering passes its body through, in a separate scope."""
 
     tags = _GENERATION_TAGS
 
@@ -167,10 +167,10 @@ class _GenerationTag(jinja2.ext.Extension):
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """Jinja's `namespace`, without attributes that begin with an underscore, which would reach Python's internals."""
+    """Jinja's `namespace` without attributes that begin with an underscore, which would reach Python's internals."""
 
     def __init__(*arguments: Any, **values: Any) -> None:
-        self, *rest = arguments  # not a named parameter, so that a template may store a value called `self`
+        self, *rest = arguments  # not a named parameter, so a template may store a value called `self`
         stored = dict(*rest, **values)
         for name in stored:
             _refuse_private(name)

@@ -1,9 +1,9 @@
 """Token ids and text, over the `tokenizers` library.
 
-Three things beyond what that library gives: text that must not be trusted (code to fill, a document to edit) can be
-encoded with its special-looking strings as plain characters; every id has exact bytes, so text can be put together from
-any run of tokens (a constraint automaton needs them, and a stream must not print half a character); and wrong ids are
-an error, not an empty string.
+Three things beyond that library: untrusted text (code to fill, a document to edit) can be encoded with its
+special-looking strings as plain characters; every id has exact bytes, so text can be put together from any run of
+tokens (a constraint automaton needs them, and a stream must not print half a character); and wrong ids are an error,
+not an empty string.
 
 Nothing is added to what the caller wrote: `<bos>` comes from the chat template, or from the caller of a raw prompt.
 """
@@ -30,11 +30,11 @@ _BYTE_FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACE_MARK = "\u2581"
 
 Span = tuple[int, int]
-"""First character and the one behind the last."""
+"""The first character and the one after the last."""
 
 
 class Tokenizer:
-    """Encodes and decodes text with one `tokenizer.json` of the byte-level or the byte-fallback kind."""
+    """Encodes and decodes text with one `tokenizer.json` of the byte-level or byte-fallback kind."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self._backend = backend
@@ -48,7 +48,7 @@ class Tokenizer:
     def from_folder(cls, path: str | Path, *, vocab_size: int | None = None) -> "Tokenizer":
         """Read `tokenizer.json` of a model folder; raises CheckpointError if it is absent or unreadable.
 
-        `vocab_size` is the model's, which may be padded: ids behind the file's own spell nothing.
+        `vocab_size` is the model's, which may be padded: ids beyond the file's own spell nothing.
         """
         file = Path(path) / "tokenizer.json"
         if not file.is_file():
@@ -67,10 +67,10 @@ class Tokenizer:
         return cls(backend)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """Token ids of `text`, nothing added.
+        """Token ids of `text`, with nothing added.
 
         With `special`, strings such as `<|turn>` become their special tokens. Without, every character is plain text:
-        no special id comes out, whatever the text holds.
+        no special id results, whatever the text contains.
         """
         if not isinstance(text, str):
             raise PromptError(f"text to encode must be a str, not {type(text).__name__}")
@@ -85,8 +85,8 @@ class Tokenizer:
     def encode_exact(self, text: str) -> list[int]:
         """Token ids whose bytes are those of `text`, with no special id among them.
 
-        They are those of `encode`, but for the mark that a byte-fallback vocabulary writes for a space: where a text
-        itself holds that character, it is spelled in bytes.
+        The same as `encode`, except for the mark that a byte-fallback vocabulary writes for a space: where the text
+        itself contains that character, it is spelled in bytes.
         """
         if self._byte_level:
             return self.encode(text, special=False)
@@ -94,7 +94,7 @@ class Tokenizer:
         return first + [id for piece in rest for id in (*self._spelled_mark, *piece)]
 
     def special_spans(self, text: str) -> list[Span]:
-        """Where special strings stand in `text`, in order."""
+        """The positions of special strings in `text`, in order."""
         return [found.span() for found in self._special.finditer(text)]
 
     def encode_marked(self, text: str, spans: Sequence[Span]) -> list[int]:
@@ -106,7 +106,7 @@ class Tokenizer:
         return ids + self.encode(text[place:], special=False)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = False) -> str:
-        """Text of `ids`; bytes that form no UTF-8 character become U+FFFD.
+        """Text of `ids`; bytes that do not form a UTF-8 character become U+FFFD.
 
         `skip_special` leaves out the tokens that the tokenizer file marks as special. In Gemma's file the tool and
         channel strings are not marked, so replies can still be parsed.
@@ -123,7 +123,7 @@ class Tokenizer:
         return TextStream(self, skip_special=skip_special)
 
     def token_bytes(self, id: int) -> bytes:
-        """What one token adds to the text: its name if it is special, and maybe only a part of a character's UTF-8."""
+        """What one token adds to the text: a special token's name, or bytes that may be part of a UTF-8 character."""
         known = self._bytes.get(id) if type(id) is int else None
         if known is None:
             self.check_ids((id,))
@@ -179,7 +179,7 @@ class Tokenizer:
 
     @cached_property
     def _special(self) -> re.Pattern[str]:
-        """Any special string, the longest first as in the library; without any, what never matches."""
+        """Matches any special string, the longest first as in the library; if there are none, never matches."""
         return re.compile("|".join(map(re.escape, sorted(self.special_ids, key=len, reverse=True))) or "(?!)")
 
     @cached_property
@@ -201,7 +201,7 @@ class Tokenizer:
 
     @cached_property
     def _spelled(self) -> re.Pattern[str] | None:
-        """Where to cut special strings that the vocabulary's own merges would spell: behind the first character."""
+        """Where to cut special strings that the vocabulary's own merges would spell: after the first character."""
         spelled = [
             f"(?<={re.escape(text[0])})(?={re.escape(text[1:])})"
             for text, id in self.special_ids.items()
@@ -210,7 +210,7 @@ class Tokenizer:
         return re.compile("|".join(spelled)) if spelled else None
 
     def _encode_plain(self, text: str) -> list[int]:
-        """Encode without special tokens; text that merges would turn into one is cut in two, which no merge crosses."""
+        """Encode without special tokens; text that merges into one is cut in two, and no merge crosses the cut."""
         pieces = self._spelled.split(text) if self._spelled else [text]
         return _ids(self._plain_backend, pieces)
 
@@ -219,13 +219,13 @@ class Tokenizer:
         if added is not None:
             return added.content.encode("utf-8")
         token = self._backend.id_to_token(id)
-        if token is None:  # a hole in the numbering
+        if token is None:  # a gap in the numbering
             return b""
         return _byte_level_bytes(token) if self._byte_level else _byte_fallback_bytes(token)
 
 
 class TextStream:
-    """Turns tokens that arrive in pieces into text, holding a half-received character back until it is whole."""
+    """Turns tokens that arrive in pieces into text, holding back an incomplete character until it is whole."""
 
     def __init__(self, tokenizer: Tokenizer, *, skip_special: bool = False) -> None:
         self._tokenizer = tokenizer
@@ -242,7 +242,7 @@ class TextStream:
 
 
 def _ids(backend: tokenizers.Tokenizer, pieces: list[str]) -> list[int]:
-    """Token ids of texts one after the other. Other threads run meanwhile, as they would not during `encode`."""
+    """Token ids of several texts, concatenated. Releases the GIL, which `encode` would not."""
     encodings = backend.encode_batch_fast(pieces, add_special_tokens=False)
     return [id for encoding in encodings for id in encoding.ids]
 
@@ -257,7 +257,7 @@ def _is_integer(value: object) -> bool:
 
 
 def _is_byte_level(backend: tokenizers.Tokenizer) -> bool:
-    """Byte-level (True) or byte-fallback (False), told by the decoder; any other kind is refused."""
+    """Whether it is byte-level (True) or byte-fallback (False), judged by the decoder; any other kind is refused."""
     kinds = set(_decoder_kinds(json.loads(backend.decoder.__getstate__()) if backend.decoder else {}))
     if "ByteLevel" in kinds:
         return True

@@ -1,9 +1,9 @@
 """Tool calls as the model writes them.
 
-A call is `<|tool_call>call:NAME{key:value,…}<tool_call|>`. Values look like JSON with two differences: strings stand
-between two `<|"|>` tokens and are not escaped, and keys are bare and sorted without regard to case. Since nothing is
-escaped, a string may hold anything but the delimiter itself, `<tool_call|>` included, so calls are read by structure
-and not by searching their end.
+A call is `<|tool_call>call:NAME{key:value,…}<tool_call|>`. Values look like JSON with two differences: strings are
+enclosed in two `<|"|>` tokens and not escaped, and keys are bare and sorted case-insensitively. Since nothing is
+escaped, a string may contain anything but the delimiter itself, even `<tool_call|>`, so calls are parsed by structure
+and not by searching for their end.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ CHANNEL_OPEN = "<|channel>"
 CHANNEL_CLOSE = "<channel|>"
 THOUGHT = "thought"
 EMPTY_THOUGHT = f"{CHANNEL_OPEN}{THOUGHT}\n{CHANNEL_CLOSE}"
-"""What a model that was told not to think may still write first; never part of the answer."""
+"""What a model that is not supposed to think may still write first; never part of the answer."""
 MAX_DEPTH = 64
 
 TOOL_NAME = re.compile(r"[^\s{}<>\ud800-\udfff]+")
@@ -39,12 +39,12 @@ class ToolCall:
 
 
 def is_tool_name(name: Any) -> bool:
-    """Whether a call can hold this name and be read back."""
+    """Whether a call can contain this name and be read back."""
     return isinstance(name, str) and TOOL_NAME.fullmatch(name) is not None
 
 
 def is_bare_key(key: Any) -> bool:
-    """Whether a call can hold an argument of this name and be read back."""
+    """Whether a call can contain an argument of this name and be read back."""
     return isinstance(key, str) and BARE_KEY.fullmatch(key) is not None
 
 
@@ -90,7 +90,7 @@ def _format_number(value: int | float) -> str:
         raise PromptError(f"tool arguments hold {value}, which is no JSON number")
     try:
         return str(value)
-    except ValueError as error:  # Python refuses integers of thousands of digits
+    except ValueError as error:  # Python refuses integers with thousands of digits
         raise PromptError("tool arguments hold an integer of thousands of digits") from error
 
 
