@@ -1,1 +1,1 @@
-"""Benchmarks: measurements with the physical limit beside them. They compute; the command line prints."""
+"""Benchmarks: measurements next to the physical limit. They compute; the command line prints."""

@@ -24,7 +24,7 @@ STEPS = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CallResult:
-    """One kind of call: the seconds of its first one, which may compile kernels, and of some later ones."""
+    """One kind of call: the seconds of the first one, which may compile kernels, and of some later ones."""
 
     name: str
     first: float
@@ -37,7 +37,7 @@ class CallResult:
 
 
 def calls(llm: LLM) -> Mapping[str, Callable[[], object]]:
-    """The calls, by name. Their text is source code of this package, cut where the model's context asks for it.
+    """The calls, by name. Their text is source code of this package, cut to fit the model's context.
 
     Raises `SettingError` for a context that is too short.
     """

@@ -1,7 +1,7 @@
 """What a card has to show: the goals of a step, every kernel, and the tests, in limited time.
 
-Each measurement is a process of its own, so that one that fails, or leaves the device unusable, takes no other along.
-What decides most comes first; what the time does not suffice for is listed and left out.
+Each measurement is a separate process, so one that fails, or leaves the device unusable, does not affect the others.
+The most decisive measurements come first; those that there is no time for are listed and left out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MILLISECONDS = {
     ("bf16", 1): 16.5, ("bf16", 4): 24.0, ("bf16", 16): 62.0, ("fp8", 1): 9.0, ("fp8", 4): 17.0, ("fp8", 16): 48.0,
     ("int4", 1): 7.5, ("int4", 4): 17.0,
 }  # fmt: skip
-"""At most so many milliseconds per forward of a batch behind 1,024 tokens on an H200."""
+"""The most milliseconds per forward of a batch after 1,024 tokens on an H200."""
 
 STEPS = (
     ("fp8", "1,4,16", "--repeats 3"),
@@ -29,20 +29,20 @@ STEPS = (
     ("fp8", "32", "--steps 2 --repeats 1"),
     ("int4", "4", "--repeats 2"),
 )
-"""Of `bench step`: format, batches, options."""
+"""Arguments of `bench step`: format, batches, options."""
 LEAST = 15.0
-"""Seconds below which nothing more is begun."""
+"""With fewer seconds left, nothing more is started."""
 PATIENCE = 240.0
-"""Seconds that one process may take: one that hangs leaves time for the others."""
+"""The most seconds for one process, so that one that hangs leaves time for the others."""
 SAID = 6000
-"""Characters kept of what a process that failed wrote."""
+"""How many characters of a failed process' output are kept."""
 
 Process = Callable[[Sequence[str], float], "subprocess.CompletedProcess[str]"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """One process: its command, its seconds, and the JSON that it printed last; where it failed, what it `said`."""
+    """One process: its command, its seconds, and the JSON that it printed last; on failure, what it `said`."""
 
     command: str
     seconds: float
@@ -57,7 +57,7 @@ class Outcome:
 
 
 class Card:
-    """Runs measurements until the time is up. `say` hears a line after each."""
+    """Runs measurements until the time is up. `say` gets a line after each."""
 
     def __init__(self, seconds: float, say: Callable[[str], None], process: Process | None = None) -> None:
         self._end, self._say, self._process = time.monotonic() + seconds, say, process or _process
@@ -65,7 +65,7 @@ class Card:
         self.left_out: list[str] = []
 
     def bench(self, *arguments: str) -> list[dict[str, Any]]:
-        """The records of a `redraft bench` command; none where it failed or was left out."""
+        """The records of a `redraft bench` command; none if it failed or was left out."""
         result = self._run(["redraft", "bench", *arguments, "--json"], _last_json)
         return [] if result is None else result.get("results", [result])
 
@@ -98,7 +98,7 @@ class Card:
 
 
 def measure_card(card: Card, tests: Path | None) -> dict[str, Any]:
-    """Everything in the order in which it matters: kernels, steps, tests, other formats' errors."""
+    """Everything in order of importance: kernels, steps, tests, other formats' errors."""
     kernels = card.bench("kernels", "--quantization", "fp8", "--batch", "4,16")
     steps = _steps(card, STEPS[:2])
     tested = card.tests([tests / "gpu", tests / "kernels"]) if tests else None
@@ -130,7 +130,7 @@ def _format(name: str) -> tuple[str, ...]:
 def goals(
     steps: Sequence[Mapping[str, Any]], kernels: Sequence[Mapping[str, Any]], tested: Mapping[str, Any] | None
 ) -> list[dict[str, Any]]:
-    """Every goal: what is measured, at most how much it may be, and how much it was at best (None: not measured)."""
+    """Every goal: what is measured, its upper limit, and its best measurement (None: not measured)."""
     found = []
     for (format, batch), limit in MILLISECONDS.items():
         times = [step["ms_per_forward"] for step in steps if _case(step) == (format, batch, 1024)]
@@ -173,7 +173,7 @@ def _last_json(text: str) -> dict[str, Any] | None:
 
 
 def _test_counts(text: str) -> dict[str, Any] | None:
-    """From pytest's summary; None where it has none."""
+    """The counts in pytest's summary; None if it has none."""
     counts = {
         name: int(number) for number, name in re.findall(r"(\d+) (passed|failed|errors?|skipped)", _last_line(text))
     }

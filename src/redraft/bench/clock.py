@@ -1,4 +1,4 @@
-"""A card's clock and power while something runs on it: at its power limit a card lowers its clock."""
+"""A card's clock and power during some work: at its power limit a card lowers its clock."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Self
 import torch
 
 FIELDS = {"clock_mhz": "clocks.sm", "power_watts": "power.draw", "power_limit_watts": "enforced.power.limit"}
-"""What is recorded, and what the driver's program calls it. The power is its own mean over a second."""
+"""What is recorded, and what `nvidia-smi` calls it. The power is already a mean over a second."""
 
 EVERY_MS = 50
 
 
 class ClockWatch:
-    """Samples a card inside a `with` block; `medians` afterwards are those of `FIELDS`.
+    """Samples a card inside a `with` block; afterwards `medians` has the medians of `FIELDS`.
 
-    They are empty where the driver's program `nvidia-smi` is missing, or where the block was too short for it.
+    They are empty if `nvidia-smi` is missing, or if the block was too short for it.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -48,7 +48,7 @@ class ClockWatch:
 
 
 def medians_of(text: str) -> dict[str, float]:
-    """Of lines of comma-separated numbers, one for each of `FIELDS`; lines of anything else are left out."""
+    """The medians of lines of comma-separated numbers, one for each of `FIELDS`; other lines are ignored."""
     samples = []
     for line in text.splitlines():
         try:

@@ -1,6 +1,6 @@
-"""Constraints measured: how many JSON schemas compile, how fast, whether every answer obeys, what a step costs.
+"""Constraint measurements: how many JSON schemas compile, how fast, whether every answer obeys, what a step costs.
 
-Answers are drawn without a model: random logits stand in for one that has no idea of JSON, which is the hard case.
+Answers are drawn without a model: random logits stand in for one that knows nothing about JSON, which is the hard case.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from redraft.text.tokenizer import Tokenizer
 
 CANVAS = 64
 MAX_TOKENS = 2048
-"""Schemas whose shortest answer is longer are compiled and not answered."""
+"""Schemas whose shortest answer is longer are compiled but not answered."""
 PERSON = {
     "type": "object",
     "properties": {
@@ -45,7 +45,7 @@ MEASURED: dict[str, dict[str, Any]] = {
     "small_schema": {"json_schema": {"type": "object", "properties": {"name": {"type": "string"}}}},
     "everyday_schema": {"json_schema": PERSON},
 }
-"""What the cost of a step is measured with."""
+"""The constraints with which the cost of a step is measured."""
 
 
 @dataclass(kw_only=True)
@@ -103,9 +103,9 @@ def measure_schemas(
     answers: int,
     validate: Callable[[Any, Any], str | None] | None,
 ) -> SchemaFigures:
-    """Compile every schema and write `answers` random answers to each; `validate` names what is wrong with a value."""
+    """Compile every schema and write `answers` random answers to each; `validate` says what is wrong with a value."""
     figures = SchemaFigures()
-    build(tokenizer, choices=["a"])  # what all constraints share is made once
+    build(tokenizer, choices=["a"])  # builds what all constraints share once
     for name, schema in schemas:
         started = time.process_time()
         try:
@@ -125,7 +125,7 @@ def measure_schemas(
 
 
 def _answer(tokenizer: Tokenizer, constraint: AutomatonConstraint, seed: int, figures: SchemaFigures) -> str:
-    """An answer from random logits, flat ones and peaked ones in turn."""
+    """An answer from random logits, alternating between flat and peaked ones."""
     budget = max(3 * CANVAS, constraint.min_tokens)
     generator = torch.Generator().manual_seed(seed)
     state, ids = constraint.begin(), list[int]()
@@ -150,7 +150,7 @@ def _likeliest(canvas: AutomatonCanvas, logits: torch.Tensor) -> list[int]:
 
 
 def problem(schema: Any, text: str, validate: Callable[[Any, Any], str | None] | None) -> str | None:
-    """What is wrong with a text as an answer; None if nothing is."""
+    """What is wrong with a text as an answer; None if it is fine."""
     try:
         value = json.loads(text)
     except ValueError as error:
@@ -159,9 +159,9 @@ def problem(schema: Any, text: str, validate: Callable[[Any, Any], str | None] |
 
 
 def validator() -> Callable[[Any, Any], str | None]:
-    """Validation with the `jsonschema` package, formats too, by the draft that a schema names.
+    """Validation with the `jsonschema` package, including formats, by the draft that a schema names.
 
-    Raises `InputError` without it.
+    Raises `InputError` without the package.
     """
     try:
         import jsonschema
@@ -187,14 +187,14 @@ def validator() -> Callable[[Any, Any], str | None]:
 def measure_overhead(
     llm: LLM, constraints: Mapping[str, Mapping[str, Any]], *, repetitions: int
 ) -> dict[str, float | dict[str, float]]:
-    """Milliseconds of a denoising step of one canvas, and by name of a constraint with it, and the share that it adds.
+    """Milliseconds of a denoising step of one canvas, and for each constraint its step time and relative overhead.
 
-    On a processor these are times of the process, on a GPU those that pass.
+    On a CPU this is process time, on a GPU wall-clock time.
     """
     names = ("", *constraints)
     runs: dict[str, list[float]] = {name: [] for name in names}
     clock = time.process_time if llm.model.device.type == "cpu" else time.perf_counter
-    for _ in range(repetitions + 1):  # in turn, so that what else the machine does falls on all alike
+    for _ in range(repetitions + 1):  # in turn, so that other load on the machine affects all alike
         for name in names:
             runs[name].append(1e3 * _step_seconds(llm, constraints.get(name, {}), clock))
     plain = median(runs[""][1:])
@@ -206,7 +206,7 @@ def measure_overhead(
 
 
 def _step_seconds(llm: LLM, wanted: Mapping[str, Any], clock: Callable[[], float]) -> float:
-    """Of a step, in an answer of one canvas whose steps are all taken."""
+    """Seconds per step, in an answer of one canvas that takes all its steps."""
     settings = {"steps": 8, "max_tokens": llm.model.config.canvas_length}
     never = {"confidence_threshold": 1e-12, "stability_threshold": settings["steps"]}
     started = clock()

@@ -1,8 +1,8 @@
 """Redraft against Transformers on a CPU: the same weights, prompt and settings, in one process, taking turns.
 
 Both write one canvas of a fixed number of steps: a stability threshold that is never reached keeps both from stopping
-early. Beside the speeds stands the floor, the time that the arithmetic alone takes at the rate this machine's matrix
-products reach.
+early. The speeds are compared with the floor, the time that the arithmetic alone takes at this machine's matrix product
+rate.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from redraft.model.int4_experts import Int4Experts
 STEPS, REPETITIONS = 16, 5
 _NEVER_STABLE = 1_000_000
 _HISTORY = 4096
-"""Transformers keeps as many canvases as its threshold, so it gets one that is merely larger than any step count."""
+"""Transformers keeps as many canvases as its threshold, so this only has to exceed any step count."""
 
 QUESTION = (
     "A small town by the river wants to build a library. The council has a plot of land next to the old mill, a budget "
@@ -122,8 +122,8 @@ def measure(
 ) -> CpuResult:
     """Measure a plain model on the CPU, in its dtype. Without `compare`, Redraft alone.
 
-    Raises `SettingError` for counts below 1, another device, and if Transformers is to be compared with but is not
-    installed, or experts are in INT4.
+    Raises `SettingError` for counts below 1, another device, or if Transformers should be compared but is not installed
+    or experts are in INT4.
     """
     _check(llm, steps, repetitions)
     quantization = "int4" if any(isinstance(part, Int4Experts) for part in llm.model.modules()) else None
@@ -163,7 +163,7 @@ def _check(llm: LLM, steps: int, repetitions: int) -> None:
 def _take_turns(
     runs: dict[str, Run], repetitions: int, progress: Callable[[int, int], None] | None
 ) -> dict[str, list[float]]:
-    """Seconds per engine and repetition; a first round of everything is thrown away."""
+    """Seconds per engine and repetition; a first round of everything is discarded."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
     for repetition in range(repetitions + 1):
         for name, run in runs.items():
@@ -180,7 +180,7 @@ def _redraft(llm: LLM, ids: list[int], steps: int) -> Run:
     length = llm.model.config.canvas_length
 
     def run() -> None:
-        llm.engine.scheduler.forget_prefixes()  # the other engine encodes its prompt every time, too
+        llm.engine.scheduler.forget_prefixes()  # the other engine also encodes its prompt every time
         result = llm.generate(
             ids,
             max_tokens=length,
@@ -205,7 +205,7 @@ def _transformers(folder: Path, ids: list[int], steps: int, dtype: torch.dtype) 
             "install it or measure redraft alone with --alone."
         ) from None
     level = their_logging.get_verbosity()
-    # They miss the vision tower, which a text model does not have, and say so at length.
+    # They lack the vision tower, which a text model does not have, and say so at length.
     their_logging.set_verbosity(logging.CRITICAL)
     their_logging.disable_progress_bar()
     try:
@@ -259,7 +259,7 @@ def processor() -> str:
 
 
 def versions() -> dict[str, str]:
-    """Of everything that the numbers depend on."""
+    """The versions of everything that the numbers depend on."""
     found = {"python": platform.python_version(), "redraft": redraft.__version__, "torch": torch.__version__}
     try:
         return found | {"transformers": version("transformers")}

@@ -32,7 +32,7 @@ def _attention(config: ModelConfig, layer: int, prompt: int, length: int) -> int
 
 
 def gemm_flops_per_second(dtype: torch.dtype = torch.float32) -> float:
-    """The best rate of a square matrix product that a second of trying finds, with torch's current threads."""
+    """The best rate of a square matrix product found in a second of trying, with torch's current threads."""
     left, right = torch.randn(_SIZE, _SIZE).to(dtype), torch.randn(_SIZE, _SIZE).to(dtype)
     out = torch.empty(_SIZE, _SIZE, dtype=dtype)
     best, until = 0.0, time.perf_counter() + _SECONDS

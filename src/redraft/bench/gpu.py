@@ -19,19 +19,19 @@ _SIZE = 8192
 
 
 def check_gpu() -> None:
-    """Raise `SettingError` if there is no CUDA device. Takes none of a device's memory."""
+    """Raise `SettingError` if there is no CUDA device. Does not use any device memory."""
     if not torch.cuda.is_available():
         raise SettingError("This benchmark measures a CUDA GPU, and this machine has none.")
 
 
 def require_gpu(device: str = "auto") -> torch.device:
-    """The CUDA device to measure on, made the current one. Raises `SettingError` if there is none."""
+    """The CUDA device to measure on, set as the current one. Raises `SettingError` if there is none."""
     if device == "auto":
         check_gpu()
     chosen = resolve_device(device)
     if chosen.type != "cuda":
         raise SettingError(f"This benchmark measures a CUDA GPU; device is {str(device)!r}.")
-    torch.cuda.set_device(chosen)  # where events are recorded and single kernels go
+    torch.cuda.set_device(chosen)  # where events are recorded and single kernels run
     return chosen
 
 
@@ -51,7 +51,7 @@ def milliseconds(function: Callable[[], object], *, count: int = 10, warm: int =
 def measure_ceilings(device: torch.device) -> Ceilings:
     """What this card reaches: a copy counted as read and written, and 8192-cubed products of random numbers.
 
-    A card without FP8 products gets the bf16 rate for them.
+    A card without FP8 products gets its bf16 rate for them.
     """
     left = torch.randn(_SIZE, _SIZE, device=device, dtype=torch.bfloat16)
     right = torch.randn(_SIZE, _SIZE, device=device, dtype=torch.bfloat16)
@@ -76,13 +76,13 @@ def _fp8_rate(left: torch.Tensor, right: torch.Tensor, flops: float) -> float | 
 
 
 def free_cached_memory() -> None:
-    """Give back what torch keeps of freed memory, so that a process' memory is what it needs."""
+    """Release freed memory that torch holds on to, so that a process' memory is what it needs."""
     gc.collect()
     torch.cuda.empty_cache()
 
 
 def versions() -> dict[str, str]:
-    """Of everything that the numbers depend on."""
+    """The versions of everything that the numbers depend on."""
     found = {"python": platform.python_version(), "redraft": redraft.__version__, "torch": torch.__version__}
     found["cuda"] = str(torch.version.cuda)
     try:

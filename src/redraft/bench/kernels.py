@@ -27,9 +27,9 @@ from redraft.model.packed.transformer import PackedTransformer
 
 REPEATS = 9
 AROUND = ("predict", "soft_embeddings", "finish_step")
-"""Operations behind the last layer."""
+"""Operations after the last layer."""
 OVERWRITES = {"soft_embeddings": 0, "after_experts": 2}
-"""Which argument an operation overwrites or uses up: the logits become probabilities, experts' rows are forgotten."""
+"""Which argument an operation overwrites or uses up: the logits become probabilities, experts' rows are dropped."""
 SMALLEST = 1e-4
 """Results smaller than this on average count as this large: entropies of 1e-6 nats are zero to a sampler."""
 _FLUSH_BYTES = 256 << 20
@@ -38,9 +38,9 @@ _FLUSH_BYTES = 256 << 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OperationResult:
-    """One operation: median time, and the larger relative error of its results; None where results are choices.
+    """One operation: median time, and the largest relative error of its results; None if results are choices.
 
-    `layer` says which kind of layer it stands in, "" outside layers.
+    `layer` is the kind of layer it belongs to, "" outside layers.
     """
 
     name: str
@@ -51,7 +51,7 @@ class OperationResult:
 
     @property
     def ratio(self) -> float:
-        """The error over eager's in the working dtype; at most 2 is allowed."""
+        """The error divided by eager's in the working dtype; at most 2 is allowed."""
         assert self.error is not None
         assert self.eager_error is not None
         return self.error / self.eager_error if self.eager_error else float(self.error > 0)
@@ -69,7 +69,7 @@ def measure_kernels(
     config: ModelConfig, device: torch.device, *, quantization: str | None, batch: int, context: int,
     only: Collection[str] = (),
 ) -> list[OperationResult]:  # fmt: skip
-    """Measure the operations of a step of `batch` canvases behind `context` tokens, layer by layer, or some `only`."""
+    """Measure the operations of a step of `batch` canvases after `context` tokens, layer by layer, or some `only`."""
     known(only)
     kinds = tuple(dict.fromkeys(config.layer_types))
     config = replace(config, layer_types=kinds)
@@ -109,12 +109,12 @@ def _measure(operation: Operation, layer: str) -> OperationResult:
 
 
 def _microseconds(run: Callable[[], object]) -> float:
-    """Median time on the device, each time from a cache full of something else."""
+    """Median time on the device, each time with a cache full of other data."""
     flush = torch.empty(_FLUSH_BYTES, dtype=torch.uint8, device="cuda")
     times = []
     for _ in range(REPEATS):
         flush.zero_()
-        torch.cuda._sleep(200_000)  # the host launches meanwhile
+        torch.cuda._sleep(200_000)  # gives the host time to launch
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         run()
@@ -137,7 +137,7 @@ def _errors(operation: Operation) -> tuple[float | None, float | None]:
 
 
 def _fresh(operation: Operation) -> Operation:
-    """The operation on a copy of what it overwrites."""
+    """The operation on a copy of whatever it overwrites."""
     if operation.name not in OVERWRITES:
         return operation
     args = list(operation.args)
@@ -152,7 +152,7 @@ def _worst(found: list[Tensor], truth: list[Tensor]) -> float:
 
 
 def _floats(result: Any) -> list[Tensor]:
-    """The tensors of a result that hold measures rather than choices, as fp32."""
+    """The tensors of a result that contain measures rather than choices, as fp32."""
     if isinstance(result, Rows8):
         return [result.dequantize(torch.float32)]
     if isinstance(result, Tensor):
@@ -165,7 +165,7 @@ def _floats(result: Any) -> list[Tensor]:
 
 
 def _upcast(value: Any) -> Any:
-    """The same arguments with every bf16 number in fp32; quantized ones stay what they are."""
+    """The same arguments with every bf16 number in fp32; quantized ones stay as they are."""
     if isinstance(value, Tensor):
         return value.float() if value.dtype == torch.bfloat16 else value
     if value is torch.bfloat16:

@@ -1,8 +1,8 @@
 """A server under load, seen from its clients: streamed chat answers over HTTP, closed loop or open loop.
 
-Closed loop: so many clients, each asks again as soon as it has its answer. Open loop: requests arrive at random moments
-at a given rate, whether the server keeps up or not. Canvases arrive as wholes, so what a reader waits for is the first
-canvas and the end; gaps between single tokens mean nothing here.
+Closed loop: a fixed number of clients, each of which asks again as soon as it has its answer. Open loop: requests
+arrive at random times at a given rate, whether the server keeps up or not. Canvases arrive whole, so a reader waits for
+the first canvas and for the end; gaps between single tokens mean nothing here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from redraft.errors import InputError
 from redraft.text.json_lines import fail, read_objects
 
 DEFAULT_LENGTHS = ((32, 32), (32, 128), (128, 64), (256, 128), (512, 64))
-"""(prompt tokens, max_tokens) when no file names others."""
+"""(prompt tokens, max_tokens) if no file names others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Sample:
 
 @dataclass(kw_only=True, slots=True)
 class Level:
-    """What one load gave. `load` is the number of clients, or requests per second in the open loop."""
+    """The results of one load. `load` is the number of clients, or requests per second in the open loop."""
 
     mode: str
     load: float
@@ -83,7 +83,7 @@ class Level:
 
 
 def read_lengths(file: Path | None) -> list[tuple[int, int]]:
-    """(prompt tokens, max_tokens) of a JSONL file with these two keys; the built-in mix without a file."""
+    """(prompt tokens, max_tokens) from a JSONL file with these two keys; the built-in mix without a file."""
     if file is None:
         return list(DEFAULT_LENGTHS)
     pairs = []
@@ -98,15 +98,15 @@ def read_lengths(file: Path | None) -> list[tuple[int, int]]:
 
 
 class Target:
-    """A Redraft server to be loaded."""
+    """A Redraft server to put under load."""
 
     def __init__(self, url: str, *, key: str | None = None) -> None:
-        """Raises `InputError` for an address that is none."""
+        """Raises `InputError` for an invalid address."""
         self._host, self._port = _host_and_port(url)
         self._headers = {"content-type": "application/json"} | ({"authorization": f"Bearer {key}"} if key else {})
 
     def model(self) -> str:
-        """The name of the first model that is served. Raises `InputError` where something else answers."""
+        """The name of the first model that is served. Raises `InputError` if something else answers."""
         listed = self.get("/v1/models")
         try:
             return str(listed["data"][0]["id"])
@@ -114,15 +114,15 @@ class Target:
             raise InputError(f"What answers at {self._host}:{self._port} lists no models.") from None
 
     def get(self, path: str) -> Any:
-        """The JSON behind a path, or its text."""
+        """The JSON at a path, or its text."""
         return self._call("GET", path, None)
 
     def post(self, path: str, body: Any) -> Any:
-        """The JSON that answers a body."""
+        """The JSON response to a body."""
         return self._call("POST", path, body)
 
     def busy_seconds(self) -> float:
-        """Seconds that the server's model has worked so far, the mean of its replicas."""
+        """Seconds that the server's model has worked so far, averaged over its replicas."""
         lines = re.findall(r"^redraft_forward_seconds_total(?:\{.*\})? (\S+)$", self.get("/metrics"), re.MULTILINE)
         return mean(map(float, lines)) if lines else 0.0
 
@@ -152,7 +152,7 @@ class Target:
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise InputError(f"{path} at {self._host}:{self._port} answered what is no JSON.") from error
         except (OSError, http.client.HTTPException) as error:
-            reason = " ".join(str(error).split()).rstrip(".")  # it may quote what was answered
+            reason = " ".join(str(error).split()).rstrip(".")  # it may quote the response
             raise InputError(f"No server answers at {self._host}:{self._port}: {reason}.") from error
         finally:
             connection.close()
@@ -162,7 +162,7 @@ def _host_and_port(url: str) -> tuple[str, int]:
     try:
         parts = urlsplit(url)
         host, port = parts.hostname, parts.port or 80
-    except ValueError:  # brackets without their end, or a port that is no port
+    except ValueError:  # an unclosed bracket, or an invalid port
         parts = host = port = None
     if parts is None or parts.scheme != "http" or not host or not port:
         raise InputError(f"{url!r} is not the http:// address of a server.")
@@ -170,7 +170,7 @@ def _host_and_port(url: str) -> tuple[str, int]:
 
 
 def make_jobs(target: Target, lengths: Sequence[tuple[int, int]], text: str, count: int) -> list[Job]:
-    """Requests of these lengths in turn, each with a piece of `text` of its own as far as it goes."""
+    """Requests of these lengths in turn, each with a different piece of `text` as far as it goes."""
     ids: list[int] = target.post("/tokenize", {"text": text})["tokens"]
     wanted = [lengths[i % len(lengths)] for i in range(count)]
     starts = [(997 * i) % max(len(ids) - size, 1) for i, (size, _) in enumerate(wanted)]
@@ -202,7 +202,7 @@ class Runner:
         return self._timed(level, threads, lambda: [thread.start() for thread in threads])
 
     def open(self, rate: float, progress: Callable[[], None]) -> Level:
-        """All jobs, at random moments, `rate` a second on average."""
+        """All jobs, at random times, `rate` per second on average."""
         level, lock, moments = Level(mode="open", load=rate), threading.Lock(), random.Random(0)
 
         def work(number: int, job: Job) -> None:

@@ -1,7 +1,7 @@
-"""Random weights of any shape, made where they are used and one at a time.
+"""Random weights of any shape, created where they are used and one at a time.
 
-Matrices are drawn from N(0, 0.02), norms and scales are 1: with the router's weights drawn like that, a random canvas
-of the 26B model touches every expert of every layer, which is the most that a step can have to read.
+Matrices are drawn from N(0, 0.02), norms and scales are 1: with router weights drawn like that, a random canvas of the
+26B model touches every expert of every layer, which is the most that a step can have to read.
 """
 
 from __future__ import annotations

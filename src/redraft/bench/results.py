@@ -13,7 +13,7 @@ from redraft.outputs import make_folder
 
 
 def write_results(name: str, records: Sequence[Mapping[str, Any]], folder: Path) -> list[Path]:
-    """Write `<name>_<device>-<format>_YYYY-MM-DD.json` and, given components and matplotlib, a chart beside it.
+    """Write `<name>_<device>-<format>_YYYY-MM-DD.json` and, given components and matplotlib, a chart next to it.
 
     A file of the same day and name is not overwritten: the new one gets a number.
     """

@@ -1,8 +1,8 @@
 """The physical floor of one denoising step on a GPU, component by component, from the model's shape alone.
 
-Every component must read its weights and caches once and do its multiplications once; whichever of the two takes longer
-at the card's measured rates is its floor, and the floors add up because the components depend on one another.
-Every expert is assumed to be touched unless the measurement says how many were.
+Every component must read its weights and caches once and do its multiplications once; the slower of the two, at the
+card's measured rates, is its floor. The floors add up because the components depend on one another. Every expert is
+assumed to be touched unless the measurement says how many were.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _GROUP = 64
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ceilings:
-    """What a card reaches at best: bytes per second, and multiply-adds counted as two operations per second."""
+    """The best that a card reaches: bytes per second, and multiply-adds counted as two operations per second."""
 
     bandwidth: float
     bf16: float
@@ -34,7 +34,7 @@ class Ceilings:
 
 
 H200 = Ceilings(bandwidth=4.31e12, bf16=793e12, fp8=1454e12)
-"""Measured with a device-to-device copy and 8192-cubed products; used where no card is at hand."""
+"""Measured with a device-to-device copy and 8192-cubed products; used if no card is available."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,11 +47,11 @@ class Component:
     fp8: bool = False
 
     def bytes_ms(self, ceilings: Ceilings) -> float:
-        """Milliseconds that moving the bytes takes."""
+        """Milliseconds to move the bytes."""
         return 1e3 * self.bytes / ceilings.bandwidth
 
     def flops_ms(self, ceilings: Ceilings) -> float:
-        """Milliseconds that the products take."""
+        """Milliseconds to compute the products."""
         return 1e3 * self.flops / (ceilings.fp8 if self.fp8 else ceilings.bf16)
 
     def floor_ms(self, ceilings: Ceilings) -> float:
@@ -70,12 +70,12 @@ def step_components(
     vocabulary_bytes: int = 2,
     gathers: bool = False,
 ) -> tuple[Component, ...]:
-    """The components of one step over `batch` canvases behind `context` tokens each.
+    """The components of one step over `batch` canvases after `context` tokens each.
 
     `quantization` None is bf16; "int4" means int4 experts with everything else that "fp8" quantizes in FP8.
     Self-conditioning stays in bf16. `distinct_experts` is the mean number touched per layer, by default all; `kv_bytes`
-    is what a number in the cache takes, `vocabulary_bytes` one of the tokens' embeddings, which are the head as well.
-    Where soft embeddings gather, they read a row of these and write one in bf16 each.
+    is the size of a number in the cache, `vocabulary_bytes` that of a number in the tokens' embeddings, which are also
+    the head. Where soft embeddings gather, each reads a row of these and writes one in bf16.
     """
     if quantization not in (None, "fp8", "int4"):
         raise SettingError(f"quantization is {quantization!r}; it must be fp8, int4 or nothing.")

@@ -1,7 +1,7 @@
-"""Scheduling policies against each other: in simulation at any scale, and on a real model in small.
+"""Scheduling policies compared: in simulation at any scale, and on a real model at small scale.
 
-The simulation runs the real scheduler against a cost model. What a policy is good for depends on one number above all:
-how much of a forward's time does not depend on how many canvases share it.
+The simulation runs the real scheduler against a cost model. The value of a policy depends on one number above all: how
+much of a forward's time does not depend on how many canvases share it.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from redraft.llm import LLM
 
 SLOTS = 8
 LOADS = (0.5, 0.8)
-"""Requests per second, as a part of what the mixed policy can serve."""
+"""Requests per second, as a share of what the mixed policy can serve."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostModel:
-    """Milliseconds of a forward at some numbers of tokens; lines between them and beyond the last."""
+    """Milliseconds of a forward at some numbers of tokens, with linear interpolation and extrapolation."""
 
     name: str
     points: tuple[tuple[int, float], ...]
     source: str
 
     def seconds(self, plan: Plan) -> float:
-        """Of a forward of the plan's tokens."""
+        """Seconds of a forward with the plan's tokens."""
         points = self.points
         at = next((i for i, (tokens, _) in enumerate(points[1:-1], 1) if plan.tokens <= tokens), len(points) - 1)
         (low, fast), (high, slow) = points[at - 1], points[at]
@@ -44,7 +44,7 @@ class CostModel:
 
     @property
     def fixed_share(self) -> float:
-        """How much of the time of a forward of one canvas is there whatever the forward holds."""
+        """The share of a one-canvas forward's time that is spent regardless of what the forward contains."""
         (one, fast), (few, slow) = self.points[:2]
         return max(0.0, 1 - (slow - fast) / (few - one) * one / fast)
 
@@ -61,7 +61,7 @@ COSTS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Row:
-    """One policy under one load. Times in seconds; `load` is None when all requests come at once.
+    """One policy under one load. Times in seconds; `load` is None when all requests arrive at once.
 
     first_canvas, answer   (median, 95th percentile) from arrival to the first commit, and to the end
     occupancy              canvases denoised per forward
@@ -107,7 +107,7 @@ def simulate_all(
 
 
 def _loads(name: str, count: int, rate: float | None) -> list[Load]:
-    """Requests with prompts of 50 to 2,000 tokens and 1 to 4 canvases, coming at random at `rate` per second."""
+    """Requests with prompts of 50 to 2,000 tokens and 1 to 4 canvases, arriving at random at `rate` per second."""
     luck = random.Random(name)
     now, loads = 0.0, []
     for _ in range(count):
@@ -152,7 +152,7 @@ QUESTIONS = (
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Measured:
-    """One policy on a real model: all requests at once. `scheduler_share` is its time as a part of the forwards'."""
+    """One policy on a real model, all requests at once. `scheduler_share` is its time as a share of the forwards'."""
 
     row: Row
     seconds: float

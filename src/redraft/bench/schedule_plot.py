@@ -1,4 +1,4 @@
-"""A picture of the simulations: throughput when all come at once, and waiting times under load."""
+"""A plot of the simulations: throughput when all requests come at once, and waiting times under load."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLOURS = dict(zip(POLICIES, ("#24507f", "#c97b2b", "#8a8f98"), strict=True))
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:
-    """One row of plots per cost model. Raises `SettingError` where matplotlib is missing."""
+    """One row of plots per cost model. Raises `SettingError` if matplotlib is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -37,7 +37,7 @@ def draw(rows: Sequence[Row], file: Path) -> None:
 
 
 def _bars(plot: Axes, rows: Sequence[Row], unit: str, title: str) -> None:
-    """A group of bars per step-count distribution, a bar per policy."""
+    """A group of bars per step-count distribution, with one bar per policy."""
     names = list(dict.fromkeys(row.steps for row in rows))
     width = 0.8 / len(POLICIES)
     for place, policy in enumerate(POLICIES):

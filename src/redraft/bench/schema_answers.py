@@ -1,7 +1,7 @@
-"""Whether answers written by a model obey their JSON schemas, at several numbers of steps and lengths of the canvas.
+"""Whether answers written by a model obey their JSON schemas, at several numbers of steps and canvas lengths.
 
-Each schema is answered once, with the next pair of steps and canvas length, so that a whole set covers all of them at
-the price of one pass. A model of random weights is the hard case: it has no idea of JSON.
+Each schema is answered once, with the next pair of steps and canvas length, so a whole set covers all of them for the
+price of one pass. A model with random weights is the hard case: it knows nothing about JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STEPS = (1, 4, 16)
 CANVASES = (16, 64, 128, 256)
 PAIRS = tuple(itertools.product(STEPS, CANVASES))
 MAX_TOKENS = 512
-"""Schemas whose shortest answer is longer are not answered: a step over so many canvases would be most of the time."""
+"""Schemas whose shortest answer is longer are not answered: steps over so many canvases would dominate the time."""
 
 
 @dataclass(kw_only=True)
@@ -55,7 +55,7 @@ def measure_answers(
     validate: Callable[[Any, Any], str | None],
     seconds: float,
 ) -> AnswerFigures:
-    """One answer to each schema, until `seconds` of the process have passed; `validate` names what is wrong."""
+    """One answer to each schema, until `seconds` of process time have passed; `validate` says what is wrong."""
     figures, started = AnswerFigures(), time.process_time()
     for number, (name, schema) in enumerate(schemas):
         if figures.seconds > seconds:
@@ -83,7 +83,7 @@ def measure_answers(
 
 
 def with_random_weights(llm: LLM) -> LLM:
-    """The smallest model behind the same tokenizer, with weights from a wide normal distribution."""
+    """The smallest model with the same tokenizer and weights from a wide normal distribution."""
     config = dataclasses.replace(
         preset("nano"), vocab_size=llm.model.config.vocab_size, max_position_embeddings=4096, canvas_length=CANVASES[-1]
     )

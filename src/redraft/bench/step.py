@@ -1,8 +1,8 @@
-"""How long one denoising step takes on a GPU, against its floor, and where the time goes.
+"""How long one denoising step takes on a GPU, compared with its floor, and where the time goes.
 
-Canvases of random tokens stand behind prompts of random tokens; thresholds that are never met keep every canvas at work
-for all steps. Measured three ways: with the host's part, as the engine runs it; the graph alone; and operation by
-operation, queued behind a pause so that launching them costs nothing.
+Canvases of random tokens follow prompts of random tokens; thresholds that are never met keep every canvas at work for
+all steps. It is measured three ways: including the host, as the engine runs it; the graph alone; and operation by
+operation, queued after a pause so that launching them costs nothing.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from redraft.model.packed.weights import tensors
 
 NEVER = 1_000_000
 TOKENS_PER_FORWARD = 19.7
-"""What the model's authors publish."""
+"""The number published by the model's authors."""
 PAUSE_CYCLES = 400_000_000
 """Long enough for the host to queue a whole step."""
 
 LIKELY_TOKENS, LIKELIER = 32, 20.0
-"""Where distributions are to be sharp: so many tokens' embeddings are so many times as long, and share all the mass."""
+"""For sharp distributions: how many tokens get longer embeddings, and by what factor; these share all the mass."""
 
 PARTS = {
     "experts": ("experts",),
@@ -57,15 +57,15 @@ PARTS = {
         "enter_tokens", "rope", "enter", "qkv", "after_attention", "after_experts", "finish_step",
     ),
 }  # fmt: skip
-"""The operations of `kernels.switches` that each component of the roofline consists of."""
+"""The operations of `kernels.switches` that make up each component of the roofline."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepCase:
-    """What to measure: `batch` canvases behind `context` tokens each, for `steps` steps, `repeats` times.
+    """What to measure: `batch` canvases after `context` tokens each, for `steps` steps, `repeats` times.
 
-    `kv_cache_dtype` is that of `EngineSettings`. `certain`: distributions so sharp that soft embeddings gather a few
-    tokens' rows; else a random model's, which are flat and take the dense product.
+    `kv_cache_dtype` is that of `EngineSettings`. `certain` makes distributions so sharp that soft embeddings gather a
+    few tokens' rows; otherwise they are a random model's, which are flat and take the dense product.
     """
 
     batch: int
@@ -90,10 +90,10 @@ class PartTime:
 class StepResult:
     """One case's figures, in milliseconds per forward of the whole batch.
 
-    engine_ms  with the host, of every repetition; graph_ms without
-    clock      the card's clock and power meanwhile, as `bench.clock` names them
-    fused_ms   the graph of all commits with first steps; None where no graph holds so many segments
-    constrained_ms  as `engine_ms`, by name of a constraint that all canvases obey
+    engine_ms  including the host, of every repetition; graph_ms without the host
+    clock      the card's clock and power meanwhile, as named in `bench.clock`
+    fused_ms   the graph of all commits with first steps; None if no graph has room for so many segments
+    constrained_ms  like `engine_ms`, by name of a constraint that all canvases obey
     """
 
     case: StepCase
@@ -152,9 +152,9 @@ class StepResult:
 def measure_step(
     model: PackedTransformer, case: StepCase, ceilings: Ceilings, constraints: Mapping[str, Constraint] | None = None
 ) -> StepResult:
-    """Measure one case, and under each of some constraints.
+    """Measure one case, and the same under each of some constraints.
 
-    The model's pages and graphs are made anew, so cases do not disturb each other.
+    The model's pages and graphs are rebuilt, so cases do not disturb each other.
     """
     with sharpened(model) if case.certain else nullcontext():
         return _measure(model, case, ceilings, constraints or {})
@@ -162,7 +162,7 @@ def measure_step(
 
 @contextmanager
 def sharpened(model: PackedTransformer) -> Iterator[None]:
-    """Make a random model's distributions sharp, inside a `with` block."""
+    """Make a random model's distributions sharp inside a `with` block."""
     vocabulary = model.packed.vocabulary
     kept = [tensor.to("cpu", copy=True) for tensor in tensors(vocabulary)]  # not on the card, whose memory is measured
     vocabulary.lengthen(slice(None, None, model.config.vocab_size // LIKELY_TOKENS), LIKELIER)
@@ -216,14 +216,14 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def record(result: StepResult, ceilings: Ceilings, device: torch.device, command: str) -> dict[str, Any]:
-    """What a results file holds of one case."""
+    """The contents of a results file for one case."""
     return result.to_dict() | device_facts(device) | {
         "bench": "step", "ceilings": ceilings.to_dict(), "versions": versions(), "command": command,
     }  # fmt: skip
 
 
 class Board:
-    """A runner with one request per slot, its pages laid out as the engine would."""
+    """A runner with one request per slot, with pages laid out as the engine would."""
 
     def __init__(self, model: PackedTransformer, case: StepCase, *, graphs: bool | None = None) -> None:
         config = model.config
@@ -256,7 +256,7 @@ class Board:
     def steps_at(
         self, step: int, start: int | None = None, limits: Sequence[TabledConstraint | None] | None = None
     ) -> list[Denoise]:
-        """Step `step` of every request's canvas, never to stop. `limits` by slot."""
+        """Step `step` of every request's canvas, which never stops. `limits` by slot."""
         heat = temperature(step, t_min=0.4, t_max=0.8, steps=48)
         return [
             Denoise(
@@ -269,11 +269,11 @@ class Board:
         ]  # fmt: skip
 
     def engine_times(self, constraint: Constraint | None = None) -> list[float]:
-        """`engine_ms` of every repetition, behind one that warms up."""
+        """`engine_ms` of every repetition, after a warm-up."""
         return [self.engine_ms(constraint) for _ in range(self.case.repeats + 1)][1:]
 
     def engine_ms(self, constraint: Constraint | None = None) -> float:
-        """Milliseconds per step of one canvas each, the host's part included, all under one constraint."""
+        """Milliseconds per step of one canvas each, including the host, all under one constraint."""
         length = self.config.canvas_length
         started, limits = time.perf_counter(), None
         if constraint is not None:
@@ -283,14 +283,14 @@ class Board:
         return 1e3 * (time.perf_counter() - started) / self.case.steps
 
     def graph_ms(self, work: Sequence[Denoise | Encode]) -> float:
-        """Milliseconds of the captured step alone, over the same input again and again."""
+        """Milliseconds of the captured step alone, repeated on the same input."""
         self.runner.run(work)
         bucket = self.runner.bucket(len(work))
         with torch.inference_mode():
             return milliseconds(bucket.launch, count=10, warm=2)
 
     def fused_ms(self) -> float | None:
-        """The same for a commit of every request together with its next canvas' first step, if a graph holds both."""
+        """The same for committing every request together with its next canvas' first step, if a graph holds both."""
         if 2 * self.case.batch > BUCKETS[-1]:
             return None
         after = self.case.context + self.config.canvas_length
@@ -303,7 +303,7 @@ class Board:
         ]
 
     def _assign(self, start: int) -> None:
-        """Pages for what begins at `start`: sliding ones behind the window are given to what comes."""
+        """Assign pages for what begins at `start`: sliding ones behind the window are reused for what follows."""
         behind = max(0, start - self.config.sliding_window + 1) // PAGE
         for slot in range(self.case.batch):
             full = range(slot * self._full, (slot + 1) * self._full)
@@ -314,9 +314,9 @@ class Board:
 def operation_times(board: Board, rounds: int = 3) -> tuple[dict[str, float], list[Routing]]:
     """Milliseconds per step of every operation, and the routing of every layer.
 
-    The step runs operation by operation; a pause on the device lets the host queue all of it first, so that the events
-    around an operation enclose its work alone. Still each operation starts on an empty device here and nothing runs
-    beside it, so that the times add up to more than a step takes.
+    The step runs operation by operation; a pause on the device lets the host queue all of it first, so the events
+    around an operation enclose only its work. Still, each operation starts on an empty device here and nothing runs
+    next to it, so the times add up to more than a step takes.
     """
     events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {}
     routings: list[Routing] = []
@@ -350,7 +350,7 @@ def operation_times(board: Board, rounds: int = 3) -> tuple[dict[str, float], li
 
 
 def _empty_pair_ms() -> float:
-    """What two events with nothing between them are apart."""
+    """The time between two events with nothing between them."""
     torch.cuda._sleep(PAUSE_CYCLES // 100)
     pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(50)]
     for start, end in pairs:
@@ -361,7 +361,7 @@ def _empty_pair_ms() -> float:
 
 
 def _distinct_experts(routings: list[Routing]) -> float:
-    """Mean over the layers of how many experts a forward touches."""
+    """How many experts a forward touches, averaged over the layers."""
     touched = [len(torch.unique(routing.index[routing.index >= 0])) for routing in routings]
     return sum(touched) / len(touched)
 
@@ -376,7 +376,7 @@ def _parts(times: dict[str, float], components: Sequence[Component], ceilings: C
 
 
 def _memory(model: PackedTransformer) -> dict[str, float]:
-    """Gigabytes: of the weights, at the peak of torch's allocations, and of the whole process on the card."""
+    """Gigabytes of the weights, at the peak of torch's allocations, and of the whole process on the card."""
     free, total = torch.cuda.mem_get_info(model.device)
     return {
         "weights": round(model.packed.nbytes / 1e9, 2),
@@ -386,7 +386,7 @@ def _memory(model: PackedTransformer) -> dict[str, float]:
 
 
 def sampler_gb(model: PackedTransformer, batch: int) -> float:
-    """Gigabytes that head, sampler and soft embeddings of so many canvases take at their peak, beside what is kept."""
+    """Peak gigabytes of head, sampler and soft embeddings of `batch` canvases, on top of what is always kept."""
     packed, rows = model.packed, model.config.canvas_length
     fields, state = StepBuffers(batch, rows, 1, packed.device).fields, new_slots(packed, batch, rows)
     for name, value in {"kind": DENOISE, "length": rows, "want_soft": 1, "temperature": 0.8}.items():
@@ -403,7 +403,7 @@ def sampler_gb(model: PackedTransformer, batch: int) -> float:
 
 
 def cases(batches: Sequence[int], contexts: Sequence[int], *, steps: int, repeats: int, **other: Any) -> list[StepCase]:
-    """Every batch behind every context, with `other` fields alike. Raises `SettingError` if no graph holds a batch."""
+    """Every batch after every context, with equal `other` fields. Raises `SettingError` if no graph holds a batch."""
     if max(batches) > BUCKETS[-1]:
         raise SettingError(f"batch is {max(batches)}; a graph holds at most {BUCKETS[-1]} canvases.")
     base = StepCase(batch=1, context=0, steps=steps, repeats=repeats, **other)

@@ -1,7 +1,7 @@
-"""How many steps canvases take: recorded distributions, to feed the scheduler's simulation.
+"""How many steps canvases take: recorded distributions as input for the scheduler's simulation.
 
-`SHORT`, `REASONING` and `LONG_TAIL` are drawn through quantiles that users of the 26B model published; `TINY` are the
-counts of the embedded model's own canvases on everyday questions, one by one.
+`SHORT`, `REASONING` and `LONG_TAIL` are interpolated between quantiles that users of the 26B model published; `TINY`
+lists the counts of the embedded model's own canvases on everyday questions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REASONING: Quantiles = ((0.0, 4), (0.1, 9.2), (0.5, 13.7), (0.9, 22.3), (1.0, 48
 """Graduate-level questions with thinking: median 13.7, 10 % below 9.2, 10 % above 22.3."""
 
 LONG_TAIL: Quantiles = ((0.0, 8), (0.4, 17), (0.79, 44), (0.79, 48), (1.0, 48))
-"""The same questions elsewhere: mean 26.6, in two heaps, and 21 % of the canvases run into the cap of 48."""
+"""The same questions measured elsewhere: mean 26.6, in two clusters, and 21 % of the canvases hit the cap of 48."""
 
 TINY: tuple[int, ...] = (
     2, 2, 4, 4, 16, 22, 23, 19, 20, 26, 29, 29, 36, 36, 15, 22, 46, 47, 48, 48, 48, 48, 48, 48,

@@ -1,1 +1,1 @@
-"""The command line. Everything heavy is imported inside the commands, so that `redraft --help` answers at once."""
+"""The command line. Everything heavy is imported inside the commands, so `redraft --help` answers at once."""

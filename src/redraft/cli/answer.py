@@ -1,4 +1,4 @@
-"""An answer while it is written: the records of the loop go to the screen, to the trace, and are added up."""
+"""An answer as it is written: the loop's records go to the screen and the trace, and are added up."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from redraft.llm import GenerateResult
 
 INTERRUPTED = "interrupted"
-"""The finish reason of an answer that Ctrl-C ended."""
+"""The finish reason of an answer stopped by Ctrl-C."""
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Tally:
     seconds: float = 0.0
     latest: DenoiseStep | None = None
     result: GenerateResult | None = None
-    """What the engine says of an answer that it has finished."""
+    """What the engine reports about a finished answer."""
 
     def add(self, record: Record) -> None:
         """Count one record."""
@@ -41,7 +41,7 @@ class Tally:
         assert self.latest is not None, "a commit comes after its canvas' steps"
         self.text += record.text
         self.token_ids += record.token_ids
-        if record.canvas_index == self.latest.canvas_index:  # else its canvas was broken off before its first step
+        if record.canvas_index == self.latest.canvas_index:  # else its canvas was abandoned before its first step
             self.steps.append(self.latest.step + 1)
         self.finish_reason = record.finish_reason
 
@@ -73,23 +73,23 @@ class Tally:
 
 
 class Screen(Protocol):
-    """Shows an answer while it is written; a context manager, so that the terminal is whole again afterwards."""
+    """Shows an answer as it is written; a context manager, so that the terminal is restored afterwards."""
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, *error: object) -> None: ...
 
     def show(self, record: Record, tally: Tally) -> None:
-        """Show one record, which `tally` has counted already."""
+        """Show one record, which `tally` has already counted."""
         ...
 
     def finish(self, tally: Tally) -> None:
-        """The answer is over, also when it was interrupted."""
+        """End the answer, even if it was interrupted."""
         ...
 
 
 def follow(records: Iterable[Record], screen: Screen, trace: TraceWriter | None = None) -> Tally:
-    """Run an answer to its end or to Ctrl-C, whatever comes first; what was committed is kept in both cases."""
+    """Run an answer to its end or to Ctrl-C, whichever comes first; committed text is kept in both cases."""
     tally = Tally()
     with screen:
         try:

@@ -35,7 +35,7 @@ def calls(
 ) -> None:
     """Milliseconds of whole calls: fill, edit, decide, and a canvas with and without log-probabilities.
 
-    The first call of a kind, which may compile kernels, stands apart. Prints a table and a line of JSON.
+    The first call of each kind is listed separately, because it may compile kernels. Prints a table and a line of JSON.
     """
     from redraft.bench.calls import calls as calls_of
     from redraft.bench.calls import measure_call

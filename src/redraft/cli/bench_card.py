@@ -20,7 +20,7 @@ def card(
 ) -> None:
     """Check and time this GPU: errors and times of every kernel, steps in every format, and the tests.
 
-    Ends with one line of JSON: each goal of an H200 beside what was measured, and every run.
+    Ends with one line of JSON: each goal for an H200 with the measured value, and every run.
     """
     from rich.console import Console
 

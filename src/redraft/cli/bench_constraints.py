@@ -79,5 +79,5 @@ def constraints(
 
 
 def _options(model: str, device: str) -> ModelOptions:
-    """fp32 on a processor, what is stored elsewhere."""
+    """fp32 on a CPU, the stored dtype elsewhere."""
     return ModelOptions(model=model, device=device, dtype="float32" if device == "cpu" else "auto")

@@ -68,7 +68,7 @@ def step(
     if certain and not random_weights:
         raise SettingError("--certain changes a random model's weights; give --random-weights, too.")
     batches, contexts = whole_numbers("batch", batch), whole_numbers("context", context)
-    EngineSettings(kv_cache_dtype=kv_cache_dtype)  # knows the names
+    EngineSettings(kv_cache_dtype=kv_cache_dtype)  # validates the name
     chosen = cases(batches, contexts, steps=steps, repeats=repeats, kv_cache_dtype=kv_cache_dtype, certain=certain)
     command, records = shlex.join(["redraft", *sys.argv[1:]]), []
     constraints = {} if tokenizer is None else _constraints(tokenizer, model)
@@ -132,7 +132,7 @@ def kernels(
     results: Folder = None,
     json: JsonAlone = False,
 ) -> None:
-    """Every operation of a step at the model's shape: its time, and its error against fp32 beside eager bf16's.
+    """Every operation of a step at the model's shape: its time, and its error against fp32 compared with eager bf16's.
 
     Takes one layer of each kind with random weights. Needs a CUDA GPU.
     """
@@ -160,7 +160,7 @@ def kernels(
 
 
 def _constraints(tokenizer: Path, model: str) -> dict[str, Constraint]:
-    """What the cost of a constrained step is measured with, spelled in the model's vocabulary."""
+    """The constraints with which the cost of a constrained step is measured, spelled in the model's vocabulary."""
     from redraft.bench.constraints import MEASURED
     from redraft.constraints import build
 
@@ -210,7 +210,7 @@ def packed_model(
 
 
 def write_and_print(name: str, records: list[dict[str, Any]], folder: Path | None) -> None:
-    """Write the dated files if a folder is named, and print the JSON."""
+    """Write the dated files if a folder is given, and print the JSON."""
     from redraft.bench.results import write_results
 
     written = {} if folder is None else {"files": [str(file) for file in write_results(name, records, folder)]}

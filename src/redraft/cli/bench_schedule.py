@@ -1,4 +1,4 @@
-"""`redraft bench schedule`: the scheduler's policies against each other."""
+"""`redraft bench schedule`: the scheduler's policies compared."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def schedule(
 
 
 def _measure(model: str, device: str, requests: int, slots: int, max_tokens: int) -> list[Measured]:
-    """Every policy in turn, after a round that is thrown away."""
+    """Every policy in turn, after a round that is discarded."""
     from redraft.bench.schedule import measure
     from redraft.engine.policy import POLICIES
 

@@ -83,7 +83,7 @@ def _numbers(name: str, text: str) -> list[float]:
 
 @contextmanager
 def _server(url: str | None, model: str) -> Iterator[str]:
-    """The address of a server: the given one, or one that lives as long as the benchmark."""
+    """The address of a server: the given one, or one that runs for the duration of the benchmark."""
     if url is not None:
         yield url
         return

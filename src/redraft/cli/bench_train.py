@@ -66,7 +66,7 @@ def train(
 
 
 def _check_room(shape: str, config: ModelConfig) -> None:
-    """Raise `InputError` where a CPU's memory cannot hold the weights in fp32; the system would end the process."""
+    """Raise `InputError` if a CPU's memory cannot hold the weights in fp32; the system would kill the process."""
     from redraft.model.accounting import bytes_in, text_parts
     from redraft.model.placement import machine_memory
 

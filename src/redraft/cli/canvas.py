@@ -1,6 +1,7 @@
 """A canvas in a terminal, drawn from one `DenoiseStep` at a time. Pure: records in, Rich text out.
 
-Every position shows its draft token in a colour of its certainty; positions behind a certain end-of-text are dots.
+Every position shows its draft token in a colour that depends on its certainty; positions after a certain end-of-text
+are dots.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from redraft.cli.printable import printable
 from redraft.diffusion.records import DenoiseStep
 
 SETTLED, LIKELY, UNSURE = 0.05, 0.7, 2.5
-"""Upper bounds in nats: below the first a token reads as written, above the last as noise."""
+"""Upper bounds in nats: below the first a token is shown as written, above the last as noise."""
 
 _FOCUS = Style(meta={"focus": True})
-"""Marks the first position that is not settled, which a cropped view keeps in sight."""
+"""Marks the first position that is not settled, which a cropped view keeps in view."""
 
 
 class Vocabulary(Protocol):
@@ -54,7 +55,7 @@ MONOCHROME = Palette("bold", "", "italic", "dim")
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """Characters that stand for something."""
+    """Characters with a special meaning."""
 
     end: str
     newline: str
@@ -69,7 +70,7 @@ ASCII = Glyphs(".", "\\n", ":", "#", "-", " | ")
 
 
 def look_of(console: Console) -> tuple[Palette, Glyphs]:
-    """Palette and characters that fit a console: no colour if there is none, ASCII if it can show no more."""
+    """Palette and characters that suit a console: no colour if it has none, ASCII if it can show no more."""
     palette = MONOCHROME if console.no_color or console.color_system is None else COLOUR
     return palette, ASCII if console.options.ascii_only else UNICODE
 
@@ -87,7 +88,7 @@ def draft_text(
         if piece is None:
             text.append(glyphs.end, palette.noise)
         else:
-            # A newline that the model is not sure of would only make everything behind it jump.
+            # A newline that the model is not sure of would only make everything after it jump.
             vague = style in (palette.noise, palette.unsure)
             text.append(printable(piece).replace("\n", glyphs.newline) if vague else printable(piece), style)
         if position == focus:
@@ -106,7 +107,7 @@ def _certain_end(record: DenoiseStep, eos_ids: tuple[int, ...]) -> int:
 
 
 def _pieces(record: DenoiseStep, end: int, vocabulary: Vocabulary) -> Iterator[str | None]:
-    """Each position's text; None where a dot stands. A character goes to the token that completes it."""
+    """Each position's text; None for a dot. A character belongs to the token that completes it."""
     decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
     for position, token in enumerate(record.argmax_canvas):
         if position >= end or vocabulary.is_special(token):
@@ -117,10 +118,10 @@ def _pieces(record: DenoiseStep, end: int, vocabulary: Vocabulary) -> Iterator[s
 
 
 def crop(lines: list[Text], height: int, glyphs: Glyphs, *, top: int = 0) -> tuple[list[Text], int]:
-    """At most `height` of the lines with the focus in sight, and the first line's number.
+    """At most `height` of the lines with the focus in view, and the first line's number.
 
-    Lines that are left out are counted in their place. The window never moves above `top`, so that it only scrolls
-    down while a canvas settles.
+    Omitted lines are replaced by a line with their number. The window never moves above `top`, so it only scrolls down
+    while a canvas settles.
     """
     if len(lines) <= height:
         return lines, 0
@@ -143,8 +144,8 @@ def _has_focus(line: Text) -> bool:
 class Progress:
     """The numbers of the status line.
 
-    `accepted` of `length` positions are those before a certain end: what is behind it costs nothing and is not shown.
-    `speed` is in tokens per second, None if nothing is being measured.
+    `accepted` of `length` positions are those before a certain end: what comes after it costs nothing and is not shown.
+    `speed` is in tokens per second, None if it is not measured.
     """
 
     canvas_index: int
@@ -165,7 +166,7 @@ class Progress:
         committed: int = 0,
         seconds: float | None = None,
     ) -> Progress:
-        """The progress after a record; `steps` is the cap; `committed` tokens stand before it, all in `seconds`."""
+        """The progress after a record; `steps` is the cap; `committed` tokens came before it, all within `seconds`."""
         end = _certain_end(record, eos_ids)
         accepted = sum(record.accepted[:end])
         return cls(
@@ -183,7 +184,7 @@ BAR = 12
 
 
 def status_line(progress: Progress, width: int, glyphs: Glyphs) -> Text:
-    """One line with as much as fits `width`: what matters least goes first."""
+    """One line with as much as fits into `width`; the least important parts are dropped first."""
     step = f"step {progress.step + 1}/{progress.steps}"
     accepted = f"{progress.accepted}/{progress.length}"
     full = round(BAR * progress.accepted / max(progress.length, 1))
@@ -205,5 +206,5 @@ def status_line(progress: Progress, width: int, glyphs: Glyphs) -> Text:
 
 
 def rate(speed: float) -> str:
-    """A speed with two digits that say something."""
+    """A speed with two significant digits."""
     return f"{speed:.1f}" if speed < 10 else f"{speed:.0f}"

@@ -50,7 +50,7 @@ def chat(
     given = sampling.given(stop=output.stop, latency_budget_ms=output.latency_budget_ms)
     check_file(output.trace)
     llm = model.load()
-    llm.encode_chat([{"role": "user", "content": "?"}])  # no chat template: say so before anybody types
+    llm.encode_chat([{"role": "user", "content": "?"}])  # fail before anybody types if there is no chat template
     trace = open_trace(output.trace, llm, model, given)
     conversation = _Conversation(llm, given, system, output, trace)
     with trace or nullcontext():
@@ -69,25 +69,25 @@ class _Conversation:
     trace: TraceWriter | None
     messages: list[dict[str, Any]] = field(default_factory=list)
     shown: list[dict[str, Any]] = field(default_factory=list)
-    """Images that wait for the next message."""
+    """Images waiting for the next message."""
     answers: list[dict[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew, with the system's instructions only."""
+        """Start over, with only the system's instructions."""
         self.shown = []
         self.messages = [{"role": "system", "content": self.system}] if self.system else []
 
     def show(self, name: str) -> None:
-        """Show an image with the next message. Raises `InputError` for what is none, and if the model sees none."""
+        """Show an image with the next message. Raises `InputError` if it is not an image or the model has no vision."""
         part = image_part(name)
         self.llm.read_chat([{"role": "user", "content": [part]}])
         self.shown.append(part)
 
     def ask(self, text: str) -> Tally:
-        """One exchange. What cannot be asked (it does not fit any more) leaves the conversation as it was."""
+        """One exchange. A question that cannot be asked (it no longer fits) leaves the conversation as it was."""
         from redraft.cli.view import open_screen, waiting_for
         from redraft.text.marks import Marker
         from redraft.text.reply import read_reply
@@ -107,7 +107,7 @@ class _Conversation:
         tally = follow(records, screen, self.trace)
         self.answers.append(tally.to_dict())
         if _is_worth_keeping(tally):
-            # Thoughts do not belong to a history: the chat format expects them to be left out.
+            # Thoughts do not belong in a history: the chat format expects them to be left out.
             said = read_reply(Marker(self.llm.tokenizer).mark(tally.text, tally.token_ids)).content
             self.messages += [question, {"role": "assistant", "content": said}]
             self.shown = []
@@ -119,7 +119,7 @@ def _is_worth_keeping(tally: Tally) -> bool:
 
 
 def _talk(conversation: _Conversation, console: Console) -> int:
-    """Read and answer until the end of input; the exit code. Messages that are no answer go to standard error."""
+    """Read and answer until the end of input; returns the exit code. Other messages go to standard error."""
     interactive = sys.stdin.isatty()
     if interactive:
         _enable_line_editing()
@@ -148,7 +148,7 @@ def _talk(conversation: _Conversation, console: Console) -> int:
 
 
 def _ask(conversation: _Conversation, text: str, console: Console) -> None:
-    """One exchange with a person, who can mend what cannot be asked."""
+    """One exchange with a person, who can fix what cannot be asked."""
     try:
         conversation.ask(text)
     except InputError as error:
@@ -157,7 +157,7 @@ def _ask(conversation: _Conversation, text: str, console: Console) -> None:
 
 
 def _show(conversation: _Conversation, name: str, console: Console, interactive: bool) -> None:
-    """Take an image for the next message; a person is told what is none, and nothing changes."""
+    """Take an image for the next message; if it is not an image, a person is told so and nothing changes."""
     try:
         if not name:
             raise InputError("/image wants the name of a file.")
@@ -172,7 +172,7 @@ def _show(conversation: _Conversation, name: str, console: Console, interactive:
 
 
 def _enable_line_editing() -> None:
-    """Arrow keys and a history of what was typed, where Python has them."""
+    """Arrow keys and an input history, if Python supports them."""
     with suppress(ImportError):
         import readline  # noqa: F401  (importing it is what makes input() editable)
 

@@ -40,9 +40,9 @@ class ConstraintOptions:
     ] = None
 
     def given(self, source: str) -> dict[str, Any]:
-        """What was given beside the text of `source`, by the names that `LLM.generate` knows.
+        """The options given along with the text of `source`, by the names that `LLM.generate` uses.
 
-        Raises `InputError` for a file that is no schema and a pin that cannot be read.
+        Raises `InputError` for a file that is not a schema and a pin that cannot be read.
         """
         if source == self.json_schema == "-":
             raise InputError("Standard input holds the text already; give --json-schema a file.")
@@ -59,7 +59,7 @@ class ConstraintOptions:
 
 
 def _pin(written: str) -> tuple[int, str]:
-    """The offset and the text of `OFFSET:TEXT`."""
+    """The offset and text of `OFFSET:TEXT`."""
     offset, colon, text = written.partition(":")
     if not colon or not offset.isdecimal():
         raise InputError(f"--pin {written!r} is not OFFSET:TEXT, such as 0:Dear.")

@@ -1,4 +1,4 @@
-"""`redraft decide`: which of some choices, and how sure."""
+"""`redraft decide`: which of several choices, and how sure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from redraft.deciding import Decision
 
 BAR = 30
-"""Characters of a bar for probability 1."""
+"""Length of a bar for probability 1, in characters."""
 
 
 @expand_groups
@@ -93,7 +93,7 @@ def _choices(choice: list[str] | None, slot: list[str] | None) -> list[str] | di
 
 
 def _show(questions: list[str], decisions: list[Decision]) -> None:
-    """The filled form alone in a pipe; in a terminal also how sure the model was."""
+    """Only the filled form in a pipe; in a terminal also how sure the model was."""
     from rich.console import Console
 
     console = Console(highlight=False)

@@ -27,8 +27,9 @@ def distill(
 ) -> None:
     """Collect a model's own settled answers, to train it on them.
 
-    PROMPTS.jsonl holds conversations, prompts with completions, or token ids, as a recipe's source of kind chat does.
-    Answers are left out: only what is asked counts. It is answered with many steps; a recipe then trains for few.
+    PROMPTS.jsonl contains conversations, prompts with completions, or token ids, like a recipe's source of kind chat.
+    Their answers are ignored: only what is asked counts. The model answers with many steps; a recipe then trains for
+    few.
     """
     from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, TextColumn
@@ -46,7 +47,7 @@ def distill(
     given.pop("steps", None)
     asked = list(prompts_of(prompts, llm))
     for prompt in asked:
-        llm.request(prompt, steps=steps, **given)  # refuses what cannot be asked before anything is
+        llm.request(prompt, steps=steps, **given)  # refuses what cannot be asked, before the first answer
     console = Console(stderr=True)
     with Progress(TextColumn("answers"), MofNCompleteColumn(), console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("answers", total=len(asked))

@@ -43,9 +43,9 @@ def edit(
 ) -> None:
     """Change some lines of a file and show the difference.
 
-    Everything else stays byte for byte. Without INSTRUCTION only what does not fit the text around it is changed.
-    --max-tokens is the longest text that may stand there (twice the old one and 16 tokens if not given), and --steps is
-    16 if not given.
+    Everything else stays the same, byte for byte. Without INSTRUCTION only what does not fit the surrounding text is
+    changed. --max-tokens limits the new text (by default to twice the old one plus 16 tokens), and --steps is 16 by
+    default.
     """
     from redraft.editing import line_span
     from redraft.editing.api import DEFAULT_STEPS
@@ -68,7 +68,7 @@ def edit(
 
 
 def facts_of_span(llm: LLM, model: ModelOptions, given: Mapping[str, Any], steps: int) -> dict[str, Any]:
-    """`facts` of a filling or an edit, with a step cap of its own and a length that is found unless it is given."""
+    """`facts` of a filling or an edit, with its different step cap and a length that is found unless it is given."""
     from redraft.filling import fill_settings
 
     found = facts(llm, model, {"steps": fill_settings(llm.defaults, given, steps).steps, **given})
@@ -77,12 +77,12 @@ def facts_of_span(llm: LLM, model: ModelOptions, given: Mapping[str, Any], steps
 
 
 def diff_name(file: str) -> str:
-    """What a diff calls the file."""
+    """The name of the file in a diff."""
     return "stdin" if file == "-" else file
 
 
 def check_writable(file: str, write: bool) -> None:
-    """Raise `InputError` for standard input that should be replaced, and for a file that cannot be."""
+    """Raise `InputError` for replacing standard input, and for a file that cannot be replaced."""
     from redraft.outputs import check_file
 
     if write and file == "-":
@@ -108,7 +108,7 @@ def waiting(llm: LLM, doing: str) -> AbstractContextManager[object]:
 
 
 def finish(result: EditResult, file: str, *, write: bool, json: bool, note: str = "") -> None:
-    """Write the file if asked, and show the difference: as `patch` reads it in a pipe, in colours in a terminal."""
+    """Write the file if asked, and show the difference: as `patch` reads it in a pipe, in colour in a terminal."""
     from rich.console import Console
 
     if write:

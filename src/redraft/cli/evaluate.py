@@ -1,4 +1,4 @@
-"""`redraft eval`: how many items of a set a model solves, at what cost."""
+"""`redraft eval`: how many items of a set a model solves, and at what cost."""
 
 from __future__ import annotations
 
@@ -53,14 +53,14 @@ class ItemOptions:
         at_least(1, every=self.every, limit=self.limit)
 
     def of(self, items: Sequence[Any]) -> Sequence[Any]:
-        """The chosen ones of all items."""
+        """The selected items."""
         return items[:: self.every][: self.limit]
 
 
 @app.command()
 @expand_groups
 def sudoku(*, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptions, sampling: SamplingOptions) -> None:
-    """Solve Sudoku puzzles: of FILE.csv with the columns puzzle and solution (81 digits, 0 empty), or held-out ones."""
+    """Solve Sudoku puzzles: from FILE.csv with columns puzzle and solution (81 digits, 0 empty), or held-out ones."""
     from redraft.eval.sudoku import TASK
 
     _run_task("sudoku", TASK, items, batch_size, model, sampling)
@@ -110,7 +110,7 @@ def infill(
     model: ModelOptions,
     sampling: SamplingOptions,
 ) -> None:
-    """Write back what was taken out of Python code, exactly. FILE: JSONL with id, prefix, answer, suffix, source."""
+    """Write back what was removed from Python code, exactly. FILE: JSONL with id, prefix, answer, suffix, source."""
     from redraft.eval import DATA
     from redraft.eval import infill as task
 
@@ -127,7 +127,7 @@ def infill(
 
 
 def _run_methods(chosen: Sequence[Any], items: ItemOptions, model: ModelOptions, given: dict[str, Any]) -> None:
-    """Every method of infilling on the same items, and how each two compare item by item."""
+    """Every method of infilling on the same items, and an item-by-item comparison of each pair."""
     from redraft.eval.infill import METHODS, compare
     from redraft.outputs import check_file
 
@@ -167,7 +167,7 @@ def decide(
     calibrate: Annotated[bool, option("--calibrate", "Take off what is said of a question without content.")] = False,
     model: ModelOptions,
 ) -> None:
-    """Choose the tool for a request without writing the call, and how well confidences fit. FILE as for tools."""
+    """Choose the tool for a request without writing the call, and check how well confidences fit. FILE as for tools."""
     from redraft.eval import decide as task
     from redraft.eval.tools import TASK
 
@@ -241,7 +241,7 @@ def curve(
     check_picture(picture)
     items = spread(chosen.items(file), limit)
     names = [model.model, *(against or [])]
-    for name in names:  # a wrong one is not found behind the measuring of the first
+    for name in names:  # find a wrong one before measuring the first
         read_config(resolve_folder(name, weights=False))
     points, entropy = {}, {}
     for name in names:
@@ -298,7 +298,7 @@ def _run(
 
 @contextmanager
 def _bar(name: str, *, total: int | None) -> Iterator[Progress]:
-    """A progress bar of items done and solved, where somebody looks; elsewhere a line at the beginning."""
+    """A progress bar of items done and solved in a terminal; elsewhere a line at the beginning."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from redraft.text.tokenizer import Tokenizer
 
 UNSURE = 0.7
-"""Nats; a terminal underlines tokens of more entropy, which is that of two equal alternatives."""
+"""Nats; a terminal underlines tokens with more entropy than this, that of two equal alternatives."""
 LEAD_LINES = 6
-"""Lines before the hole that a terminal shows while the hole is filled."""
+"""How many lines before the hole a terminal shows while it is filled."""
 
 
 @expand_groups
@@ -46,8 +46,8 @@ def fill(
 ) -> None:
     """Fill the <|fill|> holes of a text, seeing both sides.
 
-    Everything around the holes stays byte for byte. --max-tokens is the longest filling that is tried (32 if not given,
-    or half the canvas where that is less), and --steps is 12 if not given.
+    Everything around the holes stays the same, byte for byte. --max-tokens is the longest filling to try (by default
+    32, or half the canvas if that is less), and --steps is 12 by default.
     """
     from rich.console import Console
 
@@ -85,7 +85,7 @@ def _pieces(file: str) -> tuple[str, ...]:
 
 
 def _fill(llm: LLM, pieces: Sequence[str], given: dict[str, Any], console: Console) -> FillResult:
-    """The fillings; a terminal shows meanwhile how the most promising length settles between its two sides."""
+    """The fillings; meanwhile a terminal shows how the most promising length settles between its two sides."""
     from redraft.cli.view import LiveScreen, waiting_for
     from redraft.filling import fill_settings
 
@@ -101,7 +101,7 @@ def _fill(llm: LLM, pieces: Sequence[str], given: dict[str, Any], console: Conso
 
 
 class _Watched:
-    """Shows the likeliest length that has not settled yet, behind the text before the hole."""
+    """Shows the likeliest length that has not settled yet, after the text before the hole."""
 
     def __init__(self, screen: LiveScreen, tokenizer: Tokenizer, lead: str) -> None:
         self._screen, self._tokenizer, self._lead = screen, tokenizer, lead

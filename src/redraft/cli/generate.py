@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from redraft.llm import LLM
 
 EXIT_INTERRUPTED = 130
-"""What shells report for a program that Ctrl-C ended."""
+"""The exit code that shells report for a program stopped by Ctrl-C."""
 
 
 @expand_groups
@@ -85,12 +85,12 @@ def _checked_prompt(prompt: str, *, raw: bool, system: str | None) -> str:
 
 
 def step_cap(llm: LLM, given: Mapping[str, Any]) -> int:
-    """Most steps per canvas with these settings."""
+    """The most steps per canvas with these settings."""
     return resolve_settings(llm.defaults, **given).steps
 
 
 def facts(llm: LLM, model: ModelOptions, given: Mapping[str, Any]) -> dict[str, Any]:
-    """What an answer's JSON says of the model and the settings that made it."""
+    """What an answer's JSON says about the model and the settings that produced it."""
     return {
         "model": model.model,
         "device": str(llm.model.device),
@@ -115,7 +115,7 @@ def open_trace(
 
 
 def print_json(content: Mapping[str, Any]) -> None:
-    """One object on one line, for machines; escapes stand for what the output's encoding cannot express."""
+    """One object on one line, for machines; characters outside the output's encoding are escaped."""
     everything = (sys.stdout.encoding or "").lower().startswith("utf")
     line = json.dumps(content, ensure_ascii=not everything).encode("utf-8", "backslashreplace").decode()
     sys.stdout.write(line + "\n")

@@ -1,4 +1,4 @@
-"""Images on the command line: files that stand before the words of a user's message."""
+"""Images on the command line: files that precede the text of a user's message."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ImageOptions:
     ] = None
 
     def parts(self) -> list[dict[str, Any]]:
-        """Those given as parts of a message; read once, so that a bad file fails before a long load."""
+        """The given images as parts of a message; read once, so that a bad file fails before a long load."""
         if self.image_detail is not None and not self.image:
             raise InputError("--image-detail is for --image, and there is none.")
         return [image_part(name, self.image_detail) for name in self.image or ()]
@@ -43,5 +43,5 @@ def image_part(name: str, detail: str | None = None) -> dict[str, Any]:
 
 
 def with_images(text: str, parts: Sequence[dict[str, Any]]) -> str | list[dict[str, Any]]:
-    """The content of a message: its words, behind images if there are any."""
+    """The content of a message: its text, preceded by any images."""
     return [*parts, {"type": "text", "text": text}] if parts else text

@@ -1,4 +1,4 @@
-"""`redraft inspect`: what a model is made of, from its config alone."""
+"""`redraft inspect`: what a model consists of, from its config alone."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def _config(model: str) -> ModelConfig:
     config = read_config(folder)
     if _has_vision(folder):
         return config
-    # Text-only folders describe a vision tower as well, because Transformers insists on one.
+    # Text-only folders also describe a vision tower, because Transformers insists on one.
     return dataclasses.replace(config, extra={k: v for k, v in config.extra.items() if k != "vision_config"})
 
 
 def _has_vision(folder: Path) -> bool:
-    """Do the folder's weights hold a vision tower? Where there are no weights, the config's word is taken."""
+    """Whether the folder's weights contain a vision tower; True without weights, so that the config decides."""
     from redraft.model.names import is_vision
 
     names = _weight_names(folder)
@@ -53,7 +53,7 @@ def _has_vision(folder: Path) -> bool:
 
 
 def _weight_names(folder: Path) -> list[str] | None:
-    """The names of the stored tensors, by the index if there is one; None without index and weights."""
+    """The names of the stored tensors, from the index if there is one; None without index and weights."""
     from redraft.model.files import INDEX_FILE, read_header
     from redraft.model.folders import read_json
 
@@ -144,7 +144,7 @@ def _table(rows: dict[str, Any]) -> Any:
 
 
 def _costs(config: ModelConfig) -> dict[str, str]:
-    """Parameters at work, and bytes of the bf16 cache per token and for a full context."""
+    """Active parameters, and bytes of the bf16 cache per token and for a full context."""
     from redraft.model import accounting
 
     rows = {"active per token": f"{accounting.active_per_token(config):,} parameters"}
@@ -175,7 +175,7 @@ def _parts_table(config: ModelConfig) -> Any:
 
 
 def _bytes_table(config: ModelConfig) -> Any:
-    """What every part takes in every number format."""
+    """The size of every part in every number format."""
     from redraft.model import accounting
 
     text, vision = accounting.text_parts(config), accounting.vision_parts(config)

@@ -1,4 +1,4 @@
-"""The keyboard while an answer settles: what is typed waits for the next question and does not disturb the picture."""
+"""The keyboard while an answer settles: input is kept for the next question and does not disturb the display."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TextIO
 
 @contextmanager
 def silent_keyboard(keyboard: TextIO | None = None) -> Iterator[None]:
-    """Inside, keys are not shown; they are kept, and Ctrl-C works. Nothing changes where no person types."""
+    """Inside, keys are not echoed but kept, and Ctrl-C works; without a person at the keyboard nothing changes."""
     descriptor = _terminal(sys.stdin if keyboard is None else keyboard)
     if descriptor is None:
         yield
@@ -29,7 +29,7 @@ def silent_keyboard(keyboard: TextIO | None = None) -> Iterator[None]:
 
 
 def _terminal(keyboard: TextIO | None) -> int | None:
-    """The descriptor of a terminal that this process may change: one in the background would be stopped for it."""
+    """The descriptor of a terminal that this process may change; a background process would be stopped for it."""
     try:
         if keyboard is None or not keyboard.isatty():
             return None

@@ -30,7 +30,7 @@ from redraft.errors import InputError, RedraftError
 EXIT_FAILED, EXIT_BAD_INPUT = 1, 2
 HELP_OPTIONS = ["-h", "--help"]
 
-# Typer carries its own copy of Click or uses the installed one, depending on its version; this is either's class.
+# Depending on its version, Typer bundles Click or uses the installed one; this is either's class.
 _UsageError = cast(type[Exception], typer.BadParameter.__bases__[0])
 
 app = typer.Typer(
@@ -83,7 +83,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has left; keep Python from complaining about it when it flushes at exit.
+        # Whoever read our output has left; keep Python from complaining when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_FAILED
     except OSError as error:
@@ -98,7 +98,7 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _commands() -> Any:
-    """The whole command line, whose help shows `--help` as it shows other flags: without the type of a value."""
+    """The whole command line, whose help shows `--help` like other flags: without a value type."""
     root = typer.main.get_command(app)
     context, left = typer.Context(root, help_option_names=HELP_OPTIONS), [root]
     while left:
@@ -110,10 +110,10 @@ def _commands() -> Any:
 
 
 def _use_streams_as_they_are() -> None:
-    """Let an output whose encoding lacks a character show a question mark for it, where it would fail.
+    """Let outputs show a question mark for characters that their encoding lacks, instead of failing.
 
-    Bytes of the input that are no text become lone surrogates, which the tokenizer names.
-    Where the caller has closed one (`>&-`), Python has None: then an output is nowhere, and the input is empty.
+    Undecodable bytes in the input become lone surrogates, which the tokenizer reports. If the caller has closed a
+    stream (`>&-`), Python has None: then output is discarded, and the input is empty.
     """
     sys.stdin = sys.stdin or io.TextIOWrapper(io.FileIO(os.devnull), encoding="utf-8")
     sys.stdout = sys.stdout or io.TextIOWrapper(io.FileIO(os.devnull, "w"), encoding="utf-8")
@@ -124,7 +124,7 @@ def _use_streams_as_they_are() -> None:
 
 
 def _forget_empty_sizes() -> None:
-    """A terminal that does not know its size may say 0 columns, which Rich would take for a width."""
+    """Ignore a terminal that does not know its size and reports 0 columns, which Rich would take for a width."""
     for name in ("COLUMNS", "LINES"):
         if os.environ.get(name, "").strip("0") == "":
             os.environ.pop(name, None)
@@ -132,7 +132,7 @@ def _forget_empty_sizes() -> None:
 
 def _usage(error: Exception) -> int:
     message = getattr(error, "format_message", error.__str__)()
-    if not message:  # a group without a command has shown its help already
+    if not message:  # a group without a command has already shown its help
         return EXIT_BAD_INPUT
     context = getattr(error, "ctx", None)
     hint = f" See `{context.command_path} --help`." if context is not None else ""
@@ -140,7 +140,7 @@ def _usage(error: Exception) -> int:
 
 
 def _about_memory(error: RuntimeError) -> str | None:
-    """What torch, which is not imported here, says when there is no memory; None for any other error."""
+    """What torch, which is not imported here, says when memory runs out; None for any other error."""
     message = str(error).partition("\n")[0]
     if type(error).__name__ == "OutOfMemoryError":
         return message
@@ -149,7 +149,7 @@ def _about_memory(error: RuntimeError) -> str | None:
 
 
 def _about_file(error: OSError) -> str:
-    """What went wrong, and with which file if it is known, without a number that only programmers know."""
+    """What went wrong, and with which file if known, without a number that only programmers understand."""
     if error.strerror is None:
         return str(error)
     return f"{error.strerror}." if error.filename is None else f"{error.filename}: {error.strerror}."

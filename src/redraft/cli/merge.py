@@ -11,9 +11,9 @@ from redraft.cli.generate import print_json
 from redraft.cli.options import JsonFlag
 
 _BESIDE = ("*.json", "*.jinja", "*.txt", "*.model")
-"""Files of a model folder that stand beside its weights and are copied as they are."""
+"""Files of a model folder other than its weights, which are copied as they are."""
 _OF_WEIGHTS = (".index.json", "hf_quant_config.json")
-"""Those among them that say where its weights are, and how they were quantized."""
+"""Exceptions: files that say where the weights are, and how they were quantized."""
 
 
 def merge(

@@ -61,9 +61,9 @@ def next_edit(
 
 
 def _offset(text: str, at: str) -> int:
-    """The character offset of LINE[:COLUMN]; a column behind the line is its end, as in the Language Server Protocol.
+    """The character offset of LINE[:COLUMN]; a column past the line is its end, as in the Language Server Protocol.
 
-    Behind a line end at the end of the text stands one more line, which is empty.
+    After a line end at the end of the text there is one more, empty line.
     """
     from redraft.editing import line_span
     from redraft.editing.spans import count_lines

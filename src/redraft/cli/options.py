@@ -1,6 +1,6 @@
 """Options that several commands share, as frozen dataclasses.
 
-A command takes one parameter per group; `expand_groups` shows Typer the groups' fields instead and hands the command
+A command takes one parameter per group; `expand_groups` shows Typer the groups' fields instead and passes the command
 the built groups. None always means "not given": the model's own settings then apply.
 """
 
@@ -29,7 +29,7 @@ _MODEL, _SAMPLING, _OUTPUT = "Model", "Sampling", "Output"
 
 
 def option(name: str, help: str, metavar: str = "", *, panel: str | None = None, default: str | None = None) -> Any:
-    """An option, or without `metavar` a flag; `default` says in words what holds where the option is not given."""
+    """An option, or without `metavar` a flag; `default` describes what applies if the option is not given."""
     return typer.Option(name, help=help, metavar=metavar, rich_help_panel=panel, show_default=default or bool(metavar))
 
 
@@ -79,7 +79,7 @@ class ModelOptions:
             return self.read(adapters)
 
     def read(self, adapters: Mapping[str, str] | None = None) -> LLM:
-        """The loaded model as of `load`, and nothing shown."""
+        """The loaded model, as from `load`, but without showing anything."""
         from redraft.loading import load
 
         return load(
@@ -125,9 +125,9 @@ class SamplingOptions:
     ] = None
 
     def given(self, **more: Any) -> dict[str, Any]:
-        """What was given, by the names that `LLM.generate` knows; checked, so that a typo fails before a long load."""
+        """The given options, by the names that `LLM.generate` uses; checked, so a typo fails before a long load."""
         given = {name: value for name, value in (vars(self) | more).items() if value is not None}
-        # The checkpoint's own temperature bounds are not known yet: one alone is checked beside one that fits.
+        # The checkpoint's own temperature bounds are not known yet: a single one is checked with one that fits.
         low = given.get("t_min", 0.0)
         resolve_settings(GenerationSettings(), **({"t_min": low, "t_max": low + 1} | given))
         return given
@@ -186,14 +186,14 @@ def _fields(group: type) -> list[inspect.Parameter]:
 
 
 def at_least(least: int, **values: float | None) -> None:
-    """Raise `SettingError` for the first of these options that is given and less."""
+    """Raise `SettingError` for the first of these options that is given and too small."""
     for name, value in values.items():
         if value is not None and not value >= least:  # NaN is not at least anything
             raise SettingError(f"--{name.replace('_', '-')} is {value}; it must be at least {least}.")
 
 
 def number(digits: str, option: str) -> int:
-    """The number that the digits of an option write. Raises `InputError`, since Python refuses thousands of them."""
+    """The number that an option's digits write. Raises `InputError`, since Python refuses thousands of digits."""
     try:
         return int(digits)
     except ValueError:
@@ -201,7 +201,7 @@ def number(digits: str, option: str) -> int:
 
 
 def whole_numbers(name: str, text: str) -> list[int]:
-    """The numbers of an option such as --batch 1,4,16, from 1 up. Raises `SettingError`."""
+    """The numbers of an option such as --batch 1,4,16, each at least 1. Raises `SettingError`."""
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
@@ -212,7 +212,7 @@ def whole_numbers(name: str, text: str) -> list[int]:
 
 
 def check_picture(path: Path | None) -> None:
-    """Raise `SettingError` or `InputError`, before the work is begun, if no picture can be drawn there."""
+    """Raise `SettingError` or `InputError`, before the work starts, if a plot cannot be written there."""
     from importlib.util import find_spec
 
     if path is None:
@@ -225,7 +225,7 @@ def check_picture(path: Path | None) -> None:
 
 
 def read_words(source: str, what: str) -> str:
-    """`read_text` less the byte order mark that programs on Windows put before a text; for what is not written back."""
+    """`read_text` without the byte order mark that Windows programs put before a text; for text not written back."""
     return read_text(source, what).removeprefix("\ufeff")
 
 

@@ -1,4 +1,4 @@
-"""Text that a model wrote, made safe for a terminal: it may hold escape sequences and invisible characters."""
+"""Text from a model, made safe for a terminal: it may contain escape sequences and invisible characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Putting a new text in a file's place, whole or not at all."""
+"""Replacing a file's content with new text, completely or not at all."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Put `text` in the file's place in one step, with the same permissions; a link stays a link."""
+    """Replace a file's content with `text` in one step, keeping its permissions; a link stays a link."""
     target = path.resolve()
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     temporary = Path(name)

@@ -55,7 +55,7 @@ def replay(
             sys.stdout.write(f"> {printable(str(turn.prompt))}\n")
         screen = open_screen(tokenizer, eos_ids, steps=steps, json=json, timed=False)
         tally = follow(_paced(turn.records, speed if live else None), screen)
-        # Seconds would be those of the replay, so the numbers that hold them are left out.
+        # Seconds would be those of the replay, so the numbers that depend on them are left out.
         answers.append(
             {name: value for name, value in tally.to_dict().items() if name != "stats"} | {"steps": tally.steps}
         )

@@ -105,11 +105,11 @@ def serve(
         serve_replicas(settings, partial(model.read, adapters), listener, places, ready=ready)
     elif not serve(settings, partial(model.load, adapters), listener, ready=ready):
         sys.stderr.flush()
-        os._exit(0)  # Python's own way out would abort in the middle of a thread
+        os._exit(0)  # Python's normal exit would abort in the middle of a thread
 
 
 def _adapters(given: list[str], taken: tuple[str, ...]) -> dict[str, str]:
-    """NAME=FOLDER options as a table; a name must not be taken by the model or by another adapter."""
+    """NAME=FOLDER options as a table; a name must not be the model's or another adapter's."""
     found: dict[str, str] = {}
     for one in given:
         name, mark, folder = one.partition("=")
@@ -122,7 +122,7 @@ def _adapters(given: list[str], taken: tuple[str, ...]) -> dict[str, str]:
 
 
 def _require_extra() -> None:
-    """One sentence instead of a traceback where the server's libraries are not installed."""
+    """Show one sentence instead of a traceback if the server's libraries are not installed."""
     from importlib.util import find_spec
 
     missing = [name for name in ("fastapi", "uvicorn", "prometheus_client", "httpx") if find_spec(name) is None]

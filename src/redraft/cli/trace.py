@@ -1,4 +1,4 @@
-"""Traces: a JSONL file with a header line and then every record of an answer, to be looked at again or checked.
+"""Traces: a JSONL file with a header line and then every record of an answer, for replaying or checking it.
 
 A trace appears under its name only when it is complete, or when Ctrl-C ended it; a failed run leaves none.
 """
@@ -20,7 +20,7 @@ VERSION = 1
 
 
 class TraceWriter:
-    """Writes one trace; a context manager. Nothing exists under `path` until it is left."""
+    """Writes one trace; a context manager. Nothing exists at `path` until it exits."""
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
         self._path, self._header = path, {"type": "header", "version": VERSION, **header}
@@ -31,7 +31,7 @@ class TraceWriter:
         except OSError as error:
             raise self._failure(error) from error
         self._temporary = Path(name)
-        # What UTF-8 cannot express is a lone surrogate, and JSON writes it as Python's backslashes do.
+        # UTF-8 cannot express lone surrogates; JSON writes them like Python's backslash escapes.
         self._file = os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace")
         try:
             self._line(self._header)
@@ -48,7 +48,7 @@ class TraceWriter:
                 self._temporary.chmod(0o666 & ~_umask())
                 self._temporary.replace(self._path)
         except OSError as error:
-            if kept:  # else what went wrong first is told
+            if kept:  # otherwise the original error is reported
                 raise self._failure(error) from error
         finally:
             self._temporary.unlink(missing_ok=True)
@@ -58,7 +58,7 @@ class TraceWriter:
         self._line(record.to_dict())
 
     def turn(self, prompt: str) -> None:
-        """Begin the next answer of a conversation."""
+        """Start the next answer of a conversation."""
         self._line({"type": "turn", "prompt": prompt})
 
     def _line(self, content: Mapping[str, Any]) -> None:
@@ -79,7 +79,7 @@ def _umask() -> int:
 
 @dataclass(slots=True)
 class Turn:
-    """One answer of a trace and the prompt before it, where the trace tells it."""
+    """One answer of a trace and the prompt before it, if the trace has it."""
 
     prompt: str | None
     records: list[Record] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A trace that was read: its header and its answers."""
+    """A trace that was read: its header and answers."""
 
     header: dict[str, Any]
     turns: list[Turn]
@@ -124,7 +124,7 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     for number, line in enumerate(lines, 1):
         try:
             content = json.loads(line)
-        except (ValueError, RecursionError):  # brackets in brackets
+        except (ValueError, RecursionError):  # too deeply nested brackets
             _fail(path, number, "is not valid JSON")
         if not isinstance(content, dict):
             _fail(path, number, "is not a JSON object")
@@ -157,7 +157,8 @@ def _check(record: Record, turn: Turn) -> None:
     if last is not None and record.request_id != last.request_id:
         raise ValueError(f"it belongs to request {record.request_id}, a trace holds one")
     if isinstance(record, Commit):
-        # Behind a commit it is what had been held back, told when the next canvas was broken off before its first step.
+        # A second commit in a row is held-back text: the next canvas was abandoned before its first step.
+        # step.
         if last is None or record.canvas_index != last.canvas_index + isinstance(last, Commit):
             raise ValueError("it commits a canvas that has no steps")
         if not isinstance(record.text, str):

@@ -33,7 +33,7 @@ def train(
     device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")] = "auto",
     json: JsonFlag = False,
 ) -> None:
-    """Train a model from a TOML recipe, or go on training it."""
+    """Train a model from a TOML recipe, or resume training it."""
     if not check:
         run(recipe, resume=resume, out=out, max_seconds=max_seconds, device=device, as_json=json)
     elif resume or max_seconds is not None or device != "auto":
@@ -46,7 +46,7 @@ def run(
     recipe: str | Path, *, resume: bool = False, out: str | None = None, max_seconds: float | None = None,
     device: str = "auto", as_json: bool = False,
 ) -> None:  # fmt: skip
-    """Train `recipe`; `out` and `max_seconds` replace the recipe's own. Prints a JSON object last with `as_json`."""
+    """Train `recipe`; `out` and `max_seconds` override the recipe's own. With `as_json`, prints a JSON object last."""
     from redraft.train import train
     from redraft.train.distributed import World
 
@@ -65,7 +65,7 @@ def run(
 
 
 def _read(recipe: str | Path, **given: Any) -> Recipe:
-    """The recipe with what is `given` of its table [run]."""
+    """The recipe with the `given` settings of its table [run]."""
     from redraft.train import read_recipe
 
     settings = read_recipe(recipe)
@@ -80,7 +80,7 @@ SAMPLES = 2
 def show_data(recipe: str | Path, *, out: str | None = None, as_json: bool = False) -> None:
     """Show what a recipe's data look like to the model, and what its adapter changes, without training.
 
-    Raises `SettingError` for targets and a rank of LoRA that the model does not have, and if `out` holds a run already.
+    Raises `SettingError` for LoRA targets or a rank that the model does not have, and if `out` already contains a run.
     """
     from redraft.text.tokenizer import Tokenizer
     from redraft.train import check as checking
@@ -113,7 +113,7 @@ def show_data(recipe: str | Path, *, out: str | None = None, as_json: bool = Fal
 
 
 def _print_sample(sample: Sample) -> None:
-    """What is learned stands in double brackets."""
+    """Print a sample with the learned text in double brackets."""
     from redraft.cli.printable import printable
 
     learned = "".join(f"[[{text}]]" if is_learned else text for text, is_learned in sample.spans)

@@ -1,4 +1,4 @@
-"""Where an answer appears: live in a terminal, as plain text in a pipe, or nowhere (when only JSON is wanted)."""
+"""Where an answer appears: live in a terminal, as plain text in a pipe, or nowhere (if only JSON is wanted)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from redraft.llm import LLM, Prompt
 
 FRAME_SECONDS = 0.06
-"""Drawing more often than this would slow the model down and look no smoother."""
+"""Redrawing more often would slow down the model without looking smoother."""
 READING = "reading the prompt"
 COMPILING = "kernels that are new on this machine are compiled first"
 _SPARE_LINES = 3
@@ -30,7 +30,7 @@ _SPARE_LINES = 3
 
 
 def show(llm: LLM, prompt: Prompt, *, raw: bool = False, **settings: Any) -> Tally:
-    """Answer a prompt as `LLM.generate` does and show it meanwhile: live in a terminal, as plain text elsewhere."""
+    """Answer a prompt like `LLM.generate` while showing it: live in a terminal, as plain text elsewhere."""
     records = llm.stream(prompt, raw=raw, **settings)
     steps = resolve_settings(llm.defaults, **settings).steps
     return follow(records, open_screen(llm.tokenizer, llm.eos_ids, steps=steps, waiting=waiting_for(llm)))
@@ -103,7 +103,7 @@ class PlainScreen(SilentScreen):
 class LiveScreen:
     """The draft settles at the bottom of the terminal; committed text is printed above it and stays.
 
-    The last, unfinished line of committed text stays part of the live region, so that the next canvas continues it.
+    The last, unfinished line of committed text remains part of the live region, so that the next canvas continues it.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class LiveScreen:
         lead: str = "",
         waiting: str = READING,
     ) -> None:
-        """`lead` stands before the draft while it settles; `waiting` says what happens until the first step."""
+        """`lead` is shown before the draft while it settles; `waiting` says what happens until the first step."""
         self._console, self._vocabulary, self._eos_ids = console, vocabulary, eos_ids
         self._steps, self._timed = steps, timed
         self.lead, self._waiting = lead, waiting
@@ -137,7 +137,7 @@ class LiveScreen:
     def __exit__(self, *error: object) -> None:
         with self._keyboard:
             self._live.stop()
-            if self._open_line:  # a failure came in between: what was committed stays
+            if self._open_line:  # a failure came in between; keep the committed text
                 self._console.print(Text(self._open_line))
 
     def show(self, record: Record, tally: Tally) -> None:
@@ -165,7 +165,7 @@ class LiveScreen:
         text = Text(printable(self.lead), "dim") + Text(self._open_line) + draft
         room = max(self._console.height - _SPARE_LINES, 1)
         lines, self._top = crop(list(text.wrap(self._console, width)), room, self._glyphs, top=self._top)
-        # The status line stays where it is while a draft gets shorter.
+        # The status line stays in place when a draft gets shorter.
         self._height = min(max(self._height, len(lines)), room)
         lines += [Text("")] * (self._height - len(lines))
         seconds = tally.seconds if self._timed else None
@@ -179,7 +179,7 @@ class LiveScreen:
         wrapped = Text(self._open_line + printable(text)).wrap(self._console, self._console.width)
         *finished, last = wrapped or [Text("")]
         self._open_line, self._top, self._height = last.plain, 0, 0
-        with self._console:  # one write for both, so that nothing is seen twice
+        with self._console:  # one write for both, so that nothing is shown twice
             self._live.update(Text(self._open_line), refresh=True)
             for line in finished:
                 self._console.print(line)

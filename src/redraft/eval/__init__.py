@@ -1,5 +1,8 @@
-"""Evaluations of what a model can do, each with its reader: Sudoku, tools, their results and small talk as a `TASK`,
-infilling and deciding with an ``evaluate`` of their own; and what steps and number formats do to them."""
+"""Evaluations of what a model can do, each with its reader.
+
+Sudoku, tools, their results and small talk are a `TASK`; infilling, editing and deciding have their own ``evaluate``.
+Others measure what steps and number formats do to the scores.
+"""
 
 from redraft.eval.files import DATA
 from redraft.eval.result import EvalResult, ItemRecord

@@ -1,7 +1,7 @@
-"""The quality-speed curve: what a task's score is when every canvas may take at most so many steps.
+"""The quality-speed curve: a task's score when every canvas may take at most a given number of steps.
 
-A model that stops by itself rarely needs its largest budget, so a point's place on the axis is the mean number of steps
-that it really took. Beside it the entropy curve: how unsure a canvas still is after each step.
+A model that stops by itself rarely needs its largest budget, so a point's position on the axis is the mean number of
+steps really taken. With it comes the entropy curve: how unsure a canvas still is after each step.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ TASKS: dict[str, Task[Any]] = {
 
 
 def task_of(name: str) -> Task[Any]:
-    """The task of a name. Raises `InputError`."""
+    """The task with this name. Raises `InputError`."""
     if name not in TASKS:
         raise InputError(f"The task is {name!r}; it must be one of {', '.join(TASKS)}.")
     return TASKS[name]
@@ -88,7 +88,7 @@ def of_folder(
 
 
 def entropies(llm: Streams, prompts: Sequence[Any], **settings: Any) -> list[float]:
-    """Mean entropy in nats per position of the first canvas after each step, over prompts that got so far."""
+    """Mean entropy in nats per position of the first canvas after each step, over prompts that got that far."""
     sums: list[list[float]] = []
     for prompt in prompts:
         for record in llm.stream(prompt, **settings):
@@ -104,7 +104,7 @@ def draw(
     curves: Mapping[str, Sequence[CurvePoint]], picture: Path, *, title: str,
     entropy: Mapping[str, Sequence[float]] | None = None,
 ) -> None:  # fmt: skip
-    """Draw curves by name, such as before and after; with `entropy` the entropy curves beside them.
+    """Draw named curves, such as before and after; with `entropy` the entropy curves next to them.
 
     Raises `SettingError` if matplotlib is not installed.
     """

@@ -1,4 +1,4 @@
-"""Deciding: which of the declared tools a request is for, read from a pinned canvas without writing the call."""
+"""Deciding: which of the declared tools a request needs, read from a pinned canvas without writing the call."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redraft.eval.task import Progress, asking, evaluate_batches
 from redraft.eval.tools import ToolItem
 
 TEMPLATE = "<|tool_call>call:{choice}{{"
-"""How a call begins; the canvas goes on behind it."""
+"""How a call begins; the canvas continues after it."""
 
 
 class Decides(Protocol):

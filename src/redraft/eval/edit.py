@@ -1,4 +1,4 @@
-"""Edits: a span is changed as an instruction says; solved when it then reads exactly as it should."""
+"""Edits: a span is changed as an instruction says; solved if it then reads exactly as it should."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FIELDS: dict[str, type] = dict.fromkeys(("id", "instruction", "before", "old", 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EditItem:
-    """``old`` is to become ``new`` where it stands between ``before`` and ``behind``."""
+    """``old`` should become ``new`` between ``before`` and ``behind``."""
 
     id: str
     instruction: str

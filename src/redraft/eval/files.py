@@ -27,9 +27,9 @@ def read_text(path: str | Path) -> str:
 
 
 def read_items(path: str | Path, fields: Mapping[str, type], item: Callable[[dict[str, Any]], T]) -> list[T]:
-    """The items of a JSON lines file: ``item`` makes one of an object that has ``fields`` of these types.
+    """The items of a JSON lines file: ``item`` turns each object that has ``fields`` of these types into one.
 
-    Raises :class:`InputError` for a bad line, one that ``item`` refuses with such an error included, and for no items.
+    Raises :class:`InputError` for a bad line, including one that ``item`` refuses with that error, and for no items.
     """
     path, items = Path(path), list[T]()
     for number, record in read_objects(path):
@@ -45,7 +45,7 @@ def read_items(path: str | Path, fields: Mapping[str, type], item: Callable[[dic
 
 def _check(path: Path, number: int, record: dict[str, Any], fields: Mapping[str, type]) -> None:
     try:
-        json.dumps(record, ensure_ascii=False).encode()  # "\ud800" is JSON, but can neither be asked nor written
+        json.dumps(record, ensure_ascii=False).encode()  # "\ud800" is JSON, but can be neither asked nor written
     except UnicodeEncodeError:
         fail(path, number, "it holds half of a surrogate pair, which is no character")
     for name, kind in fields.items():

@@ -1,14 +1,14 @@
-"""What number formats of the weights cost in quality, next to the model as it is.
+"""How much quality number formats of the weights cost, compared with the unchanged model.
 
-Two views. Teacher-forced: every format sees the same canvases and soft embeddings that the full model went through, and
-its distributions are compared position by position, so that no early difference hides in a later one. Free-running:
-every format answers the tasks by itself, and steps and scores are counted.
+There are two views. Teacher-forced: every format sees the same canvases and soft embeddings that the full model went
+through, and its distributions are compared position by position, so no early difference hides in a later one.
+Free-running: every format answers the tasks by itself, and steps and scores are counted.
 
 The formats are those of `redraft quantize`; weights are rounded to them and computed with in the model's own dtype, so
-what is measured is the rounding of the weights, not that of a kernel's activations. The vocabulary in FP8
-(`vocabulary_dtype`) is compared by itself and teacher-forced only, with everything rounded that a GPU rounds: tokens'
-embeddings, the head's table and rows, and soft embeddings, which are gathered where few tokens explain a position, and
-elsewhere a product of rounded weights with the turned table.
+this measures the rounding of the weights, not of a kernel's activations. The vocabulary in FP8 (`vocabulary_dtype`) is
+compared separately and teacher-forced only, with everything rounded that a GPU rounds: tokens' embeddings, the head's
+table and rows, and soft embeddings, which are gathered where few tokens explain a position, and elsewhere are a product
+of rounded weights with the transposed table.
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ Task = Callable[[LLM], EvalResult]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FormatResult:
-    """One format. `divergence` is the mean KL(full || format) in nats per position, `agreement` the share of positions
-    with the same argmax, both over `positions` teacher-forced positions; `tasks` are the free-running scores."""
+    """One format's results.
+
+    `divergence` is the mean KL(full || format) in nats per position, `agreement` the share of positions with the same
+    argmax, both over `positions` teacher-forced positions; `tasks` are the free-running scores.
+    """
 
     format: str
     divergence: float
@@ -78,10 +81,10 @@ def compare(
     seed: int = 0,
     progress: Callable[[str], None] = lambda format: None,
 ) -> list[FormatResult]:
-    """Results of the full model, of every format and of the full model with an FP8 vocabulary. The model is unchanged.
+    """Results of the full model, of every format and of the full model with an FP8 vocabulary; the model is unchanged.
 
     `prompts` (token ids) are answered with one canvas each for the teacher-forced part. Raises `SettingError` for an
-    unknown format and a group that does not divide.
+    unknown format and a group size that does not divide the weights.
     """
     original = {name: tensor.clone() for name, tensor in llm.model.state_dict().items()}
     _check(formats, group, original)
@@ -110,7 +113,7 @@ def _check(formats: Sequence[str], group: int, weights: Mapping[str, Tensor]) ->
             raise SettingError(f"format is {format!r}; it must be one of {', '.join(FORMATS)}.")
         for name, weight in weights.items():
             if format_of(name, format) == "int4":
-                quantize_int4(weight[..., :1, :], group)  # refuses a group that does not divide, before any answer
+                quantize_int4(weight[..., :1, :], group)  # refuses a group size that does not divide, before any answer
 
 
 def _rounded(name: str, weight: Tensor, format: str, group: int) -> Tensor:
@@ -158,7 +161,7 @@ def _fp8_soft_embeddings(model: Transformer, vocabulary: Vocabulary, logits: Ten
 def _measure(
     llm: LLM, format: str, passes: Sequence[_Pass], tasks: Mapping[str, Task], vocabulary: Vocabulary | None = None
 ) -> FormatResult:
-    """One format's result. The model has its weights already; `vocabulary` takes the place of its head."""
+    """One format's result. The model already has its weights; `vocabulary` replaces its head."""
     divergence, same, positions = 0.0, 0, 0
     cap = llm.model.config.final_logit_softcapping
     for taken in passes:

@@ -1,7 +1,7 @@
-"""Infilling: a line or a span is taken out of a text, and the model must write it back exactly.
+"""Infilling: a line or a span is removed from a text, and the model must write it back exactly.
 
-Three methods show what seeing both sides brings: the hole's length found, the hole's length given, and left to right,
-where the text behind the hole is hidden and the right length of what comes is taken for granted.
+Three methods show the benefit of seeing both sides: the hole's length found, the hole's length given, and left to
+right, where the text after the hole is hidden and the answer is cut to the right length.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from redraft.eval.task import Progress, asking, evaluate_batches
 Method = Literal["found", "given", "left"]
 METHODS: tuple[Method, ...] = ("found", "given", "left")
 LEFT_STEPS = 12
-"""Step cap of left to right when neither one nor a preset with one is given, that of `fill`."""
+"""Default step cap of left to right, unless a preset has one; the same as for `fill`."""
 
 _FIELDS: dict[str, type] = dict.fromkeys(("id", "prefix", "answer", "suffix", "source"), str)
 
@@ -41,7 +41,7 @@ class InfillItem:
 
 
 class Encodes(Protocol):
-    """The part of a tokenizer that tells how long an answer is."""
+    """The part of a tokenizer that says how long an answer is."""
 
     def encode(self, text: str, *, special: bool = ...) -> Sequence[int]: ...
 
@@ -70,14 +70,14 @@ def _item(record: dict[str, Any]) -> InfillItem:
 
 
 def is_solved(item: InfillItem, text: str) -> bool:
-    """Exact match, white space at the end apart: indentation counts, a trailing newline does not."""
+    """Exact match except for trailing white space: indentation counts, a trailing newline does not."""
     return text.rstrip() == item.answer.rstrip()
 
 
 def middle_of(item: InfillItem) -> InfillItem | None:
-    """The item with only the middle of its answer missing: about a third of it, from one word to another.
+    """The item with only the middle of its answer missing: about a third of it, cut at words.
 
-    None where the answer has fewer than three words.
+    None if the answer has fewer than three words.
     """
     words = re.findall(r"\s*\w+|\s*[^\w\s]+|\s+", item.answer)
     if len(words) < 3:
@@ -97,9 +97,9 @@ def evaluate(
     progress: Progress | None = None,
     **settings: Any,
 ) -> EvalResult:
-    """Fills every item, one after the other (``fill`` tries several hole lengths in one batch by itself).
+    """Fills every item, one at a time (``fill`` itself tries several hole lengths in one batch).
 
-    ``settings`` go to ``fill``, or to ``generate`` for left to right, with seed 0 if none is given.
+    ``settings`` go to ``fill``, or to ``generate`` for left to right, with seed 0 by default.
     """
     if method not in METHODS:
         raise SettingError(f"method is {method!r}; it must be one of {', '.join(METHODS)}.")
@@ -121,14 +121,14 @@ class Compared:
 
     @property
     def pairs(self) -> list[tuple[Method, Method, int, int, float]]:
-        """For each two methods how often only the first was right, only the second, and how likely chance does that."""
+        """For each pair of methods: items only the first solved, only the second, and the sign test's probability."""
         return [
             (one, other, *sign_test(self.results[one], self.results[other])) for one, other in combinations(METHODS, 2)
         ]
 
     @property
     def records(self) -> list[ItemRecord]:
-        """Those of all methods; the id begins with the method."""
+        """The records of all methods; the id begins with the method."""
         return [
             dataclasses.replace(record, id=f"{method}:{record.id}")
             for method, result in self.results.items()
@@ -152,7 +152,7 @@ def compare(
     max_tokens: int | None = None,
     **settings: Any,
 ) -> Compared:
-    """Every method on the same items; `max_tokens` is that of the length that is found."""
+    """Every method on the same items; `max_tokens` applies when the length is found."""
     results: dict[Method, EvalResult] = {}
     for method in METHODS:
         done, solved = len(items) * len(results), sum(result.solved for result in results.values())
@@ -186,7 +186,7 @@ def _filled(llm: Fills, item: InfillItem, method: Method, given: dict[str, Any])
 
 
 def _left(llm: Fills, item: InfillItem, given: dict[str, Any]) -> ItemRecord:
-    """The first characters that come behind the prefix, as many as the answer has."""
+    """The first characters that the model writes after the prefix, as many as the answer has."""
     steps = GENERATION_PRESETS.get(given.get("preset") or "", {}).get("steps", LEFT_STEPS)
     given = {"steps": steps, **given, "max_tokens": 2 * _length(llm, item)}
     result = llm.generate(item.prefix or "\n", raw=True, **given)

@@ -1,4 +1,4 @@
-"""Phrases that a right answer holds: how an item lists them, and how they are found."""
+"""Phrases that a right answer contains: how an item lists them, and how they are found."""
 
 from __future__ import annotations
 
@@ -17,5 +17,5 @@ def read_phrases(phrases: Any, field: str) -> tuple[str, ...]:
 
 
 def holds(text: str, phrase: str) -> bool:
-    """Whether `phrase` stands in `text` as whole words, whatever its case."""
+    """Whether `text` contains `phrase` as whole words, ignoring case."""
     return re.search(rf"(?<!\w){re.escape(phrase)}(?!\w)", text, re.IGNORECASE) is not None

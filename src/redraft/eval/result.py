@@ -1,4 +1,4 @@
-"""What every evaluation returns: counts, the cost, and one record per item, so that a failure can be looked at."""
+"""What every evaluation returns: counts, the cost, and one record per item, so that failures can be examined."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ItemRecord:
-    """One item: what the model wrote, what was right, and what it cost. ``steps`` has one entry per canvas.
+    """One item: what the model wrote, whether it was right, and what it cost. ``steps`` has one entry per canvas.
 
-    ``confidence`` is the probability that the model gave its answer, where it gives one.
+    ``confidence`` is the probability that the model gave its answer, if it gives one.
     """
 
     id: str
@@ -53,7 +53,7 @@ class EvalResult:
     def calibration_error(self) -> float | None:
         """Mean distance between confidence and the share that was right, over ten bins of confidence (Guo et al. 2017).
 
-        None where no confidence was given.
+        None if no confidence was given.
         """
         sure = [(record.confidence, record.solved) for record in self.records if record.confidence is not None]
         bins = [[pair for pair in sure if min(int(pair[0] * 10), 9) == number] for number in range(10)]

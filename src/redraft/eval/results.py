@@ -1,4 +1,4 @@
-"""Results of tools: solved when the answer tells everything that a result says, and calls nothing more."""
+"""Tool results: solved if the answer tells everything that a result says and calls nothing more."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from redraft.text.reply import parse_reply
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResultItem:
-    """Declared tools, and a chat whose last messages are the results of calls. Of each tuple of phrases in `expected`
-    a right answer holds at least one.
+    """Declared tools, and a chat whose last messages are the results of calls.
+
+    A right answer contains at least one phrase of each tuple in `expected`.
     """
 
     id: str
@@ -47,7 +48,7 @@ def _item(record: Mapping[str, Any]) -> ResultItem:
 
 
 def is_solved(item: ResultItem, text: str) -> bool:
-    """Whether ``text`` holds, of each tuple of phrases, one as whole words, whatever their case, and no call."""
+    """Whether ``text`` contains a phrase of each tuple, as whole words and ignoring case, and makes no call."""
     reply = parse_reply(text)
     told = all(any(holds(reply.content, phrase) for phrase in phrases) for phrases in item.expected)
     return told and not reply.tool_calls and not reply.malformed

@@ -1,4 +1,4 @@
-"""Small talk and simple questions: solved when the answer holds one of the expected words or phrases."""
+"""Small talk and simple questions: solved if the answer contains one of the expected words or phrases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from redraft.text.messages import check_messages
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SmalltalkItem:
-    """A chat, and the words or phrases of which a right answer holds at least one."""
+    """A chat, and the words or phrases of which a right answer contains at least one."""
 
     id: str
     messages: list[dict[str, Any]]
@@ -37,7 +37,7 @@ def _item(record: Mapping[str, Any]) -> SmalltalkItem:
 
 
 def is_solved(item: SmalltalkItem, text: str) -> bool:
-    """Whether ``text`` holds one of the expected phrases as whole words, whatever their case."""
+    """Whether ``text`` contains one of the expected phrases as whole words, ignoring case."""
     return any(holds(text, phrase) for phrase in item.expected)
 
 

@@ -1,4 +1,4 @@
-"""Sudoku: one chat question a puzzle, solved when the last 81 digits of the answer are the solution."""
+"""Sudoku: one chat question per puzzle, solved if the last 81 digits of the answer are the solution."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ class SudokuItem:
 
 
 def read_sudoku_csv(path: str | Path) -> list[SudokuItem]:
-    """Reads a CSV file with the columns ``puzzle`` and ``solution``, others allowed.
+    """Reads a CSV file with the columns ``puzzle`` and ``solution``; others are allowed.
 
-    Raises :class:`InputError` for missing columns, for cells that are not 81 digits, for a solution that is no Sudoku
-    grid or that contradicts its puzzle, naming file and line, and for a file without items.
+    Raises :class:`InputError`, naming file and line, for missing columns, for cells that are not 81 digits, for a
+    solution that is not a Sudoku grid or contradicts its puzzle, and for a file without items.
     """
     path = Path(path)
     rows = csv.reader(read_text(path).splitlines())

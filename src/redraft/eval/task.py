@@ -56,12 +56,12 @@ class Generates(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Task(Generic[T]):
-    """Questions in a chat, and what a right answer is.
+    """Questions in a chat, and how to judge the answers.
 
-    file      of the items that come with the package, in `redraft/eval/data`
-    read      the items of a file; raises `InputError` naming file and line
+    file      the items that come with the package, in `redraft/eval/data`
+    read      reads the items of a file; raises `InputError` naming file and line
     chat      an item's messages and its tools, if it declares any
-    solved    whether a text answers an item; `expected` is what would, for people to read
+    solved    whether a text answers an item; `expected` is the right answer, for people to read
     """
 
     file: str
@@ -90,7 +90,7 @@ class Task(Generic[T]):
         progress: Progress | None = None,
         **settings: Any,
     ) -> EvalResult:
-        """Asks for every item; `settings` go to `generate_batch`, whose seed is 0 and whose `max_tokens` the task's."""
+        """Asks for every item; `settings` go to `generate_batch`; defaults are seed 0 and the task's `max_tokens`."""
         settings = {"seed": 0, "max_tokens": self.max_tokens, **settings}
 
         def answer(batch: Sequence[tuple[T, list[int]]]) -> list[ItemRecord]:
@@ -121,7 +121,7 @@ class Task(Generic[T]):
 
 @contextmanager
 def asking(id: str) -> Iterator[None]:
-    """Inside, a `PromptError` or `SettingError` names the item that cannot be asked."""
+    """Inside, a `PromptError` or `SettingError` names the item that caused it."""
     try:
         yield
     except (PromptError, SettingError) as error:
@@ -135,7 +135,7 @@ def evaluate_batches(
     batch_size: int = 1,
     progress: Progress | None = None,
 ) -> EvalResult:
-    """Answers all items, `batch_size` at a time. Raises `SettingError` for a batch of nothing."""
+    """Answers all items, `batch_size` at a time. Raises `SettingError` for an empty batch."""
     if batch_size < 1:
         raise SettingError(f"batch_size is {batch_size}; it must be at least 1.")
     started = time.perf_counter()

@@ -1,6 +1,6 @@
-"""Tool calls: solved when the reply makes exactly the expected calls, with exactly the expected arguments.
+"""Tool calls: solved if the reply makes exactly the expected calls, with exactly the expected arguments.
 
-The order of parallel calls does not matter. An item without expected calls asks the model to decline: solved when
+The order of parallel calls does not matter. An item without expected calls asks the model to decline: it is solved if
 nothing is called.
 """
 
@@ -33,7 +33,7 @@ class ToolItem:
 def read_tools_jsonl(path: str | Path) -> list[ToolItem]:
     """Reads items with ``id``, ``tools``, ``messages`` and ``calls`` (a list of ``{"name", "arguments"}``).
 
-    Raises :class:`InputError` that names file and line for anything malformed, a call to an undeclared tool included.
+    Raises :class:`InputError` that names file and line for anything malformed, including a call to an undeclared tool.
     """
     return read_items(path, {"id": str, "tools": list, "messages": list, "calls": list}, _item)
 

@@ -1,16 +1,16 @@
 """Training: recipes, packed batches, the two-stream objective, and the loop around them.
 
-`train(read_recipe(path))` runs a recipe. Names are loaded on first use, because the training code is not needed to run
-a model.
+`train(read_recipe(path))` runs a recipe. Names are loaded on first use, because running a model does not need the
+training code.
 
 recipe                                    a run's settings, read from TOML
 sources, shards, jsonl                    documents
 packing, canvases, holes, batch, loader   batches of clean rows and canvases, packed ahead
 two_stream, masks, parted_attention,
 losses, experts, compiling                the objective
-initial, lora, frozen, quantized          the model that a run begins with, and what of it is trained
+initial, lora, frozen, quantized          the model that a run begins with, and which part of it is trained
 optimizer, sharding, distributed          fp32 weights and their updates, in one process or several
-trainer, limits, history                  the loop, what ends it, and what it remembers of its steps
+trainer, limits, history                  the loop, what ends it, and its record of past steps
 meters, flops, progress, curve            what a run reports
 checkpoint, resuming, export              what it leaves behind
 check, bench, probe, distill              a look at the data, two at the speed; own answers as data

@@ -1,4 +1,4 @@
-"""`python -m redraft.train RECIPE`, which is `redraft train RECIPE`; torchrun starts modules."""
+"""`python -m redraft.train RECIPE`, the same as `redraft train RECIPE`; torchrun starts modules."""
 
 import os
 import sys
@@ -8,6 +8,6 @@ from redraft.cli.main import main
 code = main(["train", *sys.argv[1:]])
 sys.stdout.flush()
 sys.stderr.flush()
-# Python's own way out now and then aborted one of several processes behind a finished run: the threads of their group,
-# it seems, outlive it and then want the interpreter.
+# Python's normal exit occasionally aborted one of several processes after a finished run: their group's threads seem to
+# outlive the run and then need the interpreter.
 os._exit(code)

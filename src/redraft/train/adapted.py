@@ -1,6 +1,6 @@
-"""The product with an adapted weight as one operator each way, in which a change is added to what it changes.
+"""The product with an adapted weight as one operator in each direction, adding the change in place.
 
-As plain products, their sum would copy the larger one first. Shapes: T tokens, I inputs, O outputs, r rank.
+As plain products, their sum would first copy the larger one. Shapes: T tokens, I inputs, O outputs, r rank.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from torch import Tensor
 class Batch:
     """Tensors of one batch. A canvas sees the clean tokens of its document before `canvas_start`, and itself.
 
-    Rows are in random order, so that any first part of a batch is a fair sample of it.
+    Rows are in random order, so any first part of a batch is a fair sample of it.
     """
 
     tokens: Tensor
@@ -26,7 +26,7 @@ class Batch:
     document: Tensor
     """Number of the token's document within its row, counting up from 0; -1 for padding. int32 [B,T]."""
     position: Tensor
-    """Position within the document, int32 [B,T]; counts on through padding."""
+    """Position within the document, int32 [B,T]; continues through padding."""
     encoder_weight: Tensor
     """Weight of predicting the next clean token from this one, fp32 [B,T]; 0 where there is none."""
     canvas_target: Tensor
@@ -36,7 +36,7 @@ class Batch:
     canvas_start: Tensor
     """Position of the first canvas token within the document, int32 [B,N]."""
     noise_region: Tensor
-    """Where corruption may happen, bool [B,N,C]; the rest of a canvas is given, as the suffix of a hole is."""
+    """Where corruption may happen, bool [B,N,C]; the rest of a canvas is given, like the suffix of a hole."""
     canvas_weight: Tensor
     """Loss weights of canvas positions, fp32 [B,N,C]; 0 in empty ones."""
     full_noise: Tensor
@@ -44,8 +44,8 @@ class Batch:
     source: Tensor
     """Which source a row was drawn from, int64 [B]; for reports only."""
     rollout: Tensor | None = None
-    """Share of a row's canvases that go on from the model's own draft where it has one, fp32 [B]; None, and nothing is
-    drawn for it, where no source of the recipe has such canvases."""
+    """Share of a row's canvases that continue from the model's own draft where it has one, fp32 [B]; None if no source
+    of the recipe has such canvases, and then nothing is drawn for it."""
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Batch:
@@ -53,13 +53,13 @@ class Batch:
         return cls(**{name: torch.from_numpy(array) for name, array in arrays.items()})
 
     def to(self, device: torch.device) -> Batch:
-        """Move to `device`; through pinned memory and without waiting when that is a GPU. Ids become int64."""
+        """Move to `device`; for a GPU through pinned memory and without waiting. Ids become int64."""
         wide = {"tokens", "canvas_target", "source"}
         moved = {name: _move(tensor, device) for name, tensor in self.tensors().items()}
         return Batch(**{name: tensor.long() if name in wide else tensor for name, tensor in moved.items()})
 
     def tensors(self) -> dict[str, Tensor]:
-        """The tensors that are there, by name."""
+        """The tensors that are present, by name."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {name: tensor for name, tensor in fields.items() if tensor is not None}
 

@@ -32,7 +32,7 @@ from redraft.train.two_stream import TwoStream
 
 STD = 0.02
 WARM = WARM_UP + 1
-"""Steps before those that are timed, at least; the last of them captures."""
+"""The minimum number of steps before the timed ones; the last of them captures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class BenchSettings:
 def measure(config: ModelConfig, settings: BenchSettings, *, device: str = "auto") -> dict[str, Any]:
     """Train a few steps and return the record: seconds, tokens/s, memory, and the share of the device's peak.
 
-    Started by torchrun, every process trains on its own rows and the figures are of all of them together.
+    Under torchrun, every process trains on its own rows and the figures are totals over all of them.
     """
     world = World.from_environment()
     target = world.device(device)
@@ -120,7 +120,7 @@ def _random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype)
 def _timed(
     batch_pass: Pass, masters: Masters, recipe: Recipe, steps: int, device: torch.device, world: World
 ) -> tuple[float, list[float]]:
-    """Mean seconds of a step, behind those that warm up, and the losses of the timed ones."""
+    """Mean seconds of a step after the warm-up, and the losses of the timed steps."""
     batches = [random_batch(recipe, 2 * world.rank + seed).to(device) for seed in range(2)]
 
     def step(number: int) -> Tensor:

@@ -1,9 +1,9 @@
-"""Choosing the canvases of packed rows, and where in them noise may stand.
+"""Choosing the canvases of packed rows, and where in them noise may occur.
 
-Chat documents are cut into consecutive canvases behind their prompt; in some of them all but a hole may be given. Plain
-text may be drafted from any position, or have a hole: whole lines, the end of a line, or a random span, with the text
-behind it given, as `fill` poses it; the given text may have further holes. A hole may have spare room: it is longer
-than its text then, and padding stands in the rest.
+Chat documents are cut into consecutive canvases after their prompt; in some of them everything but a hole may be given.
+Plain text may be drafted from any position, or have a hole: whole lines, the end of a line, or a random span, with the
+text after it given, as in `fill`; the given text may have further holes. A hole may have spare room: it is then longer
+than its text, and padding fills the rest.
 
 Shapes: R rows, N canvases per row, C tokens per canvas.
 """
@@ -34,9 +34,9 @@ def chat_canvases(
     tokens: Tokens, segments: Segments, shape: Shape, settings: SourceSettings, rng: np.random.Generator,
     fillers: Fillers, marks: Bools | None = None,
 ) -> Arrays:  # fmt: skip
-    """N canvases per row out of all that its documents offer; where they offer fewer, some come again.
+    """N canvases per row from all that its documents offer; where they offer fewer, some are repeated.
 
-    With `marks` [V], a share of them are answers of which only a hole is not given.
+    With `marks` [V], a share of them are answers in which everything but a hole is given.
     """
     segment, start = _offers(segments, shape[2])
     chosen = _deal(segments.row[segment], shape, rng)  # [R,N], -1 where a row offers nothing
@@ -49,7 +49,7 @@ def chat_canvases(
     is_hole = np.zeros(shape[:2], bool)
     if marks is not None and settings.infill:
         is_hole = (rng.random(shape[:2]) < settings.infill) & ~empty
-    # Where only a smaller hole is not given, spare room would be given text.
+    # If only a smaller hole is not given, spare room would be given text.
     layout = Layout.draw(end, (segments.suffix[owner] > 0) & ~is_hole, shape[2], settings, rng)
     target, filled = _cut(tokens, segments, owner, start[picked], layout, fillers)
     region = ~empty[..., None] & (np.arange(shape[2]) < layout.end[..., None])
@@ -97,14 +97,14 @@ def text_canvases(
 
 
 def _hole_end(segments: Segments, owner: Ints, start: Ints, canvas: int) -> Ints:
-    """Where given text behind a hole begins in canvases [R,N] from `start` on; their length where there is none."""
+    """Where given text after a hole begins in canvases [R,N] from `start` on; the canvas length if there is none."""
     left = segments.end[owner] - segments.suffix[owner] - segments.start[owner] - start
     return np.where(segments.suffix[owner] == 0, canvas, np.minimum(left, canvas))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fillers:
-    """The tokens that fill up: `eos` a canvas behind its text's end, `pad` the spare room of a hole."""
+    """The filling tokens: `eos` after the end of a canvas' text, `pad` in the spare room of a hole."""
 
     eos: int
     pad: int
@@ -112,9 +112,9 @@ class Fillers:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """Which token of its text stands at each position of canvases: `at` [R,N,C], counted from the canvas' start.
+    """Which token of its text is at each position of canvases: `at` [R,N,C], counted from the canvas' start.
 
-    Where `spare` [R,N,C], none does: the hole, which goes on to `end` [R,N], is longer than its text there.
+    Where `spare` [R,N,C] is set there is none: the hole, which extends to `end` [R,N], is longer than its text.
     """
 
     at: Ints
@@ -125,7 +125,7 @@ class Layout:
     def draw(
         cls, high: Ints, may_spare: Bools, canvas: int, settings: SourceSettings, rng: np.random.Generator
     ) -> Layout:
-        """Canvases whose holes' texts end at `high` [R,N], with spare room in a share of those that may have it."""
+        """Canvases whose holes' texts end at `high` [R,N], with spare room in a share of those that allow it."""
         room = np.minimum(canvas - high, _MOST_SPARE)
         count = np.zeros_like(high)
         if settings.spare_holes:
@@ -163,7 +163,7 @@ class Holes:
         cls, source: TextShard, here: Ints, first: Ints, end: Ints, canvas: int, settings: SourceSettings,
         rng: np.random.Generator,
     ) -> Holes:  # fmt: skip
-        """Around flat positions `here` of documents that may be noise from `first` and end at `end`."""
+        """Around flat positions `here` of documents that may be noise from `first` on and end at `end`."""
         is_hole = rng.random(here.shape) < settings.infill
         lines = rng.random(here.shape) < settings.line_holes
         line_low, line_high = _line_holes(source, here, first, end, rng)
@@ -171,7 +171,7 @@ class Holes:
         fits = lines & (line_high > line_low) & (line_high - line_low <= canvas * 3 // 4) & (line_low >= first)
         low = np.where(fits, line_low, here)
         high = np.where(fits, line_high, np.minimum(here + np.minimum(span, canvas // 2), end))
-        # Most holes begin the canvas, as `fill` asks; some have given text of the canvas on both sides.
+        # Most holes begin the canvas, as in `fill`; some have given text of the canvas on both sides.
         room = np.where(rng.random(here.shape) < 0.6, 0, canvas - (high - low))
         lead = (rng.random(here.shape) * (room + 1)).astype(np.int64)
         start = np.where(is_hole, np.maximum(low - lead, first), here)
@@ -184,11 +184,11 @@ class Holes:
 
 
 def _line_holes(source: TextShard, here: Ints, first: Ints, end: Ints, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Flat [low, high) of one to four lines from the line of `here`; half keep the last line end, some begin inside."""
+    """Flat [low, high) of one to four lines from that of `here`; half keep the last line end, some begin mid-line."""
     newlines = source.newlines
     if len(newlines) == 0:
         return here, here
-    line = np.searchsorted(newlines, here)  # the line end at or behind `here`
+    line = np.searchsorted(newlines, here)  # the line end at or after `here`
     low = np.maximum(np.where(line > 0, newlines[line - 1] + 1, 0), first)
     count = rng.choice(_LINES, here.shape, p=_LINE_ODDS)
     last = np.minimum(line + count - 1, len(newlines) - 1)
@@ -220,7 +220,7 @@ def _owners(segments: Segments, place: Ints, usable: NDArray[np.bool_]) -> Ints:
 def _offers(segments: Segments, canvas: int) -> tuple[Ints, Ints]:
     """All canvases that can be trained: their segment and their start within the document.
 
-    Canvas k starts k * C behind the prompt; everything before it must be in the clean stream.
+    Canvas k starts k * C after the prompt; everything before it must be in the clean stream.
     """
     answer = segments.end - segments.suffix - segments.start - segments.prompt
     visible = segments.length - segments.prompt
@@ -231,7 +231,7 @@ def _offers(segments: Segments, canvas: int) -> tuple[Ints, Ints]:
 
 
 def _deal(row: Ints, shape: Shape, rng: np.random.Generator) -> Ints:
-    """For every row N of its offers (given by their rows, sorted) in random order, around again if they are fewer."""
+    """For every row N of its offers (given by their rows, sorted) in random order, repeating them if too few."""
     order = np.lexsort((rng.random(len(row)), row))
     first = np.searchsorted(row, np.arange(shape[0]))
     count = np.bincount(row, minlength=shape[0])
@@ -244,7 +244,7 @@ def _deal(row: Ints, shape: Shape, rng: np.random.Generator) -> Ints:
 def _cut(
     tokens: Tokens, segments: Segments, owner: Ints, start: Ints, layout: Layout, fillers: Fillers
 ) -> tuple[NDArray[np.int32], Bools]:
-    """Tokens [R,N,C] from position `start` [R,N] of segment `owner`, and where they only fill up."""
+    """Tokens [R,N,C] from position `start` [R,N] of segment `owner`, and where they are only filling."""
     flat = (segments.start[owner] + start)[..., None] + layout.at
     ended = (flat >= segments.end[owner][..., None]) | (owner < 0)[..., None]
     target = np.where(ended, fillers.eos, tokens[np.where(ended, 0, flat)])

@@ -1,4 +1,4 @@
-"""Looking at a recipe's data before any compute: what its sources hold, and the canvases that training would see."""
+"""Looking at a recipe's data before any compute: what its sources contain, and the canvases that training would see."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from redraft.train.recipe import Recipe
 from redraft.train.two_stream import noise_of
 
 BATCHES = 4
-"""Batches that the figures are taken from."""
+"""Batches from which the figures are computed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sample:
     """One canvas as training sees it.
 
-    `context` is the end of the clean text in front of it; the spans are (text, learned) pairs in order, where what is
-    not learned is given; `noisy` is what the model is shown at noise level `level`.
+    `context` is the end of the clean text before it; the spans are (text, learned) pairs in order, given where not
+    learned; `noisy` is what the model is shown at noise level `level`.
     """
 
     source: str
@@ -49,7 +49,7 @@ class SourceFigures:
 
 
 def figures(recipe: Recipe, packer: Packer) -> list[SourceFigures]:
-    """What the first batches are made of, by source."""
+    """What the first batches consist of, by source."""
     batches = [packer.batch(index) for index in range(BATCHES)]
     joined = {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
     out = []
@@ -69,7 +69,7 @@ def figures(recipe: Recipe, packer: Packer) -> list[SourceFigures]:
 
 
 def samples(recipe: Recipe, packer: Packer, tokenizer: Tokenizer | None, count: int) -> Iterator[Sample]:
-    """Canvases of the first batch, sources in turn; without a tokenizer, numbers stand for tokens."""
+    """Canvases of the first batch, alternating between sources; without a tokenizer, numbers stand for tokens."""
     batch = Batch.from_arrays(packer.batch(0)).to(torch.device("cpu"))
     noise = noise_of(batch, recipe.objective, recipe.model.vocab_size, generator_for("cpu", recipe.run.seed, 0))
     taken: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""Checkpoints: one file that holds all a run needs to go on exactly as if it had never stopped.
+"""Checkpoints: one file with everything a run needs to continue exactly as if it had never stopped.
 
 There is no random state to save: every random number of a run is a function of (seed, step).
 """
@@ -26,7 +26,7 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any]) -> Path:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    except (OSError, RuntimeError) as error:  # torch raises the latter while it handles what went wrong
+    except (OSError, RuntimeError) as error:  # torch raises the latter while handling the original error
         partial.unlink(missing_ok=True)
         problem = error.__context__ or error
         raise TrainingError(f"The checkpoint {str(path)!r} could not be written: {problem}.") from error
@@ -41,7 +41,7 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any]:
     unreadable = CheckpointError(f"{str(path)!r} is not a readable checkpoint; it is damaged or another file.")
     try:
         state = torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:  # torch raises many kinds for a damaged file, with several sentences or with none
+    except Exception as error:  # torch raises many kinds for a damaged file, some without a message
         raise unreadable from error
     if not isinstance(state, dict):
         raise unreadable

@@ -1,4 +1,4 @@
-"""One place that compiles: every training function at most once per process, for static shapes."""
+"""The one place that compiles: every training function at most once per process, for static shapes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 
 SHAPES = 64
-"""Compiled graphs of one function: more than two layer kinds, two phases, two gradient modes and numbers of rows need.
-Beyond them, functions would silently run as they are written."""
+"""Compiled graphs per function: more than two layer kinds, two phases, two gradient modes and numbers of rows need.
+Beyond this limit, functions would silently run uncompiled."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,5 +23,5 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compiled_if(function: Callable[P, R], compiled: bool) -> Callable[P, R]:
-    """`function`, compiled if asked; the same compiled function for every caller, so that graphs are shared."""
+    """`function`, compiled if asked; every caller gets the same compiled function, so graphs are shared."""
     return _compiled(function) if compiled else function

@@ -12,7 +12,7 @@ from redraft.train.progress import CsvLog, read_log
 from redraft.train.recipe import Recipe
 
 FOLDER = "curve"
-"""Where a run writes what it measures."""
+"""Where a run writes its measurements."""
 _FILE, _PICTURE = "curve.csv", "curve.png"
 _COLUMNS = ("step", "budget", "solved", "total", "mean_steps")
 
@@ -31,7 +31,7 @@ def measure_curve(recipe: Recipe, exported: Path, step: int, device: torch.devic
 
 
 def log_curve(file: Path, step: int, points: Sequence[CurvePoint]) -> None:
-    """Add the curve of a step to a CSV file, in the place of those that were measured there and behind it before."""
+    """Add the curve of a step to a CSV file, replacing any measured at that step or later."""
     log = CsvLog(file, _COLUMNS, step - 1)
     for p in points:
         log.add({"step": step, "budget": p.budget, "solved": p.solved, "total": p.total,

@@ -1,8 +1,9 @@
-"""The model's own answers as training data: what it writes in many steps becomes what it shall write in few.
+"""The model's own answers as training data: what it writes in many steps becomes what it should write in few.
 
-Second stage of a training run. The answers are collected once, with a patient sampler, and only those that settled by
-themselves are kept; then a recipe trains on them with much noise and rollouts, so that drafts go straight to the answer
-(see `recipes/distill.toml`). Token ids are kept as they are, because text may be tokenised in another way again.
+This is the second stage of a training run. The answers are collected once, with a patient sampler, and only those that
+settled by themselves are kept; then a recipe trains on them with much noise and rollouts, so that drafts go straight to
+the answer (see `recipes/distill.toml`). Token ids are kept as they are, because the same text might be tokenised
+differently.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Answers(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Collected:
-    """How many prompts were asked, how many answers kept, and the mean steps of a kept canvas."""
+    """How many prompts were asked, how many answers were kept, and the mean steps of a kept canvas."""
 
     asked: int
     kept: int
@@ -38,7 +39,7 @@ class Collected:
 
 
 def prompts_of(path: Path, llm: Answers) -> Iterator[list[int]]:
-    """The prompts of training data of kind `chat`, a JSON-lines file; its answers are left out, holes are refused.
+    """The prompts of training data of kind `chat`, a JSON-lines file; answers are dropped, holes are refused.
 
     Raises `InputError` that names file and line.
     """
@@ -57,9 +58,9 @@ def collect(
 ) -> Collected:  # fmt: skip
     """Answer every prompt with at most `steps` steps and write what is worth learning to `out`, a JSON-lines file.
 
-    Kept are answers that ended by themselves, whose canvases all settled before the last step, and that `keep` accepts.
-    Raises `SettingError` for fewer than 2 steps, which leave no trajectory to shorten, and `TrainingError` where
-    nothing is kept: `out` is not made then.
+    Answers are kept if they ended by themselves, all their canvases settled before the last step, and `keep` accepts
+    them. Raises `SettingError` for fewer than 2 steps, which leave no trajectory to shorten, and `TrainingError` if
+    nothing is kept; then `out` is not created.
     """
     if steps < 2:
         raise SettingError(f"steps is {steps}; distillation needs at least 2.")
@@ -85,12 +86,12 @@ def collect(
 
 
 def unfinished(out: Path) -> Path:
-    """Where `collect` keeps what it has for `out` until it is done."""
+    """Where `collect` keeps its results until `out` is complete."""
     return out.with_name(out.name + ".partial")
 
 
 def _end(text: str, tokenizer: Any) -> int:
-    """The token that ended an answer, which the answer itself leaves out."""
+    """The token that ended an answer, which the answer itself does not include."""
     return tokenizer.special_id(RESPONSE_OPEN) if text.endswith(CALL_CLOSE) else tokenizer.turn_end_id
 
 

@@ -1,7 +1,7 @@
-"""The processes of one run: who this one is, and the few things that all of them do together.
+"""The processes of one run: which one this is, and the few things that all of them do together.
 
-`torchrun` starts one process per device and says so in the environment; without it a run is one process and nothing
-here does anything. Every process packs its own batches; gradients, losses and decisions are shared.
+`torchrun` starts one process per device and describes it in the environment; without it a run is a single process and
+nothing here does anything. Every process packs its own batches; gradients, losses and decisions are shared.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class World:
 
     @classmethod
     def from_environment(cls) -> World:
-        """What `torchrun` says in RANK, WORLD_SIZE and LOCAL_RANK; one process alone where it says nothing.
+        """What `torchrun` says in RANK, WORLD_SIZE and LOCAL_RANK; a single process if it says nothing.
 
         Raises `SettingError` if only some of them are set, or not to numbers.
         """
@@ -62,9 +62,9 @@ class World:
 
     @contextmanager
     def joined(self, device: torch.device, *, always: bool = False) -> Iterator[None]:
-        """Inside, the processes can talk to each other: over NCCL on GPUs, over gloo on CPUs.
+        """Inside, the processes can communicate: over NCCL on GPUs, over gloo on CPUs.
 
-        One process alone has nobody to talk to; with `always` it gets a group of its own nevertheless.
+        A single process needs no group; with `always` it gets one anyway.
         """
         if dist.is_initialized() or (self.size == 1 and not always):
             yield
@@ -73,7 +73,7 @@ class World:
             torch.cuda.set_device(device)
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         if self.size == 1:
-            store = dist.HashStore()  # type: ignore[attr-defined]  # exported, if not by name
+            store = dist.HashStore()  # type: ignore[attr-defined]  # public, but not exported by name
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
         else:
             dist.init_process_group(backend)
@@ -101,7 +101,7 @@ class World:
         return self._shared(value, dist.ReduceOp.MAX) if self.size > 1 else value
 
     def wait(self) -> None:
-        """Go on when every process has come here."""
+        """Continue once every process has arrived here."""
         self.any(False)
 
     def _shared(self, value: float, operation: dist.ReduceOp.RedOpType) -> float:

@@ -1,7 +1,7 @@
-"""Routing and experts as training needs them: differentiable, without host syncs on a GPU, and with a balancing loss.
+"""Routing and experts for training: differentiable, without host syncs on a GPU, and with a balancing loss.
 
-The sums over rows that index arithmetic would turn into atomic additions in the backward pass are gathers here, because
-the order of the rows is known in both directions. Shapes: T tokens, D width, E experts, K experts per token, I expert
+Sums over rows that index arithmetic would turn into atomic additions in the backward pass are gathers here, because the
+order of the rows is known in both directions. Shapes: T tokens, D width, E experts, K experts per token, I expert
 width, R = T*K rows sorted by expert.
 """
 
@@ -37,7 +37,7 @@ def choose(router: Router, probabilities: Tensor) -> tuple[Tensor, Tensor, Tenso
 def balance_loss(probabilities: Tensor, chosen: Tensor, used: Tensor) -> Tensor:
     """E * sum_e (share of choices) * (mean probability): 1 when tokens spread evenly, E when one expert takes all.
 
-    Only tokens that are `used`, bool [T], count; without any the loss is 0.
+    Only tokens that are `used`, bool [T], count; if there are none the loss is 0.
     """
     weight = used.float()[:, None] / used.float().sum().clamp(min=1.0)  # [T,1]
     share = (weight * chosen).sum(0) / chosen.float().sum(-1).mean()
@@ -57,7 +57,7 @@ class LowRank(NamedTuple):
 def routed_experts(
     x: Tensor, index: Tensor, weight: Tensor, gate_up: Weights, down: Weights, change: LowRank | None = None
 ) -> Tensor:
-    """What `eager.experts` defines, [T,D], by products over rows sorted by expert, with each expert's `change` beside.
+    """What `eager.experts` defines, [T,D], as products over rows sorted by expert, plus each expert's `change`.
 
     x [T,D], chosen experts `index` and their `weight` [T,K], gate_up [E,2I,D] (gate rows first), down [E,D,I].
     """
@@ -77,7 +77,7 @@ def routed_experts(
 
 
 class FrozenExperts(nn.Module):
-    """All experts' weights as two quantized ones."""
+    """The weights of all experts as two quantized tensors."""
 
     def __init__(self, gate_up: Frozen, down: Frozen) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ def _grouped(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
         # Differentiable since torch 2.8, with a public name since 2.10.
         return torch._grouped_mm(rows, weights, offs=ends)  # type: ignore[attr-defined]
     counts = ends.diff(prepend=ends.new_zeros(1)).tolist()
-    # Unbound and not indexed, so that the backward pass writes each expert's gradient once.
+    # Unbound, not indexed, so the backward pass writes each expert's gradient once.
     pairs = zip(rows.split(counts), weights.unbind(0), strict=True)
     return torch.cat([part @ matrix for part, matrix in pairs if len(part)])
 
@@ -119,10 +119,10 @@ class _FrozenProduct(torch.autograd.Function):
 
 
 class _FrozenExperts(torch.autograd.Function):
-    """All of `routed_experts` where no weight of an expert is trained.
+    """All of `routed_experts` when no expert weight is trained.
 
-    Then the backward pass needs the gates' inputs [R,2I] alone: no row's own input or output is kept. The gradient of a
-    token's expert weight, <output, g>, is taken as <hidden, g W_down>, which the backward pass computes anyway.
+    Then the backward pass only needs the gates' inputs [R,2I]: no row's own input or output is kept. The gradient of a
+    token's expert weight, <output, g>, is computed as <hidden, g W_down>, which the backward pass needs anyway.
     """
 
     @staticmethod
@@ -147,7 +147,7 @@ class _FrozenExperts(torch.autograd.Function):
 
 
 class Sorting(NamedTuple):
-    """Choices in the order of their experts: what is behind each row, and where each choice has gone."""
+    """Choices in the order of their experts: the choice and token of each row, and the row of each choice."""
 
     order: Tensor
     """Row -> choice [R]."""
@@ -166,7 +166,7 @@ def sort_by_expert(index: Tensor, count: int) -> Sorting:
     keys = flat.to(torch.uint8 if count <= 256 else torch.int32)
     order = keys.sort(stable=True).indices
     inverse = torch.empty_like(order).scatter_(0, order, torch.arange(len(order), device=order.device))
-    # Scattered, and not order // K: a compiler would take that quotient again for every number of a row.
+    # Scattered, not order // K: a compiler would recompute that quotient for every number of a row.
     numbers = torch.arange(len(index), device=order.device)[:, None].expand_as(index).flatten()
     token = torch.empty_like(order).scatter_(0, inverse, numbers)
     marks = flat[:, None] == torch.arange(count, device=flat.device)
@@ -175,8 +175,8 @@ def sort_by_expert(index: Tensor, count: int) -> Sorting:
 
 
 FUSED = 2
-"""Up to so many rows of a token are gathered by indexing, which a compiler fuses with the norms around it. It then
-reads them once per use, so that more of them are better moved by kernels of their own."""
+"""Up to this many rows per token are gathered by indexing, which a compiler fuses with the norms around it. It then
+reads them once per use, so separate kernels are better at moving more of them."""
 
 
 def _taken(x: Tensor, token: Tensor, inverse: Tensor) -> Tensor:
@@ -185,7 +185,7 @@ def _taken(x: Tensor, token: Tensor, inverse: Tensor) -> Tensor:
 
 
 def _summed(rows: Tensor, inverse: Tensor, weight: Tensor | None = None) -> Tensor:
-    """The sums of the tokens' rows, by fp32 `weight` [T,K] if given: [T,D]."""
+    """The sums of each token's rows, weighted by fp32 `weight` [T,K] if given: [T,D]."""
     return (eager.sum_rows if inverse.shape[1] <= FUSED else sum_rows)(rows, inverse, weight)
 
 

@@ -1,4 +1,4 @@
-"""What a run hands out: a model folder in the Hugging Face layout, in bf16, or the folder of an adapter."""
+"""What a run delivers: a model folder in the Hugging Face layout, in bf16, or an adapter folder."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from redraft.train.sharding import ShardedWeights, TrainedWeights
 GENERATION = "generation_config.json"
 """Sampling defaults of a model folder."""
 MODEL, ADAPTER = "model", "adapter"
-"""Names of the folders within that of the run."""
+"""Names of the folders within the run's folder."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 
 
 def export_trained(recipe: Recipe, model: Transformer, weights: TrainedWeights, folder: Path, world: World) -> None:
-    """Write what the recipe trains to `folder`: its adapter, or else its model. Every process takes part, one writes.
+    """Write what the recipe trains to `folder`: its adapter, or else its model. Every process takes part; one writes.
 
-    `model` is the working copy, which has just been refreshed from `weights`.
+    `model` is the working copy, just refreshed from `weights`.
     """
     if recipe.lora is not None:
         adapter = collect(weights.trained(), recipe.lora)
@@ -48,8 +48,8 @@ def export_trained(recipe: Recipe, model: Transformer, weights: TrainedWeights, 
 def export_model(model: Transformer, folder: Path, *, tokenizer: str, init: str, spare_holes: bool = False) -> Path:
     """Save `model` in bf16, with generation defaults and, if `tokenizer` names a folder, its tokenizer files.
 
-    The defaults, schedule and end-of-text ids among them, stay those of the model `init` that training began with, and
-    so does its vision tower, which is not trained. The configuration says so where training taught `spare_holes`.
+    The defaults (including schedule and end-of-text ids) stay those of the model `init` that training began with, and
+    so does its vision tower, which is not trained. The configuration says if training taught `spare_holes`.
     """
     saved = copy.deepcopy(model).to(torch.bfloat16)
     saved.config = dataclasses.replace(model.config, spare_holes=spare_holes or model.config.spare_holes)

@@ -1,7 +1,7 @@
-"""How much arithmetic a training step is, and what share of a machine's peak that makes.
+"""How much arithmetic a training step takes, and what share of a machine's peak that is.
 
-Counted are the products with the weights that a token really uses (its own experts, not all), forward and backward, and
-those with the embedding in the losses; attention scores, norms and what is computed again to save memory are not.
+This counts the products with the weights that a token really uses (its own experts, not all), forward and backward, and
+those with the embedding in the losses. It leaves out attention scores, norms and recomputation that saves memory.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ PEAKS = {"H100": 989e12, "H200": 989e12, "GH200": 989e12, "A100": 312e12, "B200"
 
 
 def peak(device: torch.device) -> float | None:
-    """The device's bf16 peak in operations per second; None where it is not known."""
+    """The device's bf16 peak in operations per second; None if it is unknown."""
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
@@ -24,13 +24,13 @@ def peak(device: torch.device) -> float | None:
 
 
 def share_of_peak(recipe: Recipe, seconds: float, device: torch.device) -> float | None:
-    """The share of the device's peak that a process reaches whose steps take `seconds`; None where it is not known."""
+    """The share of the device's peak that a process with steps of `seconds` reaches; None if the peak is unknown."""
     ceiling = peak(device)
     return None if ceiling is None else step_flops(recipe) / seconds / ceiling
 
 
 def active_parameters(config: ModelConfig) -> int:
-    """Weights of the layers that one token is multiplied with; without the embedding."""
+    """Layer weights that one token is multiplied with; without the embedding."""
     width, total = config.hidden_size, 0
     for layer in range(config.num_hidden_layers):
         dim = config.layer_head_dim(layer)
@@ -42,12 +42,12 @@ def active_parameters(config: ModelConfig) -> int:
 
 
 def step_flops(recipe: Recipe) -> float:
-    """Operations of one step of one process."""
+    """Operations of one step in one process."""
     data, objective, config = recipe.data, recipe.objective, recipe.model
     clean = data.rows * data.tokens
     canvas = data.rows * data.canvases * config.canvas_length
     conditioned = canvas * objective.self_conditioning
-    # Forward, gradient of the input, and gradient of the weights, which frozen weights do without.
+    # Forward, gradient of the input, and gradient of the weights, which frozen weights do not need.
     passes = 6 if recipe.lora is None else 4
     layers = active_parameters(config) * (passes * (clean + canvas) + 2 * conditioned)
     judged = canvas + (clean * objective.encoder_share if objective.encoder_weight else 0)

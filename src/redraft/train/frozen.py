@@ -1,6 +1,6 @@
 """Weights that are stored quantized and never trained: LoRA over an FP8 or INT4 model.
 
-They are turned into the compute dtype for one product at a time, forward and again backward; between the two only the
+They are converted to the compute dtype for one product at a time, once forward and again backward; in between only the
 quantized form is kept. Shapes: E experts, O outputs, I inputs.
 """
 
@@ -22,7 +22,7 @@ Quantized = Fp8Weight | Int4Weight | Nvfp4Weight
 
 
 class Frozen(nn.Module):
-    """One quantized weight [...,O,I]. Its parts are kept as bytes, so that a change of the model's dtype passes by."""
+    """One quantized weight [...,O,I]. Its parts are kept as bytes, so changing the model's dtype does not affect it."""
 
     def __init__(self, weight: Quantized) -> None:
         super().__init__()
@@ -34,12 +34,12 @@ class Frozen(nn.Module):
             self.register_buffer(name, parts[name].contiguous().view(torch.uint8), persistent=False)
 
     def stored(self) -> Quantized:
-        """The weight as it is stored; shares memory."""
+        """The weight in its stored form; shares memory."""
         parts = {name: self.get_buffer(name).view(dtype) for name, dtype in self._dtypes.items()}
         return self._kind(**parts, **self._rest)
 
     def dense(self, dtype: torch.dtype) -> Tensor:
-        """The weight in full; experts are turned some at a time, so that fp32 exists of these alone."""
+        """The full weight; experts are converted a few at a time, so only those exist in fp32."""
         weight = self.stored()
         if len(self.shape) == 2:
             return weight.dequantize(dtype)
@@ -48,11 +48,11 @@ class Frozen(nn.Module):
 
 
 Weights = Tensor | Frozen
-"""Of a product: plain, or frozen in a number format."""
+"""The weight of a product: plain, or frozen in a number format."""
 
 
 def dense(weight: Weights, dtype: torch.dtype) -> Tensor:
-    """A weight in full."""
+    """The full weight."""
     return weight if isinstance(weight, Tensor) else weight.dense(dtype)
 
 

@@ -1,4 +1,4 @@
-"""What a run remembers of its steps: the loss of each, and how long they took."""
+"""A run's record of its steps: the loss of each, and how long they took."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from redraft.errors import TrainingError
 from redraft.train.distributed import World
 
 _RECENT = 5
-"""What is to come is expected from so many laps."""
+"""The number of recent laps from which the future pace is estimated."""
 
 
 class StepLosses:
-    """The losses of all steps from step `first` on. New ones stay on the device, so that steps never wait for it."""
+    """The losses of all steps from step `first` on; new ones stay on the device, so steps never wait for it."""
 
     def __init__(self, first: int, world: World) -> None:
         self._first, self._world = first, world
         self._waiting: list[Tensor] = []
         self.values: list[float] = []
-        """Those that are numbers already, means of all processes."""
+        """The losses that have been fetched, as means over all processes."""
 
     def add(self, loss: Tensor) -> None:
-        """Remember the loss [] of the next step."""
+        """Record the loss [] of the next step."""
         self._waiting.append(loss)
 
     def settle(self) -> None:
-        """Make numbers of the new losses. Every process has to ask; waits for the device.
+        """Fetch the new losses. Every process has to call it; waits for the device.
 
-        Raises `TrainingError` at the first that is not finite.
+        Raises `TrainingError` at the first loss that is not finite.
         """
         if not self._waiting:
             return
@@ -48,16 +48,16 @@ class StepLosses:
 
 
 class Pace:
-    """Seconds per step from one report to the next, without what is done aside: reports, curves, checkpoints."""
+    """Seconds per step from one report to the next, not counting side work: reports, curves, checkpoints."""
 
     def __init__(self, step: int) -> None:
-        """Measures from here, where step `step` is over, on."""
+        """Start measuring now, with step `step` completed."""
         self._laps: list[float] = []
         self._asides: dict[str, list[float]] = {}
         self._step, self._since = step, time.perf_counter()
 
     def lap(self, step: int) -> float:
-        """Seconds per step of the lap that ends here, where the later step `step` is over; the next one begins."""
+        """Seconds per step of the lap that ends now, with the later step `step` completed; the next lap begins."""
         now = time.perf_counter()
         self._laps.append((now - self._since) / (step - self._step))
         self._step, self._since = step, now
@@ -65,7 +65,7 @@ class Pace:
 
     @contextmanager
     def aside(self, name: str, every: int) -> Iterator[None]:
-        """What is done inside is no part of a lap; `name` is done again every so many steps."""
+        """Side work inside this block does not count for the lap; `name` recurs after `every` steps."""
         began = time.perf_counter()
         yield
         seconds = time.perf_counter() - began
@@ -74,15 +74,15 @@ class Pace:
 
     @property
     def expected(self) -> float:
-        """Seconds that a next step will take, with its share of what is done aside."""
+        """Expected seconds for the next step, including its share of side work."""
         return median_low(self._laps[-_RECENT:]) + sum(map(median_low, self._asides.values()))
 
     @property
     def is_steady(self) -> bool:
-        """Whether a lap is over behind the first one, which compiling is part of."""
+        """Whether a lap has been completed after the first one, which includes compiling."""
         return len(self._laps) > 1
 
     @property
     def median(self) -> float:
-        """Of all laps; infinite before the first."""
+        """The median over all laps; infinite before the first."""
         return median_low(self._laps) if self._laps else math.inf

@@ -1,6 +1,6 @@
 """Holes in canvases whose other text is given: pieces between marks, and random spans.
 
-A piece is what stands between two marks: an argument's value between quotes, a name between a comma and a colon, a line
+A piece is the text between two marks: an argument's value between quotes, a name between a comma and a colon, a line
 between two line ends. Shapes: R rows, N canvases per row, C tokens per canvas, V vocabulary.
 """
 
@@ -18,14 +18,14 @@ Places = NDArray[np.int64]
 
 _MARKS = set("{}[]():,;=\"'\n")
 _TO_THE_END = 0.25
-"""Share of a chat answer's holes that go on to its end, where the place of what follows is not given away."""
+"""Share of a chat answer's holes that extend to its end, where nothing gives away where the rest begins."""
 _EXTRA_ODDS = np.array([0.5, 0.3, 0.2])
-"""How many further holes a canvas has that has any."""
+"""The odds of one, two or three further holes in a canvas that has any."""
 _LONGEST_EXTRA = 12
 
 
 def mark_table(tokenizer: Tokenizer, vocab_size: int) -> Bools:
-    """Which tokens are marks, bool [V]: special tokens, and those of nothing but brackets, quotes and the like."""
+    """Which tokens are marks, bool [V]: special tokens, and those made up only of brackets, quotes and the like."""
     table = np.zeros(vocab_size, bool)
     table[_within(tokenizer.special_ids, vocab_size)] = True
     for token in range(vocab_size):
@@ -45,7 +45,7 @@ def answer_holes(
     target: NDArray[np.int32], filled: Bools, marks: Bools, *, piece_share: float, longest: int,
     rng: np.random.Generator,
 ) -> Bools:  # fmt: skip
-    """One hole in every canvas `target` [R,N,C], outside what only fills it up; bool [R,N,C]."""
+    """One hole in every canvas `target` [R,N,C], outside its filling; bool [R,N,C]."""
     place = _places((~filled).sum(-1), rng)
     is_piece = rng.random(place.shape) < piece_share
     hole = np.where(is_piece[..., None], pieces(marks[target], place), spans(place, target.shape[2], rng, longest))
@@ -67,21 +67,21 @@ def extra_holes(target: NDArray[np.int32], marks: Bools, share: float, rng: np.r
 
 
 def pieces(marks: Bools, place: Places) -> Bools:
-    """The positions between two marks among which `place` [R,N] is, and `place` itself if it is a mark; [R,N,C]."""
+    """The positions between the two marks around `place` [R,N], and `place` itself if it is a mark; [R,N,C]."""
     number = marks.cumsum(-1)
     own = np.take_along_axis(number, place[..., None], -1)
     return ((number == own) & ~marks) | (np.arange(marks.shape[-1]) == place[..., None])
 
 
 def spans(place: Places, length: int, rng: np.random.Generator, longest: int) -> Bools:
-    """Random spans from `place` [R,N] on, short ones more often, at most `longest`; bool [R,N,C]."""
+    """Random spans starting at `place` [R,N], mostly short, at most `longest`; bool [R,N,C]."""
     size = np.exp(rng.random(place.shape) * np.log(longest)).astype(np.int64)
     at = np.arange(length)
     return (at >= place[..., None]) & (at < (place + size)[..., None])
 
 
 def _places(count: Places, rng: np.random.Generator) -> Places:
-    """Uniform positions below `count`; 0 where that is 0."""
+    """Uniform positions below `count`; 0 where `count` is 0."""
     return (rng.random(count.shape) * count).astype(np.int64)
 
 

@@ -1,4 +1,4 @@
-"""The model that a run begins with: fresh weights, or those of the folder that the recipe names."""
+"""The model that a run begins with: fresh weights, or those of the folder named in the recipe."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from redraft.train.recipe import Recipe
 
 
 def initial_model(recipe: Recipe, device: torch.device) -> Transformer:
-    """The recipe's model on the device, with the factors of its adapter; what is trained of it is fp32.
+    """The recipe's model on the device, with the factors of its adapter; trained weights are fp32.
 
-    Raises `SettingError` if the model of `run.init` has another shape than the recipe's, and `CheckpointError` for
+    Raises `SettingError` if the model of `run.init` has a different shape from the recipe's, and `CheckpointError` for
     damaged files.
     """
     if not recipe.run.init:
@@ -36,16 +36,16 @@ def initial_model(recipe: Recipe, device: torch.device) -> Transformer:
 
 
 def _given_model(recipe: Recipe, device: torch.device) -> Transformer:
-    """The model of `run.init`: in fp32, or in `run.dtype` or quantized if it is to be frozen."""
+    """The model of `run.init`: in fp32, or in `run.dtype` or quantized if it will be frozen."""
     run, lora = recipe.run, recipe.lora
     if lora is not None and lora.quantization:
         return load_quantized(run.init, lora.quantization, device=device, dtype=getattr(torch, run.dtype))
     model = load_model(run.init, device="cpu", dtype=run.dtype if lora else "float32", vision=False)
-    for parameter in model.parameters():  # loading may have laid them out for products on a CPU
+    for parameter in model.parameters():  # loading may have arranged them for CPU products
         parameter.data = parameter.data.contiguous()
     return model
 
 
 def _tensor_shapes(config: ModelConfig) -> ModelConfig:
-    """A config reduced to what decides the weights' shapes."""
+    """A config reduced to what determines the weights' shapes."""
     return dataclasses.replace(config, canvas_length=256, eos_token_id=(1,), max_position_embeddings=1, extra={})

@@ -1,12 +1,12 @@
-"""Training documents from JSON lines, as people have them: one object a line, checked before any training.
+"""Training documents from JSON lines, as people have them: one object per line, checked before any training.
 
     {"messages": [...], "tools": [...], "thinking": false}   a conversation; every assistant message is learned
     {"prompt": "...", "completion": "..."}                   plain text, without a chat template
     {"prefix": "...", "middle": "...", "suffix": "..."}      a hole: the middle is learned, seeing both sides
-    {"prompt_ids": [...], "answer_ids": [...]}               tokens as they are, which `redraft distill` writes
+    {"prompt_ids": [...], "answer_ids": [...]}               tokens as they are, written by `redraft distill`
     {"text": "..."}                                          plain text as a whole (kind = "text")
 
-`id` and `metadata` may stand in every line and are not looked at. Everything that is wrong names file and line.
+Any line may also contain `id` and `metadata`, which are ignored. Every error names file and line.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _SHAPES: dict[frozenset[str], frozenset[str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
-    """What a document must fit: `tokens` of a row, and, with `canvases` above 0, that many canvases of an answer."""
+    """What a document must fit: `tokens` of a row and, if `canvases` is above 0, that many canvases of an answer."""
 
     tokens: int
     canvas: int
@@ -55,7 +55,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Token ids of one document: context, what is learned, and given text behind a hole."""
+    """Token ids of one document: context, what is learned, and given text after a hole."""
 
     prompt: list[int]
     answer: list[int]
@@ -65,9 +65,9 @@ class _Piece:
 def read_jsonl(
     path: Path, *, text: bool, tokenizer: Tokenizer, template: ChatTemplate | None, limits: Limits | None
 ) -> tuple[Shard, np.ndarray]:
-    """All documents of a file as flat arrays, and for each the length of its given suffix, int64 [n].
+    """All documents of a file as flat arrays, and the length of each one's given suffix, int64 [n].
 
-    With `text` every line must be {"text": ...}; otherwise none may be. Without `limits` documents are of any length.
+    With `text` every line must be {"text": ...}; otherwise none may be. Without `limits` documents may have any length.
     Raises `InputError` that names file and line.
     """
     tokens, lengths, prompts, suffixes = array("i"), array("q"), array("q"), array("q")
@@ -123,7 +123,7 @@ def _pieces(
 
 
 def _turns(record: Mapping[str, Any], tokenizer: Tokenizer, template: ChatTemplate | None) -> Iterator[_Piece]:
-    """One document per assistant message, its prompt rendered as it is when the model is asked."""
+    """One document per assistant message, with its prompt rendered as when the model is asked."""
     if template is None:
         raise _LineError("the model folder of data.tokenizer has no chat template")
     messages, tools, thinking = record["messages"], record.get("tools"), record.get("thinking", False)
@@ -153,9 +153,9 @@ def _turns(record: Mapping[str, Any], tokenizer: Tokenizer, template: ChatTempla
 
 
 def _read_arguments(message: Any, index: int) -> None:
-    """Put objects in the place of arguments that are JSON strings, as the OpenAI API writes them and no template reads.
+    """Parse arguments given as JSON strings, the way the OpenAI API writes them, because no template reads those.
 
-    What else is wrong with a message or a call is for the template to say.
+    Anything else wrong with a message or a call is for the template to report.
     """
     calls = message.get("tool_calls") if isinstance(message, dict) else None
     for call in calls if isinstance(calls, list) else ():
@@ -171,7 +171,7 @@ def _read_arguments(message: Any, index: int) -> None:
 
 
 def _answer(prompt: str, whole: str, index: int) -> tuple[int, int]:
-    """Where what the model is to write stands: the rendering's end, without the header that the prompt stands for."""
+    """Where the text to be written is: the end of the rendering, without the header that the prompt already has."""
     if not whole.startswith(prompt):
         raise _LineError(f"the chat template renders messages[{index}] other than behind its prompt")
     behind = whole[len(prompt) :]

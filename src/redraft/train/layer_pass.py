@@ -1,4 +1,4 @@
-"""One layer as the two streams run it: what stands before and behind attention is compiled, once per kind of layer.
+"""One layer as the two streams run it: the parts before and after attention are compiled, once per kind of layer.
 
 Shapes: B rows, T tokens of a stream, D width, N query heads in G groups, H head dim.
 """
@@ -19,14 +19,14 @@ Phase = Literal["encode", "denoise"]
 
 
 def project(layer: Layer, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The part of a layer in front of attention: x [B,T,D] -> q [B,N,T,H], k and v [B,G,T,H]."""
+    """The part of a layer before attention: x [B,T,D] -> q [B,N,T,H], k and v [B,G,T,H]."""
     return layer.attention.project(layer.pre_attention_norm(x), (cos, sin))
 
 
 def finish(layer: Layer, x: Tensor, attended: Tensor, scalar: Tensor, used: Tensor) -> tuple[Tensor, Tensor]:
-    """The part of a layer behind attention: (x, attended [B,T,N*H]) -> next x [B,T,D] and the balance loss.
+    """The part of a layer after attention: (x, attended [B,T,N*H]) -> next x [B,T,D] and the balance loss.
 
-    `used`, bool [B,T], is False for the tokens that only fill the stream up: they do not count for the balance.
+    `used`, bool [B,T], is False for tokens that only fill up the stream: they do not count for the balance.
     """
     x = x + layer.post_attention_norm(layer.attention.o_proj(attended))
     flat = x.flatten(0, 1)  # [B*T,D]
@@ -39,14 +39,14 @@ def finish(layer: Layer, x: Tensor, attended: Tensor, scalar: Tensor, used: Tens
 
 
 def _experts(experts: nn.Module, x: Tensor, index: Tensor, weight: Tensor) -> Tensor:
-    """The experts in the form for training, which frozen and adapted ones have already."""
+    """The experts in training form; frozen and adapted ones already are."""
     if isinstance(experts, Experts):
         return routed_experts(x, index, weight, experts.gate_up_proj, experts.down_proj)
     return cast(Tensor, experts(x, index, weight))
 
 
 class LayerPass(nn.Module):
-    """One layer as training runs it; a module, so that its weights can be sharded on their own."""
+    """One layer as training runs it; a module, so its weights can be sharded separately."""
 
     def __init__(self, layer: Layer, *, compiled: bool) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class LayerPass(nn.Module):
         self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Mask, phase: Phase, past: tuple[Tensor, Tensor] | None,
         used: Tensor,
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-        """x [B,T,D] behind `past` keys and values: the next x, its own keys and values [B,G,T,H], and balance loss.
+        """x [B,T,D] after `past` keys and values: the next x, its own keys and values [B,G,T,H], and balance loss.
 
         `used` as in `finish`.
         """

@@ -1,4 +1,4 @@
-"""What ends a run before its steps are over, time or Ctrl-C, and how many steps its time leaves room for."""
+"""What ends a run early (time or Ctrl-C), and how many steps fit into its time."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from redraft.train.distributed import World
 from redraft.train.recipe import RunSettings
 
 _AGREE_EVERY = 8
-"""Several processes ask each other whether to stop this often, in steps."""
+"""How often, in steps, several processes agree on whether to stop."""
 _FIT_UNTIL = 0.8
-"""The number of steps is fitted to the time until this share of them is over."""
+"""The number of steps is fitted to the time until this share of them is done."""
 
 
 class RunLimits:
-    """The limits of one run. Its time runs from here; several processes always get the same answers.
+    """The limits of one run. Its time starts now; all processes always get the same answers.
 
-    `max_seconds` is the time since this start of the run, `fit_seconds` that of all its starts.
+    `max_seconds` is the time since this start of the run, `fit_seconds` the time of all its starts.
     """
 
     def __init__(self, settings: RunSettings, world: World) -> None:
@@ -28,19 +28,19 @@ class RunLimits:
         self._started = time.perf_counter()
         self._interrupted = False
         self.earlier = 0.0
-        """Seconds of earlier starts, as far as a checkpoint tells of them."""
+        """Seconds of earlier starts, as far as a checkpoint records them."""
 
     @property
     def seconds(self) -> float:
-        """Since this start of the run."""
+        """Seconds since this start of the run."""
         return time.perf_counter() - self._started
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Inside, Ctrl-C is a limit that is reached, so that the checkpoint is a whole number of steps.
+        """Inside, Ctrl-C counts as reaching a limit, so the checkpoint comes after a whole number of steps.
 
-        Who presses it again does not want to wait for that: it raises `KeyboardInterrupt`, as outside.
-        Python tells only its main thread of Ctrl-C; in others nothing changes.
+        A second Ctrl-C does not wait for that: it raises `KeyboardInterrupt`, as it would outside.
+        Python only delivers Ctrl-C to its main thread; in other threads nothing changes.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -57,7 +57,7 @@ class RunLimits:
         self._interrupted = True
 
     def reached(self, step: int) -> bool:
-        """Whether to stop behind step `step`. Every process has to ask behind every step."""
+        """Whether to stop after step `step`. Every process has to ask after every step."""
         limit = self._settings.max_seconds
         late = self._interrupted or (bool(limit) and self.seconds > limit)
         if self._world.size == 1:
@@ -71,13 +71,13 @@ class RunLimits:
 
     @property
     def reason(self) -> str:
-        """What a limit that is reached was reached by."""
+        """Which limit was reached."""
         return "by interrupt" if self._interrupted else "by the time limit"
 
     def fitted_steps(self, step: int, total: int, pace: float) -> int:
-        """How many steps the run's `fit_seconds` leave room for if those behind `step` take `pace` seconds each.
+        """How many steps fit into the run's `fit_seconds` if those after `step` take `pace` seconds each.
 
-        They stay `total` if the recipe does not ask for it, and near the end of a run.
+        Returns `total` unchanged if the recipe does not ask for it, and near the end of a run.
         """
         if not self._settings.fit_seconds or step > _FIT_UNTIL * total:
             return total

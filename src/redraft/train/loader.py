@@ -1,4 +1,4 @@
-"""Batches ahead of time: worker processes pack, the training process only receives, in order.
+"""Batches ahead of time: worker processes pack; the training process only receives them, in order.
 
 Workers inherit the opened sources when they are forked, so start a loader before the GPU is used.
 """
@@ -46,7 +46,7 @@ class Loader:
             _packer = self._packer
             context = multiprocessing.get_context("fork")
             self._pool = ProcessPoolExecutor(self._workers, mp_context=context, initializer=_ignore_interrupts)
-            with warnings.catch_warnings():  # the threads that Python 3.12 warns of here hold no locks of ours
+            with warnings.catch_warnings():  # the threads that Python 3.12 warns about here hold none of our locks
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self._submit()
         return self

@@ -1,7 +1,7 @@
-"""LoRA training: frozen weights with trainable low-rank factors beside them, used by both passes.
+"""LoRA training: frozen weights with trainable low-rank factors alongside, used by both passes.
 
 `adapt` replaces the chosen modules of a model in place. The frozen weights keep their names, so the forward pass and
-the tables of names do not know the difference; `collect` makes an `Adapter` of the factors.
+the tables of names do not notice the difference; `collect` makes an `Adapter` from the factors.
 
 Shapes: T tokens, r rank, I input, O output, E experts.
 """
@@ -33,12 +33,12 @@ GROUPS = {
     "router": "layers.*.router.proj",
     "experts": "layers.*.experts",
 }
-"""Names for usual targets, and the patterns of our modules that they stand for."""
+"""Names for common targets, and the patterns of our modules that they stand for."""
 _ADAPTABLE = nn.Linear | FrozenLinear | Experts | FrozenExperts
 
 
 class LoraLinear(nn.Module):
-    """x W^T + scale * dropout(x) A^T B^T, with W frozen. B begins at zero, so that nothing changes at first."""
+    """x W^T + scale * dropout(x) A^T B^T, with W frozen. B starts at zero, so nothing changes at first."""
 
     def __init__(self, base: nn.Linear | FrozenLinear, settings: LoraSettings, generator: torch.Generator) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class LoraLinear(nn.Module):
 
 
 class LoraExperts(nn.Module):
-    """Frozen experts with factors of their own each."""
+    """Frozen experts, each with its own factors."""
 
     def __init__(self, base: Experts | FrozenExperts, settings: LoraSettings, generator: torch.Generator) -> None:
         super().__init__()
@@ -93,7 +93,8 @@ def adapted_modules(config: ModelConfig, settings: LoraSettings) -> list[str]:
 def adapt(model: Transformer, settings: LoraSettings, seed: int) -> list[str]:
     """Freeze `model` and add factors to the modules that `settings.targets` name; returns those modules' names.
 
-    Raises `SettingError` for a target that fits no module that can be adapted, and for a rank that none of them has.
+    Raises `SettingError` for a target that matches no adaptable module, and for a rank that is too high for all of
+    them.
     """
     model.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
@@ -117,7 +118,7 @@ def _modules(model: Transformer, settings: LoraSettings) -> list[str]:
 
 
 def _check_rank(model: Transformer, chosen: Sequence[str], rank: int) -> None:
-    """Raise `SettingError` for a rank that no weight of the chosen modules can use up."""
+    """Raise `SettingError` for a rank that exceeds what every weight of the chosen modules can use."""
     sides = [min(shape[-2:]) for name in chosen for shape in _shapes(model.get_submodule(name))]
     if rank > max(sides):
         raise SettingError(f"lora.rank is {rank}; no targeted weight has more than rank {max(sides)}.")
@@ -144,7 +145,7 @@ def _chosen(model: Transformer, targets: tuple[str, ...]) -> list[str]:
 
 
 def collect(trained: Mapping[str, Tensor], settings: LoraSettings) -> Adapter:
-    """The adapter that the factors of an adapted model make, given by their names in it."""
+    """The adapter made of an adapted model's factors, given by their names in it."""
     factors: dict[str, Factors] = {}
     for name, tensor in trained.items():
         if not name.endswith("_a"):
@@ -156,6 +157,6 @@ def collect(trained: Mapping[str, Tensor], settings: LoraSettings) -> Adapter:
 
 
 def _random(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Uniform factors A with the spread that PEFT and the JAX recipe use: bounds of 1 / sqrt(I)."""
+    """Uniform factors A with the range that PEFT and the JAX recipe use: bounds of 1 / sqrt(I)."""
     bound = 1.0 / math.sqrt(shape[-1])
     return torch.empty(shape).uniform_(-bound, bound, generator=generator)

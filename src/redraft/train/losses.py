@@ -16,13 +16,13 @@ from torch.nn import functional as F
 from redraft.train.compiling import compiled_if
 
 CHUNK_ELEMENTS = 1 << 28
-"""Logits of a chunk; a wider vocabulary gets fewer tokens at a time."""
+"""Logits per chunk; a wider vocabulary means fewer tokens at a time."""
 Seen = tuple[Tensor, Tensor]
 """Tokens int64 [T] that the model was shown, and what is added to their logits, fp32 [T]."""
 
 
 def chunk_of(embedding: Tensor) -> int:
-    """Tokens whose logits exist at a time."""
+    """How many tokens' logits exist at a time."""
     return max(1, CHUNK_ELEMENTS // len(embedding))
 
 
@@ -86,8 +86,8 @@ def linear_cross_entropy(
     """Weighted sum of token losses -sum_t weight_t log p(target_t), with gradients for hidden and embedding.
 
     hidden [T,D], embedding [V,D], target int64 [T], weight fp32 [T], `cap` the soft cap of the logits, `seen` what is
-    added to the logits of one token of each position, behind the cap. Returns the sum,
-    the unweighted losses [T] in nats and whether the target was the most likely token, bool [T] (both detached).
+    added to the logit of one token at each position, after the cap. Returns the sum, and (both detached) the unweighted
+    losses [T] in nats and whether the target was the most likely token, bool [T].
     """
     count, chunk = len(target), chunk or chunk_of(embedding)
     padding = -count % min(chunk, count)
@@ -120,8 +120,8 @@ def soft_embeddings(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What `Transformer.soft_embeddings` computes from `logits(hidden) / temperature`, chunked and unscaled, [T,D].
 
-    hidden [T,D], temperature fp32 [T]. Also the likeliest tokens int64 [T] and the entropies [T] in nats. Meant for use
-    without gradients.
+    hidden [T,D], temperature fp32 [T]. Also returns the likeliest tokens int64 [T] and the entropies [T] in nats. Meant
+    for use without gradients.
     """
     count = len(hidden)
     size = min(chunk or chunk_of(embedding), count)

@@ -1,8 +1,8 @@
 """Who sees whom in the two streams, written once for attention by parts (CPU, wide heads) and block-sparse (CUDA).
 
-Every key carries one integer code: document * STRIDE + position for clean tokens, CANVAS + n for tokens of canvas n.
-Every query sees the codes in [low, high), and the codes equal to `own`. With that, causal and sliding encoding and
-two-sided denoising of many canvases are the same three comparisons.
+Every key has one integer code: document * STRIDE + position for clean tokens, CANVAS + n for tokens of canvas n. Every
+query sees the codes in [low, high), and the codes equal to `own`. With that, causal and sliding encoding and two-sided
+denoising of many canvases are the same three comparisons.
 
 Shapes: B rows, T clean tokens, N canvases, C canvas tokens, Q queries, S keys.
 """
@@ -32,7 +32,7 @@ BLOCK = 128
 class Visibility:
     """int32 `low`, `high`, `own` [B,Q] of the queries and `code` [B,S] of the keys.
 
-    Keys of canvases of `canvas` tokens stand behind those of `clean` tokens; encoding is one canvas without keys.
+    Keys of canvases of `canvas` tokens come after those of `clean` tokens; encoding is one canvas without keys.
     """
 
     low: Tensor
@@ -125,7 +125,7 @@ def _ordered(tiles: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True)
 class PastMask:
-    """Which clean tokens each query sees, bool [B,Q,T]; beside them it sees its own canvas of `canvas` tokens."""
+    """Which clean tokens each query sees, bool [B,Q,T], in addition to its own canvas of `canvas` tokens."""
 
     seen: Tensor
     canvas: int
@@ -136,13 +136,13 @@ Mask = PastMask | BlockMask
 
 @dataclass(frozen=True)
 class MaskBuilder:
-    """Builds masks for one device: of the clean tokens alone, or block masks (`sparse`) with compiled counting."""
+    """Builds masks for one device: over clean tokens only, or block masks (`sparse`) with compiled counting."""
 
     sparse: bool
     compiled: bool
 
     def build(self, seen: Visibility, head_dim: int) -> Callable[[int], Mask]:
-        """A function from a number of rows to the mask of that many first rows, for heads of a size."""
+        """A function from a number of rows to the mask of the first that many rows, for heads of a given size."""
         if not self.sparse or head_dim > WIDEST_SPARSE:
             past, canvas = seen.past(), seen.canvas
             return lambda rows: PastMask(past[:rows], canvas)
@@ -159,14 +159,14 @@ TILES: dict[int, dict[str, Any]] = {
         "bwd_num_warps": 8, "bwd_num_stages": 2,
     },
 }  # fmt: skip
-"""Options of the block-sparse kernels by head width, where another choice than the library's is faster: on an H200 the
+"""Options of the block-sparse kernels by head width, where something beats the library's choice: on an H200, the
 backward pass of heads of 256 by a quarter."""
 
 
 def masked_attention(
     q: Tensor, k: Tensor, v: Tensor, past: tuple[Tensor, Tensor] | None, mask: Mask, *, compiled: bool
 ) -> Tensor:
-    """q [B,N,Q,H] over `past` keys and values, if there are any, and its own k and v [B,G,Q,H]: [B,Q,N*H]."""
+    """q [B,N,Q,H] attending to `past` keys and values, if any, and its own k and v [B,G,Q,H]: [B,Q,N*H]."""
     if isinstance(mask, PastMask):
         clean, own = ((k, v), None) if past is None else (past, (k, v))
         return parted_attention(q, clean, own, mask.seen, mask.canvas, compiled=compiled)
@@ -176,7 +176,7 @@ def masked_attention(
 def _sparse_attention(
     q: Tensor, k: Tensor, v: Tensor, past: tuple[Tensor, Tensor] | None, mask: BlockMask, options: dict[str, Any] | None
 ) -> Tensor:
-    """The same with a block mask. Compiled whole, so that what moves around the kernel is moved by the compiler."""
+    """The same with a block mask. Compiled as a whole, so the compiler handles data movement around the kernel."""
     if past is not None:
         k, v = torch.cat((past[0], k), 2), torch.cat((past[1], v), 2)  # [B,G,T+Q,H]
     flex: Callable[..., Any] = flex_attention
@@ -185,9 +185,9 @@ def _sparse_attention(
 
 
 def _tiles(q: Tensor) -> dict[str, Any] | None:
-    """Options for these queries, where a multiprocessor has room for them."""
+    """Options for these queries, if a multiprocessor has room for them."""
     if not q.is_cuda:
         return None
-    from redraft.kernels.triton.language import roomy  # Triton is imported where there is a GPU
+    from redraft.kernels.triton.language import roomy  # Triton is imported only where there is a GPU
 
     return TILES.get(q.shape[-1]) if roomy(q.device) else None

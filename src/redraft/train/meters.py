@@ -1,6 +1,6 @@
 """What a run reports: losses by noise level, for replaced and kept positions, and by source, summed on the device.
 
-Sums stay on the device until a report is due, so that measuring never waits for the GPU.
+Sums stay on the device until a report is due, so measuring never waits for the GPU.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Meters:
         self._norms += torch.stack((norm.detach().float(), torch.ones_like(norm, dtype=torch.float32)))
 
     def report(self, world: World) -> dict[str, float]:
-        """Means of all processes since the last report, by name, without groups that no token fell into.
+        """Means over all processes since the last report, by name, without groups that no token fell into.
 
         Waits for the device.
         """

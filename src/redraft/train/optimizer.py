@@ -1,7 +1,7 @@
-"""fp32 master weights around a working copy in the compute dtype, AdamW over the masters, and the learning rate.
+"""fp32 master weights around a working copy in the compute dtype, AdamW on the masters, and the learning rate.
 
-The working copy is what the forward pass and the exported model see. Before every step it is refreshed from the
-masters; after every backward pass its gradients are widened onto them.
+The forward pass and the exported model use the working copy. Before every step it is refreshed from the masters; after
+every backward pass its gradients are widened and added to theirs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Masters:
         self.working = [p for p in model.parameters() if p.requires_grad]
         self.average = [m.clone() for m in self.masters] if settings.average else None
         device = self.masters[0].device
-        # One vector behind all gradients, so that the processes of a run share them in one exchange.
+        # One flat vector holds all gradients, so the processes of a run exchange them at once.
         self._gradients = torch.zeros(sum(m.numel() for m in self.masters), device=device)
         for master, part in zip(self.masters, self._gradients.split([m.numel() for m in self.masters]), strict=True):
             master.requires_grad_()
@@ -82,7 +82,7 @@ class Masters:
         return all(bool(master.isfinite().all()) for master in self.masters)
 
     def step(self, number: int) -> Tensor:
-        """Apply the gathered gradients, averaged over the processes, as step `number`; returns their norm unclipped.
+        """Apply the gathered gradients, averaged over the processes, as step `number`; returns their unclipped norm.
 
         A parameter that no token reached this time still takes part, with a zero gradient.
         """
@@ -93,7 +93,7 @@ class Masters:
         self.optimizer.step()
         self._gradients.zero_()
         if self.average is not None:
-            # Early on the average follows faster, so that the fresh weights are forgotten.
+            # Early on the average follows faster, to forget the initial weights.
             decay = min(self.settings.average, (1 + number) / (10 + number))
             torch._foreach_lerp_(self.average, self.masters, 1.0 - decay)  # type: ignore[attr-defined]
         return norm

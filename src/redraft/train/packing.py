@@ -1,6 +1,6 @@
-"""Packing: clean rows out of whole or cut documents, as vectorised numpy on flat arrays.
+"""Packing: clean rows from whole or cut documents, as vectorised numpy on flat arrays.
 
-A `Segment` table says which piece of which document lies where; everything else (tokens, positions, weights, canvases)
+A `Segment` table says which piece of which document goes where; everything else (tokens, positions, weights, canvases)
 is index arithmetic on it. Batch i is a pure function of (seed, i), so a resumed run sees what it would have seen.
 
 Shapes: R rows of one source, T clean tokens per row, S segments.
@@ -27,9 +27,9 @@ _STREAMS: dict[Part, int] = {"train": 0, "heldout": 1}
 class Segments:
     """Pieces of documents in rows, int64 [S] each, sorted by row and offset.
 
-    A piece shows flat tokens [start, start + length) at `offset` of `row`; its document goes on until `end`. The first
-    `prompt` tokens of the piece are context only, and so are the document's last `suffix` tokens, which stand in the
-    canvas behind a hole. `number` counts the pieces of a row.
+    A piece shows flat tokens [start, start + length) at `offset` of `row`; its document continues until `end`. The
+    first `prompt` tokens of the piece are only context, and so are the document's last `suffix` tokens, which go in the
+    canvas after a hole. `number` counts the pieces of a row.
     """
 
     row: Ints
@@ -52,9 +52,9 @@ class Segments:
 
 
 def chat_segments(pool: Pool, tries: Ints, tokens: int, canvas: int, *, clean_answer: bool) -> Segments:
-    """Fill each row with the documents it is to try, in order; one whose prompt does not fit is passed over.
+    """Fill each row with the documents to try, in order; one whose prompt does not fit is skipped.
 
-    Without `clean_answer`, what only a document's last canvas holds stays out of the clean stream.
+    Without `clean_answer`, text that only a document's last canvas contains stays out of the clean stream.
     """
     starts, ends, prompts, suffixes = pool.starts, pool.ends, pool.prompts, pool.suffix_lengths
     lengths = ends - starts
@@ -136,7 +136,7 @@ class Packer:
         return {name: np.concatenate([p[name] for p in parts])[order] for name in parts[0]}
 
     def _check_heldout(self) -> None:
-        """Raises `SettingError` for a source that trains on all it has."""
+        """Raises `SettingError` for a source that uses all its documents for training."""
         for settings, source in zip(self.data.sources, self.sources, strict=True):
             if not source.holds_out:
                 raise SettingError(
@@ -145,7 +145,7 @@ class Packer:
                 )
 
     def _common(self, number: int, rows: int) -> Arrays:
-        """What is the same in all rows of source `number`."""
+        """The arrays that are the same in all rows of source `number`."""
         out: Arrays = {"source": np.full(rows, number, np.int64)}
         if self.data.rolls_out:
             out["rollout"] = np.full(rows, self.data.sources[number].rollout, np.float32)
@@ -154,7 +154,7 @@ class Packer:
     def rows_of(self, index: int) -> list[tuple[int, int]]:
         """For each source (how many rows came in earlier batches, how many come in batch `index`)."""
         before = self._edges * (self.data.rows * index)
-        # One shared random-looking phase per batch deals out the fractions of rows fairly.
+        # One shared random-looking phase per batch distributes the fractions of rows fairly.
         phase = (0.5 + index * 0.754_877_666_246_692_7) % 1.0
         edges = np.floor(self._edges * self.data.rows + phase).astype(int)
         edges[0], edges[-1] = 0, self.data.rows
@@ -183,7 +183,7 @@ class Packer:
         windows = source.windows(rng, first, rows, length, part)
         segments = text_segments(source, windows)
         clean = clean_rows(source.tokens, segments, rows, length, 1.0)
-        # A window that begins inside a document begins with <bos> all the same, as a cut prompt does.
+        # A window that begins inside a document still begins with <bos>, as a cut prompt does.
         clean["tokens"][:, 0] = self.recipe.model.bos_token_id
         shape = (rows, self.data.canvases, self.recipe.model.canvas_length)
         return clean | text_canvases(source, segments, clean, shape, settings, rng, self._fillers)

@@ -1,11 +1,11 @@
 """Attention of the two streams as plain matrix products: clean tokens and a query's own canvas are two parts.
 
-A canvas never sees another one, so no product is taken of two different canvases, and nothing is masked within its own.
-Query heads of one key/value head are rows of one product, so that keys and values are not repeated. The backward pass
-keeps queries, keys, values, the result and one number per row, and computes the scores again.
+A canvas never sees another one, so no products between different canvases are computed, and nothing is masked within
+its own. Query heads of one key/value head are rows of one product, so keys and values are not repeated. The backward
+pass keeps queries, keys, values, the result and one number per row, and recomputes the scores.
 
-Shapes: B rows, N query heads in G groups of R, M canvases of C tokens (encoding is one canvas without a part of its
-own), Q = M*C queries, T clean tokens, H head dim.
+Shapes: B rows, N query heads in G groups of R, M canvases of C tokens (encoding is one canvas without an `own` part), Q
+= M*C queries, T clean tokens, H head dim.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 from redraft.train.compiling import compiled_if
 
 CHUNK_ELEMENTS = 1 << 28
-"""Scores that exist at a time; longer rows are taken fewer at a time."""
+"""Scores that exist at a time; with longer rows, fewer are computed at a time."""
 Part = tuple[Tensor, Tensor]
 """Keys and values [B,G,*,H]."""
 
@@ -36,13 +36,13 @@ def parted_attention(q: Tensor, clean: Part, own: Part | None, seen: Tensor, can
 
 
 def _rows(x: Tensor, groups: int, canvas: int) -> Tensor:
-    """[B,N,Q,X] -> [B,G,M,R*C,X]: what meets one key/value head in one canvas lies together."""
+    """[B,N,Q,X] -> [B,G,M,R*C,X]: what meets one key/value head in one canvas becomes contiguous."""
     split = x.unflatten(1, (groups, -1)).unflatten(3, (-1, canvas))  # [B,G,R,M,C,X]
     return split.transpose(2, 3).flatten(3, 4)
 
 
 def _heads(rows: Tensor, canvas: int) -> Tensor:
-    """[B,G,M,R*C,X] -> [B,N,Q,X]: `_rows` undone."""
+    """[B,G,M,R*C,X] -> [B,N,Q,X]: the inverse of `_rows`."""
     return rows.unflatten(3, (-1, canvas)).transpose(2, 3).flatten(1, 2).flatten(2, 3)
 
 
@@ -114,7 +114,7 @@ def _cut(tensors: tuple[Tensor | None, ...], part: slice) -> list[Tensor | None]
 
 
 def _joined(parts: list[tuple[Tensor | None, ...]]) -> list[Tensor | None]:
-    """Column by column; a column is of tensors or of None."""
+    """Join the parts column by column; each column is all tensors or all None."""
     columns = zip(*parts, strict=True)
     return [None if column[0] is None else torch.cat(column) for column in columns]
 

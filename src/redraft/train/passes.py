@@ -1,7 +1,7 @@
 """Forward and backward pass of one batch: kernel by kernel, or captured once and launched as one CUDA graph.
 
-A step of a small model is thousands of kernels of a few microseconds, which a host launches no faster than a GPU runs
-them. In training no shape ever changes, so the whole pass can be captured: the same kernels, with the same random
+A step of a small model is thousands of kernels of a few microseconds each, which a host cannot launch faster than a GPU
+runs them. Shapes never change in training, so the whole pass can be captured: the same kernels, with the same random
 numbers.
 """
 
@@ -20,7 +20,7 @@ from redraft.train.recipe import Recipe
 from redraft.train.two_stream import Outcome, TwoStream
 
 WARM_UP = 3
-"""Passes before a capture: compiling, and what libraries set up when they are first called."""
+"""Passes before a capture, for compiling and for what libraries set up on their first call."""
 
 
 class EagerPass:
@@ -30,11 +30,11 @@ class EagerPass:
         self.stream = stream
 
     def losses(self, batch: Batch, seed: int, step: int) -> Outcome:
-        """The losses of `batch` with the noise of (seed, step), to look at."""
+        """The losses of `batch` with the noise of (seed, step), for inspection."""
         return self.stream(batch, seed, step)
 
     def is_settled(self, rows: int, seed: int, step: int) -> bool:
-        """Whether the pass of (seed, step) over so many rows is launched as it will always be."""
+        """Whether the pass of (seed, step) over `rows` rows already runs in its final form."""
         return True
 
     def gradients(self, batch: Batch, seed: int, step: int) -> Outcome:
@@ -52,10 +52,10 @@ class _Capture:
 
 
 class CapturedPass:
-    """Both passes as CUDA graphs, one for each number of conditioned rows, behind `WARM_UP` passes kernel by kernel.
+    """Both passes as CUDA graphs, one for each number of conditioned rows, after `WARM_UP` passes kernel by kernel.
 
-    Every batch must have the same shapes. What a pass returns, and the gradients that it leaves, are overwritten by the
-    next one. The graphs keep the memory of a pass for themselves.
+    Every batch must have the same shapes. The next pass overwrites what a pass returns and the gradients that it
+    leaves. The graphs keep the memory of a pass for themselves.
     """
 
     def __init__(self, stream: TwoStream) -> None:
@@ -92,7 +92,7 @@ class CapturedPass:
         return outcome
 
     def _beside(self, batch: Batch, seed: int, step: int) -> Outcome:
-        """On the stream that will be captured: what autograd keeps between passes belongs to one stream."""
+        """Run on the stream that will be captured: what autograd keeps between passes belongs to one stream."""
         self._side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._side):
             outcome = self._eager.gradients(batch, seed, step)
@@ -126,7 +126,7 @@ Pass = EagerPass | CapturedPass
 def pass_for(stream: TwoStream, recipe: Recipe) -> Pass:
     """A captured pass if the recipe wants and allows one.
 
-    Sharded weights are gathered on the way, and dropout draws from the global generator: those stay eager.
+    Sharded weights are gathered during the pass, and dropout draws from the global generator: those stay eager.
     """
     compiled = stream.compiled and stream.model.device.type == "cuda"
     can_be = compiled and not recipe.run.shard and not stream.has_dropout

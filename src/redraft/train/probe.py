@@ -29,7 +29,7 @@ _RECENT = 5
 
 
 def random_batch(recipe: Recipe, seed: int) -> Batch:
-    """Random tokens in four equal documents per row and canvases that begin at random places of them."""
+    """Random tokens in four equal documents per row, and canvases that begin at random places in them."""
     rng, data, model = np.random.default_rng(seed), recipe.data, recipe.model
     rows, length, shape = data.rows, data.tokens, (data.rows, data.canvases, model.canvas_length)
     part = max(2, length // 4)

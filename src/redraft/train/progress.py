@@ -1,4 +1,4 @@
-"""How a run shows itself: a progress bar in a terminal, plain lines elsewhere, a CSV log, a picture of the losses."""
+"""How a run presents itself: a progress bar in a terminal, plain lines elsewhere, a CSV log, a plot of the losses."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from redraft.train.recipe import RunSettings
 from redraft.train.recipe.data import BUCKETS, LEVELS
 
 LOG, BOARD, PICTURE = "log.csv", "board", "losses.png"
-"""Within a run's folder."""
+"""Names within a run's folder."""
 
 
 class Reporter:
-    """Prints progress of `steps` steps, of which `done` are behind us already."""
+    """Prints the progress of `steps` steps, of which `done` were completed earlier."""
 
     def __init__(self, steps: int, done: int, *, quiet: bool = False) -> None:
         self._console = Console(stderr=True, quiet=quiet)
@@ -46,7 +46,7 @@ class Reporter:
             self._progress.stop()
 
     def say(self, text: str) -> None:
-        """One line of notice, as it is: brackets are no markup, and a long line stays one."""
+        """Print one line verbatim: brackets are not markup, and a long line is not wrapped."""
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def update(
@@ -74,7 +74,7 @@ def _speed(tokens_per_second: float) -> str:
 
 
 class CsvLog:
-    """Appends rows to a CSV file; rows behind the step that a run stands at, of a former run, are dropped first."""
+    """Appends rows to a CSV file; an earlier run's rows after the current step are dropped first."""
 
     def __init__(self, path: Path, columns: Sequence[str], done: int) -> None:
         self._columns = list(columns)
@@ -94,7 +94,7 @@ class CsvLog:
 class Board:
     """Writes every logged number to TensorBoard's format, into a folder of the run.
 
-    TensorBoard drops what a former run wrote there behind step `done`.
+    TensorBoard drops what an earlier run wrote there after step `done`.
     """
 
     def __init__(self, folder: Path, done: int) -> None:
@@ -115,12 +115,12 @@ class Board:
 
 
 class RunLog:
-    """A run's log: one row a report, in CSV and, if the recipe asks for it, for TensorBoard. One process writes."""
+    """A run's log: one row per report, in CSV and, if the recipe asks for it, for TensorBoard. One process writes."""
 
     def __init__(self, run: RunSettings, names: Sequence[str], done: int, world: World) -> None:
-        """`names` are those of all losses; what was logged behind step `done` is dropped.
+        """`names` are those of all losses; anything logged after step `done` is dropped.
 
-        Raises `SettingError` if TensorBoard is asked for and not installed.
+        Raises `SettingError` if TensorBoard is requested but not installed.
         """
         self._logs: list[CsvLog | Board] = []
         if not world.is_main:
@@ -134,7 +134,7 @@ class RunLog:
         self, step: int, *, tokens_per_second: float, learning_rate: float, losses: Mapping[str, float],
         heldout: Mapping[str, float],
     ) -> None:  # fmt: skip
-        """Write the row of step `step`; `heldout` is empty unless it was evaluated there."""
+        """Write the row of step `step`; `heldout` is empty unless an evaluation was due."""
         row: dict[str, object] = {"step": step, "tokens_per_second": round(tokens_per_second)}
         row["learning_rate"] = learning_rate
         row |= {name: f"{value:.6g}" for name, value in losses.items()}
@@ -144,7 +144,7 @@ class RunLog:
 
 
 def _step(row: Mapping[str, str]) -> float:
-    """The step of a row; infinite where a killed machine left something else."""
+    """The step of a row; infinite if a killed machine left something else."""
     return int(row["step"]) if row.get("step", "").isdecimal() else math.inf
 
 

@@ -1,4 +1,4 @@
-"""A model for LoRA training whose frozen weights are in FP8 or INT4, read, quantized and placed one at a time."""
+"""A model for LoRA training with frozen weights in FP8 or INT4, read, quantized and placed one at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from redraft.train.frozen import Frozen, FrozenLinear
 def load_quantized(model: str | Path, format: str, *, device: torch.device, dtype: torch.dtype) -> Transformer:
     """The text model of a folder with what `redraft quantize` would quantize in `format`, the rest in `dtype`.
 
-    Weights that are stored quantized stay as they are stored. Raises `CheckpointError` for damaged files and
+    Weights that are already stored quantized stay as they are. Raises `CheckpointError` for damaged files and
     `SettingError` for weights that int4 groups do not divide.
     """
     checkpoint = Checkpoint(resolve_folder(model), vision=False)
@@ -36,7 +36,7 @@ def load_quantized(model: str | Path, format: str, *, device: torch.device, dtyp
 
 
 def quantize_in_place(model: Transformer, format: str) -> None:
-    """The same for a model that is loaded already."""
+    """The same for a model that is already loaded."""
     for name, weight in list(model.named_parameters()):
         if kept_as := format_of(name, format):
             place(model, name, _in_format(weight.detach(), kept_as, weight.device), weight.dtype)
@@ -44,7 +44,7 @@ def quantize_in_place(model: Transformer, format: str) -> None:
 
 
 def _in_format(weight: Weight, kept_as: str | None, device: torch.device) -> Weight:
-    """A weight on the device, quantized if it is to be and is not."""
+    """A weight on the device, quantized if it should be and is not yet."""
     weight = weight.to(device)
     if kept_as is None or not isinstance(weight, Tensor):
         return weight
@@ -55,7 +55,7 @@ def _in_format(weight: Weight, kept_as: str | None, device: torch.device) -> Wei
 
 
 def place(model: Transformer, name: str, weight: Weight, dtype: torch.dtype) -> None:
-    """Put a weight where `name` says, in `dtype` or as a `Frozen` one."""
+    """Put a weight in the place that `name` says, in `dtype` or as a `Frozen` one."""
     module_name, _, last = name.rpartition(".")
     module = model.get_submodule(module_name)
     if isinstance(weight, Tensor):
@@ -70,7 +70,7 @@ def place(model: Transformer, name: str, weight: Weight, dtype: torch.dtype) -> 
 
 
 def _join_experts(model: Transformer) -> None:
-    """Experts whose two weights are quantized become a module that computes with them."""
+    """Turn experts whose two weights are quantized into a module that computes with them."""
     for layer in model.layers:
         assert isinstance(layer, Layer)
         gate_up, down = (getattr(layer.experts, name) for name in ("gate_up_proj", "down_proj"))

@@ -1,4 +1,4 @@
-"""How a run is stopped and goes on: what its checkpoint says of it, and whether it is this run's."""
+"""How a run is stopped and resumed: what its checkpoint says about it, and whether it belongs to this run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from redraft.train.sharding import (
 
 
 def check_begins_in(folder: Path) -> None:
-    """Raise `SettingError` if `folder`, which need not be there, holds a run already or cannot be looked into."""
+    """Raise `SettingError` if `folder`, which may not exist yet, already contains a run or cannot be read."""
     try:
         taken = any((folder / name).exists() for name in (FILE, FOLDER, OLD))
     except OSError as error:
@@ -44,13 +44,13 @@ class RunCheckpoint:
     """The checkpoint of a recipe's run: one file or, for sharded weights, a folder that all processes write."""
 
     def __init__(self, recipe: Recipe, world: World) -> None:
-        """Raises `CheckpointError` where the model under an adapter cannot be read."""
+        """Raises `CheckpointError` if the model under an adapter cannot be read."""
         self._world, self._sharded = world, recipe.run.shard
         self._folder = Path(recipe.run.out)
         self._identity = {"seed": recipe.run.seed, "model": _shape(recipe)}
 
     def begin(self) -> None:
-        """Make the folder of a new run. Raises `SettingError` if it holds a run already or cannot be made."""
+        """Create the folder of a new run. Raises `SettingError` if it already contains a run or cannot be created."""
         check_begins_in(self._folder)
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
@@ -58,7 +58,7 @@ class RunCheckpoint:
             raise _cannot_be_made(self._folder, error) from error
 
     def load(self) -> dict[str, Any]:
-        """What was saved of the run. Weights that are one file come with it; sharded ones `restore` reads.
+        """The saved state of the run. It includes weights that are one file; sharded ones are read by `restore`.
 
         Raises `SettingError` if there is no checkpoint, `CheckpointError` if it is damaged or another run's.
         """
@@ -70,7 +70,7 @@ class RunCheckpoint:
         return state
 
     def _is_of_this_run(self, state: Mapping[str, Any]) -> bool:
-        """Whether seed and model are the same; older checkpoints do not say which `alpha` or base they have."""
+        """Whether seed and model are the same; older checkpoints do not record their `alpha` or base."""
         saved, model = state.get("model"), dict(self._identity["model"])
         for name in ("lora_alpha", "lora_base"):
             if isinstance(saved, dict) and name not in saved:
@@ -78,18 +78,18 @@ class RunCheckpoint:
         return saved == model and state.get("seed") == self._identity["seed"]
 
     def restore(self, state: dict[str, Any], weights: TrainedWeights) -> None:
-        """Put the weights of a checkpoint that `load` returned back. Every process has to ask."""
+        """Restore the weights of a checkpoint that `load` returned. Every process has to call it."""
         if isinstance(weights, ShardedWeights):
             load_sharded(self._folder, weights)
         else:
             weights.load_state(state["weights"])
 
     def save(self, weights: TrainedWeights, *, step: int, batches: int, steps: int, seconds: float) -> None:
-        """Replace the checkpoint: one process does, or each its part of sharded weights.
+        """Replace the checkpoint: one process writes it, or each writes its part of sharded weights.
 
-        The run stands behind `step` of `steps` steps, for which all processes have trained on `batches` batches. It has
-        taken `seconds`, earlier starts included.
-        Raises `TrainingError` if it cannot be written; the former one is then kept.
+        The run is at `step` of `steps` steps, for which all processes together have trained on `batches` batches. It
+        has taken `seconds`, including earlier starts.
+        Raises `TrainingError` if it cannot be written; the previous one is then kept.
         """
         meta = {"step": step, "batches": batches, "steps": steps, "seconds": seconds, **self._identity}
         if isinstance(weights, ShardedWeights):
@@ -101,7 +101,7 @@ class RunCheckpoint:
 def _shape(recipe: Recipe) -> dict[str, Any]:
     """The numbers of model and adapter as plain values, for comparing a checkpoint with a recipe.
 
-    An adapter's base is told by its weights, wherever they lie: the checkpoint holds the factors alone.
+    An adapter's base is identified by its weights, wherever they are stored: the checkpoint contains only the factors.
     """
     shape = dataclasses.asdict(recipe.model)
     del shape["extra"]

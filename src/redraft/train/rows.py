@@ -1,4 +1,4 @@
-"""Rows of experts as operators that a compiler leaves alone: kernels of their own on a GPU, else their definition.
+"""Operations on expert rows as operators that a compiler leaves alone: custom kernels on a GPU, else their definition.
 
 Triton is imported when a GPU first needs it.
 """

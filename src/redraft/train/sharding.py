@@ -2,8 +2,8 @@
 
 Every process keeps its part of the fp32 weights and of the optimizer's state. A forward pass gathers a layer's weights
 in the compute dtype when it reaches it; they stay for the backward pass, because the two streams run every layer up to
-three times in one pass, and are let go with the step. Checkpoints are written by all processes at once into one folder
-and can be read by another number of them.
+three times per pass, and are freed after the step. All processes write checkpoints at once into one folder, and a
+different number of processes can read them.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _PARTIAL = FOLDER + ".partial"
 
 
 class ShardedWeights:
-    """What `Masters` is to a run on whole weights: it updates them, and hands them out for checkpoints and export."""
+    """The counterpart of `Masters` for sharded weights: updates them, and hands them out for checkpoints and export."""
 
     def __init__(self, stream: TwoStream, dtype: torch.dtype, settings: OptimizerSettings, world: World) -> None:
         """Shards the model of `stream`, whose trained weights are fp32 and on the training device."""
         self.settings, self.world, self.stream = settings, world, stream
         stream.touches_all = True
-        for buffer in stream.model.buffers():  # the policy is about weights alone
+        for buffer in stream.model.buffers():  # the policy only covers weights
             if buffer.is_floating_point():
                 buffer.data = buffer.data.to(dtype)
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False)
@@ -48,7 +48,7 @@ class ShardedWeights:
         warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor", UserWarning)
         mesh = init_device_mesh(stream.model.device.type, (world.size,))
         settled: set[nn.Parameter] = set()
-        for part in (*stream.passes, stream):  # the whole takes what the layers have left
+        for part in (*stream.passes, stream):  # the root shards what the layers have left
             fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=False, ignored_params=settled)
             cast(FSDPModule, part).set_reshard_after_backward(False)
             settled |= set(part.parameters())
@@ -62,10 +62,10 @@ class ShardedWeights:
         )  # fmt: skip
 
     def refresh(self, *, averaged: bool = False) -> None:
-        """Forward passes gather the weights as they are; there is no running average of sharded ones."""
+        """Forward passes gather the current weights; there is no running average of sharded ones."""
 
     def gather(self, *, share: float = 1.0) -> None:
-        """Gradients were summed up and spread by the backward pass; `share` is applied in `step`."""
+        """The backward pass has already summed up and spread the gradients; `share` is applied in `step`."""
         self._share = share
 
     def step(self, number: int) -> Tensor:
@@ -85,7 +85,7 @@ class ShardedWeights:
         return _whole(norm)
 
     def finite(self) -> bool:
-        """Whether this process' parts of the weights are finite numbers."""
+        """Whether this process' parts of the weights are finite."""
         parts = (p.to_local() if isinstance(p, DTensor) else p for p in self.trained_parts.values())
         return all(bool(part.isfinite().all()) for part in parts)
 
@@ -100,7 +100,7 @@ class ShardedWeights:
         return out
 
     def _fill_optimizer(self) -> None:
-        """Before the first step AdamW has no state yet that a checkpoint could be read into."""
+        """Before the first step AdamW has no state yet into which a checkpoint could be read."""
         for parameter in self.trained_parts.values():
             if not self.optimizer.state[parameter]:
                 self.optimizer.state[parameter] |= {
@@ -110,16 +110,16 @@ class ShardedWeights:
                 }
 
     def trained(self) -> dict[str, Tensor]:
-        """The trained weights in fp32 by name, put together on the CPU; every process has to ask."""
+        """The trained weights in fp32 by name, put together on the CPU; every process has to call it."""
         return {name: _whole(parameter.detach()).cpu() for name, parameter in self.trained_parts.items()}
 
     def whole(self, dtype: torch.dtype) -> dict[str, Tensor]:
-        """All tensors of the model, put together on the CPU in `dtype`; every process has to ask."""
+        """All tensors of the model, put together on the CPU in `dtype`; every process has to call it."""
         return {name: _whole(tensor).to("cpu", dtype) for name, tensor in self.stream.model.state_dict().items()}
 
 
 TrainedWeights = Masters | ShardedWeights
-"""Of a run: whole in every process, or spread over them."""
+"""The weights of a run: whole in every process, or spread over them."""
 
 
 def _whole(tensor: Tensor) -> Tensor:
@@ -127,7 +127,7 @@ def _whole(tensor: Tensor) -> Tensor:
 
 
 def save_sharded(folder: Path, meta: Mapping[str, Any], state: dict[str, Any], world: World) -> None:
-    """Write a checkpoint of all processes; the former one goes only when the new one is complete on disk.
+    """Write a checkpoint of all processes; the previous one is removed only when the new one is complete on disk.
 
     Raises `TrainingError` in every process if any of them cannot write.
     """
@@ -140,7 +140,7 @@ def save_sharded(folder: Path, meta: Mapping[str, Any], state: dict[str, Any], w
             torch.save(dict(meta), partial / META)
         world.wait()
         state_dict_saver.save(state, checkpoint_id=partial)
-    except Exception as error:  # the library wraps what happened in any process
+    except Exception as error:  # the library wraps whatever happened in any process
         problem = str(error).splitlines()[0] if str(error) else type(error).__name__
     if world.any(bool(problem)):
         if world.is_main:
@@ -154,7 +154,7 @@ def save_sharded(folder: Path, meta: Mapping[str, Any], state: dict[str, Any], w
 
 
 def _replace(final: Path, partial: Path, old: Path) -> None:
-    """At every moment one of `final` and `old` is a complete checkpoint: `old` alone, where a run was killed here."""
+    """At every moment either `final` or `old` is a complete checkpoint; only `old`, if a run was killed in here."""
     if final.exists():
         shutil.rmtree(old, ignore_errors=True)
         final.rename(old)
@@ -171,7 +171,7 @@ def sharded_folder(folder: Path) -> Path:
 
 
 def load_meta(folder: Path) -> dict[str, Any]:
-    """What a run's sharded checkpoint says of the run."""
+    """What a run's sharded checkpoint says about the run."""
     try:
         return torch.load(sharded_folder(folder) / META, weights_only=True)
     except SettingError:
@@ -181,11 +181,11 @@ def load_meta(folder: Path) -> dict[str, Any]:
 
 
 def load_sharded(folder: Path, weights: ShardedWeights) -> None:
-    """Read a checkpoint into `weights`, which may be spread over another number of processes than when it was saved."""
+    """Read a checkpoint into `weights`, which may be spread over a different number of processes than when saved."""
     state = weights.state()
     try:
         state_dict_loader.load(state, checkpoint_id=sharded_folder(folder))
     except Exception as error:
         raise CheckpointError(f"{str(folder / FOLDER)!r} is not a readable checkpoint: {error}.") from error
-    for name, parameter in weights.trained_parts.items():  # plain tensors are read beside, not in place
+    for name, parameter in weights.trained_parts.items():  # plain tensors are read separately, not in place
         weights.optimizer.state[parameter]["step"].copy_(state[f"step.{name}"])

@@ -1,8 +1,8 @@
-"""Shards: how tokenised training documents lie on disk.
+"""Shards: how tokenised training documents are stored on disk.
 
-A shard is one xz-compressed file: a JSON header line `{"count": n, "tokens": total}`, then little-endian
+A shard is one xz-compressed file: a JSON header line `{"count": n, "tokens": total}`, then the little-endian arrays
 `uint32 lengths[n]`, `uint32 prompt_lengths[n]` and `uint16 tokens[total]`. Builders write it once; the trainer reads it
-in one pass into flat arrays, so that packing sequences never loops over Python objects.
+in one pass into flat arrays, so packing sequences never loops over Python objects.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def join(shards: Sequence[Shard]) -> Shard:
 
 
 def write_shard(path: Path | str, documents: Iterable[Document]) -> None:
-    """Writes `documents` to `path`, replacing it only when everything has been written."""
+    """Writes `documents` to `path`, replacing it only once everything has been written."""
     documents = list(documents)
     lengths = np.array([len(document.tokens) for document in documents], dtype="<u4")
     prompts = np.array([document.prompt_length for document in documents], dtype="<u4")
@@ -116,7 +116,7 @@ def read_shard(path: Path | str) -> Shard:
 
 
 def _read_header(path: Path | str, data: bytes) -> tuple[dict[str, int], int]:
-    """The parsed header line and the position behind it."""
+    """The parsed header line and the position after it."""
     end = data.find(b"\n", 0, 200)
     try:
         header = json.loads(data[:end])

@@ -1,6 +1,6 @@
 """Where training documents come from: shards on disk, or generators that never repeat themselves.
 
-A source answers one question, as a pure function of a random generator: which documents may stand in the next rows.
+A source answers one question, as a pure function of a random generator: which documents may go in the next rows.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ Ints = NDArray[np.int64]
 Tokens = NDArray[np.uint16] | NDArray[np.int32]
 Bools = NDArray[np.bool_]
 _TRIES = 48
-"""So many documents are tried for a row; more where they are so short that these would hardly fill it."""
+"""How many documents are tried per row; more if they are so short that these would hardly fill it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
     """Documents as flat arrays: document i is tokens[starts[i]:ends[i]], its first prompts[i] tokens its prompt.
 
-    Of a document with a hole the last suffixes[i] tokens are given text behind it; None means that there are none.
+    In a document with a hole, the last suffixes[i] tokens are given text after it; None means that there are none.
     """
 
     tokens: Tokens
@@ -55,9 +55,9 @@ class ChatSource(Protocol):
     """Documents with a prompt and an answer, several of which are packed into a row."""
 
     marks: Bools | None
-    """Tokens [V] between which holes may lie; None if answers never have holes."""
+    """Tokens [V] that may enclose holes; None if answers never have holes."""
     holds_out: bool
-    """Whether documents are kept from training, or are new each time."""
+    """Whether documents are withheld from training, or are new each time."""
 
     def draw(self, rng: np.random.Generator, rows: int, part: Part) -> tuple[Pool, Ints]:
         """A pool, and for each of `rows` rows the documents to try in order, int64 [rows, tries]."""
@@ -65,13 +65,13 @@ class ChatSource(Protocol):
 
 
 class ChatShard:
-    """Chat documents of a shard, drawn at random. Documents whose prompt does not leave room in a row are left out."""
+    """Chat documents of a shard, drawn at random; those whose prompt leaves no room in a row are left out."""
 
     def __init__(
         self, shard: Shard, files: Ints, tokens: int, heldout: float, name: str, *, marks: Bools | None = None,
         suffixes: Ints | None = None,
     ) -> None:  # fmt: skip
-        """`files` are the first documents of the files that `shard` was joined of, and behind them its length."""
+        """`files` are the indices of each joined file's first document in `shard`, followed by the total count."""
         self.marks = marks
         prompts = shard.prompt_lengths.astype(np.int64)
         usable = np.flatnonzero((prompts > 0) & (prompts < tokens) & (prompts < np.diff(shard.offsets)))
@@ -134,7 +134,7 @@ class ReverseSource:
 
 
 class TextShard:
-    """Plain text, cut into windows that spread evenly over the shard, with the places of its line ends."""
+    """Plain text, cut into windows that spread evenly over the shard, with the positions of its line ends."""
 
     def __init__(self, shard: Shard, files: Ints, newline: int, heldout: float, name: str, vocab_size: int) -> None:
         """`files` as for `ChatShard`."""
@@ -147,12 +147,12 @@ class TextShard:
         self.holds_out = bool(np.diff(self._spans["heldout"]).any())
 
     def windows(self, rng: np.random.Generator, first: int, rows: int, length: int, part: Part) -> tuple[Ints, Ints]:
-        """Flat [start, end) of the windows for rows `first`... of the source; a short document is never cut in front.
+        """Flat [start, end) of the windows for rows `first`... of the source; a short document never loses its start.
 
         Training rows step through the shard by the golden ratio, which covers it far more evenly than chance.
         """
         low, high = self._spans[part].T
-        ends = np.cumsum(high - low)  # of the spans, were they one behind the other
+        ends = np.cumsum(high - low)  # of the spans, if they were concatenated
         golden = 0.618_033_988_749_894_9
         turns = rng.random(rows) if part == "heldout" else np.mod((first + np.arange(rows)) * golden, 1.0)
         start = (turns * max(1, ends[-1] - 1)).astype(np.int64)
@@ -167,11 +167,11 @@ class TextShard:
 def _split(files: Ints, heldout: float) -> dict[Part, Ints]:
     """Document ranges [F,2] of the parts; `files` [F+1] as for `ChatShard`. The last ones of every file are held out.
 
-    Files too small for the share take turns. With a share and two documents or more, both parts hold at least one.
+    Files too small for the share take turns. With a share and two or more documents, both parts have at least one.
     """
     count = int(files[-1])
     held = min(max(1, round(count * heldout)), count - 1) if heldout and count > 1 else 0
-    behind = files * held // max(1, count)  # held out up to here
+    behind = files * held // max(1, count)  # held out so far
     first = files[1:] - np.diff(behind)
     return {"train": np.stack((files[:-1], first), -1), "heldout": np.stack((first, files[1:]), -1)}
 
@@ -225,7 +225,7 @@ def _read_all(
 ) -> tuple[list[Shard], Ints | None]:  # fmt: skip
     """Every file of a source, and the lengths of all given suffixes if there may be any."""
     if not source.is_jsonl:
-        with ThreadPoolExecutor() as pool:  # unpacking releases the interpreter
+        with ThreadPoolExecutor() as pool:  # unpacking releases the GIL
             return list(pool.map(lambda path: _read(source.name, path, vocab_size), paths)), None
     assert tokenizer is not None
     template = ChatTemplate.find(data.tokenizer)
@@ -248,13 +248,13 @@ def _read(name: str, path: Path, vocab_size: int) -> Shard:
 
 
 def _check_vocabulary(name: str, shard: Shard, vocab_size: int) -> None:
-    """Raises `SettingError` if a shard holds tokens that the model does not know."""
+    """Raises `SettingError` if a shard contains tokens that the model does not know."""
     if len(shard.tokens) and int(shard.tokens.max()) >= vocab_size:
         raise SettingError(f"source {name}: token {int(shard.tokens.max())} is outside the vocabulary of {vocab_size}.")
 
 
 def newline_id(tokenizer: Tokenizer) -> int:
-    """The token of a line end. Raises `SettingError` when the tokenizer has none of its own."""
+    """The token of a line end. Raises `SettingError` if the tokenizer has no separate one."""
     ids: Sequence[int] = tokenizer.encode("\n")
     if len(ids) != 1:
         raise SettingError("data.tokenizer: its tokenizer does not keep a line end as one token.")

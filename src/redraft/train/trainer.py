@@ -1,7 +1,7 @@
 """The training loop: packed batches in, a model folder out, with exact resume.
 
-The loop never waits for the GPU except when a report, an evaluation or a checkpoint is due. Started by `torchrun` it is
-one of several processes with a device each: every process packs batches of its own, and gradients are averaged.
+The loop never waits for the GPU except when a report, an evaluation or a checkpoint is due. Started by `torchrun`, it
+is one of several processes, each with a device: every process packs its own batches, and gradients are averaged.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ _HELDOUT_STEP = 1 << 40
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingResult:
-    """What a run left behind: how far it came, the loss of every step of this run, and its files.
+    """What a run left behind: how far it got, the loss of every step of this run, and its files.
 
-    `model_folder` holds the model, or the adapter if that is what was trained; `interrupted` says that Ctrl-C ended it.
+    `model_folder` contains the model, or the adapter if that was trained; `interrupted` says that Ctrl-C ended it.
     """
 
     step: int
@@ -56,13 +56,13 @@ class TrainingResult:
 
 
 class Trainer:
-    """One run of a recipe: make it, then `run` it. Behind `build`, `train_step` may be called from outside instead."""
+    """One run of a recipe: create it, then `run` it; or `build` it and call `train_step` yourself."""
 
     def __init__(self, recipe: Recipe, *, device: str = "auto", quiet: bool = False) -> None:
         """Opens the recipe's data.
 
-        Raises `SettingError` for wrong ones, and for a device that is not there, and `CheckpointError` where the model
-        under an adapter cannot be read.
+        Raises `SettingError` for wrong data or a missing device, and `CheckpointError` if the model under an adapter
+        cannot be read.
         """
         self.recipe, self.run_settings = recipe, recipe.run
         self.world = World.from_environment()
@@ -78,10 +78,10 @@ class Trainer:
         self.checkpoint = RunCheckpoint(recipe, self.world)
         self.step = 0
         self.batches = 0
-        """Batches that all processes have trained on; the next one of this process is `batches + rank`."""
+        """Batches that all processes have trained on; this process' next one is `batches + rank`."""
 
     def build(self) -> None:
-        """Make the model and its optimizer on the device; separate from `__init__` so that workers fork first."""
+        """Create the model and its optimizer on the device; separate from `__init__` so that workers fork first."""
         settings, dtype = self.run_settings, getattr(torch, self.run_settings.dtype)
         self.model = initial_model(self.recipe, self.device)
         self.stream = TwoStream(
@@ -104,7 +104,7 @@ class Trainer:
         return torch.stack(losses).mean()
 
     def _gather(self, batch: Batch, share: float) -> Tensor:
-        """Forward and backward of one batch, whose gradients count for `share`."""
+        """Forward and backward of one batch; its gradients are weighted by `share`."""
         index = self.batches + self.world.rank
         if self.stream.has_dropout:  # it draws from the global generator
             torch.manual_seed(self.run_settings.seed << 32 | index)
@@ -112,19 +112,19 @@ class Trainer:
         self.masters.gather(share=share)
         self.meters.add(outcome, batch)
         self.batches += self.world.size
-        return outcome.loss.clone()  # a captured pass writes the next one over it
+        return outcome.loss.clone()  # the next captured pass overwrites it
 
     def evaluate(self) -> dict[str, float]:
         """Mean losses on held-out batches, the same ones every time, with the averaged weights if there are any.
 
-        Runs with gradients enabled so that compiled training graphs are used again; nothing is kept.
+        Runs with gradients enabled so that compiled training graphs are reused; nothing is kept.
         """
         self.masters.refresh(averaged=True)
         self._set_dropout(False)
         meters = Meters(self.meters.sources, self.device)
         count = self.run_settings.evaluate_batches
         for first in range(0, count, self.world.size):
-            index = first + self.world.rank  # behind the last one too: processes gather sharded weights together
+            index = first + self.world.rank  # also past the last one: processes gather sharded weights together
             batch = Batch.from_arrays(self.packer.batch(index, "heldout")).to(self.device)
             outcome = self.batch_pass.losses(batch, self.run_settings.seed, _HELDOUT_STEP + index)
             if index < count:
@@ -133,14 +133,14 @@ class Trainer:
         return meters.report(self.world)
 
     def _set_dropout(self, on: bool) -> None:
-        """Only where there is any, because changing the mode of a model compiles it again."""
+        """Only if there is any, because changing the mode of a model recompiles it."""
         if self.stream.has_dropout:
             self.model.train(on)
 
     def save(self) -> None:
-        """Write the checkpoint of the run as it stands. Every process waits for the one that writes.
+        """Write the run's current checkpoint. Every process waits for the one that writes.
 
-        Raises `TrainingError` if that fails, and for weights that are not finite, of which no loss tells yet.
+        Raises `TrainingError` if that fails, or if weights are not finite, which no loss has shown yet.
         """
         if self.world.any(not self.masters.finite()):
             raise TrainingError(f"Step {self.step - 1} (from 0) left weights that are not finite; they were not kept.")
@@ -149,7 +149,7 @@ class Trainer:
         self.world.wait()
 
     def run(self, *, resume: bool = False) -> TrainingResult:
-        """Train until the recipe's steps, or its time, are over; then write checkpoint, picture and model."""
+        """Train until the recipe's steps or its time are over; then write checkpoint, plot and model."""
         state = self._begin(resume)
         with Loader(self.packer, self._indices(), self.recipe.data.workers) as loader:
             batches = iter(loader)
@@ -166,12 +166,12 @@ class Trainer:
                     return self._end()
 
     def _announce(self) -> None:
-        """Say what is ahead: the first step, and the first report, may take long."""
+        """Announce what comes next: the first step, and the first report, may take long."""
         ahead = f"{max(0, self.total_steps - self.step)} steps of {self._tokens_per_step} clean tokens on {self.device}"
         self.reporter.say(f"{ahead}; a report every {self.run_settings.log_every}.")
 
     def _begin(self, resume: bool) -> dict[str, Any]:
-        """Find out where the run stands; returns what its checkpoint says, nothing for a new run."""
+        """Find out where the run stands; returns the state from its checkpoint, empty for a new run."""
         if not resume:
             self.checkpoint.begin()
             return {}
@@ -182,7 +182,7 @@ class Trainer:
         return state
 
     def _indices(self) -> range:
-        """The batches of this process, from where the run stands to its last possible step."""
+        """This process' batches, from the current position to the last possible step."""
         count = (self.recipe.optimizer.steps - self.step) * self.recipe.data.accumulate * self.world.size
         return range(self.batches + self.world.rank, self.batches + count, self.world.size)
 
@@ -201,7 +201,7 @@ class Trainer:
         self.masters.settings = dataclasses.replace(self.recipe.optimizer, steps=steps)
 
     def _loop(self, batches: Iterator[Batch]) -> None:
-        """All steps that the recipe and the limits allow, and behind each what is due there."""
+        """All steps that the recipe and the limits allow, and after each whatever is due."""
         settings = self.run_settings
         self.losses, self.pace = StepLosses(self.step, self.world), Pace(self.step)
         if settings.curve_every and self.step == 0:
@@ -219,21 +219,21 @@ class Trainer:
                 with self.pace.aside("curve", settings.curve_every):
                     self._measure_curve()
             if self._due(settings.checkpoint_every):
-                self.losses.settle()  # one that is not finite keeps the last checkpoint
+                self.losses.settle()  # a non-finite loss keeps the last checkpoint
                 with self.pace.aside("checkpoint", settings.checkpoint_every):
                     self.save()
         if late:
             self.reporter.say(f"Stopped {self.limits.reason} at step {self.step}.")
 
     def _report_due(self) -> bool:
-        """Reports also tell of every evaluation."""
+        """An evaluation is also a reason to report."""
         return self._due(self.run_settings.log_every) or self._due(self.run_settings.evaluate_every)
 
     def _due(self, every: int) -> bool:
         return bool(every) and self.step % every == 0
 
     def _report(self) -> None:
-        """Settle the losses, fit the steps, and tell how the run stands."""
+        """Settle the losses, fit the steps, and report the state of the run."""
         settings = self.run_settings
         self.losses.settle()
         seconds = self.pace.lap(self.step)
@@ -252,12 +252,12 @@ class Trainer:
 
     @property
     def _tokens_per_step(self) -> int:
-        """Clean tokens of all processes."""
+        """Clean tokens per step over all processes."""
         data = self.recipe.data
         return data.rows * data.tokens * data.accumulate * self.world.size
 
     def _measure_curve(self) -> None:
-        """Score and steps at several step budgets, of the weights as they are now."""
+        """Score and steps at several step budgets with the current weights."""
         folder = self.folder / curve.FOLDER
         self._export(folder)
         if self.world.is_main:
@@ -268,7 +268,7 @@ class Trainer:
         export_trained(self.recipe, self.model, self.masters, folder, self.world)
 
     def _end(self) -> TrainingResult:
-        """Leave behind checkpoint, model and pictures."""
+        """Write checkpoint, model and plots."""
         self.save()
         if self.run_settings.curve_every and not self._due(self.run_settings.curve_every):
             self._measure_curve()
@@ -284,7 +284,7 @@ class Trainer:
         )  # fmt: skip
 
     def _draw(self) -> None:
-        """The run's pictures; without matplotlib a sentence instead."""
+        """Draw the run's plots, or explain that matplotlib is missing."""
         try:
             draw_losses(self.folder / LOG, self.folder / PICTURE)
             curve.draw_curve(self.recipe)

@@ -1,9 +1,9 @@
 """The training forward pass: a clean stream that is encoded once, and many canvases denoised against it in one pass.
 
 i. encode the packed clean rows causally, keeping every layer's keys and values; ii. without gradients, denoise the
-first half of the rows (rows come in random order) to get soft embeddings; iii. denoise all rows with gradients, where
-the other half is conditioned on nothing, exactly as on the first step of sampling. Gradients flow from the canvases
-into the encoder through its keys and values; none flows through the soft embeddings.
+first half of the rows (rows come in random order) to get soft embeddings; iii. denoise all rows with gradients, with
+the other half unconditioned, exactly as on the first step of sampling. Gradients flow from the canvases into the
+encoder through its keys and values; none flow through the soft embeddings.
 
 Shapes: B rows, T clean tokens, N canvases, C canvas tokens, D width, V vocabulary.
 """
@@ -59,7 +59,7 @@ def condition(module: SelfConditioning, embedded: Tensor, soft: Tensor | None) -
 
 
 def final_norm(norm: RMSNorm, x: Tensor) -> Tensor:
-    """The norm behind the last layer."""
+    """The norm after the last layer."""
     return norm(x)
 
 
@@ -90,15 +90,16 @@ class TwoStream(nn.Module):
         }
         # As a number, not as the model's tensor property, whose creation waits for the device.
         self.dtype = dtype or model.dtype
-        """What is computed in; that of the weights, unless they are converted on the way, as sharded ones are."""
+        """The dtype of computation; that of the weights unless they are converted on the way, as sharded ones are."""
         self.scale = float(torch.tensor(config.hidden_size**0.5, dtype=self.dtype))
         self.passes = nn.ModuleList(LayerPass(cast(Layer, layer), compiled=compiled) for layer in model.layers)
         self.condition, self.final_norm = compiled_if(condition, compiled), compiled_if(final_norm, compiled)
         self.has_dropout = any(getattr(module, "dropout", 0.0) > 0 for module in model.modules())
         self.touches_all = False
-        """Whether every weight gets a gradient in every pass, as sharded ones must, which all processes sum up at once.
+        """Whether every weight gets a gradient in every pass. Sharded weights need that, since all processes sum them
+        up at once.
 
-        Else those of self-conditioning get none from a batch without a conditioned row.
+        Otherwise self-conditioning gets no gradients from a batch without a conditioned row.
         """
         self.mark: Callable[[str], None] = _no_mark
         """Called with a part's name when its work has been queued; the speed probe records events here."""
@@ -109,18 +110,18 @@ class TwoStream(nn.Module):
         return self.noised(batch, generator_for(batch.tokens.device, seed, step), conditioned)
 
     def conditioned_rows(self, rows: int, seed: int, step: int) -> int:
-        """How many of `rows` have a first pass: their share, rounded up or down at random where it is not whole."""
+        """How many of `rows` have a first pass: their share, rounded up or down at random if it is not whole."""
         wanted = rows * self.objective.self_conditioning
         whole = int(wanted)
         return whole + (float(torch.rand((), generator=generator_for("cpu", seed, step))) < wanted - whole)
 
     def noised(self, batch: Batch, generator: torch.Generator, conditioned: int) -> Outcome:
-        """The losses of `batch`; `generator` draws what is random on the device."""
+        """The losses of `batch`; `generator` draws the random numbers on the device."""
         noise = noise_of(batch, self.objective, self.model.config.vocab_size, generator)
         return self.losses(batch, noise, generator, conditioned)
 
     def losses(self, batch: Batch, noise: Corruption, generator: torch.Generator, conditioned: int) -> Outcome:
-        """The losses of `batch` for given noisy canvases, with a first pass of so many rows."""
+        """The losses of `batch` for given noisy canvases, with a first pass of `conditioned` rows."""
         encoded, kv, balance_encode = self.encode(batch)
         self.mark("encode")
         masks, rope = self._masks(batch, "denoise"), self._rope(_canvas_positions(batch))
@@ -146,7 +147,7 @@ class TwoStream(nn.Module):
     ) -> tuple[Tensor | None, Corruption]:  # fmt: skip
         """Soft embeddings [b,N*C,D] for the first b = `rows` rows, and the canvases that the second pass begins with.
 
-        Given text (outside the noise region) conditions as the certainty it is, as pinned text does in sampling.
+        Given text (outside the noise region) is used for conditioning as a certainty, like pinned text in sampling.
         """
         if rows == 0:
             return None, noise
@@ -172,7 +173,7 @@ class TwoStream(nn.Module):
     ) -> Corruption:
         """Some of the first b rows' canvases replaced by the model's own next drafts; argmax and entropy [b,N,C].
 
-        The target stays what it was: the model learns to go on from its own mistakes. `batch.rollout` says how many.
+        The target stays the same: the model learns to continue from its own mistakes. `batch.rollout` says how many.
         """
         if batch.rollout is None:
             return noise
@@ -229,8 +230,8 @@ class TwoStream(nn.Module):
     def _seen(self, noise: Corruption, encoder_tokens: int) -> Seen | None:
         """For the `loo` losses the shown tokens and log(1 + V alpha / (1 - alpha)) with alpha = 1 - t, else None.
 
-        A kept token tells on itself; its own logit is raised by how much likelier that makes it. Zero for the tokens
-        of the encoder loss, which stand behind those of the canvases.
+        A kept token gives itself away; its own logit is raised by how much likelier that makes it. Zero for the tokens
+        of the encoder loss, which come after those of the canvases.
         """
         if "loo" not in self.objective.loss:
             return None
@@ -256,7 +257,7 @@ class TwoStream(nn.Module):
     def _run(
         self, x: Tensor, rope: RopeTables, masks: RowMasks, phase: Phase, past: KeysValues | None, used: Tensor
     ) -> tuple[Tensor, KeysValues, Tensor]:
-        """All layers over x [B,T,D], whose keys stand behind those of `past`; `used` [B,T] are no filling."""
+        """All layers over x [B,T,D], whose keys come after those of `past`; `used` [B,T] excludes filling."""
         kv: KeysValues = []
         balance = torch.zeros((), device=x.device)
         here = {kind: mask(len(x)) for kind, mask in masks.items()}
@@ -277,7 +278,7 @@ class TwoStream(nn.Module):
         return self.model.embedding(token_ids) * self.scale
 
     def _canvas_input(self, canvases: Tensor, soft: Tensor | None) -> Tensor:
-        """Noisy canvases [B,N,C] as one stream [B,N*C,D]; rows behind those of `soft` are conditioned on nothing."""
+        """Noisy canvases [B,N,C] as one stream [B,N*C,D]; rows beyond those of `soft` are unconditioned."""
         embedded, module = self._embed(canvases.flatten(1)), self.model.self_conditioning
         if soft is None:
             return self.condition(module, embedded, None)
@@ -302,7 +303,7 @@ def _canvas_positions(batch: Batch) -> Tensor:
 
 
 def _canvas_used(batch: Batch) -> Tensor:
-    """Which canvas tokens are not of empty canvases, bool [B,N*C]."""
+    """Which canvas tokens belong to non-empty canvases, bool [B,N*C]."""
     return (batch.canvas_document >= 0).repeat_interleave(batch.canvas_target.shape[2], 1)
 
 

@@ -39,18 +39,18 @@ _PROMPTS = 1200
 _SUDOKU_PUZZLES, _CHAT_DOCUMENTS, _EDIT_DOCUMENTS = 120_000, 160_000, 150_000
 _TOOL_DOCUMENTS, _COMPOSED_DOCUMENTS = 163_000, 250_000
 _FOREIGN = Shares(api=0.0, invented=0.3, foreign=1.0)
-"""Tools whose names are made up, so that only descriptions say what they are for."""
+"""Tools with made-up names, so only the descriptions say what they are for."""
 _COMPOSED_SEEDS = (43, 44)
 _COMPOSED = Shares(api=0.0, invented=0.1, composed=0.75, none=0.06)
-"""Mostly tools that are drawn anew each time."""
+"""Mostly tools that are newly drawn each time."""
 _ANSWER_DOCUMENTS = 150_000
 _ANSWERED = Shares(api=0.12, invented=0.08, composed=0.45, none=0.0, parallel=0.15)
-"""Tools of all sorts, which are called."""
+"""Tools of all sorts, all of them called."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Where builders write (`out`), where sources are kept (`cache`), and what the shards are made with."""
+    """Where builders write (`out`), where sources are cached (`cache`), and what the shards are made with."""
 
     out: Path
     cache: Path = DEFAULT_CACHE
@@ -169,7 +169,7 @@ def build(names: Sequence[str], settings: Settings) -> list[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns 0, or 2 where a source cannot be had."""
+    """The command line; returns 0, or 2 if a source cannot be obtained."""
     parser = argparse.ArgumentParser(prog="python -m redraft.train.build", description="Builds the data of `tiny`.")
     parser.add_argument("--out", type=Path, required=True, help="folder for the files")
     parser.add_argument("--only", action="append", choices=list(BUILDERS), help="a builder to run (default: all)")

@@ -1,11 +1,11 @@
-"""Small talk and simple questions: chat documents in plain, right English, and the questions that test them.
+"""Small talk and simple questions: chat documents in plain, correct English, and the questions that test them.
 
 A language model of this size learns language from many ways to say few things. So what is said is written by hand, as
-patterns with alternatives (:mod:`.chat_text`), and what it is said about comes from tables (:mod:`.chat_rows`):
-documents are drawn from the product. Conversations have one to three exchanges, or more where something is to be
-remembered; the last answer is what is learned.
+patterns with alternatives (:mod:`.chat_text`), and what it is about comes from tables (:mod:`.chat_rows`): documents
+are drawn from the product. Conversations have one to three exchanges, or more if something has to be remembered; the
+last answer is what is learned.
 
-Some ways to ask (`~` lines), and some sums, are never trained: the evaluation asks those.
+Some ways to ask (`~` lines), and some sums, are never used in training: the evaluation asks those.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _SHORT_SYSTEMS = (
     "Reply with the answer alone.",
 )
 _CAPITAL_SYSTEMS = ("Answer in capital letters.", "Write everything in capital letters.", "USE CAPITAL LETTERS ONLY.")
-_LITERAL_TABLES = frozenset({"words", "sentences", "definitions", "meanings"})  # their questions are never rewritten
+_LITERAL_TABLES = frozenset({"words", "sentences", "definitions", "meanings"})  # their questions are never rephrased
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,14 +133,14 @@ class ChatSource:
         self._taboo = {normalised(item["messages"][-1]["content"]) for item in shipped_items()}
 
     def draw(self) -> Chat:
-        """The next conversation; one that asks an evaluation question is drawn anew."""
+        """The next conversation; one that asks an evaluation question is drawn again."""
         while True:
             chat = self._script_chat() if self._rng.random() < 0.16 else self._chat()
             if all(normalised(message["content"]) not in self._taboo for message in chat.messages):
                 return chat
 
     def _chat(self) -> Chat:
-        """One to three exchanges about anything, a question sometimes following up on the one before."""
+        """One to three exchanges about anything; a question sometimes follows up on the previous one."""
         exchanges: list[Exchange] = []
         block = self._block()
         for _ in range(self._rng.choices([1, 2, 3], [46, 34, 20])[0]):
@@ -152,7 +152,7 @@ class ChatSource:
         return self._finish(exchanges)
 
     def _script_chat(self) -> Chat:
-        """A conversation in which something is said, and later asked for."""
+        """A conversation in which something is said and later asked about."""
         script = self._rng.choices(self._scripts, self._script_weights)[0]
         rows = self._rows(script.table)
         exchanges: list[Exchange] = []
@@ -187,7 +187,7 @@ class ChatSource:
         return finished(fill(expand(self._rng.choice(patterns), self._rng), *rows))
 
     def _finish(self, exchanges: list[Exchange]) -> Chat:
-        """Choose the system message, and let the answers follow it."""
+        """Choose the system message, and adapt the answers to it."""
         if self._rng.random() < 0.3 and all(exchange.short for exchange in exchanges):
             brief = [Exchange(question=e.question, answer=e.short or "", literal=e.literal) for e in exchanges]
             return self._assemble(brief, self._rng.choice(_SHORT_SYSTEMS))
@@ -206,7 +206,7 @@ class ChatSource:
         return Chat(messages=tuple(messages[:-1]), answer=exchanges[-1].answer)
 
     def _styled(self, question: str, index: int, *, casual: bool) -> str:
-        """Some people type whole conversations without capitals and full stops."""
+        """In the style of people who type whole conversations without capitals and full stops."""
         question = restyled(question, self._rng, first=index == 0)
         return question.lower().rstrip("?.!") if casual else question
 
@@ -248,9 +248,9 @@ def build(out: Path, n: int, *, cache: Path, tokenizer: Encodes, template: Rende
 
 
 def evaluation_items(tables: Mapping[str, Table], seed: int = 5100) -> list[dict[str, Any]]:
-    """200 held-out questions: records with `id`, `messages`, and `expected`, one of which a right answer holds.
+    """200 held-out questions: records with `id`, `messages`, and `expected`, one of which a right answer contains.
 
-    What is expected is looked for as whole words, whatever their case.
+    Expected phrases are matched as whole words, ignoring case.
     """
     rng = random.Random(seed)
     items: list[dict[str, Any]] = []
@@ -262,7 +262,7 @@ def evaluation_items(tables: Mapping[str, Table], seed: int = 5100) -> list[dict
 
 
 def shipped_items() -> list[dict[str, Any]]:
-    """The items of the evaluation file, which do not depend on what a training run draws."""
+    """The items of the evaluation file, which are independent of what a training run draws."""
     return evaluation_items(all_tables(None, seed=0))
 
 
@@ -302,7 +302,7 @@ def _held_row_items(tables: Mapping[str, Table], rng: random.Random) -> list[dic
 def _item(
     messages: list[dict[str, str]], question: str, step: Step, rows: tuple[Row, Row], table: Table
 ) -> dict[str, Any]:
-    """The item of one question; every row of the table that the same question could mean gives right answers."""
+    """The item of one question; every row of the table that the same question could mean provides right answers."""
     asked = fill(question, *rows)
     meant = [row for row in table if fill(question, row, rows[1]) == asked]
     expected = dict.fromkeys(fill(text, row, rows[1]) for row in meant for text in step.expected)

@@ -1,4 +1,4 @@
-"""Tables that follow from rules or are drawn: sums, counting, spelling, sentences, lists, and WordNet's definitions."""
+"""Tables that are computed or drawn: sums, counting, spelling, sentences, lists, and WordNet's definitions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 from redraft.train.build.chat_text import Row, Table
 from redraft.train.build.sources import debian_files
 
-HELD = "held"  # a row with this column is asked in the evaluation only
+HELD = "held"  # a row with this column is only asked in the evaluation
 
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _MONTHS = (
@@ -131,7 +131,7 @@ def _hold(row: dict[str, str], held: bool) -> Row:
 
 
 def _arithmetic() -> dict[str, Table]:
-    """Sums and differences up to 20, of which every eleventh is held out, and small products."""
+    """Sums and differences up to 20, every eleventh of them held out, and small products."""
     sums = [
         _hold(_row(a=a, b=b, c=a + b), (7 * a + 3 * b) % 11 == 5) for a in range(21) for b in range(21) if a + b <= 20
     ]
@@ -215,7 +215,7 @@ def _sentences(written: Mapping[str, Table], rng: random.Random) -> Iterator[Row
 
 
 def _lists(categories: Table, rng: random.Random) -> dict[str, Table]:
-    """Three members of a category at a time; `plurals` leaves out members that have no plural (`water`, `Mars`)."""
+    """Three members of a category at a time; `plurals` leaves out members without a plural (`water`, `Mars`)."""
     rows = [
         _row(category=row["category"], kind=row["kind"], x=x, y=y, z=z)
         for row in categories
@@ -243,8 +243,7 @@ class Entry:
 def dictionary(cache: Path, *, least_uses: int = 2) -> dict[str, Entry]:
     """Common nouns and their first definitions by WordNet, the most used first.
 
-    Kept are single words that WordNet's own tagged texts use at least `least_uses` times, with plain and short
-    definitions.
+    Only single words that WordNet's own tagged texts use at least `least_uses` times, with plain and short definitions.
     """
     texts = {path.rsplit("/", 1)[-1]: text for path, text in debian_files("wordnet-base", cache, _WORDNET_FILES)}
     uses = dict(_noun_uses(texts["cntlist.rev"]))

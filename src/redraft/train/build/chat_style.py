@@ -1,6 +1,6 @@
-"""How people put a question: greetings, leads, politeness, other words for the same, and slips of the finger.
+"""How people phrase a question: greetings, leads, politeness, synonyms, and typing mistakes.
 
-Nothing here changes what is asked. Half of all questions stay as they are written.
+Nothing here changes what is asked. Half of all questions stay as written.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _SMALL_WORDS = re.compile(r" (?:the|a|an|of|is|are|do|does|you|me)(?= )")
 
 
 def restyled(question: str, rng: random.Random, *, first: bool) -> str:
-    """Another way to put a question; `first` where it begins a conversation and may greet."""
+    """Another way to phrase a question; `first` if it opens a conversation and may include a greeting."""
     if rng.random() < 0.5:
         return question
     if rng.random() < 0.3:
@@ -57,7 +57,7 @@ def restyled(question: str, rng: random.Random, *, first: bool) -> str:
 
 
 def _reworded(question: str, rng: random.Random) -> str:
-    """One expression for another, either way."""
+    """Replace one expression by another, in either direction."""
     fitting = [(old, new) for pair in _SAME for old, new in (pair, pair[::-1]) if old and _has(old, question)]
     if not fitting:
         return question
@@ -96,7 +96,7 @@ def _led_up_to(question: str, rng: random.Random, *, first: bool) -> str:
 
 
 def _slipped(question: str, rng: random.Random) -> str:
-    """A letter twice, missing or in the wrong order, a small word left out, or no capitals and no stop."""
+    """A typing mistake: a letter doubled, missing or swapped, a small word left out, or no capitals and no stop."""
     kind = rng.randrange(3)
     if kind == 0:
         return question.lower().rstrip("?.! ")

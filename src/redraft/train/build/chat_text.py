@@ -1,8 +1,8 @@
-"""The little language in which the small talk is written: blocks of questions and answers, patterns, and tables.
+"""The small language in which the small talk is written: blocks of questions and answers, patterns, and tables.
 
 A pattern is English with alternatives, `(Hi|Hello)( there|)!`, and slots that are filled from a table row: `{country}`,
 with its article `{a animal}`, or from a second row `{other.capital}`. The files in `chat_data` explain their line marks
-at their heads.
+at the top.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _MARKS = {"?": "questions", "~": "held_out", "&": "follow_ups", "!": "answers", 
 
 @dataclass(kw_only=True)
 class Step:
-    """One exchange: ways to ask, ways to answer, and what a right answer holds (one of `expected`)."""
+    """One exchange: ways to ask, ways to answer, and what a right answer contains (one of `expected`)."""
 
     questions: list[str] = field(default_factory=list)
     held_out: list[str] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Block:
 
 
 def read_blocks(path: Path) -> list[Block]:
-    """The blocks of a file. Raises ValueError, with the line number, for a line that has no known mark."""
+    """The blocks of a file. Raises ValueError with the line number for a line without a known mark."""
     blocks: list[Block] = []
     for number, line in _content_lines(path):
         mark, _, text = line.partition(" ")
@@ -100,14 +100,14 @@ def _content_lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def expand(pattern: str, rng: random.Random) -> str:
-    """One of the texts that a pattern stands for, its slots still open."""
+    """One of the texts that a pattern stands for, with its slots still open."""
     while match := _CHOICE.search(pattern):
         pattern = pattern[: match.start()] + rng.choice(match[1].split("|")) + pattern[match.end() :]
     return pattern
 
 
 def expansions(pattern: str) -> list[str]:
-    """All different texts that a pattern stands for, its slots still open."""
+    """All distinct texts that a pattern stands for, with their slots still open."""
     match = _CHOICE.search(pattern)
     if not match:
         return [pattern]
@@ -132,7 +132,7 @@ def with_article(noun: str) -> str:
 
 
 def finished(text: str) -> str:
-    """Capital letters where sentences start, and line breaks for ` / `; a text of spelled letters stays as it is."""
+    """Capital letters at the start of sentences, and line breaks for ` / `; a spelled-out text stays as it is."""
     text = text.replace(" / ", "\n")
     if _SPELLED.fullmatch(text):
         return text
@@ -140,7 +140,7 @@ def finished(text: str) -> str:
 
 
 def punctuated(question: str) -> str:
-    """A question mark behind what begins as a question, and none behind a request."""
+    """A question mark after anything that begins like a question, and none after a request."""
     if question.endswith(".") and _ASKS.match(question):
         return question[:-1] + "?"
     if question.endswith("?") and _REQUESTS.match(question):
@@ -149,5 +149,5 @@ def punctuated(question: str) -> str:
 
 
 def normalised(text: str) -> str:
-    """The text without case, punctuation and spacing, to tell whether two questions are the same."""
+    """The text without case, punctuation and spacing, for telling whether two questions are the same."""
     return " ".join(re.findall(r"\w+|[-+*=<>]", text.lower()))

@@ -1,7 +1,7 @@
 """Removes training text that shares a run of eight words with an evaluation item.
 
 Words are identifiers, keywords and numbers: spacing and punctuation cannot hide a copy. Only runs that touch the part
-of an item that a model has to produce count: what the item shows as context is no secret.
+of an item that a model has to produce count: the context that the item shows is not secret.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _WORD = re.compile(r"\w+")
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluationFilter:
-    """The word runs of evaluation items; training text that holds one of them is contaminated."""
+    """The word runs of evaluation items; training text that contains one of them is contaminated."""
 
     runs: frozenset[tuple[str, ...]]
 
@@ -28,7 +28,7 @@ class EvaluationFilter:
         return cls(runs=frozenset(run for before, answer, after in items for run in answer_runs(before, answer, after)))
 
     def __or__(self, other: EvaluationFilter) -> EvaluationFilter:
-        """The filter of both filters' items."""
+        """A filter of the items of both filters."""
         return EvaluationFilter(runs=self.runs | other.runs)
 
     def is_contaminated(self, text: str) -> bool:
@@ -42,7 +42,7 @@ def word_runs(words: list[str]) -> Iterator[tuple[str, ...]]:
 
 
 def answer_runs(before: str, answer: str, after: str) -> Iterator[tuple[str, ...]]:
-    """The runs of eight words that hold at least half of their words, or all words of the answer, inside the answer."""
+    """The runs of eight words with at least half of their words, or all words of the answer, inside the answer."""
     inside = _WORD.findall(answer)
     needed = min(WORDS // 2, len(inside))
     margin = WORDS - needed
@@ -51,7 +51,7 @@ def answer_runs(before: str, answer: str, after: str) -> Iterator[tuple[str, ...
 
 
 def _is_telling(run: tuple[str, ...]) -> bool:
-    """Whether a run is more than digits and short names: counting from 1 to 8 is no leak."""
+    """Whether a run is more than digits and short names: counting from 1 to 8 is not a leak."""
     return len({word for word in run if not word.isdigit() and len(word) > 1}) >= 4
 
 
@@ -70,7 +70,7 @@ def edit_items(path: Path) -> Iterator[tuple[str, str, str]]:
 
 
 def human_eval_items(lines: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """The problems of HumanEval: the solution is the answer, and so is its prompt's docstring."""
+    """The problems of HumanEval: the solution is the answer, and so is the docstring in its prompt."""
     for line in lines:
         problem = json.loads(line)
         yield "", problem["prompt"] + problem["canonical_solution"], ""

@@ -1,4 +1,4 @@
-"""Kinds of edits: each makes an instruction for some lines, and the lines as they then read, or None where it has none.
+"""Kinds of edits: each turns some lines into an instruction and the lines after it, or returns None if not applicable.
 
 A new kind is a function here and an entry in `PYTHON` or `ENGLISH`.
 """
@@ -17,7 +17,7 @@ Lines = list[str]
 
 @dataclass(frozen=True, kw_only=True)
 class Change:
-    """What is asked, and the lines of the span when it is done."""
+    """What is asked, and the lines of the span afterwards."""
 
     instruction: str
     lines: Lines
@@ -44,7 +44,7 @@ def words_of(texts: Sequence[str]) -> list[str]:
 
 
 def rename(lines: Lines, names: Sequence[str], rng: random.Random) -> Change | None:
-    """Another name for a variable, function or attribute, wherever it stands."""
+    """Another name for a variable, function or attribute, wherever it occurs."""
     old = _choose([word for word in _WORD.findall(_code(lines)) if word not in _KEPT and len(word) > 1], rng)
     new = _choose([name for name in names if _same_shape(name, old)], rng) if old else None
     if old is None or new is None or new in _code(lines):
@@ -110,7 +110,7 @@ def compare(lines: Lines, names: Sequence[str], rng: random.Random) -> Change | 
 
 
 def negate(lines: Lines, names: Sequence[str], rng: random.Random) -> Change | None:
-    """The condition of an `if` or `while` turned around by `not`."""
+    """The condition of an `if` or `while` negated with `not`."""
     match = re.match(r"^(\s*(?:if|elif|while) )(not )?([\w.]+(?:\([^()]*\))?):$", lines[0])
     if match is None:
         return None
@@ -133,7 +133,7 @@ def delete(lines: Lines, names: Sequence[str], rng: random.Random) -> Change | N
 
 
 def swap(lines: Lines, names: Sequence[str], rng: random.Random) -> Change | None:
-    """Two lines of the same depth in the other order."""
+    """Two lines of the same depth swapped."""
     if len(lines) != 2 or _depth(lines[0]) != _depth(lines[1]) or lines[0].rstrip().endswith((":", ",", "(")):
         return None
     return _change(rng.choice(("Swap the two lines", "Change the order of the lines", "The second line first")),
@@ -152,7 +152,7 @@ def comment_out(lines: Lines, names: Sequence[str], rng: random.Random) -> Chang
 
 
 def returned(lines: Lines, names: Sequence[str], rng: random.Random) -> Change | None:
-    """Another value given back."""
+    """A different return value."""
     match = re.match(r"^(\s*return )([\w.]{1,30})$", lines[-1])
     name = _choose(names, rng)
     if match is None or name is None:
@@ -163,7 +163,7 @@ def returned(lines: Lines, names: Sequence[str], rng: random.Random) -> Change |
 
 
 def word(lines: Lines, names: Sequence[str], rng: random.Random) -> Change | None:
-    """One word for another, or one word less."""
+    """One word replaced or removed."""
     found = re.findall(r"[A-Za-z]{3,}", " ".join(lines))
     old = _choose([one for one in found if found.count(one) == 1], rng)
     new = _choose([name for name in names if name.isalpha() and name.islower()], rng)
@@ -181,7 +181,7 @@ def word(lines: Lines, names: Sequence[str], rng: random.Random) -> Change | Non
 
 
 def spelling(lines: Lines, names: Sequence[str], rng: random.Random) -> Change | None:
-    """A letter's case at the beginning, or the mark at the end."""
+    """The case of the first letter changed, or the punctuation at the end."""
     text = lines[0]
     if len(lines) > 1 or len(text.split()) < 3 or not text[0].isalpha():
         return None
@@ -203,7 +203,7 @@ ENGLISH: tuple[Maker, ...] = (word, word, word, word, delete, swap, spelling, nu
 
 
 def _code(lines: Lines) -> str:
-    """The lines without what stands between quotes and in comments."""
+    """The lines without the content of quotes and comments."""
     return re.sub(r"(\"[^\"\n]*\"|'[^'\n]*'|#[^\n]*)", " ", "\n".join(lines))
 
 
@@ -222,7 +222,7 @@ def _choose(options: Sequence[str], rng: random.Random) -> str | None:
 
 
 def _same_shape(name: str, old: str) -> bool:
-    """Whether both are classes, constants or ordinary names."""
+    """Whether both are classes, both constants or both ordinary names."""
     return (name.isupper(), name[:1].isupper()) == (old.isupper(), old[:1].isupper())
 
 

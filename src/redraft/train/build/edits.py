@@ -1,7 +1,7 @@
-"""Edits: a span of Python or English, an instruction, and the span as it then reads.
+"""Edits: a span of Python or English, an instruction, and the edited span.
 
-The request is the one that `redraft.editing` writes, and the answer goes on where its canvas begins: the last tokens
-before the span belong to the prompt, and the nearest text behind it ends the document. So training sees what an edit
+The request is the one that `redraft.editing` writes, and the answer starts where its canvas begins: the last tokens
+before the span belong to the prompt, and the nearest text after it ends the document. So training sees what an edit
 asks for.
 """
 
@@ -26,9 +26,9 @@ from redraft.train.build.python_code import evaluation_filter, wanted_files
 from redraft.train.shards import Document, write_shard
 
 LEAD, VIEW = 64, 32
-"""Tokens before the span that the answer repeats, and behind it that the canvas holds, as in `redraft.editing`."""
+"""Tokens before the span that the answer repeats, and after it that the canvas holds, as in `redraft.editing`."""
 LONGEST = 640
-"""Tokens of a document."""
+"""The most tokens of a document."""
 _ANSWER = 128
 _LINES_BEFORE, _LINES_BEHIND = 8, 6
 _SPANS, _SPAN_ODDS = (1, 2, 3, 4), (50, 25, 15, 10)
@@ -51,7 +51,7 @@ class Renders(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Edit:
-    """`old` becomes `new` where it stands between `before` and `behind`."""
+    """`old` becomes `new` between `before` and `behind`."""
 
     instruction: str
     before: str
@@ -103,7 +103,7 @@ class EditSource:
 
 
 def encode_edit(edit: Edit, tokenizer: Encodes, template: Renders) -> Document | None:
-    """The training document; None where the tokens at the span's ends do not part there, or it is too long."""
+    """The training document; None if it is too long, or if the span's ends are not token boundaries."""
     request = edit_request(edit.instruction, edit.before, edit.old, edit.behind)
     prompt = tokenizer.encode(template.render([{"role": "user", "content": request}], add_generation_prompt=True))
     before, new, behind = (tokenizer.encode(text, special=False) for text in (edit.before, edit.new, edit.behind))
@@ -133,9 +133,10 @@ def documents(
 def build(
     out: Path, n: int, *, cache: Path, tokenizer: Encodes, template: Renders, evaluation: Path, seed: int = 61
 ) -> Path:
-    """Write a shard of `n` edits to the texts that training reads, without what the items of the folder `evaluation`
-    show; `cache` keeps downloaded sources.
-    """  # fmt: skip
+    """Write a shard of `n` edits to the texts that training reads, excluding what the items in `evaluation` show.
+
+    `cache` keeps downloaded sources.
+    """
     source = EditSource([file.text for file in wanted_files(cache)], list(prose_texts(cache)), seed)
     held_out = EvaluationFilter.from_items(edit_items(evaluation / "edits.jsonl"))
     held_out = held_out | evaluation_filter(evaluation / "infill.jsonl", cache)
@@ -144,9 +145,10 @@ def build(
 
 
 def evaluation_items(cache: Path, seed: int = 6100) -> list[dict[str, Any]]:
-    """Held-out edits: records with `id`, `instruction`, `before`, `old`, `new` and `behind`, from the packages that
-    infilling is measured on.
-    """  # fmt: skip
+    """Held-out edits: records with `id`, `instruction`, `before`, `old`, `new` and `behind`.
+
+    They come from the packages that infilling is measured on.
+    """
     code = [file.text for package in PACKAGES for file in evaluation_files(package, cache)]
     source = EditSource(code, [], seed)
     edits = islice(iter(source.draw, None), _EVALUATED)

@@ -12,7 +12,7 @@ _BATCH = 512
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """Reads a `tokenizer.json` for plain text: special strings in the text are read as the characters they are."""
+    """Reads a `tokenizer.json` for plain text: special strings in the text are read as ordinary characters."""
     tokenizer = Tokenizer.from_file(str(path))
     tokenizer.encode_special_tokens = True
     return tokenizer

@@ -21,7 +21,7 @@ from redraft.train.shards import Document, write_shard
 
 _PARTS_OF_SPEECH = {"n": "noun", "v": "verb", "a": "adjective", "s": "adjective", "r": "adverb"}
 _ENTRIES_PER_TEXT = 24
-# Index entries, link targets and authors: directives that say nothing to a reader.
+# Index entries, link targets and authors: directives that mean nothing to a reader.
 _DIRECTIVE = re.compile(
     r"^\.\. (index|_[^:\n]*|sectionauthor|moduleauthor|module|highlight)::?.*\n((?: +.*)?\n)*?(?=\S|\n)", re.MULTILINE
 )
@@ -63,7 +63,7 @@ def readme_texts(cache: Path) -> Iterator[str]:
 
 
 def wordnet_texts(cache: Path) -> Iterator[str]:
-    """Small dictionaries: one line per sense, with the example sentences of WordNet."""
+    """Small dictionaries: one line per sense, with WordNet's example sentences."""
     for _, text in debian_files("wordnet-base", cache, ("data.noun", "data.verb", "data.adj", "data.adv")):
         entries = list(map(dictionary_entry, synsets(text)))
         for start in range(0, len(entries), _ENTRIES_PER_TEXT):
@@ -108,7 +108,7 @@ def _is_prose(text: str) -> bool:
 
 
 def split_paragraphs(text: str) -> Iterator[str]:
-    """`text` in pieces of at most a few thousand characters that end at a paragraph."""
+    """`text` in pieces of at most a few thousand characters, each ending at a paragraph."""
     piece = ""
     for paragraph in re.split(r"(?<=\n)\n", text):
         if piece and len(piece) + len(paragraph) > _MAX_CHARACTERS:
@@ -127,7 +127,7 @@ def build(out: Path, cache: Path, tokenizer: Tokenizer, infill: Path) -> Path:
 
 
 def documents(texts: Iterable[str], tokenizer: Tokenizer, evaluation: EvaluationFilter) -> Iterator[Document]:
-    """One plain-text document per different text that shares nothing with the evaluation items."""
+    """One plain-text document per distinct text that shares nothing with the evaluation items."""
     kept = [text for text in dict.fromkeys(texts) if not evaluation.is_contaminated(text)]
     for tokens in encode_plain(tokenizer, kept):
         yield Document(tokens=tokens)

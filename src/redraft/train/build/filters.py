@@ -36,7 +36,7 @@ _LONG_LINE, _COPIED_SHARE = 25, 0.2
 
 
 def is_wanted_path(path: str) -> bool:
-    """Whether a path lies outside tests, vendored code and the held-out packages (vendored copies of them included)."""
+    """Whether a path is outside tests, vendored code and the held-out packages (including vendored copies of them)."""
     *folders, name = path.split("/")
     module = name.removesuffix(".py")
     if _SKIPPED_MODULE.match(module):
@@ -95,7 +95,7 @@ class CopyDetector:
         return cls(lines=frozenset(line for file in files for line in _long_lines(file.text)))
 
     def is_copy(self, text: str) -> bool:
-        """Whether a fifth of the long lines of `text` stands in a held-out file."""
+        """Whether a fifth of the long lines of `text` occur in a held-out file."""
         lines = _long_lines(text)
         return sum(line in self.lines for line in lines) > max(3, _COPIED_SHARE * len(lines))
 

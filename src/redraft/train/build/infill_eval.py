@@ -1,4 +1,4 @@
-"""Infilling items from packages that training never sees: a line or a few lines are missing, both sides are shown."""
+"""Infilling items from packages that training never sees: one or more lines are missing, both sides are shown."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class InfillItem:
 
 
 def code_lines(text: str) -> set[int]:
-    """Line numbers (from 0) that hold code of their own: not blank, not only a comment, no part of a longer string."""
+    """Line numbers (from 0) with code: not blank, not just a comment, not part of a longer string."""
     found: set[int] = set()
     strings: set[int] = set()
     statement_start = True
@@ -65,7 +65,7 @@ def make_item(file: SourceFile, start: int, count: int, name: str) -> InfillItem
 
 
 def _closest(lines: list[str], limit: int) -> list[str]:
-    """The first lines that together, newlines included, hold at most `limit` characters (at least one line)."""
+    """The first lines with at most `limit` characters in total, newlines included (at least one line)."""
     total = 0
     for index, line in enumerate(lines):
         total += len(line) + 1
@@ -102,7 +102,7 @@ def draw_items(files_of: dict[str, list[SourceFile]], counts: dict[str, int], se
 
 
 def evaluation_files(package: str, cache: Path) -> list[SourceFile]:
-    """The files of a held-out package that people wrote: no tests, no tables of data."""
+    """The files of a held-out package that people wrote: no tests, no data tables."""
     files = archive_files(package, wheel(package, HELD_OUT[package], cache))
     return [file for file in files if _is_written_code(file)]
 

@@ -1,4 +1,4 @@
-"""Prompts for `redraft distill`: a sample of what a shard's documents ask, in the tokens that training has seen."""
+"""Prompts for `redraft distill`: a sample of what a shard's documents ask, in the tokens seen in training."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redraft.train.shards import read_shard
 
 
 def sample_prompts(shard: Path, out: Path, count: int, *, seed: int = 1) -> Path:
-    """Write `count` documents of `shard`, drawn without repetition, to the JSON-lines file `out`."""
+    """Write `count` documents of `shard`, drawn without replacement, to the JSON-lines file `out`."""
     documents = read_shard(shard)
     with out.open("w", encoding="utf-8") as file:
         for index in random.Random(seed).sample(range(len(documents)), count):

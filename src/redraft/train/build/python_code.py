@@ -85,7 +85,7 @@ def _first_line(node: ast.stmt) -> int:
 def split_tokens(tokens: np.ndarray, text: str, newline: int, limit: int = PIECE_TOKENS) -> Iterator[np.ndarray]:
     """Cuts the tokens [n] of `text` into pieces of at most `limit` that begin at a line start.
 
-    A cut lies before a top-level statement where that leaves a piece of fair length, else before a member of a class,
+    A cut is made before a top-level statement if that leaves a piece of fair length, else before a member of a class,
     else at any line.
     """
     if len(tokens) <= limit:
@@ -120,14 +120,14 @@ def pieces(files: Iterable[SourceFile], tokenizer: Tokenizer) -> Iterator[np.nda
 
 
 def documents(files: Iterable[SourceFile], tokenizer: Tokenizer, evaluation: EvaluationFilter) -> Iterator[Document]:
-    """One plain-text document per piece, without the pieces that share text with evaluation items."""
+    """One plain-text document per piece, except pieces that share text with evaluation items."""
     for tokens in pieces(files, tokenizer):
         if not evaluation.is_contaminated(tokenizer.decode(tokens[1:].tolist(), skip_special_tokens=False)):
             yield Document(tokens=tokens)
 
 
 def build(out: Path, cache: Path, tokenizer: Tokenizer, infill: Path) -> list[Path]:
-    """Writes `python_code-0.xz` and its sisters into `out`; `infill` names the evaluation items to keep out."""
+    """Writes `python_code-0.xz` and further shards into `out`; `infill` names the evaluation items to keep out."""
     found = list(documents(wanted_files(cache), tokenizer, evaluation_filter(infill, cache)))
     bounds = np.linspace(0, len(found), _SHARDS + 1).astype(int)
     paths = [out / f"python_code-{index}.xz" for index in range(_SHARDS)]

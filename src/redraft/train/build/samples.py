@@ -1,6 +1,6 @@
-"""Text in the shape of chats, tool declarations, tool calls and JSON: the tokenizer learns their punctuation from it.
+"""Samples of chats, tool declarations, tool calls and JSON, from which the tokenizer learns their punctuation.
 
-It is a sample of the form only: the training data of those tasks has its own builders.
+They only show the form: the training data of those tasks has separate builders.
 """
 
 from __future__ import annotations

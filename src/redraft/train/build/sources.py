@@ -1,7 +1,7 @@
 """Where training text comes from: a fixed list of packages by name and version, the standard library, Debian packages.
 
-Everything lands in a cache folder outside the repository and is read from the archives without installing it.
-`packages.txt` is the list; the NOTICE at the root of the repository repeats it with every licence.
+Everything is cached in a folder outside the repository and read from the archives without installing it. `packages.txt`
+is the list; the NOTICE at the root of the repository repeats it with every licence.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from redraft.errors import InputError
 
 DEFAULT_CACHE = Path.home() / ".cache" / "redraft" / "build"
 
-# Kept out of training altogether, because infilling and code completion are measured on them.
+# Excluded from training, because infilling and code completion are measured on them.
 HELD_OUT = {
     "attrs": "26.1.0",
     "click": "8.5.1",
@@ -41,7 +41,7 @@ COPYLEFT = ("GPL", "General Public", "AGPL", "MPL", "Mozilla", "EUPL", "CeCILL")
 
 
 class SourceError(InputError):
-    """A named source cannot be had, or is not what the list says."""
+    """A named source is unavailable or does not match the list."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +75,12 @@ def _parse_line(line: str) -> Package:
 
 
 def wheel(name: str, version: str, cache: Path) -> Path:
-    """The wheel of `name` at exactly `version`, downloaded by pip when the cache lacks it."""
+    """The wheel of `name` at exactly `version`, downloaded by pip if it is not cached."""
     folder = cache / "wheels"
     found = _find_archive(folder, name, version)
     if found is None:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as arriving:  # other builders see whole wheels
+        with tempfile.TemporaryDirectory(dir=folder) as arriving:  # other builders only see complete wheels
             pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
             _run([*pip, "--dest", arriving, f"{name}=={version}"])
             for path in Path(arriving).glob("*.whl"):
@@ -92,7 +92,7 @@ def wheel(name: str, version: str, cache: Path) -> Path:
 
 
 def _find_archive(folder: Path, name: str, version: str) -> Path | None:
-    """Wheels are named `name-version-...`; names are compared without case and with `_`, `.` and `-` as equals."""
+    """Wheels are named `name-version-...`; names compare case-insensitively, with `_`, `.` and `-` equal."""
     for path in sorted(folder.glob("*.whl")):
         found, found_version = path.name.split("-")[:2]
         if _plain(found) == _plain(name) and found_version == version:
@@ -131,7 +131,7 @@ def archive_files(package: str, archive: Path) -> Iterator[SourceFile]:
 
 
 def package_files(package: Package, cache: Path) -> Iterator[SourceFile]:
-    """The Python files of one listed package, or an error where its licence is not permissive."""
+    """The Python files of one listed package; an error if its licence is not permissive."""
     archive = wheel(package.name, package.version, cache)
     if not is_permissive(metadata(archive)):
         raise SourceError(f"{package.name}=={package.version} does not state a permissive licence")
@@ -158,7 +158,7 @@ def standard_library_files() -> Iterator[SourceFile]:
 
 
 def debian_files(package: str, cache: Path, suffix: str | tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Pairs (path, text) of the files of a Debian package; needs Debian's `apt-get` and `dpkg-deb` the first time."""
+    """Pairs (path, text) of the files of a Debian package; the first call needs Debian's `apt-get` and `dpkg-deb`."""
     folder = cache / "debian"
     folder.mkdir(parents=True, exist_ok=True)
     archives = sorted(folder.glob(f"{package}_*.deb"))

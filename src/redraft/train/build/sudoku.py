@@ -1,5 +1,4 @@
-"""Sudoku training data: base puzzles on disk, and a sampler that turns them into an endless stream of different
-puzzles.
+"""Sudoku training data: base puzzles on disk, and a sampler that makes an endless stream of puzzles from them.
 
 Adding clues of the solution keeps a puzzle unique, and so do the symmetries of the grid. A base file of a few ten
 thousand hard puzzles (24 to 28 clues) therefore stands for an unlimited number of puzzles of any chosen difficulty: the
@@ -31,7 +30,7 @@ END_OF_TURN = "<turn|>"
 
 
 def generate(count: int, seed: int, target: int = 24) -> Iterator[tuple[list[int], list[int]]]:
-    """Yields ``count`` pairs (puzzle, solution) of 81 digits, ``target`` clues or the few more that digging left."""
+    """Yields ``count`` pairs (puzzle, solution) of 81 digits with ``target`` clues, or as few as digging left."""
     rng = random.Random(seed)
     for _ in range(count):
         solution = random_grid(rng)
@@ -47,8 +46,7 @@ def build(
     save_every: int = 4000,
     progress: Callable[[int], None] | None = None,
 ) -> int:
-    """Writes ``n`` base puzzles to ``out`` (``.npz`` with ``puzzles`` and ``solutions``, uint8 [n, 81]), saving as it
-    goes.
+    """Writes ``n`` base puzzles to ``out`` (``.npz`` with ``puzzles`` and ``solutions``, uint8 [n, 81]).
 
     Returns the number of puzzles written. The file is complete and readable after every ``save_every`` puzzles.
     """
@@ -74,7 +72,7 @@ def load_base(path: Path) -> tuple[Grids, Grids]:
     try:
         with np.load(path) as arrays:
             puzzles, solutions = arrays["puzzles"], arrays["solutions"]
-    except Exception as error:  # numpy raises many kinds for other files and for damaged ones
+    except Exception as error:  # numpy raises many kinds of errors for other files and damaged ones
         raise InputError(f"{path} cannot be read as a base file of Sudoku puzzles.") from error
     if puzzles.shape != solutions.shape or puzzles.shape[1:] != (CELLS,) or not len(puzzles):
         raise InputError(f"{path} holds no Sudoku puzzles.")
@@ -121,7 +119,7 @@ def random_digit_maps(rng: np.random.Generator, batch: int) -> Grids:
 
 
 def add_clues(rng: np.random.Generator, puzzles: Grids, solutions: Grids, clues: NDArray[np.int64]) -> Grids:
-    """Reveals random cells of ``solutions`` until puzzle ``i`` has ``clues[i]`` clues; no clue is taken away."""
+    """Reveals random cells of ``solutions`` until puzzle ``i`` has ``clues[i]`` clues; no clue is removed."""
     score = rng.random(puzzles.shape, np.float32)
     score[puzzles > 0] = -1.0
     threshold = np.take_along_axis(np.sort(score, axis=1), clues[:, None] - 1, axis=1)
@@ -206,7 +204,7 @@ def render_sudoku(template: Renders, puzzle: Sequence[int] | Grids, solution: Se
 class SudokuEncoder:
     """Turns grids into token ids by table look-up: ten renderings are tokenised once, everything after is indexing.
 
-    Works for any tokenizer that gives each digit tokens of its own; otherwise the constructor raises ``ValueError``.
+    Works for any tokenizer that encodes each digit separately; otherwise the constructor raises ``ValueError``.
     """
 
     def __init__(self, tokenizer: Encodes, template: Renders) -> None:
@@ -231,7 +229,7 @@ class SudokuEncoder:
         return np.concatenate([prompts, _fill(self._answers, self._answer_cells, solutions)], axis=1)
 
     def _check(self, tokenizer: Encodes, template: Renders) -> None:
-        """The look-up must equal tokenising the rendered text; random digits bring every pair of neighbours."""
+        """The look-up must equal tokenising the rendered text; random digits cover every pair of neighbours."""
         rng = np.random.default_rng(0)
         puzzles = rng.integers(0, 10, (4, CELLS)).astype(np.uint8)
         solutions = rng.integers(1, 10, (4, CELLS)).astype(np.uint8)

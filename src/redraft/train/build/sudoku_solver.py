@@ -160,8 +160,7 @@ def _group_size(clues: int, target: int) -> int:
 
 
 def dig(grid: Sequence[int], target: int, rng: random.Random) -> list[int]:
-    """Removes clues of a full ``grid`` in random order, keeping the solution unique, until ``target`` are left or none
-    can go.
+    """Removes clues of a full ``grid`` in random order until ``target`` are left, as far as the solution stays unique.
 
     Early removals are tried in groups, because far above 40 clues nearly all of them succeed.
     """
@@ -179,12 +178,12 @@ def dig(grid: Sequence[int], target: int, rng: random.Random) -> list[int]:
 
 
 def _removable(puzzle: list[int], grid: Sequence[int], group: list[int]) -> bool:
-    """Empties the cells of ``group`` when the solution stays unique; otherwise leaves ``puzzle`` as it was."""
+    """Empties the cells of ``group`` if the solution stays unique; otherwise leaves ``puzzle`` as it was."""
     for cell in group:
         puzzle[cell] = 0
     state = state_of(puzzle)
     if len(group) == 1:
-        # Unique before, so another solution must differ in this very cell: rule the known digit out and look for any.
+        # Unique before, so another solution must differ in this very cell: rule out the known digit and look for any.
         cell = group[0]
         unique = not search(state & ~(1 << 81 * (grid[cell] - 1) + cell), 1)
     else:

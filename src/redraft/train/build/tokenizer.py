@@ -1,7 +1,7 @@
 """The tokenizer of `tiny`: a byte-level BPE of 16,384 entries with the special strings of Gemma 4.
 
-The pre-tokenizer is made for editing code on a canvas: a newline is always a token of its own, indentation is one token
-that is never glued to a word, and digits stand alone, so that a line or a digit can be replaced without touching its
+The pre-tokenizer is made for editing code on a canvas: a newline is always a separate token, indentation is one token
+that is never glued to a word, and digits stand alone, so a line or a digit can be replaced without touching its
 neighbours.
 """
 
@@ -28,7 +28,7 @@ SPECIAL_TOKENS = (
 )  # fmt: skip
 # Newline; several spaces; a word, one digit or punctuation, each with at most one space before; any other character.
 SPLIT_PATTERN = r"\n| {2,}| ?\p{L}[\p{L}\p{M}]*| ?\p{N}| ?[^\s\p{L}\p{M}\p{N}]+|[\s\S]"
-# Training text is cut at special strings: merges must not spell them, or plain text could hold a special token.
+# Training text is cut at special strings: merges must not spell them, or plain text could contain a special token.
 _SPECIAL = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
 SAMPLE_BYTES = {"code": 26_000_000, "prose": 14_000_000, "chat": 8_000_000}
 
@@ -96,7 +96,7 @@ def shuffled(texts: Iterable[str], rng: random.Random) -> list[str]:
 
 
 def take(texts: Iterable[str], limit: int) -> Iterator[str]:
-    """The first texts, until they hold `limit` characters."""
+    """The first texts, up to a total of `limit` characters."""
     total = 0
     for text in texts:
         if total >= limit:

@@ -1,4 +1,4 @@
-"""Conversations that go on behind a tool's result: the answer that says it, and the next request.
+"""Conversations that continue after a tool's result: the answer that reports it, and the next request.
 
 The calls are those of :class:`.tools.ItemSource`, their results those of :mod:`.tool_results`.
 """
@@ -21,13 +21,13 @@ from redraft.train.build.wordnet import Lexicon
 from redraft.train.shards import Document, write_shard
 
 _HISTORY, _NEXT_CALL, _UNDECLARED = 0.25, 0.6, 0.03
-"""How often an exchange stands before the last one; how often then the call is to be written, not its answer; how often
-a client leaves the declarations out."""
+"""How often an exchange precedes the last one; how often, then, the call is to be written and not its answer; how often
+a client leaves out the declarations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conversation:
-    """Declared tools, the messages up to what is to be written, and what that is."""
+    """Declared tools, the messages so far, and what is to be written next."""
 
     tools: list[dict[str, object]]
     messages: list[dict[str, Any]]
@@ -58,7 +58,7 @@ class ConversationSource:
         return Conversation(tools=declared, messages=messages + asked, answer=said["content"] + END_OF_TURN)
 
     def _calling(self) -> Item:
-        """An item that calls something."""
+        """An item with at least one call."""
         while not (item := self._items.draw()).calls:
             pass
         return item
@@ -80,7 +80,7 @@ class ConversationSource:
 
 
 def said(item: Item, results: list[Result]) -> str:
-    """All results, one after the other; those of one tool begin with what tells their calls apart."""
+    """All results in sequence; two results of one tool each begin with what distinguishes their calls."""
     texts = [result.said for result in results]
     if len(texts) == 2 and item.calls[0][0] == item.calls[1][0]:
         first, second = (arguments for _, arguments in item.calls)
@@ -89,7 +89,7 @@ def said(item: Item, results: list[Result]) -> str:
 
 
 def _apart(first: Mapping[str, object], second: Mapping[str, object]) -> tuple[str, str]:
-    """The values of the first argument, as a call sorts them, that two calls of one tool have differently."""
+    """The values of the first argument, in the order of a call, that differs between two calls of one tool."""
     for key in sorted(first, key=str.lower):
         one, other = first[key], second.get(key)
         if one != other and isinstance(one, str | int | float) and isinstance(other, str | int | float):
@@ -98,14 +98,14 @@ def _apart(first: Mapping[str, object], second: Mapping[str, object]) -> tuple[s
 
 
 def names_of(item: Item) -> set[str]:
-    """What an item's tools are called."""
+    """The names of an item's tools."""
     return {cast(dict[str, str], tool["function"])["name"] for tool in item.tools}
 
 
 def documents(
     source: ConversationSource, count: int, tokenizer: Encodes, template: Renders, *, longest: int = 560
 ) -> Iterator[Document]:
-    """``count`` documents of at most ``longest`` tokens; longer ones are drawn anew."""
+    """``count`` documents of at most ``longest`` tokens; longer ones are drawn again."""
 
     def draw() -> Document:
         drawn = source.draw()

@@ -1,9 +1,9 @@
 """Tool calls from published API descriptions: Google discovery documents and AWS service models, both Apache-2.0.
 
-Fifty thousand real operations give the names, the descriptions and the types of parameters that people meet in
-practice; the requests are generic sentences around them. The files are read out of the wheels
-``google_api_python_client`` and ``botocore`` as they come from the package registry; nothing of those packages is
-imported. Invented operations, made of words that do not exist, come from here too.
+Fifty thousand real operations provide the names, descriptions and parameter types that people meet in practice; the
+requests are generic sentences around them. The files are read from the wheels ``google_api_python_client`` and
+``botocore`` as they come from the package registry; nothing of those packages is imported. Invented operations, made of
+words that do not exist, come from here too.
 """
 
 from __future__ import annotations
@@ -76,12 +76,12 @@ class Operation:
 
 
 def is_heldout(service: str) -> bool:
-    """Whether a service belongs to evaluation; versions of one service fall together."""
+    """Whether a service belongs to evaluation; all versions of a service count as one."""
     return zlib.crc32(re.sub(r"[\d\W_]+", "", service.lower()).encode()) % HELDOUT_SHARE == 0
 
 
 def read_operations(google_wheel: Path, aws_wheel: Path) -> list[Operation]:
-    """All operations with at least one usable parameter, one of each (service, words)."""
+    """All operations with at least one usable parameter, one for each (service, words)."""
     found: dict[tuple[str, str], Operation] = {}
     for operation in (*_google(google_wheel), *_aws(aws_wheel)):
         if operation.parameters and operation.description:
@@ -377,7 +377,7 @@ _KINDS_BY_NAME = (
 
 
 def draw_api_value(parameter: ApiParameter, values: Values) -> Drawn:
-    """A value that suits the type and the name of ``parameter``."""
+    """A value that suits the type and name of ``parameter``."""
     rng = values.rng
     if parameter.type == "boolean":
         value = rng.random() < 0.5
@@ -411,7 +411,7 @@ def _plain(name: str, values: Values) -> Drawn:
 
 
 def invented_operation(rng: random.Random, values: Values) -> Operation:
-    """An operation about things that do not exist: only the declaration says what its names are."""
+    """An operation on things that do not exist: only the declaration says what its names mean."""
     verb = made_up_word(rng, 1, 2) if rng.random() < 0.5 else values.string("WORD")
     noun = made_up_word(rng, 1, 3) if rng.random() < 0.6 else values.string("WORD")
     parameters = tuple(_invented_parameter(rng, values) for _ in range(rng.randint(1, 4)))

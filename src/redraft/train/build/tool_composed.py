@@ -1,10 +1,10 @@
 """Tools composed at random: a verb, a thing, and parameters with the phrases that carry their values in a request.
 
-Two hundred hand-written tools teach a small model those tools. Here every tool is a new one: "glaze the teapot" with a
+Two hundred hand-written tools teach a small model only those tools. Here every tool is new: "glaze the teapot" with a
 `layer_count` ("in 3 layers"), a `potter` ("by Rosa Stone") and a `target_temperature`. Verbs come with their synonyms,
-so the tool may be called `coat_teapot` and its description speak of surfacing one. What a value means is told by its
-kind, its unit, its preposition or a noun beside it, never by having been seen before. The result is an :class:`.Action`
-like the hand-written ones.
+so the tool may be called `coat_teapot` and its description may speak of surfacing one. What a value means follows from
+its kind, its unit, its preposition or a noun next to it, never from having been seen before. The result is an
+:class:`.Action` like the hand-written ones.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def compose_domains(rng: random.Random, words: Lexicon, count: int) -> list[Acti
 
 
 def _domain(rng: random.Random, words: Lexicon) -> list[Action]:
-    """A few tools about the same two or three things, so that they are easily taken for one another."""
+    """A few tools about the same two or three things, so that they are easily confused."""
     things = [_thing(rng, words) for _ in range(rng.randint(2, 3))]
     name = things[0].replace(" ", "_")
     actions: list[Action] = []
@@ -44,7 +44,7 @@ def _domain(rng: random.Random, words: Lexicon) -> list[Action]:
 
 @functools.cache
 def evaluation_names() -> frozenset[str]:
-    """What evaluation's tools are called: no composed tool has one of these names."""
+    """The names of the evaluation tools: no composed tool has one of these."""
     return frozenset(name for action in (*heldout_actions(), *second_actions()) for name in action.names)
 
 
@@ -77,7 +77,7 @@ def _action(rng: random.Random, words: Lexicon, thing: str, domain: str) -> Acti
 
 
 def _parts(rng: random.Random, words: Lexicon, thing: str) -> tuple[Part | None, list[Part]]:
-    """At most one part that names the object itself, and one to three (none only beside an object) of other sorts."""
+    """At most one part that names the object itself, and one to three of other sorts (possibly none with an object)."""
     if rng.random() < 0.3:
         return None, draw_parts(rng, words, rng.randint(1, 3))
     object_part = draw_object(rng, words, thing)

@@ -1,7 +1,8 @@
 """A second set of tools for evaluation, written after version 6 of the embedded model had been trained.
 
-Same language as :mod:`redraft.train.build.tool_grammar`. What was learned from mistakes on the first set
-(:mod:`redraft.train.build.tool_domains_heldout`) went into the training data; no mistake on these did, nor should it.
+Same language as :mod:`redraft.train.build.tool_grammar`. Lessons from mistakes on the first set
+(:mod:`redraft.train.build.tool_domains_heldout`) went into the training data; mistakes on these did not, and should
+not.
 """
 
 # ruff: noqa: E501  (a tool's parameters stay on one line, as a table row)

@@ -1,7 +1,7 @@
 """Facts as a tool returns them and as a person says them: `"wind_speed_kmh": 14` is "the wind speed is 14 km/h".
 
-What is said follows from the fields by rule, so that a model has one right sentence to learn, made of words and values
-that stand before it.
+The sentence follows from the fields by rule, so a model has one right sentence to learn, made of words and values that
+precede it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,7 @@ from redraft.train.build.wordnet import Lexicon
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """Fields of a result, the first of which gives it its place among others, and how they are said: "the price is 12
-    EUR".
-    """
+    """Fields of a result, the first of which determines its order among others, and a phrase: "the price is 12 EUR"."""
 
     fields: dict[str, object]
     clause: str
@@ -42,7 +40,7 @@ class Facts:
         return self.values.rng
 
     def draw(self, count: int) -> list[Fact]:
-        """`count` facts, no two of which have a field in common."""
+        """`count` facts that share no field."""
         facts: list[Fact] = []
         while len(facts) < count:
             fact = self.rng.choice(_SORTS)(self)
@@ -60,11 +58,11 @@ class Facts:
         return self.rng.choice(self.words.things)
 
     def past(self) -> str:
-        """What may have been done to a thing."""
+        """What may have been done to a thing: a participle."""
         return past(self.rng.choice(self.rng.choice(self.words.verbs)))
 
     def of(self, name: str, value: object, unit: str = "", extra: tuple[str, object] | None = None) -> Fact:
-        """The fact that `name` is `value`; the key may say its unit, or an `extra` field does."""
+        """The fact that `name` is `value`; its unit may be in the key or in an `extra` field."""
         said = f"{said_value(value)} {unit}".rstrip()
         verb = "are" if isinstance(value, list) and len(value) > 1 else "is"
         fields = {self.key(name): value} | ({self.key(extra[0]): extra[1]} if extra else {})
@@ -72,14 +70,14 @@ class Facts:
 
 
 def said_value(value: object) -> str:
-    """A value in a sentence: lists are enumerated, what is missing is not known."""
+    """A value in a sentence: lists are enumerated, a missing value is not known."""
     if value is None:
         return "not known"
     return enumerated([said_value(item) for item in value]) if isinstance(value, list) else str(value)
 
 
 def sentence(text: str) -> str:
-    """`text` from a capital letter to a full stop, where it has neither."""
+    """`text` with a capital letter and a full stop if it lacks them."""
     return capital(text) + ("" if text.endswith((".", "?", "!")) else ".")
 
 
@@ -166,7 +164,7 @@ def _counted(facts: Facts) -> Fact:
 
 
 def _measured(facts: Facts) -> Fact:
-    """A number whose unit is in the key, in a field beside it, or in a string with it."""
+    """A number with its unit in the key, in a separate field, or in a string with it."""
     rng = facts.rng
     quantity = rng.choice(_MEASURED)
     name = rng.choice(quantity.names.split()).replace("_", " ")
@@ -184,7 +182,7 @@ def _measured(facts: Facts) -> Fact:
 
 
 def _flag(facts: Facts) -> Fact:
-    """Whether something is so: "it is available", "it is not available"."""
+    """Whether something is the case: "it is available", "it is not available"."""
     rng = facts.rng
     adjective = facts.past() if rng.random() < 0.25 else rng.choice(_FLAGS)
     key = facts.key(f"is {adjective}" if rng.random() < 0.35 else adjective)
@@ -208,7 +206,7 @@ def _filled(facts: Facts, name: str) -> str:
     return filled.replace("{p}", rng.choice(facts.words.persons)).replace("{a}", rng.choice(facts.words.attributes))
 
 
-# Each is drawn as often as it stands here.
+# Each is drawn as often as it is listed.
 _SORTS: tuple[Callable[[Facts], Fact], ...] = (
     *[_named] * 7, *[_measured] * 5, *[_counted] * 3, *[_anything] * 3, *[_flag] * 2, _several, _unknown,
 )  # fmt: skip

@@ -1,10 +1,9 @@
-"""A small language for tools and the requests that call them, its reader, and the drawing of (declaration, request,
-call).
+"""A small language for tools and the requests that call them: its reader, and drawing (declaration, request, call).
 
-The tables in ``tool_domains_*.py`` hold some two hundred hand-written tools. A drawn tool varies: one of its names, one
-spelling style, one alias for every parameter, descriptions that come and go, optional parameters that the declaration
-leaves out. So a thousand draws declare nearly a thousand different tools, and only reading the declaration tells which
-names the call must use.
+The tables in ``tool_domains_*.py`` contain some two hundred hand-written tools. A drawn tool varies: one of its names,
+one spelling style, one alias for every parameter, descriptions that come and go, optional parameters that the
+declaration leaves out. So a thousand draws declare nearly a thousand different tools, and only reading the declaration
+tells which names the call must use.
 """
 
 from __future__ import annotations
@@ -143,7 +142,7 @@ def heldout_actions() -> tuple[Action, ...]:
 
 @functools.cache
 def second_actions() -> tuple[Action, ...]:
-    """Those of the second evaluation, with which no mistake has been looked at."""
+    """The actions of the second evaluation, whose mistakes have never been examined."""
     return tuple(read_grammar(tool_domains_second.TEXT))
 
 
@@ -164,7 +163,7 @@ def draw_tool(action: Action, values: Values) -> Tool:
     rng = values.rng
     style = rng.choices(["snake", "camel", "pascal"], [8, 2, 1])[0]
     described = rng.random() < 0.75
-    # One request line stays possible whatever is dropped: the slots that it always names are declared.
+    # One request line stays possible whatever is dropped: the slots it always names are declared.
     needed = _slots_of(_OPTIONAL.sub("", rng.choice(action.requests)[1]))
     kept = [p for p in action.parameters if p.required or p.names[0] in needed or rng.random() < 0.75]
     renamed = {p.names[0]: _restyled(_alias(p, values), "snake" if style == "snake" else "camel") for p in kept}
@@ -256,7 +255,7 @@ def _slots_of(text: str) -> set[str]:
 
 
 def _choose_optional(line: str, tool: Tool, values: Values) -> str:
-    """Keeps each bracketed part at random; a part about a parameter that is not declared always goes."""
+    """Keeps each bracketed part at random; a part about an undeclared parameter is always dropped."""
 
     def part(match: re.Match[str]) -> str:
         declared = _slots_of(match[1]) <= tool.renamed.keys()
@@ -286,7 +285,7 @@ def _draw(parameter: Parameter, yes: str | None, no: str | None, values: Values)
 
 
 def _wrapped(imperative: str, values: Values) -> str:
-    # A full stop behind an address or a path would blur where the value ends.
+    # A full stop after an address or a path would blur where the value ends.
     clean = (
         imperative.endswith(("?", "!", "."))
         or "://" in imperative[-40:]

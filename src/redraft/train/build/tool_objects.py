@@ -1,4 +1,4 @@
-"""What a composed tool acts upon: the one parameter that a request names right behind its verb."""
+"""What a composed tool acts on: the one parameter that a request names right after its verb."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _REQUIRED = 0.9
 
 
 def draw_object(rng: random.Random, words: Lexicon, thing: str) -> Part:
-    """The value that says which thing, which sort of it, how many or how much; or what to do with it."""
+    """The value that says which thing, which sort, how many or how much; or what to do with it."""
     draw = rng.choices(tuple(_ODDS), tuple(_ODDS.values()))[0]
     return draw(rng, words, thing)
 
 
 def draw_item(rng: random.Random, words: Lexicon, thing: str) -> Part:
-    """The value that says which thing: a number or a name of its own."""
+    """The value that says which thing: a number or a name."""
     return rng.choice((_numbered, _named))(rng, words, thing)
 
 

@@ -1,7 +1,7 @@
 """Parts of a composed tool: a parameter, and the phrases that carry its value in a request.
 
 What a value means must follow from the request alone: from its kind (a date, a person), its unit, its preposition or a
-noun beside it. :mod:`.tool_composed` puts the parts together.
+noun next to it. :mod:`.tool_composed` puts the parts together.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from redraft.train.build.wordnet import Lexicon
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """A parameter and the ways to say its value: behind the object ("in row {row_number}") and, for some, `before` its
-    noun ("a {color} teapot").
+    """A parameter and the ways to say its value.
+
+    The value follows the object ("in row {row_number}"); for some, `before` puts it before the noun ("a {color}
+    teapot").
     """
 
     parameter: Parameter
@@ -111,7 +113,7 @@ def _count(rng: random.Random, words: Lexicon) -> Part:
 def new_count(
     rng: random.Random, noun: str, name: str, phrases: Sequence[str], most: Sequence[int], *, required: float = 0.5
 ) -> Part:
-    """How many of `noun`, at most one of `most`; `name` is a further name, `{m}` in the phrases the plural."""
+    """How many of `noun`, at most one of `most`; `name` is another name, `{m}` in the phrases is the plural."""
     many = plural(noun)
     names = [many, f"num_{many}", f"{noun}_count", name]
     bounds = (rng.choice((1, 2, 3)), rng.choice(most))
@@ -216,14 +218,14 @@ def _several(rng: random.Random, words: Lexicon) -> Part:
     return new_part(rng, names, "LIST", f"{capital(many)}|The {many}|List of {many}", phrases, (kind,))
 
 
-# Each is drawn as often as it stands here.
+# Each is drawn as often as it is listed.
 SORTS: tuple[Callable[[random.Random, Lexicon], Part], ...] = (
     _quantity, _quantity, _count, _ordinal, _person, _choice, _choice, _flag, _several,
     _plain, _plain, _plain, _plain, _plain, _plain,
 )  # fmt: skip
 
 
-# Names and prepositions that tell two values of one kind apart.
+# Names and prepositions that distinguish two values of one kind.
 _PAIRS = (
     "source=from destination=to", "origin=from target=to", "old=from new=to", "first=from last=to", "start=from end=to",
     "sender=from receiver=to", "lower=above upper=below", "content=of container=in", "maker=by owner=for",
@@ -233,7 +235,7 @@ _PAIRED_KINDS = ("CITY", "DATE", "TIME", "PERSON", "PATH", "ID", "MEDICINE", "FO
 
 
 def draw_pair(rng: random.Random, words: Lexicon) -> list[Part]:
-    """Two required values of one kind, which only a preposition tells apart: "from Oslo to Bergen"."""
+    """Two required values of one kind that only a preposition distinguishes: "from Oslo to Bergen"."""
     kind, thing = rng.choice(_PAIRED_KINDS), rng.choice(words.things)
     parts = []
     for role in rng.choice(_PAIRS).split():

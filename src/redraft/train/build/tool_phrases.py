@@ -1,4 +1,4 @@
-"""How the parts of a composed tool come together in a line that asks for it: an imperative or a sentence."""
+"""How the parts of a composed tool combine into a line that asks for it: an imperative or a sentence."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _FRONTED = (
 def request_line(
     rng: random.Random, verb: str, thing: str, object_part: Part | None, parts: Sequence[Part]
 ) -> tuple[str, str]:
-    """One way to ask that `verb` be done with `thing`: optional parts in brackets, all parts in any order."""
+    """One way to ask for `verb` to be done with `thing`: optional parts in brackets, all parts in any order."""
     parts = rng.sample(parts, len(parts))
     phrase = rng.choice(object_part.phrases) if object_part else f"{rng.choice(('the', 'a', 'my', 'our'))} {thing}"
     if rng.random() < _IMPERATIVES:
@@ -57,7 +57,7 @@ def request_line(
 
 
 def placed(rng: random.Random, phrase: str, noun: str, parts: Sequence[Part]) -> tuple[str, str]:
-    """`phrase` with at most one part in front of its `noun`, and the text of the others, which follow it."""
+    """`phrase` with at most one part in front of its `noun`, and the text of the other parts, which follow it."""
     here = re.search(rf"(?<![\w{{]){re.escape(noun)}\b", phrase)
     before = tail = ""
     for part in parts:
@@ -69,7 +69,7 @@ def placed(rng: random.Random, phrase: str, noun: str, parts: Sequence[Part]) ->
 
 
 def bracketed(part: Part, text: str) -> str:
-    """`text`, in brackets where the request may leave it out."""
+    """`text`, in brackets if the request may omit it."""
     return text if part.parameter.required else f"[{text}]"
 
 

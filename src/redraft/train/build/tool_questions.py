@@ -1,4 +1,4 @@
-"""Composed tools that look something up: an attribute of a thing, things by what they have, or what something shows."""
+"""Composed tools that look something up: an attribute of a thing, things by an attribute, or what something shows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PLAIN = (
     "What is the {a} of {o}{t}?", "What {a} does {o} have{t}?", "Which {a} do we have for {o}{t}?",
     "-tell me the {a} of {o}{t}", "-look up the {a} of {o}{t}", "-check {o}'s {a}{t}", "What about the {a} of {o}{t}?",
 )  # fmt: skip
-# What the attribute is called, and how a person asks for it without saying so.
+# What the attribute is called, and how a person asks about it without naming it.
 _SPOKEN = {
     "location position place whereabouts": "Where is {o}{t}?|Where can I find {o}{t}?|-locate {o}{t}|-find {o}{t}",
     "date time schedule": "When is {o}{t}?|When was {o} {done}{t}?|When will {o} be {done}{t}?",
@@ -127,14 +127,14 @@ def optional(part: Part) -> Part:
 
 
 def _names(rng: random.Random, verbs: Sequence[str], noun: str, attribute: str) -> tuple[str, ...]:
-    """`verb_noun_attribute` by two verbs, or nouns alone."""
+    """`verb_noun_attribute` with two verbs, or nouns alone."""
     whole = "_".join(filter(None, (noun, attribute))).replace(" ", "_")
     named = [f"{verb}_{whole}" for verb in verbs]
     return (*named[:1], whole if attribute and rng.random() < 0.3 else named[1])
 
 
 def _line(frame: str, **words: str) -> tuple[str, str]:
-    """A frame with its words, as an imperative where it begins with a dash."""
+    """A frame with its words filled in, as an imperative if it begins with a dash."""
     kind = IMPERATIVE if frame.startswith("-") else SENTENCE
     text = frame.removeprefix("-")
     for key, word in words.items():

@@ -1,7 +1,8 @@
 """What tools return, made up, and what the model says about it: "The temperature is 21 °C and the sky is clear."
 
-The tools of :mod:`.tools` return nothing, so a result has nothing to do with its tool. That makes it one that is read,
-not guessed. Its sentence follows by rule: fields in their order, "Done." for a success, what went wrong for an error.
+The tools of :mod:`.tools` return nothing, so a result has nothing to do with its tool. It therefore has to be read and
+cannot be guessed. Its sentence follows by rule: fields in their order, "Done." for a success, what went wrong for an
+error.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ NOTHING, DONE, FAILED = "I found nothing.", "Done.", "That did not work: "
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """A JSON value, or a text that may hold one, and the sentences that say it."""
+    """A JSON value, or a text that may contain one, and the sentences that report it."""
 
     content: object
     said: str
@@ -28,21 +29,23 @@ class Result:
 
 @dataclass(frozen=True, kw_only=True)
 class _Draw:
-    """What a kind of result is drawn with: facts, the arguments of its call, and whether keys will be `sorted`, as
-    the chat template sorts those of objects, but not those inside a text."""
+    """What a result is drawn with: facts, the arguments of its call, and whether its keys will be `sorted`.
+
+    The chat template sorts the keys of objects, but not those inside a text.
+    """
 
     facts: Facts
     arguments: Mapping[str, object]
     sorted: bool
 
     def some(self, counts: Sequence[int]) -> list[Fact]:
-        """So many facts as drawn from `counts`, in the order in which they will be read."""
+        """A number of facts drawn from `counts`, in the order in which they will be read."""
         facts = self.facts.draw(self.facts.rng.choice(counts))
         return sorted(facts, key=lambda fact: fact.key.lower()) if self.sorted else facts
 
 
 def draw_result(values: Values, words: Lexicon, arguments: Mapping[str, object]) -> Result:
-    """What a call with `arguments` returned. Objects stand as they are or, as clients send them, as JSON text."""
+    """What a call with `arguments` returned. Objects are plain or, as some clients send them, JSON text."""
     rng = values.rng
     as_text = rng.random() < 0.65
     draw = _Draw(facts=Facts(values=values, words=words, camel=rng.random() < 0.3), arguments=arguments,
@@ -70,7 +73,7 @@ def _object(facts: Sequence[Fact]) -> dict[str, Any]:
 
 
 def _fields(draw: _Draw) -> Result:
-    """An object. It may repeat arguments of the call, which are not said again, or lie within another."""
+    """An object. It may repeat arguments of the call, which are not reported, or be nested in another."""
     facts = draw.some((1, 1, 2, 2, 2, 3, 3, 4))
     rng, content = draw.facts.rng, _object(facts)
     if rng.random() < 0.3:
@@ -94,7 +97,7 @@ _DEEDS = (
 
 
 def _done(draw: _Draw) -> Result:
-    """A success: a bare word, or a marker with a message or with what was made."""
+    """A success: a bare word, or a marker with a message or with what was created."""
     rng = draw.facts.rng
     if rng.random() < 0.25:
         return Result(content=rng.choice(_BARE), said=DONE)
@@ -140,7 +143,7 @@ _TEXTS = (
 
 
 def _text(draw: _Draw) -> Result:
-    """A text, said as it is; sometimes of two sentences."""
+    """A text, reported as it is; sometimes of two sentences."""
     rng = draw.facts.rng
     texts = [_filled(draw, rng.choice(_TEXTS)) for _ in range(rng.choice((1, 1, 1, 2)))]
     content = ". ".join(texts) + rng.choice(("", ".")) if len(texts) == 1 else " ".join(map(sentence, texts))
@@ -178,7 +181,7 @@ def _found(draw: _Draw) -> Result:
 
 
 def _item(draw: _Draw, called: str, name: str, keys: Sequence[str]) -> tuple[dict[str, object], str]:
-    """An object of a list under the same keys as the others, and how it is said: "Blue Lamp (price 12, stock 3)"."""
+    """An object of a list with the same keys as the others, and its phrase: "Blue Lamp (price 12, stock 3)"."""
     values = {key: draw.facts.values.integer(1, 900).value if number % 2 == 0 else draw.facts.values.string("WORD")
               for number, key in enumerate(keys) if key != called}  # fmt: skip
     entry = {called: name, **values}

@@ -1,8 +1,8 @@
 """Argument values for synthetic tool calls, and how a person writes them in a request.
 
-A model should learn to *copy* values out of a request, not to remember a few dozen cities, so most kinds are composed
+A model should learn to *copy* values from a request, not to remember a few dozen cities, so most kinds are composed
 from parts, and a share of all words is made up from syllables. Every string belongs to one side of a split by its
-checksum: training never sees a string that evaluation asks for, and the other way round.
+checksum: training never sees a string that evaluation asks for, and vice versa.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def made_up_word(rng: random.Random, low: int = 2, high: int = 3) -> str:
 
 
 def is_evaluation_value(text: str) -> bool:
-    """The side of the split that a string belongs to."""
+    """Whether a string belongs to the evaluation side of the split."""
     return zlib.crc32(text.lower().encode()) % EVALUATION_SHARE == 0
 
 
@@ -127,12 +127,12 @@ class Values:
         draw = _STRINGS[kind]
         while True:
             text = draw(self.rng)
-            # Short closed lists (units, colours, weekdays) are not split: one side might get nothing.
+            # Short closed lists (units, colours, weekdays) are not split: one side might end up empty.
             if kind in _CLOSED or is_evaluation_value(text) == self._evaluation:
                 return text
 
     def written(self, kind: str) -> Drawn:
-        """A string and its form in a request: free text stands in quotes, names and the like mostly do not."""
+        """A string and its form in a request: free text is quoted, names and the like mostly are not."""
         text = self.string(kind)
         quoted = kind in _QUOTED or (kind in _SOMETIMES_QUOTED and self.rng.random() < 0.4)
         if not quoted:
@@ -141,7 +141,7 @@ class Values:
         return Drawn(value=text, text=f"{mark}{text}{mark}")
 
     def integer(self, low: int, high: int) -> Drawn:
-        """An integer, small ones sometimes spelled out."""
+        """An integer; small ones are sometimes spelled out."""
         value = self.rng.randint(low, high)
         spelled = 0 < value < len(_NUMBER_WORDS) and self.rng.random() < 0.15
         grouped = f"{value:,}" if value >= 10000 and self.rng.random() < 0.3 else str(value)
@@ -166,7 +166,7 @@ class Values:
         return Drawn(value=value, text=value.replace("_", " "))
 
     def several(self, draw: Callable[[], Drawn], low: int = 2, high: int = 4) -> Drawn:
-        """A list of different values, written as people enumerate."""
+        """A list of different values, enumerated the way people write."""
         drawn: list[Drawn] = []
         for _ in range(self.rng.randint(low, high)):
             item = draw()

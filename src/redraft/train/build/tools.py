@@ -2,9 +2,9 @@
 
 An item declares one to four functions and asks for something in English. The answer is the call (or two calls), in the
 model's own format, or one fixed sentence when no function fits. Requests come from hand-written tools
-(:mod:`.tool_grammar`), from tools composed at random (:mod:`.tool_composed`), from published API descriptions and from
-invented ones (:mod:`.tool_api`). Whole domains, whole services and one tenth of all string values are kept out of
-training, so that evaluation asks for reading and copying, not for memory.
+(:mod:`.tool_grammar`), from tools composed at random (:mod:`.tool_composed`), and from published and invented API
+descriptions (:mod:`.tool_api`). Whole domains, whole services and one tenth of all string values are kept out of
+training, so evaluation tests reading and copying, not memory.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from redraft.train.shards import Document, write_shard
 NO_TOOL = "None of the available tools can do that."
 END_OF_TURN = "<turn|>"
 
-# Tools so general that hardly any request is out of their reach: never declared beside a request to decline.
+# Tools so general that almost any request is within their reach: never declared with a request to decline.
 _GENERAL_GROUPS = frozenset({"mail", "time", "web", "files", "code", "data"})
 _SMALL_TALK = (
     "Tell me a joke.", "Who are you?", "How are you today?", "Write a poem about the {NOUN}.", "Sing me a song.",
@@ -88,7 +88,7 @@ class Shares:
     composed: float = 0.0
     """Tools put together at random (:mod:`.tool_composed`)."""
     foreign: float = 0.0
-    """Of the hand-written items, those whose names are made-up words wherever a description says what they mean."""
+    """The share of hand-written items whose names are made-up words wherever a description says what they mean."""
 
     def __post_init__(self) -> None:
         if (
@@ -119,7 +119,7 @@ class ItemSource:
         lexicon: Lexicon | None = None,
         actions: Sequence[Action] | None = None,
     ) -> None:
-        """`actions` are the hand-written tools; if None, those of the side."""
+        """`actions` are the hand-written tools; by default those of this side of the split."""
         self._rng = random.Random(seed)
         self._values = Values(self._rng, evaluation=evaluation)
         self._actions = actions or (heldout_actions() if evaluation else training_actions())
@@ -155,7 +155,7 @@ class ItemSource:
         request = draw_request(tool, self._values)
         declared = self._with_distractors([tool], self._tool_count(), actions)
         item = self._item([t.declaration for t in declared], request.text, [(tool.name, request.arguments)])
-        # No draw where nothing is to be renamed, so that older seeds give what they gave.
+        # Nothing is drawn if nothing is to be renamed, so older seeds give the same items as before.
         rename = self._shares.foreign > 0 and self._rng.random() < self._shares.foreign
         return with_foreign_names(item, self._rng) if rename else item
 
@@ -237,7 +237,7 @@ def with_foreign_names(item: Item, rng: random.Random) -> Item:
         function = cast(dict[str, Any], tool["function"])
         schema, old = function["parameters"], str(function["name"])
         names = {key: _foreign(rng) if "description" in field else key for key, field in schema["properties"].items()}
-        if len(set(names.values())) < len(names):  # two parameters drew one word
+        if len(set(names.values())) < len(names):  # two parameters drew the same word
             names = {key: key for key in names}
         changed = schema | {"properties": {names[key]: field for key, field in schema["properties"].items()}}
         if "required" in schema:
@@ -308,7 +308,7 @@ def encode_item(item: Item, tokenizer: Encodes, template: Renders) -> Document:
 def documents(
     source: ItemSource, count: int, tokenizer: Encodes, template: Renders, *, longest: int = 420
 ) -> Iterator[Document]:
-    """``count`` documents of at most ``longest`` tokens; longer ones are drawn anew."""
+    """``count`` documents of at most ``longest`` tokens; longer ones are drawn again."""
     return short_enough(lambda: encode_item(source.draw(), tokenizer, template), count, longest)
 
 
@@ -344,7 +344,7 @@ def write_evaluation(out: Path, n: int, *, google_wheel: Path, aws_wheel: Path, 
 
 
 def write_second_evaluation(out: Path, n: int, *, seed: int = 6100) -> None:
-    """The same of the second set of tools alone, without published operations."""
+    """The same for the second set of tools alone, without published operations."""
     shares = Shares(api=0.0, invented=0.0)
     _write_items(out, ItemSource([], seed, evaluation=True, shares=shares, actions=second_actions()), n)
 

@@ -4,7 +4,7 @@ Every table of the file is one dataclass; an unknown key, a wrong type or an imp
 names it. Paths in a recipe are relative to the folder where the command runs.
 
 data, objective, optimizer, lora, run   the settings of one table each
-whole                                   all of them together, and what must fit between them
+whole                                   all of them together, and constraints between them
 reading                                 from a TOML file             tables   from a table to its dataclass
 checks                                  the sentence for a wrong value
 """

@@ -1,4 +1,4 @@
-"""What is asked of settings, and the sentence for one that does not obey: its name, its value, and what is allowed."""
+"""Checks of settings, and the sentence for a wrong one: its name, its value, and what is allowed."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def check(ok: bool, where: str, value: object, allowed: str) -> None:
 
 
 class Checks:
-    """Checks of one table's settings by their names; `prefix` stands before a name. Each raises `SettingError`."""
+    """Checks a table's settings by name; `prefix` precedes each name. Each check raises `SettingError`."""
 
     def __init__(self, table: object, prefix: str) -> None:
-        """Infinite settings, which TOML can write, are refused at once."""
+        """Infinite settings, which TOML can express, are refused at once."""
         self._table, self._prefix = table, prefix
         for name, value in vars(table).items():
             numbers = [n for n in (value if isinstance(value, tuple) else (value,)) if isinstance(n, float)]
@@ -49,11 +49,11 @@ class Checks:
             self.that(0 <= getattr(self._table, name) <= 1, name, "between 0 and 1")
 
     def positive_shares(self, *names: str) -> None:
-        """Each setting is a share of something that may not be left out altogether."""
+        """Each setting is a share that may not be zero."""
         for name in names:
             self.that(0 < getattr(self._table, name) <= 1, name, "above 0 and at most 1")
 
     def below_one(self, *names: str) -> None:
-        """Each setting is a share that is never the whole."""
+        """Each setting is a share below 1."""
         for name in names:
             self.that(0 <= getattr(self._table, name) < 1, name, "from 0 up to, not including, 1")

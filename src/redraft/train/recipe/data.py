@@ -11,9 +11,9 @@ from redraft.train.recipe.checks import Checks, check
 KINDS = ("text", "chat", "sudoku", "reverse")
 BUCKETS = 10
 LEVELS = tuple(f"t{bucket / BUCKETS:.1f}" for bucket in range(BUCKETS))
-"""Names of the buckets of noise levels that reports tell of, by their lower bounds."""
+"""Names of the noise-level buckets in reports, by their lower bounds."""
 GROUPS = (*LEVELS, "replaced", "kept")
-"""What reports tell of beside the sources, which may not be named like it."""
+"""What reports cover in addition to the sources, which may not have these names."""
 _HOLES = {"infill", "line_holes", "extra_holes", "spare_holes", "hole_weight", "hole_full_noise"}
 """The settings of holes."""
 
@@ -27,39 +27,39 @@ class SourceSettings:
     """`text` and `chat` read shards or JSON lines; `sudoku` draws puzzles from a base file; `reverse` is a toy task."""
     share: float
     path: str = ""
-    """A file, or for shards and JSON lines a pattern such as `code-*.xz` or `chats/*.jsonl`."""
+    """A file or, for shards and JSON lines, a pattern such as `code-*.xz` or `chats/*.jsonl`."""
     max_canvases: int = 0
-    """Most canvases that an answer of JSON lines may take; a longer one is an error. 0 leaves that to the row."""
+    """The most canvases that an answer of JSON lines may take; a longer one is an error. 0 leaves the limit to the row.
+    """
     infill: float = 0.0
-    """Share of canvases of which only a hole is not given; the rest is generated whole."""
+    """Share of canvases in which everything but a hole is given; the others are generated whole."""
     line_holes: float = 0.7
-    """Share of holes that are whole lines or ends of lines, in chat what stands between two marks such as quotes and
-    commas; the rest are random spans."""
+    """Share of holes that are whole lines or ends of lines (in chat: text between two marks such as quotes and commas);
+    the rest are random spans."""
     extra_holes: float = 0.0
     """Share of the canvases with a hole that have one to three more."""
     spare_holes: float = 0.0
-    """Share of the holes in plain text, and of those that JSON lines have, that are longer than their text: padding
-    fills them up. It teaches how long the text of a hole is, which `fill` then asks."""
+    """Share of the holes in plain text, and of those in JSON lines, that are longer than their text and filled up with
+    padding. It teaches how long the text of a hole is, which `fill` then asks."""
     hole_weight: float = 1.0
     """Loss weight of each hole token."""
     hole_full_noise: float = 0.3
-    """Probability that a hole is entirely noise, beside what the uniform noise level gives."""
+    """Probability that a hole is entirely noise, in addition to what the uniform noise level gives."""
     full_noise: float = 0.0
     """The same for canvases that are generated whole."""
     rollout: float = 0.0
-    """Share of the canvases with a first pass whose second pass goes on from what the sampler makes of the first one:
+    """Share of the canvases with a first pass whose second pass continues from what the sampler makes of the first one:
     the model's surest tokens kept, right or wrong, and fresh noise elsewhere. For sources with one right answer."""
     prompt_weight: float = 1.0
     """Weight of prompt tokens in the encoder loss."""
     fill_weight: float = 1.0
-    """Weight of the end-of-text tokens that fill a canvas, behind the first of them."""
+    """Weight of the end-of-text tokens that fill a canvas, after the first of them."""
     clean_answer: bool = True
     """Put the answer tokens of a document's last canvas into the clean stream, for the encoder loss."""
     heldout: float = 0.002
-    """Share of the documents, the last ones of every file, that are kept for evaluation: at least one of several,
-    unless 0."""
+    """Share of the documents, the last ones of every file, kept for evaluation: at least one of several, unless 0."""
     clues: tuple[int, int] = (24, 45)
-    """Fewest and most clues of Sudoku puzzles."""
+    """Minimum and maximum clues of Sudoku puzzles."""
 
     def __post_init__(self) -> None:
         check(bool(self.name), "source.name", self.name, "a name")
@@ -95,7 +95,7 @@ class SourceSettings:
         }[self.kind]
         if not self.infill:
             idle |= _HOLES - {"infill"}
-        if self.is_jsonl and self.kind == "chat":  # its triples have holes of their own
+        if self.is_jsonl and self.kind == "chat":  # its triples already have holes
             return idle - {"spare_holes"}
         return idle | {"max_canvases"} | ({"spare_holes"} if self.kind == "chat" else set())
 
@@ -119,9 +119,9 @@ class DataSettings:
     tokenizer: str = ""
     """Model folder with the tokenizer and chat template; needed by `text` and `sudoku` sources, copied on export."""
     workers: int = 0
-    """Processes that pack batches ahead; 0 packs in the training process."""
+    """Processes that pack batches ahead of time; 0 packs in the training process."""
     accumulate: int = 1
-    """Batches per step and device, whose gradients are averaged."""
+    """Batches per step and device; their gradients are averaged."""
 
     def __post_init__(self) -> None:
         checks = Checks(self, "data.")
@@ -137,5 +137,5 @@ class DataSettings:
 
     @property
     def rolls_out(self) -> bool:
-        """Whether canvases of any source go on from the model's own draft."""
+        """Whether canvases of any source continue from the model's own draft."""
         return any(source.rollout > 0 for source in self.sources)

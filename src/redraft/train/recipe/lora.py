@@ -1,4 +1,4 @@
-"""The table [lora]: training factors beside frozen weights."""
+"""The table [lora]: training factors alongside frozen weights."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from redraft.train.recipe.checks import Checks
 
 @dataclass(frozen=True, kw_only=True)
 class LoraSettings:
-    """Low-rank training: the weights of `run.init` stay as they are, and only factors beside them are trained."""
+    """Low-rank training: the weights of `run.init` stay as they are, and only factors alongside them are trained."""
 
     rank: int
     alpha: float = 0.0
     """The change is scaled by alpha / rank; 0 means alpha = rank."""
     dropout: float = 0.0
-    """Of what enters the factors of linear modules."""
+    """Dropout on the inputs of the factors of linear modules."""
     targets: tuple[str, ...] = ("attention", "mlp", "self_conditioning")
     """Groups (also `router` and `experts`), or patterns of module names such as `layers.1?.attention.q_proj`."""
     quantization: str = ""

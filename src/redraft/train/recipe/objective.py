@@ -18,29 +18,29 @@ class ObjectiveSettings:
 
     noise_eps: float = 1e-4
     levels: str = "uniform"
-    """How noise levels are spread: `uniform`, or with more of them `high` or `low`."""
+    """The distribution of noise levels: `uniform`, or with more `high` or `low` ones."""
     corruption: str = "uniform"
-    """`uniform` tokens, as the sampler's; `absorbing` puts a mask token, for research."""
+    """`uniform` draws tokens, like the sampler; `absorbing` puts a mask token, for research."""
     mask_token: int = 4
-    """The token that absorbing corruption puts."""
+    """The token that absorbing corruption puts in."""
     loss: str = "base"
-    """`base` cross-entropy; `reweighted` by 1 / (1 - t); `loo`, which reads the logits as those of a predictor that
-    has not seen the position's own token; or `reweighted-loo`."""
+    """`base` cross-entropy; `reweighted` by 1 / (1 - t); `loo`, which reads the logits as those of a predictor that has
+    not seen the position's own token; or `reweighted-loo`."""
     weight_clip: float = 10.0
-    """Largest factor of a reweighted loss."""
+    """The largest factor of a reweighted loss."""
     kept_weight: float = 1.0
     """Weight of canvas positions whose token was kept."""
     encoder_weight: float = 1.0
     encoder_share: float = 1.0
-    """Share of the clean positions that carry an encoder loss, drawn anew every step among those with a weight."""
+    """Share of the clean positions with an encoder loss, redrawn every step among those with a weight."""
     balance_weight: float = 0.01
     self_conditioning: float = 0.5
     """Share of the rows that are conditioned on a first pass."""
     temperature_low: float = 1.0
     """First-pass logits are divided by a temperature drawn per row from [temperature_low, 1]."""
     rollout_bound: tuple[float, float] = (0.1, 2.0)
-    """Least and greatest entropy bound of the canvases that go on from the model's own draft (`rollout` of a source),
-    in nats; drawn evenly on a logarithmic scale."""
+    """Minimum and maximum entropy bound of the canvases that continue from the model's own draft (`rollout` of a
+    source), in nats; drawn uniformly on a logarithmic scale."""
 
     def __post_init__(self) -> None:
         checks = Checks(self, "objective.")
@@ -60,5 +60,5 @@ class ObjectiveSettings:
 
     @property
     def absorbing_token(self) -> int | None:
-        """What corruption puts everywhere; None where it draws."""
+        """The token that corruption puts everywhere; None if it draws tokens."""
         return self.mask_token if self.corruption == "absorbing" else None

@@ -26,7 +26,7 @@ class OptimizerSettings:
     weight_decay: float = 0.0
     """Applied to matrices only."""
     clip: float = 1.0
-    """Largest norm of all gradients together; 0 turns clipping off."""
+    """The largest norm of all gradients together; 0 turns clipping off."""
     average: float = 0.0
     """Decay of a running average of the weights, which is evaluated and exported in their place; 0 turns it off."""
 

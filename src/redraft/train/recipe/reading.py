@@ -1,4 +1,4 @@
-"""From a TOML file to a recipe, completed by the model folder that the run begins with."""
+"""From a TOML file to a recipe, completed from the model folder that the run begins with."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def read_recipe(path: Path | str) -> Recipe:
 
 
 def recipe_from_dict(name: str, raw: Mapping[str, Any]) -> Recipe:
-    """Build a recipe from parsed TOML; what it leaves out of [model] and data.tokenizer is that of `run.init`.
+    """Build a recipe from parsed TOML; missing parts of [model] and data.tokenizer are taken from `run.init`.
 
     Raises `SettingError`.
     """
@@ -52,7 +52,7 @@ def _leaves_something_out(raw: Mapping[str, Any]) -> bool:
 
 
 def _completed(raw: Mapping[str, Any], init: Path) -> Mapping[str, Any]:
-    """A recipe with the model of the folder `init`, and its tokenizer where the recipe names none."""
+    """A recipe with the model of the folder `init`, and its tokenizer if the recipe names none."""
     data = raw.get("data")
     if "model" not in raw:
         raw = {**raw, "model": read_config(init)}

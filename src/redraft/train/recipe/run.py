@@ -18,25 +18,25 @@ class RunSettings:
     out: str
     """Folder for checkpoint, log, picture and the exported model."""
     init: str = ""
-    """Model folder whose weights the run begins with; empty draws fresh ones."""
+    """Model folder with the weights that the run begins with; empty draws fresh ones."""
     seed: int = 0
     dtype: str = "float32"
     compile: bool = False
     capture: bool = True
-    """With `compile` on a GPU: launch the passes of a step as one CUDA graph, where the recipe allows it."""
+    """With `compile` on a GPU: launch the passes of a step as one CUDA graph, if the recipe allows it."""
     shard: bool = False
     """Spread weights, gradients and optimizer state over the processes (`fully_shard`) instead of copying them."""
     recompute: bool = False
-    """Keep only each layer's input for the backward pass and run the layer again: less memory, a third more work."""
+    """Keep only each layer's input for the backward pass and rerun the layer: less memory, a third more work."""
     log_every: int = 10
     tensorboard: bool = False
     """Log for TensorBoard as well, into the folder `board`."""
     evaluate_every: int = 0
-    """0 never evaluates on held-out batches; otherwise every source has to hold documents out."""
+    """0 never evaluates on held-out batches; otherwise every source has to hold out documents."""
     evaluate_batches: int = 1
     curve_every: int = 0
-    """Measure score and steps of `curve_task` at each of `curve_budgets` before training, this often, and at its end;
-    0 never."""
+    """Measure score and steps of `curve_task` at each of `curve_budgets` before training, at this interval, and at the
+    end; 0 means never."""
     curve_task: str = "sudoku"
     """`sudoku`, `tools`, `results` or `smalltalk`, on items that come with Redraft."""
     curve_items: int = 16
@@ -44,10 +44,10 @@ class RunSettings:
     checkpoint_every: int = 0
     """0 writes a checkpoint only when the run ends."""
     max_seconds: float = 0.0
-    """Stop cleanly, with a checkpoint, after this time; 0 means no limit. A resumed run has it anew."""
+    """Stop cleanly, with a checkpoint, after this time; 0 means no limit. It starts again when a run is resumed."""
     fit_seconds: float = 0.0
-    """Lower the optimizer's steps to what this time leaves room for, so that the learning rate falls to its end; 0
-    keeps them. A resumed run has what its checkpoint has left of it."""
+    """Reduce the optimizer's steps to what fits into this time, so that the learning rate falls to its end; 0 keeps
+    them. A resumed run has as much time as its checkpoint left."""
 
     def __post_init__(self) -> None:
         checks = Checks(self, "run.")

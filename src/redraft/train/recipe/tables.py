@@ -11,13 +11,13 @@ from redraft.errors import SettingError
 from redraft.train.recipe.checks import check
 
 _LARGEST = 2**63
-"""TOML promises whole numbers of 64 bits; Python would read longer ones."""
+"""TOML guarantees 64-bit integers; Python would read longer ones."""
 
 
 def from_table(cls: type[Any], raw: Mapping[str, Any], where: str) -> Any:
-    """An instance of the dataclass `cls`, whose fields may be dataclasses again; `where` is what messages call it.
+    """An instance of the dataclass `cls`, whose fields may again be dataclasses; `where` is its name in messages.
 
-    Raises `SettingError` for an unknown or missing setting and for a value of a wrong type.
+    Raises `SettingError` for an unknown or missing setting and for a value of the wrong type.
     """
     known = {f.name: f for f in dataclasses.fields(cls)}
     if unknown := sorted(set(raw) - set(known)):
@@ -30,7 +30,7 @@ def from_table(cls: type[Any], raw: Mapping[str, Any], where: str) -> Any:
 
 
 def _convert(hint: Any, value: Any, where: str) -> Any:
-    if get_origin(hint) is UnionType:  # a table that may be left out
+    if get_origin(hint) is UnionType:  # an optional table
         hint = get_args(hint)[0]
     if dataclasses.is_dataclass(hint):
         if isinstance(value, hint):  # type: ignore[arg-type]

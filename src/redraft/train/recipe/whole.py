@@ -1,4 +1,4 @@
-"""A whole recipe: all its tables, and what must fit between them."""
+"""A whole recipe: all its tables, and the constraints between them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Recipe:
     run: RunSettings
     objective: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     lora: LoraSettings | None = None
-    """Without it all weights are trained."""
+    """If None, all weights are trained."""
 
     def __post_init__(self) -> None:
         for name in ("bos_token_id", "pad_token_id"):
