@@ -28,6 +28,7 @@ from redraft.train.build.sources import (
 )
 from redraft.train.build.sources import Package as ListedPackage
 from redraft.train.build.tokenizer import SPECIAL_TOKENS, save_tokenizer, train_tokenizer
+from redraft.train.build.tools import write_second_evaluation
 from redraft.train.build.wordnet import Lexicon, synsets
 from redraft.train.shards import read_shard
 
@@ -407,3 +408,12 @@ def test_a_missing_source_is_one_sentence_and_exit_code_2(
     monkeypatch.setattr(command, "BUILDERS", {"infill": fail})
     assert command.main(["--out", str(tmp_path)]) == 2
     assert capsys.readouterr().err == "no such package\n"
+
+
+def test_the_embedded_evaluation_items_can_be_made_again(tmp_path: Path) -> None:
+    """Those that need no package's files."""
+    shipped = Path(command.__file__).parents[2] / "eval" / "data"
+    for path in command.build(["sudoku_items", "chat_items"], command.Settings(out=tmp_path)):
+        assert path.read_bytes() == (shipped / path.name).read_bytes()
+    write_second_evaluation(tmp_path / "tools_second.jsonl", 200)
+    assert (tmp_path / "tools_second.jsonl").read_bytes() == (shipped / "tools_second.jsonl").read_bytes()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from inspect import signature
 
 from redraft.config import MAX_NUMBER
-from redraft.deciding.asking import Front, Question, Tools, content_free, read_question, split_questions
+from redraft.deciding.asking import ChatModel, Question, Tools, content_free, read_question, split_questions
 from redraft.deciding.calibration import calibrated
 from redraft.deciding.form import Form
 from redraft.deciding.read import Row, branch_logprobs, choice_logprobs, rows_of
@@ -53,7 +53,7 @@ class Rule:
 
 
 def decide(
-    front: Front,
+    llm: ChatModel,
     question: Question | Sequence[Question],
     choices: Choices,
     *,
@@ -87,49 +87,49 @@ def decide(
     if None in bare:
         raise SettingError("calibrate needs a question that is a str or a chat with a user's message.")
     asked = [*questions, *(one for one in bare if one is not None)]
-    prompts = [read_question(front, one, form, tools) for one in asked]
-    decisions = _decide(front, form, prompts, len(questions), rule)
+    prompts = [read_question(llm, one, form, tools) for one in asked]
+    decisions = _decide(llm, form, prompts, len(questions), rule)
     return decisions if several else decisions[0]
 
 
-def _decide(front: Front, form: Form, prompts: list[EncodedPrompt], count: int, rule: Rule) -> list[Decision]:
+def _decide(llm: ChatModel, form: Form, prompts: list[EncodedPrompt], count: int, rule: Rule) -> list[Decision]:
     """Decisions on the first `count` prompts; the others, if any, are the same questions without content."""
-    model, longest = front.model, max(map(len, prompts))
-    _check_room(front, form, longest)
+    model, longest = llm.model, max(map(len, prompts))
+    _check_room(llm, form, longest)
     each = len(prompts) // count
     most = max(1, CACHE_BYTES // (each * model.cache_bytes(longest)))
     at_once = max(1, model.requests_at_once(each * most, longest) // each)
     decisions: list[Decision] = []
     for part in (slice(first, first + at_once) for first in range(0, count, at_once)):
-        decisions += _decide_together(front, form, prompts[:count][part], prompts[count:][part], rule)
+        decisions += _decide_together(llm, form, prompts[:count][part], prompts[count:][part], rule)
     return decisions
 
 
-def _check_room(front: Front, form: Form, longest: int) -> None:
+def _check_room(llm: ChatModel, form: Form, longest: int) -> None:
     """If the answer fits after the longest choices of the earlier slots, it fits after all."""
-    context = front.model.config.max_position_embeddings
+    context = llm.model.config.max_position_embeddings
     values: list[str] = []
     for choices in form.choices:
         give_way()
-        rows, _ = _rows(front, form, tuple(values))
+        rows, _ = _rows(llm, form, tuple(values))
         if longest + len(rows[0].given) > context:
             raise PromptError(f"A question of {longest} tokens and its answer do not fit the context of {context}.")
-        values.append(max(choices, key=lambda choice: len(front.tokenizer.encode(choice, special=False))))
+        values.append(max(choices, key=lambda choice: len(llm.tokenizer.encode(choice, special=False))))
 
 
-def _rows(front: Front, form: Form, values: tuple[str, ...]) -> tuple[list[Row], int]:
+def _rows(llm: ChatModel, form: Form, values: tuple[str, ...]) -> tuple[list[Row], int]:
     """What to read for the slot after `values` of the first question, and how many choices there are."""
-    strings = form.strings(front.tokenizer, values)
+    strings = form.strings(llm.tokenizer, values)
     last = form.ends and len(values) == len(form.names) - 1
-    return rows_of(0, strings, front.tokenizer.eos_id if last else None), len(strings)
+    return rows_of(0, strings, llm.tokenizer.eos_id if last else None), len(strings)
 
 
 def _decide_together(
-    front: Front, form: Form, questions: Sequence[EncodedPrompt], bare: Sequence[EncodedPrompt], rule: Rule
+    llm: ChatModel, form: Form, questions: Sequence[EncodedPrompt], bare: Sequence[EncodedPrompt], rule: Rule
 ) -> list[Decision]:
     """Decisions on questions whose keys and values are held together; `bare` are the same without content, or empty."""
     places = {prompt: row for row, prompt in enumerate(dict.fromkeys([*questions, *bare]))}
-    desk = _Desk(front, form, list(places), rule)
+    desk = _Desk(llm, form, list(places), rule)
     free = [places[prompt] for prompt in bare] or [None] * len(questions)
     asked = [_Asked(places[prompt], other) for prompt, other in zip(questions, free, strict=True)]
     for _ in form.names:
@@ -176,11 +176,11 @@ class _Tally:
 class _Desk:
     """The encoded prompts, and how slots are read from them."""
 
-    def __init__(self, front: Front, form: Form, prompts: list[EncodedPrompt], rule: Rule) -> None:
-        self._front, self._form, self._rule = front, form, rule
-        self._cache = front.model.new_cache(len(prompts), max(map(len, prompts)))
+    def __init__(self, llm: ChatModel, form: Form, prompts: list[EncodedPrompt], rule: Rule) -> None:
+        self._llm, self._form, self._rule = llm, form, rule
+        self._cache = llm.model.new_cache(len(prompts), max(map(len, prompts)))
         ids, images = [prompt.ids for prompt in prompts], [prompt.images for prompt in prompts]
-        prefill(front.model, self._cache, ids, images)
+        prefill(llm.model, self._cache, ids, images)
 
     def read_slot(self, asked: Sequence[_Asked]) -> None:
         """Read the next slot of every question, and reread those that are not sure."""
@@ -197,7 +197,7 @@ class _Desk:
 
     def _tallied(self, places: Sequence[_Place], enough: Callable[[_Place, _Tally], bool]) -> dict[_Place, _Tally]:
         """Up to `reads` reads at every place, until they are enough; all open places form one batch."""
-        rows_behind = {values: _rows(self._front, self._form, values) for values in {behind for _, behind in places}}
+        rows_behind = {values: _rows(self._llm, self._form, values) for values in {behind for _, behind in places}}
         found: dict[_Place, _Tally] = {}
         for question, values in dict.fromkeys(places):
             rows, count = rows_behind[values]
@@ -205,7 +205,7 @@ class _Desk:
         open_places = list(found)
         for number in range(self._rule.reads):
             rows = [row for place in open_places for row in found[place].rows]
-            odds = iter(branch_logprobs(self._front.model, self._cache, rows, self._rule.seed + number))
+            odds = iter(branch_logprobs(self._llm.model, self._cache, rows, self._rule.seed + number))
             for place in open_places:
                 mine = found[place]
                 mine.logprobs.append(choice_logprobs(mine.count, mine.rows, [next(odds) for _ in mine.rows]))

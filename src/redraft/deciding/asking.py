@@ -16,7 +16,7 @@ Tools = Sequence[Mapping[str, Any]] | None
 Question = str | Sequence[Mapping[str, Any]] | Sequence[int]
 
 
-class Front(Protocol):
+class ChatModel(Protocol):
     """The part of `redraft.llm.LLM` that deciding needs."""
 
     @property
@@ -37,17 +37,17 @@ def split_questions(question: Question | Sequence[Question]) -> tuple[list[Quest
     return (list(question), True) if several else ([question], False)  # type: ignore[list-item, return-value]
 
 
-def read_question(front: Front, question: Question, form: Form, tools: Tools) -> EncodedPrompt:
+def read_question(llm: ChatModel, question: Question, form: Form, tools: Tools) -> EncodedPrompt:
     """The question as the model reads it. A `str` is told the choices; messages and ids are used as they are."""
     if isinstance(question, str):
         if not question.strip():
             raise PromptError("The question is empty.")
         question = [{"role": "user", "content": told(question, form)}]
     if tools is None:
-        return front.read_prompt(question)
+        return llm.read_prompt(question)
     if not all(isinstance(message, Mapping) for message in question):
         raise SettingError("tools belong to a question that is a str or a list of messages.")
-    return front.read_chat(question, tools=tools)  # type: ignore[arg-type]
+    return llm.read_chat(question, tools=tools)  # type: ignore[arg-type]
 
 
 def content_free(question: Question) -> Question | None:

@@ -12,10 +12,12 @@ canvases with a constraint, `engine/constrained_step.py`. Shapes: L canvas, D wi
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from redraft.config import GenerationSettings
 from redraft.diffusion import sampler, stopping
 from redraft.diffusion.constraint import CanvasConstraint
 from redraft.model import Transformer
@@ -36,6 +38,15 @@ class StepRule:
     stop_at_eos: bool
     eos_ids: tuple[int, ...]
     constraint: CanvasConstraint | None = None
+
+
+def thresholds(settings: GenerationSettings) -> dict[str, Any]:
+    """The fields of a `StepRule` that settings give in the same way to every step."""
+    return {
+        "entropy_bound": settings.entropy_bound,
+        "stability_threshold": settings.stability_threshold,
+        "confidence_threshold": settings.confidence_threshold,
+    }
 
 
 @dataclass(frozen=True, slots=True)

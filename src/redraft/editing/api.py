@@ -17,7 +17,7 @@ from typing import Any
 from redraft.config import GenerationSettings
 from redraft.diffusion.prefill import prefill
 from redraft.editing.drafts import draft_probabilities, drafts_of, keeping, mending
-from redraft.editing.reading import SHOWN, Front, context_ids
+from redraft.editing.reading import SHOWN, ChatModel, context_ids
 from redraft.editing.result import EditResult
 from redraft.editing.spans import Span, check_span, cut
 from redraft.engine.request import TokenConfidence
@@ -41,7 +41,7 @@ SLIP = 3.0
 
 
 def edit(
-    front: Front,
+    llm: ChatModel,
     text: str,
     span: Span,
     instruction: str | None = None,
@@ -63,7 +63,7 @@ def edit(
     Raises `PromptError`, `SettingError` and `ConstraintError` before any compute.
     """
     started = time.perf_counter()
-    task = task_of(front, instruction, strength=strength, max_tokens=max_tokens, on_record=on_record, **given)
+    task = task_of(llm, instruction, strength=strength, max_tokens=max_tokens, on_record=on_record, **given)
     start, end = check_span(text, span)
     if instruction is not None and (not isinstance(instruction, str) or not instruction.strip()):
         raise PromptError("The instruction is empty.", "instruction")
@@ -84,7 +84,7 @@ def edit(
 
 
 def task_of(
-    front: Front,
+    llm: ChatModel,
     instruction: str | None,
     *,
     strength: float = 0.0,
@@ -93,9 +93,9 @@ def task_of(
     **given: Any,
 ) -> _Task:
     """The task that the keywords of `edit` describe. Raises `SettingError` for any that cannot be honoured."""
-    settings = fill_settings(front.defaults, given, DEFAULT_STEPS)
+    settings = fill_settings(llm.defaults, given, DEFAULT_STEPS)
     check_on_record(on_record)
-    return _Task(front, instruction, settings, strength, max_tokens, wanted_of(given), on_record)
+    return _Task(llm, instruction, settings, strength, max_tokens, wanted_of(given), on_record)
 
 
 class _Task:
@@ -103,7 +103,7 @@ class _Task:
 
     def __init__(
         self,
-        front: Front,
+        llm: ChatModel,
         instruction: str | None,
         settings: GenerationSettings,
         strength: float,
@@ -111,8 +111,8 @@ class _Task:
         wanted: dict[str, Any],
         on_record: OnRecord | None,
     ) -> None:
-        self._front, self._instruction, self._settings, self._on_record = front, instruction, settings, on_record
-        canvas = settings.canvas_length or front.model.config.canvas_length
+        self._llm, self._instruction, self._settings, self._on_record = llm, instruction, settings, on_record
+        canvas = settings.canvas_length or llm.model.config.canvas_length
         self._view = min(VIEW, canvas // 4)
         self._room = canvas - self._view
         if isinstance(strength, bool) or not isinstance(strength, int | float) or not 0 <= strength <= 1:
@@ -138,18 +138,18 @@ class _Task:
         for part in pairwise(edges):
             give_way()
             self._context(text, part, ())
-        draft = self._front.tokenizer.encode_exact(parts[0])
-        check_language(self._front.tokenizer, self._wanted, 1, self._longest(len(draft)))
+        draft = self._llm.tokenizer.encode_exact(parts[0])
+        check_language(self._llm.tokenizer, self._wanted, 1, self._longest(len(draft)))
         return [len(part) for part in parts]
 
     def run(self, text: str, span: Span, zero: int) -> tuple[str, int]:
         """Edit one part; returns the new text and where the part now ends. Offsets count from `zero`."""
         start, end = span
         near = max(0, start - SHOWN)
-        here = cut(self._front.tokenizer, text[near : end + SHOWN], (start - near, end - near))
+        here = cut(self._llm.tokenizer, text[near : end + SHOWN], (start - near, end - near))
         hole = here.hole.obeying(self._wanted, self._longest(len(here.draft)))
         ids = self._context(text, span, here.before)
-        model = self._front.model
+        model = self._llm.model
         cache = model.new_cache(1, len(ids) + self._room + hole.extra_positions + SCORED_TOKENS)
         last = prefill(model, cache, [ids])
         context = Context(
@@ -171,7 +171,7 @@ class _Task:
 
     def _context(self, text: str, span: Span, before: Sequence[int]) -> list[int]:
         room = self._room + self._view + LONGEST + SCORED_TOKENS
-        return context_ids(self._front, self._instruction, text, span, before, room)
+        return context_ids(self._llm, self._instruction, text, span, before, room)
 
     def _stays(self, context: Context, hole: Hole, draft: Sequence[int], choice: Choice) -> bool:
         """Whether there is no slip: the old text is likelier than any draft, even if single tokens are doubted."""
@@ -210,7 +210,7 @@ class _Task:
     def _parts(self, text: str) -> list[str]:
         """The text in parts that each fit a canvas twice, cut at line ends if possible."""
         give_way()
-        if len(text) < 2 or len(self._front.tokenizer.encode_exact(text)) <= max(1, self._room // 2):
+        if len(text) < 2 or len(self._llm.tokenizer.encode_exact(text)) <= max(1, self._room // 2):
             return [text]
         half = len(text) // 2
         ends = [at for at in range(1, len(text)) if text[at - 1] == "\n"] or [half]

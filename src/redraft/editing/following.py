@@ -23,7 +23,7 @@ from typing import Any
 from redraft.diffusion.prefill import prefill
 from redraft.editing.api import edit, task_of
 from redraft.editing.drafts import draft_probabilities
-from redraft.editing.reading import Front
+from redraft.editing.reading import ChatModel
 from redraft.editing.result import EditResult
 from redraft.editing.spans import Span, check_span, common_ends, count_lines, cut, line_of, line_span, split_lines
 from redraft.errors import PromptError, SettingError
@@ -66,7 +66,7 @@ class NextEdit:
 
 
 def next_edit(
-    front: Front, text: str, cursor: int, recent_edits: Sequence[RecentEdit], **given: Any
+    llm: ChatModel, text: str, cursor: int, recent_edits: Sequence[RecentEdit], **given: Any
 ) -> NextEdit | None:
     """The edit that most likely comes next, or None.
 
@@ -83,9 +83,9 @@ def next_edit(
     pairs = [_pair(one) for one in recent_edits]
     if wanted := wanted_of(given):
         raise SettingError(f"{min(wanted)} says what a text must be; next_edit finds that out.")
-    task_of(front, None, **given)  # refuses the settings that an edit would, even if none results
-    repeated = _repeat(front, text, cursor, pairs)
-    return repeated or _doubt(front, text, cursor, pairs, given)
+    task_of(llm, None, **given)  # refuses the settings that an edit would, even if none results
+    repeated = _repeat(llm, text, cursor, pairs)
+    return repeated or _doubt(llm, text, cursor, pairs, given)
 
 
 def edits_between(old: str, new: str) -> tuple[list[tuple[str, str]], int]:
@@ -132,14 +132,14 @@ def _in_word(char: str) -> bool:
     return char == "_" or unicodedata.category(char)[0] in "LMN"
 
 
-def _repeat(front: Front, text: str, cursor: int, pairs: Sequence[tuple[str, str]]) -> NextEdit | None:
+def _repeat(llm: ChatModel, text: str, cursor: int, pairs: Sequence[tuple[str, str]]) -> NextEdit | None:
     """The latest replacement that is due once more, at the likeliest of its places."""
     started = time.perf_counter()
     for before, after in dict.fromkeys(core(old, new) for old, new in reversed(pairs)):
         if not before.strip():
             continue
         places = occurrences(text, before, after, cursor)
-        scored = [(_gain(front, text, span, after), span) for span in places]
+        scored = [(_gain(llm, text, span, after), span) for span in places]
         gain, span = max(scored, default=(0.0, (0, 0)))
         if gain > 0:
             return NextEdit(
@@ -175,10 +175,10 @@ def _inside(span: Span, others: list[Span]) -> bool:
     return before > 0 and span[1] <= others[before - 1][1]
 
 
-def _gain(front: Front, text: str, span: Span, after: str) -> float:
+def _gain(llm: ChatModel, text: str, span: Span, after: str) -> float:
     """By how many nats the text is likelier with `after` in place of the span, followed by the same text."""
     start, end = span
-    tokenizer, model = front.tokenizer, front.model
+    tokenizer, model = llm.tokenizer, llm.model
     behind = text[end : end + 4 * TAIL]
     texts = [tokenizer.encode(word + behind, special=False) for word in (text[start:end], after)]
     surplus = max(0, min(map(len, texts)) - TAIL)
@@ -209,45 +209,45 @@ def _replaced(text: str, span: Span, after: str, passes: int, started: float) ->
 
 
 def _doubt(
-    front: Front, text: str, cursor: int, pairs: Sequence[tuple[str, str]], given: Mapping[str, Any]
+    llm: ChatModel, text: str, cursor: int, pairs: Sequence[tuple[str, str]], given: Mapping[str, Any]
 ) -> NextEdit | None:
     """The most doubtful line around the cursor, edited; None if no line is doubtful, or editing changes nothing."""
-    doubts = line_doubts(front, text, cursor)
+    doubts = line_doubts(llm, text, cursor)
     if not doubts:
         return None
     span = max(doubts, key=doubts.__getitem__)
     if doubts[span] <= 1 - DOUBTFUL:
         return None
-    result = edit(front, text, span, _asked_for(front, pairs), **given)
+    result = edit(llm, text, span, _asked_for(llm, pairs), **given)
     return NextEdit(edit=result, reason="doubt", confidence=doubts[span]) if result.old != result.text else None
 
 
-def _asked_for(front: Front, pairs: Sequence[tuple[str, str]]) -> str | None:
+def _asked_for(llm: ChatModel, pairs: Sequence[tuple[str, str]]) -> str | None:
     """The instruction that names recent edits, as many of the latest as there is room for; None if there are none."""
-    room = front.model.config.max_position_embeddings // TOLD
+    room = llm.model.config.max_position_embeddings // TOLD
     done = ""
     for old, new in reversed(pairs):
         line = f"\n- {old!r} became {new!r}"
-        if (tokens := len(front.tokenizer.encode(line, special=False))) <= room:
+        if (tokens := len(llm.tokenizer.encode(line, special=False))) <= room:
             done, room = line + done, room - tokens
     return f"These edits were just made:{done}\nMake the next one." if done else None
 
 
-def line_doubts(front: Front, text: str, cursor: int) -> dict[Span, float]:
+def line_doubts(llm: ChatModel, text: str, cursor: int) -> dict[Span, float]:
     """How much the model doubts each line around the cursor: 1 minus the probability of its least probable token."""
     line = line_of(text, cursor)
     numbers = range(max(1, line - LINES), min(count_lines(text), line + LINES) + 1)
     found: dict[Span, float] = {}
     for number in numbers:
         span = line_span(text, number, number)
-        if text[span[0] : span[1]].strip() and (sure := _certainties(front, text, span)):
+        if text[span[0] : span[1]].strip() and (sure := _certainties(llm, text, span)):
             found[span] = 1 - min(sure)
     return found
 
 
-def _certainties(front: Front, text: str, span: Span) -> list[float]:
+def _certainties(llm: ChatModel, text: str, span: Span) -> list[float]:
     """How probable each token of a line is, given both sides; nothing for a line that is too long for a canvas."""
-    model, tokenizer = front.model, front.tokenizer
+    model, tokenizer = llm.model, llm.tokenizer
     near, canvas = max(0, span[0] - NEAR), model.config.canvas_length
     here = cut(tokenizer, text[near : span[1] + NEAR], (span[0] - near, span[1] - near))
     view = canvas - len(here.draft)
@@ -257,5 +257,5 @@ def _certainties(front: Front, text: str, span: Span) -> list[float]:
     before = here.before[max(0, len(here.before) - room) :]
     cache = model.new_cache(1, len(before) + 1)
     last = prefill(model, cache, [[tokenizer.bos_id, *before]])
-    context = Context(model=model, cache=cache, last_hidden=last, view=view, canvas=canvas, settings=front.defaults)
+    context = Context(model=model, cache=cache, last_hidden=last, view=view, canvas=canvas, settings=llm.defaults)
     return draft_probabilities(context, here.hole, here.draft)

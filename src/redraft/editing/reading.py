@@ -18,7 +18,7 @@ LEAD = 64
 """Tokens before the span that the answer repeats, so that it continues from them."""
 
 
-class Front(Protocol):
+class ChatModel(Protocol):
     """The part of `redraft.llm.LLM` that editing needs."""
 
     @property
@@ -31,29 +31,29 @@ class Front(Protocol):
 
 
 def context_ids(
-    front: Front, instruction: str | None, text: str, span: Span, before: Sequence[int], room: int
+    llm: ChatModel, instruction: str | None, text: str, span: Span, before: Sequence[int], room: int
 ) -> list[int]:
     """Token ids up to the span, ending with `before`, the tokens just before it; they leave `room` in the context.
 
     Raises `PromptError` or `SettingError` if that is impossible.
     """
     if instruction is not None:
-        return [*_request(front, instruction, text, span, room + LEAD), *before[-LEAD:]]
-    context = front.model.config.max_position_embeddings
+        return [*_request(llm, instruction, text, span, room + LEAD), *before[-LEAD:]]
+    context = llm.model.config.max_position_embeddings
     if context - room < 1:
         raise SettingError(f"A canvas of {room} leaves no room in the context of {context}.", "canvas_length")
     most = context - room - 1
-    return [front.tokenizer.bos_id, *(before[-most:] if most else ())]
+    return [llm.tokenizer.bos_id, *(before[-most:] if most else ())]
 
 
-def _request(front: Front, instruction: str, text: str, span: Span, room: int) -> list[int]:
+def _request(llm: ChatModel, instruction: str, text: str, span: Span, room: int) -> list[int]:
     """The instruction and as much of the text around the span as the context has room for."""
     start, end = span
-    context, shown = front.model.config.max_position_embeddings, SHOWN
+    context, shown = llm.model.config.max_position_embeddings, SHOWN
     while True:
         before, behind = text[max(0, start - shown) : start], text[end : end + shown]
         content = edit_request(instruction, before, text[start:end], behind)
-        ids = front.encode_chat([{"role": "user", "content": content}])
+        ids = llm.encode_chat([{"role": "user", "content": content}])
         if len(ids) + room <= context:
             return ids
         if not shown:

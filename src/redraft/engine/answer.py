@@ -13,6 +13,7 @@ from redraft.config import MIN_CANVAS, GenerationSettings
 from redraft.constraints.pins import Allowed
 from redraft.diffusion.records import Commit, DenoiseStep, FinishReason
 from redraft.diffusion.schedule import temperature
+from redraft.diffusion.step import thresholds
 from redraft.engine.latency import steps_within
 from redraft.engine.request import AnswerStats, Ending, Finished, Request, TokenConfidence
 from redraft.engine.scheduler import Job, Turn
@@ -214,9 +215,7 @@ class Answer:
             adapter=self.request.adapter,
             temperature=self._temperature(job.step),
             last=job.step + 1 >= self.budget,
-            entropy_bound=settings.entropy_bound,
-            stability_threshold=settings.stability_threshold,
-            confidence_threshold=settings.confidence_threshold,
+            **thresholds(settings),
             stop_at_eos=settings.stop_at_eos,
             eos_ids=self.eos_ids,
             constraint=self._canvas_constraint,

@@ -55,8 +55,8 @@ class _Mailbox:
 class _Stream(AsyncGenerator[Event, None]):
     """A request's events. Unlike with a generator function, closing it is noticed even if it was never started."""
 
-    def __init__(self, front: AsyncEngine, request: Request, mailbox: _Mailbox) -> None:
-        self._front, self._request, self._mailbox = front, request, mailbox
+    def __init__(self, engine: AsyncEngine, request: Request, mailbox: _Mailbox) -> None:
+        self._engine, self._request, self._mailbox = engine, request, mailbox
         self._over = False
 
     def __del__(self) -> None:
@@ -92,7 +92,7 @@ class _Stream(AsyncGenerator[Event, None]):
     def _close(self) -> None:
         if not self._over:
             self._over = True
-            self._front.cancel(self._request.request_id)
+            self._engine.cancel(self._request.request_id)
 
 
 class AsyncEngine:

@@ -1,7 +1,7 @@
 """Runs the data builders: `python -m redraft.train.build --out DIR [--only NAME ...]`.
 
 Shards are encoded with the embedded tokenizer and kept free of the embedded evaluation items. The builders `tokenizer`,
-`infill` and `edit_items` make new ones in DIR, which take effect once they are copied over the embedded ones.
+`infill` and those of `..._items` write them to DIR; new ones take effect once they are copied over the embedded ones.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ from redraft.train.build.wordnet import read_lexicon
 _PACKAGE = Path(__file__).parents[2]
 _PROMPTS = 1200
 _SUDOKU_PUZZLES, _CHAT_DOCUMENTS, _EDIT_DOCUMENTS = 120_000, 160_000, 150_000
+_SUDOKU_ITEMS = {26: 300, 30: 1000, 36: 1000}
+"""Puzzles of an evaluation by their number of clues."""
 _TOOL_DOCUMENTS, _COMPOSED_DOCUMENTS = 163_000, 250_000
 _FOREIGN = Shares(api=0.0, invented=0.3, foreign=1.0)
 """Tools with made-up names, so only the descriptions say what they are for."""
@@ -108,10 +110,14 @@ def _tool_shard(
     settings: Settings, name: str, count: int, *, make: Callable[..., int] = tools.build, **drawn: Any
 ) -> Path:
     path, folder = settings.out / name, settings.tokenizer.parent
-    google, aws = (wheel(name, version, settings.cache) for name, version in TOOL_WHEELS.items())
+    google, aws = _tool_wheels(settings)
     make(path, count, google_wheel=google, aws_wheel=aws, tokenizer=Tokenizer.from_folder(folder),
          template=ChatTemplate.from_folder(folder), **drawn)  # fmt: skip
     return path
+
+
+def _tool_wheels(settings: Settings) -> list[Path]:
+    return [wheel(name, version, settings.cache) for name, version in TOOL_WHEELS.items()]
 
 
 def _chat(settings: Settings) -> list[Path]:
@@ -137,6 +143,28 @@ def _edit_items(settings: Settings) -> list[Path]:
     return [edits.write_evaluation(settings.out / "edits.jsonl", settings.cache)]
 
 
+def _sudoku_items(settings: Settings) -> list[Path]:
+    paths = []
+    for clues, count in _SUDOKU_ITEMS.items():
+        paths.append(settings.out / f"sudoku_{clues}.csv")
+        sudoku.write_evaluation(paths[-1], count, clues=clues, seed=100 * clues)
+    return paths
+
+
+def _tool_items(settings: Settings) -> list[Path]:
+    paths = [settings.out / "tools.jsonl", settings.out / "tools_second.jsonl"]
+    google, aws = _tool_wheels(settings)
+    tools.write_evaluation(paths[0], 300, google_wheel=google, aws_wheel=aws)
+    tools.write_second_evaluation(paths[1], 200)
+    return paths
+
+
+def _chat_items(settings: Settings) -> list[Path]:
+    path = settings.out / "smalltalk.jsonl"
+    chat.write_evaluation(path)
+    return [path]
+
+
 BUILDERS: Mapping[str, Builder] = {
     "infill": _infill,
     "tokenizer": _tokenizer,
@@ -151,6 +179,9 @@ BUILDERS: Mapping[str, Builder] = {
     "chat_prompts": _chat_prompts,
     "edits": _edits,
     "edit_items": _edit_items,
+    "sudoku_items": _sudoku_items,
+    "tool_items": _tool_items,
+    "chat_items": _chat_items,
 }
 
 
