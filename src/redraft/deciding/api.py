@@ -49,7 +49,7 @@ class Rule:
                  f"above 0 and at most {MAX_NUMBER:,}")  # fmt: skip
         _require(_number(self.sure) and 0 <= self.sure <= 1, "sure", self.sure, "between 0 and 1")
         _require(type(self.reads) is int and 1 <= self.reads <= 64, "reads", self.reads, "between 1 and 64")
-        _require(type(self.seed) is int and 0 <= self.seed < 2**62, "seed", self.seed, "between 0 and 2^62 - 1")
+        _require(type(self.seed) is int and 0 <= self.seed < 2**63, "seed", self.seed, "between 0 and 2^63 - 1")
 
 
 def decide(
@@ -205,7 +205,7 @@ class _Desk:
         open_places = list(found)
         for number in range(self._rule.reads):
             rows = [row for place in open_places for row in found[place].rows]
-            odds = iter(branch_logprobs(self._llm.model, self._cache, rows, self._rule.seed + number))
+            odds = iter(branch_logprobs(self._llm.model, self._cache, rows, (self._rule.seed + number) % 2**63))
             for place in open_places:
                 mine = found[place]
                 mine.logprobs.append(choice_logprobs(mine.count, mine.rows, [next(odds) for _ in mine.rows]))

@@ -94,7 +94,7 @@ class DecisionRequest(Shape):
     temperature: Annotated[float, Field(gt=0)] = 1.0
     sure: Annotated[float, Field(ge=0, le=1)] | None = None
     reads: Annotated[int, Field(ge=1, le=64)] | None = None
-    seed: Annotated[int, Field(ge=0, lt=2**62)] = 0
+    seed: Seed = 0
 
     @model_validator(mode="after")
     def _one(self) -> DecisionRequest:
