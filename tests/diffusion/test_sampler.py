@@ -7,7 +7,7 @@ import torch
 
 from redraft.diffusion import sampler, stopping
 from redraft.diffusion.schedule import temperature
-from redraft.kernels import cpu
+from redraft.kernels import vocabulary
 
 
 def test_temperature_follows_the_reference() -> None:
@@ -34,7 +34,7 @@ def test_statistics_match_the_plain_definitions() -> None:
 def test_rows_in_several_blocks_are_rows_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     logits = torch.randn(21, 384, generator=torch.Generator().manual_seed(0)) * 4
     whole = sampler.Distribution.of(logits.clone())
-    monkeypatch.setattr(cpu, "BLOCK_ELEMENTS", 4 * 384)
+    monkeypatch.setattr(vocabulary, "BLOCK_ELEMENTS", 4 * 384)
     parts = sampler.Distribution.of(logits.clone())
     for name in ("probabilities", "argmax", "entropy"):
         assert torch.equal(getattr(whole, name), getattr(parts, name))

@@ -16,7 +16,7 @@ from torch import Tensor
 from redraft.constraints.chain import Array, Groups
 from redraft.constraints.tokens import TokenAutomaton
 from redraft.diffusion.sampler import Distribution
-from redraft.kernels.cpu import blocks
+from redraft.kernels.vocabulary import blocks
 
 _LIFT = {torch.float32: 75.0, torch.float64: 600.0}
 """Added to exponents relative to their row's maximum, to make room for small numbers; sums still do not overflow."""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from redraft import kernels
 from redraft.diffusion.constraint import CanvasConstraint
-from redraft.kernels.cpu import chunks, one_each
+from redraft.kernels.vocabulary import chunks, one_each
 from redraft.model import Transformer
 
 MASKED = -1e30

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from redraft.errors import SettingError
-from redraft.kernels import cpu, cuda, eager, native
+from redraft.kernels import cpu, cuda, eager, native, vocabulary
 from redraft.kernels.packed import Experts
 
 TABLE: dict[str, dict[str, Callable[..., Any]]] = {
@@ -31,9 +31,9 @@ TABLE: dict[str, dict[str, Callable[..., Any]]] = {
     "head": {"eager": eager.head, "cpu": cpu.head, "native": native.head},
     "distribution": {
         "eager": eager.distribution,
-        "cpu": cpu.distribution,
+        "cpu": vocabulary.distribution,
         "native": native.distribution,
-        "cuda": cpu.distribution,
+        "cuda": vocabulary.distribution,
     },
     "soft_probabilities": {
         "eager": eager.soft_probabilities,

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from redraft.kernels import eager
 from redraft.kernels.packed import Experts, dequantized
+from redraft.kernels.vocabulary import blocks
 
 MIN_ROWS = 16
 BF16_ROWS = 128
@@ -30,9 +31,6 @@ BF16_LOGITS = 1 << 21
 """The most logits in a product in bf16, unless it has only `MIN_ROWS`."""
 BF16_TRIED = 1 << 21
 """Size, in numbers, of the largest weight for which products of fewer rows are tried."""
-BLOCK_ELEMENTS = 1 << 18
-"""Numbers in a block of rows that several passes go over: 1 MiB in fp32."""
-
 DROPPED = {torch.float32: 2.0**-20, torch.bfloat16: 2.0**-12}
 """Probability mass that a settled row may leave out: no more than the rounding error of a sum over a vocabulary."""
 
@@ -164,41 +162,6 @@ def products_by_parts(rows: Tensor, weight: Tensor, factor: float) -> Tensor:
     return in_parts(product, rows, _vocabulary_rows(weight), 1) if rows.dtype == torch.bfloat16 else product(rows)
 
 
-def distribution(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """`eager.distribution` in blocks of rows, with the maximum searched in chunks first; overwrites the logits."""
-    probabilities, entropy = torch.empty_like(logits), torch.empty_like(logits[:, 0])
-    argmax = torch.empty_like(entropy, dtype=torch.long)
-    for rows in blocks(logits):
-        argmax[rows], peak = _largest(logits[rows])
-        shifted = logits[rows].sub_(peak[:, None])
-        torch.softmax(shifted, -1, out=probabilities[rows])
-        entropy[rows] = -torch.linalg.vecdot(probabilities[rows], shifted)
-    # The argmax has a shifted logit of 0, so minus its log-probability is the log of the sum of all exponentials.
-    # Rounding can make its probability more than 1; only a certainty has no entropy at all.
-    entropy -= probabilities.gather(1, argmax[:, None])[:, 0].log().clamp_(max=0)
-    return probabilities, argmax, entropy
-
-
-def _largest(values: Tensor) -> tuple[Tensor, Tensor]:
-    """The index of the first largest value in each row [R,V], and the value; by chunks, which is faster."""
-    parts = chunks(values)
-    peaks = parts.amax(-1)  # [R,V/chunk]
-    which = peaks.argmax(-1)
-    return which * parts.shape[2] + one_each(parts, which).argmax(-1), peaks.amax(-1)
-
-
-def chunks(values: Tensor) -> Tensor:
-    """Rows [R,V] as [R,V/chunk,chunk]; the chunk is the largest power of two up to 128 that divides V."""
-    vocab = values.shape[1]
-    chunk = min(vocab & -vocab, 128)
-    return values.view(len(values), vocab // chunk, chunk)
-
-
-def one_each(parts: Tensor, which: Tensor) -> Tensor:
-    """One chunk of each row [R,chunk]."""
-    return parts[torch.arange(len(parts), device=parts.device), which]
-
-
 def soft_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:
     """`eager.soft_probabilities` in blocks of rows; a softmax of bf16 numbers is computed in fp32 internally."""
     if dtype != torch.bfloat16:
@@ -208,12 +171,6 @@ def soft_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:
     for block in blocks(rows):
         torch.softmax(rows[block].to(dtype), -1, out=probabilities[block])
     return probabilities.view_as(logits)
-
-
-def blocks(values: Tensor) -> list[slice]:
-    """The rows of [R,V] in blocks that fit the processor's cache, for several passes in a row."""
-    size = max(1, BLOCK_ELEMENTS // values.shape[1]) if values.device.type == "cpu" else len(values)
-    return [slice(first, first + size) for first in range(0, len(values), size)]
 
 
 def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from redraft.kernels import cpu
+from redraft.kernels import cpu, vocabulary
 from redraft.kernels.native.build import library
 from redraft.kernels.packed import PANEL, Experts, PanelInt4
 
@@ -138,7 +138,7 @@ def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tens
 def distribution(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """See `eager.distribution`."""
     if logits.dtype != torch.float32:
-        return cpu.distribution(logits)
+        return vocabulary.distribution(logits)
     logits = logits.contiguous()
     probabilities, entropy = torch.empty_like(logits), logits.new_empty(len(logits))
     argmax = torch.empty_like(entropy, dtype=torch.long)

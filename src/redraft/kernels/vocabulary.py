@@ -1,0 +1,50 @@
+"""Rows as long as the vocabulary, in few passes over memory. For any device; on a CPU in blocks that fit its cache."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+BLOCK_ELEMENTS = 1 << 18
+"""Numbers in a block of rows that several passes go over: 1 MiB in fp32."""
+
+
+def distribution(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """`eager.distribution` in blocks of rows, with the maximum searched in chunks first; overwrites the logits."""
+    probabilities, entropy = torch.empty_like(logits), torch.empty_like(logits[:, 0])
+    argmax = torch.empty_like(entropy, dtype=torch.long)
+    for rows in blocks(logits):
+        argmax[rows], peak = _largest(logits[rows])
+        shifted = logits[rows].sub_(peak[:, None])
+        torch.softmax(shifted, -1, out=probabilities[rows])
+        entropy[rows] = -torch.linalg.vecdot(probabilities[rows], shifted)
+    # The argmax has a shifted logit of 0, so minus its log-probability is the log of the sum of all exponentials.
+    # Rounding can make its probability more than 1; only a certainty has no entropy at all.
+    entropy -= probabilities.gather(1, argmax[:, None])[:, 0].log().clamp_(max=0)
+    return probabilities, argmax, entropy
+
+
+def _largest(values: Tensor) -> tuple[Tensor, Tensor]:
+    """The index of the first largest value in each row [R,V], and the value; by chunks, which is faster."""
+    parts = chunks(values)
+    peaks = parts.amax(-1)  # [R,V/chunk]
+    which = peaks.argmax(-1)
+    return which * parts.shape[2] + one_each(parts, which).argmax(-1), peaks.amax(-1)
+
+
+def chunks(values: Tensor) -> Tensor:
+    """Rows [R,V] as [R,V/chunk,chunk]; the chunk is the largest power of two up to 128 that divides V."""
+    vocab = values.shape[1]
+    chunk = min(vocab & -vocab, 128)
+    return values.view(len(values), vocab // chunk, chunk)
+
+
+def one_each(parts: Tensor, which: Tensor) -> Tensor:
+    """One chunk of each row [R,chunk]."""
+    return parts[torch.arange(len(parts), device=parts.device), which]
+
+
+def blocks(values: Tensor) -> list[slice]:
+    """The rows of [R,V] in blocks that fit the processor's cache, for several passes in a row."""
+    size = max(1, BLOCK_ELEMENTS // values.shape[1]) if values.device.type == "cpu" else len(values)
+    return [slice(first, first + size) for first in range(0, len(values), size)]
