@@ -85,7 +85,7 @@ def test_a_damaged_file_of_weights_is_one_sentence(cli: Cli, copied: Path, conte
     ("vision", "words"),
     [
         ("x", "sets vision_config to 'x'"),
-        ({"hidden_size": 5, "head_dim": None}, "no whole number for intermediate_size"),
+        ({"hidden_size": 5, "head_dim": None}, "needs whole numbers above 0 for intermediate_size"),
     ],
 )
 def test_a_vision_tower_that_makes_no_sense_is_one_sentence(cli: Cli, copied: Path, vision: object, words: str) -> None:

@@ -87,7 +87,7 @@ def test_a_compiler_whose_quotation_does_not_end(
 ) -> None:
     monkeypatch.setenv("CC", 'gcc "')
     assert build.library.__wrapped__() is None
-    assert "C kernels are left out, which makes a CPU slower: No closing quotation" in caplog.text
+    assert "The C kernels are left out, which makes the CPU slower: No closing quotation" in caplog.text
 
 
 @needs_compiler

@@ -140,7 +140,7 @@ def test_what_cannot_be_is_said(quantized: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="stay in INT4"):
         save_model(on_cpu(quantized), tmp_path / "saved")
     narrow = _save(tmp_path / "narrow", 48)
-    with pytest.raises(SettingError, match="steps of 32, and this model has 64 and 48"):
+    with pytest.raises(SettingError, match="must be multiples of 32, and this model's are 64 and 48"):
         on_cpu(narrow, quantization="int4")
     quantize_folder(narrow, tmp_path / "int4", "int4", group=16)
     assert kinds_of(on_cpu(tmp_path / "int4")) == {Experts}

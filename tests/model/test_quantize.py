@@ -264,7 +264,9 @@ def test_weights_saved_in_full_do_not_claim_to_be_quantized(folder: Path, tmp_pa
 def test_an_unknown_quantizer_is_named(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
-    with pytest.raises(CheckpointError, match=r"quantized by 'gptq'; .*compressed-tensors and modelopt"):
+    with pytest.raises(
+        CheckpointError, match=r"sets quant_method to 'gptq'; it must be compressed-tensors or modelopt\."
+    ):
         load_model(folder)
 
 
@@ -280,7 +282,7 @@ def test_what_cannot_be_quantized_is_refused_and_leaves_nothing(folder: Path, tm
         with pytest.raises(SettingError, match=rf"group is {group}; it must divide"):
             quantize_folder(folder, tmp_path / "out", "int4", group=group)
     save_model(Transformer(dataclasses.replace(preset("nano"), moe_intermediate_size=20)), tmp_path / "odd")
-    with pytest.raises(SettingError, match="int4 packs 8 inputs a word; the weight has 20"):
+    with pytest.raises(SettingError, match="The weight has 20 inputs; int4 needs a multiple of 8"):
         quantize_folder(tmp_path / "odd", tmp_path / "out", "int4", group=4)
     quantize_folder(folder, tmp_path / "out", "fp8")
     with pytest.raises(CheckpointError, match="quantized already"):

@@ -311,7 +311,7 @@ def test_a_config_that_is_no_json_object(folder: Path, content: bytes) -> None:
     ("changes", "words"),
     [
         ({"model_type": "gemma4"}, "'gemma4'"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantized by 'gptq'"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "sets quant_method to 'gptq'"),
         ({"quantization_config": "fp8"}, "sets quantization_config to 'fp8'; it must be an object"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings"),
         ({"text_config": {"hidden_size": "wide"}}, "hidden_size to 'wide'"),

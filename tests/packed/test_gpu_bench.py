@@ -132,7 +132,7 @@ def test_kernels_are_measured_layer_by_layer(quantization: str | None, monkeypat
     assert all(one.to_dict()["us"] == 1 for one in found)
     some = kernels.measure_kernels(config, torch.device("cpu"), **options, only=["route", "attention"])
     assert [one.name for one in some] == ["attention", "route"] * 2
-    with pytest.raises(SettingError, match="'router' is no GPU operation"):
+    with pytest.raises(SettingError, match="'router' is not a GPU operation"):
         kernels.measure_kernels(config, torch.device("cpu"), **options, only=["router"])
 
 

@@ -74,9 +74,9 @@ def test_one_format_does_not_become_another(
 ) -> None:
     quantize_folder(folder, tmp_path / "q", stored)
     monkeypatch.setattr(Checkpoint, "weight", None)  # refused before any is read
-    with pytest.raises(SettingError, match=f"{stored} already"):
+    with pytest.raises(SettingError, match=f"already {stored}"):
         load_packed(tmp_path / "q", device="cpu", dtype="float32", quantization=asked)
-    with pytest.raises(SettingError, match=f"{stored} already"):
+    with pytest.raises(SettingError, match=f"already {stored}"):
         loading.load_for_inference(tmp_path / "q", device="cpu", quantization=asked)
 
 
@@ -170,14 +170,14 @@ def test_packed_weights_cannot_be_saved(folder: Path, tmp_path: Path) -> None:
 
 def test_quantization_and_float32_do_not_go_together_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loading, "resolve_device", lambda device: CUDA)
-    with pytest.raises(SettingError, match="takes bfloat16"):
+    with pytest.raises(SettingError, match="on a GPU, dtype must be bfloat16"):
         loading.load_for_inference(resolve_folder("tiny"), dtype="float32", quantization="fp8")
 
 
 def test_shapes_that_the_kernels_do_not_take_stay_plain_on_a_gpu(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     assert misfit(preset("26b-a4b")) is None
     assert misfit(preset("tiny")) is None
-    assert misfit(preset("nano")) == "the width is a multiple of 128, and this model's is 64"
+    assert misfit(preset("nano")) == "the width must be a multiple of 128, and this model's is 64"
     for change, told in (
         ({"vocab_size": 262_145}, "multiple of 8"), ({"num_experts": 512}, "at most 256"), ({"head_dim": 96}, "powers"),
     ):  # fmt: skip

@@ -32,7 +32,7 @@ def test_without_triton_nothing_is_captured(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_unknown_operations_are_refused() -> None:
-    with pytest.raises(SettingError, match="'matmul' is no GPU operation"), eager_operations("matmul"):
+    with pytest.raises(SettingError, match="'matmul' is not a GPU operation"), eager_operations("matmul"):
         pass
 
 

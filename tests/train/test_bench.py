@@ -77,7 +77,7 @@ def test_wrong_shapes_are_named() -> None:
         BenchSettings(rows=0)
     with pytest.raises(SettingError, match="rank is -1"):
         BenchSettings(rank=-1)
-    with pytest.raises(SettingError, match="quantization is for LoRA"):
+    with pytest.raises(SettingError, match="quantization is only for LoRA"):
         BenchSettings(rank=0, quantization="int4")
     with pytest.raises(SettingError, match=r"lora\.quantization is 'int3'"):
         measure(preset("nano"), BenchSettings(quantization="int3"), device="cpu")

@@ -175,7 +175,7 @@ def test_a_curve_is_not_measured_by_several_processes(tmp_path: Path, monkeypatc
     Trainer(recipe, device="cpu", quiet=True)
     data = dataclasses.replace(recipe.data, tokenizer="tiny")
     run = dataclasses.replace(recipe.run, curve_every=4)
-    with pytest.raises(SettingError, match=r"run\.curve_every cannot be had with several processes"):
+    with pytest.raises(SettingError, match=r"run\.curve_every cannot be combined with several processes"):
         Trainer(dataclasses.replace(recipe, data=data, run=run), device="cpu", quiet=True)
 
 

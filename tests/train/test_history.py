@@ -29,7 +29,9 @@ def test_a_bad_loss_is_named_by_its_number_in_the_whole_run(bad: float) -> None:
     losses.settle()
     for value in (2.0, bad, 3.0):
         losses.add(torch.tensor(value))
-    with pytest.raises(TrainingError, match=rf"loss of step 42 \(from 0\) is {bad}; the last checkpoint was kept"):
+    with pytest.raises(
+        TrainingError, match=rf"loss of step 42 \(counted from 0\) is {bad}; the last checkpoint was kept"
+    ):
         losses.settle()
     assert losses.values == [1.0, 2.0]
 

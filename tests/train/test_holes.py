@@ -86,7 +86,7 @@ def test_chat_canvases_with_holes_give_all_other_text() -> None:
 def test_hole_settings_need_holes_and_a_tokenizer() -> None:
     with pytest.raises(SettingError, match="extra_holes has no effect without infill"):
         SourceSettings(name="c", kind="chat", share=1.0, path="x", extra_holes=0.5)
-    with pytest.raises(SettingError, match="infill has no effect on kind 'sudoku'"):
+    with pytest.raises(SettingError, match="infill has no effect for kind 'sudoku'"):
         SourceSettings(name="s", kind="sudoku", share=1.0, path="x", infill=0.5)
     source = SourceSettings(name="c", kind="chat", share=1.0, path="x", infill=0.5)
     with pytest.raises(SettingError, match=r"data\.tokenizer is missing; source c needs"):

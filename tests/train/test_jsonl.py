@@ -131,8 +131,8 @@ def calling(arguments: str) -> str:
 
 BAD = [
     ('{"prompt_ids": [1' + "0" * 5000 + '], "answer_ids": [1]}', r"not valid JSON \(a number of thousands of digits"),
-    (calling('{"a": '), r"messages\[1\] has a call whose arguments are no JSON \(Expecting value at column 7"),
-    (calling("[1]"), r"messages\[1\] has a call whose arguments are no JSON object"),
+    (calling('{"a": '), r"messages\[1\] has a call whose arguments are not JSON \(Expecting value at column 7"),
+    (calling("[1]"), r"messages\[1\] has a call whose arguments are not a JSON object"),
     ('{"prompt": "a", "completion"', "not valid JSON"),
     ("[1]", "not a JSON object"),
     ('{"prompt": "a"}', "the keys are prompt; they must be messages; prompt and completion"),
@@ -145,8 +145,14 @@ BAD = [
         json.dumps({"messages": [user([{"type": "image", "image": "a.png"}]), user("y") | {"role": "assistant"}]}),
         r"messages\[0\] holds image; training reads text alone",
     ),
-    ('{"messages": [{"role": "user", "content": "x"}]}', "need an assistant message behind what it answers"),
-    ('{"messages": [{"role": "assistant", "content": "x"}]}', "need an assistant message behind what it answers"),
+    (
+        '{"messages": [{"role": "user", "content": "x"}]}',
+        "must have an assistant message, with what it answers before it",
+    ),
+    (
+        '{"messages": [{"role": "assistant", "content": "x"}]}',
+        "must have an assistant message, with what it answers before it",
+    ),
     ('{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": ""}]}', r"messages\[1\]"),
     ('{"messages": [{"role": "boss", "content": "x"}, {"role": "assistant", "content": "y"}]}', "boss"),
     (
@@ -302,7 +308,7 @@ def test_the_check_regards_the_adapter_and_the_folder(tmp_path: Path, capsys) ->
     assert capsys.readouterr().out.startswith(first)
     assert main(["train", "--check", "--json", str(recipe)]) == 0
     assert "layers.1.mlp.up_proj" in json.loads(capsys.readouterr().out)["adapted"]
-    wrong = {'rank = 4\ntargets = ["atention"]': "'atention' fits no module", "rank = 9999": "lora.rank is 9999"}
+    wrong = {'rank = 4\ntargets = ["atention"]': "'atention' matches no module", "rank = 9999": "lora.rank is 9999"}
     for lora, said in wrong.items():
         recipe.write_text(f"{plain}[lora]\n{lora}\n")
         assert main(["train", "--check", str(recipe)]) == 2
@@ -313,4 +319,4 @@ def test_the_check_regards_the_adapter_and_the_folder(tmp_path: Path, capsys) ->
     out.mkdir()
     (out / FILE).write_bytes(b"")
     assert main(["train", "--check", "--out", str(out), str(recipe)]) == 2
-    assert "holds a run already" in capsys.readouterr().err
+    assert "already holds a run" in capsys.readouterr().err

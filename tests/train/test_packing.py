@@ -250,7 +250,7 @@ def test_nothing_is_evaluated_on_what_is_trained(
     recipe = dataclasses.replace(recipe, data=data, model=dataclasses.replace(recipe.model, vocab_size=16384))
     packer = Packer(recipe)
     assert packer.batch(0)["tokens"].any()
-    with pytest.raises(SettingError, match="source all: no document is held out to evaluate on"):
+    with pytest.raises(SettingError, match="source all: no document is held out for evaluation"):
         packer.batch(0, "heldout")
     run = dataclasses.replace(recipe.run, evaluate_every=5)
     with pytest.raises(SettingError, match=r"raise heldout .*, or set run\.evaluate_every to 0\.$"):

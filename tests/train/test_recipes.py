@@ -50,35 +50,40 @@ WRONG = [
     ("objective", "rollout_bound", [0.1, math.inf], "objective.rollout_bound is (0.1, inf); it must be finite"),
     ("objective", "rollout", 0.5, "recipe.objective: unknown setting 'rollout'"),
     ("objective", "rollout_bound", [0.1, 1.0], "objective.rollout_bound has no effect without rollout in a source"),
-    ("objective", "rollout_bound", [2.0, 0.1], "objective.rollout_bound is (2.0, 0.1); it must be two rising numbers"),
+    (
+        "objective",
+        "rollout_bound",
+        [2.0, 0.1],
+        "objective.rollout_bound is (2.0, 0.1); it must be two numbers above 0, the smaller one first",
+    ),
     ("run", "dtype", "float16", "run.dtype is 'float16'"),
     ("run", "compile", 1, "recipe.run.compile is 1; it must be of type bool"),
     ("data", "rows", 0, "data.rows is 0; it must be at least 1"),
     ("data", "sources", [], "at least one"),
     ("data", "workers", -1, "data.workers is -1; it must be at least 0"),
     ("optimizer", "decay_share", 0.0, "optimizer.decay_share is 0.0; it must be above 0 and at most 1"),
-    ("optimizer", "average", 1.0, "optimizer.average is 1.0; it must be from 0 up to, not including, 1"),
+    ("optimizer", "average", 1.0, "optimizer.average is 1.0; it must be at least 0 and below 1"),
     ("optimizer", "betas", 0.9, "recipe.optimizer.betas is 0.9; it must be a list"),
     ("optimizer", "steps", True, "recipe.optimizer.steps is True; it must be of type int"),
     ("run", "curve_task", "poems", "run.curve_task is 'poems'; it must be one of sudoku, "),
-    ("run", "curve_budgets", [2, 1], "run.curve_budgets is (2, 1); it must be rising numbers from 1 up"),
-    ("run", "curve_every", 5, "run.curve_every asks the model questions; it needs data.tokenizer"),
+    ("run", "curve_budgets", [2, 1], "run.curve_budgets is (2, 1); it must be increasing numbers of at least 1"),
+    ("run", "curve_every", 5, "run.curve_every asks the model questions, so it needs data.tokenizer"),
     ("lora", "alpha", 1.0, "recipe.lora: rank is missing"),
     ("lora", "rank", 2, "run.init is missing"),
     ("model", "head_dim", 7, "must be even"),
     ("model", "head_dim", 0, "sets head_dim to 0; it must be a whole number from 1 to"),
     ("model", "canvas_length", 0, "sets canvas_length to 0"),
     ("model", "canvas_length", -4, "sets canvas_length to -4"),
-    ("model", "num_key_value_heads", 0, "[model] holds a number that makes no sense"),
+    ("model", "num_key_value_heads", 0, "[model] holds an invalid number"),
     ("model", "sliding_window", 0, "sets sliding_window to 0"),
     ("model", "rms_norm_eps", -1.0, "sets rms_norm_eps to -1.0; it must be a number above 0"),
     ("model", "eos_token_id", [], "eos_token_id"),
     ("model", "eos_token_id", [99], "eos_token_id"),
-    ("model", "bos_token_id", 64, "model.bos_token_id is 64; it must be a token of the vocabulary"),
+    ("model", "bos_token_id", 64, "model.bos_token_id is 64; it must be a token in the vocabulary"),
     ("model", "extra", 3, "recipe.model.extra is 3; it must be a table"),
-    ("optimizer", "learning_rate", 10**400, "it must be a number of 64 bits"),
-    ("data", "rows", 10**30, "it must be a number of 64 bits"),
-    ("model", "max_position_embeddings", 50, "reach position 112; the model ends at 50"),
+    ("optimizer", "learning_rate", 10**400, "it must be a number of at most 64 bits"),
+    ("data", "rows", 10**30, "it must be a number of at most 64 bits"),
+    ("model", "max_position_embeddings", 50, "take 112 positions together; the model has 50"),
 ]
 
 
@@ -92,11 +97,11 @@ def test_wrong_settings_are_named(table: str, key: str, value: object, message: 
 
 
 @pytest.mark.parametrize(("change", "message"), [
-    ({"infill": 0.5}, "infill has no effect on kind 'reverse'"),
+    ({"infill": 0.5}, "infill has no effect for kind 'reverse'"),
     ({"path": "x"}, "path is 'x'"),
     ({"kind": "poem"}, "kind is 'poem'"),
-    ({"name": "kept"}, "source.name is 'kept'; it must be none of t0.0, "),
-    ({"name": "t0.1"}, "source.name is 't0.1'; it must be none of t0.0, "),
+    ({"name": "kept"}, "source.name is 'kept'; it must be a name other than t0.0, "),
+    ({"name": "t0.1"}, "source.name is 't0.1'; it must be a name other than t0.0, "),
     ({"kind": "text", "path": "x"}, "data.tokenizer is missing"),
     ({"share": 0.0}, "share is 0.0"),
     ({"share": math.inf}, "source reverse: share is inf; it must be finite"),
@@ -134,11 +139,11 @@ def test_a_recipe_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
 
 
 def test_settings_that_exclude_each_other(recipe: Recipe) -> None:
-    with pytest.raises(SettingError, match=r"run\.curve_every cannot be had with run\.shard"):
+    with pytest.raises(SettingError, match=r"run\.curve_every cannot be combined with run\.shard"):
         dataclasses.replace(recipe.run, curve_every=2, shard=True)
     optimizer = dataclasses.replace(recipe.optimizer, average=0.9)
     run = dataclasses.replace(recipe.run, shard=True)
-    with pytest.raises(SettingError, match=r"optimizer\.average cannot be had with run\.shard"):
+    with pytest.raises(SettingError, match=r"optimizer\.average cannot be combined with run\.shard"):
         dataclasses.replace(recipe, optimizer=optimizer, run=run)
 
 

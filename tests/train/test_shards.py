@@ -61,7 +61,7 @@ def test_nothing_partial_is_left_behind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"count": 1, "tokens": 9}\n' + bytes(8), "bytes behind its header"),
+        (b'{"count": 1, "tokens": 9}\n' + bytes(8), "bytes after its header"),
         (b"no header at all\n", "does not begin with a shard header"),
         (b'{"count": -1, "tokens": 0}\n', "does not begin with a shard header"),
         (b'{"count": 1, "tokens": 1}\n\x02\0\0\0\0\0\0\0\x05\0', "sum to 2"),

@@ -173,7 +173,9 @@ def test_a_given_model_gets_the_canvas_that_it_is_trained_on(recipe: Recipe, tmp
 
 def test_a_given_model_must_have_the_recipes_shape(recipe: Recipe, tmp_path: Path) -> None:
     save_model(Transformer(dataclasses.replace(recipe.model, intermediate_size=40)), tmp_path / "other")
-    with pytest.raises(SettingError, match=r"run\.init: the model in '.*other' has another shape than the recipe's\."):
+    with pytest.raises(
+        SettingError, match=r"run\.init: the model in '.*other' has a different shape from the recipe's\."
+    ):
         initial_model(changed(recipe, init=str(tmp_path / "other")), torch.device("cpu"))
 
 
@@ -216,7 +218,7 @@ def test_what_a_run_says_keeps_its_brackets_and_its_lines(recipe: Recipe, capsys
     with patch.dict(sys.modules, {"matplotlib.figure": None}):
         train(changed(recipe, log_every=10), device="cpu")
     shown = capsys.readouterr().err.splitlines()
-    assert shown[0] == "20 steps of 192 clean tokens on cpu; a report every 10."
+    assert shown[0] == "20 steps of 192 clean tokens on cpu; a report every 10 steps."
     assert shown[1].startswith("step 10/20 loss ")
     assert shown[-1] == "The loss picture needs matplotlib: pip install 'redraft[train]'."
     Reporter(1, 0).say("word " * 100)
@@ -254,7 +256,7 @@ def test_a_nan_loss_names_its_step_and_keeps_the_last_checkpoint(recipe: Recipe)
         return step(batch)
 
     trainer.train_step = poisoned  # type: ignore[method-assign]
-    with pytest.raises(TrainingError, match=r"loss of step 7 \(from 0\) is nan"):
+    with pytest.raises(TrainingError, match=r"loss of step 7 \(counted from 0\) is nan"):
         trainer.run()
     assert load_checkpoint(trainer.folder, torch.device("cpu"))["step"] == 5
 
@@ -272,7 +274,9 @@ def test_an_update_that_leaves_no_numbers_is_neither_kept_nor_handed_out(recipe:
         return loss
 
     trainer.train_step = ruined  # type: ignore[method-assign]
-    with pytest.raises(TrainingError, match=r"Step 4 \(from 0\) left weights that are not finite; they were not kept"):
+    with pytest.raises(
+        TrainingError, match=r"Step 4 \(counted from 0\) left weights that are not finite; they were not saved"
+    ):
         trainer.run()
     assert not (trainer.folder / "model").exists()
     if checkpoint_every:
@@ -282,7 +286,7 @@ def test_an_update_that_leaves_no_numbers_is_neither_kept_nor_handed_out(recipe:
 def test_a_finished_folder_is_not_overwritten(recipe: Recipe) -> None:
     recipe = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, steps=5))
     run(recipe)
-    with pytest.raises(SettingError, match="holds a run already"):
+    with pytest.raises(SettingError, match="already holds a run"):
         run(recipe)
     other = changed(recipe, seed=6)
     with pytest.raises(CheckpointError, match="another model, adapter or seed"):
@@ -300,7 +304,7 @@ def test_resuming_nothing_and_damage_are_named(recipe: Recipe, tmp_path: Path) -
     with pytest.raises(SettingError, match="nothing to resume"):
         run(recipe, resume=True)
     (tmp_path / "checkpoint.pt").write_bytes(b"damaged")
-    with pytest.raises(CheckpointError, match=r"not a readable checkpoint; it is damaged or another file\.$"):
+    with pytest.raises(CheckpointError, match=r"not a readable checkpoint; it is damaged or another kind of file\.$"):
         load_checkpoint(tmp_path, torch.device("cpu"))
     torch.save([1], tmp_path / "checkpoint.pt")
     with pytest.raises(CheckpointError, match="not a readable checkpoint"):
@@ -352,7 +356,7 @@ def test_a_sharded_checkpoint_outlives_being_killed_between_its_two_names(recipe
         torch.save({"step": step}, tmp_path / name / sharding.META)
 
     complete("checkpoint.sharded.old", 5)
-    with pytest.raises(SettingError, match="holds a run already"):
+    with pytest.raises(SettingError, match="already holds a run"):
         run(changed(recipe, out=str(tmp_path), shard=True))
     complete("checkpoint.sharded.partial", 10)
     names = [tmp_path / f"checkpoint.sharded{end}" for end in ("", ".partial", ".old")]

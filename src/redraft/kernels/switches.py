@@ -31,7 +31,7 @@ def known(names: Iterable[str]) -> frozenset[str]:
     """The names as a set; raises `SettingError` for the first that is not an operation."""
     found = frozenset(names)
     if unknown := sorted(found - set(OPERATIONS)):
-        raise SettingError(f"{unknown[0]!r} is no GPU operation; there are {', '.join(OPERATIONS)}.")
+        raise SettingError(f"{unknown[0]!r} is not a GPU operation; the operations are {', '.join(OPERATIONS)}.")
     return found
 
 

@@ -88,7 +88,7 @@ class Adapter:
         """The change to one weight, fp32. Raises `CheckpointError` if it is not finite."""
         delta = self.factors[name].product() * self.scale(name)
         if not torch.stack(delta.aminmax()).isfinite().all():
-            raise CheckpointError(f"The adapter changes {name} by numbers that are infinite or none.")
+            raise CheckpointError(f"The adapter's change to {name} has infinite or NaN values.")
         return delta
 
     def applied(self, read: Callable[[str], Weight]) -> Callable[[str], Weight]:
@@ -211,7 +211,7 @@ def _config(adapter: Adapter, base_model: str, dropout: float) -> dict[str, Any]
 
 def _read(file: Path) -> dict[str, Tensor]:
     if not file.exists():
-        raise CheckpointError(f"{file.parent} has no {file.name}; it is not an adapter's folder.")
+        raise CheckpointError(f"{file.parent} has no {file.name}; it is not an adapter folder.")
     check_readable(file)
     try:
         return load_file(file)
@@ -224,15 +224,15 @@ def _check_kind(config: Mapping[str, Any], folder: Path) -> None:
         raise CheckpointError(f"{folder} holds an adapter of kind {config.get('peft_type')!r}; only LORA can be read.")
     for name, plain in _PLAIN.items():
         if (config.get(name) or plain) != plain:
-            raise CheckpointError(f"The adapter in {folder} uses {name}, which cannot be read.")
+            raise CheckpointError(f"The adapter in {folder} uses {name}, which is not supported.")
     if str(config.get("init_lora_weights", True)).lower() not in _BESIDE_THE_BASE:
         raise CheckpointError(
-            f"The adapter in {folder} was begun with {config['init_lora_weights']!r}, which changes the weights under "
-            "it; convert it to plain LoRA with PEFT."
+            f"The adapter in {folder} was initialised with {config['init_lora_weights']!r}, which changes the base "
+            "weights; convert it to plain LoRA with PEFT."
         )
     numbers = config.get("r"), config.get("lora_alpha")
     if not all(isinstance(number, int | float) and 0 < number <= sys.float_info.max for number in numbers):
-        raise CheckpointError(f"{folder / CONFIG} must hold numbers above 0 for r and lora_alpha.")
+        raise CheckpointError(f"{folder / CONFIG} must set r and lora_alpha to numbers above 0.")
 
 
 def _pair(tensors: Mapping[str, Tensor], folder: Path, config: Mapping[str, Any]) -> dict[str, Factors]:
@@ -242,9 +242,9 @@ def _pair(tensors: Mapping[str, Tensor], folder: Path, config: Mapping[str, Any]
     for key, tensor in tensors.items():
         name, part = _parse(key, wrapped, folder)
         if tensor.dtype not in PLAIN_DTYPES.values():
-            raise CheckpointError(f"The adapter in {folder} holds {key} in {tensor.dtype}, which cannot be read.")
+            raise CheckpointError(f"The adapter in {folder} holds {key} in {tensor.dtype}, which is not supported.")
         if not tensor.isfinite().all():
-            raise CheckpointError(f"The adapter in {folder} holds numbers in {key} that are infinite or none.")
+            raise CheckpointError(f"The adapter in {folder} has infinite or NaN values in {key}.")
         other = found.setdefault(name, {}).setdefault(part, tensor)
         if not torch.equal(other, tensor) or _twin(key) not in tensors:
             raise CheckpointError(
@@ -270,7 +270,7 @@ def _factors(name: str, a: Tensor, b: Tensor, config: Mapping[str, Any], folder:
     if not ok or factors is None:
         raise CheckpointError(f"The factors of {name} in {folder} do not fit each other: {a.shape} and {b.shape}.")
     if factors.rank != rank:
-        raise CheckpointError(f"The factors of {name} in {folder} have rank {factors.rank}; its r is {rank}.")
+        raise CheckpointError(f"The factors of {name} in {folder} have rank {factors.rank}; {CONFIG} says {rank}.")
     return factors
 
 
@@ -284,7 +284,7 @@ def _rank(name: str, config: Mapping[str, Any], folder: Path) -> int:
     except (TypeError, ValueError, OverflowError, re.error):
         rank = 0
     if rank < 1:
-        raise CheckpointError(f"{folder / CONFIG} must hold patterns with whole numbers above 0 in rank_pattern.")
+        raise CheckpointError(f"{folder / CONFIG} must map patterns to whole numbers above 0 in rank_pattern.")
     return rank
 
 

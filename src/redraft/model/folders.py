@@ -61,17 +61,17 @@ def read_config(folder: Path) -> ModelConfig:
         raise CheckpointError(f"{path} sets quantization_config to {quantization!r}; it must be an object.")
     method = quantization.get("quant_method", QUANTIZERS[0])
     if method not in QUANTIZERS:
-        raise CheckpointError(
-            f"{path} says quantized by {method!r}; weights of {' and '.join(QUANTIZERS)} can be read."
-        )
+        raise CheckpointError(f"{path} sets quant_method to {method!r}; it must be {' or '.join(QUANTIZERS)}.")
     if raw.get("tie_word_embeddings") is False:
-        raise CheckpointError(f"{path} sets tie_word_embeddings to false; DiffusionGemma shares one stack of weights.")
+        raise CheckpointError(
+            f"{path} sets tie_word_embeddings to false; it must be true, as encoder and decoder share their weights."
+        )
     try:
         config = ModelConfig.from_dict(raw)
     except CheckpointError:
         raise
     except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise CheckpointError(f"{path} holds a value that makes no sense: {error}.") from error
+        raise CheckpointError(f"{path} holds an invalid value: {error}.") from error
     check_config(config, path)
     return config
 
@@ -132,7 +132,7 @@ def _download(hub_id: str, patterns: list[str]) -> Path:
         advice = "check the spelling, or run `hf auth login` if the model is private"
         raise HubError(f"{hub_id} is neither a folder here nor a model on the Hugging Face hub; {advice}.") from error
     except LocalEntryNotFoundError as error:
-        reason = "is no folder here and not in the local cache, and the hub cannot be reached"
+        reason = "is neither a folder here nor in the local cache, and the hub cannot be reached"
         raise HubError(f"{hub_id} {reason}; go online, or name a folder or 'tiny'.") from error
     except Exception as error:  # the client lets its transport library's own exceptions through
         reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")

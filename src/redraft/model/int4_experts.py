@@ -65,7 +65,7 @@ class Int4Experts(nn.Module):
         return experts
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> NoReturn:
-        raise SettingError("These experts stay in INT4: there are no full weights to save or to compare with.")
+        raise SettingError("These experts stay in INT4, so there are no full weights to save or compare with.")
 
 
 def int4_layers(checkpoint: Checkpoint, *, asked: bool) -> list[int]:
@@ -77,8 +77,8 @@ def int4_layers(checkpoint: Checkpoint, *, asked: bool) -> list[int]:
     fits = config.hidden_size % PANEL == config.moe_intermediate_size % PANEL == 0
     if asked and not fits:
         raise SettingError(
-            f"quantization is 'int4'; on a CPU it takes widths and experts in steps of {PANEL}, and this model has "
-            f"{config.hidden_size} and {config.moe_intermediate_size}."
+            f"quantization is 'int4'; on a CPU the width and the experts' width must be multiples of {PANEL}, and this "
+            f"model's are {config.hidden_size} and {config.moe_intermediate_size}."
         )
     layers = range(config.num_hidden_layers) if fits else ()
     return [layer for layer in layers if asked or all(formats.get(name) == "int4" for name in _names(layer))]

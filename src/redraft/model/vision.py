@@ -60,11 +60,13 @@ class VisionConfig:
             raise CheckpointError(f"config.json sets vision_config to {raw!r}; it must be an object.")
         given = {"patch_size": 16, "pooling_kernel_size": 3, **raw}
         if wrong := [name for name in _SIZES if type(given.get(name)) is not int or given[name] < 1]:
-            raise CheckpointError(f"config.json's vision_config has no whole number for {', '.join(wrong)}.")
+            raise CheckpointError(f"config.json's vision_config needs whole numbers above 0 for {', '.join(wrong)}.")
         _reject_unsupported(given)
         rope = given.get("rope_parameters") or {}
         if (budget := config.extra.get("vision_soft_tokens_per_image", 280)) not in BUDGETS:
-            raise CheckpointError(f"config.json's vision_soft_tokens_per_image is {budget!r}; it must be of {BUDGETS}.")
+            raise CheckpointError(
+                f"config.json's vision_soft_tokens_per_image is {budget!r}; it must be one of {BUDGETS}."
+            )
         return cls(
             **{name: given[name] for name in _SIZES},
             rms_norm_eps=float(given.get("rms_norm_eps", 1e-6)),

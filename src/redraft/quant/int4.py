@@ -46,7 +46,7 @@ def check_group(inputs: int, group: int) -> None:
     if group < 1 or inputs % group:
         raise SettingError(f"group is {group}; it must divide the {inputs} inputs of the weight.")
     if inputs % 8:
-        raise SettingError(f"int4 packs 8 inputs a word; the weight has {inputs}.")
+        raise SettingError(f"The weight has {inputs} inputs; int4 needs a multiple of 8.")
 
 
 def quantize_int4(weight: Tensor, group: int = 64) -> Int4Weight:

@@ -56,7 +56,7 @@ class BenchSettings:
         if self.rank < 0:
             raise SettingError(f"rank is {self.rank}; it must be at least 0.")
         if self.quantization and not self.rank:
-            raise SettingError("quantization is for LoRA; give a rank above 0.")
+            raise SettingError("quantization is only for LoRA; give a rank above 0.")
 
 
 def measure(config: ModelConfig, settings: BenchSettings, *, device: str = "auto") -> dict[str, Any]:

@@ -38,7 +38,7 @@ def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any]:
     path = folder / FILE
     if not path.is_file():
         raise SettingError(f"There is nothing to resume: {str(path)!r} does not exist.")
-    unreadable = CheckpointError(f"{str(path)!r} is not a readable checkpoint; it is damaged or another file.")
+    unreadable = CheckpointError(f"{str(path)!r} is not a readable checkpoint; it is damaged or another kind of file.")
     try:
         state = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file, some without a message

@@ -45,7 +45,7 @@ def prompts_of(path: Path, llm: Answers) -> Iterator[list[int]]:
     """
     shard, suffixes = read_jsonl(path, text=False, tokenizer=llm.tokenizer, template=llm.template, limits=None)
     if suffixes.any():
-        raise InputError(f"{path} holds texts with holes, which ask for nothing.")
+        raise InputError(f"{path} holds texts with holes, which are not prompts.")
     for document in range(len(shard)):
         start = int(shard.offsets[document])
         yield shard.tokens[start : start + int(shard.prompt_lengths[document])].tolist()
@@ -80,7 +80,9 @@ def collect(
             progress(asked)
     if not kept:
         partial.unlink()
-        raise TrainingError(f"None of {asked} answers settled within {steps} steps; allow more, or ask something else.")
+        raise TrainingError(
+            f"None of {asked} answers settled within {steps} steps; allow more steps or use other prompts."
+        )
     partial.replace(out)
     return Collected(asked=asked, kept=kept, mean_steps=sum(taken) / len(taken))
 

@@ -43,7 +43,9 @@ class StepLosses:
         for value in values:
             if not math.isfinite(value):
                 step = self._first + len(self.values)
-                raise TrainingError(f"The loss of step {step} (from 0) is {value}; the last checkpoint was kept.")
+                raise TrainingError(
+                    f"The loss of step {step} (counted from 0) is {value}; the last checkpoint was kept."
+                )
             self.values.append(value)
 
 

@@ -28,7 +28,7 @@ def initial_model(recipe: Recipe, device: torch.device) -> Transformer:
         return model.to(device)
     model = _given_model(recipe, device)
     if _tensor_shapes(model.config) != _tensor_shapes(recipe.model):
-        raise SettingError(f"run.init: the model in {recipe.run.init!r} has another shape than the recipe's.")
+        raise SettingError(f"run.init: the model in {recipe.run.init!r} has a different shape from the recipe's.")
     model.config = dataclasses.replace(model.config, canvas_length=recipe.model.canvas_length)  # as it is trained
     if recipe.lora is not None:
         adapt(model, recipe.lora, recipe.run.seed)

@@ -141,7 +141,7 @@ def _turns(record: Mapping[str, Any], tokenizer: Tokenizer, template: ChatTempla
         i for i, message in enumerate(messages) if isinstance(message, dict) and message.get("role") == "assistant"
     ]
     if not asked or asked[0] == 0:
-        raise _LineError("messages need an assistant message behind what it answers")
+        raise _LineError("messages must have an assistant message, with what it answers before it")
     for index in asked:
         mark = partial(mark_chat, template, tokenizer, tools=tools, enable_thinking=thinking)
         prompt, marks = mark(messages[:index])
@@ -165,15 +165,15 @@ def _read_arguments(message: Any, index: int) -> None:
         try:
             function["arguments"] = json.loads(function["arguments"] or "{}")
         except (ValueError, RecursionError) as error:
-            raise _LineError(f"messages[{index}] has a call whose arguments are no JSON ({no_json(error)})") from error
+            raise _LineError(f"messages[{index}] has a call whose arguments are not JSON ({no_json(error)})") from error
         if not isinstance(function["arguments"], dict):
-            raise _LineError(f"messages[{index}] has a call whose arguments are no JSON object")
+            raise _LineError(f"messages[{index}] has a call whose arguments are not a JSON object")
 
 
 def _answer(prompt: str, whole: str, index: int) -> tuple[int, int]:
     """Where the text to be written is: the end of the rendering, without the header that the prompt already has."""
     if not whole.startswith(prompt):
-        raise _LineError(f"the chat template renders messages[{index}] other than behind its prompt")
+        raise _LineError(f"the chat template does not render messages[{index}] after its prompt")
     behind = whole[len(prompt) :]
     header = _HEADER.match(behind)
     start = len(prompt) + (header.end() if header else 0)
@@ -205,7 +205,7 @@ def _check_fits(piece: _Piece, text: bool, limits: Limits | None) -> None:
     canvases = -(-len(piece.answer) // limits.canvas)
     if limits.canvases and canvases > limits.canvases:
         raise _LineError(
-            f"the answer has {len(piece.answer)} tokens, {canvases} canvases of {limits.canvas}; "
+            f"the answer has {len(piece.answer)} tokens, which take {canvases} canvases of {limits.canvas}; "
             f"max_canvases is {limits.canvases}"
         )
     needed = len(piece.prompt) + (canvases - 1) * limits.canvas

@@ -121,7 +121,7 @@ def _check_rank(model: Transformer, chosen: Sequence[str], rank: int) -> None:
     """Raise `SettingError` for a rank that exceeds what every weight of the chosen modules can use."""
     sides = [min(shape[-2:]) for name in chosen for shape in _shapes(model.get_submodule(name))]
     if rank > max(sides):
-        raise SettingError(f"lora.rank is {rank}; no targeted weight has more than rank {max(sides)}.")
+        raise SettingError(f"lora.rank is {rank}; no targeted weight has a rank above {max(sides)}.")
 
 
 def _shapes(module: nn.Module) -> list[Sequence[int]]:
@@ -138,7 +138,7 @@ def _chosen(model: Transformer, targets: tuple[str, ...]) -> list[str]:
         found = {name for name in names if fnmatch(name, GROUPS.get(target, target))}
         if not found:
             raise SettingError(
-                f"lora.targets: {target!r} fits no module; use {', '.join(GROUPS)} or a pattern like {names[0]!r}."
+                f"lora.targets: {target!r} matches no module; use {', '.join(GROUPS)} or a pattern like {names[0]!r}."
             )
         chosen |= found
     return [name for name in names if name in chosen]

@@ -140,8 +140,8 @@ class Packer:
         for settings, source in zip(self.data.sources, self.sources, strict=True):
             if not source.holds_out:
                 raise SettingError(
-                    f"source {settings.name}: no document is held out to evaluate on; raise heldout above 0 and give "
-                    "two documents or more, or set run.evaluate_every to 0."
+                    f"source {settings.name}: no document is held out for evaluation; raise heldout above 0 and give "
+                    "at least two documents, or set run.evaluate_every to 0."
                 )
 
     def _common(self, number: int, rows: int) -> Arrays:

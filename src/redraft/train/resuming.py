@@ -33,7 +33,7 @@ def check_begins_in(folder: Path) -> None:
     except OSError as error:
         raise _cannot_be_made(folder, error) from error
     if taken:
-        raise SettingError(f"{str(folder)!r} holds a run already; resume it or choose another folder.")
+        raise SettingError(f"{str(folder)!r} already holds a run; resume it or choose another folder.")
 
 
 def _cannot_be_made(folder: Path, error: Exception) -> SettingError:
@@ -65,7 +65,7 @@ class RunCheckpoint:
         state = load_meta(self._folder) if self._sharded else load_checkpoint(self._folder, torch.device("cpu"))
         if not self._is_of_this_run(state):
             raise CheckpointError(
-                f"The checkpoint in {str(self._folder)!r} is of a run with another model, adapter or seed."
+                f"The checkpoint in {str(self._folder)!r} belongs to a run with another model, adapter or seed."
             )
         return state
 

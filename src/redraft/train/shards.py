@@ -106,7 +106,7 @@ def read_shard(path: Path | str) -> Shard:
     header, start = _read_header(path, data)
     count, total = header["count"], header["tokens"]
     if len(data) != start + 8 * count + 2 * total:
-        raise ShardError(f"{path} holds {len(data) - start} bytes behind its header, not {8 * count + 2 * total}")
+        raise ShardError(f"{path} holds {len(data) - start} bytes after its header, not {8 * count + 2 * total}")
     lengths = np.frombuffer(data, dtype="<u4", count=count, offset=start)
     prompts = np.frombuffer(data, dtype="<u4", count=count, offset=start + 4 * count)
     tokens = np.frombuffer(data, dtype="<u2", count=total, offset=start + 8 * count)

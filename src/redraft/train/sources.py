@@ -257,5 +257,5 @@ def newline_id(tokenizer: Tokenizer) -> int:
     """The token of a line end. Raises `SettingError` if the tokenizer has no separate one."""
     ids: Sequence[int] = tokenizer.encode("\n")
     if len(ids) != 1:
-        raise SettingError("data.tokenizer: its tokenizer does not keep a line end as one token.")
+        raise SettingError("data.tokenizer: its tokenizer must encode a line end as one token.")
     return ids[0]

@@ -68,7 +68,7 @@ class Trainer:
         self.world = World.from_environment()
         if recipe.run.curve_every and self.world.size > 1:
             raise SettingError(
-                "run.curve_every cannot be had with several processes; use `redraft eval curve` afterwards."
+                "run.curve_every cannot be combined with several processes; use `redraft eval curve` afterwards."
             )
         self.limits = RunLimits(recipe.run, self.world)
         self.device = self.world.device(device)
@@ -143,7 +143,9 @@ class Trainer:
         Raises `TrainingError` if that fails, or if weights are not finite, which no loss has shown yet.
         """
         if self.world.any(not self.masters.finite()):
-            raise TrainingError(f"Step {self.step - 1} (from 0) left weights that are not finite; they were not kept.")
+            raise TrainingError(
+                f"Step {self.step - 1} (counted from 0) left weights that are not finite; they were not saved."
+            )
         progress = {"step": self.step, "batches": self.batches, "steps": self.total_steps}
         self.checkpoint.save(self.masters, **progress, seconds=self.limits.earlier + self.limits.seconds)
         self.world.wait()
@@ -168,7 +170,7 @@ class Trainer:
     def _announce(self) -> None:
         """Announce what comes next: the first step, and the first report, may take long."""
         ahead = f"{max(0, self.total_steps - self.step)} steps of {self._tokens_per_step} clean tokens on {self.device}"
-        self.reporter.say(f"{ahead}; a report every {self.run_settings.log_every}.")
+        self.reporter.say(f"{ahead}; a report every {self.run_settings.log_every} steps.")
 
     def _begin(self, resume: bool) -> dict[str, Any]:
         """Find out where the run stands; returns the state from its checkpoint, empty for a new run."""

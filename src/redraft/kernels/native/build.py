@@ -37,7 +37,7 @@ def library() -> ctypes.CDLL | None:
         return _load()
     except (OSError, RuntimeError, ValueError, subprocess.SubprocessError) as error:
         # RuntimeError: there is no home folder; ValueError: $CC has an unclosed quotation mark
-        _log.warning("C kernels are left out, which makes a CPU slower: %s", _reason(error))
+        _log.warning("The C kernels are left out, which makes the CPU slower: %s", _reason(error))
         return None
 
 

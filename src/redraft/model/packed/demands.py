@@ -28,16 +28,16 @@ def misfit(config: ModelConfig) -> str | None:
     """Which part of a model's shape the GPU kernels do not support, as the end of a sentence; None if they do."""
     heads = config.head_dim, config.global_head_dim
     if not all(16 <= dim <= 512 and dim & (dim - 1) == 0 for dim in heads):
-        return f"heads are powers of two from 16 to 512, and this model's are {heads[0]} and {heads[1]}"
+        return f"head dimensions must be powers of two from 16 to 512, and this model's are {heads[0]} and {heads[1]}"
     for name, size, step in (
         ("the width", config.hidden_size, 128),
         ("experts' width", config.moe_intermediate_size, 64),
         ("the vocabulary", config.vocab_size, 8),
     ):
         if size % step:
-            return f"{name} is a multiple of {step}, and this model's is {size}"
+            return f"{name} must be a multiple of {step}, and this model's is {size}"
     if config.num_experts > MOST_EXPERTS:
-        return f"there are at most {MOST_EXPERTS} experts, and this model has {config.num_experts}"
+        return f"there must be at most {MOST_EXPERTS} experts, and this model has {config.num_experts}"
     return None
 
 
@@ -147,9 +147,9 @@ def _kept(stored: Mapping[str, str]) -> dict[str, str]:
 def _refusal(stored: Mapping[str, str], asked: str | None) -> str | None:
     """Why weights stored in these formats cannot be converted to the requested one; None if they can."""
     if asked == "fp8" and "int4" in stored.values():
-        return "quantization is 'fp8'; the stored weights are int4 already, load them without it."
+        return "quantization is 'fp8', but the stored weights are already int4; load them without it."
     if asked == "int4" and any(format == "fp8" and ".experts." in name for name, format in stored.items()):
-        return "quantization is 'int4'; the stored experts are fp8 already, load them without it."
+        return "quantization is 'int4', but the stored experts are already fp8; load them without it."
     return None
 
 

@@ -55,7 +55,7 @@ def load_packed(
     format = resulting_format(checkpoint.formats, quantization)
     check_device(target, quantized=format != "bf16")
     if target.type == "cuda" and (wrong := misfit(checkpoint.config)):
-        raise SettingError(f"The model's weights cannot be packed for a GPU: there {wrong}.")
+        raise SettingError(f"The model's weights cannot be packed for a GPU: {wrong}.")
     fp8 = fp8_vocabulary(checkpoint.config, vocabulary_dtype, target, quantized=format != "bf16")
     check_room(checkpoint.config, quantization, target, stored=checkpoint.formats, vision=checkpoint.sees)
     chosen = resolve_dtype(dtype, target, checkpoint.dtype)
@@ -128,7 +128,9 @@ def _packs_on_gpu(folder: Path, device: torch.device, dtype: str | torch.dtype, 
     config = checkpoint.config
     if resolve_dtype(dtype, device, checkpoint.dtype) == torch.float32:
         if quantization is not None:
-            raise SettingError(f"quantization is {quantization!r} and dtype float32; on a GPU it takes bfloat16.")
+            raise SettingError(
+                f"quantization is {quantization!r} and dtype is float32; on a GPU, dtype must be bfloat16."
+            )
         return False
     wrong = misfit(config)
     if wrong is not None and quantization is not None:

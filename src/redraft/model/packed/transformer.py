@@ -51,7 +51,9 @@ class PackedTransformer(Transformer):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refused: the weights are not laid out as files hold them."""
-        raise SettingError("These weights are packed for computing and cannot be saved; load the folder by load_model.")
+        raise SettingError(
+            "These weights are packed for computing and cannot be saved; load the folder with load_model."
+        )
 
     @property
     def device(self) -> torch.device:

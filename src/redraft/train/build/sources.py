@@ -87,7 +87,7 @@ def wheel(name: str, version: str, cache: Path) -> Path:
                 path.replace(folder / path.name)
         found = _find_archive(folder, name, version)
     if found is None:
-        raise SourceError(f"pip brought no wheel of {name}=={version}")
+        raise SourceError(f"pip downloaded no wheel of {name}=={version}")
     return found
 
 

@@ -56,4 +56,4 @@ class Checks:
     def below_one(self, *names: str) -> None:
         """Each setting is a share below 1."""
         for name in names:
-            self.that(0 <= getattr(self._table, name) < 1, name, "from 0 up to, not including, 1")
+            self.that(0 <= getattr(self._table, name) < 1, name, "at least 0 and below 1")

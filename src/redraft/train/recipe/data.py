@@ -63,7 +63,12 @@ class SourceSettings:
 
     def __post_init__(self) -> None:
         check(bool(self.name), "source.name", self.name, "a name")
-        check(self.name not in GROUPS, "source.name", self.name, f"none of {', '.join(GROUPS)}, which reports use")
+        check(
+            self.name not in GROUPS,
+            "source.name",
+            self.name,
+            f"a name other than {', '.join(GROUPS)}, which reports use",
+        )
         checks = Checks(self, f"source {self.name}: ")
         checks.one_of(KINDS, "kind")
         checks.above_zero("share")
@@ -73,7 +78,7 @@ class SourceSettings:
                       "heldout")  # fmt: skip
         checks.at_least(0, "hole_weight", "prompt_weight", "fill_weight", "max_canvases")
         rising = len(self.clues) == 2 and 17 <= self.clues[0] <= self.clues[1] <= 81
-        checks.that(rising, "clues", "two rising numbers within 17..81")
+        checks.that(rising, "clues", "two numbers from 17 to 81, the smaller one first")
         self._reject_what_has_no_effect()
 
     @property
@@ -103,7 +108,7 @@ class SourceSettings:
         """Why the setting `name` has no effect."""
         if name == "max_canvases" or (name == "spare_holes" and self.kind == "chat"):
             return "without JSON lines"
-        return "without infill" if name in _HOLES and self.kind in ("text", "chat") else f"on kind {self.kind!r}"
+        return "without infill" if name in _HOLES and self.kind in ("text", "chat") else f"for kind {self.kind!r}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +135,7 @@ class DataSettings:
         checks.at_least(0, "workers")
         checks.that(len(self.sources) > 0, "sources", "at least one [[data.sources]] table")
         names = [source.name for source in self.sources]
-        check(len(set(names)) == len(names), "data.sources", names, "named differently")
+        check(len(set(names)) == len(names), "data.sources", names, "names that all differ")
         needs = [s.name for s in self.sources if s.kind in ("text", "sudoku") or s.infill or s.is_jsonl]
         if needs and not self.tokenizer:
             raise SettingError(f"data.tokenizer is missing; source {needs[0]} needs a model folder with a tokenizer.")

@@ -47,15 +47,15 @@ class ObjectiveSettings:
         checks.one_of(LEVELS, "levels")
         checks.one_of(CORRUPTIONS, "corruption")
         checks.one_of(LOSSES, "loss")
-        checks.that(self.mask_token >= 0, "mask_token", "a token")
+        checks.that(self.mask_token >= 0, "mask_token", "a token id")
         if self.corruption == "absorbing" and "loo" in self.loss:
-            raise SettingError("objective.loss 'loo' is defined for uniform corruption, not for absorbing.")
+            raise SettingError("objective.loss 'loo' is defined only for uniform corruption, not for absorbing.")
         checks.at_least(1, "weight_clip")
         checks.that(0 < self.noise_eps < 0.5, "noise_eps", "between 0 and 0.5")
         checks.at_least(0, "encoder_weight", "balance_weight", "kept_weight")
         checks.shares("self_conditioning")
         rising = len(self.rollout_bound) == 2 and 0 < self.rollout_bound[0] <= self.rollout_bound[1]
-        checks.that(rising, "rollout_bound", "two rising numbers above 0")
+        checks.that(rising, "rollout_bound", "two numbers above 0, the smaller one first")
         checks.positive_shares("encoder_share", "temperature_low")
 
     @property

@@ -39,6 +39,6 @@ class OptimizerSettings:
         checks.positive_shares("decay_share")
         checks.shares("final_share")
         betas = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
-        checks.that(betas, "betas", "two numbers from 0 up to, not including, 1")
+        checks.that(betas, "betas", "two numbers of at least 0 and below 1")
         checks.below_one("average")
         checks.at_least(0, "eps", "weight_decay", "clip")

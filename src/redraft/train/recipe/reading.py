@@ -43,7 +43,7 @@ def recipe_from_dict(name: str, raw: Mapping[str, Any]) -> Recipe:
     except CheckpointError as error:
         raise SettingError(f"recipe: [model] {error}") from error
     except ArithmeticError as error:
-        raise SettingError(f"recipe: [model] holds a number that makes no sense: {error}.") from error
+        raise SettingError(f"recipe: [model] holds an invalid number: {error}.") from error
 
 
 def _leaves_something_out(raw: Mapping[str, Any]) -> bool:

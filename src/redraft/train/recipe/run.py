@@ -57,8 +57,10 @@ class RunSettings:
         checks.one_of(TASKS, "curve_task")
         budgets = self.curve_budgets
         rising = len(budgets) > 0 and budgets[0] >= 1 and sorted(set(budgets)) == list(budgets)
-        checks.that(rising, "curve_budgets", "rising numbers from 1 up")
+        checks.that(rising, "curve_budgets", "increasing numbers of at least 1")
         if self.curve_every and self.shard:
-            raise SettingError("run.curve_every cannot be had with run.shard; use `redraft eval curve` afterwards.")
+            raise SettingError(
+                "run.curve_every cannot be combined with run.shard; use `redraft eval curve` afterwards."
+            )
         checks.at_least(1, "log_every", "evaluate_batches", "curve_items")
         checks.at_least(0, "evaluate_every", "curve_every", "checkpoint_every", "max_seconds", "fit_seconds")

@@ -41,7 +41,7 @@ def _convert(hint: Any, value: Any, where: str) -> Any:
         check(isinstance(value, list | tuple), where, value, "a list")
         return tuple(_convert(get_args(hint)[0], item, where) for item in value)
     if isinstance(value, int):
-        check(abs(value) < _LARGEST, where, value, "a number of 64 bits")
+        check(abs(value) < _LARGEST, where, value, "a number of at most 64 bits")
     if get_origin(hint) is Mapping:
         check(isinstance(value, Mapping), where, value, "a table")
     if hint is float and isinstance(value, int) and not isinstance(value, bool):

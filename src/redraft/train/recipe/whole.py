@@ -30,22 +30,24 @@ class Recipe:
     def __post_init__(self) -> None:
         for name in ("bos_token_id", "pad_token_id"):
             token = getattr(self.model, name)
-            check(0 <= token < self.model.vocab_size, f"model.{name}", token, "a token of the vocabulary")
+            check(0 <= token < self.model.vocab_size, f"model.{name}", token, "a token in the vocabulary")
         if self.objective.corruption == "absorbing":
-            vocabulary = f"below the vocabulary of {self.model.vocab_size}"
+            vocabulary = f"below the vocabulary size of {self.model.vocab_size}"
             mask = self.objective.mask_token
             check(mask < self.model.vocab_size, "objective.mask_token", mask, vocabulary)
         self._reject_rollouts_without_effect()
         if self.run.curve_every and not self.data.tokenizer:
-            raise SettingError("run.curve_every asks the model questions; it needs data.tokenizer.")
+            raise SettingError("run.curve_every asks the model questions, so it needs data.tokenizer.")
         if self.run.shard and self.optimizer.average:
-            raise SettingError("optimizer.average cannot be had with run.shard; set one of them to 0 or false.")
+            raise SettingError(
+                "optimizer.average cannot be combined with run.shard; set average to 0 or shard to false."
+            )
         if self.lora is not None and not self.run.init:
-            raise SettingError("run.init is missing; LoRA changes a given model.")
+            raise SettingError("run.init is missing; LoRA needs a model to adapt.")
         longest = self.data.tokens + self.model.canvas_length
         if longest > self.model.max_position_embeddings:
             raise SettingError(
-                f"data.tokens and a canvas reach position {longest}; the model ends at "
+                f"data.tokens and a canvas take {longest} positions together; the model has "
                 f"{self.model.max_position_embeddings}."
             )
 
