@@ -63,7 +63,7 @@ def test_what_cannot_be_measured_is_said(cli: Cli, options: tuple[str, ...], sai
     assert said in done.err
 
 
-LENGTHS = "prompt_tokens and max_tokens must be whole numbers from 1 up"
+LENGTHS = "prompt_tokens and max_tokens must be whole numbers of at least 1"
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,10 @@ def answering(said: bytes) -> Iterator[str]:
     [
         (b"SSH-2.0-OpenSSH\r\n", "No server answers at 127.0.0.1:"),
         (b"HTTP/1.0 200 OK\r\ncontent-type: text/html\r\n\r\n<html>", "lists no models."),
-        (b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n<html>", "answered what is no JSON."),
+        (
+            b"HTTP/1.0 200 OK\r\ncontent-type: application/json\r\n\r\n<html>",
+            "answered with something that is not JSON.",
+        ),
         (b"HTTP/1.0 404 No\r\n\r\n<html>\n<p>\n", "/v1/models answered 404: <html> <p>"),
     ],
 )

@@ -206,7 +206,7 @@ def test_bad_examples() -> None:
     reading = Reading(name="x", choice="a", probabilities={"a": 0.5, "b": 0.5}, raw={}, reads=1, agreement=1.0)
     with pytest.raises(SettingError, match="1 readings and 0 answers"):
         fit_temperature([reading], [])
-    with pytest.raises(SettingError, match="'c' is none of the choices a, b"):
+    with pytest.raises(SettingError, match="'c' is not one of the choices a, b"):
         fit_temperature([reading], ["c"])
 
 

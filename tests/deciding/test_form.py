@@ -102,7 +102,7 @@ def test_what_is_no_form(choices: object, template: str | None, sentence: str) -
 def test_choices_that_cannot_be_told_apart(llm: LLM) -> None:
     """Where the answer goes on, a choice that begins another one has no end to be seen."""
     form = Form.of(["no", "no more"], ends=False)
-    with pytest.raises(SettingError, match="'no more' begins like 'no'"):
+    with pytest.raises(SettingError, match="'no more' begins with 'no'"):
         form.strings(llm.tokenizer, [])
     assert Form.of(["no", "no more"]).strings(llm.tokenizer, [])
 

@@ -112,12 +112,12 @@ class TestConstraints:
             assert result.full_text == text[:at] + "Q!Q" + text[at:]
 
     def test_a_span_of_several_parts_cannot_obey(self, llm: LLM) -> None:
-        with pytest.raises(ConstraintError, match=r"edited in . parts, which forbidden cannot hold for"):
+        with pytest.raises(ConstraintError, match=r"edited in . parts, to which forbidden cannot be applied"):
             llm.edit(LONG, line_span(LONG, 2, 9), "x", forbidden=["a"])
 
     def test_what_is_too_long_is_refused_before_any_compute(self, llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(llm.model), "encode", None)
-        with pytest.raises(ConstraintError, match="the most here are 2"):
+        with pytest.raises(ConstraintError, match="at most 2 are allowed here"):
             llm.edit("abc", (0, 1), regex="[a-z]{90}", max_tokens=2)
 
 
@@ -196,11 +196,11 @@ def test_an_empty_span_is_an_insertion(llm: LLM) -> None:
         ("abc", (0, 1), "x", {"strength": 1.5}, SettingError, "strength is 1.5"),
         ("abc", (0, 1), "x", {"strength": True}, SettingError, "strength is True"),
         ("abc", (0, 1), "x", {"max_tokens": 0}, SettingError, "max_tokens is 0"),
-        ("abc", (0, 1), "x", {"max_tokens": 19}, SettingError, "holds 1 to 18"),
+        ("abc", (0, 1), "x", {"max_tokens": 19}, SettingError, "it must be from 1 to 18"),
         ("abc", (0, 1), "x", {"steps": 0}, SettingError, "steps is 0"),
         ("abc", (0, 1), "x", {"tone": "formal"}, SettingError, "Unknown setting 'tone'"),
-        ("abc", (0, 1), "x", {"latency_budget_ms": 9}, SettingError, "latency_budget_ms is a setting of answers"),
-        ("abc", (0, 1), "please " * 600, {}, PromptError, "do not fit 512"),
+        ("abc", (0, 1), "x", {"latency_budget_ms": 9}, SettingError, "latency_budget_ms is a setting for answers"),
+        ("abc", (0, 1), "please " * 600, {}, PromptError, "do not fit the context of 512"),
     ],
 )
 def test_bad_input(

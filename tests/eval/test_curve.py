@@ -31,7 +31,7 @@ def test_every_budget_is_asked_for_once() -> None:
 
 @pytest.mark.parametrize("budgets", [[], [0, 1], [4, 2], [2, 2]])
 def test_wrong_budgets_are_named(budgets: list[int]) -> None:
-    with pytest.raises(SettingError, match="rising numbers from 1 up"):
+    with pytest.raises(SettingError, match="increasing numbers of at least 1"):
         measure(lambda budget: result(1, 1.0), budgets)
 
 

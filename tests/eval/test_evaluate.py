@@ -263,7 +263,7 @@ def test_methods_are_compared_item_by_item():
 def test_a_method_that_is_none():
     with pytest.raises(SettingError, match="method is 'both'"):
         infill.evaluate(FixedModel([]), [ITEM], method="both")
-    with pytest.raises(SettingError, match="max_tokens belongs to the method 'found'"):
+    with pytest.raises(SettingError, match="max_tokens is only for the method 'found'"):
         infill.evaluate(FixedModel([]), [ITEM], method="left", max_tokens=3)
 
 

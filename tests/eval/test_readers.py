@@ -59,9 +59,9 @@ def test_bundled_results_read_and_need_all_that_is_expected():
     ("change", "message"),
     [
         ({"messages": [{"role": "user", "content": "go"}]}, "must be the result of a tool"),
-        ({"expected": []}, "one list of strings or more"),
+        ({"expected": []}, "at least one list of strings"),
         ({"expected": [[" "]]}, "none of them blank"),
-        ({"expected": ["a"]}, "one string or more"),
+        ({"expected": ["a"]}, "at least one string"),
     ],
 )
 def test_results_that_ask_for_nothing_are_refused(tmp_path, change, message):
@@ -142,8 +142,8 @@ def test_bad_tool_files_are_refused(tmp_path, line, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"expected": []}, "line 1: the field 'expected' must hold one string or more"),
-        ({"expected": ["a", " "]}, "line 1: the field 'expected' must hold one string or more, none of them blank"),
+        ({"expected": []}, "line 1: the field 'expected' must hold at least one string"),
+        ({"expected": ["a", " "]}, "line 1: the field 'expected' must hold at least one string, none of them blank"),
         ({"expected": "a"}, "line 1: the field 'expected' must be a list"),
         ({"messages": []}, "line 1: messages must be a list"),
     ],

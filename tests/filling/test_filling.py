@@ -189,9 +189,9 @@ def test_the_seam_is_opened_where_the_causal_pass_finds_it_likeliest(llm: LLM) -
         ({"length": 3, "max_tokens": 4}, "both given"),
         ({"steps": 0}, "steps is 0"),
         ({"temperature": 1}, "Unknown setting"),
-        ({"stop": ["\n"]}, "stop is a setting of answers"),
-        ({"logprobs": 0}, "logprobs is a setting of answers"),
-        ({"preset": "fast", "fit_canvas": True}, "fit_canvas is a setting of answers"),
+        ({"stop": ["\n"]}, "stop is a setting for answers"),
+        ({"logprobs": 0}, "logprobs is a setting for answers"),
+        ({"preset": "fast", "fit_canvas": True}, "fit_canvas is a setting for answers"),
     ],
 )
 def test_impossible_holes(llm: LLM, settings: dict[str, object], sentence: str) -> None:

@@ -56,9 +56,9 @@ def test_every_goal_is_judged_and_what_fails_is_told() -> None:
     judged = {"goal": "fp8, ms per forward of 4", "at_most": 17.0, "measured": 32.0, "met": False}
     assert goals["fp8, ms per forward of 4"] == judged
     assert goals["fp8, ms per forward of 1"]["met"]
-    assert goals["int4, GB of process at 1 behind 8192 tokens"]["met"]
-    assert goals["fp8, GB of sampler at 32 behind 1024 tokens"]["measured"] == 2.5
-    assert goals["largest error of a kernel over eager bf16's"]["measured"] == 1.9
+    assert goals["int4, GB of process at 1 after 8192 tokens"]["met"]
+    assert goals["fp8, GB of sampler at 32 after 1024 tokens"]["measured"] == 2.5
+    assert goals["largest ratio of a kernel's error to eager bf16's"]["measured"] == 1.9
     assert goals["failed tests"]["measured"] == 1
     assert sum("ms per forward" in name for name in goals) == len(MILLISECONDS)
     assert all(one["measured"] is not None for one in goals.values())
@@ -83,7 +83,7 @@ def test_a_process_that_takes_too_long_is_ended() -> None:
     allowed: list[float] = []
     card = Card(1000, print, slow)
     assert card.bench("kernels") == []
-    assert card.outcomes[0].error == "the time was up"
+    assert card.outcomes[0].error == "ran out of time"
     assert allowed == [PATIENCE]  # and others still have theirs
 
 

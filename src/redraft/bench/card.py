@@ -88,7 +88,7 @@ class Card:
             if done.returncode:
                 said = (done.stdout + done.stderr)[-SAID:]
         except subprocess.TimeoutExpired:
-            error = "the time was up"
+            error = "ran out of time"
         except OSError as failed:
             error = str(failed)
         outcome = Outcome(command=shown, seconds=time.monotonic() - started, result=result, error=error, said=said)
@@ -142,9 +142,9 @@ def goals(
     ):  # fmt: skip
         sizes = [size for size, step in zip(memory[name], steps, strict=True) if _case(step) == case]
         format, batch, context = case
-        found.append(_goal(f"{format}, GB of {name} at {batch} behind {context} tokens", limit, sizes))
+        found.append(_goal(f"{format}, GB of {name} at {batch} after {context} tokens", limit, sizes))
     ratios = [one["ratio"] for record in kernels for one in record["operations"] if one["ratio"] is not None]
-    found.append(_goal("largest error of a kernel over eager bf16's", 2.0, [max(ratios)] if ratios else []))
+    found.append(_goal("largest ratio of a kernel's error to eager bf16's", 2.0, [max(ratios)] if ratios else []))
     found.append(_goal("failed tests", 0, [tested["failed"]] if tested else []))
     return found
 

@@ -128,7 +128,9 @@ def measure(
     _check(llm, steps, repetitions)
     quantization = "int4" if any(isinstance(part, Int4Experts) for part in llm.model.modules()) else None
     if compare and quantization:
-        raise SettingError("The experts stay in INT4, which Transformers would unpack; measure Redraft with --alone.")
+        raise SettingError(
+            "The experts stay in INT4, which Transformers would unpack; measure Redraft alone with --alone."
+        )
     ids, length = llm.encode_chat([{"role": "user", "content": QUESTION}]), llm.model.config.canvas_length
     if len(ids) + length > llm.model.config.max_position_embeddings:
         raise PromptError(f"The prompt of {len(ids)} tokens and a canvas of {length} do not fit the model's context.")
@@ -202,7 +204,7 @@ def _transformers(folder: Path, ids: list[int], steps: int, dtype: torch.dtype) 
     except ImportError:
         raise SettingError(
             "bench cpu compares with transformers (5.23 or newer), which is not installed; "
-            "install it or measure redraft alone with --alone."
+            "install it or measure Redraft alone with --alone."
         ) from None
     level = their_logging.get_verbosity()
     # They lack the vision tower, which a text model does not have, and say so at length.

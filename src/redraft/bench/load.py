@@ -90,7 +90,7 @@ def read_lengths(file: Path | None) -> list[tuple[int, int]]:
     for number, row in read_objects(file):
         pair = row.get("prompt_tokens"), row.get("max_tokens")
         if any(type(length) is not int or length < 1 for length in pair):
-            fail(file, number, "prompt_tokens and max_tokens must be whole numbers from 1 up")
+            fail(file, number, "prompt_tokens and max_tokens must be whole numbers of at least 1")
         pairs.append(pair)
     if not pairs:
         raise InputError(f"{file} holds no lengths.")
@@ -111,7 +111,7 @@ class Target:
         try:
             return str(listed["data"][0]["id"])
         except (TypeError, KeyError, IndexError):
-            raise InputError(f"What answers at {self._host}:{self._port} lists no models.") from None
+            raise InputError(f"The server at {self._host}:{self._port} lists no models.") from None
 
     def get(self, path: str) -> Any:
         """The JSON at a path, or its text."""
@@ -150,7 +150,9 @@ class Target:
                 raise InputError(f"{path} answered {answer.status}: {' '.join(text.split())[:200]}")
             return json.loads(text) if "json" in (answer.getheader("content-type") or "") else text
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{path} at {self._host}:{self._port} answered what is no JSON.") from error
+            raise InputError(
+                f"{path} at {self._host}:{self._port} answered with something that is not JSON."
+            ) from error
         except (OSError, http.client.HTTPException) as error:
             reason = " ".join(str(error).split()).rstrip(".")  # it may quote the response
             raise InputError(f"No server answers at {self._host}:{self._port}: {reason}.") from error

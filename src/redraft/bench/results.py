@@ -59,6 +59,6 @@ def _chart(records: Sequence[Mapping[str, Any]], file: Path) -> Path | None:
 def _title(record: Mapping[str, Any]) -> str:
     whole = f"{record['ms_per_forward']} ms, " if "ms_per_forward" in record else ""
     return (
-        f"{record.get('quantization') or 'bf16'}, {record['batch']} canvases behind {record['context']} tokens: "
+        f"{record.get('quantization') or 'bf16'}, {record['batch']} canvases after {record['context']} tokens: "
         f"{whole}floor {record['floor_ms']} ms"
     )

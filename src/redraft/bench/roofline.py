@@ -78,7 +78,7 @@ def step_components(
     the head. Where soft embeddings gather, each reads a row of these and writes one in bf16.
     """
     if quantization not in (None, "fp8", "int4"):
-        raise SettingError(f"quantization is {quantization!r}; it must be fp8, int4 or nothing.")
+        raise SettingError(f"quantization is {quantization!r}; it must be 'fp8', 'int4' or None.")
     parts = {part.name: part.total for part in text_parts(config)}
     rows, width, layers = batch * config.canvas_length, config.hidden_size, config.num_hidden_layers
     touched = (distinct_experts or config.num_experts) / config.num_experts

@@ -163,9 +163,7 @@ class AutomatonConstraint:
             here = self._after(here, position - place, budget)
             reached = {automaton.step(state, self.pins[position]) for state in np.flatnonzero(here).tolist()} - {-1}
             if not reached:
-                raise ConstraintError(
-                    f"The pin at position {position} contradicts what the rest of the constraint says."
-                )
+                raise ConstraintError(f"The pin at position {position} contradicts the rest of the constraint.")
             here = np.zeros_like(here)
             here[list(reached)] = True
             place = position + 1

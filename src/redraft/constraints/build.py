@@ -163,7 +163,7 @@ def _checked(wanted: Mapping[str, Any]) -> Wanted | None:
         if not isinstance(getattr(asked, name), bool):
             raise ConstraintError(f"{name} is {getattr(asked, name)!r}; it must be True or False.", name)
     if asked.pins and (asked.thinking or asked.thought_open):
-        sentence = "pins count tokens from the start, where a thought may stand; text_pins count behind it."
+        sentence = "pins count tokens from the start, where a thought may stand; use text_pins, which count after it."
         raise ConstraintError(sentence, "pins")
     check_choice(asked.tools, asked.tool_choice)
     return asked if given or any(getattr(asked, name) for name in ("pins", *_WORDS, "tools")) else None
@@ -194,7 +194,7 @@ def _check_pins(name: str, pins: Any) -> None:
         raise ConstraintError(f"{name} must map positions to texts.")
     for position, pinned in pins.items():
         if isinstance(position, bool) or not isinstance(position, int) or position < 0:
-            raise ConstraintError(f"{name} has the position {position!r}; it must be a whole number from 0.")
+            raise ConstraintError(f"{name} has the position {position!r}; it must be a whole number of at least 0.")
         if position >= MAX_POSITION:
             raise ConstraintError(f"{name} has the position {position}; no answer is longer than {MAX_POSITION}.")
         if not isinstance(pinned, str) or not pinned:

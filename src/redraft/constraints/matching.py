@@ -68,7 +68,7 @@ class _Ends:
                 return self._run(ranges, 0, most, start)  # free text, the shorter the better
             case Machine(dfa, None):
                 return [start + length for length in dfa.prefixes(map(ord, self._text[start:]))]
-        raise TypeError(f"{type(part).__name__} is nothing that stands in plain text.")
+        raise TypeError(f"{type(part).__name__} cannot stand in plain text.")
 
     def _run(self, ranges: Ranges, least: int, most: int | None, start: int) -> range:
         """The ends of `least` to `most` characters of a set, the shortest first."""

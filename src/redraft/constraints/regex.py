@@ -195,7 +195,7 @@ class _Parser:
 
     def _name(self, name: str) -> None:
         if not name.isidentifier():
-            self._fail(f"has the group name {name!r}, which is no identifier")
+            self._fail(f"has the group name {name!r}, which is not an identifier")
         if name in self._names:
             self._fail(f"has two groups named {name!r}")
         self._names.add(name)
@@ -210,7 +210,7 @@ class _Parser:
             self._fail("uses possessive repetition, which is not supported")
         lazy = self._take("?")
         if self._bounds() is not None:
-            self._fail("repeats a repetition; put the inner one into a group")
+            self._fail("repeats a repetition; put the inner one in a group")
         return repeat(item, *bounds, lazy=lazy)
 
     def _bounds(self) -> tuple[int, int | None] | None:
@@ -225,7 +225,7 @@ class _Parser:
         if not low and self._ecma:
             self._fail(f"has the repetition {found[0]}, which dialects read differently; write {{0,{high}}}")
         if max(len(low), len(high)) > _MOST_DIGITS:
-            self._fail("has a repetition without measure")
+            self._fail(f"has a repetition count of more than {_MOST_DIGITS} digits")
         least = int(low or 0)
         most = least if not comma else int(high) if high else None
         if most is not None and most < least:

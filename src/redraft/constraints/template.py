@@ -103,7 +103,9 @@ def _pieces(template: str) -> Iterator[str | Hole]:
             end = _closing(template, at)
             name, _, kind = template[at + 1 : end].partition(":")
             if not name.isidentifier():
-                raise ConstraintError(f"The template has a hole named {name!r}; a name is letters, digits and _.")
+                raise ConstraintError(
+                    f"The template has a hole named {name!r}; a name consists of letters, digits and _."
+                )
             yield Hole(name, kind or "str")
             at = end + 1
         elif template[at] == "}":

@@ -85,7 +85,7 @@ def decide(
     questions, several = split_questions(question)
     bare = [content_free(one) for one in questions] if calibrate else []
     if None in bare:
-        raise SettingError("calibrate needs a question that is a str or a chat with a user's message.")
+        raise SettingError("calibrate needs a question that is a str or a chat with a user message.")
     asked = [*questions, *(one for one in bare if one is not None)]
     prompts = [read_question(llm, one, form, tools) for one in asked]
     decisions = _decide(llm, form, prompts, len(questions), rule)

@@ -43,7 +43,7 @@ def fit_temperature(readings: Sequence[HasProbabilities], answers: Sequence[str]
         raise SettingError(f"There are {len(readings)} readings and {len(answers)} answers; give one answer for each.")
     for reading, answer in zip(readings, answers, strict=True):
         if answer not in reading.probabilities:
-            raise SettingError(f"The answer {answer!r} is none of the choices {', '.join(reading.probabilities)}.")
+            raise SettingError(f"The answer {answer!r} is not one of the choices {', '.join(reading.probabilities)}.")
     examples = [(_logs(reading), answer) for reading, answer in zip(readings, answers, strict=True)]
     low, high = math.log(_LOWEST), math.log(_HIGHEST)
     for _ in range(_TRIES):  # the loss is convex in 1/temperature, so it has one minimum in the logarithm too

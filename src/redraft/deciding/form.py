@@ -123,7 +123,9 @@ def _parse(template: str) -> tuple[list[str], list[str]]:
         if name is None:
             continue
         if not name.isidentifier() or spec or conversion:
-            raise SettingError(f"The template has the slot {{{name}}}; a slot is a name in braces, nothing more.")
+            raise SettingError(
+                f"The template has the slot {{{name}}}; a slot must be a name in braces and nothing more."
+            )
         names.append(name)
         literals.append("")
     if not names:
@@ -147,7 +149,7 @@ def _check_branches(strings: Sequence[tuple[int, ...]], choices: Sequence[str]) 
     for (first, one), (second, other) in pairwise(ordered):
         if second[: len(first)] == first:
             raise SettingError(
-                f"The choice {other!r} begins like {one!r} and nothing follows; put text behind the slot."
+                f"The choice {other!r} begins with {one!r} and nothing follows the slot; put text after it."
             )
 
 

@@ -82,7 +82,7 @@ class Decision:
     @property
     def _only(self) -> Reading:
         if len(self.readings) > 1:
-            raise SettingError(f"This decision has {len(self.readings)} slots; look into `values` or `readings`.")
+            raise SettingError(f"This decision has {len(self.readings)} slots; use `values` or `readings`.")
         return next(iter(self.readings))
 
     def to_dict(self) -> dict[str, Any]:

@@ -118,8 +118,11 @@ class _Task:
         if isinstance(strength, bool) or not isinstance(strength, int | float) or not 0 <= strength <= 1:
             raise SettingError(f"strength is {strength!r}; it must be between 0 and 1.", "strength")
         if max_tokens is not None and (type(max_tokens) is not int or not 1 <= max_tokens <= self._room):
-            raise SettingError(f"max_tokens is {max_tokens!r}; beside {self._view} positions for the text behind it, "
-                               f"a canvas of {canvas} holds 1 to {self._room}.", "max_tokens")  # fmt: skip
+            raise SettingError(
+                f"max_tokens is {max_tokens!r}; it must be from 1 to {self._room}, as a canvas of {canvas} keeps "
+                f"{self._view} positions for the text after the span.",
+                "max_tokens",
+            )
         self._strength, self._max_tokens, self._wanted = strength, max_tokens, wanted
         self.tokens: list[TokenConfidence] = []
         self.offsets: list[tuple[int, int]] = []
@@ -130,8 +133,8 @@ class _Task:
         parts = self._parts(text[span[0] : span[1]])
         if self._wanted and len(parts) > 1:
             raise ConstraintError(
-                f"The span does not fit half a canvas and is edited in {len(parts)} parts, which "
-                f"{next(iter(self._wanted))} cannot hold for; choose a shorter span.",
+                f"The span does not fit in half a canvas and is edited in {len(parts)} parts, to which "
+                f"{next(iter(self._wanted))} cannot be applied; choose a shorter span.",
                 "span",
             )
         edges = accumulate(map(len, parts), initial=span[0])

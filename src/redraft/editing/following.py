@@ -76,13 +76,13 @@ def next_edit(
     check_span(text, (0, 0))
     if type(cursor) is not int or not 0 <= cursor <= len(text):
         raise PromptError(
-            f"cursor is {cursor!r:.80}; it must be a place in the text, which has {len(text)} characters.", "cursor"
+            f"cursor is {cursor!r:.80}; it must be a position in the text, which has {len(text)} characters.", "cursor"
         )
     if isinstance(recent_edits, str) or not isinstance(recent_edits, Sequence):
         raise PromptError("The recent edits must be a list of pairs (old, new).")
     pairs = [_pair(one) for one in recent_edits]
     if wanted := wanted_of(given):
-        raise SettingError(f"{min(wanted)} says what a text must be; next_edit finds that out.")
+        raise SettingError(f"next_edit cannot take {min(wanted)}; it chooses the new text itself.")
     task_of(llm, None, **given)  # refuses the settings that an edit would, even if none results
     repeated = _repeat(llm, text, cursor, pairs)
     return repeated or _doubt(llm, text, cursor, pairs, given)
@@ -111,7 +111,9 @@ def _pair(raw: RecentEdit) -> tuple[str, str]:
     else:
         pair = tuple(raw) if isinstance(raw, tuple | list) else ()
     if len(pair) != 2 or not all(isinstance(part, str) for part in pair):
-        raise PromptError(f"A recent edit is {raw!r}; it must be (old, new), or have the texts old and new.")
+        raise PromptError(
+            f"A recent edit is {raw!r}; it must be a pair (old, new) or a mapping with the texts old and new."
+        )
     return pair  # type: ignore[return-value]
 
 

@@ -57,5 +57,7 @@ def _request(llm: ChatModel, instruction: str, text: str, span: Span, room: int)
         if len(ids) + room <= context:
             return ids
         if not shown:
-            raise PromptError(f"The instruction and the span have {len(ids)} tokens; they do not fit {context}.")
+            raise PromptError(
+                f"The instruction and the span have {len(ids)} tokens; they do not fit the context of {context}."
+            )
         shown //= 2

@@ -53,7 +53,7 @@ class Streams(Protocol):
 def measure(evaluate: Callable[[int], EvalResult], budgets: Sequence[int] = BUDGETS) -> list[CurvePoint]:
     """The points of one model; `evaluate` runs the task with a step budget. Raises `SettingError` for bad budgets."""
     if not budgets or any(budget < 1 for budget in budgets) or sorted(set(budgets)) != list(budgets):
-        raise SettingError(f"The budgets are {list(budgets)}; they must be rising numbers from 1 up.")
+        raise SettingError(f"The budgets are {list(budgets)}; they must be increasing numbers of at least 1.")
     points = []
     for budget in budgets:
         result = evaluate(budget)

@@ -47,7 +47,7 @@ def _check(path: Path, number: int, record: dict[str, Any], fields: Mapping[str,
     try:
         json.dumps(record, ensure_ascii=False).encode()  # "\ud800" is JSON, but can be neither asked nor written
     except UnicodeEncodeError:
-        fail(path, number, "it holds half of a surrogate pair, which is no character")
+        fail(path, number, "it holds half of a surrogate pair, which is not a character")
     for name, kind in fields.items():
         if name not in record:
             fail(path, number, f"the field {name!r} is missing")

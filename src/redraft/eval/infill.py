@@ -104,7 +104,7 @@ def evaluate(
     if method not in METHODS:
         raise SettingError(f"method is {method!r}; it must be one of {', '.join(METHODS)}.")
     if method != "found" and settings.get("max_tokens") is not None:
-        raise SettingError(f"max_tokens belongs to the method 'found'; {method!r} takes each answer's own length.")
+        raise SettingError(f"max_tokens is only for the method 'found'; {method!r} uses each answer's own length.")
     given = {"seed": 0, **settings}
 
     def answer(batch: Sequence[InfillItem]) -> list[ItemRecord]:

@@ -12,7 +12,7 @@ def read_phrases(phrases: Any, field: str) -> tuple[str, ...]:
     """A list of phrases, as an item's `field` gives it. Raises `InputError` for an empty one and for blank phrases."""
     listed = isinstance(phrases, list) and len(phrases) > 0
     if not listed or not all(isinstance(phrase, str) and phrase.strip() for phrase in phrases):
-        raise InputError(f"the field {field!r} must hold one string or more, none of them blank")
+        raise InputError(f"the field {field!r} must hold at least one string, none of them blank")
     return tuple(phrases)
 
 

@@ -40,9 +40,9 @@ def _item(record: Mapping[str, Any]) -> ResultItem:
     check_messages(record["messages"])
     check_tools(record["tools"])
     if record["messages"][-1]["role"] != "tool":
-        raise InputError("the last of the messages must be the result of a tool")
+        raise InputError("the last message must be the result of a tool")
     if not record["expected"]:
-        raise InputError("the field 'expected' must hold one list of strings or more")
+        raise InputError("the field 'expected' must hold at least one list of strings")
     expected = tuple(read_phrases(phrases, "expected") for phrases in record["expected"])
     return ResultItem(id=record["id"], tools=record["tools"], messages=record["messages"], expected=expected)
 

@@ -82,7 +82,7 @@ def fill_settings(
     """
     said = {name: value for name, value in given.items() if name not in CONSTRAINTS}
     if unread := next((name for name in ANSWER_ONLY if said.get(name) is not None), None):
-        raise SettingError(f"{unread} is a setting of answers; a filling or an edit has none.", unread)
+        raise SettingError(f"{unread} is a setting for answers; a filling or an edit cannot take it.", unread)
     return resolve_settings(dataclasses.replace(defaults, steps=min(defaults.steps, steps)), **said)
 
 
@@ -109,7 +109,7 @@ class _Sizes:
 def _sizes(model: Transformer, max_tokens: int | None, length: int | None, canvas_length: int | None) -> _Sizes:
     whole = canvas_length or model.config.canvas_length
     if length is not None and max_tokens is not None:
-        sentence = "length and max_tokens were both given; length is exact, so max_tokens says nothing."
+        sentence = "length and max_tokens were both given; length is exact, so leave max_tokens out."
         raise SettingError(sentence, "max_tokens")
     name, longest = ("length", length) if length is not None else ("max_tokens", max_tokens)
     if longest is None:

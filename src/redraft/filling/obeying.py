@@ -57,7 +57,7 @@ def check_language(tokenizer: Tokenizer, wanted: dict[str, Any], shortest: int, 
     if language is None or any(length >= shortest for length in language.lengths):
         return
     names, least = " with ".join(wanted), int(language.constraint.automaton.distance[0])
-    sentence = f"The shortest text that {names} allows has {least} tokens; the most here are {longest}."
+    sentence = f"The shortest text that {names} allows has {least} tokens; at most {longest} are allowed here."
     if least <= longest:
         sentence = f"{names} allows no text of exactly {longest} tokens."
     raise ConstraintError(sentence, next(iter(wanted)))
