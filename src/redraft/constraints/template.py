@@ -104,7 +104,7 @@ def _pieces(template: str) -> Iterator[str | Hole]:
             name, _, kind = template[at + 1 : end].partition(":")
             if not name.isidentifier():
                 raise ConstraintError(
-                    f"The template has a hole named {name!r}; a name consists of letters, digits and _."
+                    f"The template has a hole named {name!r}; a name consists of letters, digits and _, no digit first."
                 )
             yield Hole(name, kind or "str")
             at = end + 1
