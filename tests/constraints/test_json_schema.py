@@ -187,7 +187,7 @@ REFUSED = {
     "$dynamicRef": {"$dynamicRef": "#x"},
     "oneOf": {"oneOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "time"}]},
     "not": {"type": "number", "exclusiveMaximum": 5, "not": {"multipleOf": 3, "maximum": 9}},
-    "multipleOf": {"type": ["number", "null"], "exclusiveMinimum": 1, "exclusiveMaximum": 2, "multipleOf": 0.5},
+    "multipleOf": {"type": ["number", "null"], "exclusiveMinimum": 0, "exclusiveMaximum": 1e-15, "multipleOf": 1e-16},
     "required": {"type": "object", "required": True},
     "minLength": {"type": "string", "minLength": -1},
     "dependentRequired": {"dependentRequired": ["a"]},

@@ -35,3 +35,9 @@ def test_the_judge_names_what_is_wrong(text: str, message: str) -> None:
 
 def test_the_judge_accepts_what_is_right() -> None:
     assert problem(POINT, '{"x": 1, "day": "2023-02-28"}', validator()) is None
+
+
+def test_the_judge_divides_decimals() -> None:
+    prices = {"items": {"multipleOf": 0.01}}
+    assert problem(prices, "[0.07, 19.99, 3, 1e2]", validator()) is None
+    assert "0.075 is not a multiple of 0.01" in (problem(prices, "[0.07, 0.075]", validator()) or "")

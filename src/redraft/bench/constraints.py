@@ -8,8 +8,9 @@ from __future__ import annotations
 import json
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -161,13 +162,17 @@ def problem(schema: Any, text: str, validate: Callable[[Any, Any], str | None] |
 def validator() -> Callable[[Any, Any], str | None]:
     """Validation with the `jsonschema` package, including formats, by the draft that a schema names.
 
-    Raises `InputError` without the package.
+    `multipleOf` is judged on decimals: to doubles 0.07 is no multiple of 0.01. Raises `InputError` without the package.
     """
     try:
         import jsonschema
-        from jsonschema.validators import validator_for
+        from jsonschema.validators import extend, validator_for
     except ImportError as error:
         raise InputError("Validating answers needs the package jsonschema; install it or ask for 0 answers.") from error
+
+    def multiple_of(judge: Any, divisor: float, value: Any, schema: Any) -> Iterator[jsonschema.ValidationError]:
+        if judge.is_type(value, "number") and Fraction(str(value)) % Fraction(str(divisor)):
+            yield jsonschema.ValidationError(f"{value!r} is not a multiple of {divisor}")
 
     def validate(schema: Any, value: Any) -> str | None:
         drafts = (validator_for(schema, default=jsonschema.Draft202012Validator), jsonschema.Draft7Validator,
@@ -177,7 +182,8 @@ def validator() -> Callable[[Any, Any], str | None]:
                 draft.check_schema(schema)
             except jsonschema.SchemaError:
                 continue
-            found = next(iter(draft(schema, format_checker=draft.FORMAT_CHECKER).iter_errors(value)), None)
+            judge = extend(draft, {"multipleOf": multiple_of}, format_checker=draft.FORMAT_CHECKER)
+            found = next(iter(judge(schema, format_checker=draft.FORMAT_CHECKER).iter_errors(value)), None)
             return None if found is None else found.message[:200]
         return None  # the schema itself is malformed in every draft
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, localcontext
 from typing import Any, TypeAlias
 
-from redraft.constraints.automaton import Budget, Dfa, Nfa, TooManyStatesError, determinise, product
+from redraft.constraints.automaton import Budget, TooManyStatesError, product
 from redraft.constraints.expression import (
     ANY,
     EMPTY,
@@ -30,6 +30,7 @@ from redraft.constraints.expression import (
     text,
 )
 from redraft.constraints.json_schema.items import Items, ways
+from redraft.constraints.json_schema.multiples import common, multiples, places_of
 from redraft.constraints.json_schema.numbers import DIGIT, EXACT, number
 from redraft.constraints.json_schema.patterns import Patterns
 from redraft.constraints.json_schema.reader import Reader
@@ -259,27 +260,33 @@ class _Compiler:
         return found
 
     def _number(self, shape: Number) -> Expression:
-        multiples, integer = list(shape.multiples), shape.integer
-        for multiple in multiples:
-            if multiple != multiple.to_integral_value():
-                unit = (1 / multiple) == (1 / multiple).to_integral_value()
-                if not unit or shape.fraction:
-                    self._reader.refuse("multipleOf", f"is {multiple}, which cannot be enforced")
-                integer = integer or not shape.fraction  # whole numbers are multiples of every unit fraction
         subtracted = bool(shape.excluded) or shape.fraction
-        found = number(shape.bounds, integer=integer, exact=subtracted)
-        if found is NOTHING and integer and not shape.integer and shape.bounds.hold_multiple(min(multiples)):
-            self._reader.refuse("multipleOf", f"is {min(multiples)}, of which whole numbers alone could be written")
-            found = number(shape.bounds, integer=False, exact=subtracted)
-        whole = [int(m) for m in multiples if m == m.to_integral_value() and m != 1]
-        if not whole and not subtracted:
+        if shape.multiples:
+            found = self._multiples(shape)
+        else:
+            found = number(shape.bounds, integer=shape.integer, exact=subtracted)
+        if not subtracted or found is NOTHING:
             return found
+        unwanted = alt(_equal_to(shape.excluded), _WHOLE if shape.fraction else NOTHING)
         dfa = compile_codes(found, self._budget)
-        for multiple in whole:
-            dfa = product(dfa, _multiples(multiple, self._budget), self._budget)
-        if subtracted:
-            unwanted = alt(_equal_to(shape.excluded), _WHOLE if shape.fraction else NOTHING)
-            dfa = product(dfa, compile_codes(unwanted, self._budget), self._budget, subtract=True)
+        dfa = product(dfa, compile_codes(unwanted, self._budget), self._budget, subtract=True)
+        return NOTHING if dfa.empty else Machine(dfa, None)
+
+    def _multiples(self, shape: Number) -> Expression:
+        """Numbers within bounds that obey every `multipleOf`."""
+        bounds, step = shape.bounds, common((*shape.multiples, Decimal(1)) if shape.integer else shape.multiples)
+        places = places_of(step)
+        found = number(bounds, integer=not places, exact=True, fraction=places)
+        if step == 1:
+            return found
+        try:
+            dfa = product(compile_codes(found, self._budget), multiples(step, self._budget), self._budget)
+        except TooManyStatesError:
+            self._reader.refuse("multipleOf", f"asks for multiples of {step}, which take too many states")
+            return found
+        if dfa.empty and bounds.hold_multiple(step):
+            self._reader.refuse("multipleOf", f"asks for multiples of {step}, which have too many digits here")
+            return number(bounds, integer=False, exact=True)
         return NOTHING if dfa.empty else Machine(dfa, None)
 
     def _array(self, shape: Array) -> Expression:
@@ -410,20 +417,6 @@ class _Compiler:
 
 def _plain_node(node: Node) -> Node:
     return tuple(raw for raw in node if raw is not True)
-
-
-def _multiples(divisor: int, budget: Budget) -> Dfa:
-    """Decimal integers that `divisor` divides, over code points."""
-    budget.check(divisor, "The schema keyword 'multipleOf'")
-    nfa = Nfa()
-    states = [nfa.state() for _ in range(divisor)]
-    nfa.move(0, states[0])
-    nfa.edge(0, ord("-"), ord("-"), states[0])
-    for remainder, state in enumerate(states):
-        for digit in range(10):
-            nfa.edge(state, 48 + digit, 48 + digit, states[(remainder * 10 + digit) % divisor])
-    nfa.move(states[0], 1)
-    return determinise(nfa, budget)
 
 
 _WHOLE = seq(optional(text("-")), repeat(DIGIT, 1), optional(seq(text("."), repeat(text("0")))))

@@ -99,14 +99,15 @@ def _tighter(
 
 
 @lru_cache(maxsize=256)
-def number(bounds: Bounds, *, integer: bool, exact: bool = False) -> Expression:
+def number(bounds: Bounds, *, integer: bool, exact: bool = False, fraction: int = FRACTION_DIGITS) -> Expression:
     """JSON numbers within bounds: integers have no point, and only unbounded numbers may have an exponent.
 
-    `exact`: even without bounds, a number has no more digits than a double holds.
+    `exact`: even without bounds, a number has no more digits than a double holds. `fraction`: how many digits may
+    follow the point, unless a bound has more.
 
     Raises `ConstraintError` if every number between the bounds has more than `MOST_DIGITS` digits.
     """
-    digits = 0 if integer else FRACTION_DIGITS
+    digits = 0 if integer else fraction
     if bounds.free and not exact:
         return _free(digits) if integer else seq(_free(digits), _EXPONENT)
     with localcontext(EXACT):
