@@ -45,6 +45,7 @@ EXACT: dict[str, Any] = {
     "some item, among many": MIXED | {"minItems": 2, "not": {"items": {"type": "string"}}},
     "some item behind the first": {"type": "array", "not": {"prefixItems": [True], "items": {"type": "string"}}},
     "two items fail two schemas": {"type": "array", "not": {"anyOf": [STRINGS, INTEGERS]}},
+    "listed values of several types": {"enum": [1, 2, "a", None], "not": {"minimum": 2}},
     "no further items": {"type": "array", "not": {"prefixItems": [True], "items": False}},
     "items inside items": {"type": "array", "items": MIXED, "not": {"items": STRINGS}},
     "nothing is both": {"anyOf": [{"type": "null"}, {"oneOf": [STRINGS, STRINGS]}]},

@@ -82,7 +82,8 @@ class Combinations:
                 self._reader.narrowed = keyword
             lost = [
                 kind for kind in sorted(kinds(shape) - left)
-                if not self._obeys(shape, kind, raw, other) or self._parts(shape, others, named=False)
+                if not self._obeys(shape, kind, raw, other)
+                or any(kind in kinds(part) for part in self._parts(shape, others, named=False))
             ]  # fmt: skip
             if lost:
                 self._reader.refuse(
