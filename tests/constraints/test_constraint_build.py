@@ -345,7 +345,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"json_schema": {"enum": []}}, "allows no JSON"),
     ({"json_schema": {"type": "object", "required": ["a"], "properties": {"a": False}}}, "allows no JSON"),
     ({"json_schema": {"type": "integer", "minimum": 3, "maximum": 2}}, "allows no JSON"),
-    ({"json_schema": {"contains": {}}}, "'contains' cannot be enforced"),
+    ({"json_schema": {"contains": {"format": "date"}, "maxContains": 1}}, "'contains' cannot be enforced"),
     ({"json_schema": {"type": "text"}}, "'type' has the value"),
     ({"json_schema": {"$ref": "https://example.org/x"}}, r"'\$ref' names"),
     ({"json_schema": "[" * 100_000}, "json_schema is nested too deeply"),

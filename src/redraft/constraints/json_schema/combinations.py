@@ -189,6 +189,7 @@ class Combinations:
             return all(self._any(node, depth, named) for node in self._places(shape, 0, shape.least)) and all(
                 any(self._any(node + some.node, depth, named) for node in self._places(shape, some.start, some.stop))
                 for some in shape.some
+                if some.least
             )
         return True
 

@@ -147,7 +147,7 @@ class _TooLarge(Exception):
 
 
 Key: TypeAlias = tuple[int, ...]
-"""Which schemas a node holds; empty for one that allows everything."""
+"""Which schemas a node holds, as negative numbers those that must fail; empty for one that allows everything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,21 +291,38 @@ class _Compiler:
 
     def _array(self, shape: Array) -> Expression:
         if shape.unique and (shape.most is None or shape.most > 1):
-            nodes = tuple(raw for some in shape.some for raw in some.node)
-            return self._distinct(replace(shape, items=shape.items + nodes, some=()))  # all obey what some must
-        some = tuple(some for some in shape.some if not self._reader.always(shape, some))
+            return self._distinct(shape)
+        shape = self._reader.without_idle(shape)
+        if shape.most is not None and shape.most < shape.least:
+            return NOTHING
         prefix = []
         for index in range(len(shape.prefix)):
             prefix.append(self.node(item_of(shape, index)))
             if prefix[-1] is NOTHING:
                 break
         rest = self.node(shape.items) if len(prefix) == len(shape.prefix) and shape.most != len(prefix) else NOTHING
-        size = seq(self._style.comma, rest).size * ways(len(some))
-        least = max(shape.least, len(prefix)) + len(some)  # each condition may need a separate item
+        size = seq(self._style.comma, rest).size * ways(shape.some)
+        least = max(shape.least, len(prefix)) + sum(some.least for some in shape.some)  # each may need separate items
         most = self._affordable(least, shape.most, size)
-        items = Items(shape=replace(shape, some=some), prefix=prefix, rest=rest, comma=self._style.comma, most=most,
-                      write=self.node, budget=self._budget)  # fmt: skip
-        return seq(text("["), items.expression(), text("]"))
+        return seq(text("["), self._items(shape, prefix, rest, most).expression(), text("]"))
+
+    def _items(self, shape: Array, prefix: list[Expression], rest: Expression, most: int | None) -> Items:
+        return Items(shape=shape, prefix=prefix, rest=rest, comma=self._style.comma, most=most, write=self._item,
+                     budget=self._budget)  # fmt: skip
+
+    def _item(self, node: Node, others: Node) -> Expression:
+        """Texts that obey `node` and none of `others`; the recursion of `others` is limited like that of any schema."""
+        if not others:
+            return self.node(node)
+        key = tuple(-id(raw) for raw in others)
+        self._met[-1].add(key)
+        if self._open[key] > self._unfolding.recursion:
+            return NOTHING
+        self._open[key] += 1
+        try:
+            return self.node(self._reader.failing(node, others))
+        finally:
+            self._open[key] -= 1
 
     def _affordable(self, least: int, most: int | None, size: int) -> int | None:
         """How often a part of some size may be written: `most`, or as often as the automaton can afford to count."""
@@ -340,7 +357,11 @@ class _Compiler:
         values = list({canonical(value): value for value in values}.values())
         if shape.prefix or not all(isinstance(found, Values) for found in shapes):
             self._reader.refuse("uniqueItems", "can be enforced for items of an enum only")
-            return self._array(Array(prefix=shape.prefix, items=shape.items, least=shape.least, most=shape.most))
+            return self._array(replace(shape, unique=False))
+        if shape.some:
+            met = [tuple(i for i, some in enumerate(shape.some) if self._reader.meeting([v], some)) for v in values]
+            found = list(zip(map(self._style.value, values), met, strict=True))
+            return seq(text("["), self._items(shape, [], NOTHING, shape.most).chosen(found), text("]"))
         items = [(self._style.value(value), False) for value in values]
         return seq(text("["), self._fields(items, shape.least, shape.most), text("]"))
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 NEWEST = 2020
 ALONE_UNTIL = 7
 """Up to this draft a `$ref` stands alone: its sibling keywords are ignored."""
+CONTAINED_SINCE = 2020
+"""From this draft on `unevaluatedItems` ignores items that obey `contains`."""
 _NAMES = {"draft-03": 3, "draft-04": 4, "draft-06": 6, "draft-07": 7, "draft/2019-09": 2019}
 _SINCE: dict[int, frozenset[str]] = {
     4: frozenset({"allOf", "anyOf", "oneOf", "not", "minProperties", "maxProperties", "multipleOf"}),

@@ -142,6 +142,14 @@ def items_of(raw: Mapping[str, Any]) -> tuple[list[Raw], Raw, bool]:
     return prefix, schema_of(raw, "items"), "items" in raw
 
 
+def contains_of(raw: Mapping[str, Any]) -> tuple[Raw, int, int | None]:
+    """The schema that some items obey, and how many at least and at most; none need to if the keyword is not there."""
+    least, most = count(raw, "minContains"), count(raw, "maxContains")
+    if "contains" not in raw:
+        return True, 0, None
+    return schema_of(raw, "contains"), 1 if least is None else least, most
+
+
 def check_schema(raw: Any) -> None:
     """Raise `ConstraintError` for anything that is not a schema."""
     if not isinstance(raw, Mapping | bool):

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from redraft.constraints.json_schema.formats import INTEGER_FORMATS, PATTERNS
 from redraft.constraints.json_schema.keywords import (
     check_schema,
+    contains_of,
     count,
     decimal,
     items_of,
@@ -26,11 +27,11 @@ from redraft.constraints.json_schema.keywords import (
     types_of,
 )
 from redraft.constraints.json_schema.references import Document
-from redraft.constraints.json_schema.shapes import KINDS, Raw, kind_of
+from redraft.constraints.json_schema.shapes import KINDS, Raw, Some, kind_of
 
 ABSENT, EXCLUDE, UNLIKE, SOME, FRACTION = "\0absent", "\0exclude", "\0unlike", "\0some", "\0fraction"
-"""Members that may not occur; scalars that may not occur; a pattern that may not match; a first and a last place
-(excluded) between which some item must obey a schema; a number that must not be an integer."""
+"""Members that may not occur; scalars that may not occur; a pattern that may not match; a `Some` that the items must
+meet; a number that must not be an integer."""
 
 MAX_DEPTH = 6
 MOST_PAIRS = 3
@@ -87,7 +88,7 @@ def _unsaid(raw: Mapping[str, Any], keyword: str) -> frozenset[str]:
 
 _UNSAID: dict[str, frozenset[str]] = {
     **dict.fromkeys(("multipleOf", "divisibleBy"), frozenset({"number"})),
-    **dict.fromkeys(("uniqueItems", "contains", "unevaluatedItems"), frozenset({"array"})),
+    **dict.fromkeys(("uniqueItems", "unevaluatedItems"), frozenset({"array"})),
     **dict.fromkeys(("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties",
                      "dependencies"), frozenset({"object"})),
     **dict.fromkeys(("$dynamicRef", "$recursiveRef", "extends", "disallow"), KINDS),
@@ -189,10 +190,22 @@ def _items(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
     prefix, rest, _ = items_of(raw)
     places = [(i, i + 1, schema) for i, schema in enumerate(prefix)] + [(len(prefix), None, rest)]
     return _either(
-        _within("array", negation(schema, document, depth),
-                lambda other, start=start, stop=stop: {"type": "array", SOME: (start, stop, other)})
+        _within("array", negation(schema, document, depth), lambda other, start=start, stop=stop: {
+            "type": "array", SOME: Some(node=(other,), start=start, stop=stop)})
         for start, stop, schema in places
     )  # fmt: skip
+
+
+def _contains(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
+    """Too few items that obey a schema, or too many."""
+    schema, least, most = contains_of(raw)
+    found: list[Raw] = []
+    if least:
+        found.append({"type": "array", SOME: Some(node=(schema,), least=0, most=least - 1)})
+    if most is not None:
+        found.append({"type": "array", SOME: Some(node=(schema,), least=most + 1)})
+    partial = least and negation(schema, document, depth).partial
+    return Negation(tuple(found), frozenset({"array"}) if partial else _NOTHING)
 
 
 def _within(kind: str, inner: Negation, written: Callable[[Raw], Raw]) -> Negation:
@@ -289,6 +302,7 @@ _NESTED: dict[str, Callable[[Mapping[str, Any], Document, int], Negation]] = {
     "properties": _properties,
     "prefixItems": lambda raw, document, depth: Negation() if "items" in raw else _items(raw, document, depth),
     "items": _items,
+    "contains": _contains,
     "dependentSchemas": _dependent_schemas,
     "maxProperties": _max_properties,
 }

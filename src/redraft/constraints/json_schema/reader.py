@@ -6,13 +6,17 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from decimal import Decimal
+from itertools import compress
+from operator import not_
 from typing import Any
 
 from redraft.constraints.json_schema.combinations import Combinations
+from redraft.constraints.json_schema.drafts import CONTAINED_SINCE
 from redraft.constraints.json_schema.formats import INTEGER_FORMATS, PATTERNS
 from redraft.constraints.json_schema.keywords import (
     bound,
     check_schema,
+    contains_of,
     count,
     decimal,
     flag_of,
@@ -45,12 +49,14 @@ from redraft.constraints.json_schema.shapes import (
     among,
     canonical,
     closed,
+    distinct,
     item_of,
     lowest,
     meet_arrays,
     meet_numbers,
     meet_strings,
     same,
+    with_some,
 )
 from redraft.errors import ConstraintError
 
@@ -59,13 +65,15 @@ ENFORCED = frozenset({
     "minLength", "maxLength", "pattern", "format",
     "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
     "items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems", "unevaluatedItems",
+    "contains", "minContains", "maxContains",
     "properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties",
     "maxProperties", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedProperties",
 })  # fmt: skip
 """Keywords that the compiled language obeys; a few of their values are refused, each by name."""
-REFUSED = frozenset({"contains", "$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy"})
-"""Keywords that affect validity and cannot be enforced. All others are annotations, or only affect one of these, as
-`minContains` does."""
+REFUSED = frozenset({"$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy"})
+"""Keywords that affect validity and cannot be enforced. All others are annotations."""
+FAIL = "\0fail"
+"""An internal keyword: schemas that must all fail."""
 _KINDS: Mapping[type, type[Array | Object]] = {list: Array, Mapping: Object}
 MAX_SHAPES = 400
 MAX_DEPTH = 48
@@ -81,6 +89,7 @@ class Reader:
         """A keyword for which some valid instances were left out; empty if there is none."""
         self._combinations = Combinations(self, document)
         self._known: dict[tuple[int, ...], tuple[Node, list[Shape]]] = {}
+        self._failing: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[Node, Node, Raw]] = {}
 
     def shapes(self, node: Node) -> list[Shape]:
         """What all schemas of a node allow together; any shape of the list will do."""
@@ -104,12 +113,28 @@ class Reader:
                 found += (rest.extra,)
         return found
 
+    def failing(self, node: Node, others: Node) -> Node:
+        """What obeys `node` and none of `others`."""
+        key = tuple(map(id, node)), tuple(map(id, others))
+        if key not in self._failing:
+            raw = {FAIL: others} | ({"allOf": list(node)} if node else {})
+            self._failing[key] = node, others, raw  # with its parts, whose places in memory are the key
+        return (self._failing[key][2],)
+
     def always(self, shape: Array, some: Some) -> bool:
         """Whether every item of an array would meet a condition, so that it only affects how many items there are."""
-        if some.stop is not None:
+        if some.stop is not None or some.most is not None:
             return False
         nodes = [item_of(shape, i) for i in range(some.start, max(some.start, len(shape.prefix)) + 1)]
         return all(self.shapes(node + some.node) == self.shapes(node) for node in nodes)
+
+    def without_idle(self, shape: Array) -> Array:
+        """An array without the conditions that only affect how many items there are."""
+        idle = [self.always(shape, one) for one in shape.some]
+        least = max(shape.least, *(one.start + one.least for one in compress(shape.some, idle)), 0)
+        return replace(
+            shape, some=tuple(one for one, out in zip(shape.some, idle, strict=True) if not out), least=least
+        )
 
     def names(self, shape: Object, limits: String) -> list[Shape]:
         """Which names members may have, within limits."""
@@ -153,6 +178,14 @@ class Reader:
     def fits(self, value: Any, node: Node) -> bool:
         """Whether a JSON value obeys a node."""
         return any(self._fits(value, shape) for shape in self.shapes(node))
+
+    def meeting(self, values: Sequence[Any], some: Some) -> int:
+        """How many values obey the node of a condition; if it has a maximum, values that may or may not are refused."""
+        obey = [self.fits(value, some.node) for value in values]
+        if some.most is not None:
+            for value in compress(values, map(not_, obey)):
+                self._combinations.unlike("contains", [Values((value,))], some.node)
+        return sum(obey)
 
     def refuse(self, keyword: str, why: str = "cannot be enforced") -> None:
         """Raise `ConstraintError` naming the keyword, unless the caller validates by other means (`strict=False`)."""
@@ -208,6 +241,8 @@ class Reader:
             shapes = self._combinations.one_of(shapes, schemas_of(raw, "oneOf"))
         if "not" in raw:
             shapes = self._combinations.unlike("not", shapes, [raw["not"]])
+        if FAIL in raw:
+            shapes = self._combinations.unlike("contains", shapes, raw[FAIL])
         if "if" in raw:
             shapes = self._combinations.conditional(shapes, raw)
         shapes = self._dependent(raw, shapes)
@@ -230,7 +265,8 @@ class Reader:
             return self._meet_objects(shape, Object(properties=names, rests=(rest,), seen=Seen(everything=True)))
         if isinstance(shape, Array) and kind is list and not shape.seen.everything:
             prefix: tuple[Node, ...] = ((),) * shape.seen.items
-            return meet_arrays(shape, Array(prefix=prefix, items=(schema,), seen=Seen(everything=True)))
+            others: Raw = {"anyOf": [schema, *shape.seen.contained]} if shape.seen.contained else schema
+            return meet_arrays(shape, Array(prefix=prefix, items=(others,), seen=Seen(everything=True)))
         return shape
 
     def _checked(self, keyword: str, before: list[Shape], after: list[Shape]) -> list[Shape]:
@@ -298,17 +334,15 @@ class Reader:
 
     def _array(self, raw: Mapping[str, Any]) -> list[Shape]:
         prefix, items, everything = items_of(raw)
-        least, most = count(raw, "minItems") or 0, count(raw, "maxItems")
-        some: tuple[Some, ...] = ()
-        if SOME in raw:
-            start, stop, schema = raw[SOME]
-            some, least = (Some(start=start, stop=stop, node=(schema,)),), max(least, start + 1)
-        if most is not None and most < least:
-            return []
+        contained, fewest, highest = contains_of(raw)
+        also = "contains" in raw and self._document.draft >= CONTAINED_SINCE
+        seen = Seen(items=len(prefix), contained=(contained,) if also else (), everything=everything)
         rest = () if items is True else (items,)
-        return [Array(prefix=tuple((schema,) for schema in prefix), items=rest, least=least, most=most,
-                      unique=flag_of(raw, "uniqueItems"), some=some,
-                      seen=Seen(items=len(prefix), everything=everything))]  # fmt: skip
+        array = Array(prefix=tuple(distinct((schema,)) for schema in prefix), items=rest, seen=seen,
+                      least=count(raw, "minItems") or 0, most=count(raw, "maxItems"),
+                      unique=flag_of(raw, "uniqueItems"))  # fmt: skip
+        some = [Some(node=(contained,), least=fewest, most=highest), *([raw[SOME]] if SOME in raw else [])]
+        return [array] if (array := with_some(array, some)) is not None else []
 
     def _object(self, raw: Mapping[str, Any]) -> list[Shape]:
         properties, patterns = mapping_of(raw, "properties"), mapping_of(raw, "patternProperties")
@@ -365,7 +399,7 @@ class Reader:
     def _meet_objects(self, a: Object, b: Object) -> Object | None:
         names = dict.fromkeys([*(name for name, _ in a.properties), *(name for name, _ in b.properties)])
         shape = Object(
-            properties=tuple((name, _distinct(self.node_of(a, name) + self.node_of(b, name))) for name in names),
+            properties=tuple((name, distinct(self.node_of(a, name) + self.node_of(b, name))) for name in names),
             required=tuple(dict.fromkeys(a.required + b.required)), rests=_distinct_rests(a.rests + b.rests),
             names=a.names + b.names, absent=a.absent | b.absent, least=max(a.least, b.least),
             most=lowest(a.most, b.most), seen=a.seen | b.seen,
@@ -383,11 +417,11 @@ class Reader:
             case Array():
                 if not isinstance(value, list) or not _within(len(value), shape.least, shape.most):
                     return False
-                distinct = not shape.unique or len(set(map(canonical, value))) == len(value)
+                repeats = shape.unique and len(set(map(canonical, value))) < len(value)
                 return (
-                    distinct
+                    not repeats
                     and all(self.fits(item, item_of(shape, i)) for i, item in enumerate(value))
-                    and all(any(self.fits(item, s.node) for item in value[s.start : s.stop]) for s in shape.some)
+                    and all(some.allows(self.meeting(value[some.start : some.stop], some)) for some in shape.some)
                 )
             case Object():
                 return self._fits_object(value, shape)
@@ -408,15 +442,6 @@ class Reader:
         if shape.names and not all(self.fits(name, shape.names) for name in value):
             return False
         return all(self.fits(item, self.node_of(shape, name)) for name, item in value.items())
-
-
-def _distinct(node: Node) -> Node:
-    """Schemas without repetitions."""
-    found: list[Raw] = []
-    for raw in node:
-        if not any(raw is other for other in found) and raw is not True:
-            found.append(raw)
-    return tuple(found)
 
 
 def _distinct_rests(rests: tuple[Rest, ...]) -> tuple[Rest, ...]:

@@ -50,29 +50,48 @@ class String:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Seen:
-    """Which members or items some schema has mentioned ("evaluated"): `unevaluated…` is about the others."""
+    """Which members or items some schema has mentioned ("evaluated"): `unevaluated…` is about the others.
+
+    contained  an item that obeys one of these schemas counts as mentioned
+    """
 
     names: frozenset[str] = frozenset()
     patterns: frozenset[str] = frozenset()
     items: int = 0
+    contained: Node = ()
     everything: bool = False
 
     def __or__(self, other: Seen) -> Seen:
         return Seen(names=self.names | other.names, patterns=self.patterns | other.patterns,
-                    items=max(self.items, other.items), everything=self.everything or other.everything)  # fmt: skip
+                    items=max(self.items, other.items), contained=self.contained + other.contained,
+                    everything=self.everything or other.everything)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Some:
-    """At least one item from place `start` up to but not including `stop` obeys `node`."""
+    """Of the items from place `start` up to but not including `stop`, at least `least` and at most `most` obey `node`.
 
-    start: int
-    stop: int | None
+    If there is a `most`, the node is a single schema.
+    """
+
     node: Node
+    start: int = 0
+    stop: int | None = None
+    least: int = 1
+    most: int | None = None
 
     def holds(self, place: int) -> bool:
-        """Whether the item at a place may be the one."""
+        """Whether the condition applies to the item at a place."""
         return self.start <= place and (self.stop is None or place < self.stop)
+
+    def allows(self, count: int) -> bool:
+        """Whether this many items may obey the node."""
+        return count >= self.least and (self.most is None or count <= self.most)
+
+    @property
+    def counted(self) -> int:
+        """How far items that obey the node are counted."""
+        return self.least if self.most is None else self.most
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -188,13 +207,49 @@ def meet_strings(a: String, b: String) -> String | None:
 
 def meet_arrays(a: Array, b: Array) -> Array | None:
     """What both allow."""
-    least, most = max(a.least, b.least), lowest(a.most, b.most)
-    if most is not None and most < least:
+    least, most, some = max(a.least, b.least), lowest(a.most, b.most), _meet_some(a.some + b.some)
+    if (most is not None and most < least) or any(one.least > one.counted for one in some):
         return None
     length = max(len(a.prefix), len(b.prefix))
-    prefix = tuple(item_of(a, i) + item_of(b, i) for i in range(length))
-    return Array(prefix=prefix, items=a.items + b.items, least=least, most=most, unique=a.unique or b.unique,
-                 some=a.some + b.some, seen=a.seen | b.seen)  # fmt: skip
+    prefix = tuple(distinct(item_of(a, i) + item_of(b, i)) for i in range(length))
+    return Array(prefix=prefix, items=distinct(a.items + b.items), least=least, most=most, unique=a.unique or b.unique,
+                 some=some, seen=a.seen | b.seen)  # fmt: skip
+
+
+def with_some(array: Array, some: Iterable[Some]) -> Array | None:
+    """An array whose items meet some conditions; None if they cannot."""
+    least, most = array.least, array.most
+    kept: list[Some] = []
+    for one in some:
+        if one.node in ((True,), ({},)) and one.start == 0 and one.stop is None:
+            least, most = max(least, one.least), lowest(most, one.most)
+        elif one.least and (one.node == (False,) or one.least > one.counted):
+            return None
+        elif one.counted or one.most is not None:
+            kept.append(one)
+            least = max(least, one.start + 1) if one.least else least
+    if most is not None and max(least, *(one.start + one.least for one in kept if one.least), 0) > most:
+        return None
+    return replace(array, least=least, most=most, some=tuple(kept))
+
+
+def _meet_some(some: Iterable[Some]) -> tuple[Some, ...]:
+    """The same conditions, with those on the same schemas merged."""
+    found: dict[tuple[Any, ...], Some] = {}
+    for one in some:
+        key = (one.start, one.stop, *map(id, one.node))
+        other = found.get(key, one)
+        found[key] = replace(one, least=max(one.least, other.least), most=lowest(one.most, other.most))
+    return tuple(found.values())
+
+
+def distinct(node: Node) -> Node:
+    """Schemas without repetitions."""
+    found: list[Raw] = []
+    for raw in node:
+        if not any(raw is other for other in found) and raw is not True:
+            found.append(raw)
+    return tuple(found)
 
 
 def item_of(array: Array, index: int) -> Node:
