@@ -131,7 +131,7 @@ def test_what_changes_no_answer_is_taken(client: anthropic.Anthropic) -> None:
 
 
 def test_a_thread_is_refused_so_that_clients_send_whole_conversations(client: anthropic.Anthropic) -> None:
-    with pytest.raises(anthropic.BadRequestError, match="no conversation is kept here") as caught:
+    with pytest.raises(anthropic.BadRequestError, match="this server keeps no conversations") as caught:
         client.messages.create(model="random", max_tokens=16, messages=HELLO, extra_body={"thread": {"type": "create"}})
     assert caught.value.body["error"]["details"] == {"error_code": "thread_unsupported_request"}  # type: ignore[index, call-overload]
 
@@ -153,7 +153,7 @@ def test_tokens_are_counted(client: anthropic.Anthropic, llm: LLM) -> None:
             {"output_config": {"format": {"type": "json_schema", "schema": {}}}, "extra_body": {"json_schema": {}}},
             "json_schema and output_config.format say the same",
         ),
-        ({"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]}, "takes text and images"),
+        ({"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]}, "takes only text and images"),
         ({"messages": [{"role": "user", "content": [IMAGE]}]}, "this model reads text alone"),
         (
             {
@@ -161,7 +161,7 @@ def test_tokens_are_counted(client: anthropic.Anthropic, llm: LLM) -> None:
                     {"role": "user", "content": [{"type": "image", "source": {"type": "url", "url": "https://x"}}]}
                 ]
             },
-            "images come as base64, nothing is fetched",
+            "this server fetches nothing, so send images as base64",
         ),
         ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens: Input should be greater"),
         ({"tool_choice": {"type": "any"}}, "tool_choice needs tools"),

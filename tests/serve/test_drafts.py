@@ -14,7 +14,7 @@ from redraft.serve.shapes.own import DraftsRequest
     [
         ({"n": 2}, "n must be 1"),
         ({"stream": False}, "stream cannot be false"),
-        ({"logprobs": True, "top_logprobs": 2}, "no log-probabilities"),
+        ({"logprobs": True, "top_logprobs": 2}, "entropies, not log-probabilities"),
         ({"stream": True, "stream_options": {"include_usage": True}}, "leave out include_usage"),
     ],
 )

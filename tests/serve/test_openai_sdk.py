@@ -247,7 +247,7 @@ def test_a_suffix_makes_a_completion_a_filling(client: openai.OpenAI) -> None:
     assert answer.choices[0].finish_reason == "stop"
     stats = answer.choices[0].model_extra["redraft"]["stats"]
     assert 1 <= stats["steps"][0] <= stats["forwards"]
-    with pytest.raises(openai.BadRequestError, match="suffix and n do not go together"):
+    with pytest.raises(openai.BadRequestError, match="suffix and n cannot be combined"):
         client.completions.create(model="random", prompt="a", suffix="b", n=2)
 
 
@@ -286,7 +286,7 @@ def test_text_completions(client: openai.OpenAI, llm: LLM) -> None:
     assert "".join(chunk.choices[0].text for chunk in streamed) == alone.text
     echoed = client.completions.create(model="random", prompt="def f():", seed=4, max_tokens=32, echo=True)
     assert echoed.choices[0].text == "def f():" + alone.text
-    with pytest.raises(openai.BadRequestError, match="echo and logprobs do not go together"):
+    with pytest.raises(openai.BadRequestError, match="echo and logprobs cannot be combined"):
         client.completions.create(model="random", prompt="def f():", logprobs=0, echo=True)
 
 
@@ -374,12 +374,12 @@ def test_models(client: openai.OpenAI) -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
          "this model reads text alone: it has no vision tower", "messages"),
         ({"messages": [{"role": "system", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, *HELLO]},
-         "holds an image; only messages of the user can", "messages[0].content[0]"),
+         "holds an image; only user messages can", "messages[0].content[0]"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
-         "holds input_audio; this server takes text and images", "messages[0].content[0]"),
+         "holds input_audio; this server takes only text and images", "messages[0].content[0]"),
         ({"messages": [{"role": "user", "content": [{"type": "text", "text": 4}]}]}, "valid string",
          "messages[0].content[0].text"),
-        ({"extra_body": {"structured_outputs": {"regex": "a", "choice": ["b"]}}}, "needs one of json, regex",
+        ({"extra_body": {"structured_outputs": {"regex": "a", "choice": ["b"]}}}, "needs exactly one of json, regex",
          "structured_outputs"),
         ({"extra_body": {"structured_outputs": {"regex": "a"}, "regex": "b"}}, "say the same; give one", "regex"),
         ({"extra_body": {"structured_outputs": {"grammar": "a"}}}, "Unknown field", "structured_outputs.grammar"),

@@ -123,7 +123,7 @@ def test_an_error_of_a_tool_shows_nothing(server: ServerProcess) -> None:
     ]
     answer = httpx.post(f"{server.url}/v1/messages", json={"model": "sees", "max_tokens": 8, "messages": turns})
     assert answer.status_code == 400
-    assert "holds an image; errors are told in words" in answer.json()["error"]["message"]
+    assert "holds an image; an error can hold only text" in answer.json()["error"]["message"]
 
 
 def test_a_decision_decodes_an_image_once(seeing: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,1 +1,1 @@
-"""The HTTP server: OpenAI's and Anthropic's shapes, live drafts, metrics, and a page that shows the canvas."""
+"""The HTTP server: OpenAI's and Anthropic's APIs, live drafts, metrics, and a page that shows the canvas."""

@@ -1,4 +1,4 @@
-"""Answers while the engine writes them: several at once, each taken apart into reasoning, content and tool calls."""
+"""Answers in progress: several at once, each split into reasoning, content and tool calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from redraft.text.tools import ToolCall
 
 
 class Answers:
-    """The running answers of one plan. Whoever has it closes it; that cancels what is not finished."""
+    """The running answers of one plan. The holder must close it, which cancels unfinished answers."""
 
     def __init__(
         self,
@@ -28,16 +28,16 @@ class Answers:
         *,
         observe: Callable[[Finished | EngineError], None] = lambda ended: None,
     ) -> None:
-        """`observe` is told of every answer that ends by itself, or why it could not."""
+        """`observe` is called when an answer ends by itself, or with the error that stopped it."""
         self.plan = plan
         self._streams, self._observe = list(streams), observe
         self._pumps: list[asyncio.Task[None]] = []
 
     async def events(self) -> AsyncIterator[tuple[int, Event]]:
-        """Events of all answers as they come, each with its answer's index.
+        """Yield the events of all answers as they arrive, each with its answer's index.
 
-        Raises `Fault` for an answer that the server's end broke off, and where the time was over for all of them before
-        any had text; one without text beside others with some is empty.
+        Raises `Fault` if the server's shutdown cut an answer off, or if all answers timed out before any had text. If
+        only some of them have no text, those are empty.
         """
         empty = 0
         try:
@@ -72,7 +72,7 @@ class Answers:
                 yield index, event
 
     async def close(self) -> None:
-        """Cancel what is not finished."""
+        """Cancel the unfinished answers."""
         for pump in self._pumps:
             pump.cancel()
         for pump in self._pumps:
@@ -95,7 +95,7 @@ async def _pump(
 
 @dataclass(slots=True)
 class Call:
-    """A tool call with the id that its result will name."""
+    """A tool call with the id that its result must refer to."""
 
     call: ToolCall
     index: int
@@ -107,7 +107,7 @@ Piece = Content | Reasoning | Call
 
 @dataclass(slots=True)
 class Reply:
-    """One chat answer, growing. `take` turns an event into what it adds."""
+    """One chat answer as it grows. `take` turns an event into the pieces it adds."""
 
     splitter: Splitter
     marker: Marker
@@ -130,7 +130,7 @@ class Reply:
         return [piece for piece in self.pieces if isinstance(piece, Call)]
 
     def take(self, event: Event) -> list[Piece]:
-        """What an event adds to the answer."""
+        """Return the pieces that an event adds to the answer."""
         if isinstance(event, DenoiseStep):
             return []
         if isinstance(event, Commit):
@@ -146,7 +146,7 @@ class Reply:
 
 
 async def read_all(answers: Answers) -> list[Reply]:
-    """Wait for whole answers."""
+    """Wait until all answers are complete."""
     replies = new_replies(answers.plan)
     try:
         async for index, event in answers.events():
@@ -157,6 +157,6 @@ async def read_all(answers: Answers) -> list[Reply]:
 
 
 def new_replies(plan: Plan) -> list[Reply]:
-    """Empty replies, one per answer."""
+    """Return an empty reply for each answer."""
     how = {"reasoning_open": plan.reasoning_open, "exact": plan.exact}
     return [Reply(Splitter(**how), Marker(plan.tokenizer)) for _ in plan.requests]

@@ -1,4 +1,4 @@
-"""`/v1/messages`: from answers to Anthropic's bodies and events."""
+"""`/v1/messages`: turns answers into Anthropic's bodies and events."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from redraft.text.tokenizer import Tokenizer
 
 
 def count_tokens(planner: Planner, body: CountRequest) -> int:
-    """Tokens of the prompt that a conversation becomes, also of one that is too long to be answered."""
+    """Count the prompt tokens of a conversation, even one that is too long to be answered."""
     llm = planner.for_model(body.model).llm
     return len(llm.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking))
 
 
 def plan_messages(planner: Planner, body: MessagesRequest) -> Plan:
-    """What a request asks for; raises before any compute."""
+    """Plan what a request asks for; raises before any compute."""
     planner = planner.for_model(body.model)
     prompt = planner.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
     return planner.plan(
@@ -42,7 +42,7 @@ def plan_messages(planner: Planner, body: MessagesRequest) -> Plan:
 
 
 def _bound(planner: Planner, body: MessagesRequest, prompt: int) -> int:
-    """`max_tokens`, which every request must give, or what the context has room for if that is less."""
+    """`max_tokens`, which every request must give, or the room left in the context if that is less."""
     room = planner.llm.room(prompt, body.canvas_length)
     return min(body.max_tokens, room) if room > 0 else body.max_tokens
 
@@ -57,7 +57,7 @@ class MessageWriter:
     id: str = field(default_factory=lambda: f"msg_{secrets.token_hex(12)}")
 
     async def whole(self, answers: Answers) -> dict[str, Any]:
-        """The body of an answer that is not streamed."""
+        """Return the body of an answer that is not streamed."""
         (reply,) = await read_all(answers)
         assert reply.finished is not None, "an answer ends with its Finished event"
         more = extras(reply.finished, answers.plan.requests[0], self.tokenizer, confidence=False)
@@ -66,7 +66,7 @@ class MessageWriter:
         }  # fmt: skip
 
     async def events(self, answers: Answers) -> AsyncGenerator[str]:
-        """The events of a streamed answer; a failure on the way becomes an event as well."""
+        """Yield the events of a streamed answer; a failure along the way also becomes an event."""
         (reply,) = new_replies(answers.plan)
         blocks = _Blocks()
         try:
@@ -110,7 +110,7 @@ class MessageWriter:
 
 
 def _whole_blocks(pieces: list[Piece]) -> list[dict[str, Any]]:
-    """The content blocks of a whole answer: those that its stream opens."""
+    """The content blocks of a complete answer: the same ones that its stream opens."""
     blocks: list[dict[str, Any]] = []
     for piece in pieces:
         if isinstance(piece, Call):
@@ -119,7 +119,7 @@ def _whole_blocks(pieces: list[Piece]) -> list[dict[str, Any]]:
         block = _empty_block(piece)
         if not blocks or blocks[-1]["type"] != block["type"]:
             blocks.append(block)
-        blocks[-1][block["type"]] += piece.text  # a block's text is called as its type
+        blocks[-1][block["type"]] += piece.text  # a block's text field is named after its type
     return blocks
 
 
@@ -130,7 +130,7 @@ def _empty_block(piece: Content | Reasoning) -> dict[str, Any]:
 
 
 class _Blocks:
-    """Content blocks of a stream: text and thinking grow in the open block, a call is a block of its own."""
+    """Content blocks of a stream: text and thinking grow in the open block; each call is its own block."""
 
     def __init__(self) -> None:
         self._index = -1
@@ -174,7 +174,7 @@ def _tool_use(call: Call) -> dict[str, Any]:
 
 
 def _usage(plan: Plan, finished: Finished) -> dict[str, Any]:
-    """Anthropic counts tokens that came from the prefix cache apart."""
+    """Anthropic counts tokens from the prefix cache separately."""
     cached = finished.stats.cached_tokens
     return {
         "input_tokens": plan.prompt_tokens - cached,

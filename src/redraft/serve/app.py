@@ -24,8 +24,8 @@ _ROUTERS = (routes.router, two_sided_routes.router, plain_routes.router)
 
 
 def create_app(service: Service) -> ASGIApp:
-    """Everything that a server answers. The caller loads the model into `service`, before or meanwhile."""
-    # The pages that FastAPI makes of its own load their scripts from elsewhere, so there are none.
+    """Build the whole application. The caller loads the model into `service`, before or while it runs."""
+    # FastAPI's own documentation pages load scripts from other hosts, so they are off.
     app = FastAPI(title="Redraft", version=redraft.__version__, docs_url=None, redoc_url=None)
     app.state.service = service
     app.openapi = lambda: document(app)
@@ -40,24 +40,24 @@ def create_app(service: Service) -> ASGIApp:
     gate = Gate(app, service, _doors())
     if not service.settings.origins:
         return gate
-    # Around the gate, so that a browser may read the gate's errors as well.
+    # Wraps the gate, so that browsers can read the gate's errors too.
     return CORSMiddleware(
         gate,
         allow_origins=list(service.settings.origins),
         allow_methods=["GET", "POST"],
-        allow_headers=["*"],  # OpenAI's and Anthropic's clients send a dozen of their own
+        allow_headers=["*"],  # OpenAI's and Anthropic's clients each send a dozen of their own
         expose_headers=["x-request-id", "retry-after"],
     )
 
 
 def _doors() -> dict[str, Door]:
-    """The door of every path that has one, which is the tag of its route."""
+    """Map each path that has a door to it; the door is the tag of its route."""
     found = [route for router in _ROUTERS for route in router.routes if isinstance(route, APIRoute)]
     return {route.path: door for route in found for door in DOORS if door in route.tags}
 
 
 async def _fault(request: Request, error: Exception) -> Response:
-    # An engine that was closed on purpose is no failure.
+    # An engine that was closed on purpose has not failed.
     if isinstance(error, EngineError) and request.app.state.service.phase == "stopping":
         return _respond(request, stopping())
     if isinstance(error, RedraftError):

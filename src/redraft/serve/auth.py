@@ -1,4 +1,4 @@
-"""API keys: where they come from, and how a request's key is compared with them."""
+"""API keys: where they come from, and how a request's key is checked against them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ VARIABLE = "REDRAFT_API_KEYS"
 
 
 def read_keys(file: Path | None, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Keys of a file (one a line, `#` begins a comment) and of the environment; a file without any is refused."""
+    """Read keys from a file (one per line, `#` starts a comment) and the environment; refuse a file without keys."""
     keys = [key.strip() for key in environment.get(VARIABLE, "").split(",")]
     if file is not None:
         keys += _file_keys(file)
@@ -36,24 +36,24 @@ def _file_keys(file: Path) -> list[str]:
 
 
 class Keys:
-    """Knows which keys are right. Only digests are kept and compared, in a time that tells nothing about them."""
+    """Checks keys. Only their digests are kept, and comparing them takes the same time whatever they are."""
 
     def __init__(self, keys: Iterable[str]) -> None:
         self._digests = [_digest(key.encode()) for key in keys]
 
     @property
     def required(self) -> bool:
-        """Whether a key is needed at all."""
+        """Whether requests need a key at all."""
         return bool(self._digests)
 
     def accept(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether a request with these (lower-case) headers may come in: `Authorization: Bearer` or `x-api-key`."""
+        """Whether these (lower-case) headers hold a valid key, as `Authorization: Bearer` or `x-api-key`."""
         if not self.required:
             return True
         scheme, _, bearer = headers.get(b"authorization", b"").partition(b" ")
         offered = [headers.get(b"x-api-key", b""), bearer.strip() if scheme.lower() == b"bearer" else b""]
         digests = [_digest(key) for key in offered if key]
-        # No early end: every offered key is compared with every right one.
+        # No early exit: every offered key is compared with every valid one.
         return sum(hmac.compare_digest(given, right) for given in digests for right in self._digests) > 0
 
 

@@ -1,4 +1,4 @@
-"""A request's body, read whole but not at any length."""
+"""Reads a request's whole body, up to a size limit."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from redraft.serve.http import ClientGone
 
 BODY_SECONDS = 30.0
 _DRAIN = 64 * 2**20
-"""Bytes of a body that is too large which are still taken, so that its client hears the answer."""
+"""Bytes beyond the limit that are still read from a body, so that its client gets to see the error."""
 
 
 async def read_body(headers: dict[bytes, bytes], receive: Receive, limit: int, *, keep: bool = True) -> bytes:
-    """The body, of at most `limit` bytes, or nothing if it is not to be kept.
+    """Read a body of at most `limit` bytes; return it, or nothing unless `keep`.
 
-    Raises a `Fault` if it is larger or late, `ClientGone` if nobody sends it.
+    Raises a `Fault` if it is too large or too slow, and `ClientGone` if the client disconnects.
     """
     length = headers.get(b"content-length", b"")
     announced = int(length) if length.isdigit() and len(length) < 20 else 0

@@ -1,12 +1,12 @@
-"""`/v1/drafts`: the canvas while it settles, as server-sent events.
+"""`/v1/drafts`: the canvas as it settles, as server-sent events.
 
-    event: start     what was asked: prompt tokens, end-of-text ids, settings with the seed
+    event: start     what was asked for: prompt tokens, end-of-text ids, settings including the seed
     event: denoise   a DenoiseStep, and `pieces`: the text of every position's draft token
-    event: commit    a Commit: text that stays
+    event: commit    a Commit: text that is final
     event: done      how the answer ended, its parts (content, reasoning, tool calls), and what it cost
     event: error     OpenAI's error body
 
-The data of `denoise`, less its `pieces`, and of `commit` are the lines of a trace (`redraft generate --trace`).
+The data of `denoise`, without `pieces`, and of `commit` are the lines of a trace (`redraft generate --trace`).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENTROPY_DIGITS = 4
 async def draft_events(
     answers: Answers, tokenizer: Tokenizer, eos_ids: tuple[int, ...], request_id: str
 ) -> AsyncGenerator[str]:
-    """The events of one answer; a failure on the way becomes an event as well."""
+    """Yield the events of one answer; a failure along the way also becomes an event."""
     (reply,), request = new_replies(answers.plan), answers.plan.requests[0]
     try:
         settings = {name: value for name, value in dataclasses.asdict(request.settings).items() if value is not None}
@@ -55,14 +55,14 @@ async def draft_events(
 
 
 def step_data(record: DenoiseStep, tokenizer: Tokenizer) -> dict[str, Any]:
-    """A step as JSON, with the text of every draft token."""
+    """Return a step as JSON, with the text of every draft token."""
     data = record.to_dict()
     data["entropy"] = [round(value, ENTROPY_DIGITS) for value in record.entropy]
     return data | {"pieces": list(pieces(record.argmax_canvas, tokenizer))}
 
 
 def pieces(token_ids: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:
-    """The text of every token, a character at the token that completes it; joined they are the text of all."""
+    """Yield the text of every token, a split character at the token that completes it; joined, they give the text."""
     stream = tokenizer.stream()
     piece = None
     for token in token_ids:

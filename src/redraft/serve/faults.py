@@ -1,4 +1,4 @@
-"""Errors as clients see them: one class, OpenAI's and Anthropic's bodies, and what each exception becomes."""
+"""Errors as clients see them: one class, OpenAI's and Anthropic's bodies, and the fault for each exception."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _KINDS = {
 }
 RETRY_SECONDS = 1
 MOST_CHARACTERS = 1000
-"""Of an error's message."""
+"""Longest error message."""
 
 
 @dataclass(eq=False)
 class Fault(Exception):
-    """An HTTP error. `param` names the field at fault, `code` is for programs."""
+    """An HTTP error. `param` names the field at fault; `code` is for programs."""
 
     status: int
     message: str
@@ -34,17 +34,17 @@ class Fault(Exception):
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """What a client has sent is not told back at any length."""
+        """Shorten the message and `param`: both may quote what the client sent."""
         self.message = f"{self.message[:MOST_CHARACTERS]} ..." if len(self.message) > MOST_CHARACTERS else self.message
         self.param = self.param and self.param[:MOST_CHARACTERS]
 
     @property
     def kind(self) -> str:
-        """The `type` that both families of clients read."""
+        """The error `type` that both families of clients read."""
         return _KINDS.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
 
     def openai(self) -> dict[str, Any]:
-        """OpenAI's error body, whose `type` has no word of its own for what is not there."""
+        """OpenAI's error body, which has no `type` of its own for 'not found'."""
         kind = "invalid_request_error" if self.status == 404 else self.kind
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
@@ -56,17 +56,17 @@ class Fault(Exception):
 
 
 def loading() -> Fault:
-    """The model is not there yet."""
+    """The model is not loaded yet."""
     return Fault(503, "The model is still loading.", code="loading", headers={"Retry-After": str(RETRY_SECONDS)})
 
 
 def stopping() -> Fault:
-    """The server is going away."""
+    """The server is shutting down."""
     return Fault(503, "The server is shutting down.", code="shutting_down", headers={"Retry-After": str(RETRY_SECONDS)})
 
 
 def busy(message: str, retry_after: float = RETRY_SECONDS) -> Fault:
-    """The queue is full; there may be room in `retry_after` seconds."""
+    """The queue is full; it may have room in `retry_after` seconds."""
     return Fault(429, message, code="queue_full", headers={"Retry-After": str(max(1, math.ceil(retry_after)))})
 
 
@@ -77,13 +77,13 @@ def too_large(limit: int) -> Fault:
 
 def timed_out(seconds: float) -> Fault:
     """The request's own time limit, or the server's, has passed."""
-    # Clients ask again after a 408, unless they are told that it would take as long once more.
+    # Clients retry a 408 unless told not to; another try would take just as long.
     headers = {"x-should-retry": "false"}
     return Fault(408, f"The answer was not finished within {seconds:g} seconds.", code="timeout", headers=headers)
 
 
 def fault_of(error: Exception) -> Fault:
-    """What an exception becomes. Messages of `InputError`s are written for users; others stay inside."""
+    """Return the fault for an exception. Only messages of `InputError`s are written for users; others stay private."""
     if isinstance(error, Fault):
         return error
     if isinstance(error, QueueFullError):
@@ -94,8 +94,8 @@ def fault_of(error: Exception) -> Fault:
 
 
 def validation_fault(errors: Sequence[Mapping[str, Any]], body: Any) -> Fault:
-    """The clearest of Pydantic's findings about `body`, as one sentence that names the field."""
-    # An unknown field says most; of a union's other findings, one per member, the one that got furthest does.
+    """Return the clearest of Pydantic's errors about `body`, as one sentence that names the field."""
+    # An unknown field is the clearest error. Of a union's other errors, one per member, it is the furthest one.
     unknown = (error for error in errors if error["type"] == "extra_forbidden")
     worst = next(unknown, None) or max(errors, key=lambda error: _progress(error, body))
     path = _path(worst, body)
@@ -114,20 +114,20 @@ def validation_fault(errors: Sequence[Mapping[str, Any]], body: Any) -> Fault:
             return Fault(400, sentence, code="invalid_json")
         case kind:
             code = kind if "unsupported" in kind else "invalid_value"
-            inside = (worst.get("ctx") or {}).get("field")  # which of the fields that contradict each other
+            inside = (worst.get("ctx") or {}).get("field")  # which of the contradicting fields is at fault
             param = _field([*path, inside]) if inside else name
             return Fault(400, f"{name or 'The body'}: {worst['msg']}.", param, code)
 
 
 def _progress(error: Mapping[str, Any], body: Any) -> tuple[bool, int, list[int]]:
-    """How far a member of a union got: whether the value is of its kind, how deep it went, behind how many items."""
+    """How far a member of a union got: whether the value is of its kind, how deep it got, and past how many items."""
     path, kind = _path(error, body), error["type"]
     of_kind = kind != "literal_error" and not kind.endswith("_type")
     return of_kind, len(path), [part for part in path if isinstance(part, int)]
 
 
 def _path(error: Mapping[str, Any], body: Any) -> list[str | int]:
-    """Where in `body` a finding lies: Pydantic's location without the names of union members."""
+    """Where in `body` an error lies: Pydantic's location without the names of union members."""
     path: list[str | int] = []
     loc = [part for i, part in enumerate(error["loc"]) if not (i == 0 and part == "body")]
     for i, part in enumerate(loc):
@@ -145,17 +145,17 @@ def _path(error: Mapping[str, Any], body: Any) -> list[str | int]:
 
 
 def _is_tag(error: Mapping[str, Any], body: Mapping[Any, Any], part: str | int, following: str | int = "") -> bool:
-    """Whether `part` of a location names the member of a union that `body` was read as, and no field of it."""
+    """Whether `part` of a location names the union member that `body` was read as, not a field of it."""
     if part not in (body.get("type"), body.get("role")):
         return False
-    if following == "":  # the member as a whole is wrong, or its field of the same name
+    if following == "":  # either the whole member is wrong, or its field of the same name
         return error["type"] not in ("missing", "extra_forbidden") and error["input"] == body
     inside = body.get(part)
     return not isinstance(inside, Mapping) or (following in body and following not in inside)
 
 
 def _field(path: Sequence[str | int]) -> str | None:
-    """`messages[0].content` out of a path."""
+    """Turn a path into a name like `messages[0].content`."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part

@@ -1,4 +1,4 @@
-"""The door that every request passes: its id, its key, its size, a place among the open ones, and its log line."""
+"""The gate every request passes: its id, key, size, place among the open requests, and log line."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from redraft.serve.service import Door, Service
 from redraft.serve.settings import LOCAL_HOSTS
 
 OPEN_PATHS = ("/", "/health", "/ready", "/openapi.json")
-"""What nobody needs a key for: the page asks for one itself."""
+"""Paths that need no key; the page asks for one itself."""
 
 
 class Gate:
     """ASGI middleware around the whole application."""
 
     def __init__(self, app: ASGIApp, service: Service, doors: Mapping[str, Door]) -> None:
-        """`doors`: for each path that takes a body, among which open requests it counts."""
+        """`doors` says, for each path that takes a body, which open requests it counts among."""
         self._app, self._service, self._doors = app, service, doors
         self._keys = Keys(service.settings.keys)
 
@@ -35,7 +35,7 @@ class Gate:
             await self._app(scope, receive, send)
             return
         method = scope["method"]
-        if method == "HEAD":  # as GET; whoever writes to the socket leaves the body out
+        if method == "HEAD":  # handled as GET; the server leaves the body out when it writes to the socket
             scope = {**scope, "method": "GET"}
         visit = _Visit(scope, receive, send)
         scope.setdefault("state", {})["visit"] = visit
@@ -67,12 +67,12 @@ class Gate:
             await self._answer(visit, scope, keep=True)
 
     async def _answer(self, visit: _Visit, scope: Scope, *, keep: bool) -> None:
-        """Read the body first; `keep` it for those who have a place."""
+        """Read the body, then answer; `keep` the body only for requests that have a place."""
         await self._service.unless_over(visit.read(self._service.settings.max_body, keep=keep))
         await self._app(scope, visit.receive, visit.send)
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
-        """Without keys, a web page elsewhere could reach a local server under a name of its own (DNS rebinding)."""
+        """Check the Host header: without keys, any web site could reach a local server by DNS rebinding."""
         if self._keys.required or not self._service.settings.is_local:
             return
         if host_name(headers.get(b"host", b"localhost").decode("latin-1")) not in LOCAL_HOSTS:
@@ -82,7 +82,7 @@ class Gate:
         if visit.gone:
             visit.status = CLIENT_GONE
             self._service.metrics.cancelled.inc()
-        # Only paths that exist become labels: anybody can make up others.
+        # Only existing paths become labels, since clients can make up any others.
         known = scope["path"] if scope["path"] in (*OPEN_PATHS, *self._doors) else "other"
         endpoint = getattr(scope.get("route"), "path", known)
         self._service.metrics.requests.labels(endpoint, str(visit.status)).inc()
@@ -91,7 +91,7 @@ class Gate:
 
 
 class _Visit:
-    """One request on its way through."""
+    """One request as it passes through."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -99,7 +99,7 @@ class _Visit:
         self.status = CLIENT_GONE
         self.facts: dict[str, Any] = {}
         self.size = 0
-        """Bytes of the body that was read."""
+        """Bytes of the body, once read."""
         self._scope, self._receive, self._send = scope, receive, send
         self._body: bytes | None = None
         self._ended = False
@@ -107,28 +107,28 @@ class _Visit:
 
     @property
     def seconds(self) -> float:
-        """Since it came in."""
+        """Seconds since the request arrived."""
         return time.perf_counter() - self._started
 
     @property
     def gone(self) -> bool:
-        """Whether the client left before the answer was whole."""
+        """Whether the client left before the answer was complete."""
         return self.status == CLIENT_GONE or not self._ended
 
     async def read(self, limit: int, *, keep: bool) -> None:
-        """Read the body, which must be at most `limit` bytes, and `keep` it or not."""
+        """Read the body, at most `limit` bytes; keep it only if `keep`."""
         self._body = await read_body(self.headers, self._receive, limit, keep=keep)
         self.size = len(self._body)
 
     async def receive(self) -> Message:
-        """What the application receives: the body that was read, then what the client does."""
+        """Give the application the body that was read, then the client's further messages."""
         if self._body is not None:
             body, self._body = self._body, None
             return {"type": "http.request", "body": body, "more_body": False}
         return await self._receive()
 
     async def send(self, message: Message) -> None:
-        """Send for the application, with the request's id on top."""
+        """Send the application's message, adding the request's id to the headers."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             # OpenAI's and Anthropic's clients read different names.
@@ -139,22 +139,22 @@ class _Visit:
         await self._send(message)
 
     async def answer(self, fault: Fault) -> None:
-        """Answer with an error, unless an answer has begun."""
+        """Answer with an error, unless an answer has already begun."""
         if self.status == CLIENT_GONE:
             await fault_response(fault, self._scope["path"], self.id)(self._scope, self._receive, self.send)
 
 
 def fault_response(fault: Fault, path: str, id: str) -> Json:
-    """An error in the body that the endpoint's clients read."""
+    """Return an error in the shape that the endpoint's clients expect."""
     body = fault.anthropic(id) if path.startswith("/v1/messages") else fault.openai()
     return Json(body, fault.status, dict(fault.headers))
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, in small letters, without brackets, port and a dot at its end."""
+    """The name in a Host header, in lower case, without brackets, port or trailing dot."""
     if host.startswith("["):
         name = host[1:].partition("]")[0]
-    elif host.count(":") > 1:  # an address of IPv6 without brackets
+    elif host.count(":") > 1:  # an IPv6 address without brackets
         name = host
     else:
         name = host.partition(":")[0]
@@ -162,6 +162,6 @@ def host_name(host: str) -> str:
 
 
 def request_id(headers: dict[bytes, bytes]) -> str:
-    """The client's own id if it can stand in a log, else a new one."""
+    """The client's own request id if it is safe to log, else a new one."""
     text = headers.get(b"x-request-id", b"").decode("latin-1")
     return text if 0 < len(text) <= 128 and text.isascii() and text.isprintable() else f"req_{secrets.token_hex(12)}"

@@ -1,4 +1,4 @@
-"""Responses: JSON that any text survives, server-sent events, and work that ends when its client goes away."""
+"""Responses: JSON that can hold any text, server-sent events, and work that ends when its client goes away."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ T = TypeVar("T")
 
 
 CLIENT_GONE = 499
-"""The status that log and metrics show for a request whose client went away."""
+"""The status in logs and metrics for a request whose client went away."""
 
 
 class ClientGone(Exception):
-    """Nobody is there to read the answer."""
+    """The client has gone, so nobody would read the answer."""
 
 
 def dumps(content: Any) -> str:
-    """Compact JSON."""
+    """Return compact JSON."""
     return json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
 class Json(Response):
-    """A JSON body; characters that UTF-8 cannot express, which a request may have held, become question marks."""
+    """A JSON body. Characters that UTF-8 cannot encode, which a request may have contained, become question marks."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """The body's bytes."""
+        """Encode the body."""
         return dumps(content).encode("utf-8", "replace")
 
 
 _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
-"""What JSON writes as it is and many clients, Python's `splitlines` among them, take for the end of a line."""
+"""Characters that JSON leaves unescaped but many clients, such as Python's `splitlines`, take for line ends."""
 
 
 def event(data: Any, name: str | None = None) -> str:
-    """One server-sent event, on one line for every client."""
+    """Format one server-sent event, whose data stays on one line for every client."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {data if isinstance(data, str) else dumps(data).translate(_LINE_ENDS)}\n\n"
 
 
 class EventStream(Response):
-    """Server-sent events from a generator, which is closed as soon as the client has gone."""
+    """Server-sent events from a generator, which is closed as soon as the client leaves."""
 
     media_type = "text/event-stream"
 
@@ -60,14 +60,14 @@ class EventStream(Response):
         *,
         limit: float | None = None,
     ) -> None:
-        """`close` ends the work behind the events; after `limit` seconds even a client that does not read is let go."""
-        # Proxies are asked not to hold events back.
+        """`close` ends the work that makes the events. A client that does not read is cut off after `limit` seconds."""
+        # Ask proxies not to buffer events.
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
         del self.headers["content-length"]
         self._events, self._close, self._limit = events, close, limit
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send until the events or the client end."""
+        """Send until the events run out or the client leaves."""
         sending = asyncio.create_task(self._send(send))
         leaving = asyncio.create_task(_disconnected(receive))
         try:
@@ -77,11 +77,11 @@ class EventStream(Response):
             if not sending.done():
                 sending.cancel()
             try:
-                with suppress(asyncio.CancelledError, OSError):  # the socket broke while an event was written
+                with suppress(asyncio.CancelledError, OSError):  # the socket may break while an event is being written
                     await sending
             finally:
                 await self._events.aclose()
-                if self._close is not None:  # a generator that was never started has closed nothing
+                if self._close is not None:  # needed if the generator never started
                     await self._close()
 
     async def _send(self, send: Send) -> None:
@@ -92,7 +92,7 @@ class EventStream(Response):
 
 
 async def unless_gone(request: HttpRequest, work: Awaitable[T]) -> T:
-    """Await `work`, whose request body has been read; cancel it and raise `ClientGone` when the client goes away."""
+    """Await `work`, after the request body was read; cancel it and raise `ClientGone` if the client goes away."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.create_task(_disconnected(request.receive))
     try:

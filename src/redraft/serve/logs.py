@@ -1,4 +1,4 @@
-"""Structured logs: one JSON object a line, on standard error. No prompt and no answer unless that was asked for."""
+"""Structured logs: one JSON object per line, on standard error. Prompts and answers are logged only on request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _JsonLines(logging.Formatter):
         self._common = {} if replica is None else {"replica": replica}
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record's facts behind time, level and the replica's number."""
+        """Format a record as JSON: time, level and the replica's number, then its facts."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         facts = getattr(record, "facts", None) or {"message": record.getMessage()}
         if record.exc_info and record.exc_info[1] is not None:
@@ -31,9 +31,9 @@ class _JsonLines(logging.Formatter):
 
 
 def configure(replica: int | None = None) -> None:
-    """Send log lines to standard error; those of the engine, uvicorn and asyncio go the same way.
+    """Send log lines to standard error, including those of the engine, uvicorn and asyncio.
 
-    Where there are several processes each line holds the number of the `replica` that wrote it.
+    With several processes, each line holds the number of the `replica` that wrote it.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines(replica))
@@ -45,7 +45,7 @@ def configure(replica: int | None = None) -> None:
 
 
 def log_request(request_id: str, method: str, path: str, status: int, seconds: float, facts: Mapping[str, Any]) -> None:
-    """One line per request; probes are told at a level that `configure` leaves out."""
+    """Log one line per request; probes are logged at a level that `configure` hides."""
     quiet = path in ("/health", "/ready", "/metrics")
     line = {"event": "request", "id": request_id, "method": method, "path": path, "status": status}
     logger.log(
@@ -54,7 +54,7 @@ def log_request(request_id: str, method: str, path: str, status: int, seconds: f
 
 
 def told_fault(request_id: str, error: Exception) -> Fault:
-    """What a request's client is told of an error; what it is not told goes to the log."""
+    """Return what the client is told about an error; log what it is not told."""
     fault = fault_of(error)
     if fault.status >= 500 and not isinstance(error, Fault):
         log_failure(request_id, error)
@@ -62,11 +62,11 @@ def told_fault(request_id: str, error: Exception) -> Fault:
 
 
 def log_failure(request_id: str, error: Exception) -> None:
-    """Where an unexpected error came from."""
+    """Log where an unexpected error came from."""
     logger.error("", extra={"facts": {"event": "failure", "id": request_id, **_whence(error)}})
 
 
 def _whence(error: BaseException) -> dict[str, Any]:
-    """An error's kind and its places in the code, and no values that a user sent."""
+    """An error's type and its places in the code, without any values that a user sent."""
     places = [f"{frame.filename}:{frame.lineno} {frame.name}" for frame in traceback.extract_tb(error.__traceback__)]
     return {"error": type(error).__name__, "places": places}

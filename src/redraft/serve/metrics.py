@@ -1,4 +1,4 @@
-"""Prometheus metrics that mean something for canvases. One registry per server."""
+"""Prometheus metrics, including those specific to canvases. One registry per server."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
 
 class Metrics:
-    """What a server counts."""
+    """The metrics of one server."""
 
     def __init__(self, engine: Callable[[], EngineStats | None]) -> None:
-        """`engine` gives the engine's last snapshot, None while there is no engine."""
+        """`engine` returns the engine's latest snapshot, or None while there is no engine."""
         self.registry = CollectorRegistry()
         self.registry.register(_EngineCollector(engine))
         counter, histogram = self._counter, self._histogram
         self.requests = counter("redraft_requests", "HTTP requests by endpoint and status.", ("endpoint", "status"))
-        self.seconds = histogram("redraft_request_seconds", "Of a whole HTTP request.", _SECONDS, ("endpoint",))
-        self.refused = counter("redraft_refused", "Requests that were refused, by why.", ("reason",))
-        self.answers = counter("redraft_answers", "Answers by how they ended.", ("ending",))
+        self.seconds = histogram("redraft_request_seconds", "Time of a whole HTTP request.", _SECONDS, ("endpoint",))
+        self.refused = counter("redraft_refused", "Requests that were refused, by reason.", ("reason",))
+        self.answers = counter("redraft_answers", "Answers, by how they ended.", ("ending",))
         self.cancelled = counter("redraft_cancelled", "Requests whose client went away.")
         self._steps = histogram("redraft_steps_per_canvas", "Denoising steps that a canvas took.", _STEPS)
         self._density = histogram("redraft_tokens_per_forward", "Answer tokens per forward pass, by answer.", _TOKENS)
         self._first = histogram(
-            "redraft_first_canvas_seconds", "From the queue to the first committed canvas.", _SECONDS
+            "redraft_first_canvas_seconds", "From entering the queue to the first committed canvas.", _SECONDS
         )
-        self._queue = histogram("redraft_queue_seconds", "Waiting for room in the engine.", _SECONDS)
-        self._whole = histogram("redraft_answer_seconds", "From the queue to the end of an answer.", _SECONDS)
+        self._queue = histogram("redraft_queue_seconds", "Time spent waiting for room in the engine.", _SECONDS)
+        self._whole = histogram("redraft_answer_seconds", "From entering the queue to the end of the answer.", _SECONDS)
 
     def observe(self, ended: Finished | EngineError) -> None:
         """Count an answer that has ended."""
@@ -58,7 +58,7 @@ class Metrics:
             self._first.observe(stats.first_commit_seconds)
 
     def text(self) -> bytes:
-        """Everything, in Prometheus' text format."""
+        """Return all metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
     def _counter(self, name: str, help: str, labels: tuple[str, ...] = ()) -> Counter:
@@ -69,7 +69,7 @@ class Metrics:
 
 
 class _EngineCollector(Collector):
-    """The engine counts for itself; its snapshot is read when somebody asks."""
+    """Reads the engine's own counts from its snapshot whenever metrics are requested."""
 
     def __init__(self, engine: Callable[[], EngineStats | None]) -> None:
         self._engine = engine
@@ -90,9 +90,9 @@ class _EngineCollector(Collector):
             "redraft_schedule_seconds": ("Time in the scheduler.", stats.schedule_seconds),
         }
         gauges = {
-            "redraft_slots": ("Requests that may be worked on at a time.", stats.slots),
+            "redraft_slots": ("Requests that can be worked on at a time.", stats.slots),
             "redraft_running": ("Requests that are being worked on.", stats.running),
-            "redraft_waiting": ("Requests that wait for room.", stats.waiting),
+            "redraft_waiting": ("Requests that are waiting for room.", stats.waiting),
             "redraft_canvases_in_forward": (
                 "Batch occupancy: canvases in the last forward.",
                 stats.canvases_in_forward,

@@ -1,4 +1,4 @@
-"""`/v1/chat/completions`: from answers to OpenAI's bodies and chunks."""
+"""`/v1/chat/completions`: turns answers into OpenAI's bodies and chunks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from redraft.text.tokenizer import Tokenizer
 
 
 def plan_chat(planner: Planner, body: ChatRequest, *, drafts: bool = False) -> Plan:
-    """What a chat request asks for, with its drafts or without; raises before any compute."""
+    """Plan what a chat request asks for, with or without its drafts; raises before any compute."""
     planner = planner.for_model(body.model)
     with told_as(body.names()):
         return _planned(planner, body, drafts)
@@ -48,7 +48,7 @@ def _planned(planner: Planner, body: ChatRequest, drafts: bool) -> Plan:
 
 @dataclass(slots=True)
 class ChatWriter:
-    """Writes one response. The id and the time are the same in all of its chunks."""
+    """Writes one response. All of its chunks have the same id and time."""
 
     body: ChatRequest
     tokenizer: Tokenizer
@@ -58,13 +58,13 @@ class ChatWriter:
     created: int = field(default_factory=lambda: int(time.time()))
 
     async def whole(self, answers: Answers) -> dict[str, Any]:
-        """The body of an answer that is not streamed."""
+        """Return the body of an answer that is not streamed."""
         replies = await read_all(answers)
         choices = [self._choice(i, reply, answers.plan) for i, reply in enumerate(replies)]
         return self._envelope("chat.completion") | {"choices": choices, "usage": usage(answers.plan, finished(replies))}
 
     async def chunks(self, answers: Answers) -> AsyncGenerator[str]:
-        """The events of a streamed answer; a failure on the way becomes an event as well."""
+        """Yield the events of a streamed answer; a failure along the way also becomes an event."""
         replies = new_replies(answers.plan)
         try:
             for index in range(len(replies)):
@@ -97,7 +97,7 @@ class ChatWriter:
         return {"index": index, "message": message, **self._ending(index, reply, plan)}
 
     def _ending(self, index: int, reply: Reply, plan: Plan) -> dict[str, Any]:
-        """What is known of an answer only at its end."""
+        """What is only known once an answer has ended."""
         assert reply.finished is not None, "an answer ends with its Finished event"
         reason = finish_reason(reply.finished)
         return {

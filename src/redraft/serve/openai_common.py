@@ -1,4 +1,4 @@
-"""What OpenAI's two shapes of answers share: usage, endings, log-probabilities, and Redraft's own extras."""
+"""What OpenAI's shapes of answers share: usage, endings, log-probabilities, and Redraft's own extras."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from redraft.text.tokenizer import Tokenizer
 
 
 def finished(replies: Sequence[Reply]) -> list[Finished]:
-    """The last events of answers that have ended."""
+    """The last events of the answers that have ended."""
     return [reply.finished for reply in replies if reply.finished is not None]
 
 
 def finish_reason(finished: Finished) -> str:
-    """`stop` or `length`; an answer that ran out of time was cut, too (`redraft.ending` tells)."""
+    """`stop` or `length`; a timeout also counts as `length` (`redraft.ending` tells them apart)."""
     return "stop" if finished.finish_reason == "stop" else "length"
 
 
 def usage(plan: Plan, finished: Sequence[Finished]) -> dict[str, Any]:
-    """Tokens read and written by all answers; prompts count once."""
+    """Count the tokens read and written by all answers; each prompt counts once."""
     written = sum(answer.stats.tokens for answer in finished)
     cached = sum(answer.stats.cached_tokens for answer in finished[:: plan.n])
     return {
@@ -48,12 +48,12 @@ def extras(finished: Finished, request: Request, tokenizer: Tokenizer, *, confid
 
 
 def text(token_id: int, tokenizer: Tokenizer) -> str:
-    """A token as text; a part of a character shows as U+FFFD."""
+    """A token as text; part of a character shows as U+FFFD."""
     return tokenizer.token_bytes(token_id).decode("utf-8", "replace")
 
 
 def chat_logprobs(finished: Finished, tokenizer: Tokenizer) -> dict[str, Any]:
-    """The `logprobs` of a chat choice: one entry per token of the answer, its reasoning and calls included."""
+    """The `logprobs` of a chat choice: one entry per token of the answer, including reasoning and calls."""
     return {"content": [_entry(token, tokenizer) for token in finished.tokens], "refusal": None}
 
 
@@ -70,7 +70,7 @@ def _token(token_id: int, logprob: float | None, tokenizer: Tokenizer) -> dict[s
 def completion_logprobs(finished: Finished, tokenizer: Tokenizer) -> dict[str, Any]:
     """The `logprobs` of a text completion.
 
-    Tokens of an empty thought, which the text leaves out, stand at its beginning.
+    Tokens of an empty thought, which the text leaves out, get the offset of its beginning.
     """
     tokens = [text(token.token_id, tokenizer) for token in finished.tokens]
     stream = tokenizer.stream()
@@ -89,6 +89,6 @@ def completion_logprobs(finished: Finished, tokenizer: Tokenizer) -> dict[str, A
 
 
 def _shown(logprob: float | None) -> float:
-    """A log-probability in nats; OpenAI's clients expect -9999 for what cannot be."""
+    """A log-probability in nats; OpenAI's clients expect -9999 for an impossible token."""
     assert logprob is not None, "asked for"
     return max(logprob, -9999.0)

@@ -1,4 +1,4 @@
-"""`/v1/completions`: from answers to OpenAI's bodies and chunks of plain text."""
+"""`/v1/completions`: turns answers into OpenAI's bodies and chunks of plain text."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from redraft.text.tokenizer import Tokenizer
 
 
 def plan_completion(planner: Planner, body: CompletionRequest) -> Plan:
-    """What a request without a suffix asks for; raises before any compute."""
+    """Plan what a request without a suffix asks for; raises before any compute."""
     planner = planner.for_model(body.model)
     with about("prompt"):
         prompts = [
@@ -45,7 +45,7 @@ def plan_completion(planner: Planner, body: CompletionRequest) -> Plan:
 
 @dataclass(slots=True)
 class CompletionWriter:
-    """Writes one response. The id and the time are the same in all of its chunks."""
+    """Writes one response. All of its chunks have the same id and time."""
 
     body: CompletionRequest
     tokenizer: Tokenizer
@@ -55,7 +55,7 @@ class CompletionWriter:
     created: int = field(default_factory=lambda: int(time.time()))
 
     async def whole(self, answers: Answers) -> dict[str, Any]:
-        """The body of an answer that is not streamed."""
+        """Return the body of an answer that is not streamed."""
         ended: dict[int, Finished] = {}
         try:
             async for index, happened in answers.events():
@@ -70,7 +70,7 @@ class CompletionWriter:
         return self._envelope() | {"choices": choices, "usage": usage(answers.plan, in_order)}
 
     async def chunks(self, answers: Answers) -> AsyncGenerator[str]:
-        """The events of a streamed answer; a failure on the way becomes an event as well."""
+        """Yield the events of a streamed answer; a failure along the way also becomes an event."""
         ended: dict[int, Finished] = {}
         try:
             for index in range(len(answers.plan.requests) if self.body.echo else 0):
@@ -91,7 +91,7 @@ class CompletionWriter:
             await answers.close()
 
     async def filled(self, service: Service, size: int) -> dict[str, Any]:
-        """The body of a filled hole, for a request of `size` bytes; filled as `Service.work` does."""
+        """Return the body of a filled hole, for a request of `size` bytes; `Service.work` runs the filling."""
         body = self.body
         planner = service.planner.for_model(body.model)
         assert isinstance(body.prompt, str)
@@ -119,7 +119,7 @@ class CompletionWriter:
         return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
     async def filled_chunks(self, whole: dict[str, Any]) -> AsyncGenerator[str]:
-        """A filled hole for a client that streams: it settles as one, so it comes as one."""
+        """Stream a filled hole. It settles as a whole, so it is one chunk."""
         (choice,) = whole["choices"]
         yield self._chunk(choice)
         if self._wants_usage:
@@ -155,7 +155,7 @@ class CompletionWriter:
 
 
 def _fill_settings(planner: Planner, body: CompletionRequest) -> dict[str, Any]:
-    """What `LLM.fill` is given: `max_tokens` is a bound, so that more than a canvas has room for is no error."""
+    """The arguments of `LLM.fill`. `max_tokens` is an upper bound, so more than a canvas can hold is not an error."""
     settings, most = body.settings(), body.max_tokens
     if most is not None:
         most = min(most, longest_filling(body.canvas_length or planner.llm.model.config.canvas_length))

@@ -1,4 +1,4 @@
-"""`/v1/responses`: from answers to OpenAI's items and events."""
+"""`/v1/responses`: turns answers into OpenAI's items and events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_toke
 
 
 def plan_response(planner: Planner, body: ResponsesRequest) -> Plan:
-    """What a request asks for; raises before any compute."""
+    """Plan what a request asks for; raises before any compute."""
     planner = planner.for_model(body.model)
     form = body.format_constraint()
     with told_as(_NAMES | dict.fromkeys(form, "text")):
@@ -49,7 +49,7 @@ class ResponseWriter:
     created: int = field(default_factory=lambda: int(time.time()))
 
     async def whole(self, answers: Answers) -> dict[str, Any]:
-        """The body of a response that is not streamed."""
+        """Return the body of a response that is not streamed."""
         (reply,) = await read_all(answers)
         output = _Output()
         for piece in reply.pieces:
@@ -58,7 +58,7 @@ class ResponseWriter:
         return self._ended(reply, answers.plan, output.items)
 
     async def events(self, answers: Answers) -> AsyncGenerator[str]:
-        """The events of a streamed response; a failure on the way becomes an event as well."""
+        """Yield the events of a streamed response; a failure along the way also becomes an event."""
         (reply,) = new_replies(answers.plan)
         output, numbers = _Output(), count()
 
@@ -95,7 +95,7 @@ class ResponseWriter:
         }
 
     def _response(self, status: str, items: list[dict[str, Any]]) -> dict[str, Any]:
-        """A response of that status, with what was asked for."""
+        """A response with this status, repeating what was asked for."""
         asked = self.body.model_dump(mode="json", by_alias=True, exclude_none=True)
         return {
             "id": self.id, "object": "response", "created_at": self.created, "completed_at": None, "status": status,
@@ -112,12 +112,12 @@ class ResponseWriter:
 
 
 def _cut(reply: Reply) -> bool:
-    """Whether the answer was ended by a limit."""
+    """Whether a limit ended the answer."""
     return reply.finished is not None and reply.finished.finish_reason != "stop"
 
 
 def _usage(plan: Plan, reply: Reply, finished: Finished) -> dict[str, Any]:
-    """Tokens read and written; those of thoughts are counted in their text."""
+    """Count the tokens read and written; tokens of thoughts are counted from their text."""
     written = finished.stats.tokens
     return {
         "input_tokens": plan.prompt_tokens,
@@ -133,18 +133,18 @@ _ITEMS = {
     Content: ("msg", {"type": "message", "role": "assistant"}, _TEXT),
     Reasoning: ("rs", {"type": "reasoning", "summary": []}, {"type": "reasoning_text"}),
 }  # fmt: skip
-"""Per kind of text: how the ids of its items begin, the item, and the part that holds the text."""
+"""For each kind of text: the prefix of its item ids, the item, and the part that holds the text."""
 
 
 class _Output:
-    """The items of a response, growing. What happens to them are the events of its stream, told as copies."""
+    """The items of a response as they grow. Each change is an event of the stream, which holds a copy."""
 
     def __init__(self) -> None:
         self.items: list[dict[str, Any]] = []
         self._open: type[Content] | type[Reasoning] | None = None
 
     def take(self, piece: Piece) -> Iterator[dict[str, Any]]:
-        """Text grows in the open item, if that is of its kind; a call is an item of its own."""
+        """Add a piece: text goes into the open item if that is of its kind; a call is its own item."""
         if isinstance(piece, Call):
             yield from self._close("completed")
             yield from self._call(piece)
@@ -157,7 +157,7 @@ class _Output:
         yield self._told(f"response.{part['type']}.delta", content_index=0, delta=piece.text, **_logprobs(part))
 
     def end(self, *, cut: bool) -> Iterator[dict[str, Any]]:
-        """The answer is whole, or `cut`; one without anything in it is an empty message."""
+        """End the answer, complete or `cut`; an answer with nothing in it becomes an empty message."""
         if not self.items:
             yield from self._begin(Content)
         yield from self._close("incomplete" if cut else "completed")
@@ -202,5 +202,5 @@ class _Output:
 
 
 def _logprobs(part: dict[str, Any]) -> dict[str, Any]:
-    """The field without which OpenAI's clients take no event of a text."""
+    """The field without which OpenAI's clients reject an event of a text."""
     return {"logprobs": []} if "logprobs" in part else {}

@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI finds, with this server's own error bodies and statuses in it."""
+"""The OpenAPI document: FastAPI's, with this server's own error bodies and statuses added."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi.openapi.utils import get_openapi
 _ERRORS = {
     "400": "A field is unknown, missing, or cannot be honoured; the message names it.",
     "401": "The API key is missing or wrong.",
-    "403": "The Host header names no address of this server.",
+    "403": "The Host header does not name an address of this server.",
     "404": "There is no such model.",
     "408": "The time limit passed.",
     "413": "The body is too large.",
@@ -52,7 +52,7 @@ _ANTHROPIC_ERROR = {
 
 
 def document(app: FastAPI) -> dict[str, Any]:
-    """The document, made once."""
+    """Return the document, which is built once."""
     if app.openapi_schema is None:
         made = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
         schemas = made["components"]["schemas"]

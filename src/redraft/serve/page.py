@@ -1,4 +1,4 @@
-"""The page at `/`: one file, and the headers that let a browser load nothing else."""
+"""The page at `/`: one file, with headers that stop a browser from loading anything else."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Page:
 
 
 def _headers(text: str) -> dict[str, str]:
-    """A policy that names the digests of the page's own script and style, and no other source."""
+    """A policy that allows only the page's own script and style, by their digests."""
     digests: dict[str, list[str]] = {"script": [], "style": []}
     for tag, content in _TAG.findall(text):
         digest = base64.b64encode(hashlib.sha256(content.encode("utf-8")).digest()).decode()

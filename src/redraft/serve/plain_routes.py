@@ -1,4 +1,4 @@
-"""Endpoints that write no answer: models, tokens, health, metrics, and the page."""
+"""Endpoints that generate nothing: models, tokens, health, metrics, and the page."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _PAGE = Page.read()
 
 @router.get("/v1/models")
 async def models(request: Request) -> Response:
-    """The models that are served, with the fields of OpenAI's list and of Anthropic's."""
+    """List the models that are served, with the fields of both OpenAI's and Anthropic's lists."""
     service = service_of(request)
     names = service.planner.names
     page = {"first_id": names[0], "last_id": names[-1], "has_more": False}
@@ -39,7 +39,7 @@ async def models(request: Request) -> Response:
 
 @router.get("/v1/models/{name:path}")
 async def model(request: Request, name: str) -> Response:
-    """One model."""
+    """Describe one model."""
     service = service_of(request)
     service.planner.for_model(name)
     return Json(_model(service, name))
@@ -47,32 +47,32 @@ async def model(request: Request, name: str) -> Response:
 
 @router.post("/tokenize", tags=["tokens"])
 async def tokenize(request: Request, body: TokenizeRequest) -> Response:
-    """Token ids of a text or of a conversation as the model reads it."""
+    """Turn a text, or a conversation as the model reads it, into token ids."""
     tokens = await read(request, body, partial(_tokens, _planner(request, body.model), body))
     return Json({"tokens": tokens, "count": len(tokens)})
 
 
 @router.post("/detokenize", tags=["tokens"])
 async def detokenize(request: Request, body: DetokenizeRequest) -> Response:
-    """The text of token ids."""
+    """Turn token ids into text."""
     return Json(await read(request, body, partial(_texts, _planner(request, body.model).llm.tokenizer, body)))
 
 
 @router.post("/v1/messages/count_tokens", tags=["tokens"])
 async def messages_count_tokens(request: Request, body: CountRequest) -> Response:
-    """How many tokens a conversation has, in Anthropic's shape."""
+    """Count the tokens of a conversation, in Anthropic's shape."""
     return Json({"input_tokens": await read(request, body, partial(count_tokens, service_of(request).planner, body))})
 
 
 @router.get("/health")
 async def health(request: Request) -> Response:
-    """Whether the process is alive, whatever the model does."""
+    """Say that the process is alive, whatever state the model is in."""
     return Json({"status": "ok", "phase": service_of(request).phase, "version": redraft.__version__})
 
 
 @router.get("/ready")
 async def ready(request: Request) -> Response:
-    """Whether requests are taken: 200, or 503 while loading and while stopping."""
+    """Say whether the server takes requests: 200, or 503 while it is loading or stopping."""
     service = service_of(request)
     if service.phase != "ready":
         raise loading() if service.phase == "loading" else stopping()
@@ -83,7 +83,7 @@ async def ready(request: Request) -> Response:
 
 @router.get("/metrics")
 async def metrics(request: Request) -> Response:
-    """Everything that is counted, in Prometheus' text format."""
+    """Return all metrics, in Prometheus' text format."""
     return Response(service_of(request).metrics.text(), media_type=CONTENT_TYPE)
 
 
@@ -94,7 +94,7 @@ async def page() -> Response:
 
 
 def _planner(request: Request, model: str | None) -> Planner:
-    """The planner of the model that a request names, if it names one."""
+    """The planner for the model that a request names, or the default one."""
     planner = service_of(request).planner
     return planner if model is None else planner.for_model(model)
 

@@ -1,4 +1,4 @@
-"""From a request's shape to what the engine runs: prompt tokens, settings, constraint. Raises before any forward."""
+"""Turns requests into work for the engine: prompt tokens, settings, constraint. Raises before any forward pass."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from redraft.text.tokenizer import Tokenizer
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """Answers to write: `n` engine requests per prompt, prompt by prompt, within `timeout` seconds.
+    """The answers to write: `n` engine requests per prompt, prompt by prompt, within `timeout` seconds.
 
-    tokenizer       of the answers
-    reasoning_open  the prompt ends inside a thought, so the answer begins in one
-    exact           white space at an answer's ends was asked for, or stands between it and its beginning
+    tokenizer       tokenizer of the answers
+    reasoning_open  whether the prompt ends inside a thought, so that the answer begins in one
+    exact           whether white space at the ends of an answer is kept: the request asked for it, or the answer
+                    continues one that has begun
     """
 
     requests: tuple[Request, ...]
@@ -41,7 +42,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Planner:
-    """Turns prompts and settings into plans for one model, or for one of its adapters."""
+    """Turns prompts and settings into plans for one model or one of its adapters."""
 
     llm: LLM
     engine: AsyncEngine
@@ -49,11 +50,11 @@ class Planner:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What a request's `model` may be: a name of the model itself, or an adapter's."""
+        """The names a request's `model` may have: those of the model itself and of its adapters."""
         return self.settings.names + self.llm.adapters
 
     def for_model(self, name: str) -> Self:
-        """The planner of the model that a request names. Refuses one that is not served here."""
+        """Return the planner for the model that a request names; refuse a model that is not served here."""
         if name in self.settings.names:
             return self
         if name not in self.llm.adapters:
@@ -66,17 +67,17 @@ class Planner:
     def read_chat(
         self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (), thinking: bool = False
     ) -> EncodedPrompt:
-        """A conversation, within the server's limits."""
+        """Read a conversation, within the server's limits."""
         with about("messages"):
             return self.checked(self.llm.read_chat(messages, tools=tools or None, thinking=thinking))
 
     def checked(self, prompt: EncodedPrompt) -> EncodedPrompt:
-        """The same prompt, unless it has too many tokens."""
+        """Return the same prompt, or refuse it if it has too many tokens."""
         self._check_length(len(prompt))
         return prompt
 
     def check_text(self, text: str, field: str | None = None) -> None:
-        """Refuse a text that has more tokens than a prompt may; `field` is the one that it comes from alone."""
+        """Refuse a text with more tokens than a prompt may have; `field` is its field if it comes from one alone."""
         with about(field):
             self._check_length(len(self.llm.tokenizer.encode(text, special=False)))
 
@@ -98,9 +99,10 @@ class Planner:
         timeout: float | None = None,
         drafts: bool = False,
     ) -> Plan:
-        """`n` answers to each prompt. Without a seed every answer gets one of its own.
+        """Plan `n` answers to each prompt. Without a seed, every answer gets its own.
 
-        `given` are fields of `GenerationSettings` and `preset`, `wanted` those of `redraft.constraints.build`.
+        `given` holds fields of `GenerationSettings` and `preset`; `wanted` holds arguments of
+        `redraft.constraints.build`.
         """
         settings = {name: value for name, value in given.items() if value is not None}
         asked = {name: value for name, value in wanted.items() if value is not None}
@@ -126,7 +128,7 @@ class Planner:
         return [first, *first.siblings([first.request_id, *more])[1:]]
 
     def temperatures(self, given: Mapping[str, Any], temperature: float | None) -> dict[str, float]:
-        """OpenAI's one temperature: a factor on the whole schedule. 0 leaves the schedule and fixes the seed."""
+        """Apply OpenAI's one temperature as a factor on the whole schedule. 0 keeps the schedule and fixes the seed."""
         if not temperature or temperature == 1:
             return {}
         if given.keys() & {"t_max", "t_min"}:
@@ -141,7 +143,7 @@ class Planner:
 
 @contextmanager
 def told_as(names: Mapping[str, str]) -> Iterator[None]:
-    """Inside, the fields that refusals name are told by a request's own `names` for them."""
+    """Translate the fields named in errors raised inside to a request's own `names` for them."""
     try:
         yield
     except InputError as error:

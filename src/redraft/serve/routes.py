@@ -1,4 +1,4 @@
-"""The generating endpoints. Each plans in a thread, hands the plan to the engine, and writes what comes back."""
+"""The generating endpoints. Each plans in a thread, hands the plan to the engine, and writes the result."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from redraft.serve.shapes.responses import ResponsesRequest
 
 router = APIRouter(tags=["answers"])
 SPARE_SECONDS = 5.0
-"""How much longer than its request a stream may take to be read."""
+"""How much longer than the request itself a client may take to read its stream."""
 _Body = ChatRequest | CompletionRequest | MessagesRequest | ResponsesRequest
 
 
@@ -41,7 +41,7 @@ async def chat_completions(request: Request, body: ChatRequest) -> Response:
 
 @router.post("/v1/responses")
 async def responses(request: Request, body: ResponsesRequest) -> Response:
-    """Answer a conversation, in the shape of OpenAI's Responses. Nothing is stored."""
+    """Answer a conversation, in the shape of OpenAI's Responses API. Nothing is stored."""
     service = service_of(request)
     user = body.user or body.safety_identifier
     answers = await _begin(request, body, partial(plan_response, service.planner, body), user)
@@ -78,7 +78,7 @@ async def messages(request: Request, body: MessagesRequest) -> Response:
 
 @router.post("/v1/drafts")
 async def drafts(request: Request, body: DraftsRequest) -> Response:
-    """Answer a conversation and show the canvas while it settles: server-sent events of every denoising step."""
+    """Answer a conversation and show the canvas as it settles: a server-sent event for every denoising step."""
     service = service_of(request)
     plan = partial(plan_chat, service.planner, body, drafts=True)
     answers = await _begin(request, body, plan, body.user)
@@ -87,7 +87,7 @@ async def drafts(request: Request, body: DraftsRequest) -> Response:
 
 
 async def _begin(request: Request, body: _Body, plan: Callable[[], Plan], user: str | None) -> Answers:
-    """Plan, and hand the plan to the engine; note for the log who asks."""
+    """Plan, and hand the plan to the engine; note the user for the log."""
     facts = request.state.visit.facts
     facts |= _asker(user)
     begun = service_of(request).begin(plan, body.timeout, size=weight(request, body), facts=facts)
@@ -95,7 +95,7 @@ async def _begin(request: Request, body: _Body, plan: Callable[[], Plan], user: 
 
 
 def _id(request: Request) -> str:
-    """What the client and the log call this request."""
+    """The id by which the client and the log know this request."""
     return request.state.visit.id
 
 

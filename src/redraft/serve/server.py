@@ -1,4 +1,4 @@
-"""A server's life: it listens, loads, serves, and when it is told to stop it lets open requests end."""
+"""A server's life: it listens, loads and serves; when told to stop, it lets open requests finish."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
 
 CLOSING_SECONDS = 5
-"""For the last bytes of streams that were ended, after the grace period."""
+"""Time after the grace period for sending the last bytes of streams that were ended."""
 TICK_SECONDS = 0.05
 _SWITCH_SECONDS = 5e-4
-"""How long a thread may have to wait for the interpreter; the model's needs it back after every operation."""
+"""How long a thread may wait for the interpreter; the model's thread needs it back after every operation."""
 
 
 class ListenError(RedraftError):
-    """The address cannot be listened on."""
+    """The server cannot listen on this address."""
 
 
 def listen(settings: ServeSettings) -> socket.socket:
-    """A listening socket; port 0 takes a free one."""
+    """Return a listening socket; port 0 takes a free port."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    # asyncio sends short answers at once (TCP_NODELAY) only on sockets whose protocol is said to be TCP.
+    # asyncio sends short answers at once (TCP_NODELAY) only on sockets whose protocol is given as TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -54,12 +54,12 @@ def serve(
     *,
     ready: Callable[[str], None] = lambda device: None,
 ) -> bool:
-    """Serve until SIGINT or SIGTERM. Once requests are taken `ready` is told the device.
+    """Serve until SIGINT or SIGTERM. Once the server takes requests, `ready` is called with the device.
 
-    Raises what `load` raised, and `EngineError` when the engine has stopped after repeated failures: a process that
-    cannot answer any more is for a supervisor to start again.
+    Raises any error of `load`, and `EngineError` when the engine has stopped after repeated failures: a process that
+    can no longer answer should be restarted by a supervisor.
 
-    Returns whether its threads have ended: if not, one still loads the model or reads a request that was given up.
+    Returns whether all threads have ended: if not, one is still loading the model or reading an abandoned request.
     """
     service = Service(settings)
 
@@ -82,9 +82,9 @@ def run_server(
     grace: float,
     listener: socket.socket,
 ) -> None:
-    """Answer with `app` until SIGINT or SIGTERM, while `run` loads and watches; raises what `run` raises.
+    """Answer with `app` until SIGINT or SIGTERM, while `run` loads and watches; raises any error of `run`.
 
-    Then `stop` gets `grace` seconds, or none if there is a second SIGINT, before connections are closed.
+    Then `stop` gets `grace` seconds, or none after a second SIGINT, before connections are closed.
     """
     server = _Server(app, run, stop, grace)
     server.run(sockets=[listener])
@@ -116,12 +116,12 @@ class _Server(uvicorn.Server):
         self._running: asyncio.Task[None] | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop; a second Ctrl-C does not wait for open requests. A server that was told to stop has not failed."""
+        """Stop; a second Ctrl-C does not wait for open requests. Stopping on a signal is not a failure."""
         self.force_exit |= self.should_exit and sig == signal.SIGINT
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen first, so that health checks are answered, then load."""
+        """Listen first, so that health checks get an answer; then load."""
         await super().startup(sockets)
         self._running = asyncio.create_task(self._run_or_fail())
 
@@ -134,7 +134,7 @@ class _Server(uvicorn.Server):
             self.should_exit = True
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """Let open requests end while new ones hear a clear no; only then close the connections."""
+        """Let open requests finish and refuse new ones; only then close the connections."""
         stopping = asyncio.create_task(self._stop(self._grace))
         while not stopping.done() and not self.force_exit:
             await asyncio.sleep(TICK_SECONDS)

@@ -1,4 +1,4 @@
-"""What all endpoints share: the model while it is loaded, ready or leaving, and how many requests are open."""
+"""State shared by all endpoints: the model, whether it is loading, ready or stopping, and the open requests."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 Phase = Literal["loading", "ready", "stopping"]
 Door = Literal["answers", "tokens"]
-"""Requests that want the model, and those that only have text read: the tag of their route says which."""
+"""Requests that need the model, and those that only tokenize text; the tag of their route says which."""
 DOORS: tuple[Door, ...] = get_args(Door)
 LINGER_SECONDS = 0.5
-"""How long a server that was told to stop goes on answering at least."""
+"""Minimum time for which a server that was told to stop keeps answering."""
 
 
 class Service:
-    """One model behind HTTP. All methods but `load`'s work run on the event loop."""
+    """One model behind HTTP. All methods run on the event loop; only the loading itself runs in a thread."""
 
     def __init__(self, settings: ServeSettings) -> None:
         self.settings = settings
@@ -54,16 +54,16 @@ class Service:
         self._engine: AsyncEngine | None = None
 
     def start(self, llm: LLM, engine: AsyncEngine) -> None:
-        """The model is loaded: let requests in."""
+        """Let requests in, now that the model is loaded."""
         self._llm, self._engine = llm, engine
         if self.phase == "loading":
             self.phase = "ready"
 
     async def load(self, load: Callable[[], LLM]) -> None:
-        """Load the model in a thread and warm its engine up, so that health checks are answered meanwhile."""
+        """Load the model and warm up its engine in threads, so that health checks still get an answer."""
         llm = await self.threads.call(load)
         asked = self.settings.engine
-        # Whoever is let in finds room in the engine's queue.
+        # Every request that is let in fits in the engine's queue.
         settings = replace(asked, max_waiting=max(asked.max_waiting, self.settings.max_open))
         inner = await self.threads.call(functools.partial(llm.new_engine, settings))
         engine = AsyncEngine(inner)
@@ -71,23 +71,23 @@ class Service:
         self.start(llm, engine)
 
     async def rehearse(self) -> None:
-        """Compile what first fills, edits and decisions would hold others up for, beside what is asked already."""
+        """Compile ahead what the first fill, edit and decision would hold up other requests for."""
         try:
             await self.threads.call(self.llm.rehearse)
         except Exception:
-            _log.exception("fill, edit and decide could not be rehearsed; the first of them may be slow")
+            _log.exception("fill, edit and decide could not be compiled ahead; the first call of each may be slow")
 
     async def watch(self) -> None:
-        """Wait for the engine's end. Raises `EngineError` unless the server was told to stop."""
+        """Wait until the engine ends. Raises `EngineError` unless the server was told to stop."""
         await self.engine.ended()
         if self.phase != "stopping":
             raise EngineError("The engine has stopped after repeated failures; the log says why.")
 
     async def stop(self, grace: float) -> None:
-        """Let nobody in any more, give open requests `grace` seconds, and end clearly what is left then."""
+        """Refuse new requests, give open ones `grace` seconds to finish, and end the rest with a clear error."""
         self.phase = "stopping"
         loop = asyncio.get_running_loop()
-        # Requests that were sent before anybody could know are answered, too, with a 503.
+        # Clients that could not yet know about the stop get an answer too, a 503.
         noticed, deadline = loop.time() + min(LINGER_SECONDS, grace), loop.time() + grace
         while loop.time() < noticed or (self._places.total() and loop.time() < deadline):
             await asyncio.sleep(0.02)
@@ -96,7 +96,7 @@ class Service:
             await self._engine.close(drain=False)
 
     def _end_reading(self, now: float) -> None:
-        """Whoever waits in `unless_over`, or would, hears that the server stops."""
+        """Make every wait in `unless_over`, now or later, end with the error that the server is stopping."""
         self._end = now
         limits, self._limits = self._limits, set()
         for limit in limits:
@@ -104,7 +104,7 @@ class Service:
 
     @asynccontextmanager
     async def place(self, door: Door) -> AsyncIterator[None]:
-        """A place among the open requests of its kind; raises a `Fault` if there is none."""
+        """Take a place among the open requests of this kind; raises a `Fault` if there is none."""
         if self.phase == "stopping":
             raise stopping()
         if self.phase == "loading":
@@ -119,7 +119,7 @@ class Service:
 
     @property
     def healthy(self) -> bool:
-        """Whether requests can be answered, which is over when the engine broke."""
+        """Whether requests can be answered; not once the engine has broken."""
         return self.phase == "ready" and self.engine.healthy
 
     @property
@@ -144,9 +144,9 @@ class Service:
     async def begin(
         self, make: Callable[[], Plan], timeout: float | None, *, size: int, facts: dict[str, Any]
     ) -> Answers:
-        """Plan a request of `size` bytes and hand the plan to the engine; `facts` for the log line grow with both.
+        """Plan a request of `size` bytes and hand the plan to the engine; both add to `facts` for the log line.
 
-        Raises a `Fault` if its time is over before the model's thread looks at it.
+        Raises a `Fault` if the request times out before it reaches the model's thread.
         """
         limit = self.settings.limit(timeout)
         return await _within(limit, self._begin(make, limit, size, facts))
@@ -172,9 +172,9 @@ class Service:
         return Answers(plan, streams, observe=observe)
 
     async def work(self, check: Callable[[], object], function: Callable[[], T], *, size: int) -> T:
-        """Check a request of `size` bytes; have the model's thread call `function`, which makes forwards of its own.
+        """Check a request of `size` bytes, then call `function`, which runs forward passes, in the model's thread.
 
-        Raises a `Fault` if both take longer than a request may; the thread then ends the work before its next forward.
+        Raises a `Fault` if the two take longer than a request may; the thread then stops before its next forward pass.
         """
 
         async def checked() -> T:
@@ -184,11 +184,11 @@ class Service:
         return await _within(self.settings.timeout, checked())
 
     async def read(self, function: Callable[[], T], size: int) -> T:
-        """Call what reads a request of `size` bytes in a thread; raises a `Fault` as `unless_over` does."""
+        """Call `function`, which reads a request of `size` bytes, in a thread; raises a `Fault` like `unless_over`."""
         return await self.unless_over(self.threads.read(function, size))
 
     async def unless_over(self, work: Awaitable[T]) -> T:
-        """Await `work`; cancel it and raise a `Fault` when the server stops and its grace is over."""
+        """Await `work`; cancel it and raise a `Fault` once the server is stopping and the grace period is over."""
         limit = asyncio.timeout_at(self._end)
         self._limits.add(limit)
         try:
@@ -202,7 +202,7 @@ class Service:
             self._limits.discard(limit)
 
     def count_refusal(self, fault: Fault) -> None:
-        """Count a request that was turned away."""
+        """Count a refused request."""
         self.metrics.refused.labels(fault.code or fault.kind).inc()
 
     def _engine_stats(self) -> EngineStats | None:
@@ -219,24 +219,24 @@ async def _within(seconds: float, work: Awaitable[T]) -> T:
 
 
 def service_of(request: Request) -> Service:
-    """The service that a request came to."""
+    """The service that handles a request."""
     return request.app.state.service
 
 
 def weight(request: Request, body: object) -> int:
-    """The bytes of a request, for `Threads.read`; one with images is large, for these unpack to any size."""
+    """The bytes of a request, for `Threads.read`. One with images counts as large, since images unpack to any size."""
     size = request.state.visit.size
     return max(size, LARGE) if hold_images(getattr(body, "messages", getattr(body, "input", None))) else size
 
 
 async def read(request: Request, body: object, function: Callable[[], T]) -> T:
-    """Call what reads a request's body in a thread, unless its client goes away or its time is over."""
+    """Call `function`, which reads a request's body, in a thread, until its client leaves or it times out."""
     service = service_of(request)
     reading = service.read(function, weight(request, body))
     return await unless_gone(request, _within(service.settings.timeout, reading))
 
 
 def fingerprint(service: Service) -> str:
-    """What OpenAI calls a system fingerprint: equal seeds give equal answers while it stays the same."""
+    """OpenAI's system fingerprint: as long as it stays the same, equal seeds give equal answers."""
     model = service.llm.model
     return f"redraft-{redraft.__version__}-{str(model.dtype).removeprefix('torch.')}-{model.device.type}"

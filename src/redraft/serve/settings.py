@@ -1,4 +1,4 @@
-"""What `redraft serve` can be told: frozen, validated."""
+"""The settings of `redraft serve`: frozen and validated."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
 class ServeSettings:
     """Limits, access and logging of one server. Raises `SettingError` naming what is wrong.
 
-    names           what requests may call the model; the first one is shown
-    keys            API keys; empty lets everybody in
+    names           names that requests may use for the model; the first one is shown
+    keys            API keys; if empty, no key is needed
     origins         web origins that may call from a browser (CORS); none by default
-    max_body        bytes of a request
-    max_prompt      tokens of a prompt; None for what the context holds
-    max_open        requests that may be open at a time, queued ones included; one more is a 429. As many answers at
-                    least, or `engine.max_waiting` if that is more, may wait
-    timeout         seconds of a request at most
-    grace           seconds that open requests are given when the server is told to stop
+    max_body        most bytes of a request
+    max_prompt      most tokens of a prompt; None for as many as the context holds
+    max_open        most requests open at a time, including queued ones; one more gets a 429. At least this many
+                    answers, or `engine.max_waiting` if that is more, may wait
+    timeout         most seconds a request may take
+    grace           seconds that open requests get to finish when the server is told to stop
     log_prompts     whether log lines hold the texts of requests and answers
-    replica         which of several copies of the model this server has; None where there is one
+    replica         number of this server's copy of the model; None if there is only one copy
     """
 
     names: tuple[str, ...]
@@ -73,7 +73,7 @@ class ServeSettings:
             )
 
     def limit(self, asked: float | None) -> float:
-        """Seconds of a request that asked for so many, or for none."""
+        """The time limit of a request that asked for this many seconds, or for no limit."""
         return self.timeout if asked is None else min(asked, self.timeout)
 
     @property

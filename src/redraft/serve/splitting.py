@@ -1,9 +1,9 @@
-"""An answer taken apart while it arrives: reasoning, content and tool calls, from text cut at any character.
+"""Splits an answer into reasoning, content and tool calls as it arrives, from text cut at any character.
 
-Marked text (`redraft.text.marks`) comes a canvas at a time, so one piece may end in the middle of a marker, and hold a
-whole thought, a call and the words after it. Whatever the cuts, the parts joined equal what
+Marked text (`redraft.text.marks`) comes a canvas at a time, so one piece may hold a whole thought, a call and the words
+after it, or end in the middle of a marker. Whatever the cuts, the joined parts equal what
 `redraft.text.reply.read_reply` makes of the whole text: white space at either end is dropped unless it was asked for,
-several thoughts stand on lines of their own, a call that does not follow the format stays in the content as written.
+several thoughts get a line each, and a call that does not follow the format stays in the content as written.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _THOUGHT_MARK = re.compile("|".join(map(re.escape, _THOUGHT_MARKS)))
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of what the model thinks."""
+    """More of the model's reasoning."""
 
     text: str
 
@@ -48,22 +48,22 @@ Part = Reasoning | Content | ToolCall
 
 
 class Splitter:
-    """Push text as it arrives; every call yields the parts that have become certain."""
+    """Push text as it arrives; every call returns the parts that have become certain."""
 
     def __init__(self, *, reasoning_open: bool = False, exact: bool = False) -> None:
-        """`reasoning_open` and `exact` are those of `read_reply`."""
+        """`reasoning_open` and `exact` mean the same as in `read_reply`."""
         self._text, self._looked = "", len(CALL_OPEN)
         self._content = _Exact(Content) if exact else _Trimmed(Content)
         self._reasoning = _Trimmed(Reasoning)
         self._state: Callable[[bool], Iterator[Part] | None] = self._in_thought if reasoning_open else self._in_content
 
     def push(self, text: str) -> list[Part]:
-        """The parts that a piece of marked text adds."""
+        """Return the parts that a piece of marked text adds."""
         self._text += text
         return self._drain(final=False)
 
     def finish(self) -> list[Part]:
-        """The parts that were held back, now that no more text comes."""
+        """Return the parts that were held back, now that no more text will come."""
         return self._drain(final=True)
 
     def _drain(self, *, final: bool) -> list[Part]:
@@ -98,7 +98,7 @@ class Splitter:
         self._state = self._at_thought
 
     def _at_thought(self, final: bool) -> Iterator[Part] | None:
-        """Behind the marker that opens a channel stands the channel's name, which is no part of the thought."""
+        """Skip the channel's name after the marker that opens a channel; it is not part of the thought."""
         if not final and len(self._text) < len(THOUGHT) and THOUGHT.startswith(self._text):
             return None
         if self._text.startswith(THOUGHT):
@@ -112,14 +112,14 @@ class Splitter:
             return self._rest(self._reasoning, _THOUGHT_MARKS, final)
         if mark[0] != CHANNEL_CLOSE and CHANNEL_CLOSE not in self._text:
             return self._at_ending(mark.start(), final)
-        # An end marker belongs to the thought if the thought is closed behind it.
+        # An end marker belongs to the thought if the thought is closed after it.
         thought = self._take(self._text.index(CHANNEL_CLOSE))
         self._take(len(CHANNEL_CLOSE))
         self._state = self._in_content
         return self._reasoning.push(thought)
 
     def _at_ending(self, start: int, final: bool) -> Iterator[Part] | None:
-        """Inside a thought: an end marker ends everything unless the thought is closed later on."""
+        """Handle an end marker inside a thought: it ends everything unless the thought is closed later."""
         if start == 0 and not final:
             return None
         if final:
@@ -128,7 +128,7 @@ class Splitter:
 
     def _in_call(self, final: bool) -> Iterator[Part] | None:
         if not final and not may_end_call(self._text, self._looked):
-            self._looked = max(len(CALL_OPEN), len(self._text) - LONGEST_MARK + 1)  # behind it a mark may have begun
+            self._looked = max(len(CALL_OPEN), len(self._text) - LONGEST_MARK + 1)  # a mark may have begun after this
             return None
         scan = scan_call(self._text, 0, final=final)
         if scan is None:
@@ -143,14 +143,14 @@ class Splitter:
         self._text = ""
 
     def _rest(self, out: _Trimmed | _Exact, marks: tuple[str, ...], final: bool) -> Iterator[Part] | None:
-        """All text but an ending that may turn out to be the beginning of a marker."""
+        """Push all text except an ending that may be the beginning of a marker."""
         held = 0 if final else _partial(self._text, marks)
         ready = self._take(len(self._text) - held)
         return out.push(ready) if ready else None
 
 
 class _Exact:
-    """Text of one kind, as it is."""
+    """Text of one kind, unchanged."""
 
     def __init__(self, kind: type[Content] | type[Reasoning]) -> None:
         self._kind = kind
@@ -161,14 +161,14 @@ class _Exact:
 
 
 class _Trimmed:
-    """Text of one kind; white space is held back until something follows it, and dropped at either end."""
+    """Text of one kind. White space is held back until something follows it, and dropped at either end."""
 
     def __init__(self, kind: type[Content] | type[Reasoning]) -> None:
         self._kind = kind
         self._begun, self._fresh, self._space = False, True, ""
 
     def separate(self, separator: str) -> None:
-        """Put `separator`, in place of white space, between what came and what may come."""
+        """Put `separator`, instead of white space, between the text so far and any text to come."""
         self._fresh, self._space = True, separator if self._begun else ""
 
     def push(self, text: str) -> Iterator[Part]:
@@ -182,7 +182,7 @@ class _Trimmed:
 
 
 def _partial(text: str, marks: tuple[str, ...]) -> int:
-    """How many of the last characters may be the beginning of a marker."""
+    """Count the last characters that may be the beginning of a marker."""
     longest = max(map(len, marks)) - 1
     candidates = range(min(longest, len(text)), 0, -1)
     return next((n for n in candidates if any(mark.startswith(text[-n:]) for mark in marks)), 0)

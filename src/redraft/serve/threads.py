@@ -1,4 +1,4 @@
-"""Work away from the event loop, in daemon threads: nobody waits for them when the server ends."""
+"""Work outside the event loop, in daemon threads, which the server does not wait for when it ends."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from redraft.errors import ConstraintError
 T = TypeVar("T")
 
 LARGE = 64 * 2**10
-"""Bytes of a request from which on what reads it may take seconds."""
+"""Bytes from which reading a request may take seconds."""
 SLOW_SECONDS = 0.5
-"""Of work on one constraint, from which on what reads a request is slow, however small."""
+"""Seconds of work on one constraint from which reading a request counts as slow, whatever its size."""
 MOST = 6
 MOST_LARGE, MOST_SLOW = 2, 1
-"""More of them would only take the interpreter from each other, the event loop and the model's thread."""
+"""More would only take the interpreter from each other, the event loop and the model's thread."""
 
 
 class Threads:
-    """Calls functions in threads of their own. What reads requests waits for room, where a small one passes large ones
-    and a quick one those that build large constraints.
+    """Calls functions in threads of their own. Reading a request waits for room; small requests overtake large ones,
+    and quick ones overtake those that build large constraints.
 
-    When the caller of `read` is cancelled a constraint that is being built is given up. Any other function goes on, and
-    keeps its room until it returns.
+    When the caller of `read` is cancelled, a constraint that is being built is abandoned. Any other function runs on
+    and keeps its room until it returns.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Threads:
 
     @property
     def busy(self) -> bool:
-        """Whether some function has not returned yet."""
+        """Whether any function is still running."""
         return bool(self._running)
 
     async def call(self, function: Callable[[], T]) -> T:
@@ -46,7 +46,7 @@ class Threads:
         return await asyncio.wrap_future(self._begin(function))
 
     async def read(self, function: Callable[[], T], size: int) -> T:
-        """Call a function that reads a request of `size` bytes, as soon as there is room for it."""
+        """Call a function that reads a request of `size` bytes, as soon as there is room."""
         loop = asyncio.get_running_loop()
         with ExitStack() as places:
             for room in (self._room_for_large, self._room) if size >= LARGE else (self._room,):
@@ -55,12 +55,12 @@ class Threads:
             leave = places.pop_all().close
 
         def let_others_in() -> None:
-            with suppress(RuntimeError):  # a loop that was closed lets nobody in any more
+            with suppress(RuntimeError):  # the loop may be closed already
                 loop.call_soon_threadsafe(leave)
 
         reading = _Reading(self._room_for_slow, let_others_in)
         future = self._begin(lambda: reading.call(function))
-        future.add_done_callback(lambda _: let_others_in())  # it may have done so before
+        future.add_done_callback(lambda _: let_others_in())  # a second call does nothing
         try:
             return await asyncio.wrap_future(future)
         finally:
@@ -68,7 +68,7 @@ class Threads:
 
     def _begin(self, function: Callable[[], T]) -> Future[T]:
         future: Future[T] = Future()
-        future.set_running_or_notify_cancel()  # from now on only the thread ends it
+        future.set_running_or_notify_cancel()  # from now on, only the thread can end it
 
         def call() -> None:
             try:
@@ -84,7 +84,7 @@ class Threads:
 
 
 class _Reading:
-    """A function that reads a request, on its thread. Once it is slow it leaves its room and waits for another."""
+    """A function that reads a request, in its thread. Once it is slow, it gives up its room and waits for another."""
 
     def __init__(self, room: threading.Semaphore, leave: Callable[[], None]) -> None:
         self._room, self._leave = room, leave
@@ -92,7 +92,7 @@ class _Reading:
         self.given_up = False
 
     def call(self, function: Callable[[], T]) -> T:
-        """What the function returns or raises."""
+        """Return or raise what the function does."""
         try:
             with watching(self._watch):
                 return function()
@@ -110,4 +110,4 @@ class _Reading:
 
     def _end_if_given_up(self) -> None:
         if self.given_up:
-            raise ConstraintError("Nobody waits for the constraint any more.")
+            raise ConstraintError("The request that needed this constraint was cancelled.")

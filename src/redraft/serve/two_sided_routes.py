@@ -1,4 +1,4 @@
-"""`/v1/fill`, `/v1/edits`, `/v1/decisions`: work whose forwards take turns with those of answers."""
+"""`/v1/fill`, `/v1/edits`, `/v1/decisions`: work whose forward passes take turns with those of answers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ router = APIRouter(tags=["answers"])
 
 @router.post("/v1/fill")
 async def fill(request: Request, body: FillRequest) -> Response:
-    """Fill the holes of a text; what is given comes back byte for byte."""
+    """Fill the holes of a text; the given text comes back byte for byte."""
     planner = _planner(request, body.model)
     given = {"max_tokens": body.max_tokens, "length": body.length, "seed": body.seed}
     text = (body.text,) if body.text is not None else (body.prefix, body.suffix)
@@ -61,11 +61,11 @@ async def next_edit(request: Request, body: NextEditRequest) -> Response:
 
 @router.post("/v1/decisions")
 async def decisions(request: Request, body: DecisionRequest) -> Response:
-    """Choose for every question and slot, with probabilities, without writing text."""
+    """Choose an answer for every question and slot, with probabilities, without writing text."""
     planner, asked = _planner(request, body.model), list[Any]()
 
     def check() -> None:
-        """Decode images as well, so that the model's thread need not."""
+        """Decode images too, so that the model's thread does not have to."""
         with about("messages"):
             asked.append(body.asked() if body.messages is None else planner.llm.decoded(body.asked()))
         _check_questions(planner, body, asked[0])
@@ -95,7 +95,7 @@ async def _run(request: Request, body: _Body, check: Callable[[], None], work: C
 
 
 def _check_questions(planner: Planner, body: DecisionRequest, asked: Any) -> None:
-    """Refuse questions that, with the choices they are told, have more tokens than a prompt may."""
+    """Refuse questions that, together with their choices, have more tokens than a prompt may have."""
     options = body.options()
     with about("choices" if body.template is None else "template"):
         form = Form.of(body.choices, body.template, ends=body.ends)
@@ -106,7 +106,7 @@ def _check_questions(planner: Planner, body: DecisionRequest, asked: Any) -> Non
 
 
 def _planner(request: Request, model: str) -> Planner:
-    """The planner of the model, or of the one of its adapters, that a request names."""
+    """The planner for the model or adapter that a request names."""
     return service_of(request).planner.for_model(model)
 
 

@@ -1,1 +1,1 @@
-"""Copies of one model behind one address, each in a process and, where there are GPUs, on a GPU of its own."""
+"""Copies of one model behind one address, each in its own process and, if there are GPUs, on its own GPU."""

@@ -1,4 +1,4 @@
-"""Which replica gets a request: the one that has its beginning in the cache, unless another has less to do."""
+"""Chooses a replica for each request: the one that has its beginning cached, unless that one is too busy."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
 BLOCK = 1024
-"""Bytes of a request that are compared at a time: about the 256 tokens of a page of keys and values."""
+"""Bytes of a request compared at a time: about the 256 tokens of a page of keys and values."""
 MOST_BLOCKS = 1024
-"""Of one request that are looked at; images make some far longer."""
+"""Most blocks of a request that are compared; images make some requests far longer."""
 REMEMBERED = 2**17
-"""Blocks that are remembered, the latest ones: 128 MiB of requests."""
+"""Number of the latest blocks that are remembered: 128 MiB of requests."""
 WORTH = 16
-"""Blocks that are known for which a replica may have one open request more than the idlest: 4,096 tokens take an H100
-0.06 s to encode, and one canvas more in its forwards holds up all others there by 0.1 s in 32 steps."""
+"""Known blocks that justify one open request more than the idlest replica has: 4,096 tokens take an H100 0.06 s to
+encode, and one more canvas in its forward passes delays all others there by 0.1 s in 32 steps."""
 
 
 class Chooser:
-    """Remembers where beginnings of requests went. Bodies are compared as bytes and not read.
+    """Remembers where the beginnings of requests went. Bodies are compared as bytes, without parsing them.
 
-    A conversation that goes on repeats its beginning, and so do requests with one system message or one document.
+    Each turn of a conversation repeats its beginning; so do requests with the same system message or document.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class Chooser:
         self._turn = 0
 
     def choose(self, body: bytes, opened: Sequence[int], able: Sequence[int]) -> int:
-        """One of the replicas `able`, by its number; `opened` is how many requests are open at each, by number."""
+        """Choose one of the replicas `able`, by number; `opened[number]` is how many requests a replica has open."""
         chain = list(_chain(body))
         least = min(opened[number] for number in able)
         chosen, known = self._longest(chain)
@@ -39,7 +39,7 @@ class Chooser:
         return chosen
 
     def _longest(self, chain: Sequence[int]) -> tuple[int, int]:
-        """Where the longest beginning went that is known, and its blocks; nowhere is -1."""
+        """Find where the longest known beginning went (-1 for nowhere), and how many blocks it has."""
         known = next((number for number in range(len(chain), 0, -1) if chain[number - 1] in self._places), 0)
         return (self._places[chain[known - 1]], known) if known else (-1, 0)
 
@@ -52,7 +52,7 @@ class Chooser:
 
 
 def _chain(body: bytes) -> Iterator[int]:
-    """A hash for each whole block of `body` and all before it. Python's own hash of bytes is keyed anew by process."""
+    """Yield a hash of each whole block of `body` and all before it. Python keys its hash of bytes anew per process."""
     link = 0
     for start in range(0, min(len(body) // BLOCK, MOST_BLOCKS) * BLOCK, BLOCK):
         link = hash((link, body[start : start + BLOCK]))

@@ -1,4 +1,4 @@
-"""All replicas of a server: how many GPUs there are for them, their beginning, their health and their end."""
+"""All replicas of a server: their GPUs, start, health and end."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _VISIBLE, _THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
 
 
 def environments(device: str, count: int) -> list[dict[str, str]]:
-    """What each of `count` replicas finds in its environment: a GPU of its own, or its share of the processors.
+    """Return the environment of each of `count` replicas: its own GPU, or its share of the processors.
 
-    Raises `SettingError` if `device` is one GPU or nothing that is here, or if there are too few.
+    Raises `SettingError` if `device` is a single GPU or is not available, or if there are too few GPUs.
     """
     if device not in ("auto", "cuda") and resolve_device(device).type == "cuda":
         raise SettingError(f"--device {device} is one GPU, and each of {count} replicas takes its own; give cuda.")
@@ -52,8 +52,8 @@ def serve_replicas(
     *,
     ready: Callable[[str], None] = lambda device: None,
 ) -> None:
-    """Serve a replica in each of `places`, which are environments, until SIGINT or SIGTERM; else as `serve`."""
-    with TemporaryDirectory(prefix="redraft-") as directory:  # nobody else may enter it
+    """Like `serve`, but with a replica in each of the environments `places`."""
+    with TemporaryDirectory(prefix="redraft-") as directory:  # only this user may enter it
         fleet = _Fleet(
             [
                 Replica(replace(settings, replica=number), load, Path(directory) / str(number), place)
@@ -78,7 +78,7 @@ class _Fleet:
         self._stopping = False
 
     async def loaded(self) -> str:
-        """Wait until every replica has its model, and say where they are. Raises what went wrong with one."""
+        """Wait until every replica has loaded, and return their devices. Raises the error of one that failed."""
         devices = await asyncio.gather(*map(_loaded, self.replicas))
         return f"{len(devices)} x {devices[0]}"
 
@@ -88,8 +88,7 @@ class _Fleet:
         raise EngineError("Every replica has ended; the log says why.")
 
     async def _look_after(self, number: int, replica: Replica) -> None:
-        """Ask a replica again and again whether it takes requests. One that has ended is started anew, until it does
-        not load any more."""
+        """Keep asking a replica whether it takes requests. Restart it when it ends, and give up if it fails to load."""
         while not self._stopping:
             if replica.alive:
                 replica.ready = await replica.takes_requests()
@@ -105,12 +104,12 @@ class _Fleet:
             self._tell("replica_back", number)
 
     def _tell(self, event: str, number: int, **facts: str) -> None:
-        """A line in the log, unless the server was told to stop."""
+        """Write a line to the log, unless the server was told to stop."""
         if not self._stopping:
             logs.logger.error("", extra={"facts": {"event": event, "replica": number, **facts}})
 
     async def stop(self, grace: float) -> None:
-        """Let open requests end, `grace` seconds at most; without any, at once."""
+        """Let open requests finish within `grace` seconds; with a grace of 0, end them at once."""
         self._stopping = True
         for number in (signal.SIGTERM,) if grace else (signal.SIGTERM, signal.SIGINT):
             for replica in self.replicas:
@@ -120,13 +119,13 @@ class _Fleet:
             await asyncio.sleep(TICK_SECONDS)
 
     def kill(self) -> None:
-        """End what is left."""
+        """Kill the remaining processes."""
         for replica in self.replicas:
             replica.kill()
 
 
 async def _loaded(replica: Replica) -> str:
-    """Wait until a replica has its model, and say where. Raises what went wrong."""
+    """Wait until a replica has loaded, and return its device. Raises its error if it failed."""
     while (said := replica.reported()) is None:
         await asyncio.sleep(TICK_SECONDS)
     if isinstance(said, Exception):

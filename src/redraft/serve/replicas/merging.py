@@ -1,4 +1,4 @@
-"""One text of metrics out of those of all replicas, which a label tells apart."""
+"""Merges the metrics of all replicas into one text; a label tells them apart."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LABEL = "replica"
 
 
 def merged(texts: Mapping[str, str]) -> bytes:
-    """The metrics of `texts` (Prometheus' text format, by the replica's name) with a `LABEL` each."""
+    """Merge `texts` (metrics in Prometheus' text format, by replica name), adding a `LABEL` to each metric."""
     families: dict[str, Metric] = {}
     for replica, text in texts.items():
         for family in text_string_to_metric_families(text):

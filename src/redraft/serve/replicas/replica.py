@@ -1,4 +1,4 @@
-"""One copy of the model: a whole server in a process of its own, which listens on a socket file."""
+"""One copy of the model: a whole server in its own process, listening on a socket file."""
 
 from __future__ import annotations
 
@@ -22,30 +22,30 @@ from redraft.serve.settings import ServeSettings
 _SPAWN = multiprocessing.get_context("spawn")
 """A new interpreter: CUDA does not survive a fork."""
 _IDLE_SECONDS = 10
-"""How long a connection waits for its next request; a server would close it after three times as long."""
+"""How long a connection stays open without a request; the server would close it after three times as long."""
 PROBE = httpx.Timeout(5.0).as_dict()
-"""How long a replica may take to say how it is."""
+"""How long a replica may take to report its health."""
 
 
 class Replica:
-    """The process and the way to it. `ready` and `opened` are kept by who watches it and sends it requests."""
+    """A replica's process and the connection to it. The fleet keeps `ready` up to date, the router `opened`."""
 
     def __init__(self, settings: ServeSettings, load: Callable[[], LLM], path: Path, environment: Mapping[str, str]):
-        """Start the process, with `environment` on top of this one's, behind a socket file at `path`."""
+        """Start the process, with `environment` added to this one's, listening on a socket file at `path`."""
         self._settings, self._load, self._path, self._environment = settings, load, path, environment
         self.ready = False
-        """Whether it said lately that it takes requests."""
+        """Whether it takes requests, according to its latest report."""
         self.opened = 0
-        """Requests that it works on."""
+        """Number of requests it is working on."""
         self.transport = httpx.AsyncHTTPTransport(
             uds=str(path), limits=httpx.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS)
         )
         self.start()
 
     def start(self) -> None:
-        """Start a process; the one before has ended."""
+        """Start a process; any previous one has ended."""
         self.ready = False
-        # Its file is there before the process is, so that nobody who connects comes too early.
+        # The socket file exists before the process does, so that no connection comes too early.
         self._path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.bind(str(self._path))
@@ -55,17 +55,17 @@ class Replica:
         self._process = _SPAWN.Process(target=_run, args=given, daemon=True)
         with _with_environment(self._environment):
             self._process.start()
-        # When the process ends nothing else holds these, and whoever waits at them hears it.
+        # Close our copies, so that anyone waiting on them notices when the process ends.
         listener.close()
         theirs.close()
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
+        """Whether the process is running."""
         return self._process.is_alive()
 
     def reported(self) -> str | Exception | None:
-        """What it says, once: the device with the model, or why it has ended; None for nothing new."""
+        """Return its next report: the device of the model, or why it has ended; None if there is nothing new."""
         try:
             return self._report.recv() if self._report.poll() else None
         except EOFError:
@@ -73,7 +73,7 @@ class Replica:
 
     @contextmanager
     def working(self) -> Iterator[None]:
-        """While it has a request more."""
+        """Count one more request while the context is open."""
         self.opened += 1
         try:
             yield
@@ -81,7 +81,7 @@ class Replica:
             self.opened -= 1
 
     async def takes_requests(self) -> bool:
-        """Whether it does. One that is too busy to say so is believed to be what it was."""
+        """Ask whether it takes requests. If it is too busy to reply, its last answer stands."""
         request = httpx.Request("GET", "http://localhost/ready", extensions={"timeout": PROBE})
         try:
             answer = await self.transport.handle_async_request(request)
@@ -93,19 +93,19 @@ class Replica:
             return False
 
     def tell(self, number: signal.Signals) -> None:
-        """Send it a signal: SIGTERM lets open requests end, SIGINT behind it does not."""
+        """Send it a signal: SIGTERM lets open requests finish; a SIGINT after it does not."""
         if self.alive and self._process.pid is not None:
             os.kill(self._process.pid, number)
 
     def kill(self) -> None:
-        """End it in any case."""
+        """Kill it."""
         self._process.kill()
         self._process.join()
 
 
 def _run(settings: ServeSettings, load: Callable[[], LLM], listener: socket.socket, report: Connection) -> None:
-    """The process's work."""
-    os.setpgrp()  # a terminal's Ctrl-C goes to the router, which says what becomes of it
+    """Run in the new process."""
+    os.setpgrp()  # a terminal's Ctrl-C goes to the router only, which decides what to do
     threading.Thread(target=_leave_with_router, args=(report,), daemon=True).start()
     try:
         ended = serve(settings, load, listener, ready=report.send)
@@ -113,11 +113,11 @@ def _run(settings: ServeSettings, load: Callable[[], LLM], listener: socket.sock
         report.send(error)
     else:
         if not ended:
-            os._exit(0)  # Python's own way out would abort in the middle of a thread
+            os._exit(0)  # Python's normal exit would abort in the middle of a thread
 
 
 def _leave_with_router(report: Connection) -> None:
-    """Nothing is ever sent here, so what comes is the end of the process that would."""
+    """Stop when the router ends. It never sends anything here, so `recv` returns only then."""
     try:
         report.recv()
     except EOFError:

@@ -1,4 +1,4 @@
-"""The application in front of the replicas: it hands every request on to one, and the answer back as it comes."""
+"""The application in front of the replicas: it passes each request on to one, and streams the answer back."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from redraft.serve.settings import ServeSettings
 
 _NOT_PASSED_ON = {b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding",
                   b"upgrade", b"expect", b"date"}  # fmt: skip
-"""Headers that speak of one connection, or that whoever sends adds by itself."""
+"""Headers that concern one connection, or that every sender adds itself."""
 _OWN_NAME = "router"
-"""Where the metrics' label has a replica's number: what the router refuses itself."""
+"""Label of the router's own metrics, in place of a replica's number: they count the requests it refuses itself."""
 
 
 class Router:
-    """ASGI application. What a request asks for is the replicas' to read, and theirs to refuse."""
+    """ASGI application. Reading requests, and refusing what they ask for, is left to the replicas."""
 
     def __init__(self, replicas: Sequence[Replica], settings: ServeSettings) -> None:
         self._replicas, self._limit, self._keys = replicas, settings.max_body, Keys(settings.keys)
         self._chooser = Chooser()
         self._own = Metrics(lambda: None)
-        # What may be open at the replicas, and as many more that only ask how they are.
+        # As many as may be open at the replicas, plus the same number of health checks and the like.
         self._held, self._most = 0, 2 * settings.max_open * len(replicas)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,12 +48,12 @@ class Router:
         headers, began = dict(scope["headers"]), time.perf_counter()
         try:
             with self._place():
-                # Nothing is kept for whom the replica turns away.
+                # No body is kept for a client that the replica will turn away.
                 body = await read_body(headers, receive, self._limit) if self._keys.accept(headers) else b""
                 await unless_gone(Request(scope, receive), self._answer(scope, receive, send, body))
         except ClientGone:
             pass
-        except Fault as fault:  # only ever before an answer begins
+        except Fault as fault:  # only raised before an answer begins
             id = request_id(headers)
             await fault_response(fault, scope["path"], id)(scope, receive, send)
             self._own.refused.labels(fault.code or fault.kind).inc()
@@ -61,7 +61,7 @@ class Router:
 
     @contextmanager
     def _place(self) -> Iterator[None]:
-        """A place among the requests that are held here; raises a `Fault` if there is none."""
+        """Take a place among the requests held here; raises a `Fault` if there is none."""
         if self._held >= self._most:
             raise busy(f"{self._held} requests are open, which is as many as this server takes; try again.")
         self._held += 1
@@ -80,7 +80,7 @@ class Router:
 
     @asynccontextmanager
     async def _asked(self, request: httpx.Request, body: bytes) -> AsyncIterator[httpx.Response]:
-        """The answer of the replica that is chosen, or of another one if that cannot be reached."""
+        """Get the answer of the chosen replica, or of another if that one cannot be reached."""
         able = self._able()
         while able:
             number = self._chooser.choose(body, [replica.opened for replica in self._replicas], able)
@@ -102,12 +102,12 @@ class Router:
         raise stopping()
 
     def _able(self) -> list[int]:
-        """Replicas that take requests, or where there are none those that can say why."""
+        """The replicas that take requests; if there are none, those that can say why."""
         ready = [number for number, replica in enumerate(self._replicas) if replica.ready]
         return ready or [number for number, replica in enumerate(self._replicas) if replica.alive]
 
     async def _metrics(self, request: httpx.Request) -> Response:
-        """What the router and all replicas that answer count, or the first answer that is a refusal."""
+        """Merge the metrics of the router and all replicas that answer, or return the first refusal."""
         request.extensions["timeout"] = PROBE
         texts = {_OWN_NAME: self._own.text().decode()}
         answers = await asyncio.gather(*(_whole(replica, request) for replica in self._replicas))
@@ -121,7 +121,7 @@ class Router:
 
 
 async def _whole(replica: Replica, request: httpx.Request) -> httpx.Response | None:
-    """A replica's answer, read whole; None if it has ended or is only starting."""
+    """Read a replica's whole answer; None if the replica has ended or is still starting."""
     try:
         answer = await replica.transport.handle_async_request(request)
         await answer.aread()
@@ -131,7 +131,7 @@ async def _whole(replica: Replica, request: httpx.Request) -> httpx.Response | N
 
 
 def _request(scope: Scope, body: bytes) -> httpx.Request:
-    """A request as a replica gets it."""
+    """Build the request that goes to a replica."""
     query = scope["query_string"]
     target = scope["raw_path"] + (b"?" + query if query else b"")
     headers = [pair for pair in scope["headers"] if pair[0] not in (*_NOT_PASSED_ON, b"content-length")]
@@ -140,7 +140,7 @@ def _request(scope: Scope, body: bytes) -> httpx.Request:
 
 
 async def _pass_on(answer: httpx.Response, send: Send) -> None:
-    """Send a replica's answer as it comes; one that breaks off breaks off here, too."""
+    """Stream a replica's answer; if it breaks off, this one breaks off too."""
     headers = [(name.lower(), value) for name, value in answer.headers.raw if name.lower() not in _NOT_PASSED_ON]
     await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
     try:

@@ -24,19 +24,19 @@ from redraft.serve.shapes.common import (
     tool_constraint,
 )
 
-_PARSED = "What OpenAI's client adds to an answer that it has parsed; not read."
-Name = Annotated[str | None, Field(description="Who speaks; the model sees it if its chat template shows names.")]
+_PARSED = "Added by OpenAI's client to an answer that it has parsed; ignored."
+Name = Annotated[str | None, Field(description="Who is speaking; the model sees it if its chat template shows names.")]
 
 
 class TextPart(Shape):
-    """A piece of a message's content."""
+    """A piece of text in a message's content."""
 
     type: Literal["text"]
     text: str
 
 
 class ImageUrl(Shape):
-    """An image's data URL, and how many tokens it may take: low 70, high 1,120, else what the model is made for."""
+    """An image's data URL, and how many tokens it may take: low 70, high 1,120, otherwise the model's default."""
 
     url: str
     detail: Literal["auto", "low", "high"] | None = None
@@ -50,7 +50,7 @@ class ImagePart(Shape):
 
 
 class MediaPart(Shape):
-    """Known, so that the error can say what is wrong with it."""
+    """Not supported; known only so that the error can say so."""
 
     type: Literal["input_audio", "file"]
     input_audio: Any = None
@@ -59,15 +59,15 @@ class MediaPart(Shape):
     @model_validator(mode="after")
     def _refuse(self) -> MediaPart:
         what = {"kind": self.type}
-        raise PydanticCustomError("unsupported_media", "holds {kind}; this server takes text and images", what)
+        raise PydanticCustomError("unsupported_media", "holds {kind}; this server takes only text and images", what)
 
 
 class LostImage(ImagePart):
-    """An image where none can be, for the same reason."""
+    """An image where none is allowed; known only so that the error can say so."""
 
     @model_validator(mode="after")
     def _refuse(self) -> LostImage:
-        raise PydanticCustomError("unsupported_media", "holds an image; only messages of the user can")
+        raise PydanticCustomError("unsupported_media", "holds an image; only user messages can")
 
 
 Shown = str | Items[Annotated[TextPart | ImagePart | MediaPart, Field(discriminator="type")]]
@@ -75,7 +75,7 @@ Text = str | Items[Annotated[TextPart | LostImage | MediaPart, Field(discriminat
 
 
 class FunctionCall(Shape):
-    """A call in an assistant message; `arguments` is a JSON object, written as a string by most clients."""
+    """A call in an assistant message; `arguments` is a JSON object, which most clients write as a string."""
 
     name: str
     arguments: str | dict[str, Any] = "{}"
@@ -85,7 +85,7 @@ class FunctionCall(Shape):
     @classmethod
     def _parse(cls, arguments: str | dict[str, Any]) -> dict[str, Any]:
         try:
-            # NaN and infinities, which are no JSON, are no `int` either.
+            # NaN and infinities are not JSON, and `int` refuses them too.
             parsed = json.loads(arguments or "{}", parse_constant=int) if isinstance(arguments, str) else arguments
         except (ValueError, RecursionError):
             parsed = None
@@ -120,7 +120,7 @@ class UserMessage(Shape):
 
 
 class AssistantMessage(Shape):
-    """What the model said; every field of an answer's message may come back."""
+    """What the model said; every field of an answer's message may be sent back."""
 
     role: Literal["assistant"]
     content: Text | None = None
@@ -170,7 +170,7 @@ class NamedFunction(Shape):
 
 
 class NamedChoice(Shape):
-    """`tool_choice` that names the one function to be called."""
+    """A `tool_choice` that names the one function to call."""
 
     type: Literal["function"]
     function: NamedFunction
@@ -186,7 +186,7 @@ class JsonSchema(Shape):
 
 
 class ResponseFormat(Shape):
-    """Plain text, any JSON object, or JSON of one schema."""
+    """Plain text, any JSON object, or JSON that follows a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
@@ -194,19 +194,19 @@ class ResponseFormat(Shape):
     @model_validator(mode="after")
     def _complete(self) -> ResponseFormat:
         if (self.type == "json_schema") != (self.json_schema is not None):
-            raise PydanticCustomError("response_format", "needs json_schema exactly if its type is 'json_schema'")
+            raise PydanticCustomError("response_format", "needs json_schema if, and only if, its type is 'json_schema'")
         return self
 
 
 class StreamOptions(Shape):
-    """`include_usage` adds a last chunk with the usage."""
+    """`include_usage` adds a final chunk with the usage."""
 
     include_usage: bool = False
     include_obfuscation: Annotated[bool | None, only(False)] = None
 
 
 class ChatRequest(Settings, Constraints):
-    """A conversation to be answered."""
+    """A conversation to answer."""
 
     model: str
     messages: Annotated[Items[Message], Field(min_length=1)]
@@ -228,11 +228,11 @@ class ChatRequest(Settings, Constraints):
     add_generation_prompt: bool | None = None
     reasoning_effort: Annotated[str | None, only("none", "high")] = None
     thinking: bool | None = None
-    confidence: Annotated[bool, Field(description="Per token: entropy, and the step at which it settled.")] = False
+    confidence: Annotated[bool, Field(description="Return each token's entropy and the step it settled at.")] = False
     user: Annotated[str, Field(max_length=512)] | None = None
-    metadata: Annotated[dict[str, str] | None, Field(description="Of stored answers; none is stored.")] = None
-    prompt_cache_key: Annotated[str | None, Field(description="Equal beginnings are computed once anyway.")] = None
-    # Others' settings that Redraft does not have: their neutral values are what happens anyway.
+    metadata: Annotated[dict[str, str] | None, Field(description="For stored answers; none is stored.")] = None
+    prompt_cache_key: Annotated[str | None, Field(description="Ignored: equal beginnings are computed once.")] = None
+    # Settings of other engines that Redraft lacks: it accepts the values that describe what happens anyway.
     top_p: Annotated[float | None, only(1)] = None
     frequency_penalty: Annotated[float | None, only(0)] = None
     presence_penalty: Annotated[float | None, only(0)] = None
@@ -258,7 +258,7 @@ class ChatRequest(Settings, Constraints):
         return self
 
     def _check_ending(self) -> None:
-        """What vLLM's clients say of the last message must be what happens: the assistant's is continued."""
+        """Check what vLLM's clients say about the last message: only the assistant's is continued."""
         begun = isinstance(self.messages[-1], AssistantMessage)
         if self.continue_final_message not in (None, begun):
             raise contradiction(
@@ -271,7 +271,7 @@ class ChatRequest(Settings, Constraints):
             )
 
     def names(self) -> dict[str, str]:
-        """Names of the engine's settings, and what this request calls them where it is something else."""
+        """Map the engine's names for settings to this request's names where they differ."""
         others = {"max_tokens": "max_completion_tokens", "thinking": "reasoning_effort",
                   "json_schema": "response_format", "json_object": "response_format"}  # fmt: skip
         given = {name: other for name, other in others.items() if getattr(self, name, None) is None}
@@ -279,21 +279,21 @@ class ChatRequest(Settings, Constraints):
 
     @property
     def wants_thinking(self) -> bool:
-        """Whether the model is to think first."""
+        """Whether the model should think first."""
         return bool(self.thinking) or self.reasoning_effort == "high"
 
     def chat(self) -> list[dict[str, Any]]:
-        """The messages as chat templates read them."""
+        """Return the messages as chat templates read them."""
         return [message.model_dump(exclude_none=True, exclude={"annotations"}) for message in self.messages]
 
     def tool_constraint(self) -> dict[str, Any]:
-        """The tools, and which of them may be called, as the constraint that they are."""
+        """Return the constraint given by the tools and the choice among them."""
         choice = self.tool_choice or "auto"
         wanted = choice if isinstance(choice, str) else {"name": choice.function.name}
         return tool_constraint(self.declared_tools(), wanted, self.parallel_tool_calls)
 
     def format_constraint(self) -> dict[str, Any]:
-        """`response_format` as the constraint that it is."""
+        """Return the constraint given by `response_format`."""
         wanted = self.response_format
         if wanted is None or wanted.type == "text":
             return {}
@@ -301,5 +301,5 @@ class ChatRequest(Settings, Constraints):
         return schema_constraint(schema and schema.schema_, schema and schema.strict)
 
     def declared_tools(self) -> list[dict[str, Any]]:
-        """The tools as chat templates read them."""
+        """Return the tools as chat templates read them."""
         return [tool.model_dump(exclude_none=True) for tool in self.tools or ()]

@@ -1,4 +1,4 @@
-"""What request shapes share: strictness, Redraft's own settings, fields whose only value is the neutral one."""
+"""What request shapes share: strictness, Redraft's own settings, and fields that accept only a neutral value."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ T = TypeVar("T")
 MAX_CHOICES = 128
 """Answers to one request (`n`), and prompts in one completions request."""
 MOST_FIELDS = 1000
-"""More than any shape has."""
+"""More fields than any shape has."""
 
 
 class Shape(BaseModel):
-    """A JSON object that refuses fields it does not know and values of another type."""
+    """A JSON object that refuses unknown fields and values of the wrong type."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, frozen=True)
 
     @model_validator(mode="before")
     @classmethod
     def _first(cls, given: Any) -> Any:
-        """Only the first of very many fields, some unknown among them: to tell all would hold up all requests."""
+        """Keep only the first of too many fields, some unknown for sure: reporting all would delay all requests."""
         many = isinstance(given, dict) and len(given) > MOST_FIELDS
         return dict(islice(given.items(), MOST_FIELDS)) if many else given
 
 
 Items = Annotated[list[T], Field(fail_fast=True)]
-"""A list whose first wrong item is the only one told: of a body of megabytes the others would hold all requests up."""
+"""A list that reports only its first wrong item: in a body of megabytes, reporting all would delay all requests."""
 
 
 def hold_images(messages: Any) -> bool:
-    """Whether any of the messages, or of the blocks in them that hold others, has an image."""
+    """Whether any of the messages, or any block nested in them, has an image."""
     for one in messages if isinstance(messages, list) else ():
         if getattr(one, "type", None) in ("image", "image_url", "input_image") or any(
             hold_images(getattr(one, name, None)) for name in ("content", "output")
@@ -47,12 +47,12 @@ def hold_images(messages: Any) -> bool:
 
 
 def contradiction(field: str | None, sentence: str) -> PydanticCustomError:
-    """A refusal of what fields say together: the one at fault, None if none is more so than others, and why."""
+    """An error about fields that contradict each other: the one at fault (None if all are equally), and why."""
     return PydanticCustomError("contradiction", "{sentence}", {"sentence": sentence, "field": field})
 
 
 def one_schema(given: Constraints, field: str, strict: bool | None) -> None:
-    """Refuse a schema in OpenAI's `field` beside Redraft's own, and a `strict` of its own that says something else."""
+    """Refuse a schema in OpenAI's `field` next to Redraft's own, and a `strict` in it that differs from Redraft's."""
     if given.json_schema is not None:
         raise contradiction("json_schema", f"json_schema and {field} say the same; give one of them")
     if given.strict is not None and strict not in (None, given.strict):
@@ -62,20 +62,20 @@ def one_schema(given: Constraints, field: str, strict: bool | None) -> None:
 def tool_constraint(
     tools: Sequence[dict[str, Any]], choice: str | Mapping[str, str | None], parallel: bool | None
 ) -> dict[str, Any]:
-    """Declared tools, the choice among them and whether there may be several calls, by the names of
+    """Return the tools, the choice among them and whether several calls are allowed, as arguments of
     `redraft.constraints.build`."""
     return {"tools": tools, "tool_choice": choice, "parallel_tool_calls": parallel} if tools else {}
 
 
 def schema_constraint(schema: dict[str, Any] | None, strict: bool | None) -> dict[str, Any]:
-    """What OpenAI's formats ask for, by the names of `redraft.constraints.build`; without a schema any JSON object."""
+    """Return what OpenAI's formats ask for as arguments of `redraft.constraints.build`; no schema means any object."""
     if schema is None:
         return {"json_object": True}
     return {"json_schema": schema} | ({} if strict is None else {"strict": strict})
 
 
 def few(most: int) -> BeforeValidator:
-    """Refuse an object of more than `most` members before each of them is looked at."""
+    """Refuse an object of more than `most` members before looking at each of them."""
 
     def check(value: Any) -> Any:
         if isinstance(value, dict) and len(value) > most:
@@ -87,7 +87,7 @@ def few(most: int) -> BeforeValidator:
 
 
 def only(*neutral: Any) -> AfterValidator:
-    """Accept a field of another engine's interface as long as it asks for what happens anyway."""
+    """Accept a field of another engine's API only if it asks for what happens anyway."""
 
     def check(value: Any) -> Any:
         if value is None or value in neutral:
@@ -122,7 +122,7 @@ class Sampling(Shape):
     canvas_length: int | None = None
 
     def settings(self) -> dict[str, Any]:
-        """What was given, by the names of `GenerationSettings` and `preset`; `timeout` is none of them."""
+        """Return what was given, by the names of `GenerationSettings` and `preset`, so without `timeout`."""
         named = (Settings if isinstance(self, Settings) else Sampling).model_fields
         names = sorted(set(named) - {"timeout"})
         return {name: value for name in names if (value := getattr(self, name)) is not None}
@@ -135,16 +135,16 @@ class Settings(Sampling):
     forbid_empty: bool | None = None
     fit_canvas: bool | None = None
     latency_budget_ms: Annotated[float, Field(gt=0)] | None = None
-    timeout: Annotated[float, Field(gt=0, description="Seconds after which the answer is cut.")] | None = None
+    timeout: Annotated[float, Field(gt=0, description="Seconds after which the answer is cut off.")] | None = None
 
 
 Position = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
-"""A whole number as the key of a JSON object, written in one way only: two keys never mean one position."""
+"""A whole number as a JSON key, in its only spelling, so that two keys never mean the same position."""
 Pins = Annotated[dict[Position, str], few(10_000)]
 
 
 class StructuredOutputs(Shape):
-    """One of the constraints, as vLLM's clients write it."""
+    """One constraint, as vLLM's clients write it."""
 
     json_: Annotated[dict[str, Any] | str | None, Field(alias="json")] = None
     regex: str | None = None
@@ -154,11 +154,11 @@ class StructuredOutputs(Shape):
     @model_validator(mode="after")
     def _one(self) -> StructuredOutputs:
         if len(self.constraint()) != 1:
-            raise PydanticCustomError("structured_outputs", "needs one of json, regex, choice and json_object")
+            raise PydanticCustomError("structured_outputs", "needs exactly one of json, regex, choice and json_object")
         return self
 
     def constraint(self) -> dict[str, Any]:
-        """The constraint, by the names of `redraft.constraints.build`."""
+        """Return the constraint as an argument of `redraft.constraints.build`."""
         named = {
             "json_schema": self.json_,
             "regex": self.regex,
@@ -169,7 +169,7 @@ class StructuredOutputs(Shape):
 
 
 class Constraints(Shape):
-    """What an answer must look like; see docs/constraints.md. One of them at a time says what the whole answer is."""
+    """What an answer must look like; see docs/constraints.md. Only one constraint may define the whole answer."""
 
     choices: Annotated[Items[str], Field(min_length=1, max_length=10_000)] | None = None
     regex: str | None = None
@@ -190,7 +190,7 @@ class Constraints(Shape):
         return self
 
     def constraints(self) -> dict[str, Any]:
-        """What was given, by the names of `redraft.constraints.build`."""
+        """Return what was given, as arguments of `redraft.constraints.build`."""
         given = {name: getattr(self, name) for name in Constraints.model_fields}
         other = given.pop("structured_outputs")
         given |= other.constraint() if other else {}

@@ -1,4 +1,4 @@
-"""`POST /v1/completions`: plain text to be continued, or, with `suffix`, a hole to be filled."""
+"""`POST /v1/completions`: plain text to continue or, with `suffix`, a hole to fill."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TokenIds = Annotated[Items[int], Field(min_length=1)]
 
 
 class CompletionRequest(Settings, Constraints):
-    """Text, or several texts, to be continued as they are, without the chat format."""
+    """One or more texts to continue as they are, without the chat format."""
 
     model: str
     prompt: (
@@ -57,7 +57,7 @@ class CompletionRequest(Settings, Constraints):
         if self.suffix is not None:
             self._check_fill()
         elif self.echo and self.logprobs is not None:
-            raise contradiction("echo", "echo and logprobs do not go together: prompts are not scored")
+            raise contradiction("echo", "echo and logprobs cannot be combined: prompts are not scored")
         if len(self.prompts()) * (self.n or 1) > MAX_CHOICES:
             raise contradiction("n", f"prompts times n must be at most {MAX_CHOICES}")
         return self
@@ -68,10 +68,10 @@ class CompletionRequest(Settings, Constraints):
         for name in ("n", "logprobs", "echo", "timeout", "latency_budget_ms", "pins"):
             value = getattr(self, name)
             if value is not None and value is not False and (name, value) != ("n", 1):
-                raise contradiction(name, f"suffix and {name} do not go together")
+                raise contradiction(name, f"suffix and {name} cannot be combined")
 
     def prompts(self) -> list[str] | list[list[int]]:
-        """The prompts as a list, whichever of the four forms they have."""
+        """Return the prompts as a list, whichever of the four forms they have."""
         prompt = self.prompt
         if isinstance(prompt, str):
             return [prompt]

@@ -24,7 +24,7 @@ from redraft.serve.shapes.common import (
 
 
 class CacheControl(Shape):
-    """A wish that is always granted: equal beginnings of prompts are computed once (docs/serving.md)."""
+    """Accepted but not needed: equal beginnings of prompts are computed only once anyway (docs/serving.md)."""
 
     type: Literal["ephemeral"]
     ttl: Annotated[str | None, only("5m", "1h")] = None
@@ -48,7 +48,7 @@ class ImageSource(Shape):
 
 
 class ElsewhereSource(Shape):
-    """Known, so that the error can say what is wrong with it."""
+    """Not supported; known only so that the error can say so."""
 
     type: Literal["url", "file"]
     url: str | None = None
@@ -58,7 +58,7 @@ class ElsewhereSource(Shape):
     def _refuse(self) -> ElsewhereSource:
         what = {"kind": self.type}
         raise PydanticCustomError(
-            "unsupported_media", "names a {kind}; images come as base64, nothing is fetched", what
+            "unsupported_media", "names a {kind}; this server fetches nothing, so send images as base64", what
         )
 
 
@@ -70,13 +70,13 @@ class ImageBlock(Shape):
     cache_control: CacheControl | None = None
 
     def part(self) -> dict[str, Any]:
-        """The image as chat templates know it."""
+        """Return the image as chat templates read it."""
         assert isinstance(self.source, ImageSource)
         return {"type": "image", "url": f"data:{self.source.media_type};base64,{self.source.data}"}
 
 
 class MediaBlock(Shape):
-    """Known, so that the error can say what is wrong with it."""
+    """Not supported; known only so that the error can say so."""
 
     type: Literal["document"]
     source: Any = None
@@ -85,7 +85,7 @@ class MediaBlock(Shape):
     @model_validator(mode="after")
     def _refuse(self) -> MediaBlock:
         what = {"kind": self.type}
-        raise PydanticCustomError("unsupported_media", "holds {kind}; this server takes text and images", what)
+        raise PydanticCustomError("unsupported_media", "holds {kind}; this server takes only text and images", what)
 
 
 class ToolUseBlock(Shape):
@@ -100,7 +100,7 @@ class ToolUseBlock(Shape):
 
 
 class ToolResultBlock(Shape):
-    """What a tool answered."""
+    """What a tool returned."""
 
     type: Literal["tool_result"]
     tool_use_id: str
@@ -111,12 +111,12 @@ class ToolResultBlock(Shape):
     @model_validator(mode="after")
     def _shows_no_error(self) -> ToolResultBlock:
         if self.is_error and any(isinstance(block, ImageBlock) for block in self.content or ()):
-            raise PydanticCustomError("unsupported_media", "holds an image; errors are told in words")
+            raise PydanticCustomError("unsupported_media", "holds an image; an error can hold only text")
         return self
 
 
 class ThinkingBlock(Shape):
-    """What the model thought; a signature is taken back as it was given."""
+    """What the model thought; the signature is accepted as it was given."""
 
     type: Literal["thinking"]
     thinking: str
@@ -128,7 +128,7 @@ AssistantBlock = Annotated[TextBlock | ToolUseBlock | ThinkingBlock, Field(discr
 
 
 class UserTurn(Shape):
-    """What a person says and shows, and results of tools."""
+    """What a person says and shows, and the results of tools."""
 
     role: Literal["user"]
     content: str | Items[UserBlock]
@@ -153,10 +153,10 @@ class ToolDeclaration(Shape):
     type: Literal["custom"] | None = None
     cache_control: CacheControl | None = None
     strict: bool | None = None
-    eager_input_streaming: Annotated[bool | None, Field(description="A call is sent when it is whole.")] = None
+    eager_input_streaming: Annotated[bool | None, Field(description="Ignored: a call is sent as a whole.")] = None
 
     def function(self) -> dict[str, Any]:
-        """The declaration in OpenAI's shape."""
+        """Return the declaration in OpenAI's shape."""
         said = {"description": self.description, "strict": self.strict}
         named = {"name": self.name, "parameters": self.input_schema}
         return named | {name: value for name, value in said.items() if value is not None}
@@ -172,12 +172,12 @@ class ToolChoice(Shape):
     @model_validator(mode="after")
     def _named(self) -> ToolChoice:
         if (self.type == "tool") != (self.name is not None):
-            raise PydanticCustomError("tool_choice", "needs a name exactly if its type is 'tool'")
+            raise PydanticCustomError("tool_choice", "needs a name if, and only if, its type is 'tool'")
         return self
 
 
 class Thinking(Shape):
-    """Whether the model thinks first. It decides itself how much: `budget_tokens` is a target by its definition."""
+    """Whether the model thinks first. It decides how much: `budget_tokens` is by definition only a target."""
 
     type: Literal["enabled", "adaptive", "disabled"]
     budget_tokens: Tokens | None = None
@@ -185,7 +185,7 @@ class Thinking(Shape):
 
 
 class JsonFormat(Shape):
-    """JSON of one schema."""
+    """JSON that follows a schema."""
 
     type: Literal["json_schema"]
     schema_: Annotated[dict[str, Any], Field(alias="schema")]
@@ -199,13 +199,13 @@ class OutputConfig(Shape):
 
 
 class Metadata(Shape):
-    """Who asks, for the server's log."""
+    """Who is asking, for the server's log."""
 
     user_id: Annotated[str, Field(max_length=512)] | None = None
 
 
 class CountRequest(Shape):
-    """A conversation whose tokens are to be counted."""
+    """A conversation whose tokens to count."""
 
     model: str
     messages: Annotated[Items[Turn], Field(min_length=1)]
@@ -224,15 +224,15 @@ class CountRequest(Shape):
 
     @property
     def wants_thinking(self) -> bool:
-        """Whether the model is to think first."""
+        """Whether the model should think first."""
         return self.thinking is not None and self.thinking.type != "disabled"
 
     def declared_tools(self) -> list[dict[str, Any]]:
-        """The tools in OpenAI's shape, which chat templates read."""
+        """Return the tools in OpenAI's shape, which chat templates read."""
         return [{"type": "function", "function": tool.function()} for tool in self.tools or ()]
 
     def tool_constraint(self) -> dict[str, Any]:
-        """The tools, and which of them may be called, as the constraint that they are."""
+        """Return the constraint given by the tools and the choice among them."""
         choice = self.tool_choice
         names = {"any": "required", "none": "none", "auto": "auto"}
         wanted = "auto" if choice is None else names.get(choice.type, {"name": choice.name})
@@ -240,7 +240,7 @@ class CountRequest(Shape):
         return tool_constraint(self.declared_tools(), wanted, not alone)
 
     def chat(self) -> list[dict[str, Any]]:
-        """The conversation in OpenAI's shape, which chat templates read."""
+        """Return the conversation in OpenAI's shape, which chat templates read."""
         system = _text(self.system) if self.system else ""
         messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
         for turn in self.messages:
@@ -249,13 +249,13 @@ class CountRequest(Shape):
 
 
 def _refuse_thread(value: Any) -> None:
-    """By the code with which Anthropic's client sends whole conversations from then on."""
+    """Refuse `thread` with the code that makes Anthropic's client send whole conversations from then on."""
     if value is not None:
-        raise PydanticCustomError("thread_unsupported_request", "is not supported; no conversation is kept here")
+        raise PydanticCustomError("thread_unsupported_request", "is not supported; this server keeps no conversations")
 
 
 class MessagesRequest(CountRequest, Settings, Constraints):
-    """A conversation to be answered."""
+    """A conversation to answer."""
 
     max_tokens: Tokens
     stop_sequences: Annotated[Items[str], Field(max_length=16)] | None = None
@@ -275,20 +275,20 @@ class MessagesRequest(CountRequest, Settings, Constraints):
         return self
 
     def format_constraint(self) -> dict[str, Any]:
-        """`output_config.format` as the constraint that it is."""
+        """Return the constraint given by `output_config.format`."""
         wanted = self.output_config and self.output_config.format
         return schema_constraint(wanted.schema_, None) if wanted else {}
 
 
 def _text(content: str | list[Any]) -> str:
-    """The words of some content."""
+    """Return the text of some content."""
     if isinstance(content, str):
         return content
     return "\n".join(block.text for block in content if isinstance(block, TextBlock))
 
 
 def _user(turn: UserTurn) -> list[dict[str, Any]]:
-    """Tool results become messages of their own, before the words that came with them."""
+    """Turn tool results into messages of their own, before the text that came with them."""
     if isinstance(turn.content, str):
         return [{"role": "user", "content": turn.content}]
     results = [block for block in turn.content if isinstance(block, ToolResultBlock)]
@@ -300,7 +300,7 @@ def _user(turn: UserTurn) -> list[dict[str, Any]]:
 
 
 def _shown(blocks: Sequence[TextBlock | ImageBlock]) -> str | list[dict[str, Any]]:
-    """Words alone as one text, else words and images as parts, in their order."""
+    """Return text alone as one string, otherwise text and images as parts, in their order."""
     if not any(isinstance(block, ImageBlock) for block in blocks):
         return _text([block for block in blocks if isinstance(block, TextBlock)])
     return [block.part() if isinstance(block, ImageBlock) else {"type": "text", "text": block.text} for block in blocks]

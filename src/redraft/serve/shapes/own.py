@@ -1,4 +1,4 @@
-"""Redraft's own endpoints: drafts, tokens, filling, editing, deciding."""
+"""Redraft's own endpoints for drafts and tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from redraft.serve.shapes.common import Items, Shape, contradiction
 
 
 class TokenizeRequest(Shape):
-    """Text, or a conversation, to be turned into token ids."""
+    """A text or a conversation to turn into token ids."""
 
     model: str | None = None
     text: str | None = None
@@ -21,29 +21,29 @@ class TokenizeRequest(Shape):
     @model_validator(mode="after")
     def _one(self) -> TokenizeRequest:
         if (self.text is None) == (self.messages is None):
-            raise contradiction(None, "give text or messages, one of the two")
+            raise contradiction(None, "give either text or messages")
         return self
 
 
 class DetokenizeRequest(Shape):
-    """Token ids to be turned into text; a list of lists gives a list of texts."""
+    """Token ids to turn into text; a list of lists gives a list of texts."""
 
     model: str | None = None
     tokens: Items[int] | Items[Items[int]]
-    pieces: Annotated[bool, Field(description="Also the text of every token.")] = False
+    pieces: Annotated[bool, Field(description="Also return the text of every token.")] = False
 
 
 class DraftsRequest(ChatRequest):
-    """A chat request whose drafts are to be seen; answers once, so `n` is 1."""
+    """A chat request that shows its drafts; it gives one answer, so `n` is 1."""
 
     @model_validator(mode="after")
     def _single(self) -> DraftsRequest:
         if self.n not in (None, 1):
-            raise contradiction("n", "drafts are shown of one answer; n must be 1")
+            raise contradiction("n", "drafts are shown for one answer only; n must be 1")
         if self.stream is False:
             raise contradiction("stream", "drafts are always streamed; stream cannot be false")
         if self.logprobs:
-            raise contradiction("logprobs", "drafts tell entropies and no log-probabilities")
+            raise contradiction("logprobs", "drafts report entropies, not log-probabilities; leave out logprobs")
         if self.stream_options is not None and self.stream_options.include_usage:
-            raise contradiction("stream_options", "drafts tell their cost at their end; leave out include_usage")
+            raise contradiction("stream_options", "drafts report their cost at the end anyway; leave out include_usage")
         return self

@@ -24,19 +24,19 @@ from redraft.serve.shapes.common import (
     tool_constraint,
 )
 
-_ECHOED = "Comes back with an answer's item; not read."
+_ECHOED = "Sent back as part of an answer's item; ignored."
 Echoed = Annotated[Any, Field(exclude=True, description=_ECHOED)]
 
 
 class InputText(Shape):
-    """Words."""
+    """Text."""
 
     type: Literal["input_text"]
     text: str
 
 
 class InputImage(Shape):
-    """An image as a data URL; `detail` as in chat."""
+    """An image as a data URL; `detail` works as in chat."""
 
     type: Literal["input_image"]
     image_url: str
@@ -45,7 +45,7 @@ class InputImage(Shape):
 
 
 class InputFile(MediaPart):
-    """Known, so that the error can say what is wrong with it."""
+    """Not supported; known only so that the error can say so."""
 
     type: Literal["input_file"]  # type: ignore[assignment]
     filename: Any = None
@@ -55,7 +55,7 @@ class InputFile(MediaPart):
 
 
 class OutputText(Shape):
-    """Words that the model wrote."""
+    """Text that the model wrote."""
 
     type: Literal["output_text"]
     text: str
@@ -74,7 +74,7 @@ class InputMessage(Shape):
     status: Echoed = None
 
     def message(self) -> dict[str, Any]:
-        """The message as chat templates read it."""
+        """Return the message as chat templates read it."""
         return {"role": self.role, "content": _content(self.content)}
 
 
@@ -89,12 +89,12 @@ class OutputMessage(Shape):
     phase: Echoed = None
 
     def words(self) -> str:
-        """All of it."""
+        """Return all of its text."""
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
 class Thought(Shape):
-    """What a model thought; `summary` is another model's."""
+    """What the model thought; only other models use `summary`."""
 
     type: Literal["reasoning"]
     id: Echoed = None
@@ -122,7 +122,7 @@ class CallItem(FunctionCall):
     caller: Annotated[Any, only({"type": "direct"})] = None
 
     def call(self) -> dict[str, Any]:
-        """The call as chat templates read it."""
+        """Return the call as chat templates read it."""
         return {
             "id": self.call_id,
             "type": "function",
@@ -131,7 +131,7 @@ class CallItem(FunctionCall):
 
 
 class CallOutput(Shape):
-    """What a call came to."""
+    """The result of a call."""
 
     type: Literal["function_call_output"]
     call_id: str
@@ -141,12 +141,12 @@ class CallOutput(Shape):
     caller: Annotated[Any, only({"type": "direct"})] = None
 
     def message(self) -> dict[str, Any]:
-        """The result as chat templates read it."""
+        """Return the result as chat templates read it."""
         return {"role": "tool", "tool_call_id": self.call_id, "content": _content(self.output)}
 
 
 def _kind(item: Any) -> str | None:
-    """Which of the shapes an item has; messages may leave their type out."""
+    """Return which shape an item has; messages may omit their type."""
     if isinstance(item, Shape):
         item = {name: getattr(item, name, None) for name in ("type", "role")}
     if not isinstance(item, dict):
@@ -164,13 +164,13 @@ Item = Annotated[
     Discriminator(
         _kind,
         custom_error_type="unsupported_item",
-        custom_error_message="is not an item that this server takes: messages, reasoning, calls, their outputs",
+        custom_error_message="is not an item that this server takes: a message, reasoning, a call or its output",
     ),
 ]
 
 
 class FunctionTool(FunctionDeclaration):
-    """A declared function. Other tools are those that OpenAI runs itself."""
+    """A declared function. All other tools are ones that OpenAI runs itself."""
 
     type: Literal["function"]
 
@@ -179,18 +179,18 @@ class FunctionTool(FunctionDeclaration):
     def _is_function(cls, given: Any) -> Any:
         if isinstance(given, dict) and given.get("type") not in ("function", None):
             kind = {"kind": repr(given["type"])[:80]}
-            raise PydanticCustomError("unsupported_tool", "has type {kind}; this server takes functions", kind)
+            raise PydanticCustomError("unsupported_tool", "has type {kind}; this server takes only functions", kind)
         return given
 
 
 class NamedTool(NamedFunction):
-    """`tool_choice` that names the one function to be called."""
+    """A `tool_choice` that names the one function to call."""
 
     type: Literal["function"]
 
 
 class TextFormat(Shape):
-    """Plain text, any JSON object, or JSON of one schema."""
+    """Plain text, any JSON object, or JSON that follows a schema."""
 
     type: Literal["text", "json_object", "json_schema"]
     name: str | None = None
@@ -201,19 +201,19 @@ class TextFormat(Shape):
     @model_validator(mode="after")
     def _complete(self) -> TextFormat:
         if (self.type == "json_schema") != (self.schema_ is not None):
-            raise PydanticCustomError("text_format", "needs schema exactly if its type is 'json_schema'")
+            raise PydanticCustomError("text_format", "needs schema if, and only if, its type is 'json_schema'")
         return self
 
 
 class TextConfig(Shape):
-    """How the text is to be."""
+    """What the text must look like."""
 
     format: TextFormat | None = None
     verbosity: Annotated[str | None, only("medium")] = None
 
 
 class ReasoningConfig(Shape):
-    """Whether the model thinks first; what it thought comes as it is, not summed up."""
+    """Whether the model thinks first; its thoughts are returned as they are, not summarised."""
 
     effort: Annotated[str | None, only("none", "high")] = None
     summary: Annotated[str | None, only("auto")] = None
@@ -221,7 +221,7 @@ class ReasoningConfig(Shape):
 
 
 class ResponseStreamOptions(Shape):
-    """Known for its neutral value."""
+    """Accepted with its neutral value."""
 
     include_obfuscation: Annotated[bool | None, only(False)] = None
 
@@ -230,11 +230,11 @@ Include = Literal[
     "reasoning.encrypted_content", "web_search_call.action.sources", "web_search_call.results",
     "file_search_call.results", "code_interpreter_call.outputs", "computer_call_output.output.image_url",
 ]  # fmt: skip
-"""Parts of items that this server has none of, and thoughts, which are there without having been asked for."""
+"""Parts of items that this server never has, and thoughts, which it always returns."""
 
 
 class ResponsesRequest(Settings, Constraints):
-    """A conversation to be answered. Nothing is stored: all of it comes with each request."""
+    """A conversation to answer. Nothing is stored, so each request holds all of it."""
 
     model: str
     input: str | Annotated[Items[Item], Field(min_length=1)]
@@ -252,16 +252,16 @@ class ResponsesRequest(Settings, Constraints):
     metadata: Annotated[dict[str, str], few(16)] | None = None
     user: Annotated[str, Field(max_length=512)] | None = None
     safety_identifier: Annotated[str, Field(max_length=512)] | None = None
-    prompt_cache_key: Annotated[str, Field(description="Not needed: equal beginnings are found.")] | None = None
+    prompt_cache_key: Annotated[str, Field(description="Not needed: equal beginnings are found anyway.")] | None = None
     include: Items[Include] | None = None
-    # Others' settings that Redraft does not have: their neutral values are what happens anyway.
+    # Settings of other engines that Redraft lacks: it accepts the values that describe what happens anyway.
     store: Annotated[bool | None, only(False)] = None
     previous_response_id: Annotated[str | None, only()] = None
     conversation: Annotated[Any, only()] = None
     prompt: Annotated[Any, only()] = None
     background: Annotated[bool | None, only(False)] = None
     truncation: Annotated[str | None, only("disabled")] = None
-    max_tool_calls: Annotated[int | None, Field(description="Of tools that the server runs; it has none.")] = None
+    max_tool_calls: Annotated[int | None, Field(description="For tools that the server runs; it has none.")] = None
     top_p: Annotated[float | None, only(1)] = None
     top_logprobs: Annotated[int | None, only(0)] = None
     service_tier: Annotated[str | None, only("auto", "default")] = None
@@ -276,29 +276,29 @@ class ResponsesRequest(Settings, Constraints):
 
     @property
     def wants_thinking(self) -> bool:
-        """Whether the model is to think first."""
+        """Whether the model should think first."""
         return self.reasoning is not None and self.reasoning.effort == "high"
 
     def tool_constraint(self) -> dict[str, Any]:
-        """The tools, and which of them may be called, as the constraint that they are."""
+        """Return the constraint given by the tools and the choice among them."""
         choice = self.tool_choice or "auto"
         wanted = choice if isinstance(choice, str) else {"name": choice.name}
         return tool_constraint(self.declared_tools(), wanted, self.parallel_tool_calls)
 
     def format_constraint(self) -> dict[str, Any]:
-        """`text.format` as the constraint that it is."""
+        """Return the constraint given by `text.format`."""
         wanted = self.text and self.text.format
         if wanted is None or wanted.type == "text":
             return {}
         return schema_constraint(wanted.schema_, wanted.strict)
 
     def declared_tools(self) -> list[dict[str, Any]]:
-        """The tools as chat templates read them."""
+        """Return the tools as chat templates read them."""
         functions = [tool.model_dump(exclude_none=True, exclude={"type"}) for tool in self.tools or ()]
         return [{"type": "function", "function": function} for function in functions]
 
     def chat(self) -> list[dict[str, Any]]:
-        """The conversation as chat templates read it: what the model thought, said and called is one message."""
+        """Return the conversation as chat templates read it: the model's thoughts, text and calls form one message."""
         messages: list[dict[str, Any]] = []
         if self.instructions:
             messages.append({"role": "system", "content": self.instructions})
@@ -313,7 +313,7 @@ class ResponsesRequest(Settings, Constraints):
 
 
 def _extend(message: dict[str, Any], item: OutputMessage | Thought | CallItem) -> None:
-    """Add to the assistant's message what one more item of it holds."""
+    """Add the content of one more item to the assistant's message."""
     match item:
         case OutputMessage():
             message["content"] = "\n".join(filter(None, (message.get("content"), item.words())))
@@ -325,7 +325,7 @@ def _extend(message: dict[str, Any], item: OutputMessage | Thought | CallItem) -
 
 
 def _content(content: str | Sequence[Any]) -> str | list[dict[str, Any]]:
-    """Words alone as one text, else words and images as the parts that chat has."""
+    """Return text alone as one string, otherwise text and images as parts in chat's shape."""
     if isinstance(content, str):
         return content
     if all(isinstance(part, InputText) for part in content):

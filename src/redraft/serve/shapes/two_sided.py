@@ -1,4 +1,4 @@
-"""`/v1/fill`, `/v1/edits` and `/v1/decisions`: what a canvas that sees both sides can do beside answering."""
+"""`/v1/fill`, `/v1/edits` and `/v1/decisions`: what else a canvas that sees both sides can do."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from redraft.serve.shapes.common import Constraints, Items, Sampling, Seed, Shap
 
 
 class Obeying(Sampling, Constraints):
-    """The constraints of an answer, for the text of a hole or a span, but `pins`, which count tokens."""
+    """Constraints on the text of a hole or span: those of an answer except `pins`, which count tokens."""
 
     def wanted(self) -> dict[str, Any]:
-        """Settings and constraints as `LLM.fill` and `LLM.edit` take them."""
+        """Return settings and constraints as `LLM.fill` and `LLM.edit` take them."""
         return self.settings() | self.constraints()
 
     @model_validator(mode="after")
@@ -25,47 +25,45 @@ class Obeying(Sampling, Constraints):
 
 
 class FillRequest(Obeying):
-    """A hole between `prefix` and `suffix`, or every `<|fill|>` of `text`."""
+    """Fill the hole between `prefix` and `suffix`, or every `<|fill|>` in `text`."""
 
     model: str
     prefix: str | None = None
     suffix: str | None = None
     text: str | None = None
-    max_tokens: Annotated[Tokens | None, Field(description="Of each filling at most; its length is found.")] = None
-    length: Annotated[Tokens | None, Field(description="Tokens of each filling, instead of letting it be found.")] = (
-        None
-    )
+    max_tokens: Annotated[Tokens | None, Field(description="Most tokens of each filling; its length is found.")] = None
+    length: Annotated[Tokens | None, Field(description="Tokens of each filling, instead of finding its length.")] = None
     seed: Seed | None = None
 
     @model_validator(mode="after")
     def _one(self) -> FillRequest:
         sides = self.prefix is not None and self.suffix is not None
         if sides == (self.text is not None) or (self.text is not None and (self.prefix or self.suffix)):
-            raise contradiction(None, "give prefix and suffix, or text, one of the two")
+            raise contradiction(None, "give either prefix and suffix, or text")
         return self
 
 
 class EditRequest(Obeying):
-    """Characters `span` (start, end) of `text`: changed as `instruction` says, repaired if none is given."""
+    """Change the characters `span` (start, end) of `text` as `instruction` says, or repair them without one."""
 
     model: str
     text: str
     span: Annotated[Items[int], Field(min_length=2, max_length=2)]
     instruction: str | None = None
-    strength: Annotated[float, Field(ge=0, le=1, description="Share of the span that begins as noise at least.")] = 0.0
+    strength: Annotated[float, Field(ge=0, le=1, description="Least share of the span that begins as noise.")] = 0.0
     max_tokens: Tokens | None = None
     seed: Seed | None = None
 
 
 class RecentEdit(Shape):
-    """What was replaced by what."""
+    """A recent edit: `old` was replaced by `new`."""
 
     old: str
     new: str
 
 
 class NextEditRequest(Sampling):
-    """The edit that follows from recent ones, near the `cursor` (a character offset) of a text."""
+    """Propose the edit that follows from recent ones, near the `cursor` (a character offset) in a text."""
 
     model: str
     text: str
@@ -76,7 +74,7 @@ class NextEditRequest(Sampling):
 
 
 class DecisionRequest(Shape):
-    """One question or several, each to be answered by one of the choices, for every slot of the template."""
+    """Answer one or more questions, each with one of the choices for every slot of the template."""
 
     model: str
     question: str | Annotated[Items[str], Field(min_length=1, max_length=128)] | None = None
@@ -99,17 +97,17 @@ class DecisionRequest(Shape):
     @model_validator(mode="after")
     def _one(self) -> DecisionRequest:
         if (self.question is None) == (self.messages is None):
-            raise contradiction(None, "give question or messages, one of the two")
+            raise contradiction(None, "give either question or messages")
         return self
 
     def asked(self) -> Any:
-        """The question as `LLM.decide` takes it."""
+        """Return the question as `LLM.decide` takes it."""
         if self.messages is None:
             return self.question
         return [message.model_dump(exclude_none=True) for message in self.messages]
 
     def options(self) -> dict[str, Any]:
-        """The other arguments of `LLM.decide`."""
+        """Return the other arguments of `LLM.decide`."""
         names = ("template", "ends", "calibrate", "temperature", "sure", "reads", "seed")
         given = {name: value for name in names if (value := getattr(self, name)) is not None}
         if self.tools:
