@@ -85,7 +85,7 @@ def test_detail_says_how_many_tokens_an_image_takes() -> None:
     ("part", "said"),
     [
         ({"image": "nowhere.png"}, "The image nowhere.png cannot be read: No such file"),
-        ({"image": b"no image"}, "PNG, JPEG, WEBP, GIF, BMP files can"),
+        ({"image": b"no image"}, "only PNG, JPEG, WEBP, GIF, BMP files can"),
         ({"image": 7}, "not a int"),
         ({"image": np.zeros((4, 4, 3))}, "must be uint8 [height, width, 3], not float64 [4, 4, 3]"),
         ({"image": np.zeros((4, 4, 4), np.uint8)}, "not uint8 [4, 4, 4]"),
@@ -110,16 +110,16 @@ def test_an_unknown_detail_is_refused(llm: LLM, detail: Any) -> None:
 
 def test_a_file_that_would_take_all_memory_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redraft.text.images.MAX_PIXELS", 5_999)
-    with pytest.raises(PromptError, match="has 6,000 pixels; 5,999 can be read"):
+    with pytest.raises(PromptError, match="has 6,000 pixels; at most 5,999 can be read"):
         prepare(file_of(drawn()), Grid())
 
 
 def test_too_many_images_are_refused_before_any_is_decoded(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     damaged = file_of(drawn())[:-200]
-    with pytest.raises(PromptError, match="take 2,268 tokens; the context holds 2,048"):
+    with pytest.raises(PromptError, match="take 2,268 tokens; the context holds only 2,048"):
         llm.generate(asked_about(*[damaged] * 9))
     monkeypatch.setattr("redraft.text.placing.MAX_PIXELS_OF_PROMPT", 11_999)
-    with pytest.raises(PromptError, match="have 12,000 pixels; 11,999 can be read"):
+    with pytest.raises(PromptError, match="have 12,000 pixels; at most 11,999 can be read"):
         llm.generate(asked_about(damaged, damaged))
     with pytest.raises(PromptError, match="An image cannot be read"):
         llm.generate(asked_about(damaged))
@@ -128,7 +128,7 @@ def test_too_many_images_are_refused_before_any_is_decoded(llm: LLM, monkeypatch
 def test_an_image_longer_than_a_forward_is_refused(folder: Path) -> None:
     """A packed model's forward holds 32 canvases, of 16 tokens here."""
     packed = redraft.load(folder, device="cpu", quantization="fp8")
-    with pytest.raises(PromptError, match="An image of 540 tokens is encoded at once, and a forward has 512"):
+    with pytest.raises(PromptError, match="An image of 540 tokens is encoded at once, but a forward has only 512"):
         packed.generate(asked_about(drawn(), detail=560), max_tokens=16)
     assert packed.generate(asked_about(drawn(), detail="low"), max_tokens=16).stats.tokens <= 16
 
@@ -204,14 +204,14 @@ def test_a_decision_sees_what_an_answer_sees(llm: LLM) -> None:
 
 def test_a_model_without_eyes_says_so(blind: LLM, folder: Path) -> None:
     assert blind.model.vision is None
-    with pytest.raises(PromptError, match="this model reads text alone: it has no vision tower"):
+    with pytest.raises(PromptError, match="this model reads only text: it has no vision tower"):
         blind.generate(asked_about(drawn()))
     sighted = redraft.load(folder, device="cpu", dtype="float32")
     assert blind.generate("Hello", **SETTINGS).token_ids == sighted.generate("Hello", **SETTINGS).token_ids
 
 
 def test_other_media_are_refused(llm: LLM) -> None:
-    with pytest.raises(PromptError, match="holds audio; text and images can be read"):
+    with pytest.raises(PromptError, match="holds audio; only text and images can be read"):
         llm.generate([{"role": "user", "content": [{"type": "audio", "audio": b""}]}])
 
 
@@ -247,7 +247,7 @@ def test_an_adapter_may_change_what_is_seen(folder: Path, llm: LLM, tmp_path: Pa
     assert not torch.allclose(folded.model.see(picture), llm.model.see(picture), atol=1e-3)
     assert torch.equal(named.model.see(picture), llm.model.see(picture))
     assert torch.equal(named.with_adapter("x").model.see(picture), folded.model.see(picture))
-    with pytest.raises(CheckpointError, match="the vision tower alone, which is not loaded"):
+    with pytest.raises(CheckpointError, match="only the vision tower, which is not loaded"):
         redraft.load(folder, adapter=tmp_path / "a", vision=False, **given)
     both = random_adapter(llm.model, 3, r"q_proj")
     assert any(name.startswith("vision.") for name in both.factors)
@@ -276,7 +276,7 @@ def test_merged_and_trained_models_still_see(folder: Path, llm: LLM, tmp_path: P
     ("change", "said"),
     [
         ({"vision_config": None}, "holds a vision tower, which its config.json does not describe"),
-        ({"image_token_id": 999_999}, "must be token ids; 999999 is none"),
+        ({"image_token_id": 999_999}, "must be token ids; 999999 is not one"),
         ({"vision_soft_tokens_per_image": 100}, "vision_soft_tokens_per_image is 100"),
         ({"vision_config": {"use_clipped_linears": True}}, "use_clipped_linears is not supported; vision=False loads"),
         ({"vision_config": {"hidden_size": 64}}, "misshapen"),
@@ -316,10 +316,10 @@ class TestCommandLine:
         ("options", "said"),
         [
             (["--image", "nowhere.png"], "The image nowhere.png cannot be read: No such file"),
-            (["--image-detail", "low"], "--image-detail is for --image"),
+            (["--image-detail", "low"], "--image-detail needs --image"),
             (["--image", "{}", "--image-detail", "much"], "detail is 'much'"),
             (["--image", "{}", "--raw"], "--image needs the chat format"),
-            (["--image", "{}", "--text-only"], "this model reads text alone"),
+            (["--image", "{}", "--text-only"], "this model reads only text"),
         ],
     )
     def test_bad_images_are_code_2(
@@ -352,4 +352,4 @@ class TestCommandLine:
         assert main(["chat", "--model", str(folder)]) == 0
         told = " ".join(capsys.readouterr().err.split())
         assert "The image nowhere.png cannot be read" in told
-        assert "/image wants the name of a file" in told
+        assert "/image needs the name of a file" in told

@@ -141,13 +141,13 @@ def test_every_preset_runs(llm: LLM, name: str) -> None:
         ({"t_min": 0.9}, "t_max is 0.8; it must be above t_min"),
         ({"entropy_bound": 0}, "entropy_bound is 0; it must be above 0"),
         ({"max_tokens": 0}, "max_tokens is 0"),
-        ({"max_tokens": 10_000}, "max_tokens is 10000; behind a prompt of"),
-        ({"stop": [""]}, "stop holds an empty string"),
-        ({"stop": ["a" * 4097]}, "stop holds a string of more than 4,096 characters"),
+        ({"max_tokens": 10_000}, "max_tokens is 10000, but after a prompt of"),
+        ({"stop": [""]}, "stop has an empty string"),
+        ({"stop": ["a" * 4097]}, "stop has a string of more than 4,096 characters"),
         ({"stop": 3}, "stop must be a string or a list of strings"),
         ({"seed": -1}, "seed is -1"),
-        ({"timeout": 1.0}, "timeout is no setting of an answer"),
-        ({"request_id": 1, "drafts": True}, "drafts is no setting of an answer"),
+        ({"timeout": 1.0}, "timeout is not a setting of an answer"),
+        ({"request_id": 1, "drafts": True}, "drafts is not a setting of an answer"),
         ({"t_max": math.inf}, "t_max is too large or not a number; it may be at most 1,000,000"),
         ({"t_max": 1e39}, "t_max is too large"),
         ({"t_max": 10**400}, "t_max is too large"),
@@ -181,13 +181,13 @@ def test_the_lowest_and_the_highest_temperature_can_be_honoured(llm: LLM) -> Non
         ("", "prompt is empty"),
         ([], "must be a non-empty"),
         (b"hi", "must be a non-empty"),
-        (["hi", "there"], "generate_batch answers them"),
+        (["hi", "there"], "give it to generate_batch"),
         ([5, 99_999], "99999"),
         ([-1], "-1"),
         (list(range(5, 190)), "must have at most 176"),
         ([{"role": "nobody", "content": "x"}], "role"),
-        ([{"role": "user", "content": "x"}, {"role": "assistant", "content": ""}], "is the assistant's and empty"),
-        ([{"role": "assistant", "content": "y"}], "there is nothing that it answers"),
+        ([{"role": "user", "content": "x"}, {"role": "assistant", "content": ""}], "is an empty assistant message"),
+        ([{"role": "assistant", "content": "y"}], "there must be a message that it answers"),
     ],
 )
 def test_a_prompt_that_cannot_be_answered_is_named(llm: LLM, prompt: object, sentence: str) -> None:
@@ -218,7 +218,9 @@ def test_prompts_and_messages_come_in_lists(llm: LLM) -> None:
         with pytest.raises(PromptError, match="must be a list with at least one message"):
             llm.chat(messages)  # type: ignore[arg-type]
     for seeds in (5, [1, None]):
-        with pytest.raises(SettingError, match=re.escape(f"seeds is {seeds}; it must be a list with a seed for each")):
+        with pytest.raises(
+            SettingError, match=re.escape(f"seeds is {seeds}; it must be a list with one seed for each")
+        ):
             llm.generate_batch(["x", "y"], seeds=seeds)  # type: ignore[arg-type]
 
 
@@ -258,8 +260,8 @@ def test_an_answer_that_has_begun_goes_on_behind_its_words(llm: LLM) -> None:
 def test_a_begun_answer_holds_words_alone(llm: LLM) -> None:
     question = {"role": "user", "content": "x"}
     for more, sentence in (
-        ({"reasoning": "hm"}, "may hold words, but no thoughts"),
-        ({"content": [{"type": "image", "image": "x"}]}, "may hold words, but no image"),
+        ({"reasoning": "hm"}, "may hold text, but no thoughts"),
+        ({"content": [{"type": "image", "image": "x"}]}, "may hold text, but no image"),
         ({"content": 5}, r"messages\[1\] has content of type int"),
     ):
         with pytest.raises(PromptError, match=sentence):
@@ -396,11 +398,11 @@ def test_text_that_utf8_cannot_express_is_named(llm: LLM) -> None:
 @pytest.mark.parametrize(
     ("adapter", "said"),
     [
-        (5, "An adapter is a folder, not of type int."),
-        (["x"], "An adapter is a folder, not of type list."),
-        ({"a": 5}, "An adapter is a folder, not of type int."),
-        ({5: "a"}, "An adapter's name is 5; it must be a string"),
-        ({"": "a"}, "An adapter's name is ''; it must be a string"),
+        (5, "An adapter must be a folder, not of type int."),
+        (["x"], "An adapter must be a folder, not of type list."),
+        ({"a": 5}, "An adapter must be a folder, not of type int."),
+        ({5: "a"}, "An adapter's name is 5; it must be a non-empty string"),
+        ({"": "a"}, "An adapter's name is ''; it must be a non-empty string"),
     ],
 )
 def test_an_adapter_is_a_folder_and_has_a_name(folder: Path, adapter: Any, said: str) -> None:
@@ -455,7 +457,7 @@ def test_more_ends_than_a_gpu_tells_apart_are_refused(llm: LLM) -> None:
     given = {"device": torch.device("cpu"), "dtype": torch.float32}
     packed = PackedTransformer(pack(llm.model.config, llm.model.state_dict().__getitem__, **given))
     many = LLM(packed, llm.tokenizer, llm.template, path=llm.path, eos_ids=tuple(range(9)))
-    with pytest.raises(SettingError, match="There are 9 end-of-text ids; on a GPU there may be 8"):
+    with pytest.raises(SettingError, match="There are 9 end-of-text ids; on a GPU there may be at most 8"):
         many.generate("Hello")
 
 

@@ -94,7 +94,7 @@ class ModelConfig:
         opening, part, closing = (self.extra.get(name, default) for name, default in names.items())
         for token in (opening, part, closing):
             if type(token) is not int or not 0 <= token < self.vocab_size:
-                raise CheckpointError(f"config.json's {', '.join(names)} must be token ids; {token!r} is none.")
+                raise CheckpointError(f"config.json's {', '.join(names)} must be token ids; {token!r} is not one.")
         return opening, part, closing
 
     def is_sliding(self, layer: int) -> bool:
@@ -111,7 +111,7 @@ class ModelConfig:
         """Read a parsed `config.json`. Raises `CheckpointError` naming what is missing or not supported."""
         if raw.get("model_type") != "diffusion_gemma":
             raise CheckpointError(
-                f"config.json describes model_type {raw.get('model_type')!r}; Redraft runs 'diffusion_gemma' only."
+                f"config.json describes model_type {raw.get('model_type')!r}; Redraft runs only 'diffusion_gemma'."
             )
         text = raw.get("text_config")
         if not isinstance(text, Mapping):
@@ -177,7 +177,7 @@ def _reject_unsupported(text: Mapping[str, Any]) -> None:
     if strange := sorted(set(text.get("rope_parameters") or {}) - {SLIDING, FULL}):
         raise CheckpointError(f"rope_parameters has {strange[0]!r}; it says what holds for {SLIDING!r} and {FULL!r}.")
     if text.get("final_logit_softcapping", 30.0) is None:
-        raise CheckpointError("final_logit_softcapping null is not supported; logits are capped.")
+        raise CheckpointError("final_logit_softcapping null is not supported; it must be a number.")
 
 
 def _text_fields(text: Mapping[str, Any]) -> dict[str, Any]:
@@ -297,9 +297,9 @@ class GenerationSettings:
         if self.logprobs is not None:
             _require(0 <= self.logprobs <= MAX_LOGPROBS, "logprobs", self.logprobs, f"between 0 and {MAX_LOGPROBS}")
         if any(not text for text in self.stop):
-            raise SettingError("stop holds an empty string.", "stop")
+            raise SettingError("stop has an empty string; leave it out.", "stop")
         if any(len(text) > LONGEST_STOP for text in self.stop):
-            raise SettingError(f"stop holds a string of more than {LONGEST_STOP:,} characters.", "stop")
+            raise SettingError(f"stop has a string of more than {LONGEST_STOP:,} characters.", "stop")
         self._check_extremes()
 
     def _check_extremes(self) -> None:

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from typing import Any
 
 TOO_LONG = "context_length_exceeded"
-"""The `code` of a prompt that is too long, alone or with the answer behind it; clients shorten it and ask again."""
+"""The `code` of a prompt that is too long, alone or together with the answer; clients shorten it and ask again."""
 
 
 def why(error: Exception) -> str:

@@ -263,7 +263,7 @@ class LLM:
         """
         check_adapter_name(name)
         if name in self.adapters:
-            raise SettingError(f"There is an adapter {name!r} already.")
+            raise SettingError(f"There is already an adapter {name!r}.")
         found = adapter_for(self.path, folder, vision=self.model.vision is not None)
         self._engines.add(name, twin(self._engines.models[None], self.path, found))
 
@@ -354,9 +354,9 @@ class LLM:
     ) -> Iterator[Event]:
         """Validate right away, then return the lazy stream of events, whose `request_id` is the prompt's index."""
         if own := sorted(given.keys() & {"request_id", "timeout", "drafts"}):
-            raise SettingError(f"{own[0]} is no setting of an answer; requests to an engine have it.")
+            raise SettingError(f"{own[0]} is not a setting of an answer; only requests to an engine take it.")
         if seeds is not None and (not isinstance(seeds, list | tuple | range) or None in seeds):
-            raise SettingError(f"seeds is {seeds!r}; it must be a list with a seed for each prompt.")
+            raise SettingError(f"seeds is {seeds!r}; it must be a list with one seed for each prompt.")
         if seeds is not None and len(seeds) != len(prompts):
             raise SettingError(f"There are {len(seeds)} seeds for {len(prompts)} prompts.")
         requests = []
@@ -370,7 +370,7 @@ class LLM:
         return (dataclasses.replace(event, request_id=places[event.request_id]) for event in events)
 
     def room(self, prompt: int, canvas_length: int | None = None) -> int:
-        """Tokens of the whole canvases that fit behind a prompt of so many; not above 0 where none does."""
+        """Tokens of the whole canvases that fit after a prompt of that many tokens; 0 or less if none fits."""
         length = canvas_length or self._engines.canvas_length
         return (self.model.config.max_position_embeddings - prompt) // length * length
 
@@ -393,8 +393,8 @@ class LLM:
             )
         if explicit:
             raise SettingError(
-                f"max_tokens is {settings.max_tokens}; behind a prompt of {prompt} tokens the context of {context} "
-                f"has room for {room}.",
+                f"max_tokens is {settings.max_tokens}, but after a prompt of {prompt} tokens the context of "
+                f"{context} has room for only {room}.",
                 "max_tokens",
                 code=TOO_LONG,
             )
@@ -423,15 +423,15 @@ def _result(finished: Finished) -> GenerateResult:
 def check_adapter_name(name: object) -> None:
     """Raise `SettingError` for a name that `with_adapter` could not take."""
     if not isinstance(name, str) or not name:
-        raise SettingError(f"An adapter's name is {name!r}; it must be a string that is not empty.")
+        raise SettingError(f"An adapter's name is {name!r}; it must be a non-empty string.")
 
 
 def adapter_for(model: Path, adapter: str | Path, *, vision: bool) -> Adapter:
     """The adapter in a folder, checked against the model's folder before the model is loaded."""
     if not isinstance(adapter, str | Path):
-        raise SettingError(f"An adapter is a folder, not of type {type(adapter).__name__}.")
+        raise SettingError(f"An adapter must be a folder, not of type {type(adapter).__name__}.")
     found = load_adapter(adapter)
     if not vision and not (found := found.without("vision.")).factors:
-        raise CheckpointError(f"The adapter in {adapter} changes the vision tower alone, which is not loaded.")
+        raise CheckpointError(f"The adapter in {adapter} changes only the vision tower, which is not loaded.")
     found.check_fits(shapes_of(Checkpoint(model, vision=vision).empty_model()), str(adapter))
     return found

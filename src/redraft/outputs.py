@@ -18,7 +18,7 @@ def check_file(path: Path | None) -> None:
     if path is None:
         return
     if str(path) == "-":
-        raise InputError("- is no file to write to; name one.")
+        raise InputError("- is not a file that can be written; name one.")
     try:
         there = path.exists()
     except OSError as error:  # a name that is too long
@@ -28,7 +28,7 @@ def check_file(path: Path | None) -> None:
     if there and not os.access(path, os.W_OK):
         raise InputError(f"{path} cannot be written: it is read-only.")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
-        raise InputError(f"{path} cannot be written: {path.parent} is not a folder that one may write to.")
+        raise InputError(f"{path} cannot be written: {path.parent} is not a writable folder.")
 
 
 def check_new(path: Path, *, folder: bool = True) -> None:
@@ -40,9 +40,9 @@ def check_new(path: Path, *, folder: bool = True) -> None:
     except OSError as error:
         raise SettingError(f"{path} cannot be made: {why(error)}.") from error
     if taken:
-        raise SettingError(f"{path} is there already; name a new one.")
+        raise SettingError(f"{path} already exists; name a new one.")
     if not above.is_dir() or not os.access(above, os.W_OK):
-        raise SettingError(f"{path} cannot be made: {above} is not a folder that one may write to.")
+        raise SettingError(f"{path} cannot be made: {above} is not a writable folder.")
 
 
 def make_folder(folder: Path | None) -> None:
@@ -54,7 +54,7 @@ def make_folder(folder: Path | None) -> None:
     except OSError as error:
         raise InputError(f"The folder {folder} of results cannot be made: {why(error)}.") from error
     if not os.access(folder, os.W_OK):
-        raise InputError(f"The folder {folder} of results is not one that one may write to.")
+        raise InputError(f"The folder {folder} of results is not writable.")
 
 
 @contextmanager

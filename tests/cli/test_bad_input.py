@@ -42,7 +42,7 @@ def refused(cli: Cli, words: str, *args: object) -> None:
         (("Hello", "--t-min", "nan"), "t_min is nan; it must be at least 0"),
         (("Hello", "--t-max", "-1"), "t_max is -1.0; it must be above t_min"),
         (("Hello", "--seed", "-1"), "seed is -1"),
-        (("Hello", "--stop", ""), "stop holds an empty string."),
+        (("Hello", "--stop", ""), "stop has an empty string; leave it out."),
         (("Hello", "--raw", "--system", "Be brief."), "--system needs the chat format"),
         (("Hello", "--pin", "0:Dear", "--pin", "0:Hello"), "Two of --pin have the same offset"),
         (("Hello", "--trace", "/no/such/folder/trace"), "cannot be written"),

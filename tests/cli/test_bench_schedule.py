@@ -72,4 +72,4 @@ def test_a_place_for_no_picture_is_refused_before_the_work(cli: Cli, monkeypatch
     monkeypatch.setattr("redraft.bench.schedule.simulate_all", lambda **_: pytest.fail("worked in vain"))
     outcome = cli("bench", "schedule", "--plot", "/no/such/folder/policies.png")
     assert outcome.code == 2
-    assert "/no/such/folder is not a folder that one may write to" in outcome.err
+    assert "/no/such/folder is not a writable folder" in outcome.err

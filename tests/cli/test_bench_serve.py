@@ -53,7 +53,7 @@ def test_a_small_run_measures_every_load(cli: Cli, folder: Path, tmp_path: Path)
         (("--lengths", "none.jsonl"), "cannot be read"),
         (("--preset", "quick"), "preset is 'quick'"),
         (("--target", "nan"), "--target is nan; it must be above 0"),
-        (("--plot", "/no/such/folder/load.png"), "/no/such/folder is not a folder that one may write to"),
+        (("--plot", "/no/such/folder/load.png"), "/no/such/folder is not a writable folder"),
         (("--plot", "load.txt"), "must end in .png, .svg or .pdf"),
     ],
 )

@@ -228,8 +228,8 @@ def test_bench_of_calls(cli: Cli, folder: Path, tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (("--random-weights",), "Random weights have no tokenizer; give --tokenizer, too."),
-        (("--tokenizer", "x"), "--tokenizer goes with --random-weights; a model has its own."),
+        (("--random-weights",), "Random weights have no tokenizer; give --tokenizer too."),
+        (("--tokenizer", "x"), "--tokenizer needs --random-weights; a model has its own tokenizer."),
         (("--repeats", 0), "--repeats is 0"),
     ],
 )

@@ -102,7 +102,7 @@ def test_a_file_that_cannot_be_replaced_is_refused_before_loading(
     monkeypatch.setattr(os, "access", lambda path, mode: (path, mode) != (file.parent, os.W_OK))
     outcome = cli(*args, file, "--write", "--model", "/no/such/model")
     assert outcome.code == 2
-    assert outcome.err.endswith(f"{file.parent} is not a folder that one may write to.\n")
+    assert outcome.err.endswith(f"{file.parent} is not a writable folder.\n")
 
 
 @pytest.mark.parametrize("failure", ["filling", "writing"])
@@ -125,9 +125,9 @@ def test_a_failure_leaves_the_file_alone(
     ("content", "words"),
     [
         (b"nothing to fill", "has no hole; mark it with <|fill|>."),
-        (b"a <|fill|><|fill|> c", "Hole 2 stands directly behind hole 1"),
+        (b"a <|fill|><|fill|> c", "Hole 2 comes directly after hole 1"),
         (b"\xff\xfe<|fill|>", "is not UTF-8 text: byte 0 cannot be decoded."),
-        (b"<|fill|>", "texts around the hole are all empty"),
+        (b"<|fill|>", "no text around the hole; at least one side must not be empty"),
     ],
 )
 def test_what_cannot_be_filled(cli: Cli, folder: Path, file: Path, content: bytes, words: str) -> None:

@@ -135,7 +135,7 @@ def test_a_schema_may_begin_with_a_byte_order_mark(cli: Cli, folder: Path, tmp_p
 def test_a_schema_and_a_text_cannot_both_be_standard_input(cli: Cli, args: tuple[str, ...]) -> None:
     outcome = cli(*args, "--json-schema", "-", "--model", "/no/such/model", stdin=b"a <|fill|>")
     assert outcome.code == 2
-    assert outcome.err == "error: Standard input holds the text already; give --json-schema a file.\n"
+    assert outcome.err == "error: Standard input already holds the text; give --json-schema a file.\n"
 
 
 def test_an_empty_constraint_is_one(cli: Cli, folder: Path) -> None:
@@ -223,7 +223,9 @@ def test_a_trace_that_finds_no_room_is_a_sentence_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("name", "said"), [("-", "- is no file to write to"), ("a" * 300, "File name too long")])
+@pytest.mark.parametrize(
+    ("name", "said"), [("-", "- is not a file that can be written"), ("a" * 300, "File name too long")]
+)
 def test_a_trace_that_has_no_name_is_refused(cli: Cli, name: str, said: str) -> None:
     outcome = cli("generate", "Hello", "--trace", name)
     assert (outcome.code, outcome.err.count("\n")) == (2, 1)

@@ -54,7 +54,7 @@ def test_the_cursor_may_stand_behind_the_last_line_end(cli: Cli, files: tuple[Pa
 
 
 def test_a_column_behind_a_line_is_its_end(cli: Cli, files: tuple[Path, Path]) -> None:
-    assert "a column behind the line's end is its end" in " ".join(
+    assert "a column past the end of the line means its end" in " ".join(
         cli("next-edit", "--help").out.replace("\u2502", "").split()
     )
     old, new = files

@@ -18,13 +18,13 @@ def test_the_embedded_model_in_int4(cli: Cli, tmp_path: Path) -> None:
     ("arguments", "words"),
     [
         (("tiny", "OUT", "--format", "fp4"), "format is 'fp4'"),
-        (("tiny", "."), ". is there already; name a new one."),
-        (("tiny", "TAKEN"), "taken is there already; name a new one."),
+        (("tiny", "."), ". already exists; name a new one."),
+        (("tiny", "TAKEN"), "taken already exists; name a new one."),
         (("tiny", "TAKEN/deeper/out"), "out cannot be made: "),
         (("tiny", "x" * 300), "cannot be made: File name too long."),
         (("tiny", "OUT", "--format", "int4", "--group", "48"), "group is 48"),
         (("tiny", "OUT/deeper", "--format", "int4", "--group", "48"), "group is 48"),
-        (("tiny", "OUT", "--group", "32"), "--group is for --format int4; fp8 has no groups"),
+        (("tiny", "OUT", "--group", "32"), "--group needs --format int4; fp8 has no groups"),
         (("nowhere", "OUT"), "neither"),
     ],
 )

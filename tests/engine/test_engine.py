@@ -306,7 +306,7 @@ class TestRefusals:
         engine.step()
         engine.add(ask(1))
         engine.add(ask(2))
-        with pytest.raises(QueueFullError, match="2 requests are waiting already; the queue holds 2") as caught:
+        with pytest.raises(QueueFullError, match="2 requests are already waiting; the queue holds at most 2") as caught:
             engine.add(ask(3))
         assert caught.value.retry_after >= 1
         assert engine.stats().refused == 1
@@ -317,7 +317,7 @@ class TestRefusals:
         engine = make(slots=2, max_waiting=1)
         for request in requests:
             engine.add(request)
-        with pytest.raises(QueueFullError, match="1 requests are waiting already"):
+        with pytest.raises(QueueFullError, match="1 requests are already waiting"):
             engine.add(ask(3))
         events = [event for _ in range(99) for event in engine.step()]
         alone = run(make(), requests)
@@ -339,7 +339,7 @@ class TestRefusals:
             ({"prompt": (5,) * 9200}, PromptError, "exceed the context of 9216"),
             ({"timeout": 0.0}, SettingError, "timeout is 0.0; it must be above 0"),
             ({"timeout": math.nan}, SettingError, "timeout is nan; it must be above 0"),
-            ({"request_id": 7}, SettingError, "request_id 7 is being answered already"),
+            ({"request_id": 7}, SettingError, "request_id 7 is already being answered"),
         ],
     )
     def test_what_can_never_be_answered(
@@ -355,7 +355,7 @@ class TestRefusals:
     def test_more_pages_than_there_are(self, make: Make) -> None:
         engine = make(slots=1, memory_gb=0.004)
         pages = engine.stats().full_pages
-        with pytest.raises(SettingError, match=f"pages of 256 tokens; the engine has {pages}"):
+        with pytest.raises(SettingError, match=f"pages of 256 tokens; the engine has only {pages}"):
             engine.add(ask(1, 9000))
 
 

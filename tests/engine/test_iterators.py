@@ -122,7 +122,7 @@ def test_of_two_iterators_with_one_id_the_second_is_refused_and_the_first_goes_o
     engine = make()
     first, second = engine.answer([ask(1)]), engine.answer([ask(1)])
     told = [next(first)]
-    with pytest.raises(SettingError, match="request_id 1 is being answered already"):
+    with pytest.raises(SettingError, match="request_id 1 is already being answered"):
         next(second)
     assert untimed(told + up_to_its_end(first)) == expected(make, ask(1))
 
@@ -132,6 +132,6 @@ def test_the_id_of_a_request_that_waits_to_be_fed_in_is_taken(make: Make) -> Non
     events = engine.answer([ask(i, settings=SHORT) for i in range(4)])
     told = [next(events)]
     for taken in (engine.add, lambda request: engine.answer([request])):
-        with pytest.raises(SettingError, match="request_id 3 is being answered already"):
+        with pytest.raises(SettingError, match="request_id 3 is already being answered"):
             taken(ask(3))
     assert {event.request_id for event in (*told, *events) if isinstance(event, Finished)} == {0, 1, 2, 3}

@@ -320,5 +320,5 @@ def test_fp8_keys_and_values_take_a_quarter_of_fp32s_bytes_and_still_answer() ->
 
 
 def test_a_budget_below_a_page_is_refused_with_the_numbers(llm: LLM) -> None:
-    with pytest.raises(SettingError, match=r"A page of 256 tokens takes .* the memory for pages is 1000"):
+    with pytest.raises(SettingError, match=r"A page of 256 tokens takes .* the memory for pages is only 1000"):
         llm.new_engine(EngineSettings(memory_gb=1e-6))

@@ -205,11 +205,11 @@ class TestNeverFits:
             Scheduler(LIMITS, SETTINGS).check(self.job(32_700, 32_956))
 
     def test_the_pages(self) -> None:
-        with pytest.raises(SettingError, match=r"need 79 pages of 256 tokens; the engine has 20"):
+        with pytest.raises(SettingError, match=r"need 79 pages of 256 tokens; the engine has only 20"):
             Scheduler(replace(LIMITS, full_pages=20), SETTINGS).check(self.job(20_000, 20_200))
 
     def test_the_sliding_pages(self) -> None:
-        with pytest.raises(SettingError, match=r"need 10 sliding pages of 256 tokens; the engine has 9"):
+        with pytest.raises(SettingError, match=r"need 10 sliding pages of 256 tokens; the engine has only 9"):
             Scheduler(replace(LIMITS, sliding_pages=9), SETTINGS).check(self.job(20_000, 20_200))
 
     def test_what_just_fits_runs(self) -> None:

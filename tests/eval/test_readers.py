@@ -119,7 +119,7 @@ def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path):
     [
         ("{", "line 2: not valid JSON"),
         ('{"id": "\\ud800"}', "line 2: it holds half of a surrogate pair"),
-        ('{"id": 1' + "0" * 5000 + "}", "line 2: not valid JSON (a number of thousands of digits"),
+        ('{"id": 1' + "0" * 5000 + "}", "line 2: not valid JSON (a number with thousands of digits"),
         ("[" * 100_000, "line 2: not valid JSON (nested too deep"),
         ("[1]", "line 2: not a JSON object"),
         (json.dumps({**RECORD, "calls": "f"}), "line 2: the field 'calls' must be a list"),

@@ -40,14 +40,14 @@ def test_a_thousand_cuts_come_back() -> None:
     ("text", "suffix", "sentence"),
     [
         ("no hole", None, r"no hole; mark it with <\|fill\|>"),
-        ("", "", "all empty"),
+        ("", "", "no text around the hole"),
         (["a"], None, "list of two or more"),
         ([], None, "list of two or more"),
         (["a", 3], None, "list of two or more"),
         (None, None, "list of two or more"),
         ("a", 3, "list of two or more"),
-        ("a<|fill|><|fill|>b", None, "Hole 2 stands directly behind hole 1"),
-        (["a", "b", "", "c"], None, "Hole 3 stands directly behind hole 2"),
+        ("a<|fill|><|fill|>b", None, "Hole 2 comes directly after hole 1"),
+        (["a", "b", "", "c"], None, "Hole 3 comes directly after hole 2"),
     ],
 )
 def test_what_cannot_be_filled(text: object, suffix: object, sentence: str) -> None:

@@ -214,7 +214,7 @@ def test_threads_have_caches_of_their_own(packed: PackedTransformer) -> None:
 def test_what_does_not_fit_is_refused(packed: PackedTransformer) -> None:
     cache = packed.paged.new_cache(1, 20)
     packed.encode(_ids(1, 1, 18), cache)
-    with pytest.raises(PromptError, match="21 tokens do not fit a cache of 20"):
+    with pytest.raises(PromptError, match="21 tokens do not fit in a cache of 20"):
         packed.encode(_ids(2, 1, 3), cache)
     packed.denoise(_ids(3, 1, 300), cache)  # a canvas is not committed
 

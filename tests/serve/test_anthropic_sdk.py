@@ -151,10 +151,13 @@ def test_tokens_are_counted(client: anthropic.Anthropic, llm: LLM) -> None:
         ({"output_config": {"effort": "low"}}, "output_config.effort: 'low' is not supported"),
         (
             {"output_config": {"format": {"type": "json_schema", "schema": {}}}, "extra_body": {"json_schema": {}}},
-            "json_schema and output_config.format say the same",
+            "json_schema and output_config.format mean the same",
         ),
-        ({"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]}, "takes only text and images"),
-        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "this model reads text alone"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]},
+            "takes only text and images",
+        ),
+        ({"messages": [{"role": "user", "content": [IMAGE]}]}, "this model reads only text"),
         (
             {
                 "messages": [

@@ -80,7 +80,7 @@ def test_json_of_a_schema(client: openai.OpenAI) -> None:
         ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]},
          "holds input_file; this server takes only text and images", "input[0].content[0]"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
-         "this model reads text alone", "input"),
+         "this model reads only text", "input"),
         ({"input": [{"role": "user", "content": "x", "foo": 1}]}, "Unknown field 'input[0].foo'", "input[0].foo"),
         ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "must follow an assistant",
          "input"),

@@ -269,7 +269,7 @@ def test_a_filling_takes_what_completions_are_asked_with(client: openai.OpenAI, 
     assert tokens == [token for token in told.to_dict()["tokens"] if token["start"] < len("a = 1")]
     assert cut.usage is not None
     assert cut.usage.completion_tokens == len(llm.tokenizer.encode("a = 1", special=False)) < len(told.tokens)
-    with pytest.raises(openai.BadRequestError, match="stop holds an empty string"):
+    with pytest.raises(openai.BadRequestError, match="stop has an empty string"):
         client.completions.create(**asked, stop=[""])
 
 
@@ -359,20 +359,21 @@ def test_models(client: openai.OpenAI) -> None:
         ({"messages": [{"role": "user", "content": "x", "foo": 1}]}, "'messages[0].foo'", "messages[0].foo"),
         ({"top_p": 0.5}, "top_p: 0.5 is not supported; it must be 1", "top_p"),
         ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1", "max_tokens"),
-        ({"max_tokens": 100_000}, "max_tokens is 100000; behind a prompt of", "max_tokens"),
-        ({"max_completion_tokens": 100_000}, "max_tokens is 100000; behind a prompt of", "max_completion_tokens"),
+        ({"max_tokens": 100_000}, "max_tokens is 100000, but after a prompt of", "max_tokens"),
+        ({"max_completion_tokens": 100_000}, "max_tokens is 100000, but after a prompt of", "max_completion_tokens"),
         ({"extra_body": {"preset": "quick"}}, "preset is 'quick'; it must be one of", "preset"),
         ({"extra_body": {"canvas_length": 7}}, "canvas_length is 7; it must be between 16 and 512", "canvas_length"),
         ({"messages": []}, "messages", "messages"),
-        ({"messages": [*HELLO, {"role": "assistant", "content": None}]}, "is the assistant's and empty", "messages"),
+        ({"messages": [*HELLO, {"role": "assistant", "content": None}]}, "is an empty assistant message", "messages"),
         ({"messages": [*HELLO, {"role": "assistant", "content": "I am"}], "reasoning_effort": "high"},
          "the model cannot think before it", "reasoning_effort"),
         ({"messages": [*HELLO, {"role": "assistant", "content": "I"}], "extra_body": {"continue_final_message": False}},
-         "continue_final_message must say whether", "continue_final_message"),
-        ({"extra_body": {"add_generation_prompt": False}}, "add_generation_prompt must say", "add_generation_prompt"),
+         "continue_final_message must be true if", "continue_final_message"),
+        ({"extra_body": {"add_generation_prompt": False}},
+         "add_generation_prompt must be false if", "add_generation_prompt"),
         ({"messages": [{"role": "user"}]}, "The field 'messages[0].content' is required", "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-         "this model reads text alone: it has no vision tower", "messages"),
+         "this model reads only text: it has no vision tower", "messages"),
         ({"messages": [{"role": "system", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}, *HELLO]},
          "holds an image; only user messages can", "messages[0].content[0]"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio", "input_audio": {}}]}]},
@@ -381,7 +382,7 @@ def test_models(client: openai.OpenAI) -> None:
          "messages[0].content[0].text"),
         ({"extra_body": {"structured_outputs": {"regex": "a", "choice": ["b"]}}}, "needs exactly one of json, regex",
          "structured_outputs"),
-        ({"extra_body": {"structured_outputs": {"regex": "a"}, "regex": "b"}}, "say the same; give one", "regex"),
+        ({"extra_body": {"structured_outputs": {"regex": "a"}, "regex": "b"}}, "mean the same; give one", "regex"),
         ({"extra_body": {"structured_outputs": {"grammar": "a"}}}, "Unknown field", "structured_outputs.grammar"),
         ({"tools": [{"type": "function", "function": {"name": "f", "strickt": True}}]}, "Unknown field",
          "tools[0].function.strickt"),
@@ -396,10 +397,10 @@ def test_models(client: openai.OpenAI) -> None:
         ({"response_format": {"type": "json_schema", "json_schema": {}}}, "is required",
          "response_format.json_schema.schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["a"]}}},
-          "extra_body": {"json_schema": {"enum": ["b"]}}}, "json_schema and response_format say the same",
+          "extra_body": {"json_schema": {"enum": ["b"]}}}, "json_schema and response_format mean the same",
          "json_schema"),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {}, "strict": True}},
-          "extra_body": {"strict": False}}, "strict and response_format's strict say different things", "strict"),
+          "extra_body": {"strict": False}}, "strict and response_format's strict contradict each other", "strict"),
         ({"messages": [{"role": "user", "content": "long " * 2000}]}, "The prompt is too long", "messages"),
         ({"top_logprobs": 2}, "top_logprobs needs logprobs", "top_logprobs"),
         ({"n": 0}, "n: Input should be", "n"),

@@ -66,7 +66,7 @@ def test_what_was_sent_is_not_told_back_at_any_length(http: httpx.Client) -> Non
 
 
 def test_unknown_paths_and_methods(http: httpx.Client) -> None:
-    assert http.get("/v2/chat").json()["error"]["message"] == "There is no /v2/chat here."
+    assert http.get("/v2/chat").json()["error"]["message"] == "There is no /v2/chat on this server."
     assert http.get("/v1/chat/completions").json()["error"]["message"] == "/v1/chat/completions does not take GET."
 
 

@@ -106,11 +106,13 @@ def test_every_replica_gets_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
     assert environments("auto", 2) == [{"CUDA_VISIBLE_DEVICES": "0"}, {"CUDA_VISIBLE_DEVICES": "1"}]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5, 2,GPU-abc")
     assert [place["CUDA_VISIBLE_DEVICES"] for place in environments("cuda", 3)] == ["5", "2", "GPU-abc"]
-    with pytest.raises(SettingError, match="--replicas is 4; this machine has 3 CUDA devices"):
+    with pytest.raises(
+        SettingError, match="--replicas is 4; each replica needs a GPU, but this machine has 3 CUDA devices"
+    ):
         environments("cuda", 4)
     with pytest.raises(SettingError, match="device is 'gpu'; it must be"):
         environments("gpu", 2)
-    with pytest.raises(SettingError, match="--device cuda:1 is one GPU"):
+    with pytest.raises(SettingError, match="--device cuda:1 is a single GPU"):
         environments("cuda:1", 2)
 
 

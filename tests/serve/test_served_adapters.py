@@ -114,8 +114,8 @@ def test_a_wrong_adapter_is_said_at_the_start(
     place = adapters["sql"]
     for options, said in (
         (("--adapter", "sql"), "--adapter is 'sql'; it must be NAME=FOLDER."),
-        (("--adapter", f"a={place}", "--adapter", f"a={place}"), "the name is taken already"),
-        (("--name", "sql", "--adapter", f"sql={place}"), "the name is taken already"),
+        (("--adapter", f"a={place}", "--adapter", f"a={place}"), "this name is already taken"),
+        (("--name", "sql", "--adapter", f"sql={place}"), "this name is already taken"),
         (("--adapter", f"sql={tmp_path}"), "has no adapter_config.json; it is not an adapter folder"),
         (("--model", str(other), "--adapter", f"sql={place}"), "is for another model: it changes"),
     ):

@@ -100,7 +100,7 @@ def test_what_else_knows_of_images(server: ServerProcess) -> None:
         ("/etc/passwd", "must be a data URL"),
         ("data:image/png,abc", "must hold base64"),
         ("data:image/png;base64,%%%", "base64 cannot be read"),
-        ("data:image/png;base64,AAAA", "An image cannot be read; PNG, JPEG, WEBP, GIF, BMP files can"),
+        ("data:image/png;base64,AAAA", "An image cannot be read; only PNG, JPEG, WEBP, GIF, BMP files can"),
     ],
 )
 def test_what_is_no_image_is_a_400_that_says_so(server: ServerProcess, url: str, said: str) -> None:

@@ -137,7 +137,7 @@ def test_the_command_says_what_is_wrong_before_it_loads(
         (("--port", "70000"), 2, "port is 70000"),
         (("--api-keys", str(tmp_path / "none")), 2, "none cannot be read: No such file"),
         (("--policy", "best"), 2, "policy is 'best'"),
-        (("--cors", "https://app.example/"), 2, "origin 'https://app.example/' is none that a browser names"),
+        (("--cors", "https://app.example/"), 2, "origin 'https://app.example/' is not one that a browser sends"),
         (("--grace", "inf"), 2, "grace is too large or not a number"),
         (("--grace", "nan"), 2, "grace is too large or not a number"),
         (("--timeout", "nan"), 2, "timeout is too large or not a number"),

@@ -128,31 +128,35 @@ BAD_MESSAGES = {
     r"content\[0\] is a text part without": [user([{"type": "text"}])],
     r"content\[0\] must be text": [system([{"type": "image"}])],
     "must follow an assistant message": [user("a"), tool("b")],
-    r"messages\[2\] is the result of the call 'c1', but none of this id": [
+    r"messages\[2\] is the result of the call 'c1', but no call with this id waits": [
         user("w"),
         assistant(tool_calls=[PARIS]),
         tool("sun", "c1", name="f"),
     ],
-    r"messages\[3\] is the result of the call 'c0', but none of this id": [
+    r"messages\[3\] is the result of the call 'c0', but no call with this id waits": [
         user("w"),
         assistant(tool_calls=[PARIS, ROME]),
         tool("sun"),
         tool("rain"),
     ],
-    r"messages\[4\] is the result of the call 'c0', but none of this id": [
+    r"messages\[4\] is the result of the call 'c0', but no call with this id waits": [
         user("w"),
         assistant(tool_calls=[PARIS]),
         tool("sun"),
         assistant(tool_calls=[ROME]),
         tool("rain"),
     ],
-    "tells neither the id of a call": [user("w"), assistant(tool_calls=[PARIS]), {"role": "tool", "content": "sun"}],
+    "with neither a name nor the id of a call": [
+        user("w"),
+        assistant(tool_calls=[PARIS]),
+        {"role": "tool", "content": "sun"},
+    ],
     "belong to the assistant": [{**user("a"), "tool_calls": [PARIS]}],
     r"tool_calls must be a list": [assistant(tool_calls=PARIS)],
     r"tool_calls\[0\].function must have a name": [assistant(tool_calls=[{"function": {"arguments": {}}}])],
     r"tool_calls\[0\].function has arguments that are not": [assistant(tool_calls=[call("f", [1])])],
     "arguments of a tool call must be a mapping, not a string": [assistant(tool_calls=[call("f", "{}")])],
-    "which is no JSON value": [assistant(tool_calls=[call("f", {"a": object()})])],
+    "which is not a JSON value": [assistant(tool_calls=[call("f", {"a": object()})])],
     "keys must be strings": [assistant(tool_calls=[call("f", {1: 2})])],
     r"messages\[0\].content holds a character that UTF-8 cannot express at index 1": [user("a\ud800")],
     "arguments holds a character that UTF-8 cannot express at index 0": [
@@ -236,7 +240,7 @@ def test_folder_sources(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_text("file")
     assert ChatTemplate.from_folder(tmp_path).render([user("a")]) == "file"
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
-    with pytest.raises(CheckpointError, match="is not a text in UTF-8"):
+    with pytest.raises(CheckpointError, match="is not UTF-8 text"):
         ChatTemplate.from_folder(tmp_path)
     config.write_text("[]")
     with pytest.raises(CheckpointError, match="JSON object"):

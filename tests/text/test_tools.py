@@ -168,8 +168,8 @@ def test_a_broken_call_does_not_hide_a_good_one() -> None:
         ("f", {"a": f"x{QUOTE}"}, "delimiter"),
         ("f", {"a": float("nan")}, "nan"),
         ("f", {"a": 10**5000}, "thousands of digits"),
-        ("f", {"a": object()}, "no JSON value"),
-        ("f", {"a": b"x"}, "no JSON value"),
+        ("f", {"a": object()}, "not a JSON value"),
+        ("f", {"a": b"x"}, "not a JSON value"),
     ],
 )
 def test_what_cannot_be_written(name: str, arguments: dict[Any, Any], sentence: str) -> None:

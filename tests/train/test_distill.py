@@ -132,10 +132,10 @@ def test_the_command_writes_answers_of_the_model(tmp_path: Path, capsys) -> None
     assert result["asked"] == 1
     assert result["kept"] == len(out.read_text().splitlines())
     assert main(arguments) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     arguments[2] = str(tmp_path)
     assert main(arguments) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
 
 
 def test_the_steps_are_those_of_the_preset(tmp_path: Path, monkeypatch) -> None:

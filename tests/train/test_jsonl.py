@@ -130,7 +130,7 @@ def calling(arguments: str) -> str:
 
 
 BAD = [
-    ('{"prompt_ids": [1' + "0" * 5000 + '], "answer_ids": [1]}', r"not valid JSON \(a number of thousands of digits"),
+    ('{"prompt_ids": [1' + "0" * 5000 + '], "answer_ids": [1]}', r"not valid JSON \(a number with thousands of digits"),
     (calling('{"a": '), r"messages\[1\] has a call whose arguments are not JSON \(Expecting value at column 7"),
     (calling("[1]"), r"messages\[1\] has a call whose arguments are not a JSON object"),
     ('{"prompt": "a", "completion"', "not valid JSON"),

@@ -331,7 +331,7 @@ def test_merging_by_command_keeps_the_folder_and_the_logits(config, tmp_path: Pa
     merged = load_model(out, "cpu", "bfloat16")
     assert all(torch.equal(p, dict(expected.named_parameters())[name]) for name, p in merged.named_parameters())
     assert main(arguments) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     arguments[3] = str(tmp_path / "base" / "config.json" / "out")
     assert main(arguments) == 2
     assert "out cannot be made: " in capsys.readouterr().err
@@ -374,7 +374,7 @@ def test_loading_with_adapters_answers_like_the_merged_model(tmp_path: Path) -> 
     for act, said in (
         (lambda: several.with_adapter("c"), "no adapter 'c'; there are a, b"),
         (lambda: one.use_adapter("a"), "no adapter 'a'; there are none"),
-        (lambda: several.add_adapter("a", tmp_path), "an adapter 'a' already"),
+        (lambda: several.add_adapter("a", tmp_path), "already an adapter 'a'"),
     ):
         with pytest.raises(SettingError, match=said):
             act()

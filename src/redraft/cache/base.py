@@ -36,4 +36,4 @@ class KVCache(ABC):
         """Raise `PromptError` if a request would outgrow the capacity."""
         for length, count in zip(self.lengths, counts, strict=True):
             if length + count > self.capacity:
-                raise PromptError(f"{length + count} tokens do not fit a cache of {self.capacity}.")
+                raise PromptError(f"{length + count} tokens do not fit in a cache of {self.capacity}.")

@@ -43,7 +43,7 @@ app.command()(bench_serve.serve)
 def cpu(
     model: Annotated[str, option("--model", "tiny, a folder, or a hub id.", "MODEL")] = "tiny",
     steps: Annotated[int, option("--steps", "Denoising steps of the canvas.", "N")] = 16,
-    repetitions: Annotated[int, option("--repetitions", "Turns that each engine takes.", "N")] = 5,
+    repetitions: Annotated[int, option("--repetitions", "Measured turns of each engine.", "N")] = 5,
     threads: Annotated[int | None, option("--threads", "Threads to use.", "N", default="torch's choice")] = None,
     dtype: Annotated[str, option("--dtype", "auto, bfloat16 or float32.", "DTYPE")] = "auto",
     alone: Annotated[bool, option("--alone", "Measure Redraft only.")] = False,
@@ -91,7 +91,7 @@ def _print(model: str, result: CpuResult) -> None:
     from redraft.kernels import native
 
     console = Console(highlight=False)
-    console.print(f"{model}, one canvas of {result.canvas_length} tokens in {result.steps} steps behind "
+    console.print(f"{model}, one canvas of {result.canvas_length} tokens in {result.steps} steps after "
                   f"{result.prompt_tokens} prompt tokens, {result.dtype}", markup=False)  # fmt: skip
     set_up = f"{torch.get_num_threads()} threads, {'with' if native.available() else 'without'} kernels in C"
     console.print(f"{processor()}, {set_up}; {', '.join(f'{name} {number}' for name, number in versions().items())}\n")

@@ -67,12 +67,12 @@ def _llm(model: str, random: bool, tokenizer: Path | None, quantization: str | N
     """The model to measure: loaded, or random weights of a shape with a tokenizer and the template of `tiny`."""
     if not random:
         if tokenizer is not None:
-            raise SettingError("--tokenizer goes with --random-weights; a model has its own.")
+            raise SettingError("--tokenizer needs --random-weights; a model has its own tokenizer.")
         import redraft
 
         return redraft.load(model, device=device, quantization=quantization)
     if tokenizer is None:
-        raise SettingError("Random weights have no tokenizer; give --tokenizer, too.")
+        raise SettingError("Random weights have no tokenizer; give --tokenizer too.")
     from redraft.bench.gpu import require_gpu
     from redraft.llm import LLM
     from redraft.model.folders import resolve_folder

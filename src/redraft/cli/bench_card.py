@@ -11,9 +11,10 @@ from redraft.errors import SettingError
 
 
 def card(
-    seconds: Annotated[int, option("--seconds", "Time for everything.", "N")] = 570,
+    seconds: Annotated[int, option("--seconds", "Seconds for everything.", "N")] = 570,
     tests: Annotated[
-        Path | None, option("--tests", "A checkout's tests; those that need a GPU run.", "FOLDER", default="none")
+        Path | None,
+        option("--tests", "A checkout's tests folder; runs those that need a GPU.", "FOLDER", default="none"),
     ] = None,
     results: Annotated[Path | None, option("--results", "Write a dated JSON file there.", "FOLDER")] = None,
     json: JsonAlone = False,
@@ -31,7 +32,7 @@ def card(
 
     at_least(1, seconds=seconds)
     if tests is not None and not (tests / "gpu").is_dir():
-        raise SettingError(f"{tests} has no folder gpu; --tests is the folder tests of a checkout.")
+        raise SettingError(f"{tests} has no folder gpu; --tests must be the tests folder of a checkout.")
     check_gpu()
     make_folder(results)
     console = Console(highlight=False, quiet=json)

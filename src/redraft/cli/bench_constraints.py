@@ -17,24 +17,23 @@ from redraft.errors import InputError
 
 def constraints(
     file: Annotated[
-        Path | None, typer.Argument(help="JSONL with name and schema; without it, only a step.", metavar="FILE")
+        Path | None,
+        typer.Argument(help="JSONL with name and schema; without it, only a step is timed.", metavar="FILE"),
     ] = None,
     model: Annotated[str, option("--model", "tiny, a folder, or a hub id.", "MODEL")] = "tiny",
     tokenizer: Annotated[
-        Path | None, option("--tokenizer", "Another tokenizer.json; measures no step.", "FILE")
+        Path | None, option("--tokenizer", "Another tokenizer.json; no step is timed.", "FILE")
     ] = None,
     limit: Annotated[int | None, option("--limit", "Only the first N schemas.", "N", default="all")] = None,
-    answers: Annotated[int, option("--answers", "Random answers to each, validated.", "N")] = 2,
+    answers: Annotated[int, option("--answers", "Random answers to each schema, which are validated.", "N")] = 2,
     written: Annotated[
         int | None,
-        option("--written", "Every N-th schema is answered by the model, and by random weights.", "N", default="none"),
+        option("--written", "Every Nth schema is answered by the model and by random weights.", "N", default="none"),
     ] = None,
-    seconds: Annotated[
-        float, option("--seconds", "Of the process for the answers of each model, at most.", "S")
-    ] = 240.0,
+    seconds: Annotated[float, option("--seconds", "Longest time for each model's answers.", "S")] = 240.0,
     results: Annotated[Path | None, option("--results", "Write a dated JSON file there.", "FOLDER")] = None,
     repetitions: Annotated[int, option("--repetitions", "Timed answers of each kind.", "N")] = 3,
-    device: Annotated[str, option("--device", "Where a step is timed: cpu, cuda.", "DEVICE")] = "cpu",
+    device: Annotated[str, option("--device", "Where a step is timed: cpu or cuda.", "DEVICE")] = "cpu",
     json: JsonAlone = False,
 ) -> None:
     """Compile JSON schemas, validate answers, and time a denoising step with and without a constraint.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from redraft.text.tokenizer import Tokenizer
 
 Model = Annotated[str, option("--model", "26b-a4b, tiny, a folder, or a hub id.", "MODEL")]
-Random = Annotated[bool, option("--random-weights", "Draw weights; MODEL may be a shape.")]
+Random = Annotated[bool, option("--random-weights", "Use random weights; MODEL may be a shape.")]
 Quantization = Annotated[str | None, option("--quantization", "fp8 or int4.", "FORMAT", default="bf16")]
 VocabularyDtype = Annotated[
     str, option("--vocabulary-dtype", "model, fp8, or auto (fp8 where weights are quantized).", "DTYPE")
@@ -35,7 +35,7 @@ Folder = Annotated[Path | None, option("--results", "Write dated files (JSON, a 
 def step(
     model: Model = "26b-a4b",
     random_weights: Random = False,
-    dtype: Annotated[str, option("--dtype", "bfloat16, the only one here.", "DTYPE")] = "bfloat16",
+    dtype: Annotated[str, option("--dtype", "Only bfloat16 is supported here.", "DTYPE")] = "bfloat16",
     quantization: Quantization = None,
     vocabulary_dtype: VocabularyDtype = "auto",
     batch: Batch = "1,4,16",
@@ -43,9 +43,12 @@ def step(
     steps: Annotated[int, option("--steps", "Denoising steps of a canvas.", "N")] = 16,
     repeats: Annotated[int, option("--repeats", "How often a canvas is measured.", "N")] = 5,
     kv_cache_dtype: Annotated[str, option("--kv-cache-dtype", "auto (bfloat16) or fp8.", "DTYPE")] = "auto",
-    certain: Annotated[bool, option("--certain", "Rows that few tokens explain: soft embeddings gather.")] = False,
+    certain: Annotated[
+        bool,
+        option("--certain", "Make the model certain, so that few tokens explain a row and soft embeddings gather."),
+    ] = False,
     tokenizer: Annotated[
-        Path | None, option("--tokenizer", "A tokenizer.json: also measure steps that obey constraints.", "FILE")
+        Path | None, option("--tokenizer", "A tokenizer.json; also measures steps that obey constraints.", "FILE")
     ] = None,
     device: Device = "auto",
     results: Folder = None,
@@ -63,10 +66,10 @@ def step(
     target = require_gpu(device)
     make_folder(results)
     if dtype not in ("bfloat16", "bf16"):
-        raise SettingError(f"dtype is {dtype!r}; the kernels compute in bfloat16.")
+        raise SettingError(f"dtype is {dtype!r}; it must be bfloat16, in which the kernels compute.")
     at_least(1, steps=steps, repeats=repeats)
     if certain and not random_weights:
-        raise SettingError("--certain changes a random model's weights; give --random-weights, too.")
+        raise SettingError("--certain changes a random model's weights; give --random-weights too.")
     batches, contexts = whole_numbers("batch", batch), whole_numbers("context", context)
     EngineSettings(kv_cache_dtype=kv_cache_dtype)  # validates the name
     chosen = cases(batches, contexts, steps=steps, repeats=repeats, kv_cache_dtype=kv_cache_dtype, certain=certain)
@@ -88,7 +91,7 @@ def roofline(
     quantization: Quantization = None,
     batch: Batch = "1,4,16",
     context: Context = "1024",
-    measured: Annotated[bool, option("--measured", "With this GPU's own ceilings.")] = False,
+    measured: Annotated[bool, option("--measured", "Use this GPU's measured ceilings.")] = False,
     results: Folder = None,
     json: JsonAlone = False,
 ) -> None:
@@ -176,7 +179,7 @@ def tokenizer_for(file: Path, model: str) -> Tokenizer:
 
     words, size = Tokenizer.from_file(file), shape_of(model).vocab_size
     if words.vocab_size > size:
-        raise SettingError(f"{file} has {words.vocab_size} tokens; the model knows {size}.")
+        raise SettingError(f"{file} has {words.vocab_size} tokens; the model knows only {size}.")
     return words
 
 
@@ -240,7 +243,7 @@ def _print(model: str, result: StepResult) -> None:
     if result.clock:
         clock = "\n{clock_mhz:.0f} MHz at {power_watts:.0f} of {power_limit_watts:.0f} W".format_map(result.clock)
     console.print(
-        f"\n{model} {result.quantization or 'bf16'}, {result.case.batch} canvases behind {result.case.context} tokens: "
+        f"\n{model} {result.quantization or 'bf16'}, {result.case.batch} canvases after {result.case.context} tokens: "
         f"{result.ms:.2f} ms per forward ({spread['min']:.2f} to {spread['max']:.2f}; graph {graph['median']:.2f}), "
         f"floor {result.floor_ms:.2f} ms ({found['percent_of_floor']:.0f} %)\n"
         f"{found['distinct_experts']} experts touched per layer; {found['tokens_per_second']:.0f} tokens/s at "
@@ -268,7 +271,7 @@ def _print_floor(
             part.name, f"{part.bytes / 1e9:.2f}", f"{part.flops / 1e12:.3f}", *(f"{time:.3f}" for time in times)
         )
     console = Console(highlight=False)
-    title = f"\n{quantization or 'bf16'}, {batch} canvases behind {context} tokens"
+    title = f"\n{quantization or 'bf16'}, {batch} canvases after {context} tokens"
     console.print(f"{title}: {floor_ms(parts, ceilings):.2f} ms", markup=False)
     console.print(table)
 

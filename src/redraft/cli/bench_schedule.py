@@ -21,9 +21,9 @@ def schedule(
     simulated: Annotated[int, option("--simulated", "Requests per simulation.", "N")] = 150,
     measured: Annotated[int, option("--measured", "Requests for the model; 0 for none.", "N")] = 12,
     slots: Annotated[int, option("--slots", "Requests worked on at a time.", "N")] = 8,
-    max_tokens: Annotated[int, option("--max-tokens", "Of each answer measured.", "N")] = 64,
+    max_tokens: Annotated[int, option("--max-tokens", "Tokens of each answer measured.", "N")] = 64,
     device: Annotated[str, option("--device", "auto, cpu, cuda or cuda:N.", "DEVICE")] = "auto",
-    plot: Annotated[Path | None, option("--plot", "Draw the simulations.", "FILE")] = None,
+    plot: Annotated[Path | None, option("--plot", "Draw the simulations to FILE.", "FILE")] = None,
     json: JsonAlone = False,
 ) -> None:
     """Mixed steps, one step at a time, and run-to-completion: simulated on recorded step counts, and measured.

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 def serve(
-    url: Annotated[str | None, option("--url", "A running server.", "URL", default="one is started")] = None,
-    model: Annotated[str, option("--model", "What the server started here serves.", "MODEL")] = "tiny",
+    url: Annotated[str | None, option("--url", "URL of a running server.", "URL", default="one is started")] = None,
+    model: Annotated[str, option("--model", "The model of the server that is started.", "MODEL")] = "tiny",
     concurrency: Annotated[str, option("--concurrency", "Closed loop: clients at a time.", "N,N,...")] = "1,4,8",
     rates: Annotated[str, option("--rates", "Open loop: requests per second.", "X,X,...", default="none")] = "",
     requests: Annotated[int, option("--requests", "Requests of each load.", "N")] = 32,
@@ -47,7 +47,7 @@ def serve(
     clients, speeds = _numbers("concurrency", concurrency), _numbers("rates", rates)
     at_least(1, requests=requests)
     if not clients + speeds:
-        raise InputError("There is no load; --concurrency or --rates must name one.")
+        raise InputError("There is no load; give --concurrency or --rates.")
     if not 0 < target < math.inf:
         raise InputError(f"--target is {target}; it must be above 0 and finite.")
     pairs = read_lengths(lengths)
@@ -75,9 +75,9 @@ def _numbers(name: str, text: str) -> list[float]:
     try:
         numbers = [float(part) for part in text.split(",") if part.strip()]
     except ValueError as error:
-        raise InputError(f"--{name} is {text!r}; it must be numbers, separated by commas.") from error
+        raise InputError(f"--{name} is {text!r}; it must be numbers separated by commas.") from error
     if any(not 0 < number <= 4096 or (name == "concurrency" and number % 1) for number in numbers):
-        raise InputError(f"--{name} is {text!r}; it must be above 0, at most 4096, and whole for clients.")
+        raise InputError(f"--{name} is {text!r}; its numbers must be above 0 and at most 4096, and whole for clients.")
     return numbers
 
 

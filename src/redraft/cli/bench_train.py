@@ -27,9 +27,10 @@ def train(
     rows: Annotated[int, typer.Option("--rows", metavar="N", help="Rows of a batch on each device.")] = 1,
     tokens: Annotated[int, typer.Option("--tokens", metavar="N", help="Clean tokens of a row.")] = 2048,
     canvases: Annotated[int, typer.Option("--canvases", metavar="N", help="Canvases of a row.")] = 8,
-    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Timed steps, behind those that warm up.")] = 5,
+    steps: Annotated[int, typer.Option("--steps", metavar="N", help="Timed steps, after the warm-up.")] = 5,
     keep: Annotated[
-        bool, typer.Option("--keep-activations", metavar="", help="Keep all activations; faster, more memory.")
+        bool,
+        typer.Option("--keep-activations", metavar="", help="Keep all activations: faster, but takes more memory."),
     ] = False,
     eager: Annotated[bool, typer.Option("--eager", metavar="", help="Do not compile.")] = False,
     no_capture: Annotated[bool, typer.Option("--no-capture", metavar="", help="Launch kernel by kernel.")] = False,

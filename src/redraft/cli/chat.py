@@ -160,7 +160,7 @@ def _show(conversation: _Conversation, name: str, console: Console, interactive:
     """Take an image for the next message; if it is not an image, a person is told so and nothing changes."""
     try:
         if not name:
-            raise InputError("/image wants the name of a file.")
+            raise InputError("/image needs the name of a file.")
         conversation.show(name)
     except InputError as error:
         if not interactive:

@@ -25,16 +25,19 @@ class ConstraintOptions:
         str | None, _option("--json-schema", "JSON that obeys the schema in FILE (- for standard input).", "FILE")
     ] = None
     regex: Annotated[str | None, _option("--regex", "Text that PATTERN matches from end to end.", "PATTERN")] = None
-    choices: Annotated[list[str] | None, _option("--choices", "One of these; repeat it for each.", "TEXT")] = None
-    template: Annotated[
-        str | None, _option("--template", 'Text with typed holes, as "Name: {name:str<40}, age {age:int}".', "TEXT")
-    ] = None
-    must_include: Annotated[
-        list[str] | None, _option("--must-include", "Holds this; repeated ones in this order.", "TEXT")
-    ] = None
-    forbidden: Annotated[list[str] | None, _option("--forbidden", "Does not hold this; may be repeated.", "TEXT")] = (
+    choices: Annotated[list[str] | None, _option("--choices", "One of these; repeat the option for each.", "TEXT")] = (
         None
     )
+    template: Annotated[
+        str | None,
+        _option("--template", 'Text with typed holes, such as "Name: {name:str<40}, age {age:int}".', "TEXT"),
+    ] = None
+    must_include: Annotated[
+        list[str] | None, _option("--must-include", "Must contain this; if repeated, in this order.", "TEXT")
+    ] = None
+    forbidden: Annotated[
+        list[str] | None, _option("--forbidden", "Must not contain this; may be repeated.", "TEXT")
+    ] = None
     text_pins: Annotated[
         list[str] | None, _option("--pin", "TEXT stands at this offset, in characters; may be repeated.", "OFFSET:TEXT")
     ] = None
@@ -45,7 +48,7 @@ class ConstraintOptions:
         Raises `InputError` for a file that is not a schema and a pin that cannot be read.
         """
         if source == self.json_schema == "-":
-            raise InputError("Standard input holds the text already; give --json-schema a file.")
+            raise InputError("Standard input already holds the text; give --json-schema a file.")
         given = {name: value for name, value in vars(self).items() if value not in (None, [])}
         if self.json_schema is not None:
             from redraft.constraints import schema_of

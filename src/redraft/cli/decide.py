@@ -23,25 +23,25 @@ BAR = 30
 @expand_groups
 def decide(
     questions: Annotated[
-        list[str], typer.Argument(help="What to decide; - reads one question a line.", metavar="QUESTION")
+        list[str], typer.Argument(help="What to decide; - reads one question per line.", metavar="QUESTION")
     ],
     choice: Annotated[
-        list[str] | None, typer.Option("--choice", metavar="TEXT", help="One of the choices; repeat it for each.")
+        list[str] | None, typer.Option("--choice", metavar="TEXT", help="A choice; repeat the option for each.")
     ] = None,
     template: Annotated[
         str | None, typer.Option("--template", metavar="TEXT", help='The answer with {slots}: "It is a {kind}."')
     ] = None,
     slot: Annotated[
         list[str] | None,
-        typer.Option("--slot", metavar="NAME=A|B|C", help="A slot of the template; repeat it for each."),
+        typer.Option("--slot", metavar="NAME=A|B|C", help="A slot of the template; repeat the option for each."),
     ] = None,
     calibrate: Annotated[
-        bool, typer.Option("--calibrate", metavar="", help="Take off what is said of a question without content.")
+        bool, typer.Option("--calibrate", metavar="", help="Discount the model's answer to a question without content.")
     ] = False,
     temperature: Annotated[float, typer.Option("--temperature", metavar="X", help="Divides the log-odds.")] = 1.0,
     sure: Annotated[float, typer.Option("--sure", metavar="P", help="Read again below this probability.")] = 0.9,
     reads: Annotated[int, typer.Option("--reads", metavar="N", help="Most reads of a question.")] = 4,
-    seed: Annotated[int, typer.Option("--seed", metavar="N", help="The noise that is read through.")] = 0,
+    seed: Annotated[int, typer.Option("--seed", metavar="N", help="Seed of the noise on the canvas.")] = 0,
     *,
     model: ModelOptions,
     json: JsonFlag = False,
@@ -49,7 +49,7 @@ def decide(
     """Choose among answers, with probabilities: read from a short pinned canvas."""
     asked = [line for question in questions for line in _questions(question)]
     if not asked:
-        raise InputError("There is no question.")
+        raise InputError("There is no question; give one, or one per line.")
     choices = _choices(choice, slot)
     llm = model.load()
     decisions = llm.decide(

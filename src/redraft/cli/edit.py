@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from redraft.editing import EditResult
     from redraft.llm import LLM
 
-Write = Annotated[bool, option("--write", "Replace FILE by the edited text.")]
+Write = Annotated[bool, option("--write", "Replace FILE with the edited text.")]
 
 
 @expand_groups
@@ -35,7 +35,9 @@ def edit(
     *,
     lines: Annotated[str, option("--lines", "The lines to change, from 1: A to B, or A.", "A:B")],
     write: Write = False,
-    strength: Annotated[float, option("--strength", "Share that begins as noise: 0 what is doubted, 1 all.", "X")] = 0,
+    strength: Annotated[
+        float, option("--strength", "Share that begins as noise: 0 for only what is doubted, 1 for all.", "X")
+    ] = 0,
     model: ModelOptions,
     sampling: SamplingOptions,
     constraints: ConstraintOptions,

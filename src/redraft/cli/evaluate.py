@@ -42,7 +42,7 @@ class ItemOptions:
     """Which items are asked, and what is kept of their answers."""
 
     file: Annotated[
-        Path | None, typer.Argument(help="Items of your own.", metavar="FILE", show_default="those of the package")
+        Path | None, typer.Argument(help="Your own items.", metavar="FILE", show_default="the package's")
     ] = None
     every: Annotated[int, option("--every", "Only every Nth item.", "N")] = 1
     limit: Annotated[int | None, option("--limit", "Only the first N of those.", "N", default="all")] = None
@@ -101,9 +101,9 @@ def infill(
     *,
     items: ItemOptions,
     method: Annotated[
-        str, option("--method", "found or given length, left: to right; all: a table.", "NAME")
+        str, option("--method", "found or given (the length), left (to right), or all (a table).", "NAME")
     ] = "found",
-    middle: Annotated[bool, option("--middle", "Take out only the middle of each answer.")] = False,
+    middle: Annotated[bool, option("--middle", "Remove only the middle of each answer.")] = False,
     except_every: Annotated[
         int | None, option("--except-every", "Leave out every Nth item.", "N", default="none")
     ] = None,
@@ -164,7 +164,9 @@ def decide(
     *,
     items: ItemOptions,
     reads: Annotated[int, option("--reads", "Most reads of one item.", "N")] = 4,
-    calibrate: Annotated[bool, option("--calibrate", "Take off what is said of a question without content.")] = False,
+    calibrate: Annotated[
+        bool, option("--calibrate", "Discount the model's answer to a question without content.")
+    ] = False,
     model: ModelOptions,
 ) -> None:
     """Choose the tool for a request without writing the call, and check how well confidences fit. FILE as for tools."""
@@ -216,12 +218,12 @@ def formats(
 @expand_groups
 def curve(
     task: Annotated[str, typer.Argument(help="sudoku, tools, results or smalltalk.", metavar="TASK")] = "sudoku",
-    file: Annotated[Path | None, typer.Argument(help="Items of your own.", metavar="FILE")] = None,
+    file: Annotated[Path | None, typer.Argument(help="Your own items.", metavar="FILE")] = None,
     against: Annotated[
         list[str] | None, option("--against", "Another model to compare; may be repeated.", "MODEL")
     ] = None,
     budgets: Annotated[str, option("--budgets", "Step budgets.", "N,N,...")] = "1,2,4,8,12,16,32,48",
-    limit: Annotated[int, option("--limit", "Items, taken from all over the set.", "N")] = 64,
+    limit: Annotated[int, option("--limit", "Items, spread over the whole set.", "N")] = 64,
     batch_size: BatchSize = 16,
     picture: Annotated[Path | None, option("--picture", "Draw the curves.", "FILE.png")] = None,
     *,
@@ -237,7 +239,7 @@ def curve(
     chosen, given, counts = curves.task_of(task), sampling.given(), whole_numbers("budgets", budgets)
     at_least(1, limit=limit)
     if "steps" in given:
-        raise InputError("--steps is what --budgets varies; leave it out.")
+        raise InputError("--budgets varies the steps; leave out --steps.")
     check_picture(picture)
     items = spread(chosen.items(file), limit)
     names = [model.model, *(against or [])]

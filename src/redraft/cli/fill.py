@@ -37,7 +37,7 @@ LEAD_LINES = 6
 @expand_groups
 def fill(
     file: Annotated[str, typer.Argument(help=f"A UTF-8 text with {HOLE} holes; - is standard input.", metavar="FILE")],
-    write: Annotated[bool, typer.Option("--write", metavar="", help="Replace FILE by the filled text.")] = False,
+    write: Annotated[bool, typer.Option("--write", metavar="", help="Replace FILE with the filled text.")] = False,
     *,
     model: ModelOptions,
     sampling: SamplingOptions,

@@ -28,7 +28,7 @@ class ImageOptions:
     def parts(self) -> list[dict[str, Any]]:
         """The given images as parts of a message; read once, so that a bad file fails before a long load."""
         if self.image_detail is not None and not self.image:
-            raise InputError("--image-detail is for --image, and there is none.")
+            raise InputError("--image-detail needs --image.")
         return [image_part(name, self.image_detail) for name in self.image or ()]
 
 

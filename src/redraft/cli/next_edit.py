@@ -22,9 +22,9 @@ def next_edit(
         str | None,
         option(
             "--at",
-            "Where the cursor is, from 1; a column behind the line's end is its end.",
+            "Where the cursor is, from 1; a column past the end of the line means its end.",
             "LINE[:COLUMN]",
-            default="behind the last edit",
+            default="after the last edit",
         ),
     ] = None,
     write: Write = False,

@@ -34,7 +34,9 @@ def option(name: str, help: str, metavar: str = "", *, panel: str | None = None,
 
 
 JsonFlag = Annotated[bool, option("--json", "Print one JSON object as the last line.", panel=_OUTPUT)]
-JsonAlone = Annotated[bool, option("--json", "Print the JSON object, which is last, alone.", panel=_OUTPUT)]
+JsonAlone = Annotated[
+    bool, option("--json", "Print only the JSON object, which is otherwise the last line.", panel=_OUTPUT)
+]
 """For commands that measure and always end with their figures as JSON."""
 
 
@@ -59,7 +61,7 @@ class ModelOptions:
         str,
         option(
             "--vocabulary-dtype",
-            "Of tokens' embeddings and the head: model, fp8, or auto (fp8 where a GPU's weights are quantized).",
+            "Type of the token embeddings and the head: model, fp8, or auto (fp8 on a GPU with quantized weights).",
             "DTYPE",
             panel=_MODEL,
         ),
@@ -115,13 +117,13 @@ class SamplingOptions:
     seed: Annotated[int | None, _sampling("--seed", "The same seed gives the same answer.", "N", default="0")] = None
     entropy_bound: Annotated[
         float | None,
-        _sampling("--entropy-bound", "Entropy in nats accepted together per step.", "X", default="the model's"),
+        _sampling("--entropy-bound", "Total entropy, in nats, accepted per step.", "X", default="the model's"),
     ] = None
     t_min: Annotated[
-        float | None, _sampling("--t-min", "Temperature the schedule ends at.", "X", default="the model's")
+        float | None, _sampling("--t-min", "Temperature at the end of the schedule.", "X", default="the model's")
     ] = None
     t_max: Annotated[
-        float | None, _sampling("--t-max", "Temperature the schedule begins at.", "X", default="the model's")
+        float | None, _sampling("--t-max", "Temperature at the start of the schedule.", "X", default="the model's")
     ] = None
 
     def given(self, **more: Any) -> dict[str, Any]:
@@ -144,14 +146,14 @@ class OutputOptions:
         float | None,
         _sampling(
             "--latency-budget-ms",
-            "Take as many steps as fit this time, shared among the canvases of --max-tokens.",
+            "Take as many steps as fit in this time, shared among the canvases of --max-tokens.",
             "MS",
         ),
     ] = None
     trace: Annotated[
         Path | None, option("--trace", "Write every step to FILE (JSONL, see `redraft replay`).", "FILE", panel=_OUTPUT)
     ] = None
-    no_live: Annotated[bool, option("--no-live", "Do not show the canvas while it settles.", panel=_OUTPUT)] = False
+    no_live: Annotated[bool, option("--no-live", "Do not show the canvas as it settles.", panel=_OUTPUT)] = False
     json: JsonFlag = False
 
 
@@ -205,7 +207,7 @@ def whole_numbers(name: str, text: str) -> list[int]:
     try:
         numbers = [int(part) for part in text.split(",")]
     except ValueError:
-        raise SettingError(f"--{name} is {text!r}; it must be whole numbers with commas between them.") from None
+        raise SettingError(f"--{name} is {text!r}; it must be whole numbers separated by commas.") from None
     for number in numbers:
         at_least(1, **{name: number})
     return numbers
@@ -218,7 +220,7 @@ def check_picture(path: Path | None) -> None:
     if path is None:
         return
     if path.suffix not in (".png", ".svg", ".pdf"):
-        raise SettingError(f"{path} is no picture that can be drawn; its name must end in .png, .svg or .pdf.")
+        raise SettingError(f"{path} is not a picture that can be drawn; its name must end in .png, .svg or .pdf.")
     if find_spec("matplotlib") is None:
         raise SettingError("A picture needs matplotlib: pip install 'redraft[train]'.")
     check_file(path)

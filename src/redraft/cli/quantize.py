@@ -29,7 +29,7 @@ def quantize(
     from redraft.model.quantize import INT4_GROUP, quantize_folder
 
     if group is not None and format == "fp8":
-        raise SettingError("--group is for --format int4; fp8 has no groups.")
+        raise SettingError("--group needs --format int4; fp8 has no groups.")
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("quantizing", total=None)

@@ -23,44 +23,46 @@ def serve(
     port: Annotated[int, _server("--port", "Port to listen on; 0 takes a free one.", "PORT")] = 8000,
     name: Annotated[
         list[str] | None,
-        _server("--name", "What requests call the model; may be repeated.", "NAME", default="its own"),
+        _server("--name", "Name of the model in requests; may be repeated.", "NAME", default="its own"),
     ] = None,
     adapter: Annotated[
         list[str] | None,
         _server("--adapter", "LoRA adapter that requests choose by its name; may be repeated.", "NAME=FOLDER"),
     ] = None,
     api_keys: Annotated[
-        Path | None, _server("--api-keys", "File of API keys, one a line; REDRAFT_API_KEYS holds more.", "FILE")
+        Path | None, _server("--api-keys", "File of API keys, one per line; REDRAFT_API_KEYS can hold more.", "FILE")
     ] = None,
     cors: Annotated[
         list[str] | None, _server("--cors", "Web origin that may call from a browser; may be repeated.", "ORIGIN")
     ] = None,
-    max_body: Annotated[int, _server("--max-body", "Bytes of a request at most.", "N")] = 4 * 2**20,
+    max_body: Annotated[int, _server("--max-body", "Most bytes of a request.", "N")] = 4 * 2**20,
     max_prompt: Annotated[
-        int | None, _server("--max-prompt", "Tokens of a prompt at most.", "N", default="the context")
+        int | None, _server("--max-prompt", "Most tokens of a prompt.", "N", default="the context")
     ] = None,
-    max_open: Annotated[int, _server("--max-open", "Requests open at a time; one more is answered 429.", "N")] = 256,
-    timeout: Annotated[float, _server("--timeout", "Seconds of a request at most.", "S")] = 600.0,
+    max_open: Annotated[int, _server("--max-open", "Most requests open at a time; one more gets a 429.", "N")] = 256,
+    timeout: Annotated[float, _server("--timeout", "Most seconds a request may take.", "S")] = 600.0,
     grace: Annotated[float, _server("--grace", "Seconds that open requests get when the server stops.", "S")] = 30.0,
     log_prompts: Annotated[bool, _server("--log-prompts", "Write prompts and answers to the log.")] = False,
     replicas: Annotated[
-        int, _server("--replicas", "Copies of the model behind the one address, each on a GPU of its own.", "N")
+        int, _server("--replicas", "Copies of the model behind one address, each on its own GPU.", "N")
     ] = 1,
-    slots: Annotated[int, _engine("--slots", "Requests that are worked on at a time.", "N")] = 16,
+    slots: Annotated[int, _engine("--slots", "Requests worked on at a time.", "N")] = 16,
     memory_gb: Annotated[
         float | None, _engine("--memory-gb", "Memory for keys and values.", "X", default="what is free")
     ] = None,
     kv_cache_dtype: Annotated[
-        str, _engine("--kv-cache-dtype", "auto, or fp8: half the memory for keys and values.", "DTYPE")
+        str, _engine("--kv-cache-dtype", "auto, or fp8, which halves the memory for keys and values.", "DTYPE")
     ] = "auto",
-    policy: Annotated[str, _engine("--policy", "How forwards are formed, see docs/scheduling.md.", "NAME")] = "mixed",
+    policy: Annotated[
+        str, _engine("--policy", "How forward passes are formed; see docs/scheduling.md.", "NAME")
+    ] = "mixed",
     *,
     model: ModelOptions,
-    json: Annotated[bool, _server("--json", "Print one JSON object with the address when it answers.")] = False,
+    json: Annotated[bool, _server("--json", "Print one JSON object with the address once the server answers.")] = False,
 ) -> None:
     """Serve a model over HTTP, with a page that shows the canvas.
 
-    OpenAI's and Anthropic's interfaces are under /v1, the page is at /. SIGINT and SIGTERM let open requests finish.
+    OpenAI's and Anthropic's APIs are under /v1, the page is at /. SIGINT and SIGTERM let open requests finish.
     """
     _require_extra()
     from redraft.engine.settings import EngineSettings
@@ -89,7 +91,7 @@ def serve(
     places = environments(model.device, replicas) if replicas > 1 else []
     listener = listen(settings)
     if not settings.is_local and not settings.keys:
-        sys.stderr.write("note: everybody who reaches this machine can use the model; --api-keys keeps others out\n")
+        sys.stderr.write("note: everyone who can reach this machine can use the model; --api-keys keeps others out\n")
     address = listener.getsockname()
     shown = f"[{address[0]}]" if ":" in address[0] else address[0]
 
@@ -116,7 +118,7 @@ def _adapters(given: list[str], taken: tuple[str, ...]) -> dict[str, str]:
         if not (name and mark and folder):
             raise InputError(f"--adapter is {one!r}; it must be NAME=FOLDER.")
         if name in found or name in taken:
-            raise InputError(f"--adapter {name}: the name is taken already; every model and adapter needs its own.")
+            raise InputError(f"--adapter {name}: this name is already taken; every model and adapter needs its own.")
         found[name] = folder
     return found
 

@@ -134,9 +134,9 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def _check_header(path: Path, number: int, header: Mapping[str, Any]) -> None:
     settings, ends = header.get("settings", {}), header.get("eos_token_ids", [])
     if not isinstance(settings, dict) or not isinstance(settings.get("steps", 0), int):
-        _fail(path, number, "has settings that are none")
+        _fail(path, number, "has settings that are not valid")
     if not isinstance(ends, list) or not all(isinstance(token, int) for token in ends):
-        _fail(path, number, "has eos_token_ids that are no list of token ids")
+        _fail(path, number, "has eos_token_ids that are not a list of token ids")
 
 
 def _record(path: Path, number: int, content: dict[str, Any], turn: Turn) -> Record:
@@ -155,14 +155,13 @@ def _check(record: Record, turn: Turn) -> None:
         if not isinstance(getattr(record, name), int):
             raise ValueError(f"{name} is not a number")
     if last is not None and record.request_id != last.request_id:
-        raise ValueError(f"it belongs to request {record.request_id}, a trace holds one")
+        raise ValueError(f"it belongs to request {record.request_id}, but a trace holds only one")
     if isinstance(record, Commit):
         # A second commit in a row is held-back text: the next canvas was abandoned before its first step.
-        # step.
         if last is None or record.canvas_index != last.canvas_index + isinstance(last, Commit):
-            raise ValueError("it commits a canvas that has no steps")
+            raise ValueError("it commits a canvas without steps")
         if not isinstance(record.text, str):
-            raise ValueError("text is not a text")
+            raise ValueError("text is not a string")
         _check_column("token_ids", record.token_ids, int)
         return
     columns = {"canvas": int, "argmax_canvas": int, "accepted": bool, "entropy": (int, float)}
@@ -174,7 +173,7 @@ def _check(record: Record, turn: Turn) -> None:
 
 def _check_column(name: str, values: object, kind: type | tuple[type, ...]) -> None:
     if not isinstance(values, tuple) or not all(isinstance(value, kind) for value in values):
-        raise ValueError(f"{name} holds something else than it should")
+        raise ValueError(f"{name} has values of the wrong type")
 
 
 def _fail(path: Path, number: int, reason: str) -> NoReturn:

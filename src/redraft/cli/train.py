@@ -21,14 +21,16 @@ if TYPE_CHECKING:
 def train(
     recipe: Annotated[Path, typer.Argument(help="A recipe, such as recipes/tiny.toml.", metavar="RECIPE")],
     resume: Annotated[
-        bool, typer.Option("--resume", metavar="", help="Go on from the checkpoint in the output folder.")
+        bool, typer.Option("--resume", metavar="", help="Resume from the checkpoint in the output folder.")
     ] = False,
-    out: Annotated[str | None, typer.Option("--out", metavar="FOLDER", help="Output folder, not the recipe's.")] = None,
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="FOLDER", help="Output folder, instead of the recipe's.")
+    ] = None,
     max_seconds: Annotated[
         float | None, typer.Option("--max-seconds", metavar="S", help="Stop cleanly after this time; 0 sets no limit.")
     ] = None,
     check: Annotated[
-        bool, typer.Option("--check", metavar="", help="Show the data, and what LoRA changes, instead of training.")
+        bool, typer.Option("--check", metavar="", help="Show the data and what LoRA changes, instead of training.")
     ] = False,
     device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")] = "auto",
     json: JsonFlag = False,
@@ -37,7 +39,7 @@ def train(
     if not check:
         run(recipe, resume=resume, out=out, max_seconds=max_seconds, device=device, as_json=json)
     elif resume or max_seconds is not None or device != "auto":
-        raise SettingError("--check trains nothing; it takes no other option than --out and --json.")
+        raise SettingError("--check trains nothing; the only other options it takes are --out and --json.")
     else:
         show_data(recipe, out=out, as_json=json)
 

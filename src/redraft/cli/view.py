@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 FRAME_SECONDS = 0.06
 """Redrawing more often would slow down the model without looking smoother."""
 READING = "reading the prompt"
-COMPILING = "kernels that are new on this machine are compiled first"
+COMPILING = "kernels that are new to this machine are compiled first"
 _SPARE_LINES = 3
 """A blank line, the status line, and one that stays free so that the terminal never scrolls."""
 

@@ -228,7 +228,7 @@ class AsyncEngine:
         try:
             self._loop()
         except Exception as error:
-            _log.exception("the engine stops: %s", error)
+            _log.exception("the engine is stopping: %s", error)
         finally:
             self._refuse()
             self._ended.set_result(None)
@@ -249,7 +249,7 @@ class AsyncEngine:
             if self._stopping:
                 raise self._error
             if call.abandoned:
-                raise EngineError("The caller has gone.")
+                raise EngineError("The caller has gone away.")
             with interruptible(lambda: None):
                 self._serve()
 

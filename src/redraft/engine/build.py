@@ -108,7 +108,7 @@ def limits_for(config: ModelConfig, settings: EngineSettings, budget: int, item:
         full = min(full, int((budget - sliding * sliding_bytes) / max(full_bytes, 1)))
     if full < 1 or sliding < 1:
         raise SettingError(
-            f"A page of {PAGE} tokens takes {full_bytes + sliding_bytes} bytes; the memory for pages is {budget}."
+            f"A page of {PAGE} tokens takes {full_bytes + sliding_bytes} bytes; the memory for pages is only {budget}."
         )
     return Limits(
         slots=settings.slots,

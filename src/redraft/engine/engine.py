@@ -162,7 +162,7 @@ class Engine:
     def check_id(self, request_id: int) -> None:
         """Raise `SettingError` for the id of a request that is open."""
         if request_id in self._open or request_id in self._iterators:
-            raise SettingError(f"request_id {request_id} is being answered already.")
+            raise SettingError(f"request_id {request_id} is already being answered.")
 
     def queue(self, answer: Answer) -> None:
         """Queue an answer that `prepared` has made, as `add` does."""
@@ -216,7 +216,7 @@ class Engine:
             waiting = len(self.scheduler.waiting)
             rounds = waiting / self.scheduler.slots
             raise QueueFullError(
-                f"{waiting} requests are waiting already; the queue holds {self.settings.max_waiting}.",
+                f"{waiting} requests are already waiting; the queue holds at most {self.settings.max_waiting}.",
                 retry_after=max(1.0, rounds * self.counters.mean_answer_seconds),
             )
 

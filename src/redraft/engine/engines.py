@@ -70,7 +70,9 @@ class Engines:
         """A separate engine with its own pages. Raises `SettingError` for settings that are not possible."""
         settings, model = settings or self.settings, self.models[None]
         if isinstance(model, PackedTransformer) and len(self._eos_ids) > MAX_END_IDS:
-            raise SettingError(f"There are {len(self._eos_ids)} end-of-text ids; on a GPU there may be {MAX_END_IDS}.")
+            raise SettingError(
+                f"There are {len(self._eos_ids)} end-of-text ids; on a GPU there may be at most {MAX_END_IDS}."
+            )
         twins = {name: self.models[name] for name in self.adapters}
         return Engine(
             new_runner(model, settings, twins),

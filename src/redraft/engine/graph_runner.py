@@ -164,7 +164,9 @@ class GraphRunner:
                 if canvas is not None:
                     rehearse_canvas(self.model.packed, canvas, length, self._rows)
             except torch.OutOfMemoryError:
-                _log.warning("no memory to compile a constraint's kernels ahead; its first forward compiles them")
+                _log.warning(
+                    "not enough memory to compile a constraint's kernels ahead; its first forward will compile them"
+                )
             self._rehearsed.add(constraint)
 
     @torch.inference_mode()

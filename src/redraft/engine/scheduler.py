@@ -165,7 +165,7 @@ class Scheduler:
             )
         if (longest := max(map(len, job.images), default=0)) > self.limits.forward:
             raise PromptError(
-                f"An image of {longest} tokens is encoded at once, and a forward has {self.limits.forward}; "
+                f"An image of {longest} tokens is encoded at once, but a forward has only {self.limits.forward}; "
                 "a lower detail makes it shorter.",
                 "prompt",
             )
@@ -174,7 +174,7 @@ class Scheduler:
             if needed > there:
                 raise SettingError(
                     f"A prompt of {job.prompt_length} tokens and canvases up to position {job.positions} need {needed} "
-                    f"{kind}pages of {PAGE} tokens; the engine has {there}."
+                    f"{kind}pages of {PAGE} tokens; the engine has only {there}."
                 )
 
     def add(self, job: Job) -> None:

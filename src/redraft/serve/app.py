@@ -77,9 +77,9 @@ async def _gone(request: Request, error: Exception) -> Response:
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     sentences = {
-        404: f"There is no {request.url.path} here.",
+        404: f"There is no {request.url.path} on this server.",
         405: f"{request.url.path} does not take {request.method}.",
-        400: "The body is not valid JSON, or holds a number or a nesting that is too large to be read.",
+        400: "The body is not valid JSON, or a number is too long or the nesting too deep to be read.",
     }
     message = sentences.get(error.status_code, str(error.detail))
     code = "invalid_json" if error.status_code == 400 else None

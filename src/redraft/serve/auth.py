@@ -20,7 +20,7 @@ def read_keys(file: Path | None, environment: Mapping[str, str]) -> tuple[str, .
         keys += _file_keys(file)
     keys = [key for key in dict.fromkeys(keys) if key]
     if any(not key.isascii() or not key.isprintable() or " " in key for key in keys):
-        raise SettingError("An API key may hold printable ASCII characters without spaces only.")
+        raise SettingError("An API key may contain only printable ASCII characters, without spaces.")
     return tuple(keys)
 
 

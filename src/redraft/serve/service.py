@@ -110,7 +110,7 @@ class Service:
         if self.phase == "loading":
             raise loading()
         if self._places[door] >= self.settings.max_open:
-            raise busy(f"{self._places[door]} requests are open, which is as many as this server takes; try again.")
+            raise busy(f"{self._places[door]} requests are open, as many as this server takes; try again later.")
         self._places[door] += 1
         try:
             yield

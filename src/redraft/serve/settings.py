@@ -48,7 +48,7 @@ class ServeSettings:
         if not self.names or not all(self.names):
             raise SettingError("The model needs a name.")
         if not self.host:
-            raise SettingError("host is empty; it must be an address, 0.0.0.0 for all.")
+            raise SettingError("host is empty; it must be an address, such as 0.0.0.0 for all interfaces.")
         if not 0 <= self.port <= 65535:
             raise SettingError(f"port is {self.port}; it must be between 0 and 65535.")
         for name in ("max_body", "max_open", "timeout"):
@@ -68,8 +68,8 @@ class ServeSettings:
         )
         if wrong := [origin for origin in self.origins if origin != "*" and not _ORIGIN.fullmatch(origin)]:
             raise SettingError(
-                f"The origin {wrong[0]!r} is none that a browser names; write '*', or one such as https://app.example, "
-                "in small letters and with nothing behind host and port."
+                f"The origin {wrong[0]!r} is not one that a browser sends; give '*', or one such as "
+                "https://app.example, in lower case and with nothing after host and port."
             )
 
     def limit(self, asked: float | None) -> float:

@@ -132,13 +132,13 @@ def open_part(part: Mapping[str, Any], grid: Grid) -> Source:
     given: Any = part.get("image_url") if part["type"] == "image_url" else part
     given = {"url": given} if isinstance(given, str) else given
     if not isinstance(given, Mapping):
-        raise PromptError("An image_url part holds a string, or an object with 'url'.")
+        raise PromptError("An image_url part must hold a string, or an object with 'url'.")
     budget = _budget(given.get("detail", part.get("detail")), grid)
     if (url := given.get("url")) is not None:
         return open_image(_of_url(url), grid, budget)
     source = given.get("image")
     if source is None and (source := given.get("path")) is None:
-        raise PromptError("An image part holds the image under 'image', 'path' or 'url'.")
+        raise PromptError("An image part must hold the image under 'image', 'path' or 'url'.")
     return open_image(source, grid, budget)
 
 
@@ -151,7 +151,9 @@ def open_image(source: Any, grid: Grid, budget: int | None = None) -> Source:
     size = scaled_size(height, width, grid, budget or grid.budget)
     rows, columns = (side // grid.patch for side in size)
     if max(rows, columns) > grid.longest:
-        raise PromptError(f"An image of {columns} x {rows} patches is too long; this model sees {grid.longest} a side.")
+        raise PromptError(
+            f"An image of {columns} x {rows} patches is too long; this model sees at most {grid.longest} a side."
+        )
     tokens = rows * columns // grid.square**2  # the same if it lies on its side, which only decoding shows
     return Source(height=height, width=width, tokens=tokens, image=lambda: _cut(pixels(), grid, budget))
 
@@ -226,7 +228,7 @@ def _opened(source: Any) -> tuple[tuple[int, int], Callable[[], Tensor]]:
         with _decoding(), _open_file(source) as image:
             width, height = image.size
         if width * height > MAX_PIXELS:
-            raise PromptError(f"An image has {width * height:,} pixels; {MAX_PIXELS:,} can be read.")
+            raise PromptError(f"An image has {width * height:,} pixels; at most {MAX_PIXELS:,} can be read.")
         return (height, width), partial(_decoded, source)
     if hasattr(source, "convert"):  # a PIL image, which cannot exist without Pillow
         width, height = source.size
@@ -235,7 +237,7 @@ def _opened(source: Any) -> tuple[tuple[int, int], Callable[[], Tensor]]:
         pixels = _array(source)
         return (pixels.shape[1], pixels.shape[2]), lambda: pixels
     raise PromptError(
-        f"An image is a path, bytes of a file, a data URL, a PIL image or an array, not a {type(source).__name__}."
+        f"An image must be a path, bytes of a file, a data URL, a PIL image or an array, not a {type(source).__name__}."
     )
 
 
@@ -253,7 +255,7 @@ def _decoding() -> Iterator[None]:
     except (PromptError, SettingError):
         raise
     except Exception as error:  # decoders may raise anything
-        raise PromptError(f"An image cannot be read; {', '.join(FORMATS)} files can.") from error
+        raise PromptError(f"An image cannot be read; only {', '.join(FORMATS)} files can.") from error
 
 
 def _open_file(content: bytes | bytearray) -> PIL.Image.Image:
@@ -279,7 +281,7 @@ def _colours(image: PIL.Image.Image) -> Tensor:
         if image.mode.startswith("I;16"):  # Pillow would clip it at 255
             image = files.fromarray((np.asarray(image) >> 8).astype(np.uint8))
         elif image.mode in ("I", "F"):
-            raise PromptError(f"An image's pixels are of Pillow's mode {image.mode}, whose range nobody says.")
+            raise PromptError(f"An image's pixels have Pillow's mode {image.mode}, whose range is not defined.")
         if "A" in image.getbands() or image.info.get("transparency") is not None:
             clear = image.convert("RGBA")
             image = files.alpha_composite(files.new("RGBA", clear.size, "white"), clear)

@@ -33,7 +33,7 @@ def no_json(error: ValueError | RecursionError) -> str:
     """Why a text is not JSON, from the error that `json.loads` raised."""
     if isinstance(error, json.JSONDecodeError):
         return f"{error.msg} at column {error.colno}"
-    return "nested too deep" if isinstance(error, RecursionError) else "a number of thousands of digits"
+    return "nested too deep" if isinstance(error, RecursionError) else "a number with thousands of digits"
 
 
 def _check_text(path: str | Path, number: int, line: str) -> None:

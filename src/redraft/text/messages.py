@@ -61,9 +61,9 @@ def _answer_one(message: Mapping[str, Any], waiting: list[Any], where: str) -> N
     if answered in waiting:
         waiting.remove(answered)
     elif answered is not None:
-        _fail(where, f"is the result of the call {answered!r:.80}, but none of this id waits for a result")
+        _fail(where, f"is the result of the call {answered!r:.80}, but no call with this id waits for a result")
     elif not message.get("name"):
-        _fail(where, "is a tool message that tells neither the id of a call that waits for a result nor a name")
+        _fail(where, "is a tool message with neither a name nor the id of a call that waits for a result")
 
 
 def _plain_text(value: str, where: str) -> str:
@@ -94,7 +94,7 @@ def plain_data(value: Any, where: str, depth: int = 0) -> Any:
         return {_plain_key(key, where): _plain_item(value, key, where, depth) for key in value}
     if _is_list(value):
         return [plain_data(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
-    _fail(where, f"holds a {type(value).__name__}, which is no JSON value")
+    _fail(where, f"holds a {type(value).__name__}, which is not a JSON value")
 
 
 def _plain_item(mapping: Mapping[Any, Any], key: Any, where: str, depth: int) -> Any:
@@ -123,7 +123,7 @@ def _check_message(message: Any, where: str) -> None:
         if not isinstance(message.get(name), str | None):
             _fail(where, f"has a {name!r} that is not a string")
     if role != "assistant" and (message.get("tool_calls") or message.get("tool_responses")):
-        _fail(where, f"has tool calls or responses, which belong to the assistant and not to the role {role!r}")
+        _fail(where, f"has tool calls or responses, which belong to the assistant, not to the role {role!r}")
     _check_calls(message.get("tool_calls"), f"{where}.tool_calls")
     _check_responses(message.get("tool_responses"), f"{where}.tool_responses")
 
@@ -186,7 +186,10 @@ def _check_responses(responses: Any, where: str) -> None:
 def _check_declaration(function: Mapping[str, Any], where: str) -> None:
     _check_name(function.get("name"), where)
     if not is_tool_name(function["name"]):
-        _fail(where, f"has the name {function['name']!r}, which a call cannot hold: white space and {{}}<> end it")
+        _fail(
+            where,
+            f"has the name {function['name']!r}, which a call cannot contain: white space and {{}}<> would end it",
+        )
     if not isinstance(function.get("description"), str | None):
         _fail(where, "has a description that is not a string")
     if not isinstance(function.get("strict"), bool | None):

@@ -33,10 +33,10 @@ def _checked(pieces: tuple[object, ...]) -> tuple[str, ...]:
     if len(strings) != len(pieces) or len(pieces) < 2:
         raise PromptError("Give a prefix and a suffix, a text with holes, or a list of two or more texts around holes.")
     if not any(strings):
-        raise PromptError("There is nothing to fill between: the texts around the hole are all empty.")
+        raise PromptError("There is no text around the hole; at least one side must not be empty.")
     for number, piece in enumerate(strings[1:-1], 1):
         if not piece:
-            raise PromptError(f"Hole {number + 1} stands directly behind hole {number}; make them one hole.")
+            raise PromptError(f"Hole {number + 1} comes directly after hole {number}; make them one hole.")
     return strings
 
 

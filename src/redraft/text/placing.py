@@ -28,7 +28,7 @@ class EncodedPrompt:
     def ids_alone(self) -> list[int]:
         """The ids, for code that reads nothing else. Raises `PromptError` if there are images."""
         if self.images:
-            raise PromptError("Images can be read by generate, stream and chat; here text alone can.")
+            raise PromptError("Images can be read by generate, stream and chat; here only text can.")
         return list(self.ids)
 
 
@@ -43,9 +43,9 @@ def take_images(
     check_messages(messages)
     media = [part for message in messages for part in parts_of(message) if part["type"] != "text"]
     if other := [part["type"] for part in media if not is_image(part)]:
-        raise PromptError(f"A message holds {other[0]}; text and images can be read.")
+        raise PromptError(f"A message holds {other[0]}; only text and images can be read.")
     if media and grid is None:
-        raise PromptError("A message holds an image, and this model reads text alone: it has no vision tower.")
+        raise PromptError("A message holds an image, but this model reads only text: it has no vision tower.")
     if grid is None or not media:
         return messages, []
     return [_without_images(message) for message in messages], _decoded(
@@ -70,9 +70,11 @@ def _decoded(sources: Sequence[Source], context: int | None) -> list[Image]:
     """The decoded images, unless there are too many."""
     tokens, pixels = sum(source.tokens for source in sources), sum(source.pixels for source in sources)
     if context is not None and tokens > context:
-        raise PromptError(f"The images of these messages take {tokens:,} tokens; the context holds {context:,}.")
+        raise PromptError(f"The images of these messages take {tokens:,} tokens; the context holds only {context:,}.")
     if pixels > MAX_PIXELS_OF_PROMPT:
-        raise PromptError(f"The images of these messages have {pixels:,} pixels; {MAX_PIXELS_OF_PROMPT:,} can be read.")
+        raise PromptError(
+            f"The images of these messages have {pixels:,} pixels; at most {MAX_PIXELS_OF_PROMPT:,} can be read."
+        )
     return [source.image() for source in sources]
 
 
@@ -83,7 +85,7 @@ def place_images(ids: Sequence[int], images: Sequence[Image], marks: tuple[int, 
     """
     opening, part, closing = marks
     if ids.count(part) != len(images):
-        raise PromptError("This model's chat template does not say where the images of these messages stand.")
+        raise PromptError("This model's chat template does not say where the images of these messages go.")
     whole: list[int] = []
     placed: list[PlacedImage] = []
     for token in ids:

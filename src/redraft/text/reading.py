@@ -48,11 +48,11 @@ class PromptReader:
         if isinstance(prompt, str):
             return self._text(prompt, raw, **chat)
         if raw:
-            raise PromptError("raw=True takes a str.")
+            raise PromptError("raw=True needs a str.")
         if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence) or not len(prompt):
             raise PromptError("The prompt must be a non-empty str, list of messages or list of token ids.")
         if all(isinstance(item, str) for item in prompt):
-            raise PromptError("A list of texts is several prompts: generate_batch answers them.")
+            raise PromptError("A list of texts is several prompts; give it to generate_batch.")
         if all(isinstance(item, Mapping) for item in prompt):
             return self.chat(prompt, **chat)
         self.tokenizer.check_ids(prompt)
@@ -70,13 +70,15 @@ class PromptReader:
         if _ends_with_an_answer(messages):
             messages, begun = messages[:-1], _words_of(messages)
             if thinking:
-                raise SettingError("The answer has begun already; the model cannot think before it.", "thinking")
+                raise SettingError("The answer has already begun, so the model cannot think before it.", "thinking")
         told, images = take_images(messages, *self._eyes)
         ids = encode_chat(
             self.template, self.tokenizer, list(told), tools=tools or None, begun=begun, enable_thinking=thinking
         )
         if begun and thought_open(ids, self.tokenizer):
-            raise PromptError("This model's chat template lets the model think here; its answer cannot be begun.")
+            raise PromptError(
+                "This model's chat template lets the model think here, so its answer cannot be begun for it."
+            )
         read = EncodedPrompt(tuple(ids)) if self.sight is None else place_images(ids, images, self.sight.marks)
         return replace(read, begun=bool(begun))
 
@@ -107,15 +109,15 @@ def _words_of(messages: Sequence[Message]) -> str:
     check_messages(messages)
     last = messages[-1]
     if last.get("tool_calls"):
-        raise PromptError("The last message calls tools; their results must follow.")
+        raise PromptError("The last message calls tools; their results must follow it.")
     if any(last.get(name) for name in ("reasoning", "reasoning_content", "thinking")):
-        raise PromptError("The last message is an answer that has begun; it may hold words, but no thoughts.")
+        raise PromptError("The last message is an answer that has begun; it may hold text, but no thoughts.")
     if other := [part["type"] for part in parts_of(last) if part["type"] != "text"]:
-        raise PromptError(f"The last message is an answer that has begun; it may hold words, but no {other[0]}.")
+        raise PromptError(f"The last message is an answer that has begun; it may hold text, but no {other[0]}.")
     content = last.get("content") or ""
     words = content if isinstance(content, str) else "".join(part["text"] for part in content)
     if not words:
-        raise PromptError("The last message is the assistant's and empty; leave it out.")
+        raise PromptError("The last message is an empty assistant message; leave it out.")
     if len(messages) == 1:
-        raise PromptError("The only message is the assistant's; there is nothing that it answers.")
+        raise PromptError("The only message is the assistant's; there must be a message that it answers.")
     return words

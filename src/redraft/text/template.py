@@ -78,7 +78,7 @@ class ChatTemplate:
         try:
             source = file.read_text("utf-8") if file.is_file() else _default_template(config.get("chat_template"))
         except UnicodeDecodeError as error:
-            raise CheckpointError(f"{str(file)!r} is not a text in UTF-8: {error.reason}") from error
+            raise CheckpointError(f"{str(file)!r} is not UTF-8 text: {error.reason}") from error
         return None if source is None else cls(source, special_tokens=tokens)
 
     def render(
@@ -99,7 +99,7 @@ class ChatTemplate:
         check_messages(messages)
         check_tools(tools)
         if enable_thinking and not self.can_think:
-            raise SettingError("This model cannot think first: its chat template does not know of it.", "thinking")
+            raise SettingError("This model cannot think first: its chat template does not support it.", "thinking")
         self._check_options(extra, tools=bool(tools))
         chat = [_with_reasoning(message) for message in plain_data(messages, "messages")]
         variables = {**self.special_tokens, "documents": None, **plain_data(extra, "options")}

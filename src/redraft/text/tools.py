@@ -74,7 +74,7 @@ def _format_value(value: Any, depth: int) -> str:
         return _format_object(value, depth)
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return "[" + ",".join(_format_value(item, depth + 1) for item in value) + "]"
-    raise PromptError(f"tool arguments hold a {type(value).__name__}, which is no JSON value")
+    raise PromptError(f"tool arguments hold a {type(value).__name__}, which is not a JSON value")
 
 
 def _format_object(fields: Mapping[str, Any], depth: int) -> str:
@@ -87,20 +87,20 @@ def _format_object(fields: Mapping[str, Any], depth: int) -> str:
 
 def _format_number(value: int | float) -> str:
     if isinstance(value, float) and not math.isfinite(value):
-        raise PromptError(f"tool arguments hold {value}, which is no JSON number")
+        raise PromptError(f"tool arguments hold {value}, which is not a JSON number")
     try:
         return str(value)
     except ValueError as error:  # Python refuses integers with thousands of digits
-        raise PromptError("tool arguments hold an integer of thousands of digits") from error
+        raise PromptError("tool arguments hold an integer with thousands of digits") from error
 
 
 def _quoted(value: str) -> str:
     if QUOTE in value:
-        raise PromptError(f"a string in a tool call cannot hold its own delimiter {QUOTE}")
+        raise PromptError(f"a string in a tool call cannot contain its delimiter {QUOTE}")
     return f"{QUOTE}{value}{QUOTE}"
 
 
 def _checked_name(name: str) -> str:
     if not is_tool_name(name):
-        raise PromptError(f"{name!r} is not a possible tool name")
+        raise PromptError(f"{name!r} is not a valid tool name")
     return name

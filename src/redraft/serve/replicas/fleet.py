@@ -33,13 +33,15 @@ def environments(device: str, count: int) -> list[dict[str, str]]:
     Raises `SettingError` if `device` is a single GPU or is not available, or if there are too few GPUs.
     """
     if device not in ("auto", "cuda") and resolve_device(device).type == "cuda":
-        raise SettingError(f"--device {device} is one GPU, and each of {count} replicas takes its own; give cuda.")
+        raise SettingError(f"--device {device} is a single GPU, but each of {count} replicas needs its own; give cuda.")
     if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
         share = max(1, (os.cpu_count() or 1) // count)
         return [{} if _THREADS in os.environ else {_THREADS: str(share)} for _ in range(count)]
     there = torch.cuda.device_count()
     if there < count:
-        raise SettingError(f"--replicas is {count}; this machine has {there} CUDA devices, and each replica needs one.")
+        raise SettingError(
+            f"--replicas is {count}; each replica needs a GPU, but this machine has {there} CUDA devices."
+        )
     visible = os.environ.get(_VISIBLE, ",".join(map(str, range(there)))).split(",")
     return [{_VISIBLE: name.strip()} for name in visible[:count]]
 

@@ -69,7 +69,7 @@ class Replica:
         try:
             return self._report.recv() if self._report.poll() else None
         except EOFError:
-            return EngineError("The process of a replica has ended; what it wrote last says why.")
+            return EngineError("A replica's process has ended; its last output says why.")
 
     @contextmanager
     def working(self) -> Iterator[None]:

@@ -63,7 +63,7 @@ class Router:
     def _place(self) -> Iterator[None]:
         """Take a place among the requests held here; raises a `Fault` if there is none."""
         if self._held >= self._most:
-            raise busy(f"{self._held} requests are open, which is as many as this server takes; try again.")
+            raise busy(f"{self._held} requests are open, as many as this server takes; try again later.")
         self._held += 1
         try:
             yield
@@ -93,7 +93,7 @@ class Router:
                     able.remove(number)
                     continue
                 except httpx.TransportError:
-                    raise Fault(502, "The replica that had this request has ended.", code="replica_ended") from None
+                    raise Fault(502, "The replica working on this request has ended.", code="replica_ended") from None
                 try:
                     yield answer
                 finally:

@@ -262,12 +262,13 @@ class ChatRequest(Settings, Constraints):
         begun = isinstance(self.messages[-1], AssistantMessage)
         if self.continue_final_message not in (None, begun):
             raise contradiction(
-                "continue_final_message", "continue_final_message must say whether the last message is the assistant's"
+                "continue_final_message",
+                "continue_final_message must be true if the last message is the assistant's, else false",
             )
         if self.add_generation_prompt not in (None, not begun):
             raise contradiction(
                 "add_generation_prompt",
-                "add_generation_prompt must say whether the last message is not the assistant's",
+                "add_generation_prompt must be false if the last message is the assistant's, else true",
             )
 
     def names(self) -> dict[str, str]:

@@ -54,9 +54,9 @@ def contradiction(field: str | None, sentence: str) -> PydanticCustomError:
 def one_schema(given: Constraints, field: str, strict: bool | None) -> None:
     """Refuse a schema in OpenAI's `field` next to Redraft's own, and a `strict` in it that differs from Redraft's."""
     if given.json_schema is not None:
-        raise contradiction("json_schema", f"json_schema and {field} say the same; give one of them")
+        raise contradiction("json_schema", f"json_schema and {field} mean the same; give one of them")
     if given.strict is not None and strict not in (None, given.strict):
-        raise contradiction("strict", f"strict and {field}'s strict say different things")
+        raise contradiction("strict", f"strict and {field}'s strict contradict each other; give one of them")
 
 
 def tool_constraint(
@@ -186,7 +186,7 @@ class Constraints(Shape):
     def _said_once(self) -> Self:
         for name in self.structured_outputs.constraint() if self.structured_outputs else ():
             if getattr(self, name, None) is not None:
-                raise contradiction(name, f"{name} and structured_outputs say the same; give one of them")
+                raise contradiction(name, f"{name} and structured_outputs mean the same; give one of them")
         return self
 
     def constraints(self) -> dict[str, Any]:

@@ -20,7 +20,7 @@ class Obeying(Sampling, Constraints):
     @model_validator(mode="after")
     def _no_pins(self) -> Self:
         if self.pins is not None:
-            raise contradiction("pins", "pins count tokens of an answer; use text_pins")
+            raise contradiction("pins", "pins count the tokens of an answer; use text_pins here")
         return self
 
 
