@@ -141,8 +141,8 @@ def test_schemas_that_look_alike_are_compiled_apart(tokenizer: Tokenizer) -> Non
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        ({"$id": "http://[x", "type": "null"}, "in the schema is no address"),
-        ({"$id": "http://a/b", "$ref": "//[x"}, "in the schema is no address"),
+        ({"$id": "http://[x", "type": "null"}, "in the schema is not an address"),
+        ({"$id": "http://a/b", "$ref": "//[x"}, "in the schema is not an address"),
         (type("Odd", (), {"model_json_schema": staticmethod(lambda: 1 / 0)}), "The model has no JSON schema: division"),
     ],
 )

@@ -36,7 +36,7 @@ from redraft.constraints.tool_calls import call_grammar, check_choice
 from redraft.constraints.vocabulary import Vocabulary
 from redraft.constraints.words import holding, holding_any, standing
 from redraft.errors import ConstraintError, about
-from redraft.text.tokenizer import TURN_END, Tokenizer
+from redraft.text.tokenizer import EOS, TURN_END, Tokenizer
 from redraft.text.tools import CALL_CLOSE, CALL_OPEN, CHANNEL_CLOSE, CHANNEL_OPEN, QUOTE, RESPONSE_OPEN
 
 MAX_CHOICES = 10_000
@@ -213,14 +213,14 @@ def _ending(tokenizer: Tokenizer, eos_ids: tuple[int, ...] | None, *, calls: boo
     special = tokenizer.special_ids
     if outside := [token for token in eos_ids or () if not 0 <= token < tokenizer.vocab_size]:
         raise ConstraintError(f"eos_ids holds {outside[0]}; the vocabulary has {tokenizer.vocab_size} tokens.")
-    usual = [special[name] for name in (TURN_END, "<eos>") if name in special]
+    usual = [special[name] for name in (TURN_END, EOS) if name in special]
     closing = tuple(token for token in usual if eos_ids is None or token in eos_ids) or tuple(eos_ids or ())
     if not closing:
         raise ConstraintError("The tokenizer has neither <eos> nor <turn|>, so an answer could not end.")
     response = special.get(RESPONSE_OPEN)
     if calls and response is not None and (eos_ids is None or response in eos_ids):
         closing = (*closing, response)
-    return Ending(closing, (special["<eos>"],) if special.get("<eos>") in closing else closing[:1])
+    return Ending(closing, (special[EOS],) if special.get(EOS) in closing else closing[:1])
 
 
 _constraints: WeakKeyDictionary[Tokenizer, OrderedDict[str, AutomatonConstraint]] = WeakKeyDictionary()

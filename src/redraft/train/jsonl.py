@@ -28,10 +28,9 @@ from redraft.text.messages import check_messages
 from redraft.text.placing import parts_of
 from redraft.text.prompt import mark_chat
 from redraft.text.template import ChatTemplate
-from redraft.text.tokenizer import Tokenizer
+from redraft.text.tokenizer import TURN_END, Tokenizer
 from redraft.train.shards import Shard
 
-TURN_END = "<turn|>"
 PROMPT_IDS, ANSWER_IDS = "prompt_ids", "answer_ids"
 _HEADER = re.compile(r"(?:<turn\|>\n?)?<\|turn>model\n")
 _BESIDE = {"id", "metadata"}

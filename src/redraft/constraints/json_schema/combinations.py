@@ -88,7 +88,7 @@ class Combinations:
             if lost:
                 self._reader.refuse(
                     keyword, f"cannot be enforced for the type {lost[0]!r} here: "
-                    "nothing of it can be shown to fail what must fail"
+                    "no value of it can be shown to fail what must fail"
                 )  # fmt: skip
             found += [shape] if lost else part
         return found

@@ -63,7 +63,7 @@ COUNTED_STATES = 10_000
 """A schema may take about this many states if that lets it keep its limits on numbers of items."""
 ENOUGH_ITEMS = 64
 """Limits on numbers of items are not lowered below this if there are enough states."""
-_DECLARED_ALONE = "can be enforced for declared members only"
+_DECLARED_ALONE = "can be enforced only for declared members"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -356,7 +356,7 @@ class _Compiler:
         values = [value for found in shapes if isinstance(found, Values) for value in found.values]
         values = list({canonical(value): value for value in values}.values())
         if shape.prefix or not all(isinstance(found, Values) for found in shapes):
-            self._reader.refuse("uniqueItems", "can be enforced for items of an enum only")
+            self._reader.refuse("uniqueItems", "can be enforced only for items of an enum")
             return self._array(replace(shape, unique=False))
         if shape.some:
             met = [tuple(i for i, some in enumerate(shape.some) if self._reader.meeting([v], some)) for v in values]

@@ -21,17 +21,17 @@ def check_json(raw: Any) -> None:
     if isinstance(raw, Mapping):
         for name, value in raw.items():
             if not isinstance(name, str):
-                raise ConstraintError(f"The schema holds the name {name!r:.80}, which is no string.")
+                raise ConstraintError(f"The schema holds the name {name!r:.80}, which is not a string.")
             check_json(value)
     elif isinstance(raw, list | tuple):
         for value in raw:
             check_json(value)
     elif isinstance(raw, float) and not math.isfinite(raw):
-        raise ConstraintError(f"The schema holds {raw}, which is no JSON number.")
+        raise ConstraintError(f"The schema holds {raw}, which is not a JSON number.")
     elif isinstance(raw, int) and abs(raw) >= 10**MAX_DIGITS:
         raise ConstraintError(f"The schema holds an integer of more than {MAX_DIGITS} digits.")
     elif not isinstance(raw, str | float | int | None):
-        raise ConstraintError(f"The schema holds {raw!r:.80}, which is no JSON value.")
+        raise ConstraintError(f"The schema holds {raw!r:.80}, which is not a JSON value.")
 
 
 def bound(raw: Mapping[str, Any], name: str, exclusive: str) -> Bounds:

@@ -128,7 +128,7 @@ def _written(bounds: Bounds) -> Bounds:
     )  # fmt: skip
     if not bounds.empty and found.both(Bounds(low=-most, high=most)).empty:
         raise ConstraintError(
-            f"A number with more than {MOST_DIGITS} digits before or behind its point would be needed "
+            f"A number with more than {MOST_DIGITS} digits before or after its point would be needed "
             "to keep the schema's bounds."
         )
     return found

@@ -119,7 +119,7 @@ def _joined(base: str, reference: str) -> str:
     try:
         return base + reference if reference.startswith("#") else urljoin(base, reference)
     except ValueError as error:  # such as an unclosed bracket
-        raise ConstraintError(f"{reference!r:.80} in the schema is no address: {error}.") from error
+        raise ConstraintError(f"{reference!r:.80} in the schema is not an address: {error}.") from error
 
 
 def _pointed(found: Any, reference: str, path: str) -> Raw:

@@ -55,7 +55,7 @@ class Strings:
             if self._matched(String(patterns=((pattern, True),))) is NOTHING:
                 return (
                     f"The schema keyword 'pattern' with the value {pattern!a} matches no text that can be written; "
-                    "a surrogate, for one, is no character, and of control characters only a few are written."
+                    "a surrogate, for example, is not a character, and only a few control characters can be written."
                 )
         asked = [f"'pattern' {pattern!a}" for pattern in wanted] + [f"'format' {name!r}" for name in shape.formats]
         if shape != String(patterns=tuple((pattern, True) for pattern in wanted), formats=shape.formats):
