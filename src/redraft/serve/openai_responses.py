@@ -19,6 +19,7 @@ from redraft.serve.shapes.responses import ResponsesRequest
 from redraft.serve.splitting import Content, Reasoning
 from redraft.text.tokenizer import Tokenizer
 
+_REPEATED = {"text", "tools", "tool_choice", "reasoning"}
 _NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens", "thinking": "reasoning"}
 
 
@@ -96,7 +97,7 @@ class ResponseWriter:
 
     def _response(self, status: str, items: list[dict[str, Any]]) -> dict[str, Any]:
         """A response with this status, repeating what was asked for."""
-        asked = self.body.model_dump(mode="json", by_alias=True, exclude_none=True)
+        asked = self.body.model_dump(mode="json", by_alias=True, exclude_none=True, include=_REPEATED)
         return {
             "id": self.id, "object": "response", "created_at": self.created, "completed_at": None, "status": status,
             "model": self.body.model, "output": items, "error": None, "incomplete_details": None, "usage": None,
