@@ -351,7 +351,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"json_schema": "[" * 100_000}, "json_schema is nested too deeply"),
     ({"json_schema": nested(2000)}, "nested too deeply"),
     ({"json_schema": {"type": "integer", "maximum": 10**400}}, "integer of more than 320 digits"),
-    ({"json_schema": {"type": "integer", "minimum": 10**300}}, "more than 80 digits before or behind"),
+    ({"json_schema": {"type": "integer", "minimum": 10**300}}, "more than 80 digits before or after"),
     ({"json_schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 1e-300}}, "more than 80 digits before or"),
     ({"json_schema": {"type": "number", "minimum": float("nan")}}, "holds nan, which is not a JSON number"),
     ({"json_schema": {"type": "number", "multipleOf": float("nan")}}, "holds nan, which is not a JSON number"),

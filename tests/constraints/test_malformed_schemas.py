@@ -59,9 +59,9 @@ def test_bounds_that_round_alike_are_compiled_apart(tokenizer: Tokenizer) -> Non
     ({"type": "string", "pattern": "^x$", "format": "date"},
      "No string can be written that obeys 'pattern' '^x$' and 'format' 'date' of the schema at once."),
     ({"type": "string", "pattern": "\ud800"},
-     "matches no text that can be written; a surrogate, for one, is no character"),
+     "matches no text that can be written; a surrogate, for example, is not a character"),
     ({"type": "object", "properties": {"a": {"type": "string", "pattern": "^\x01"}}, "required": ["a"]},
-     "of control characters only a few are written."),
+     "and only a few control characters can be written."),
     ({"type": "string", "pattern": r"^\ud83d\ude00$"}, r"'^\\ud83d\\ude00$' matches no text that can be written"),
 ])  # fmt: skip
 def test_a_string_that_cannot_be_written_is_told(schema: Any, said: str) -> None:

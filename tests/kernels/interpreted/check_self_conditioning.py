@@ -104,7 +104,8 @@ def test_weights_that_are_there_already(dtype: torch.dtype, fp8: bool) -> None:
     tile = SoftTile(rows=16, columns=32, depth=32, splits=3, warps=4, stages=2)
     ours = weighted_sums(weights, table, tile=tile)
     torch.testing.assert_close(ours, weights.float() @ table.float(), rtol=1e-4, atol=1e-5)
-    assert torch.equal(weighted_sums(weights[5:9], table, tile=tile), ours[5:9])
+    # Rows at the same places of a tile: the interpreter's products, NumPy's, may round other places otherwise.
+    assert torch.equal(weighted_sums(weights[16:20], table, tile=tile), ours[16:20])
 
 
 def test_too_many_likely_tokens_take_the_dense_way(monkeypatch: pytest.MonkeyPatch) -> None:
