@@ -344,7 +344,7 @@ def test_images_are_shown_with_a_message_and_stay_in_the_conversation(
     assert page.locator(".trouble").count() == 0
     (tmp_path / "no.png").write_bytes(b"no image")
     page.set_input_files("#pick", tmp_path / "no.png")
-    page.wait_for_selector('.trouble:has-text("no.png is no image that can be read")')
+    page.wait_for_selector('.trouble:has-text("no.png is not an image that can be read")')
     context.close()
     assert trouble == []
 

@@ -16,17 +16,17 @@ def common(steps: Iterable[Decimal]) -> Decimal:
 
 
 def places_of(step: Decimal) -> int:
-    """How many digits behind the point a number has."""
+    """How many digits a number has after its point."""
     exponent = step.normalize().as_tuple().exponent
     assert isinstance(exponent, int)
     return max(0, -exponent)
 
 
 def multiples(step: Decimal, budget: Budget) -> Dfa:
-    """Decimals that `step` divides, with no more digits behind the point than it has, over code points.
+    """Decimals that `step` divides, with no more digits after the point than it has, over code points.
 
     A state is a remainder. Digits that may still follow make up for some factors of the divisor, so before the point,
-    and at each place behind it, the remainder is taken by what is left of it.
+    and at each place after it, the remainder is modulo what is left of the divisor.
     """
     places = places_of(step)
     whole = int(step.scaleb(places))
