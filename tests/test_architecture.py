@@ -1,6 +1,7 @@
 """The shape of the package: imports point one way, public names are what they say, importing is light."""
 
 import ast
+import dataclasses
 import os
 import subprocess
 import sys
@@ -9,6 +10,10 @@ from pathlib import Path
 import pytest
 
 import redraft
+from redraft.cli.constraints import ConstraintOptions
+from redraft.constraints.build import NAMES
+from redraft.filling.obeying import CONSTRAINTS
+from redraft.serve.shapes.common import Constraints
 
 PACKAGE = Path(redraft.__file__).parent
 LAYERS = [
@@ -117,3 +122,9 @@ def test_threads_wait_briefly_unless_told_otherwise(before: str, environment: di
         [sys.executable, "-c", code], env=kept | environment, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == expected
+
+
+def test_every_door_knows_the_keywords_by_the_same_names() -> None:
+    offered = {field.name for field in dataclasses.fields(ConstraintOptions)} | set(CONSTRAINTS)
+    served = set(Constraints.model_fields) - {"structured_outputs"}  # vLLM's way to write some of the others
+    assert offered | served <= set(NAMES)

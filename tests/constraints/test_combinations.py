@@ -6,12 +6,8 @@ import re
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
-from jsonschema.validators import validator_for
 
-from redraft.constraints.automaton import Budget, Dfa
-from redraft.constraints.json_schema import compile_schema
-from redraft.constraints.spelling import compile_bytes
+from compiled_schemas import check_exact, compiled, written
 from redraft.errors import ConstraintError
 
 STRINGS, INTEGERS = ({"type": "array", "items": {"type": name}} for name in ("string", "integer"))
@@ -23,16 +19,6 @@ OBJECTS = [
     for names in ([], ["a"], ["b"], ["a", "b"]) for values in itertools.product([1, "a", 1.5], repeat=len(names))
 ]  # fmt: skip
 VALUES = [*SCALARS, *LISTS, *OBJECTS, [[]], [["a"]], [[1], ["a"]], {"a": []}, {"a": [1]}]
-
-
-def compiled(schema: Any, *, strict: bool = True) -> Dfa:
-    """The automaton of a schema."""
-    return compile_bytes(compile_schema(schema, Budget(), strict=strict), Budget())
-
-
-def written(value: Any) -> bytes:
-    """A value as JSON without spaces."""
-    return json.dumps(value, separators=(",", ":")).encode()
 
 
 EXACT: dict[str, Any] = {
@@ -95,11 +81,7 @@ EXACT: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", EXACT)
 def test_what_is_allowed_is_what_is_written(name: str) -> None:
-    schema = EXACT[name]
-    dfa = compiled(schema)
-    judge = validator_for(schema, default=Draft202012Validator)
-    for value in VALUES:
-        assert dfa.matches(written(value)) == judge(schema).is_valid(value), value
+    check_exact(EXACT[name], VALUES)
 
 
 @pytest.mark.parametrize(("schema", "good", "bad"), [

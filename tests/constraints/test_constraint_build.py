@@ -1,7 +1,6 @@
 """Front ends through random weights: whatever the model says, the answer obeys; what cannot be obeyed is refused."""
 
 import codecs
-import dataclasses
 import json
 import re
 from typing import Any
@@ -12,15 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from byte_fallback import byte_fallback
-from redraft.cli.constraints import ConstraintOptions
 from redraft.constraints import build, read_template
 from redraft.constraints.answer import AutomatonConstraint
-from redraft.constraints.build import NAMES
 from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.errors import ConstraintError, SettingError
-from redraft.filling.obeying import CONSTRAINTS
 from redraft.llm import LLM
-from redraft.serve.shapes.common import Constraints
 from redraft.text.prompt import thought_open
 from redraft.text.reply import parse_reply
 from redraft.text.template import ChatTemplate
@@ -499,9 +494,3 @@ def test_whatever_is_likely_is_utf8_under_limits_that_count(tokenizer: Tokenizer
 
 def _is_partial(token: bytes) -> bool:
     return token.decode("utf-8", "ignore").encode() != token
-
-
-def test_every_door_knows_the_keywords_by_the_same_names() -> None:
-    offered = {field.name for field in dataclasses.fields(ConstraintOptions)} | set(CONSTRAINTS)
-    served = set(Constraints.model_fields) - {"structured_outputs"}  # vLLM's way to write some of the others
-    assert offered | served <= set(NAMES)

@@ -1,33 +1,19 @@
 """`contains`, `minContains` and `maxContains`: compared with the `jsonschema` package on all short arrays."""
 
 import itertools
-import json
 import re
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
-from jsonschema.validators import validator_for
 
-from redraft.constraints.automaton import Budget, Dfa
-from redraft.constraints.json_schema import compile_schema
-from redraft.constraints.spelling import compile_bytes
+from compiled_schemas import check_exact, compiled, written
 from redraft.errors import ConstraintError
 
 LISTS = [list(items) for count in range(5) for items in itertools.product([1, 5, "a", None], repeat=count)]
 VALUES: list[Any] = [*LISTS, [[]], [[], []], [[None], 1], [[1], []], {}, {"a": 1}, "a", 5, None]
 A, INTEGER, ITEMS = {"const": "a"}, {"type": "integer"}, {"enum": [1, 5, "a", None]}
 DATE = {"type": "string", "format": "date"}
-
-
-def compiled(schema: Any, *, strict: bool = True) -> Dfa:
-    """The automaton of a schema."""
-    return compile_bytes(compile_schema(schema, Budget(), strict=strict), Budget())
-
-
-def written(value: Any) -> bytes:
-    """A value as JSON without spaces."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 EXACT: dict[str, Any] = {
@@ -77,11 +63,7 @@ EXACT: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", EXACT)
 def test_what_is_allowed_is_what_is_written(name: str) -> None:
-    schema = EXACT[name]
-    dfa = compiled(schema)
-    judge = validator_for(schema, default=Draft202012Validator)
-    for value in VALUES:
-        assert dfa.matches(written(value)) == judge(schema).is_valid(value), value
+    check_exact(EXACT[name], VALUES)
 
 
 @pytest.mark.parametrize("limits", [

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from compiled_schemas import compiled, written
 from redraft.bench.constraints import validator
-from redraft.constraints.automaton import Budget, Dfa
+from redraft.constraints.automaton import Budget
 from redraft.constraints.expression import fields, text
 from redraft.constraints.json_schema import compile_schema
 from redraft.constraints.spelling import compile_bytes
@@ -21,15 +22,6 @@ LARGE = {
     "required": ["n"],
     "properties": {"n": ANY_INTEGER, "s": {"type": "string", "maxLength": 99}},
 }
-
-
-def compiled(schema: dict[str, Any], *, strict: bool = True) -> Dfa:
-    budget = Budget()
-    return compile_bytes(compile_schema(schema, budget, strict=strict), budget)
-
-
-def written(value: Any) -> bytes:
-    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def chosen(values: str) -> Iterator[tuple[str, ...]]:

@@ -7,17 +7,11 @@ from typing import Any
 
 import pytest
 
-from redraft.constraints.automaton import Budget, Dfa
-from redraft.constraints.json_schema import compile_schema
+from compiled_schemas import compiled
+from redraft.constraints.automaton import Budget
 from redraft.constraints.json_schema.multiples import common, multiples
-from redraft.constraints.spelling import compile_bytes
 
 STEPS = ["0.01", "0.05", "0.25", "0.125", "0.5", "1.5", "2.5", "12.5", "0.015", "0.3", "7", "10", "1E+2", "1e-7"]
-
-
-def compiled(schema: Any) -> Dfa:
-    """The automaton of a schema."""
-    return compile_bytes(compile_schema(schema, Budget(), strict=True), Budget())
 
 
 @pytest.mark.parametrize("step", STEPS)

@@ -6,10 +6,8 @@ from typing import Any
 import pytest
 from jsonschema.validators import validator_for
 
-from redraft.constraints.automaton import Budget, Dfa
-from redraft.constraints.json_schema import compile_schema
+from compiled_schemas import compiled
 from redraft.constraints.json_schema.style import CALL
-from redraft.constraints.spelling import compile_bytes
 
 DRAFTS = {
     4: "http://json-schema.org/draft-04/schema#",
@@ -19,11 +17,6 @@ DRAFTS = {
     2020: "https://json-schema.org/draft/2020-12/schema",
 }
 VALUES: list[Any] = [None, 0, 1, 2, "", "a", [], [1], [2], [1, "a"], [2, "a"], {}, {"a": 1}, {"a": 1, "b": 1}, {"b": 1}]
-
-
-def compiled(schema: Any, **options: Any) -> Dfa:
-    """The automaton of a schema."""
-    return compile_bytes(compile_schema(schema, Budget(), strict=True, **options), Budget())
 
 
 KEYWORDS: dict[str, dict[str, Any]] = {

@@ -383,6 +383,9 @@ def test_models(client: openai.OpenAI) -> None:
         ({"extra_body": {"structured_outputs": {"regex": "a", "choice": ["b"]}}}, "needs exactly one of json, regex",
          "structured_outputs"),
         ({"extra_body": {"structured_outputs": {"regex": "a"}, "regex": "b"}}, "mean the same; give one", "regex"),
+        ({"extra_body": {"structured_outputs": {"json": {}}}, "response_format": {
+            "type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "object"}}}},
+         "structured_outputs and response_format mean the same", "structured_outputs"),
         ({"extra_body": {"structured_outputs": {"grammar": "a"}}}, "Unknown field", "structured_outputs.grammar"),
         ({"tools": [{"type": "function", "function": {"name": "f", "strickt": True}}]}, "Unknown field",
          "tools[0].function.strickt"),

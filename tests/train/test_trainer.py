@@ -173,9 +173,8 @@ def test_a_given_model_gets_the_canvas_that_it_is_trained_on(recipe: Recipe, tmp
 
 def test_a_given_model_must_have_the_recipes_shape(recipe: Recipe, tmp_path: Path) -> None:
     save_model(Transformer(dataclasses.replace(recipe.model, intermediate_size=40)), tmp_path / "other")
-    with pytest.raises(
-        SettingError, match=r"run\.init: the model in '.*other' has a different shape from the recipe's\."
-    ):
+    sentence = r"run\.init: the model in '.*other' has a different shape from the recipe's\."
+    with pytest.raises(SettingError, match=sentence):
         initial_model(changed(recipe, init=str(tmp_path / "other")), torch.device("cpu"))
 
 
@@ -274,9 +273,8 @@ def test_an_update_that_leaves_no_numbers_is_neither_kept_nor_handed_out(recipe:
         return loss
 
     trainer.train_step = ruined  # type: ignore[method-assign]
-    with pytest.raises(
-        TrainingError, match=r"Step 4 \(counted from 0\) left weights that are not finite; they were not saved"
-    ):
+    sentence = r"Step 4 \(counted from 0\) left weights that are not finite; they were not saved"
+    with pytest.raises(TrainingError, match=sentence):
         trainer.run()
     assert not (trainer.folder / "model").exists()
     if checkpoint_every:

@@ -53,8 +53,9 @@ def contradiction(field: str | None, sentence: str) -> PydanticCustomError:
 
 def one_schema(given: Constraints, field: str, strict: bool | None) -> None:
     """Refuse a schema in OpenAI's `field` next to Redraft's own, and a `strict` in it that differs from Redraft's."""
-    if given.json_schema is not None:
-        raise contradiction("json_schema", f"json_schema and {field} mean the same; give one of them")
+    if "json_schema" in given.constraints():
+        own = "json_schema" if given.json_schema is not None else "structured_outputs"
+        raise contradiction(own, f"{own} and {field} mean the same; give one of them")
     if given.strict is not None and strict not in (None, given.strict):
         raise contradiction("strict", f"strict and {field}'s strict contradict each other; give one of them")
 
