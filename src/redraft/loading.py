@@ -18,6 +18,7 @@ def load(
     model: str | Path = "tiny",
     *,
     device: str = "auto",
+    gpus: int = 1,
     dtype: str = "auto",
     quantization: str | None = None,
     vocabulary_dtype: str = "auto",
@@ -30,12 +31,14 @@ def load(
     """Load a model: "tiny" (embedded), a folder, or a hub id such as "google/diffusiongemma-26B-A4B-it".
 
     device            "auto", "cpu", "cuda", "cuda:1" ...      dtype  "auto", "bfloat16", "float32"
+    gpus              how many CUDA devices share the model's layers, keys and values
     quantization      None (the weights as they are stored), "fp8", or "int4": int4 experts, with the rest in FP8 (on
                       a CPU, in `dtype`)
     vocabulary_dtype  of the token embeddings, which are also the head: "model", same as the weights; "fp8", which
                       is faster on a GPU; or "auto", FP8 where weights on a GPU are quantized
     kv_cache_dtype    of the engine's keys and values: "auto", same as the model, or "fp8", half of bfloat16's bytes
-    memory_gb         for the engine's keys and values; None for four fifths of what a GPU has left, or 2 GB on a CPU
+    memory_gb         for the engine's keys and values, on each device; None for four fifths of what a GPU has left, or
+                      2 GB on a CPU
     slots             answers that the engine works on at a time
     adapter           a LoRA folder in PEFT's format, folded into the weights; or several by name, for
                       `llm.with_adapter`
@@ -55,6 +58,7 @@ def load(
     network = load_for_inference(
         folder,
         device=device,
+        gpus=gpus,
         dtype=dtype,
         quantization=quantization,
         vocabulary_dtype=vocabulary_dtype,

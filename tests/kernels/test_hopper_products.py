@@ -40,12 +40,12 @@ def rows_for(weights: str, count: int, width: int) -> Tensor | Rows8:
 
 
 def routed(rows: int, weights: str, layer: PackedExperts | None = None) -> Routing:
-    block = experts.block_rows(rows_for(weights, rows, WIDTH), TOP_K, layer or layer_of(weights))
+    block = experts.block_rows(rows_for(weights, rows, WIDTH), TOP_K, EXPERTS, layer or layer_of(weights))
     return Routing(
         index=int32(rows, TOP_K), weight=meta(rows, TOP_K),
         order=int32(rows * TOP_K),
         tiles=int32(routing.max_tiles(rows, TOP_K, EXPERTS, block), 3),
-        counts=int32(2), block_rows=block,
+        counts=int32(2), block_rows=block, experts=EXPERTS,
     )  # fmt: skip
 
 

@@ -45,7 +45,7 @@ def layer(weights: str) -> PackedExperts:
 
 
 def routed(x: Tensor, router: Tensor, weights: str, lengths: Tensor | None = None) -> Routing:
-    block = experts.block_rows(rows_for(weights, x), TOP_K, layer(weights))
+    block = experts.block_rows(rows_for(weights, x), TOP_K, EXPERTS, layer(weights))
     return routing.route_rows(x, router, torch.ones(EXPERTS), TOP_K, block, lengths)
 
 

@@ -23,7 +23,7 @@ from redraft.kernels.triton.norms import norm
 from redraft.kernels.triton.rehearsal import rehearse, rehearsing
 from redraft.model.folders import shape_of
 from redraft.model.packed import build
-from redraft.model.packed.forward import new_pages
+from redraft.model.packed.pages import new_pages
 from redraft.model.packed.weights import PackedModel
 from redraft.model.transformer import Transformer
 

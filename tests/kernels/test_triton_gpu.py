@@ -93,11 +93,13 @@ def weights(kind: type) -> Any:
 def test_norms() -> None:
     segments, x, y = mixed(), bf16(4 * ROWS, WIDTH), bf16(4 * ROWS, WIDTH, scale=3)
     assert_as_exact_as_eager(lambda x, w: norms.norm(x, w, EPS), x, 1 + bf16(WIDTH, scale=0.2))
-    assert_as_exact_as_eager(lambda *a: norms.after_attention(*a, EPS), x, y, weights(norms.AfterAttention))
+    assert_as_exact_as_eager(
+        lambda x, y, w: norms.after_attention(x, (y,), w, EPS), x, y, weights(norms.AfterAttention)
+    )
     end = bf16(4 * ROWS, 8, WIDTH), weights(norms.AfterExperts)
 
     def after_experts(x: Tensor, y: Tensor, rows: Tensor, *rest: Any) -> Any:
-        return norms.after_experts(x, y, rows.clone(), *rest, segments, EPS)  # it uses them up
+        return norms.after_experts(x, (y,), (rows.clone(),), *rest, segments, EPS)  # it uses them up
 
     assert_as_exact_as_eager(after_experts, x, y, *end)
 

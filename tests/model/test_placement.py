@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from redraft.model.placement import resolve_device, resolve_dtype
+from redraft.errors import SettingError
+from redraft.model.placement import resolve_device, resolve_devices, resolve_dtype
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 
@@ -53,3 +54,24 @@ def test_auto_device_prefers_cuda_and_gives_its_number(
 def test_auto_device_without_cuda_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert resolve_device().type == "cpu"
+
+
+def test_the_gpus_of_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    kinds = ["H100", "H100", "H200"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(kinds))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: kinds[number])
+    assert resolve_devices("cuda:1", 1) == (torch.device("cuda", 1),)
+    assert (
+        resolve_devices("auto", 2) == resolve_devices("cuda", 2) == (torch.device("cuda", 0), torch.device("cuda", 1))
+    )
+    for device, gpus, told in (
+        ("cuda", 0, "gpus is 0; it must be at least 1"),
+        ("cuda:1", 2, "gpus is 2 and device is 'cuda:1'; it must be 'cuda'"),
+        ("cpu", 2, "gpus is 2 and device is 'cpu'; it must be 'cuda', on a machine with GPUs"),
+        ("cuda", 3, "they must be of one kind, not H100 and H200"),
+        ("cuda", 4, "gpus is 4; this machine has 3 CUDA devices"),
+    ):
+        with pytest.raises(SettingError, match=told):
+            resolve_devices(device, gpus)

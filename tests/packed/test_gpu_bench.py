@@ -60,6 +60,19 @@ def test_a_vocabulary_in_fp8_and_rows_that_gather_have_lower_floors() -> None:
     assert sum(floors[0][name] != one[name] for one in floors for name in one) == 3
 
 
+def test_several_gpus_divide_the_layers_alone() -> None:
+    one, two = (
+        {
+            part.name: part
+            for part in step_components(preset("26b-a4b"), quantization="fp8", batch=4, context=99, gpus=gpus)
+        }
+        for gpus in (1, 2)
+    )
+    halved = {name for name in one if two[name].bytes == one[name].bytes / 2 and two[name].flops == one[name].flops / 2}
+    assert halved == {"experts", "attention projections", "dense MLP", "attention"}
+    assert all(two[name] == one[name] for name in one.keys() - halved)
+
+
 def test_every_operation_of_a_step_belongs_to_one_component() -> None:
     assert sorted(name for names in PARTS.values() for name in names) == sorted(OPERATIONS)
 
@@ -125,7 +138,7 @@ def test_kernels_are_measured_layer_by_layer(quantization: str | None, monkeypat
     layers = {one.name: [other.layer for other in found if other.name == one.name] for one in found}
     assert layers["experts"] == layers["qkv_linear"] == ["sliding", "full"]
     assert layers["predict"] == layers["enter_tokens"] == [""]
-    assert set(layers) >= set(OPERATIONS) - {"quantize"}
+    assert set(layers) >= set(OPERATIONS) - {"quantize", "sum_of_experts"}
     compared = {one.name for one in found if one.error is not None}
     assert compared >= {"experts", "attention", "predict", "soft_embeddings", "after_experts"}
     assert all(one.ratio == 1 for one in found if one.error)
@@ -180,7 +193,7 @@ def test_a_step_is_told_in_words_and_json(
         case=StepCase(batch=1, context=1024, steps=12), quantization="fp8", dtype="bfloat16",
         vocabulary_dtype="fp8",
         engine_ms=(10.5, 10.0, 11.0), graph_ms=(10.0,), fused_ms=fused, parts=parts, floor_ms=7.0, clock=clock,
-        distinct_experts=128.0, memory=memory, canvas_length=255,
+        distinct_experts=128.0, memory=memory, canvas_length=255, gpus=1,
         constrained_ms={"regex": (11.0, 12.0, 11.5)} if fused else {},
     )  # fmt: skip
     found = json.loads(json.dumps(result.to_dict()))

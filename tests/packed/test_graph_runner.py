@@ -260,10 +260,10 @@ def test_pages_that_others_share_are_cleaned_by_the_last_one(packed: PackedTrans
         runner.assign(slot, (0, 3 + slot), (0, 3 + slot))
         runner.run([Encode(slot=slot, start=256, token_ids=ids(slot, 20))])
     for page in (0, 3, 6):
-        runner._pages.values[0][page, 7] = np.nan
+        runner._pages[0].values[0][page, 7] = np.nan
 
     def broken() -> list[int]:
-        return [page for page, held in enumerate(runner._pages.values[0]) if not held.isfinite().all()]
+        return [page for page, held in enumerate(runner._pages[0].values[0]) if not held.isfinite().all()]
 
     runner.release(0)
     assert broken() == [0]
@@ -294,15 +294,15 @@ def test_pages_that_are_given_back_hold_numbers(
     )
 
     def finite() -> list[bool]:
-        return [bool(pool.float().isfinite().all()) for pool in (*runner._pages.keys, *runner._pages.values)]
+        return [bool(pool.float().isfinite().all()) for pool in (*runner._pages[0].keys, *runner._pages[0].values)]
 
     runner.run([Encode(slot=0, start=0, token_ids=ids(1, 40)), step_of(0, 40, 0)])
-    before = [pool.float() for pool in runner._pages.keys]
+    before = [pool.float() for pool in runner._pages[0].keys]
     runner.release(0)
-    assert all(map(torch.equal, before, (pool.float() for pool in runner._pages.keys)))
+    assert all(map(torch.equal, before, (pool.float() for pool in runner._pages[0].keys)))
     for work in ([Encode(slot=1, start=0, token_ids=ids(2, 300))], [step_of(1, 300, 0)]):
         other.run(work)
         assert not all(finite())
     runner.release(1)
     assert all(finite())
-    assert all(torch.equal(old[4], pool[4].float()) for old, pool in zip(before, runner._pages.keys, strict=True))
+    assert all(torch.equal(old[4], pool[4].float()) for old, pool in zip(before, runner._pages[0].keys, strict=True))

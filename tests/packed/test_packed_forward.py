@@ -13,7 +13,8 @@ from redraft.model import Transformer
 from redraft.model.initialise import initialise
 from redraft.model.packed import vocabulary
 from redraft.model.packed.build import pack
-from redraft.model.packed.forward import Inputs, forward, new_pages
+from redraft.model.packed.forward import Inputs, forward
+from redraft.model.packed.pages import new_pages
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.packed.weights import PackedModel, tensors
 from redraft.quant.fp8 import quantize_fp8

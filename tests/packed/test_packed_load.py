@@ -130,11 +130,26 @@ def test_a_gpu_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_too_little_memory_says_how_much_and_what_would_fit() -> None:
     config = preset("26b-a4b")
-    check_room(config, "int4", CUDA, free=18_000_000_000)
+    check_room(config, "int4", (CUDA,), free=18_000_000_000)
     with pytest.raises(SettingError, match=r"needs 52\.0 GB in bf16 .* 23\.5 GB free, 28\.5 GB too little; .*'int4'"):
-        check_room(config, None, CUDA, free=23_500_000_000)
+        check_room(config, None, (CUDA,), free=23_500_000_000)
     with pytest.raises(SettingError, match="no format would fit"):
-        check_room(config, "fp8", CUDA, free=8_000_000_000)
+        check_room(config, "fp8", (CUDA,), free=8_000_000_000)
+
+
+def test_several_gpus_need_less_memory_each() -> None:
+    """The first one has the vocabulary and self-conditioning besides its share."""
+    config, both = preset("26b-a4b"), (CUDA, torch.device("cuda:1"))
+    check_room(config, None, both, free=28_000_000_000)
+    told = r"needs 27\.5 GB of each GPU in bf16 and one of cuda:0, cuda:1 has 23\.5 GB free, .*'fp8' would fit"
+    with pytest.raises(SettingError, match=told):
+        check_room(config, None, both, free=23_500_000_000)
+
+
+def test_several_gpus_take_only_what_the_kernels_take(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setattr(loading, "resolve_devices", lambda device, gpus: (CUDA,))
+    with pytest.raises(SettingError, match="gpus is 2; only a model in bfloat16 whose shape the kernels support"):
+        loading.load_for_inference(folder, dtype="bfloat16", gpus=2)
 
 
 @pytest.mark.parametrize("format", ["fp8", "int4", "nvfp4"])
@@ -148,17 +163,17 @@ def test_memory_is_counted_as_stored_weights_are_packed(folder: Path, tmp_path: 
         quantize_folder(folder, tmp_path / "q", format)
         stored = Checkpoint(tmp_path / "q").formats
         free = {"fp8": 26_300_000_000, "int4": 15_500_000_000}[format]
-    check_room(config, None, CUDA, stored=stored, free=free + WORKING_BYTES)
+    check_room(config, None, (CUDA,), stored=stored, free=free + WORKING_BYTES)
     with pytest.raises(SettingError, match="too little"):
-        check_room(config, None, CUDA, stored=stored, free=free - 400_000_000 + WORKING_BYTES)
+        check_room(config, None, (CUDA,), stored=stored, free=free - 400_000_000 + WORKING_BYTES)
 
 
 def test_no_format_is_advised_that_stored_weights_cannot_take() -> None:
     config, stored = preset("26b-a4b"), {"layers.0.experts.gate_up_proj": "fp8", "layers.0.experts.down_proj": "fp8"}
     with pytest.raises(SettingError, match="no format would fit"):
-        check_room(config, None, CUDA, stored=stored, free=20_000_000_000)
+        check_room(config, None, (CUDA,), stored=stored, free=20_000_000_000)
     with pytest.raises(SettingError, match="'int4' would fit"):
-        check_room(config, None, CUDA, stored=dict.fromkeys(stored, "nvfp4"), free=20_000_000_000)
+        check_room(config, None, (CUDA,), stored=dict.fromkeys(stored, "nvfp4"), free=20_000_000_000)
 
 
 def test_packed_weights_cannot_be_saved(folder: Path, tmp_path: Path) -> None:
@@ -169,7 +184,7 @@ def test_packed_weights_cannot_be_saved(folder: Path, tmp_path: Path) -> None:
 
 
 def test_quantization_and_float32_do_not_go_together_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "resolve_device", lambda device: CUDA)
+    monkeypatch.setattr(loading, "resolve_devices", lambda device, gpus: (CUDA,))
     with pytest.raises(SettingError, match="on a GPU, dtype must be bfloat16"):
         loading.load_for_inference(resolve_folder("tiny"), dtype="float32", quantization="fp8")
 
@@ -182,7 +197,7 @@ def test_shapes_that_the_kernels_do_not_take_stay_plain_on_a_gpu(monkeypatch: py
         ({"vocab_size": 262_145}, "multiple of 8"), ({"num_experts": 512}, "at most 256"), ({"head_dim": 96}, "powers"),
     ):  # fmt: skip
         assert told in str(misfit(replace(preset("26b-a4b"), **change)))
-    monkeypatch.setattr(loading, "resolve_device", lambda device: CUDA)
+    monkeypatch.setattr(loading, "resolve_devices", lambda device, gpus: (CUDA,))
     monkeypatch.setattr(loading, "load_model", lambda *arguments, **_: arguments)
     assert loading.load_for_inference(folder, dtype="bfloat16") == (folder, CUDA, "bfloat16")  # the plain loader's call
     with pytest.raises(SettingError, match="multiple of 128"):

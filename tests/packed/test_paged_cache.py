@@ -121,7 +121,7 @@ def test_pages_come_back(packed: PackedTransformer) -> None:
         del branches
         gc.collect()
         assert [pool.held for pool in store.pools.values()] == [0, 0]
-        assert [len(keys) for keys in store.pages.keys] == [GROWTH] * packed.config.num_hidden_layers
+        assert [len(keys) for keys in store.pages[0].keys] == [GROWTH] * packed.config.num_hidden_layers
     for chunk in range(10):
         packed.encode(_ids(chunk, 1, 256), cache)
     assert store.pools[FULL].held == 10
@@ -129,7 +129,7 @@ def test_pages_come_back(packed: PackedTransformer) -> None:
     cache = packed.paged.new_cache(20, 300)  # more pages than there are
     packed.encode(_ids(3, 20, 300), cache)
     assert store.pools[FULL].held == 40
-    assert len(store.pages.keys[0]) == store.pools[packed.config.layer_types[0]].count >= 40
+    assert len(store.pages[0].keys[0]) == store.pools[packed.config.layer_types[0]].count >= 40
 
 
 @pytest.mark.parametrize("after", [0, 1])
@@ -227,7 +227,7 @@ def test_bytes_of_a_request_are_those_of_its_pages(packed: PackedTransformer) ->
         for first in range(0, tokens, 250):
             packed.encode(_ids(1, 1, min(250, tokens - first)), cache)
             made = 0
-            for number, (keys, values) in enumerate(zip(store.pages.keys, store.pages.values, strict=True)):
+            for number, (keys, values) in enumerate(zip(store.pages[0].keys, store.pages[0].values, strict=True)):
                 held = store.pools[packed.config.layer_types[number]].held
                 made += held * sum(pool[0].numel() * pool.element_size() for pool in (keys, values))
             most = max(most, made)

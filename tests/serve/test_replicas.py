@@ -110,6 +110,9 @@ def test_every_replica_gets_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
         SettingError, match="--replicas is 4; each replica needs a GPU, but this machine has 3 CUDA devices"
     ):
         environments("cuda", 4)
+    assert environments("cuda", 1, 3) == [{"CUDA_VISIBLE_DEVICES": "5,2,GPU-abc"}]
+    with pytest.raises(SettingError, match="each replica needs 2 GPUs, but this machine has 3 CUDA devices"):
+        environments("cuda", 2, 2)
     with pytest.raises(SettingError, match="device is 'gpu'; it must be"):
         environments("gpu", 2)
     with pytest.raises(SettingError, match="--device cuda:1 is a single GPU"):

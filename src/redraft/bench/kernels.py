@@ -141,7 +141,10 @@ def _fresh(operation: Operation) -> Operation:
     if operation.name not in OVERWRITES:
         return operation
     args = list(operation.args)
-    args[OVERWRITES[operation.name]] = args[OVERWRITES[operation.name]].clone()
+    used = args[OVERWRITES[operation.name]]
+    args[OVERWRITES[operation.name]] = (
+        used.clone() if isinstance(used, Tensor) else tuple(part.clone() for part in used)
+    )
     return replace(operation, args=tuple(args))
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from redraft.config import ModelConfig
-from redraft.model.packed.build import Source
+from redraft.model.layouts import Source
 from redraft.model.transformer import Transformer
 
 STD = 0.02

@@ -7,7 +7,7 @@ assumed to be touched unless the measurement says how many were.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from redraft.config import FULL, SLIDING, ModelConfig
 from redraft.errors import SettingError
@@ -69,13 +69,15 @@ def step_components(
     kv_bytes: int = 2,
     vocabulary_bytes: int = 2,
     gathers: bool = False,
+    gpus: int = 1,
 ) -> tuple[Component, ...]:
     """The components of one step over `batch` canvases after `context` tokens each.
 
     `quantization` None is bf16; "int4" means int4 experts with everything else that "fp8" quantizes in FP8.
     Self-conditioning stays in bf16. `distinct_experts` is the mean number touched per layer, by default all; `kv_bytes`
     is the size of a number in the cache, `vocabulary_bytes` that of a number in the tokens' embeddings, which are also
-    the head. Where soft embeddings gather, each reads a row of these and writes one in bf16.
+    the head. Where soft embeddings gather, each reads a row of these and writes one in bf16. Of several `gpus` they are
+    the first one's; what the links between them take is not included.
     """
     if quantization not in (None, "fp8", "int4"):
         raise SettingError(f"quantization is {quantization!r}; it must be 'fp8', 'int4' or None.")
@@ -89,7 +91,7 @@ def step_components(
     vocabulary = config.vocab_size * width
     logits = 2.0 * rows * config.vocab_size
     soft_bytes = (vocabulary_bytes + 2.0) * rows * width if gathers else vocabulary_bytes * vocabulary + logits
-    return (
+    divided = (
         Component(name="experts", bytes=parts["experts"] * touched * expert_bytes, flops=2 * rows * active,
                   fp8=quantization == "fp8"),
         Component(name="attention projections", bytes=attention * dense_bytes, flops=2 * rows * attention,
@@ -97,6 +99,9 @@ def step_components(
         Component(name="dense MLP", bytes=parts["dense MLP"] * dense_bytes, flops=2 * rows * parts["dense MLP"],
                   fp8=dense_fp8),
         _attention(config, batch, context, kv_bytes),
+    )  # fmt: skip
+    return (
+        *(replace(part, bytes=part.bytes / gpus, flops=part.flops / gpus) for part in divided),
         Component(name="router", bytes=2.0 * layers * config.num_experts * width,
                   flops=2 * rows * layers * config.num_experts * width),
         Component(name="head", bytes=vocabulary_bytes * vocabulary + logits, flops=2 * rows * vocabulary,

@@ -45,7 +45,7 @@ LIKELY_TOKENS, LIKELIER = 32, 20.0
 """For sharp distributions: how many tokens get longer embeddings, and by what factor; these share all the mass."""
 
 PARTS = {
-    "experts": ("experts",),
+    "experts": ("experts", "sum_of_experts"),
     "attention projections": ("qkv_linear", "out_linear"),
     "dense MLP": ("gated_linear", "mlp_linear"),
     "attention": ("attention", "quantize"),
@@ -110,6 +110,7 @@ class StepResult:
     distinct_experts: float
     memory: dict[str, float]
     canvas_length: int
+    gpus: int
 
     @property
     def ms(self) -> float:
@@ -128,6 +129,7 @@ class StepResult:
             "floor_ms": round(self.floor_ms, 3),
             "percent_of_floor": round(100 * self.floor_ms / self.ms, 1),
             "batch": self.case.batch,
+            "gpus": self.gpus,
             "context": self.case.context,
             "steps": steps,
             "dtype": self.dtype,
@@ -187,11 +189,11 @@ def _measure(
     graph = [board.graph_ms(board.steps_at(1)) for _ in range(case.repeats)]
     times, routings = operation_times(board)
     config, packed = model.config, model.packed
-    distinct = _distinct_experts(routings)
+    distinct = _distinct_experts(routings) * len(model.packed.shares)
     components = step_components(
         config, quantization=packed.quantization, batch=case.batch, context=case.context, distinct_experts=distinct,
         kv_bytes=kv_dtype(model, case.kv_cache_dtype).itemsize, vocabulary_bytes=packed.vocabulary.dtype.itemsize,
-        gathers=case.certain,
+        gathers=case.certain, gpus=len(packed.shares),
     )  # fmt: skip
     return StepResult(
         case=case,
@@ -208,6 +210,7 @@ def _measure(
         distinct_experts=distinct,
         memory=memory,
         canvas_length=config.canvas_length,
+        gpus=len(packed.shares),
     )
 
 
@@ -315,13 +318,18 @@ def operation_times(board: Board, rounds: int = 3) -> tuple[dict[str, float], li
     """Milliseconds per step of every operation, and the routing of every layer.
 
     The step runs operation by operation; a pause on the device lets the host queue all of it first, so the events
-    around an operation enclose only its work. Still, each operation starts on an empty device here and nothing runs
+    around an operation enclose only its work, except where it waits for another GPU. Of several GPUs only the first
+    one's operations are timed. Still, each operation starts on an empty device here and nothing runs
     next to it, so the times add up to more than a step takes.
     """
     events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {}
     routings: list[Routing] = []
+    first = board.runner.model.device
 
     def watch(operation: Operation) -> Any:
+        if torch.cuda.current_device() != first.index:
+            result = operation.run()
+            return result
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         result = operation.run()
@@ -371,6 +379,8 @@ def _parts(times: dict[str, float], components: Sequence[Component], ceilings: C
     found = []
     for name, operations in PARTS.items():
         mine = {operation: times[operation] for operation in operations if operation in times}
+        if not mine:
+            continue
         found.append(PartTime(name=name, ms=sum(mine.values()), floor_ms=floors.get(name), operations=mine))
     return tuple(found)
 

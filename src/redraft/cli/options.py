@@ -46,6 +46,7 @@ class ModelOptions:
 
     model: Annotated[str, option("--model", "tiny, a folder, or a hub id.", "MODEL", panel=_MODEL)] = "tiny"
     device: Annotated[str, option("--device", "auto, cpu, cuda or cuda:N.", "DEVICE", panel=_MODEL)] = "auto"
+    gpus: Annotated[int, option("--gpus", "CUDA devices that share the model's layers.", "N", panel=_MODEL)] = 1
     dtype: Annotated[str, option("--dtype", "auto, bfloat16 or float32.", "DTYPE", panel=_MODEL)] = "auto"
     quantization: Annotated[
         str | None,
@@ -87,6 +88,7 @@ class ModelOptions:
         return load(
             self.model,
             device=self.device,
+            gpus=self.gpus,
             dtype=self.dtype,
             quantization=self.quantization,
             vocabulary_dtype=self.vocabulary_dtype,

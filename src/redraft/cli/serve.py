@@ -52,7 +52,7 @@ class ServerOptions:
     grace: Annotated[float, _server("--grace", "Seconds that open requests get when the server stops.", "S")] = 30.0
     log_prompts: Annotated[bool, _server("--log-prompts", "Write prompts and answers to the log.")] = False
     replicas: Annotated[
-        int, _server("--replicas", "Copies of the model behind one address, each on its own GPU.", "N")
+        int, _server("--replicas", "Copies of the model behind one address, each on its own GPU or GPUs.", "N")
     ] = 1
     json: Annotated[bool, _server("--json", "Print one JSON object with the address once the server answers.")] = False
 
@@ -112,7 +112,7 @@ def serve(*, server: ServerOptions, engine: EngineOptions, model: ModelOptions) 
     settings = server.settings(model.model, engine.settings())
     adapters = _adapters(server.adapter or [], settings.names)
     at_least(1, replicas=server.replicas)
-    places = environments(model.device, server.replicas) if server.replicas > 1 else []
+    places = environments(model.device, server.replicas, model.gpus) if server.replicas > 1 else []
     listener = listen(settings)
     if not settings.is_local and not settings.keys:
         sys.stderr.write("note: everyone who can reach this machine can use the model; --api-keys keeps others out\n")

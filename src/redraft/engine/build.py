@@ -48,7 +48,8 @@ def new_runner(
     `adapters` are copies of the model with one adapter each, by name.
     """
     stored = kv_dtype(model, settings.kv_cache_dtype)
-    limits = limits_for(model.config, settings, memory_bytes(model, settings), stored.itemsize)
+    paged = model.packed.shares[0].config if isinstance(model, PackedTransformer) else model.config
+    limits = limits_for(paged, settings, memory_bytes(model, settings), stored.itemsize)
     if isinstance(model, PackedTransformer):  # its buffers hold whole canvases of the model's own length
         canvas = -(-model.config.canvas_length // MIN_CANVAS) * MIN_CANVAS  # kernels look at every 16th row
         prompt = min(PROMPT_TOKENS, settings.slots * PAGE) if model.device.type == "cuda" else 0
@@ -78,12 +79,13 @@ def stored_units(model: Transformer, settings: EngineSettings) -> tuple[float, .
 
 
 def memory_bytes(model: Transformer, settings: EngineSettings) -> int:
-    """Bytes that pages may take."""
+    """Bytes that pages may take on each device of a model; the first has to hold the sampler's tensors, too."""
     if settings.memory_gb is not None:
         return int(settings.memory_gb * 1e9)
     if model.device.type == "cuda":
         torch.cuda.empty_cache()  # releases the pages of a previous engine
-        free = torch.cuda.mem_get_info(model.device)[0]
+        devices = model.packed.devices if isinstance(model, PackedTransformer) else (model.device,)
+        free = min(torch.cuda.mem_get_info(device)[0] for device in devices)
         if isinstance(model, PackedTransformer):
             segments, fp8 = min(2 * settings.slots, BUCKETS[-1]), model.packed.vocabulary.turned is not None
             free -= working_bytes(model.config, segments, model.dtype.itemsize, fp8_vocabulary=fp8)

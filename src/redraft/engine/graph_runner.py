@@ -34,12 +34,14 @@ from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import new_slots, run_step
 from redraft.engine.runner import with_top
 from redraft.engine.work import PAGE, Denoise, Drafted, Encode, Limits, Segment
+from redraft.kernels.crew import Crew
 from redraft.kernels.streams import memory_for_graphs, on_device
 from redraft.kernels.switches import graphable
 from redraft.kernels.triton.constrained import CanvasTables, Language
 from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, SAMPLED_OUTSIDE, UNUSED
 from redraft.kernels.triton.step import EOS_IDS
-from redraft.model.packed.forward import new_images, new_pages
+from redraft.model.packed.forward import new_images
+from redraft.model.packed.pages import new_pages
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.text.images import PlacedImage
 
@@ -74,7 +76,7 @@ class GraphRunner:
         self._tables = {name: np.zeros((limits.slots, self._width), np.int32) for name in ("full", "sliding")}
         self._held: dict[str, list[tuple[int, ...]]] = {name: [()] * limits.slots for name in self._tables}
         self._touched: dict[str, list[set[int]]] = {name: [set() for _ in range(limits.slots)] for name in self._tables}
-        self._pool = memory_for_graphs(packed.device) if self._graphs else None
+        self._pool = memory_for_graphs(*packed.devices) if self._graphs else None
         self._steps: dict[int, CapturedStep] = {}
         self._rehearsed: WeakSet[Constraint] = WeakSet()
         self._rehearsing = threading.Lock()
@@ -122,10 +124,9 @@ class GraphRunner:
         held = {}
         for name, touched in self._touched.items():
             others = {page for other, pages in enumerate(self._held[name]) if other != slot for page in pages}
-            own = [page for page in touched[slot] - others if page >= 0]
-            held[name] = torch.tensor(own, dtype=torch.long, device=self.model.device)
-        for layer in range(len(self._pages.keys)):
-            self._pages.clean(layer, held["sliding" if self.model.config.is_sliding(layer) else "full"])
+            held[name] = [page for page in touched[slot] - others if page >= 0]
+        with Crew(self.model.packed.devices) as crew:
+            crew.each(lambda pages: pages.clean(held["full"], held["sliding"]), self._pages)
 
     @torch.inference_mode()
     def warm_up(self) -> None:

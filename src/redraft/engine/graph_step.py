@@ -20,7 +20,8 @@ from redraft.kernels.switches import call
 from redraft.kernels.triton.head import Prediction, predict
 from redraft.kernels.triton.self_conditioning import soft_embeddings
 from redraft.kernels.triton.step import SlotCanvases, enter_tokens, finish_step
-from redraft.model.packed.forward import Inputs, Pages, forward
+from redraft.model.packed.forward import Inputs, forward
+from redraft.model.packed.pages import Pages
 from redraft.model.packed.weights import PackedModel
 
 HEAD_ROWS = 2048
@@ -69,7 +70,12 @@ def working_bytes(config: ModelConfig, segments: int, item: int, *, fp8_vocabula
 
 
 def run_step(
-    model: PackedModel, fields: StepFields, state: SlotState, pages: Pages, images: Tensor | None, deliver: Deliver
+    model: PackedModel,
+    fields: StepFields,
+    state: SlotState,
+    pages: tuple[Pages, ...],
+    images: Tensor | None,
+    deliver: Deliver,
 ) -> Tensor:
     """Run the forward and every DENOISE segment's sampler; returns hidden states [R,D]. `images` as in `Inputs`.
 

@@ -6,8 +6,8 @@ In a graph capture they become parallel branches. On other devices everything ru
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cache
 from typing import Any, TypeVar, cast
 
@@ -29,35 +29,56 @@ def alone() -> AbstractContextManager[Any]:
     return _sides
 
 
-def memory_for_graphs(device: torch.device) -> torch.cuda.MemPool:
-    """Memory of a CUDA device for graphs that never run at the same time; see `capture`."""
-    with on_device(device):
-        return torch.cuda.MemPool()
+GraphMemory = dict[torch.device, torch.cuda.MemPool]
+"""Memory for graphs that never run at the same time, on every device that they use; the first one launches them."""
 
 
-def capture(
-    work: Callable[[], T], pool: torch.cuda.MemPool, *, rehearsed: bool = False
-) -> tuple[torch.cuda.CUDAGraph, T]:
-    """A graph of some work, in the memory of `pool`, and its result, which every replay fills again.
+def memory_for_graphs(*devices: torch.device) -> GraphMemory:
+    """Memory of CUDA devices for graphs; see `capture`."""
+    memory: GraphMemory = {}
+    for device in devices:
+        with on_device(device):
+            memory[device] = torch.cuda.MemPool()
+    return memory
+
+
+def capture(work: Callable[[], T], memory: GraphMemory, *, rehearsed: bool = False) -> tuple[torch.cuda.CUDAGraph, T]:
+    """A graph of some work, in the given memory, and its result, which every replay fills again.
 
     Unless `rehearsed`, the work is first rehearsed; then it runs once, so that kernels are compiled and libraries set
-    up on the same stream and thread and in the same memory. Graphs of one pool share its memory, except for their
-    results, so they may not run at the same time.
+    up on the same streams and thread and in the same memory. Graphs of one memory share it, except for their results,
+    so they may not run at the same time.
     """
-    stream = _capture_stream(torch.cuda.current_device())
+    first = next(iter(memory))
+    stream = _capture_stream(first)
     with alone():
         stream.wait_stream(torch.cuda.current_stream())
-        torch.cuda.empty_cache()  # memory cached elsewhere is not available to the pool
-        with torch.cuda.stream(stream), torch.cuda.use_mem_pool(pool):
+        torch.cuda.empty_cache()  # memory cached elsewhere is not available to the pools
+        with _captured_in(memory):
             if not rehearsed:
                 rehearse(work)
             work()
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
-        graph, handle = torch.cuda.CUDAGraph(), cast(Any, pool.id)
-        with torch.cuda.graph(graph, pool=handle, stream=stream, capture_error_mode="thread_local"):
+        graph, handle = torch.cuda.CUDAGraph(), cast(Any, memory[first].id)
+        others = {device: pool for device, pool in memory.items() if device != first}
+        with (
+            _captured_in(others),
+            torch.cuda.device(first),
+            torch.cuda.graph(graph, pool=handle, stream=stream, capture_error_mode="thread_local"),
+        ):
             result = work()
     return graph, result
+
+
+@contextmanager
+def _captured_in(memory: GraphMemory) -> Iterator[None]:
+    """Makes a thread work on the capture streams of some devices, and take memory from their pools."""
+    with ExitStack() as stack:
+        for device, pool in reversed(memory.items()):  # the first one's stream comes last, and makes it the current one
+            stack.enter_context(torch.cuda.use_mem_pool(pool, device))
+            stack.enter_context(torch.cuda.stream(_capture_stream(device)))
+        yield
 
 
 def on_device(device: torch.device) -> AbstractContextManager[Any]:
@@ -66,7 +87,7 @@ def on_device(device: torch.device) -> AbstractContextManager[Any]:
 
 
 @cache
-def _capture_stream(device: int) -> torch.cuda.Stream:
+def _capture_stream(device: torch.device) -> torch.cuda.Stream:
     """One stream for all graphs of a device, because memory freed on a stream is only reused on the same stream."""
     return torch.cuda.Stream(device)
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 OPERATIONS = (
     "enter_tokens", "soft_norm", "soft_gated_linear", "soft_linear", "rope", "enter", "qkv_linear", "qkv", "attention",
-    "quantize", "out_linear", "after_attention", "route", "experts", "gated_linear", "mlp_linear",
+    "quantize", "out_linear", "after_attention", "route", "experts", "sum_of_experts", "gated_linear", "mlp_linear",
     "after_experts", "predict", "finish_step", "soft_embeddings",
 )  # fmt: skip
 """In the order of a step."""

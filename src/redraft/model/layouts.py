@@ -29,6 +29,9 @@ from redraft.quant.nvfp4 import GROUP, Nvfp4Weight
 Weight = Tensor | Fp8Weight | Int4Weight | Nvfp4Weight
 """A matrix [...,N,K] in full or in one of the number formats of `redraft.quant`."""
 
+Source = Callable[[str], Weight]
+"""One of the model's weights by our name (`Transformer.state_dict`), on any device, in any format."""
+
 EXPERTS_AT_A_TIME = 16
 
 PLAIN_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}

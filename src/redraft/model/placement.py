@@ -38,6 +38,28 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
     return chosen
 
 
+def resolve_devices(device: str | torch.device, gpus: int) -> tuple[torch.device, ...]:
+    """The devices of a model: one, or the first `gpus` CUDA devices.
+
+    Raises `SettingError` if they do not exist, differ, or `device` names a single one.
+    """
+    if gpus < 1:
+        raise SettingError(f"gpus is {gpus}; it must be at least 1.", "gpus")
+    if gpus == 1:
+        return (resolve_device(device),)
+    if device not in ("auto", "cuda") or resolve_device(device).type != "cuda":
+        raise SettingError(
+            f"gpus is {gpus} and device is {str(device)!r}; it must be 'cuda', on a machine with GPUs.", "gpus"
+        )
+    there = torch.cuda.device_count()
+    if gpus > there:
+        raise SettingError(f"gpus is {gpus}; this machine has {there} CUDA devices.", "gpus")
+    kinds = [torch.cuda.get_device_name(number) for number in range(gpus)]
+    if len(set(kinds)) > 1:
+        raise SettingError(f"gpus is {gpus}; they must be of one kind, not {' and '.join(sorted(set(kinds)))}.", "gpus")
+    return tuple(torch.device("cuda", number) for number in range(gpus))
+
+
 def resolve_dtype(dtype: str | torch.dtype, device: torch.device, stored: torch.dtype) -> torch.dtype:
     """`auto` is the checkpoint's own format on CUDA and the fast one on a CPU; float16 is never chosen.
 

@@ -9,6 +9,7 @@ import torch
 from making import normal
 from torch import Tensor
 
+from redraft import kernels
 from redraft.errors import SettingError
 from redraft.kernels import eager
 from redraft.kernels.packed import Packed, PackedExperts, Rows8
@@ -123,6 +124,17 @@ def test_the_same_inputs_give_the_same_bits() -> None:
         quantize_rows_eager(normal(ROWS, WIDTH)),
     )
     assert torch.equal(experts.experts(x, routing, weights), experts.experts(x, routing, weights))
+
+
+def test_the_sum_of_a_share_leaves_out_what_others_hold() -> None:
+    """Which may be anything."""
+    rows, index = normal(37, 4, 72), torch.randint(-1, 3, (37, 4), dtype=torch.int32)
+    rows[index < 0] = torch.nan
+    ours = experts.sum_of_experts(rows, index)
+    assert ours.shape == (37, 1, 72)
+    torch.testing.assert_close(ours, rows.nan_to_num(0).sum(1, keepdim=True))
+    with kernels.force("eager"):
+        torch.testing.assert_close(ours, experts.sum_of_experts(rows, index))
 
 
 def test_widths_that_do_not_fit_are_named() -> None:

@@ -89,21 +89,26 @@ def test_enter_from_a_vocabulary_in_fp8(dtype: torch.dtype) -> None:
     compare(norms.enter, token_ids, table, scale, torch.zeros(3 * ROWS, WIDTH, dtype=dtype), SEGMENTS, following, EPS)
 
 
+PARTS = pytest.mark.parametrize("parts", [1, 2, 3])
+
+
+@PARTS
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("mlp_fp8", "experts_fp8"), [(False, False), (True, True), (True, False), (False, True)])
-def test_after_attention(dtype: torch.dtype, mlp_fp8: bool, experts_fp8: bool) -> None:
-    x, attention = normal(7, WIDTH, dtype=dtype), 5 * normal(7, WIDTH, seed=1, dtype=dtype)
+def test_after_attention(dtype: torch.dtype, mlp_fp8: bool, experts_fp8: bool, parts: int) -> None:
+    x, attention = normal(7, WIDTH, dtype=dtype), [5 * normal(7, WIDTH, seed=n, dtype=dtype) for n in range(parts)]
     given = x, attention, weights(AfterAttention, dtype), EPS
     compare(norms.after_attention, *given, mlp_fp8=mlp_fp8, experts_fp8=experts_fp8)
     _, mlp, experts, _ = norms.after_attention(*given, mlp_fp8=mlp_fp8, experts_fp8=experts_fp8)
     assert (isinstance(mlp, Rows8), isinstance(experts, Rows8)) == (mlp_fp8, experts_fp8)
 
 
+@PARTS
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_after_experts(dtype: torch.dtype) -> None:
+def test_after_experts(dtype: torch.dtype, parts: int) -> None:
     rows = 3 * ROWS
-    x, dense = normal(rows, WIDTH, dtype=dtype), normal(rows, WIDTH, seed=1, dtype=dtype)
-    experts = normal(rows, 3, WIDTH, seed=2, dtype=dtype)
+    x, dense = normal(rows, WIDTH, dtype=dtype), [normal(rows, WIDTH, seed=n, dtype=dtype) for n in range(parts)]
+    experts = [normal(rows, 3 if parts == 1 else 1, WIDTH, seed=4 + n, dtype=dtype) for n in range(parts)]
     compare(norms.after_experts, x, dense, experts, weights(AfterExperts, dtype), SEGMENTS, EPS, fp8=False)
 
 

@@ -10,17 +10,21 @@ from redraft.kernels.triton.routing import Routing, max_tiles, route, route_eage
 
 def assert_equal(ours: Routing, theirs: Routing) -> None:
     assert torch.equal(ours.index, theirs.index)
-    assert torch.equal(ours.order, theirs.order)
     assert torch.equal(ours.counts, theirs.counts)
     used = int(theirs.counts[1])
+    placed = int(theirs.tiles[used - 1, 2]) if used else 0
+    assert torch.equal(ours.order[:placed], theirs.order[:placed])
+    assert (ours.tiles[used:, 1] >= ours.tiles[used:, 2]).all()
     assert torch.equal(ours.tiles[:used], theirs.tiles[:used])
     torch.testing.assert_close(ours.weight, theirs.weight, rtol=1e-5, atol=1e-7)
 
 
-def both(logits: Tensor, top_k: int, block_rows: int, lengths: Tensor | None = None) -> Routing:
+def both(
+    logits: Tensor, top_k: int, block_rows: int, lengths: Tensor | None = None, share: range | None = None
+) -> Routing:
     scale = 1 + normal(logits.shape[1], seed=1).abs()
-    ours = route(logits, scale, top_k, block_rows, lengths)
-    assert_equal(ours, route_eager(logits, scale, top_k, block_rows, lengths))
+    ours = route(logits, scale, top_k, block_rows, lengths, share)
+    assert_equal(ours, route_eager(logits, scale, top_k, block_rows, lengths, share))
     return ours
 
 
@@ -55,6 +59,27 @@ def test_dead_rows_take_no_expert_and_stand_last(lengths: list[int]) -> None:
     assert (ours.weight[~live] == 0).all()
     assert (ours.order[: 2 * sum(lengths)] // 2).unique().tolist() == live.nonzero().flatten().tolist()
     assert (ours.tiles[int(ours.counts[0]) : int(ours.counts[1]), 0] == -1).all()
+
+
+@pytest.mark.parametrize("lengths", [None, [16, 0, 9]])
+@pytest.mark.parametrize(("experts", "shares"), [(8, 2), (16, 4), (6, 3)])
+def test_shares_of_the_experts_divide_the_assignments(experts: int, shares: int, lengths: list[int] | None) -> None:
+    """Each has its own ones as if there were no others, and a row that chose none of them has none."""
+    logits, each = normal(48, experts), experts // shares
+    alive = None if lengths is None else torch.tensor(lengths, dtype=torch.int32)
+    whole, found = both(logits, 2, 16, alive), set[tuple[int, int]]()
+    for number in range(shares):
+        part = both(logits, 2, 16, alive, range(number * each, (number + 1) * each))
+        own = part.index >= 0
+        assert torch.equal(part.index[own] + number * each, whole.index[own])
+        assert torch.equal(part.weight[own], whole.weight[own])
+        assert (part.weight[~own] == 0).all()
+        assert part.mean == whole.mean
+        for expert, first, end in part.tiles[: int(part.counts[0])].tolist():
+            found |= {(expert + number * each, assignment) for assignment in part.order[first:end].tolist()}
+    live = int((whole.index >= 0).sum())
+    assert found == {(int(whole.index.flatten()[at]), at) for at in whole.order[:live].tolist()}
+    assert len(found) == live
 
 
 def test_not_a_number_in_dead_rows_changes_nothing() -> None:

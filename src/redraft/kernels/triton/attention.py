@@ -34,6 +34,14 @@ from redraft.kernels.triton.segments import (
 Rows = Tensor | Rows8
 
 
+PROGRAMS = 64
+"""With fewer tiles of 64 rows of one canvas than this, several programs share a tile's keys."""
+
+UNSPLIT_TILES = 32
+"""With so many, the kernel of `kernels.gluon`, which does not split, is faster for several canvases. For one, a step of
+half the 26B model's heads takes 2% more with it (two H100)."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AttentionTile:
     """How the kernel cuts its work. The number of splits is fixed, so that one graph serves any context length.
@@ -110,14 +118,15 @@ def tuned(q: Tensor, keys: Tensor, segments: Segments) -> AttentionTile:
     """
     dim, groups = keys.shape[3], keys.shape[2]
     packed = segments.rows * (q.shape[1] // groups)
-    splits = min(max(64 // (groups * cdiv(packed, 64)), 1), 8)
+    tiles = groups * cdiv(packed, 64)
+    splits = min(max(PROGRAMS // tiles, 1), 8)
     if q.element_size() == 4:  # no fast product
         return AttentionTile(rows=16, keys=16, splits=splits, parts=1, warps=4, stages=2)
     if not roomy(q.device):
         rows, keys_at_once = (32, 32) if dim <= 256 else (16, 16)
         parts = 1 if dim <= 256 else 2
         return AttentionTile(rows=rows, keys=keys_at_once, splits=splits, parts=parts, warps=4, stages=2)
-    if splits == 1 and gluon_attention.fits(q, keys, segments):
+    if tiles >= UNSPLIT_TILES and gluon_attention.fits(q, keys, segments):
         return _tuned_gluon(dim, packed, len(segments.kind) * groups)
     tall = len(segments.kind) * groups * cdiv(packed, 128)  # tiles of 128 rows
     if dim > 256:

@@ -327,3 +327,15 @@ def int4_single(x, live, codes, scale, expert, columns, width, D: tl.constexpr, 
             high_tokens = load_tokens(x, live & (block < INNER // 64), block * 64 + 32, 32, 32)
             acc += int4_block(codes, scale, low_tokens, high_tokens, step, half, INNER, D, GROUP, ASM)
     return acc
+
+
+@jit
+def sum_kernel(rows, index, out, width, TOP_K: tl.constexpr, BLOCK: tl.constexpr):
+    """Some columns of the sum of one row's experts, without those that are held elsewhere."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for k in tl.static_range(TOP_K):
+        own = tl.load(index + row * TOP_K + k) >= 0
+        total += tl.load(rows + (row * TOP_K + k) * width + column, own & (column < width), other=0.0).to(tl.float32)
+    tl.store(out + row * width + column, total.to(out.dtype.element_ty), column < width)

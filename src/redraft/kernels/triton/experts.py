@@ -21,8 +21,8 @@ from redraft.kernels.gluon import int4_experts, int4_few_rows
 from redraft.kernels.packed import Packed, PackedExperts, PackedFp8, PackedInt4, Rows8, dequantized, values_and_scale
 from redraft.kernels.triton import tables
 from redraft.kernels.triton.descriptors import bulk_copies, descriptor
-from redraft.kernels.triton.expert_kernels import down_kernel, gate_kernel
-from redraft.kernels.triton.language import INTERPRETED, use_triton
+from redraft.kernels.triton.expert_kernels import down_kernel, gate_kernel, sum_kernel
+from redraft.kernels.triton.language import INTERPRETED, cdiv, next_power_of_2, use_triton
 from redraft.kernels.triton.launch import FEW_ROWS_OF_PRODUCTS, chained
 from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
 from redraft.kernels.triton.routing import Routing
@@ -31,13 +31,14 @@ from redraft.kernels.triton.tables import Plan, Tile
 Rows = Tensor | Rows8
 
 
-def block_rows(x: Rows, top_k: int, weights: PackedExperts) -> int:
+def block_rows(x: Rows, top_k: int, experts: int, weights: PackedExperts) -> int:
     """The most rows of one expert in a tile: an argument of `route` that the products follow.
 
-    For rows x [T,D], each of which goes to top_k of the experts. Both products must support such tiles.
+    For rows x [T,D], each of which goes to top_k of so many experts, of which `weights` may hold only some. Both
+    products must support such tiles.
     """
     values, _ = values_and_scale(x)
-    experts, width, inner = weights.down.shape
+    _, width, inner = weights.down.shape
     name, mean = format_of(weights.gate_up), len(values) * top_k / experts
     rows = tables.gluon_rows(name, mean)
     both = (weights.gate_up, weights.down)
@@ -48,7 +49,7 @@ def block_rows(x: Rows, top_k: int, weights: PackedExperts) -> int:
 
 def _in_gluon(x: Tensor, weight: Packed, routing: Routing, width: int, inner: int) -> Any:
     """The kernels of `kernels.gluon` for rows x and an expert weight if `block_rows` has chosen them, else None."""
-    rows = tables.gluon_rows(format_of(weight), len(routing.order) / weight.shape[0])
+    rows = tables.gluon_rows(format_of(weight), routing.mean)
     if rows is None or rows != routing.block_rows:
         return None
     return _gluon_kernels(x, weight, rows, width, inner)
@@ -65,6 +66,8 @@ def _gluon_kernels(x: Tensor, weight: Packed, rows: int, width: int, inner: int)
 
 def experts(x: Rows, routing: Routing, weights: PackedExperts, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """x [T,D] -> each row's K experts' outputs, [T,K,D], times the router's weights; zeros in dead rows.
+
+    If `weights` are a share of the experts, rows of the others are undefined, and so are dead ones.
 
     Plain rows go with plain weights and keep their dtype; FP8 and INT4 weights take `Rows8` with a scale per row, and
     give `dtype`.
@@ -120,13 +123,24 @@ def down(hidden: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = to
     return out
 
 
+def sum_of_experts(rows: Tensor, index: Tensor) -> Tensor:
+    """rows [T,K,D] -> [T,1,D], the sum in fp32 of those whose index [T,K] is not negative, best expert first."""
+    if not use_triton(rows):
+        return rows.float().masked_fill(index[..., None] < 0, 0.0).sum(1, keepdim=True).to(rows.dtype)
+    count, top_k, width = rows.shape
+    out = rows.new_empty(count, 1, width)
+    block = min(next_power_of_2(width), 2048)
+    sum_kernel[count, cdiv(width, block)](rows, index, out, width, TOP_K=top_k, BLOCK=block, num_warps=4)
+    return out
+
+
 def _plan(routing: Routing, weight: Packed) -> Plan:
     """How to cut up a product. Raises `SettingError` if the kernels do not support the weight's shape."""
-    experts, outputs, inputs = weight.shape
+    _, outputs, inputs = weight.shape
     if outputs % 128 or inputs % 64:
         message = f"experts of {outputs} x {inputs} do not fit the CUDA kernels, which work in steps of 128 x 64."
         raise SettingError(message)
-    return tables.plan(format_of(weight), len(routing.order) / experts)
+    return tables.plan(format_of(weight), routing.mean)
 
 
 def format_of(weight: Packed) -> str:

@@ -3,12 +3,16 @@
 Three launches per layer instead of a dozen. Inside, everything is fp32; values are rounded to the working dtype
 wherever the plain model does, because the router's choice of experts can depend on a single rounding.
 
+What several GPUs have computed parts of comes as these parts, which are added up where they are read.
+
 Shapes: R rows, D width, K expert rows per token.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 import torch
@@ -94,37 +98,42 @@ def enter(
 
 
 def after_attention(
-    x: Tensor, attention: Tensor, weights: AfterAttention, eps: float, *, mlp_fp8: bool = False,
+    x: Tensor, attention: Sequence[Tensor], weights: AfterAttention, eps: float, *, mlp_fp8: bool = False,
     experts_fp8: bool = False,
 ) -> tuple[Tensor, Rows, Rows, Tensor]:  # fmt: skip
-    """The residual x [R,D] with the normed attention output [R,D] added, and the inputs of what follows.
+    """The residual x [R,D] with the normed attention output added, parts of [R,D], and the inputs of what follows.
 
     Returns the new residual, the inputs of the dense MLP and of the experts (e4m3 if requested), and the router's.
     """
     if use_triton(x):
         return _after_attention(x, attention, weights, eps, mlp_fp8, experts_fp8)
-    x = x + eager.rms_norm(attention, weights.post_attention, eps)
+    x = x + eager.rms_norm(_sum(attention), weights.post_attention, eps)
     router = eager.rms_norm(x, None, eps) * weights.router_scale * x.shape[-1] ** -0.5
     mlp = norm(x, weights.pre_mlp, eps, fp8=mlp_fp8)
     return x, mlp, norm(x, weights.pre_experts, eps, fp8=experts_fp8), router
 
 
 def after_experts(
-    x: Tensor, dense: Tensor, experts: Tensor, weights: AfterExperts, segments: Segments, eps: float, *,
-    fp8: bool = False,
+    x: Tensor, dense: Sequence[Tensor], experts: Sequence[Tensor], weights: AfterExperts, segments: Segments,
+    eps: float, *, fp8: bool = False,
 ) -> tuple[Tensor, Rows]:  # fmt: skip
     """The end of a layer: its output [R,D], and the next norm of it.
 
-    x [R,D] is `after_attention`'s residual, dense [R,D] the MLP's output, experts [R,K,D] weighted expert rows that are
-    summed in fp32, in order. They are used up: on a GPU they must not be read afterwards.
+    x [R,D] is `after_attention`'s residual, dense the MLP's output, parts of [R,D], experts parts of [R,K,D], weighted
+    expert rows that are summed in fp32, in order. They are used up: on a GPU they must not be read afterwards.
     """
     if use_triton(x):
         return _after_experts(x, dense, experts, weights, segments, eps, fp8)
-    sparse = experts.float().sum(1).to(x.dtype)
-    y = eager.rms_norm(dense, weights.post_mlp, eps) + eager.rms_norm(sparse, weights.post_experts, eps)
+    sparse = _sum([part.float().sum(1) for part in experts]).to(x.dtype)
+    y = eager.rms_norm(_sum(dense), weights.post_mlp, eps) + eager.rms_norm(sparse, weights.post_experts, eps)
     y = x + eager.rms_norm(y, weights.post_feedforward, eps)
     y = y * torch.where(_canvas_rows(segments)[:, None], weights.denoise_scalar, weights.encode_scalar)
     return y, norm(y, weights.following, eps, fp8=fp8)
+
+
+def _sum(parts: Sequence[Tensor]) -> Tensor:
+    """The sum of tensors of one shape, in fp32 and in their order, rounded once."""
+    return reduce(torch.add, [part.float() for part in parts]).to(parts[0].dtype)
 
 
 def _canvas_rows(segments: Segments) -> Tensor:
@@ -153,28 +162,30 @@ def _launch(kernel: Any, x: Tensor, *arguments: Any, **constants: Any) -> None:
 
 
 def _after_attention(
-    x: Tensor, attention: Tensor, weights: AfterAttention, eps: float, mlp_fp8: bool, experts_fp8: bool
+    x: Tensor, attention: Sequence[Tensor], weights: AfterAttention, eps: float, mlp_fp8: bool, experts_fp8: bool
 ) -> tuple[Tensor, Rows, Rows, Tensor]:
     out, router = torch.empty_like(x), torch.empty_like(x)
     mlp, experts = _outputs(x, mlp_fp8), _outputs(x, experts_fp8)
     given = (weights.post_attention, weights.pre_mlp, weights.pre_experts, weights.router_scale)
     _launch(
-        _after_attention_kernel, x, attention, *given, out, *mlp, *experts, router,
+        _after_attention_kernel, x, tuple(attention), *given, out, *mlp, *experts, router,
         eps=eps, router_factor=x.shape[1] ** -0.5, MLP_FP8=mlp_fp8, EXPERTS_FP8=experts_fp8,
     )  # fmt: skip
     return out, _rows(*mlp), _rows(*experts), router
 
 
 def _after_experts(
-    x: Tensor, dense: Tensor, experts: Tensor, weights: AfterExperts, segments: Segments, eps: float, fp8: bool
-) -> tuple[Tensor, Rows]:
+    x: Tensor, dense: Sequence[Tensor], experts: Sequence[Tensor], weights: AfterExperts, segments: Segments,
+    eps: float, fp8: bool,
+) -> tuple[Tensor, Rows]:  # fmt: skip
     out, following = torch.empty_like(x), _outputs(x, fp8)
     given = (weights.post_mlp, weights.post_experts, weights.post_feedforward)
     scalars = (weights.encode_scalar, weights.denoise_scalar, segments.kind)
-    lines, rest = divmod(experts[0].nbytes, 128)  # of the L2 cache; if tokens share a line, none is forgotten
+    lines, rest = divmod(experts[0][0].nbytes, 128)  # of the L2 cache; if tokens share a line, none is forgotten
+    kept = rest or len(experts) > 1  # nor if another GPU may still read it
     _launch(
-        _after_experts_kernel, x, dense, experts, *given, *scalars, weights.following, out, *following,
-        eps=eps, SEGMENT_ROWS=segments.rows, TOP_K=experts.shape[1], FP8=fp8, LINES=0 if rest else lines,
+        _after_experts_kernel, x, tuple(dense), tuple(experts), *given, *scalars, weights.following, out, *following,
+        eps=eps, SEGMENT_ROWS=segments.rows, TOP_K=experts[0].shape[1], FP8=fp8, LINES=0 if kept else lines,
         PADDED_LINES=next_power_of_2(lines),
     )  # fmt: skip
     return out, _rows(*following)
@@ -183,6 +194,17 @@ def _after_experts(
 @jit
 def _read(pointer, offsets, inside):
     return tl.load(pointer + offsets, inside, other=0.0).to(tl.float32)
+
+
+@jit
+def _sum_of(parts, offsets, inside):
+    """What several GPUs have computed parts of, in fp32; their sum is rounded."""
+    total = _read(parts[0], offsets, inside)
+    if len(parts) > 1:
+        for number in tl.static_range(1, len(parts)):
+            total += _read(parts[number], offsets, inside)
+        total = _round(total, parts[0])
+    return total
 
 
 @jit
@@ -271,7 +293,7 @@ def _after_attention_kernel(
     first, mlp_factor = _read(post_attention, column, inside), _read(pre_mlp, column, inside)
     experts_factor, router_weight = _read(pre_experts, column, inside), _read(router_scale, column, inside)
     await_inputs()
-    added, value = _read(attention, here, inside), _read(x, here, inside)
+    added, value = _sum_of(attention, here, inside), _read(x, here, inside)
 
     value = _round(value + _round(added * _factor(added, width, eps) * first, x), x)
     tl.store(out + here, value.to(x.dtype.element_ty), inside)
@@ -299,10 +321,11 @@ def _after_experts_kernel(
     mlp_factor, sparse_factor = _raw(post_mlp, column, inside), _raw(post_experts, column, inside)
     both_factor, factor = _raw(post_feedforward, column, inside), _raw(following, column, inside)
     await_inputs()
-    mlp, value = _raw(dense, here, inside), _raw(x, here, inside)
+    mlp = _raw(dense[0], here, inside) if len(dense) == 1 else _sum_of(dense, here, inside).to(x.dtype.element_ty)
+    value = _raw(x, here, inside)
     sparse = tl.zeros([BLOCK], tl.float32)
     for k in tl.static_range(TOP_K):
-        sparse += _read(experts, (row * TOP_K + k) * width + column, inside)
+        sparse += _sum_of(experts, (row * TOP_K + k) * width + column, inside)
     is_canvas = tl.load(kind + row // SEGMENT_ROWS) >= KIND_DENOISE
     scalar = tl.load(tl.where(is_canvas, denoise_scalar, encode_scalar)).to(tl.float32)
 
@@ -312,7 +335,7 @@ def _after_experts_kernel(
     sparse = _round(sparse * tl.rsqrt(sparse_sum / width + eps) * sparse_factor, x)
     both = _round(mlp + sparse, x)
     if LINES > 0:
-        forget(experts + row * (TOP_K * width), LINES, PADDED_LINES)
+        forget(experts[0] + row * (TOP_K * width), LINES, PADDED_LINES)
     both = _round(both * _factor(both, width, eps) * both_factor, x)
     value = _round(_round(value.to(tl.float32) + both, x) * scalar, x)
     tl.store(out + here, value.to(x.dtype.element_ty), inside)

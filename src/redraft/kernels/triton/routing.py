@@ -3,6 +3,9 @@
 The products over experts walk a list of *tiles*: up to `block_rows` rows of one expert each. The list lives on the
 device and has room for the worst case, so one captured graph serves every routing. Dead rows (padding) take no expert;
 they have separate tiles at the end, where the products write zeros.
+
+A GPU that holds only some of the experts, its *share*, gets their assignments alone: the others appear in no tile, and
+nothing writes their products.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from redraft.kernels.triton import tables
 from redraft.kernels.triton.language import await_inputs, cdiv, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.launch import chained
 
-SHARE = 32
+TILES_AT_ONCE = 32
 """Tiles that one program writes to the list."""
 PARTS = 11
 """Parts in which the router's product is summed; few rows need several programs per row tile to fill a GPU."""
@@ -28,12 +31,13 @@ PARTS = 11
 class Routing:
     """The experts of T rows with K each, and T*K assignments (row t's k-th is assignment t*K + k) sorted by expert.
 
-    index       int32 [T,K]   chosen experts; -1 in dead rows
-    weight      fp32  [T,K]   the weight of each; 0 in dead rows
-    order       int32 [T*K]   assignments sorted by (expert, row), dead ones last
+    index       int32 [T,K]   chosen experts, counted from the share's first; -1 in dead rows and outside the share
+    weight      fp32  [T,K]   the weight of each; 0 where there is none
+    order       int32 [T*K]   assignments sorted by (expert, row), dead ones last; undefined after those of a share
     tiles       int32 [M,3]   (expert, first, end) into `order`; expert -1 for dead rows; beyond those, first >= end
     counts      int32 [2]     tiles of live rows, all tiles
     block_rows  the most rows in a tile
+    experts     how many experts the rows were routed among
     """
 
     index: Tensor
@@ -42,6 +46,12 @@ class Routing:
     tiles: Tensor
     counts: Tensor
     block_rows: int
+    experts: int
+
+    @property
+    def mean(self) -> float:
+        """The mean number of rows that an expert gets."""
+        return len(self.order) / self.experts
 
 
 def max_tiles(rows: int, top_k: int, experts: int, block_rows: int) -> int:
@@ -51,15 +61,16 @@ def max_tiles(rows: int, top_k: int, experts: int, block_rows: int) -> int:
 
 
 def route_rows(
-    x: Tensor, weight: Tensor, expert_scale: Tensor, top_k: int, block_rows: int, lengths: Tensor | None = None
-) -> Routing:
+    x: Tensor, weight: Tensor, expert_scale: Tensor, top_k: int, block_rows: int, lengths: Tensor | None = None,
+    share: range | None = None,
+) -> Routing:  # fmt: skip
     """`route` with logits x [T,D] times weight [E,D] transposed, rounded to x's dtype. Three launches on CUDA.
 
     The product is summed in the same `PARTS` parts for any number of rows, so a row's experts do not depend on other
     rows. A single launch for choice and sort, whose programs wait for one another, takes just as long.
     """
     if not use_triton(x):
-        return route_eager(F.linear(x, weight), expert_scale, top_k, block_rows, lengths)
+        return route_eager(F.linear(x, weight), expert_scale, top_k, block_rows, lengths, share)
     rows, (experts, width) = len(x), weight.shape
     tile = tables.routing_tile(rows)
     spread = PARTS if tile.split else 1  # programs that share a row's product
@@ -69,45 +80,52 @@ def route_rows(
         PART=part_columns(width), PARTS=PARTS // spread, BM=tile.router,
         num_warps=4, num_stages=4 if experts <= 128 else 2, **chained(x, rows),
     )  # fmt: skip
-    return _route(parts, x.dtype, expert_scale, top_k, block_rows, lengths)
+    return _route(parts, x.dtype, expert_scale, top_k, block_rows, lengths, share)
 
 
-def route(logits: Tensor, expert_scale: Tensor, top_k: int, block_rows: int, lengths: Tensor | None = None) -> Routing:
+def route(
+    logits: Tensor, expert_scale: Tensor, top_k: int, block_rows: int, lengths: Tensor | None = None,
+    share: range | None = None,
+) -> Routing:  # fmt: skip
     """Choose experts from router logits [T,E]: fp32 softmax, top-k, renormalised, times expert_scale [E].
 
     `lengths` int32 [S]: the rows are S segments of T/S rows, and in each, rows from its length on are dead; None means
-    that all are live. For equal probabilities the lower expert wins. Two launches on CUDA.
+    that all are live. `share`: the experts that are held here, if not all. For equal probabilities the lower expert
+    wins. Two launches on CUDA.
     """
     if not use_triton(logits):
-        return route_eager(logits, expert_scale, top_k, block_rows, lengths)
-    return _route(logits[None], logits.dtype, expert_scale, top_k, block_rows, lengths)
+        return route_eager(logits, expert_scale, top_k, block_rows, lengths, share)
+    return _route(logits[None], logits.dtype, expert_scale, top_k, block_rows, lengths, share)
 
 
 def _route(
-    parts: Tensor, dtype: torch.dtype, expert_scale: Tensor, top_k: int, block_rows: int, lengths: Tensor | None
-) -> Routing:
+    parts: Tensor, dtype: torch.dtype, expert_scale: Tensor, top_k: int, block_rows: int, lengths: Tensor | None,
+    share: range | None,
+) -> Routing:  # fmt: skip
     """The two kernels, from logits [P,T,E] that are summed over their P parts and rounded to `dtype`."""
     count, rows, experts = parts.shape
+    held = range(experts) if share is None else share
     new = partial(torch.empty, dtype=torch.int32, device=parts.device)
     index, weight, order = new(rows, top_k), parts.new_empty(rows, top_k, dtype=torch.float32), new(rows * top_k)
-    tiles, counts = new(max_tiles(rows, top_k, experts, block_rows), 3), new(2)
+    tiles, counts = new(max_tiles(rows, top_k, len(held), block_rows), 3), new(2)
     tile = tables.routing_tile(rows)
     chunks = cdiv(rows, tile.choose)
-    found, ranks = new(chunks, experts), torch.empty(rows, experts, dtype=torch.int8, device=parts.device)
+    found, ranks = new(chunks, len(held)), torch.empty(rows, len(held), dtype=torch.int8, device=parts.device)
     span = rows if lengths is None else rows // len(lengths)
     after = chained(parts, rows)
-    sizes = {"EXPERTS": experts, "PADDED": max(16, next_power_of_2(experts)), "TOP_K": top_k}
     choose_kernel[chunks,](
         parts, expert_scale, lengths, index, weight, ranks, found, rows, span,
-        PARTS=count, ROUNDED={torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, ""), ROWS=tile.choose, **sizes,
+        PARTS=count, ROUNDED={torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, ""), ROWS=tile.choose,
+        EXPERTS=experts, PADDED=max(16, next_power_of_2(experts)), FIRST=held.start, HELD=len(held), TOP_K=top_k,
         num_warps=tile.choose, **after,
     )  # fmt: skip
-    place_kernel[cdiv(rows, tile.place) + cdiv(len(tiles), SHARE),](
-        ranks, found, order, tiles, counts, rows, chunks, len(tiles), **sizes, RANKS=next_power_of_2(top_k),
-        ROWS=tile.place, CHUNKS=tile.place // tile.choose, STEP=min(64, next_power_of_2(chunks)), BM=block_rows,
-        SHARE=SHARE, num_warps=tile.warps, **after,
+    place_kernel[cdiv(rows, tile.place) + cdiv(len(tiles), TILES_AT_ONCE),](
+        ranks, found, order, tiles, counts, rows, chunks, len(tiles), WHOLE=len(held) == experts, EXPERTS=len(held),
+        PADDED=max(16, next_power_of_2(len(held))), TOP_K=top_k, RANKS=next_power_of_2(top_k), ROWS=tile.place,
+        CHUNKS=tile.place // tile.choose, STEP=min(64, next_power_of_2(chunks)), BM=block_rows,
+        TILES_AT_ONCE=TILES_AT_ONCE, num_warps=tile.warps, **after,
     )  # fmt: skip
-    return Routing(index, weight, order, tiles, counts, block_rows)
+    return Routing(index, weight, order, tiles, counts, block_rows, experts)
 
 
 def part_columns(width: int) -> int:
@@ -166,19 +184,21 @@ def choose_kernel(
     lengths,  # int32 [S], or None
     index,  # int32 [T,K]
     weight,  # fp32 [T,K]
-    ranks,  # int8 [T,E]: the rank at which a row chose an expert, TOP_K if it did not
-    found,  # int32 [chunks,E]: how many of this program's rows chose each expert
+    ranks,  # int8 [T,HELD]: the rank at which a row chose an expert, TOP_K if it did not
+    found,  # int32 [chunks,HELD]: how many of this program's rows chose each expert
     rows,
     span,  # rows per segment
     PARTS: tl.constexpr,
     ROUNDED: tl.constexpr,
     EXPERTS: tl.constexpr,
     PADDED: tl.constexpr,
+    FIRST: tl.constexpr,
+    HELD: tl.constexpr,
     TOP_K: tl.constexpr,
     ROWS: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """Softmax and top-k of ROWS rows, a warp for each."""
+    """Softmax and top-k of ROWS rows, a warp for each; the HELD experts from FIRST on are passed on."""
     if PDL:
         await_inputs()
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -213,12 +233,14 @@ def choose_kernel(
     worth = probability / exact_sum(tl.where(chosen, probability, 0.0))[:, None]
     worth *= tl.load(expert_scale + expert, mask=real, other=0.0).to(tl.float32)
     here = row[:, None] * TOP_K + rank
-    tl.store(index + here, tl.where(live[:, None], expert, -1), mask=chosen & inside[:, None])
-    tl.store(weight + here, tl.where(live[:, None], worth, 0.0), mask=chosen & inside[:, None])
-    rank = tl.where(live[:, None], rank, TOP_K)
-    tl.store(ranks + row[:, None] * EXPERTS + expert, rank.to(tl.int8), mask=inside[:, None] & real)
+    held = (expert >= FIRST) & (expert < FIRST + HELD)
+    own = live[:, None] & held
+    tl.store(index + here, tl.where(own, expert - FIRST, -1), mask=chosen & inside[:, None])
+    tl.store(weight + here, tl.where(own, worth, 0.0), mask=chosen & inside[:, None])
+    rank = tl.where(own, rank, TOP_K)
+    tl.store(ranks + row[:, None] * HELD + expert - FIRST, rank.to(tl.int8), mask=inside[:, None] & held)
     taken = tl.sum((rank < TOP_K).to(tl.int32), 0)[None, :]
-    tl.store(found + tl.program_id(0) * EXPERTS + expert, taken, mask=real)
+    tl.store(found + tl.program_id(0) * HELD + expert - FIRST, taken, mask=held)
 
 
 @jit
@@ -248,6 +270,7 @@ def place_kernel(
     rows,
     chunks,
     room,  # M
+    WHOLE: tl.constexpr,
     EXPERTS: tl.constexpr,
     PADDED: tl.constexpr,
     TOP_K: tl.constexpr,
@@ -256,10 +279,13 @@ def place_kernel(
     CHUNKS: tl.constexpr,
     STEP: tl.constexpr,
     BM: tl.constexpr,
-    SHARE: tl.constexpr,
+    TILES_AT_ONCE: tl.constexpr,
     PDL: tl.constexpr,
 ):
-    """The first programs put the assignments of ROWS rows each in place; the others write SHARE tiles each."""
+    """The first programs put the assignments of ROWS rows each in place; the others write TILES_AT_ONCE tiles each.
+
+    EXPERTS are those held here; unless they are the WHOLE, rows may have fewer than TOP_K, and dead ones get no tiles.
+    """
     if PDL:
         await_inputs()
     me = tl.program_id(0)
@@ -276,16 +302,18 @@ def place_kernel(
     live_total = tl.sum(size, 0)
     if me * ROWS < rows:
         place_rows(
-            ranks, order, me * ROWS, rows, start + earlier, earlier, live_total, EXPERTS, PADDED, TOP_K, RANKS, ROWS
-        )
+            ranks, order, me * ROWS, rows, start + earlier, earlier, live_total, WHOLE, EXPERTS, PADDED, TOP_K, RANKS,
+            ROWS,
+        )  # fmt: skip
     else:
-        first = (me - (rows + ROWS - 1) // ROWS) * SHARE
-        place_tiles(tiles, counts, first, room, rows * TOP_K, size, start, live_total, PADDED, BM, SHARE)
+        first = (me - (rows + ROWS - 1) // ROWS) * TILES_AT_ONCE
+        assignments = rows * TOP_K if WHOLE else live_total
+        place_tiles(tiles, counts, first, room, assignments, size, start, live_total, PADDED, BM, TILES_AT_ONCE)
 
 
 @jit
-def place_rows(ranks, order, first, rows, base, earlier, live_total, EXPERTS: tl.constexpr, PADDED: tl.constexpr,
-               TOP_K: tl.constexpr, RANKS: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
+def place_rows(ranks, order, first, rows, base, earlier, live_total, WHOLE: tl.constexpr, EXPERTS: tl.constexpr,
+               PADDED: tl.constexpr, TOP_K: tl.constexpr, RANKS: tl.constexpr, ROWS: tl.constexpr):  # fmt: skip
     """Place the assignments of ROWS rows; base [E] is where an expert's first one goes, dead ones go to the end."""
     expert = tl.arange(0, PADDED)
     line = tl.arange(0, ROWS)
@@ -297,23 +325,24 @@ def place_rows(ranks, order, first, rows, base, earlier, live_total, EXPERTS: tl
     # [R,E] earlier rows of this program with the same expert
     before = tl.dot(below, chosen.to(tl.float16)).to(tl.int32)
     tl.store(order + base[None, :] + before, row[:, None] * TOP_K + rank, mask=chosen)
-    dead = (row < rows) & (tl.sum(chosen.to(tl.int32), 1) == 0)
-    ahead = first - tl.sum(earlier, 0) // TOP_K + tl.cumsum(dead.to(tl.int32), 0) - dead.to(tl.int32)
-    k = tl.arange(0, RANKS)[None, :]
-    place = order + live_total + ahead[:, None] * TOP_K + k
-    tl.store(place, row[:, None] * TOP_K + k, mask=dead[:, None] & (k < TOP_K))
+    if WHOLE:
+        dead = (row < rows) & (tl.sum(chosen.to(tl.int32), 1) == 0)
+        ahead = first - tl.sum(earlier, 0) // TOP_K + tl.cumsum(dead.to(tl.int32), 0) - dead.to(tl.int32)
+        k = tl.arange(0, RANKS)[None, :]
+        place = order + live_total + ahead[:, None] * TOP_K + k
+        tl.store(place, row[:, None] * TOP_K + k, mask=dead[:, None] & (k < TOP_K))
 
 
 @jit
 def place_tiles(tiles, counts, first, room, assignments, size, start, live_total, PADDED: tl.constexpr,
-                BM: tl.constexpr, SHARE: tl.constexpr):  # fmt: skip
-    """Write tiles first..first+SHARE of experts with `size` [E] assignments from `start` [E] on, and the counts."""
+                BM: tl.constexpr, TILES_AT_ONCE: tl.constexpr):  # fmt: skip
+    """Write the counts, and some tiles from `first` on, of experts with `size` [E] assignments from `start` [E] on."""
     expert = tl.arange(0, PADDED)
     pieces = (size + BM - 1) // BM  # [E] tiles of each expert
     last = tl.cumsum(pieces, 0)
     live_tiles = tl.sum(pieces, 0)
-    tile = first + tl.arange(0, SHARE)
-    owner = tl.sum((last[None, :] <= tile[:, None]).to(tl.int32), 1)  # [SHARE] experts that end before the tile
+    tile = first + tl.arange(0, TILES_AT_ONCE)
+    owner = tl.sum((last[None, :] <= tile[:, None]).to(tl.int32), 1)  # [TILES_AT_ONCE] experts that end before the tile
     mine = expert[None, :] == owner[:, None]
     begin = tl.sum(tl.where(mine, (start - (last - pieces) * BM)[None, :], 0), 1) + tile * BM
     stop = tl.minimum(begin + BM, tl.sum(tl.where(mine, (start + size)[None, :], 0), 1))
@@ -335,9 +364,11 @@ def route_eager(
     top_k: int,
     block_rows: int,
     lengths: Tensor | None = None,
+    share: range | None = None,
 ) -> Routing:
     """`route` in plain PyTorch; it may wait for the device."""
     rows, experts = logits.shape
+    held = range(experts) if share is None else share
     probabilities = logits.softmax(-1, dtype=torch.float32)
     index = probabilities.sort(dim=-1, descending=True, stable=True).indices[:, :top_k]  # [T,K]
     weight = probabilities.gather(-1, index)
@@ -346,14 +377,19 @@ def route_eager(
         span = rows // len(lengths)
         live = torch.arange(span, device=logits.device) < lengths[:, None]  # [S,T/S]
         index = index.where(live.flatten()[:, None], -1)
-        weight = weight.where(live.flatten()[:, None], 0.0)
-    keys = index.where(index >= 0, experts).flatten()  # [T*K]
+    own = (index >= held.start) & (index < held.stop)
+    index, weight = (index - held.start).where(own, -1), weight.where(own, 0.0)
+    keys = index.where(own, len(held)).flatten()  # [T*K]
     order = keys.argsort(stable=True)
-    tiles, counts = _tiles(keys.bincount(minlength=experts + 1).tolist(), block_rows)
-    table = torch.full((max_tiles(rows, top_k, experts, block_rows), 3), -1, dtype=torch.int32, device=logits.device)
-    table[: len(tiles)] = torch.tensor(tiles, dtype=torch.int32, device=logits.device)
+    sizes = keys.bincount(minlength=len(held) + 1).tolist()
+    if len(held) < experts:
+        sizes[-1] = 0  # dead rows get no tiles
+    tiles, counts = _tiles(sizes, block_rows)
+    table = torch.full((max_tiles(rows, top_k, len(held), block_rows), 3), -1, dtype=torch.int32, device=logits.device)
+    if tiles:
+        table[: len(tiles)] = torch.tensor(tiles, dtype=torch.int32, device=logits.device)
     counts = torch.tensor(counts, dtype=torch.int32, device=logits.device)
-    return Routing(index.int(), weight, order.int(), table, counts, block_rows)
+    return Routing(index.int(), weight, order.int(), table, counts, block_rows, experts)
 
 
 def _tiles(sizes: list[int], block_rows: int) -> tuple[list[tuple[int, int, int]], tuple[int, int]]:

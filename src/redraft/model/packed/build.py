@@ -7,7 +7,7 @@ of one layer exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -17,19 +17,18 @@ from torch import Tensor
 from redraft.cache.fp8 import key_unit
 from redraft.config import FULL, SLIDING, LayerType, ModelConfig
 from redraft.errors import SettingError
+from redraft.kernels.crew import allow_peers
 from redraft.kernels.packed import Matrix, Packed, PackedExperts, PackedFp8, PackedInt4
 from redraft.kernels.triton.norms import AfterAttention, AfterExperts
-from redraft.model.layouts import Weight, chunks
+from redraft.model.layouts import Source, Weight, chunks
+from redraft.model.packed.division import check_division, share_config, share_experts, share_source
 from redraft.model.packed.vocabulary import Vocabulary, pack_vocabulary
-from redraft.model.packed.weights import PackedLayer, PackedModel
+from redraft.model.packed.weights import PackedLayer, PackedModel, Share
 from redraft.model.quantize import FORMATS
 from redraft.model.rope import inverse_frequencies
 from redraft.quant.fp8 import Fp8Weight, quantize_fp8
 from redraft.quant.int4 import Int4Weight, quantize_int4
 from redraft.quant.prepare import prepare
-
-Source = Callable[[str], Weight]
-"""One of the model's weights by our name (`Transformer.state_dict`), on any device, in any format."""
 
 
 def pack(
@@ -38,27 +37,40 @@ def pack(
     *,
     device: torch.device,
     dtype: torch.dtype,
+    helpers: Sequence[torch.device] = (),
     quantization: str | None = None,
     fp8_vocabulary: bool = False,
     progress: Callable[[int, int], None] = lambda done, whole: None,
 ) -> PackedModel:
-    """Pack all weights of `source` on `device`.
+    """Pack all weights of `source` on `device`, or divide the layers among it and its `helpers`; see `division.py`.
 
     `quantization` "fp8" or "int4" (int4 experts, FP8 attention and dense MLP) quantizes weights that are stored in
     full; None keeps every weight in its own format. `fp8_vocabulary` keeps the vocabulary in FP8, see the function of
     this name in `demands`. `progress` is called with the layers done and the total. Raises `SettingError` for an
-    unknown format.
+    unknown format and for a model that cannot be divided.
     """
     check_format(quantization)
-    packer = _Packer(config, source, device, dtype, quantization)
-    vocabulary = pack_vocabulary(packer.full("embedding.weight"), device, dtype, fp8=fp8_vocabulary)
+    check_division(config, 1 + len(helpers))
+    allow_peers((device, *helpers))
+    packers = _packers(config, source, (device, *helpers), dtype, quantization)
+    vocabulary = pack_vocabulary(packers[0].full("embedding.weight"), device, dtype, fp8=fp8_vocabulary)
     _give_back(device)  # else the first layers would be put where the table was and keep all of it allocated
-    layers = []
+    layers: list[list[PackedLayer]] = [[] for _ in packers]
     for number in range(config.num_hidden_layers):
-        layers.append(packer.layer(number))
+        for packer, held in zip(packers, layers, strict=True):
+            held.append(packer.layer(number))
         progress(number + 1, config.num_hidden_layers)
     _give_back(device)
-    return packer.model(vocabulary, tuple(layers))
+    shares = [
+        Share(
+            config=packer.config,
+            experts=share_experts(config, number, len(packers)),
+            layers=tuple(held),
+            frequencies=packer.frequencies(),
+        )
+        for number, (packer, held) in enumerate(zip(packers, layers, strict=True))
+    ]
+    return packers[0].model(config, vocabulary, tuple(shares))
 
 
 def _give_back(device: torch.device) -> None:
@@ -69,13 +81,16 @@ def _give_back(device: torch.device) -> None:
 
 def repack(model: PackedModel, source: Source, changed: Set[str]) -> PackedModel:
     """`model` with matrices that hold weights named in `changed` packed again from `source`; the rest is shared."""
-    packer = _Packer(model.config, source, model.device, model.dtype, model.asked)
+    packers = _packers(model.config, source, model.devices, model.dtype, model.asked)
 
     def renewed(record: Any, fields: _Fields) -> Any:
         return replace(record, **_made({name: made for name, made in fields.items() if changed & set(made[1])}))
 
-    layers = tuple(renewed(layer, packer.layer_fields(number)) for number, layer in enumerate(model.layers))
-    return replace(renewed(model, packer.soft_fields()), layers=layers)
+    shares = []
+    for share, packer in zip(model.shares, packers, strict=True):
+        layers = tuple(renewed(layer, packer.layer_fields(number)) for number, layer in enumerate(share.layers))
+        shares.append(replace(share, layers=layers))
+    return replace(renewed(model, packers[0].soft_fields()), shares=tuple(shares))
 
 
 _Fields = dict[str, tuple[Callable[..., Any], tuple[str, ...]]]
@@ -92,6 +107,17 @@ def check_format(quantization: str | None) -> None:
         raise SettingError(f"quantization is {quantization!r}; it must be {' or '.join(map(repr, FORMATS))}, or None.")
 
 
+def _packers(
+    config: ModelConfig, source: Source, devices: Sequence[torch.device], dtype: torch.dtype, quantization: str | None
+) -> list[_Packer]:
+    """One for each device's share."""
+    gpus = len(devices)
+    return [
+        _Packer(share_config(config, gpus), share_source(source, config, number, gpus), device, dtype, quantization)
+        for number, device in enumerate(devices)
+    ]
+
+
 class _Packer:
     """Turns weights of one source into records, under one set of choices."""
 
@@ -101,8 +127,7 @@ class _Packer:
         self.config, self.source, self.device, self.dtype, self.asked = config, source, device, dtype, quantization
         self.found: set[str] = set()
 
-    def model(self, vocabulary: Vocabulary, layers: tuple[PackedLayer, ...]) -> PackedModel:
-        config = self.config
+    def model(self, config: ModelConfig, vocabulary: Vocabulary, shares: tuple[Share, ...]) -> PackedModel:
         scale = torch.tensor([config.hidden_size**0.5], dtype=self.dtype, device=self.device)
         return PackedModel(
             config=config,
@@ -112,8 +137,7 @@ class _Packer:
             embedding_scale=scale,
             soft_norm=self.plain("self_conditioning.pre_norm.weight"),
             **_made(self.soft_fields()),
-            layers=layers,
-            frequencies={kind: self._frequencies(kind) for kind in set(config.layer_types)},
+            shares=shares,
         )
 
     def layer(self, number: int) -> PackedLayer:
@@ -225,8 +249,10 @@ class _Packer:
             following=self.plain(following),
         )
 
-    def _frequencies(self, kind: LayerType) -> Tensor:
-        return inverse_frequencies(self.config, sliding=kind == SLIDING).to(self.device)
+    def frequencies(self) -> dict[LayerType, Tensor]:
+        """Those of each kind of layer, see `Share`."""
+        kinds = set(self.config.layer_types)
+        return {kind: inverse_frequencies(self.config, sliding=kind == SLIDING).to(self.device) for kind in kinds}
 
 
 def _joined(parts: list[Packed]) -> Packed:

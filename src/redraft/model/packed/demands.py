@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 
 from redraft.config import ModelConfig
 from redraft.errors import SettingError
 from redraft.model import accounting
+from redraft.model.packed.division import DIVIDED
 from redraft.model.placement import OLDEST, OLDEST_FP8, lacks_fp8
 from redraft.model.quantize import FORMATS, format_of
 
@@ -84,31 +85,36 @@ def fp8_vocabulary(config: ModelConfig, name: str, device: torch.device, *, quan
 def check_room(
     config: ModelConfig,
     asked: str | None,
-    device: torch.device,
+    devices: Sequence[torch.device],
     *,
     stored: Mapping[str, str] | None = None,
     vision: bool = False,
     free: int | None = None,
 ) -> None:
-    """Raise `SettingError` if a CUDA device has too little free memory for the weights in a format and a step.
+    """Raise `SettingError` if CUDA devices have too little free memory for the weights in a format and a step.
+
+    Several have equal shares of the layers, and the first one has everything else.
 
     `asked` is the requested quantization, `stored` the number formats, by name, of weights that already have one, and
     `vision` says whether they include a vision tower. The message says how much is missing and which format would fit.
     `free` bytes default to what the device reports.
     """
-    if device.type != "cuda":
+    if devices[0].type != "cuda":
         return
     stored = stored or {}
     format = resulting_format(stored, asked)
-    free = torch.cuda.mem_get_info(device)[0] if free is None else free
+    free = min(torch.cuda.mem_get_info(device)[0] for device in devices) if free is None else free
     more = WORKING_BYTES + (accounting.bytes_in(accounting.vision_parts(config), "bf16") if vision else 0)
-    needed = {name: _weight_bytes(config, stored, name) + more for name in (None, *FORMATS)}
+    needed = {name: _weight_bytes(config, stored, name, len(devices)) + more for name in (None, *FORMATS)}
     if needed[asked] <= free:
         return
     smaller = [name for name in FORMATS if needed[name] <= min(free, needed[asked] - 1) and not _refusal(stored, name)]
     advice = f"quantization={smaller[0]!r} would fit" if smaller else "no format would fit"
+    each, where = "", str(devices[0])
+    if len(devices) > 1:
+        each, where = " of each GPU", f"one of {', '.join(map(str, devices))}"
     raise SettingError(
-        f"The model needs {_gigabytes(needed[asked])} in {format} and {device} has {_gigabytes(free)} free, "
+        f"The model needs {_gigabytes(needed[asked])}{each} in {format} and {where} has {_gigabytes(free)} free, "
         f"{_gigabytes(needed[asked] - free)} too little; {advice}."
     )
 
@@ -128,10 +134,11 @@ def check_requantization(stored: Mapping[str, str], asked: str | None) -> None:
         raise SettingError(refusal)
 
 
-def _weight_bytes(config: ModelConfig, stored: Mapping[str, str], asked: str | None) -> int:
-    """Bytes that the text model's weights take on a GPU."""
+def _weight_bytes(config: ModelConfig, stored: Mapping[str, str], asked: str | None, gpus: int) -> int:
+    """Bytes that the text model's weights take on the first of some GPUs that share its layers."""
     formats = accounting.FORMATS[asked] if asked else _kept(stored)
-    return sum(part.bytes_as(formats) for part in accounting.text_parts(config))
+    parts = [(part.bytes_as(formats), gpus if part.name in DIVIDED else 1) for part in accounting.text_parts(config)]
+    return sum(-(-size // among) for size, among in parts)
 
 
 def _kept(stored: Mapping[str, str]) -> dict[str, str]:

@@ -6,54 +6,26 @@ segments of L, D width, N query heads, H head dim, P pages of a request.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from redraft.cache.fp8 import FP8
-from redraft.cache.pages import PAGE
-from redraft.config import FULL, SLIDING, LayerType
-from redraft.kernels.packed import Matrix, PackedFp8, Rows8
+from redraft.config import LayerType
+from redraft.kernels.crew import Crew
+from redraft.kernels.packed import Rows8
 from redraft.kernels.streams import beside
 from redraft.kernels.switches import call
-from redraft.kernels.triton.attention import attend
-from redraft.kernels.triton.experts import block_rows, experts
-from redraft.kernels.triton.linear import gated_linear, linear
-from redraft.kernels.triton.norms import after_attention, after_experts, enter, norm
-from redraft.kernels.triton.prefetch import prefetch
-from redraft.kernels.triton.qkv import RopeTable, norm_rope_write, rope_rows
-from redraft.kernels.triton.quantize import quantize_rows
-from redraft.kernels.triton.routing import route_rows
-from redraft.kernels.triton.segments import DENOISE, Segments
-from redraft.model.packed.weights import PackedLayer, PackedModel
+from redraft.kernels.triton.norms import enter
+from redraft.kernels.triton.segments import Segments
+from redraft.model.packed.layers import conditioning, enter_layer, takes_fp8
+from redraft.model.packed.pages import Pages
+from redraft.model.packed.places import Place
+from redraft.model.packed.weights import PackedModel, Share
 
 Rows = Tensor | Rows8
-
-
-PREFETCH_BYTES = 8 << 20
-"""Bytes of the first plain experts to bring into the L2 cache while the router chooses. On one H200 this saved 0.1 to
-0.2 ms per step of one canvas; quantized experts no longer gain from it, plain ones were not measured again."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Pages:
-    """Keys and values of all layers, [pages,256,G,H] each; layers of one kind have the same number of pages."""
-
-    keys: list[Tensor]
-    values: list[Tensor]
-
-    def clean(self, layer: int, pages: Tensor) -> None:
-        """Zero all values that are not finite in some pages [n] of a layer."""
-        for pool in (self.keys[layer], self.values[layer]):
-            if pool.dtype == FP8:
-                bits = pool.view(torch.uint8)
-                held = bits[pages]
-                bits[pages] = held.masked_fill(held & 0x7F == 0x7F, 0)
-            else:
-                held = pool[pages]
-                pool[pages] = held.masked_fill(~held.isfinite(), 0.0)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,139 +46,83 @@ class Inputs:
     images: Tensor | None = None
 
 
-def new_pages(model: PackedModel, *, full: int, sliding: int, dtype: torch.dtype | None = None) -> Pages:
-    """Pages of zeros, by default in the model's dtype: kernels read whole tiles, so unwritten memory must be finite."""
-
-    def zeros(number: int) -> Tensor:
-        pages = sliding if model.config.is_sliding(number) else full
-        heads = model.config.layer_kv_heads(number), model.config.layer_head_dim(number)
-        return torch.zeros(pages, PAGE, *heads, dtype=dtype or model.dtype, device=model.device)
-
-    numbers = range(len(model.layers))
-    return Pages(keys=list(map(zeros, numbers)), values=list(map(zeros, numbers)))
-
-
 def new_images(model: PackedModel, tokens: int) -> Tensor:
     """Room for image embeddings of this many tokens, see `Inputs`."""
     return torch.zeros(tokens, model.config.hidden_size, dtype=model.dtype, device=model.device)
 
 
-def forward(model: PackedModel, inputs: Inputs, pages: Pages, *, all_rows: bool = False) -> Tensor:
+def forward(model: PackedModel, inputs: Inputs, pages: tuple[Pages, ...], *, all_rows: bool = False) -> Tensor:
     """Hidden states of every row after the final norm, [R,D]; writes the rows' keys and values into their pages.
 
     In the last layer, rows that are only encoded stop at their keys and values, and their hidden states are
     meaningless, unless `all_rows` is set.
     """
-    segments, eps = inputs.segments, model.config.rms_norm_eps
-    canvases, rope, added = beside(
-        model.device,
-        partial(_canvas_lengths, segments),
-        partial(_rope, model, segments),
-        partial(conditioning, model, inputs.soft),
-    )
-    x, h = call(
-        "enter", enter, inputs.token_ids, model.vocabulary.head, model.embedding_scale, added, segments,
-        model.layers[0].entering, eps, fp8=takes_fp8(model.layers[0].qkv), images=inputs.images,
-    )  # fmt: skip
-    for number in range(len(model.layers)):
-        attended = _attention(model, number, h, rope, inputs, pages)
-        fewer = number == len(model.layers) - 1 and not all_rows
-        x, h = finish_layer(model, number, x, attended, segments, canvases if fewer else segments.length)
-    assert isinstance(h, Tensor)
-    return h
+    with Crew(model.devices) as crew:
+        place, added = beside(
+            model.device,
+            partial(Place.of, model.shares[0], pages[0], inputs.segments, inputs.tables),
+            partial(conditioning, model, inputs.soft),
+        )
+        first, eps = model.layers[0], model.config.rms_norm_eps
+        x, h = call(
+            "enter", enter, inputs.token_ids, model.vocabulary.head, model.embedding_scale, added, inputs.segments,
+            first.entering, eps, fp8=takes_fp8(first.qkv), images=inputs.images,
+        )  # fmt: skip
+        places, xs, hs = [place], [x], [h]
+        if len(model.shares) > 1:
+            places, xs, hs = _with_helpers(crew, model, inputs, pages, place, x, h)
+        for number in range(len(model.layers)):
+            last = number == len(model.layers) - 1
+            xs, hs = _layer(crew, places, number, xs, hs, canvases_only=last and not all_rows)
+    assert isinstance(hs[0], Tensor)
+    return hs[0]
 
 
-def _canvas_lengths(segments: Segments) -> Tensor:
-    """How many rows of each segment the head reads, int32 [S]: none if it is only encoded."""
-    return torch.where(segments.kind >= DENOISE, segments.length, 0)
+def _layer(
+    crew: Crew, places: Sequence[Place], number: int, xs: Sequence[Tensor], hs: Sequence[Rows], *, canvases_only: bool
+) -> tuple[Sequence[Tensor], Sequence[Rows]]:
+    """One layer on all devices: from its input [R,D] and the norm of it to those of the next one, on each.
 
-
-def _rope(model: PackedModel, segments: Segments) -> dict[LayerType, RopeTable]:
-    """Every row's rotary angles, by kind of layer."""
-    return {kind: call("rope", rope_rows, segments, unit) for kind, unit in model.frequencies.items()}
-
-
-def _attention(
-    model: PackedModel, number: int, h: Rows, rope: dict[LayerType, RopeTable], inputs: Inputs, pages: Pages
-) -> Rows:
-    """From a layer's normed input to its attended values [R,N*H], as `out` reads them; writes keys and values."""
-    layer, keys, values = model.layers[number], pages.keys[number], pages.values[number]
-    table, segments, sliding = inputs.tables[layer.kind], inputs.segments, layer.kind == SLIDING
-    qkv = product("qkv_linear", h, layer.qkv, model.dtype)
-    heads, eps = (qkv, layer.q_norm, layer.k_norm, rope[layer.kind]), model.config.rms_norm_eps
-    q = call("qkv", norm_rope_write, *heads, keys, values, table, segments, eps, own_values=sliding)
-    window = model.config.sliding_window if sliding else None
-
-    fp8 = takes_fp8(layer.out)
-    return call("attention", attend, q, keys, values, table, segments, window=window, fp8=fp8)
-
-
-def conditioning(model: PackedModel, soft: Tensor) -> Tensor:
-    """The self-conditioning MLP's output for soft embeddings [R,D]; rows of zeros stay zeros."""
-    h = call("soft_norm", norm, soft, model.soft_norm, model.config.rms_norm_eps)
-    hidden = call("soft_gated_linear", gated_linear, h, model.soft_gate_up)
-    return product("soft_linear", hidden, model.soft_down, model.dtype)
-
-
-def finish_layer(
-    model: PackedModel, number: int, x: Tensor, attended: Rows, segments: Segments, lengths: Tensor | None
-) -> tuple[Tensor, Rows]:
-    """Everything in a layer after attention: its output [R,D] and the next layer's (or the head's) normed input.
-
-    x [R,D] is the layer's input, attended [R,N*H] is in the format that `out` reads. In each segment, rows from
-    `lengths` int32 [S] on take no experts.
+    The shares meet twice: each computes a part of the attention's output, and of both feed-forward outputs.
     """
-    layer, eps, dtype = model.layers[number], model.config.rms_norm_eps, model.dtype
-    last = number == len(model.layers) - 1
-    out = product("out_linear", attended, layer.out, dtype)
-    weights = layer.experts.gate_up
-    formats = {"mlp_fp8": takes_fp8(layer.gate_up), "experts_fp8": not isinstance(weights, Tensor)}
-    x, mlp_in, experts_in, router_in = call(
-        "after_attention", after_attention, x, out, layer.after_attention, eps, **formats
-    )
-    early = [partial(prefetch, weights, PREFETCH_BYTES)] if isinstance(weights, Tensor) else []
-    *_, dense, sparse = beside(
-        x.device,
-        *early,
-        partial(_dense, layer, mlp_in, dtype),
-        partial(_experts, model, layer, router_in, experts_in, lengths),
-    )
-    following = False if last else takes_fp8(model.layers[number + 1].qkv)
-    return call("after_experts", after_experts, x, dense, sparse, layer.after_experts, segments, eps, fp8=following)
+    outs = crew.meet(crew.each(lambda place, h: place.attention(number, h), places, hs))
+    work = crew.each(lambda place, *x: place.feed_forward(number, *x, canvases_only=canvases_only), places, xs, outs)
+    xs, dense, sparse = zip(*work, strict=True)
+    ends = crew.each(lambda place, *x: place.end_layer(number, *x), places, xs, *crew.meet_all([dense, sparse]))
+    xs, hs = zip(*ends, strict=True)
+    return xs, hs
 
 
-def _dense(layer: PackedLayer, mlp_in: Rows, dtype: torch.dtype) -> Tensor:
-    """The dense MLP's output [R,D]."""
-    return product("mlp_linear", call("gated_linear", gated_linear, mlp_in, layer.gate_up), layer.down, dtype)
+def _with_helpers(
+    crew: Crew, model: PackedModel, inputs: Inputs, pages: Sequence[Pages], place: Place, x: Tensor, h: Rows
+) -> tuple[list[Place], list[Tensor], list[Rows]]:
+    """Places, inputs of the first layer and the norms of these for all shares, from the first one's."""
+
+    def begin(share: Share, pages: Pages, x: Tensor, numbers: Tensor) -> tuple[Place, Rows]:
+        if share is model.shares[0]:
+            return place, h
+        return Place.of(share, pages, *_parted(numbers, inputs)), enter_layer(share, x)
+
+    xs = crew.send(x)
+    begun = crew.each(begin, model.shares, pages, xs, crew.send(_joined(inputs)))
+    return [place for place, _ in begun], xs, [h for _, h in begun]
 
 
-def _experts(
-    model: PackedModel, layer: PackedLayer, router_in: Tensor, experts_in: Rows, lengths: Tensor | None
-) -> Tensor:
-    """The chosen experts' weighted rows [R,K,D]."""
-    top_k = model.config.top_k_experts
-    tile = block_rows(experts_in, top_k, layer.experts)
-    routing = call("route", route_rows, router_in, layer.router, layer.expert_scale, top_k, tile, lengths)
-    return call("experts", experts, experts_in, routing, layer.experts, model.dtype)
+def _joined(inputs: Inputs) -> Tensor:
+    """A forward's segments and tables as one row of int32 numbers, so that one copy takes them to another device."""
+    return torch.cat([part.flatten() for part in _numbers(inputs).values()])
 
 
-def takes_fp8(weight: Matrix) -> bool:
-    """Whether a weight's products read FP8 rows."""
-    return isinstance(weight, PackedFp8)
+def _parted(row: Tensor, like: Inputs) -> tuple[Segments, dict[LayerType, Tensor]]:
+    """The segments and tables in such a row, which have the shapes of those of `like`."""
+    shapes = {name: part.shape for name, part in _numbers(like).items()}
+    parts = row.split([shape.numel() for shape in shapes.values()])
+    found = {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
+    tables: dict[LayerType, Tensor] = {kind: found.pop(kind) for kind in like.tables}
+    return Segments(**found, rows=like.segments.rows), tables
 
 
-def as_rows(x: Tensor, weight: Matrix) -> Rows:
-    """x [R,K] as the product with `weight` reads it."""
-    return call("quantize", quantize_rows, x) if takes_fp8(weight) else x
-
-
-def product(name: str, x: Rows, weight: Matrix, dtype: torch.dtype) -> Tensor:
-    """x [R,K] times weight [N,K] transposed, as the operation `name`."""
-    return call(name, linear, x, weight, dtype=dtype)
-
-
-def layer_heads(qkv: Tensor, layer: PackedLayer, dim: int, groups: int) -> tuple[Tensor, Tensor, Tensor]:
-    """q [R,N,H], raw k and raw v [R,G,H] of a QKV product's rows; in full layers k and v are the same."""
-    heads = qkv.view(qkv.shape[0], -1, dim)
-    queries = heads.shape[1] - (groups if layer.kind == FULL else 2 * groups)
-    return heads[:, :queries], heads[:, queries : queries + groups], heads[:, -groups:]
+def _numbers(inputs: Inputs) -> dict[str, Tensor]:
+    segments = inputs.segments
+    fields = {name: getattr(segments, name) for name in ("kind", "start", "length", "since", "until")}
+    return {name: field for name, field in fields.items() if field is not None} | inputs.tables

@@ -20,8 +20,9 @@ from redraft.model.packed.demands import (
     misfit,
     resulting_format,
 )
+from redraft.model.packed.division import check_division
 from redraft.model.packed.transformer import PackedTransformer
-from redraft.model.placement import resolve_device, resolve_dtype
+from redraft.model.placement import resolve_devices, resolve_dtype
 from redraft.model.transformer import Transformer
 from redraft.model.weights import load_for_cpu, load_model, load_vision
 
@@ -30,6 +31,7 @@ def load_packed(
     model: str | Path,
     *,
     device: str | torch.device = "auto",
+    gpus: int = 1,
     dtype: str | torch.dtype = "auto",
     quantization: str | None = None,
     vocabulary_dtype: str = "auto",
@@ -37,7 +39,7 @@ def load_packed(
     vision: bool = True,
     progress: Callable[[int, int], None] = lambda done, whole: None,
 ) -> PackedTransformer:
-    """The model of `tiny`, a folder or a hub id, packed on `device`.
+    """The model of `tiny`, a folder or a hub id, packed on `device`, or with its layers divided among several GPUs.
 
     See `pack` for `quantization` and `fp8_vocabulary` for `vocabulary_dtype`; `vision` False leaves the vision tower
     out.
@@ -48,22 +50,24 @@ def load_packed(
     """
     check_format(quantization)
     check_vocabulary(vocabulary_dtype)
-    target = resolve_device(device)
+    target, *helpers = resolve_devices(device, gpus)
     resolve_dtype(dtype, target, torch.bfloat16)
     folder = resolve_folder(model)
     checkpoint = Checkpoint(folder, vision=vision)
+    check_division(checkpoint.config, gpus)
     format = resulting_format(checkpoint.formats, quantization)
     check_device(target, quantized=format != "bf16")
     if target.type == "cuda" and (wrong := misfit(checkpoint.config)):
         raise SettingError(f"The model's weights cannot be packed for a GPU: {wrong}.")
     fp8 = fp8_vocabulary(checkpoint.config, vocabulary_dtype, target, quantized=format != "bf16")
-    check_room(checkpoint.config, quantization, target, stored=checkpoint.formats, vision=checkpoint.sees)
+    check_room(checkpoint.config, quantization, (target, *helpers), stored=checkpoint.formats, vision=checkpoint.sees)
     chosen = resolve_dtype(dtype, target, checkpoint.dtype)
     read = checkpoint.weight if adapter is None else adapter.applied(checkpoint.weight)
     packed = pack(
         checkpoint.config,
         read,
         device=target,
+        helpers=helpers,
         dtype=chosen,
         quantization=quantization,
         fp8_vocabulary=fp8,
@@ -77,6 +81,7 @@ def load_for_inference(
     model: str | Path,
     *,
     device: str | torch.device = "auto",
+    gpus: int = 1,
     dtype: str | torch.dtype = "auto",
     quantization: str | None = None,
     vocabulary_dtype: str = "auto",
@@ -87,17 +92,22 @@ def load_for_inference(
 
     On a GPU, fp32 stays plain, and so do shapes that the kernels do not support. On a CPU, INT4 experts stay in INT4
     and the rest is plain; `quantization` "fp8" computes what a GPU would, slowly. An `adapter` is folded into the
-    weights. `vision` False leaves the vision tower out. Raises what `load_packed` raises.
+    weights. `vision` False leaves the vision tower out. Raises what `load_packed` raises, and `SettingError` for
+    several `gpus` and a model that does not run on the kernels.
     """
     check_format(quantization)
     check_vocabulary(vocabulary_dtype)
-    target = resolve_device(device)
+    target = resolve_devices(device, gpus)[0]
     resolve_dtype(dtype, target, torch.bfloat16)  # a wrong name fails before a long download
     folder = resolve_folder(model)
     on_cpu = target.type == "cpu"
     if quantization == "fp8" if on_cpu else _packs_on_gpu(folder, target, dtype, quantization):
         given = {"dtype": dtype, "quantization": quantization, "vocabulary_dtype": vocabulary_dtype}
-        return load_packed(folder, device=target, adapter=adapter, vision=vision, **given)
+        return load_packed(folder, device=device, gpus=gpus, adapter=adapter, vision=vision, **given)
+    if gpus > 1:
+        raise SettingError(
+            f"gpus is {gpus}; only a model in bfloat16 whose shape the kernels support is divided.", "gpus"
+        )
     if vocabulary_dtype == "fp8":
         raise SettingError("vocabulary_dtype is 'fp8'; that needs a GPU and bfloat16, or quantization 'fp8'.")
     if on_cpu:

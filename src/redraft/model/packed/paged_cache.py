@@ -9,6 +9,7 @@ import copy
 import sys
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import Self
 
 import numpy as np
@@ -20,8 +21,9 @@ from redraft.cache.base import KVCache
 from redraft.cache.paged import page_bytes
 from redraft.cache.pages import PAGE, PagePool, drop_unseen, pages_for
 from redraft.config import FULL, SLIDING, LayerType
+from redraft.kernels.crew import Crew
 from redraft.kernels.triton.copies import copy_pages
-from redraft.model.packed.forward import new_pages
+from redraft.model.packed.pages import Pages, new_pages
 from redraft.model.packed.weights import PackedModel
 
 KINDS: tuple[LayerType, ...] = (FULL, SLIDING)
@@ -115,7 +117,7 @@ class PageStore:
         self.past = model.config.sliding_window - 1
         """How many earlier positions a token sees in sliding layers."""
         self._model = model
-        self._bytes = dict(zip(KINDS, page_bytes(model.config, model.dtype.itemsize), strict=True))
+        self._bytes = dict(zip(KINDS, page_bytes(model.shares[0].config, model.dtype.itemsize), strict=True))
         self.pages = new_pages(model, full=0, sliding=0)
         self.generation = 0
         """Increases whenever the pages grow, which moves them in memory."""
@@ -179,27 +181,38 @@ class PageStore:
         If memory runs out, there are no more pages than before, and a later call continues where this one stopped.
         """
         pool, self.generation = self.pools[kind], self.generation + 1
-        for number in self._layers(kind):
-            for pages in (self.pages.keys, self.pages.values):
-                pages[number] = _grown(pages[number], pool.count + count)
+        with Crew(self._model.devices) as crew:
+            for number in self._layers(kind):
+                crew.each(partial(_grow, number, pool.count + count), self.pages)
         pool.grow(count)
 
     def _copy(self, kind: LayerType, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy the contents of pages to others; each pair is (from, to)."""
         if pairs:
-            source, target = torch.tensor([*zip(*pairs, strict=True)], device=self._model.device)
-            layers = self._layers(kind)
-            copy_pages([pages[at] for at in layers for pages in (self.pages.keys, self.pages.values)], source, target)
+            with Crew(self._model.devices) as crew:
+                crew.each(partial(_copy, self._layers(kind), pairs), self.pages)
 
 
-def _grown(pages: Tensor, count: int) -> Tensor:
-    """`pages` extended to `count` pages; new ones are zeros, since kernels read whole tiles that must be finite."""
-    return F.pad(pages, (0, 0) * 3 + (0, max(0, count - len(pages))))
+def _grow(number: int, count: int, pages: Pages) -> None:
+    """Extend one layer's pages to `count`."""
+    for pool in (pages.keys, pages.values):
+        pool[number] = _grown(pool[number], count)
+
+
+def _grown(pool: Tensor, count: int) -> Tensor:
+    """`pool` extended to `count` pages; new ones are zeros, since kernels read whole tiles that must be finite."""
+    return F.pad(pool, (0, 0) * 3 + (0, max(0, count - len(pool))))
+
+
+def _copy(layers: Sequence[int], pairs: Sequence[tuple[int, int]], pages: Pages) -> None:
+    """Copy the contents of pages to others in some layers of one share."""
+    source, target = torch.tensor([*zip(*pairs, strict=True)], device=pages.keys[0].device)
+    copy_pages([pool[at] for at in layers for pool in (pages.keys, pages.values)], source, target)
 
 
 def request_bytes(model: PackedModel, tokens: int) -> int:
-    """Bytes of the pages for this many tokens of a request."""
-    sizes, pages = page_bytes(model.config, model.dtype.itemsize), _request_pages(model, tokens)
+    """Bytes, on each device, of the pages for this many tokens of a request."""
+    sizes, pages = page_bytes(model.shares[0].config, model.dtype.itemsize), _request_pages(model, tokens)
     return sum(size * pages[kind] for size, kind in zip(sizes, KINDS, strict=True))
 
 

@@ -51,7 +51,7 @@ class PagedForward:
         self._model = model
         self._width = pages_for(model.config.max_position_embeddings + MAX_CANVAS)
         self._shapes: dict[tuple[int, int, int], _Shape] = {}
-        self._pool = memory_for_graphs(model.device) if model.device.type == "cuda" else None
+        self._pool = memory_for_graphs(*model.devices) if model.device.type == "cuda" else None
 
     def new_cache(self, batch_size: int, capacity: int) -> PagedCache:
         """See `Transformer.new_cache`."""

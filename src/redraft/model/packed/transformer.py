@@ -15,14 +15,20 @@ from torch import Tensor, nn
 from redraft.cache import KVCache
 from redraft.errors import SettingError
 from redraft.kernels import eager
-from redraft.kernels.switches import call
 from redraft.kernels.triton.language import use_triton
 from redraft.kernels.triton.linear import without_workspace
-from redraft.kernels.triton.norms import norm
 from redraft.kernels.triton.segments import DENOISE, ENCODE, Segments
 from redraft.model.adapters import Adapter
 from redraft.model.attention import Attend
-from redraft.model.packed.forward import as_rows, conditioning, finish_layer, layer_heads, product, takes_fp8
+from redraft.model.packed.layers import (
+    as_rows,
+    conditioning,
+    end_layer,
+    enter_layer,
+    feed_forward,
+    layer_heads,
+    product,
+)
 from redraft.model.packed.paged_cache import PagedCache, request_bytes
 from redraft.model.packed.paged_forward import PagedForward, segment_rows
 from redraft.model.packed.vocabulary import Vocabulary
@@ -83,8 +89,8 @@ class PackedTransformer(Transformer):
 
     @property
     def _in_pages(self) -> bool:
-        """Whether caches are paged: they are wherever Triton's kernels read them."""
-        return use_triton(self.packed.embedding_scale)
+        """Whether caches are paged: they are wherever Triton's kernels read them, or several devices' shares."""
+        return use_triton(self.packed.embedding_scale) or len(self.packed.shares) > 1
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         """See `Transformer.new_cache`."""
@@ -120,9 +126,9 @@ class PackedTransformer(Transformer):
         segments = _segments(starts, length, DENOISE if phase == "denoise" else ENCODE, x.device)
         offsets = torch.arange(length, device=x.device)
         rope = self.rope(segments.start[:, None] + offsets)
-        eps, layers = self.config.rms_norm_eps, self.packed.layers
-        h = call("enter", norm, rows, layers[0].entering, eps, fp8=takes_fp8(layers[0].qkv))
-        for number, layer in enumerate(layers):
+        eps, share = self.config.rms_norm_eps, self.packed.shares[0]
+        h = enter_layer(share, rows)
+        for number, layer in enumerate(share.layers):
             dim, groups = self.config.layer_head_dim(number), self.config.layer_kv_heads(number)
             raw = layer_heads(product("qkv_linear", h, layer.qkv, x.dtype), layer, dim, groups)
             q, k, v = (part.unflatten(0, (count, length)) for part in raw)  # [B,T,heads,H]
@@ -130,7 +136,9 @@ class PackedTransformer(Transformer):
             k = rotate(eager.rms_norm(k, layer.k_norm, eps), rope[layer.kind]).transpose(1, 2)
             attended = attend(number, q, k, eager.rms_norm(v, None, eps).transpose(1, 2))  # [B,T,N*H]
             attended = as_rows(attended.flatten(0, 1), layer.out)
-            rows, h = finish_layer(self.packed, number, rows, attended, segments, None)
+            out = product("out_linear", attended, layer.out, x.dtype)
+            rows, dense, sparse = feed_forward(share, number, rows, [out], None)
+            rows, h = end_layer(share, number, rows, [dense], [sparse], segments)
         assert isinstance(h, Tensor)
         return h.view_as(x)
 

@@ -47,11 +47,34 @@ class PackedLayer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class Share:
+    """What one GPU holds of all layers: everything, or see `division.py`.
+
+    config       of a model with the heads and the inner width of this share, and with all experts
+    experts      those that the share holds
+    frequencies  fp32 [H/2] per layer kind
+    """
+
+    config: ModelConfig
+    experts: range
+    layers: tuple[PackedLayer, ...]
+    frequencies: dict[LayerType, Tensor]
+
+    @property
+    def device(self) -> torch.device:
+        return self.layers[0].entering.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.layers[0].entering.dtype
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PackedModel:
     """The whole text model. With `quantization` None every matrix is plain; `asked` is the requested quantization.
 
     The vocabulary is also the head; embedding_scale [1] is rounded to the working dtype, as in the reference.
-    Self-conditioning is plain in every format. frequencies: fp32 [H/2] per layer kind.
+    Self-conditioning is plain in every format. All are on the device of the first share.
     """
 
     config: ModelConfig
@@ -62,12 +85,22 @@ class PackedModel:
     soft_norm: Tensor
     soft_gate_up: Tensor
     soft_down: Tensor
-    layers: tuple[PackedLayer, ...]
-    frequencies: dict[LayerType, Tensor]
+    shares: tuple[Share, ...]
+
+    @property
+    def layers(self) -> tuple[PackedLayer, ...]:
+        """The layers of the first share; its formats are those of all."""
+        return self.shares[0].layers
 
     @property
     def device(self) -> torch.device:
+        """Where the model takes and returns tensors."""
         return self.embedding_scale.device
+
+    @property
+    def devices(self) -> tuple[torch.device, ...]:
+        """Where the shares are."""
+        return tuple(share.device for share in self.shares)
 
     @property
     def dtype(self) -> torch.dtype:
@@ -75,7 +108,7 @@ class PackedModel:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all weights on the device; shared tensors count once."""
+        """Bytes of all weights, on all devices; shared tensors count once."""
         return sum({tensor.data_ptr(): tensor.nbytes for tensor in tensors(self)}.values())
 
 

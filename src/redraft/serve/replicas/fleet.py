@@ -27,8 +27,8 @@ _WATCH_SECONDS = 1.0
 _VISIBLE, _THREADS = "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"
 
 
-def environments(device: str, count: int) -> list[dict[str, str]]:
-    """Return the environment of each of `count` replicas: its own GPU, or its share of the processors.
+def environments(device: str, count: int, gpus: int = 1) -> list[dict[str, str]]:
+    """Return the environment of each of `count` replicas: its own `gpus` GPUs, or its share of the processors.
 
     Raises `SettingError` if `device` is a single GPU or is not available, or if there are too few GPUs.
     """
@@ -38,12 +38,13 @@ def environments(device: str, count: int) -> list[dict[str, str]]:
         share = max(1, (os.cpu_count() or 1) // count)
         return [{} if _THREADS in os.environ else {_THREADS: str(share)} for _ in range(count)]
     there = torch.cuda.device_count()
-    if there < count:
+    if there < count * gpus:
+        each = "a GPU" if gpus == 1 else f"{gpus} GPUs"
         raise SettingError(
-            f"--replicas is {count}; each replica needs a GPU, but this machine has {there} CUDA devices."
+            f"--replicas is {count}; each replica needs {each}, but this machine has {there} CUDA devices."
         )
-    visible = os.environ.get(_VISIBLE, ",".join(map(str, range(there)))).split(",")
-    return [{_VISIBLE: name.strip()} for name in visible[:count]]
+    visible = [name.strip() for name in os.environ.get(_VISIBLE, ",".join(map(str, range(there)))).split(",")]
+    return [{_VISIBLE: ",".join(visible[first : first + gpus])} for first in range(0, count * gpus, gpus)]
 
 
 def serve_replicas(

@@ -1,0 +1,101 @@
+"""Several GPUs at work on one forward: each on its own stream, with events where one needs what another computed.
+
+There are no processes, and no kernel waits for another: the events become edges of the graph when a forward is
+captured, so one CUDA graph spans all GPUs. Without GPUs everything runs in order, and parts may share a device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from functools import cache
+from typing import Any, Self, TypeVar
+
+import torch
+from torch import Tensor
+
+from redraft.kernels.streams import alone, on_device
+
+T = TypeVar("T")
+
+
+class Crew:
+    """The devices of a forward; a context within which they work, each on its current stream.
+
+    Inside, all of them come after what the first one has launched before; afterwards the first one comes after all.
+    A crew of one device does nothing but call.
+    """
+
+    def __init__(self, devices: Iterable[torch.device]) -> None:
+        self.devices = tuple(devices)
+        self._several = len(self.devices) > 1
+        self._alone = ExitStack()
+        self._read: Sequence[object] = ()
+        """What other devices may still be reading: the parts that met last. The next meeting releases them."""
+
+    def __enter__(self) -> Self:
+        if self._several:
+            self._alone.enter_context(alone())
+            self._wait(self.devices[1:], self.devices[:1])
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with self._alone:
+            if self._several:
+                self._wait(self.devices[:1], self.devices[1:])
+            self._read = ()
+
+    def each(self, work: Callable[..., T], *columns: Iterable[Any]) -> list[T]:
+        """`map`, with every result computed on its device; there are as many rows as devices."""
+        results = []
+        for device, *row in zip(self.devices, *columns, strict=True):
+            with on_device(device):
+                results.append(work(*row))
+        return results
+
+    def meet(self, parts: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
+        """One tensor of each device -> all of them on every device, in the same order everywhere.
+
+        Where GPUs can read each other's memory, nothing is copied.
+        """
+        return self.meet_all([parts])[0]
+
+    def meet_all(self, columns: Sequence[Sequence[Tensor]]) -> list[list[tuple[Tensor, ...]]]:
+        """`meet` for several tensors of each device, with a single wait."""
+        if not self._several:
+            return [[(part,) for part in parts] for parts in columns]
+        self._wait(self.devices, self.devices)
+        self._read = columns
+        return [self.each(lambda device, parts=parts: _readable(parts, device), self.devices) for parts in columns]
+
+    def send(self, tensor: Tensor) -> list[Tensor]:
+        """A tensor of the first device, on every device."""
+        return [tensor, *(tensor.to(device, non_blocking=True) for device in self.devices[1:])]
+
+    def _wait(self, later: Sequence[torch.device], earlier: Sequence[torch.device]) -> None:
+        """Let some devices wait for what others have launched so far."""
+        if self.devices[0].type != "cuda":
+            return
+        events = [(device, torch.cuda.current_stream(device).record_event()) for device in earlier]
+        for device in later:
+            for other, event in events:
+                if other != device:
+                    torch.cuda.current_stream(device).wait_event(event)
+
+
+@cache
+def peers(device: torch.device, other: torch.device) -> bool:
+    """Whether one GPU's kernels can read another's memory."""
+    return device.type == other.type == "cuda" and torch.cuda.can_device_access_peer(device, other)
+
+
+def allow_peers(devices: Sequence[torch.device]) -> None:
+    """Let GPUs read each other's memory, where they can."""
+    for device in devices:
+        for other in devices:
+            if other != device and peers(device, other):  # PyTorch allows it at the first copy
+                torch.zeros(1, device=device).copy_(torch.zeros(1, device=other))
+
+
+def _readable(parts: Sequence[Tensor], device: torch.device) -> tuple[Tensor, ...]:
+    return tuple(part if part.device == device or peers(device, part.device) else part.to(device) for part in parts)

@@ -1,0 +1,106 @@
+"""How a model's layers are divided among GPUs: which part of each weight a GPU holds.
+
+Every GPU has the same number of query heads with their key/value heads, the same part of the dense MLP's inner width,
+and the same number of whole experts. So each computes a part of the sums that `out` and `down` projections and experts
+end with, for all rows, and these are added up twice per layer. Norms and routers are everywhere; the vocabulary, its
+head and self-conditioning are on the first GPU only.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from redraft.config import ModelConfig
+from redraft.errors import SettingError
+from redraft.model.layouts import Source, Weight
+from redraft.quant.fp8 import Fp8Weight, quantize_fp8
+
+MOST = 8
+"""GPUs that one model may be divided among."""
+
+DIVIDED = ("sliding attention", "full attention", "dense MLP", "experts")
+"""The parts of a model (`accounting.text_parts`) of which a GPU holds a share."""
+
+
+def check_division(config: ModelConfig, gpus: int) -> None:
+    """Raise `SettingError` if a model's layers cannot be divided among so many GPUs."""
+    if not 1 <= gpus <= MOST:
+        raise SettingError(f"gpus is {gpus}; it must be between 1 and {MOST}.", "gpus")
+    heads = config.num_attention_heads, config.intermediate_size, config.num_experts
+    groups = {config.num_key_value_heads, config.num_global_key_value_heads}
+    if any(size % gpus for size in heads) or any(count % gpus and gpus % count for count in groups):
+        raise SettingError(
+            f"gpus is {gpus}; this model's {heads[0]} query heads, {config.num_key_value_heads} and "
+            f"{config.num_global_key_value_heads} key/value heads, dense MLP of {heads[1]} and {heads[2]} experts "
+            "cannot be divided by it.",
+            "gpus",
+        )
+
+
+def share_config(config: ModelConfig, gpus: int) -> ModelConfig:
+    """The shape of one GPU's share: fewer heads and a narrower MLP; the number of experts stays the whole's."""
+    return replace(
+        config,
+        num_attention_heads=config.num_attention_heads // gpus,
+        num_key_value_heads=max(config.num_key_value_heads // gpus, 1),
+        num_global_key_value_heads=max(config.num_global_key_value_heads // gpus, 1),
+        intermediate_size=config.intermediate_size // gpus,
+    )
+
+
+def share_experts(config: ModelConfig, number: int, gpus: int) -> range:
+    """The experts that GPU `number` holds."""
+    each = config.num_experts // gpus
+    return range(number * each, (number + 1) * each)
+
+
+def share_source(source: Source, config: ModelConfig, number: int, gpus: int) -> Source:
+    """What GPU `number` holds of each of a source's weights."""
+    if gpus == 1:
+        return source
+
+    def weight(name: str) -> Weight:
+        whole = source(name)
+        found = re.fullmatch(r"layers\.(\d+)\.(attention|mlp|experts)\.(\w+_proj)(\.weight)?", name)
+        if found is None:
+            return whole
+        layer, module, projection = int(found[1]), found[2], found[3]
+        if module == "attention" and projection in ("k_proj", "v_proj"):
+            heads = config.layer_kv_heads(layer)  # with fewer heads than GPUs, some GPUs hold the same one
+            return _cut(whole, number * heads // gpus, max(heads // gpus, 1), heads)
+        inputs = projection == "o_proj" or (module, projection) == ("mlp", "down_proj")
+        return (_cut_inputs if inputs else _cut)(whole, number, 1, gpus)
+
+    return weight
+
+
+def _cut(weight: Weight, first: int, count: int, parts: int) -> Weight:
+    """`count` of the `parts` equal parts of a weight's outputs, or of its experts, from part `first` on."""
+    total = weight.shape[0]
+    part = slice(first * total // parts, (first + count) * total // parts)
+    if isinstance(weight, Tensor):
+        return _own(weight[part])
+    entries = {field.name: getattr(weight, field.name) for field in dataclasses.fields(weight)}
+    cut = {n: entry[part] for n, entry in entries.items() if isinstance(entry, Tensor) and len(entry) == total}
+    return replace(weight, **cut)
+
+
+def _cut_inputs(weight: Weight, first: int, count: int, parts: int) -> Weight:
+    """The same of the inputs of a weight [N,K]. INT4 and NVFP4, whose groups may not divide, become FP8."""
+    total = weight.shape[-1]
+    part = slice(first * total // parts, (first + count) * total // parts)
+    if isinstance(weight, Tensor):
+        return _own(weight[:, part])
+    if isinstance(weight, Fp8Weight):
+        return Fp8Weight(weight.values[:, part], weight.scale)
+    return quantize_fp8(weight.dequantize(torch.bfloat16)[:, part])
+
+
+def _own(part: Tensor) -> Tensor:
+    """A view that would keep the whole weight on a GPU, as a copy."""
+    return part.clone() if part.is_cuda else part

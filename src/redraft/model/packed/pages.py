@@ -1,0 +1,62 @@
+"""Keys and values of a packed model, in pages: every share has those of its heads.
+
+Shapes: G key/value heads, H head dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from redraft.cache.fp8 import FP8
+from redraft.cache.pages import PAGE
+from redraft.config import FULL, LayerType
+from redraft.kernels.crew import Crew
+from redraft.model.packed.weights import PackedModel, Share
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pages:
+    """A share's keys and values of all layers, [pages,256,G,H] each; `kinds` says which layers have the same pages."""
+
+    keys: list[Tensor]
+    values: list[Tensor]
+    kinds: tuple[LayerType, ...]
+
+    def clean(self, full: Sequence[int], sliding: Sequence[int]) -> None:
+        """Zero all values that are not finite in some pages of all layers of each kind."""
+        for layer, kind in enumerate(self.kinds):
+            pages = torch.tensor(full if kind == FULL else sliding, dtype=torch.long, device=self.keys[layer].device)
+            for pool in (self.keys[layer], self.values[layer]):
+                _clean(pool, pages)
+
+
+def _clean(pool: Tensor, pages: Tensor) -> None:
+    """Zero all values that are not finite in some pages [n] of a layer."""
+    if pool.dtype == FP8:
+        bits = pool.view(torch.uint8)
+        held = bits[pages]
+        bits[pages] = held.masked_fill(held & 0x7F == 0x7F, 0)
+    else:
+        held = pool[pages]
+        pool[pages] = held.masked_fill(~held.isfinite(), 0.0)
+
+
+def new_pages(model: PackedModel, *, full: int, sliding: int, dtype: torch.dtype | None = None) -> tuple[Pages, ...]:
+    """Every share's pages of zeros, by default in the model's dtype: kernels read whole tiles, so unwritten memory must
+    be finite."""
+
+    def zeros(share: Share, number: int) -> Tensor:
+        pages = sliding if share.config.is_sliding(number) else full
+        heads = share.config.layer_kv_heads(number), share.config.layer_head_dim(number)
+        return torch.zeros(pages, PAGE, *heads, dtype=dtype or share.dtype, device=share.device)
+
+    def of(share: Share) -> Pages:
+        keys, values = ([zeros(share, number) for number in range(len(share.layers))] for _ in range(2))
+        return Pages(keys=keys, values=values, kinds=share.config.layer_types)
+
+    with Crew(model.devices) as crew:
+        return tuple(crew.each(of, model.shares))

@@ -1,0 +1,78 @@
+"""Where one share of a model is in a forward: its pages and rows, and the parts of a layer over them.
+
+Shapes: R rows = S segments of L, D width, K experts of a row, P pages of a request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from redraft.config import SLIDING, LayerType
+from redraft.kernels.packed import Rows8
+from redraft.kernels.switches import call
+from redraft.kernels.triton.attention import attend
+from redraft.kernels.triton.qkv import RopeTable, norm_rope_write, rope_rows
+from redraft.kernels.triton.segments import DENOISE, Segments
+from redraft.model.packed.layers import end_layer, feed_forward, product, takes_fp8
+from redraft.model.packed.pages import Pages
+from redraft.model.packed.weights import Share
+
+Rows = Tensor | Rows8
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Place:
+    """One share's place in a forward; everything is on its device.
+
+    pages     keys and values of its heads
+    segments  the segments that the rows belong to
+    tables    int32 [S,P] per layer kind: which page holds which 256 positions of a segment's request
+    rope      every row's rotary angles, by kind of layer
+    canvases  int32 [S], how many rows of each segment the head reads: none if it is only encoded
+    """
+
+    share: Share
+    pages: Pages
+    segments: Segments
+    tables: dict[LayerType, Tensor]
+    rope: dict[LayerType, RopeTable]
+    canvases: Tensor
+
+    @classmethod
+    def of(cls, share: Share, pages: Pages, segments: Segments, tables: dict[LayerType, Tensor]) -> Self:
+        """A share's place among these rows."""
+        rope: dict[LayerType, RopeTable] = {}
+        for kind, unit in share.frequencies.items():
+            rope[kind] = call("rope", rope_rows, segments, unit)
+        canvases = torch.where(segments.kind >= DENOISE, segments.length, 0)
+        return cls(share=share, pages=pages, segments=segments, tables=tables, rope=rope, canvases=canvases)
+
+    def attention(self, number: int, h: Rows) -> Tensor:
+        """From a layer's normed input to the output [R,D] of the share's heads; writes their keys and values."""
+        share, segments = self.share, self.segments
+        layer, keys, values = share.layers[number], self.pages.keys[number], self.pages.values[number]
+        table, sliding, eps = self.tables[layer.kind], layer.kind == SLIDING, share.config.rms_norm_eps
+        qkv = product("qkv_linear", h, layer.qkv, share.dtype)
+        heads = (qkv, layer.q_norm, layer.k_norm, self.rope[layer.kind])
+        q = call("qkv", norm_rope_write, *heads, keys, values, table, segments, eps, own_values=sliding)
+        window = share.config.sliding_window if sliding else None
+        attended = call("attention", attend, q, keys, values, table, segments, window=window, fp8=takes_fp8(layer.out))
+        return product("out_linear", attended, layer.out, share.dtype)
+
+    def feed_forward(
+        self, number: int, x: Tensor, out: Sequence[Tensor], *, canvases_only: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """See `layers.feed_forward`; all rows that are real take experts, or only those of canvases."""
+        lengths = self.canvases if canvases_only else self.segments.length
+        return feed_forward(self.share, number, x, out, lengths)
+
+    def end_layer(
+        self, number: int, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor]
+    ) -> tuple[Tensor, Rows]:
+        """See `layers.end_layer`."""
+        return end_layer(self.share, number, x, dense, sparse, self.segments)

@@ -1,0 +1,105 @@
+"""On two CUDA devices: a divided model against one device, and its graphs, which span both, against single launches."""
+
+import pytest
+import torch
+from stepping import CONFIG, FORMATS, ids, prompt, randomized, runner_of, step_of
+
+import redraft
+from redraft.kernels import crew
+from redraft.model import Transformer
+from redraft.model.packed.build import pack
+from redraft.model.packed.transformer import PackedTransformer
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
+]
+
+DEVICES = [torch.device("cuda", 0), torch.device("cuda", 1)]
+
+
+@pytest.fixture(scope="module")
+def plain() -> Transformer:
+    return randomized(CONFIG)
+
+
+def packed(plain: Transformer, quantization: str | None, gpus: int = 2) -> PackedTransformer:
+    source, given = plain.state_dict().__getitem__, {"quantization": quantization, "dtype": torch.bfloat16}
+    return PackedTransformer(pack(CONFIG, source, device=DEVICES[0], helpers=DEVICES[1:gpus], **given))
+
+
+@FORMATS
+def test_graphs_equal_single_launches_bit_for_bit(plain: Transformer, quantization: str | None) -> None:
+    """Prompts, canvases of several requests at different steps, and a commit with the next canvas."""
+    model = packed(plain, quantization)
+    graph, eager = runner_of(model, graphs=True), runner_of(model, graphs=False)
+    work = [[*prompt(0, 1300), *prompt(1, 200)]]
+    work += [[step_of(0, 1300, step), *([step_of(1, 200, step - 1)] if step else [])] for step in range(4)]
+    work += [[*prompt(2, 300), step_of(0, 1300, 10)], [step_of(2, 300, 0), step_of(1, 200, 3)]]
+    for parts in work:
+        assert graph.run(parts) == eager.run(parts)
+
+
+@FORMATS
+def test_a_canvas_alone_and_among_others(plain: Transformer, quantization: str | None) -> None:
+    model = packed(plain, quantization)
+    alone, among = runner_of(model, graphs=True), runner_of(model, graphs=True)
+    alone.run(prompt(1, 700))
+    among.run([*prompt(0, 600), *prompt(1, 700), *prompt(2, 30)])
+    for step in (0, 1, 2):
+        (own,) = alone.run([step_of(1, 700, step)])
+        assert own == among.run([step_of(0, 600, step), step_of(1, 700, step), step_of(2, 30, step)])[1]
+
+
+@torch.inference_mode()
+@FORMATS
+def test_two_devices_are_as_near_to_fp32_as_one(plain: Transformer, quantization: str | None) -> None:
+    tokens, canvas = torch.tensor([ids(1, 700)], device="cuda"), torch.tensor([ids(2, 256)], device="cuda")
+
+    def hidden(model: Transformer) -> torch.Tensor:
+        cache = model.new_cache(1, 1000)
+        model.encode(tokens, cache)
+        return model.denoise(canvas, cache).float()
+
+    truth, one, two = hidden(plain), hidden(packed(plain, quantization, 1)), hidden(packed(plain, quantization))
+    assert 0 < (two - truth).norm() <= 1.5 * (one - truth).norm()
+
+
+def test_each_device_holds_half(plain: Transformer) -> None:
+    def held() -> list[int]:
+        return [torch.cuda.memory_allocated(device) for device in DEVICES]
+
+    before = held()
+    model = packed(plain, None)
+    first, second = (after - start for after, start in zip(held(), before, strict=True))
+    layers = [layer for layer in model.packed.shares[1].layers]
+    experts = sum(layer.experts.nbytes for layer in layers)
+    assert experts < second < first
+    assert {tensor.device for layer in layers for tensor in (layer.experts.down, layer.router)} == {DEVICES[1]}
+
+
+@FORMATS
+def test_without_access_to_the_other_memory_parts_are_copied(
+    plain: Transformer, quantization: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, found = packed(plain, quantization), []
+    for reading in (True, False):
+        monkeypatch.setattr(crew, "peers", lambda *_, reading=reading: reading)
+        runner = runner_of(model, graphs=True)
+        found.append([*runner.run([*prompt(0, 300), step_of(0, 300, 0)]), *runner.run([step_of(0, 300, 1)])])
+    assert found[0] == found[1]
+
+
+def test_the_embedded_model_answers_on_two_devices() -> None:
+    """Chat, fill, edit, decide and a constraint; the same answer again, and alone as among others."""
+    llm = redraft.load("tiny", gpus=2)
+    assert len(llm.model.packed.shares) == 2  # type: ignore[union-attr]
+    questions = ["How many days are in a week?", "Hello!", "What is the capital of France?"]
+    together = [one.text for one in llm.generate_batch(questions, seed=3, max_tokens=64)]
+    assert together == [llm.generate(question, seed=3, max_tokens=64).text for question in questions]
+    assert llm.generate(questions[0], regex=r"A week has \d days\.").text == "A week has 7 days."
+    filled = llm.fill("def add(a, b):\n    retu", "b\n", seed=1)
+    assert filled.full_text.startswith("def add(a, b):\n    retu")
+    answer = llm.decide("Is this spam? Win a prize now", ["yes", "no"]).probabilities
+    alone = redraft.load("tiny").decide("Is this spam? Win a prize now", ["yes", "no"]).probabilities
+    assert answer["yes"] == pytest.approx(alone["yes"], abs=0.05)

@@ -1,0 +1,201 @@
+"""A model divided among devices: shares are parts of its weights, and together they compute what one device does."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+from running import STEPS, ids, new_runner, plainly, same, step_of
+from torch import Tensor
+
+from random_adapter import random_adapter
+from redraft.config import ModelConfig
+from redraft.constraints.pins import Allowed
+from redraft.engine.work import Encode
+from redraft.errors import SettingError
+from redraft.kernels.packed import dequantized
+from redraft.kernels.triton.norms import _sum
+from redraft.model import Transformer
+from redraft.model.layouts import Weight
+from redraft.model.packed.build import pack, repack
+from redraft.model.packed.division import check_division, share_config, share_source
+from redraft.model.packed.transformer import PackedTransformer
+from redraft.model.packed.weights import PackedLayer
+from redraft.model.presets import preset
+from redraft.quant.fp8 import quantize_fp8
+from redraft.quant.int4 import quantize_int4
+from redraft.quant.nvfp4 import quantize_nvfp4
+
+CPU = torch.device("cpu")
+COUNTS = pytest.mark.parametrize("gpus", [2, 4])
+
+
+def divided(plain: Transformer, gpus: int, **given: object) -> PackedTransformer:
+    source, helpers = plain.state_dict().__getitem__, [CPU] * (gpus - 1)
+    packed = pack(plain.config, source, device=CPU, dtype=torch.float32, helpers=helpers, **given)  # type: ignore[arg-type]
+    return PackedTransformer(packed)
+
+
+@COUNTS
+def test_every_step_is_that_of_the_plain_model(plain: Transformer, gpus: int) -> None:
+    """Alone and beside others, on pages of two requests."""
+    runner, prompts = new_runner(divided(plain, gpus)), (ids(1, 300), ids(2, 9))
+    records = [plainly(plain, prompt, slot) for slot, prompt in enumerate(prompts)]
+    runner.run([Encode(slot=0, start=0, token_ids=prompts[0]), Encode(slot=1, start=0, token_ids=prompts[1])])
+    for step in range(max(map(len, records))):
+        work = [step_of(slot, len(prompts[slot]), step) for slot in (0, 1) if step < len(records[slot])]
+        for part, drafted in zip(work, runner.run(work), strict=True):
+            assert same(records[part.slot][step], drafted)
+
+
+def test_constraints_are_sampled_from_all_shares(plain: Transformer) -> None:
+    prompt, limit = ids(6, 20), Allowed(16, pins={2: 77, 5: 78})
+    runner = new_runner(divided(plain, 2))
+    runner.run([Encode(slot=0, start=0, token_ids=prompt)])
+    for step, record in enumerate(plainly(plain, prompt, 0, constraint=limit)):
+        assert same(record, runner.run([step_of(0, 20, step, constraint=limit)])[0])
+
+
+@COUNTS
+@torch.inference_mode()
+def test_forwards_outside_the_engine(plain: Transformer, gpus: int) -> None:
+    """Two requests of their own lengths, which share pages after a copy."""
+    model, tokens = divided(plain, gpus), torch.tensor([ids(1, 290), ids(2, 290)])
+    canvas = torch.tensor([ids(3, 16)] * 4)
+    found = []
+    for one in (plain, model):
+        cache = one.new_cache(2, 400)
+        encoded = one.encode(tokens, cache, [290, 30])
+        both = cache.copy([0, 1, 1, 0])
+        one.encode(torch.tensor([ids(4, 8)] * 4), both, [8, 3, 0, 5])
+        found.append((encoded[0], encoded[1, :30], one.denoise(canvas, both)))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=2e-4)
+
+
+def test_adapters_change_their_share_of_every_weight(plain: Transformer) -> None:
+    """Experts, attention and MLP alike."""
+    model, adapter, prompt = divided(plain, 2), random_adapter(plain, 3, size=0.1), ids(8, 20)
+    source = adapter.applied(plain.state_dict().__getitem__)
+    twin = PackedTransformer(repack(model.packed, source, set(adapter.factors)))
+    whole = PackedTransformer(pack(plain.config, source, device=CPU, dtype=torch.float32))
+    runners = [new_runner(one) for one in (twin, whole, model)]
+    for runner in runners:
+        runner.run([Encode(slot=0, start=0, token_ids=prompt)])
+    for step in range(STEPS):
+        ours, theirs, without = (runner.run([step_of(0, 20, step)])[0] for runner in runners)
+        assert same(ours, theirs)
+    assert not same(ours, without)
+
+
+def test_what_a_broken_request_left_is_cleaned_everywhere(plain: Transformer) -> None:
+    runner = new_runner(divided(plain, 2))
+    runner.run([Encode(slot=0, start=0, token_ids=ids(1, 40))])
+    for pages in runner._pages:
+        pages.values[2][4, 3] = torch.nan
+        runner._doubtful.add(0)
+    runner.release(0)
+    assert all(pool.isfinite().all() for pages in runner._pages for pool in (*pages.keys, *pages.values))
+
+
+def quantized(name: str) -> Callable[[Tensor], Weight]:
+    return {"plain": torch.clone, "fp8": quantize_fp8, "int4": lambda w: quantize_int4(w, 32), "nvfp4": quantize_nvfp4}[
+        name
+    ]
+
+
+def full(weight: Weight) -> Tensor:
+    return weight if isinstance(weight, Tensor) else weight.dequantize(torch.float32)
+
+
+@COUNTS
+@pytest.mark.parametrize("format", ["plain", "fp8", "int4", "nvfp4"])
+def test_shares_of_a_weight_make_the_whole(gpus: int, format: str) -> None:
+    """Outputs of some, inputs of others, whole experts; a key/value head that is the only one is in every share."""
+    config = replace(preset("nano"), hidden_size=128, intermediate_size=128, moe_intermediate_size=64)
+    with torch.device("meta"):
+        shapes = {name: tensor.shape for name, tensor in Transformer(config).state_dict().items()}
+    torch.manual_seed(1)
+    weights = {name: torch.randn(shape) for name, shape in shapes.items() if len(shape) > 1}
+    stored = {name: quantized(format)(weight) for name, weight in weights.items()}
+    sources = [share_source(stored.__getitem__, config, number, gpus) for number in range(gpus)]
+    for name, weight in stored.items():
+        parts, whole = [full(source(name)) for source in sources], full(weight)
+        heads = config.layer_kv_heads(int(name.split(".")[1])) if "layers" in name else 0
+        if "layers" not in name or "router" in name:
+            assert all(torch.equal(part, whole) for part in parts)
+        elif name.endswith(("k_proj.weight", "v_proj.weight")):
+            each = gpus // heads if heads < gpus else 1
+            assert torch.equal(torch.cat(parts[::each]), whole)
+            assert all(torch.equal(parts[number], parts[number // each * each]) for number in range(gpus))
+        elif name.endswith(("o_proj.weight", "mlp.down_proj.weight")):
+            off = (torch.cat(parts, 1) - whole).abs().amax()  # 4-bit groups are rounded once more, to FP8
+            assert off <= (0.07 * whole.abs().amax() if format in ("int4", "nvfp4") else 0)
+        else:
+            assert torch.equal(torch.cat(parts), whole)
+
+
+@COUNTS
+@pytest.mark.parametrize("quantization", [None, "fp8", "int4"])
+def test_a_gpu_holds_its_part_of_every_matrix(gpus: int, quantization: str | None) -> None:
+    config = replace(preset("nano"), hidden_size=128, intermediate_size=128, moe_intermediate_size=64, num_experts=8)
+    plain = Transformer(config)
+    whole, model = divided(plain, 1, quantization=quantization), divided(plain, gpus, quantization=quantization)
+
+    def sizes(layer: PackedLayer) -> int:
+        matrices = layer.out, layer.gate_up, layer.down, layer.experts.gate_up, layer.experts.down
+        return sum(dequantized(matrix, torch.float32).numel() for matrix in matrices)
+
+    for share in model.packed.shares:
+        assert [sizes(layer) * gpus for layer in share.layers] == [sizes(layer) for layer in whole.packed.layers]
+    assert {len(share.experts) for share in model.packed.shares} == {8 // gpus}
+
+
+@torch.inference_mode()
+@pytest.mark.parametrize("quantization", ["fp8", "int4"])
+def test_quantized_shares_stay_near_the_quantized_whole(config: ModelConfig, quantization: str) -> None:
+    plain = Transformer(replace(config, moe_intermediate_size=64)).eval()
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for tensor in plain.state_dict().values():
+            if tensor.dim() > 1:
+                tensor.normal_(0, tensor.shape[-1] ** -0.5)
+    hidden = []
+    for gpus, given in ((1, {}), (1, {"quantization": quantization}), (2, {"quantization": quantization})):
+        model = divided(plain, gpus, **given)
+        cache = model.new_cache(1, 64)
+        model.encode(torch.tensor([ids(1, 20)]), cache)
+        hidden.append(model.denoise(torch.tensor([ids(2, 16)]), cache))
+    exact, whole, shares = hidden
+    assert 0 < (shares - exact).norm() < 1.5 * (whole - exact).norm()
+
+
+@pytest.mark.parametrize(
+    ("config", "gpus", "message"),
+    [
+        (preset("26b-a4b"), 3, "16 query heads, 8 and 2 key/value heads, dense MLP of 2112 and 128 experts cannot"),
+        (preset("26b-a4b"), 16, "gpus is 16; it must be between 1 and 8"),
+        (preset("26b-a4b"), 0, "gpus is 0; it must be between 1 and 8"),
+        (preset("tiny"), 4, "6 query heads"),
+    ],
+)
+def test_what_cannot_be_divided_is_said(config: ModelConfig, gpus: int, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        check_division(config, gpus)
+
+
+@pytest.mark.parametrize("gpus", [1, 2, 4, 8])
+def test_the_26b_model_can_be_divided(gpus: int) -> None:
+    config = preset("26b-a4b")
+    check_division(config, gpus)
+    share = share_config(config, gpus)
+    assert share.num_attention_heads == 16 // gpus
+    assert share.num_key_value_heads == 8 // gpus
+    assert share.num_global_key_value_heads == max(2 // gpus, 1)
+    assert share.num_experts == 128
+
+
+def test_parts_are_added_in_fp32_and_rounded_once() -> None:
+    """1 + 2^-8 rounds to 1 in bf16, and 1 + 2^-8 + 2^-8 does not."""
+    one, small = torch.ones(3, dtype=torch.bfloat16), torch.full((3,), 2**-8, dtype=torch.bfloat16)
+    assert _sum([one, small, small]).tolist() == [1 + 2**-7] * 3
