@@ -6,6 +6,7 @@ from stepping import CONFIG, FORMATS, ids, prompt, randomized, runner_of, step_o
 
 import redraft
 from redraft.kernels import crew
+from redraft.kernels.switches import eager_operations
 from redraft.model import Transformer
 from redraft.model.packed.build import pack
 from redraft.model.packed.transformer import PackedTransformer
@@ -49,6 +50,15 @@ def test_a_canvas_alone_and_among_others(plain: Transformer, quantization: str |
     for step in (0, 1, 2):
         (own,) = alone.run([step_of(1, 700, step)])
         assert own == among.run([step_of(0, 600, step), step_of(1, 700, step), step_of(2, 30, step)])[1]
+
+
+def test_twins_add_up_what_other_devices_hold(plain: Transformer) -> None:
+    runner = runner_of(packed(plain, None), graphs=False)
+    runner.run(prompt(0, 300))
+    (by_kernels,) = runner.run([step_of(0, 300, 0)])
+    with eager_operations("after_attention", "after_experts", "sum_of_experts"):
+        (by_twins,) = runner.run([step_of(0, 300, 0)])
+    assert abs(by_kernels.entropy - by_twins.entropy).mean() < 0.05
 
 
 @torch.inference_mode()

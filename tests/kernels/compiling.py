@@ -125,6 +125,9 @@ def _compile(function: Any, arguments: Any, options: dict[str, Any], target: GPU
         special = not parameter.do_not_specialize
         if parameter.is_constexpr or value is None or (special and type(value) is int and value == 1):
             signature[parameter.name], constants[(index,)] = "constexpr", value
+        elif isinstance(value, tuple):
+            signature[parameter.name] = tuple(map(_type, value))
+            attributes |= {(index, number): [["tt.divisibility", 16]] for number in range(len(value))}
         else:
             signature[parameter.name] = _type(value)
             if special and (isinstance(value, Tensor) or (isinstance(value, int) and value % 16 == 0)):

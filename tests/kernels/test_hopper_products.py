@@ -122,12 +122,14 @@ def test_every_group_of_warps_remembers_its_place_in_the_ring(weights: str, rows
         assert all("iter_args(%number" in walk for walk in walks)
 
 
+@pytest.mark.parametrize("share", [None, range(64, 128)])
 @pytest.mark.parametrize("rows", [256, 1024, 4096])
-def test_routing(rows: int) -> None:
+def test_routing(rows: int, share: range | None) -> None:
     x, weight = bf16(rows, WIDTH), bf16(EXPERTS, WIDTH)
     scale, lengths = bf16(EXPERTS), int32(rows // 256)
-    found = compiled(routing.route_rows, x, weight, scale, TOP_K, 32, lengths)
-    assert [kernel.name for kernel in found] == ["router_kernel", "choose_kernel", "place_kernel"]
+    found = compiled(routing.route_rows, x, weight, scale, TOP_K, 32, lengths, share)
+    found += compiled(experts.sum_of_experts, bf16(rows, TOP_K, WIDTH), int32(rows, TOP_K))
+    assert [kernel.name for kernel in found] == ["router_kernel", "choose_kernel", "place_kernel", "sum_kernel"]
     assert all(kernel.spilled == 0 and kernel.shared <= SHARED_MEMORY for kernel in found)
     assert BF16_PRODUCT in only(found, "router_kernel").ptx
 

@@ -218,16 +218,16 @@ def test_the_canvas_that_warms_up_leaves_nothing_behind(packed: PackedTransforme
     assert same(warm.run([step_of(0, 40, 0)])[0], fresh.run([step_of(0, 40, 0)])[0])
 
 
-def test_images_are_what_the_eager_runner_makes_of_them(plain: Transformer, config: ModelConfig) -> None:
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_images_are_what_the_eager_runner_makes_of_them(plain: Transformer, config: ModelConfig, gpus: int) -> None:
     """Longer than a segment, within one, and over the end of one, in several launches; the canvas behind them too."""
     seeing = copy.deepcopy(plain)
     seeing.config = replace(config, extra=dict(config.extra))
     torch.manual_seed(2)
     seeing.vision = tower_of(seeing.config).eval()
     device = torch.device("cpu")
-    packed = PackedTransformer(
-        pack(seeing.config, seeing.state_dict().__getitem__, device=device, dtype=torch.float32), seeing.vision
-    )
+    source, given = seeing.state_dict().__getitem__, {"helpers": [device] * (gpus - 1), "dtype": torch.float32}
+    packed = PackedTransformer(pack(seeing.config, source, device=device, **given), seeing.vision)
     shown = [
         Image(patches=torch.randint(256, (9 * n, 768)).byte(), rows=3, columns=3 * n, tokens=n, digest=bytes([n]))
         for n in (20, 4, 30)

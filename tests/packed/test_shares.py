@@ -198,4 +198,4 @@ def test_the_26b_model_can_be_divided(gpus: int) -> None:
 def test_parts_are_added_in_fp32_and_rounded_once() -> None:
     """1 + 2^-8 rounds to 1 in bf16, and 1 + 2^-8 + 2^-8 does not."""
     one, small = torch.ones(3, dtype=torch.bfloat16), torch.full((3,), 2**-8, dtype=torch.bfloat16)
-    assert _sum([one, small, small]).tolist() == [1 + 2**-7] * 3
+    assert _sum([one, small, small], CPU).tolist() == [1 + 2**-7] * 3

@@ -55,6 +55,30 @@ def test_a_streamed_answer_is_the_whole_one(client: openai.OpenAI) -> None:
     assert events[-1].response.output_text == whole.output_text
 
 
+def test_log_probabilities_are_those_of_chat(client: openai.OpenAI) -> None:
+    """Whole and at the end of a stream; without `top_logprobs` only the tokens' own."""
+    asked: Any = {"include": ["message.output_text.logprobs"], "extra_body": {"seed": 1}}
+    chat = client.chat.completions.create(**CHAT, logprobs=True, top_logprobs=2)
+    assert chat.choices[0].logprobs is not None
+    expected = [entry.model_dump() for entry in chat.choices[0].logprobs.content or ()]
+    whole = client.responses.create(**HELLO, **asked, top_logprobs=2)
+    *_, last = client.responses.create(**HELLO, **asked, top_logprobs=2, stream=True)
+    assert last.type == "response.incomplete"
+    for answer in (whole, last.response):
+        (message,) = answer.output
+        assert message.type == "message"
+        (part,) = message.content
+        assert part.type == "output_text"
+        assert [entry.model_dump() for entry in part.logprobs or ()] == expected
+        assert answer.top_logprobs == 2
+    assert len(expected) == 16
+    assert all(len(entry["top_logprobs"]) == 2 for entry in expected)
+    (alone,) = client.responses.create(**HELLO, **asked).output
+    assert alone.type == "message"
+    assert alone.content[0].type == "output_text"
+    assert [entry.logprob for entry in alone.content[0].logprobs or ()] == [entry["logprob"] for entry in expected]
+
+
 def test_json_of_a_schema(client: openai.OpenAI) -> None:
     class Point(pydantic.BaseModel):
         x: int
@@ -74,7 +98,9 @@ def test_json_of_a_schema(client: openai.OpenAI) -> None:
         ({"background": True}, "background: True is not supported", "background"),
         ({"tools": [{"type": "web_search"}]}, "has type 'web_search'; this server takes only functions", "tools[0]"),
         ({"tool_choice": "required"}, "tool_choice needs tools", "tool_choice"),
-        ({"include": ["message.output_text.logprobs"]}, "include[0]", "include[0]"),
+        ({"include": ["file_search"]}, "include[0]", "include[0]"),
+        ({"top_logprobs": 2}, "top_logprobs needs 'message.output_text.logprobs' in include", "top_logprobs"),
+        ({"include": ["message.output_text.logprobs"], "top_logprobs": 21}, "top_logprobs", "top_logprobs"),
         ({"input": []}, "input", "input"),
         ({"input": [{"type": "item_reference", "id": "x"}]}, "is not an item that this server takes", "input[0]"),
         ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]},

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from functools import cache
+from functools import cache, partial
 from typing import Any, Self, TypeVar
 
 import torch
@@ -53,20 +53,16 @@ class Crew:
                 results.append(work(*row))
         return results
 
-    def meet(self, parts: Sequence[Tensor]) -> list[tuple[Tensor, ...]]:
-        """One tensor of each device -> all of them on every device, in the same order everywhere.
+    def meet(self, *columns: Sequence[Tensor]) -> list[list[tuple[Tensor, ...]]]:
+        """Columns with one tensor of each device -> for each column and device, all of them, in the same order.
 
         Where GPUs can read each other's memory, nothing is copied.
         """
-        return self.meet_all([parts])[0]
-
-    def meet_all(self, columns: Sequence[Sequence[Tensor]]) -> list[list[tuple[Tensor, ...]]]:
-        """`meet` for several tensors of each device, with a single wait."""
         if not self._several:
             return [[(part,) for part in parts] for parts in columns]
         self._wait(self.devices, self.devices)
         self._read = columns
-        return [self.each(lambda device, parts=parts: _readable(parts, device), self.devices) for parts in columns]
+        return [self.each(partial(_readable, parts), self.devices) for parts in columns]
 
     def send(self, tensor: Tensor) -> list[Tensor]:
         """A tensor of the first device, on every device."""

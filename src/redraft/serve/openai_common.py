@@ -53,8 +53,13 @@ def text(token_id: int, tokenizer: Tokenizer) -> str:
 
 
 def chat_logprobs(finished: Finished, tokenizer: Tokenizer) -> dict[str, Any]:
-    """The `logprobs` of a chat choice: one entry per token of the answer, including reasoning and calls."""
-    return {"content": [_entry(token, tokenizer) for token in finished.tokens], "refusal": None}
+    """The `logprobs` of a chat choice."""
+    return {"content": token_logprobs(finished, tokenizer), "refusal": None}
+
+
+def token_logprobs(finished: Finished, tokenizer: Tokenizer) -> list[dict[str, Any]]:
+    """One entry per token of the answer, including reasoning and calls."""
+    return [_entry(token, tokenizer) for token in finished.tokens]
 
 
 def _entry(token: TokenConfidence, tokenizer: Tokenizer) -> dict[str, Any]:

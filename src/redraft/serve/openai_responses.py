@@ -13,7 +13,7 @@ from redraft.engine.request import Finished
 from redraft.serve.answers import Answers, Call, Piece, Reply, new_replies, read_all
 from redraft.serve.http import dumps, event
 from redraft.serve.logs import told_fault
-from redraft.serve.openai_common import extras
+from redraft.serve.openai_common import extras, token_logprobs
 from redraft.serve.planning import Plan, Planner, told_as
 from redraft.serve.shapes.responses import ResponsesRequest
 from redraft.serve.splitting import Content, Reasoning
@@ -31,7 +31,7 @@ def plan_response(planner: Planner, body: ResponsesRequest) -> Plan:
         prompt = planner.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
         return planner.plan(
             [prompt],
-            given=body.settings() | {"max_tokens": body.max_output_tokens},
+            given=body.settings() | {"max_tokens": body.max_output_tokens, "logprobs": body.logprobs},
             wanted=body.constraints() | body.tool_constraint() | form | {"thinking": body.wants_thinking},
             seed=body.seed,
             temperature=body.temperature,
@@ -55,7 +55,7 @@ class ResponseWriter:
         output = _Output()
         for piece in reply.pieces:
             list(output.take(piece))
-        list(output.end(cut=_cut(reply)))
+        list(output.end(cut=_cut(reply), logprobs=self._logprobs(reply)))
         return self._ended(reply, answers.plan, output.items)
 
     async def events(self, answers: Answers) -> AsyncGenerator[str]:
@@ -73,7 +73,7 @@ class ResponseWriter:
                 for piece in reply.take(happened):
                     for one in output.take(piece):
                         yield told(one)
-            for one in output.end(cut=_cut(reply)):
+            for one in output.end(cut=_cut(reply), logprobs=self._logprobs(reply)):
                 yield told(one)
             response = self._ended(reply, answers.plan, output.items)
             yield told({"type": f"response.{response['status']}", "response": response})
@@ -84,6 +84,13 @@ class ResponseWriter:
             yield told({"type": "response.failed", "response": response})
         finally:
             await answers.close()
+
+    def _logprobs(self, reply: Reply) -> list[dict[str, Any]]:
+        """Those of all tokens, if they are asked for."""
+        if self.body.logprobs is None:
+            return []
+        assert reply.finished is not None, "an answer ends with its Finished event"
+        return token_logprobs(reply.finished, self.tokenizer)
 
     def _ended(self, reply: Reply, plan: Plan, items: list[dict[str, Any]]) -> dict[str, Any]:
         assert reply.finished is not None, "an answer ends with its Finished event"
@@ -102,6 +109,7 @@ class ResponseWriter:
             "id": self.id, "object": "response", "created_at": self.created, "completed_at": None, "status": status,
             "model": self.body.model, "output": items, "error": None, "incomplete_details": None, "usage": None,
             "instructions": self.body.instructions, "max_output_tokens": self.body.max_output_tokens,
+            "top_logprobs": self.body.top_logprobs or 0,
             "metadata": self.body.metadata or {}, "parallel_tool_calls": self.body.parallel_tool_calls is not False,
             "temperature": self.body.temperature, "top_p": self.body.top_p, "user": self.body.user,
             "text": {"format": {"type": "text"}} | asked.get("text", {}),
@@ -157,10 +165,15 @@ class _Output:
         part["text"] += piece.text
         yield self._told(f"response.{part['type']}.delta", content_index=0, delta=piece.text, **_logprobs(part))
 
-    def end(self, *, cut: bool) -> Iterator[dict[str, Any]]:
-        """End the answer, complete or `cut`; an answer with nothing in it becomes an empty message."""
+    def end(self, *, cut: bool, logprobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+        """End the answer, complete or `cut`; an answer with nothing in it becomes an empty message.
+
+        A text at its end gets the log-probabilities of all its tokens, including thoughts and calls before it.
+        """
         if not self.items:
             yield from self._begin(Content)
+        if self._open is Content:
+            self._part()["logprobs"] = logprobs
         yield from self._close("incomplete" if cut else "completed")
 
     def _begin(self, kind: type[Content] | type[Reasoning]) -> Iterator[dict[str, Any]]:
@@ -203,5 +216,5 @@ class _Output:
 
 
 def _logprobs(part: dict[str, Any]) -> dict[str, Any]:
-    """The field without which OpenAI's clients reject an event of a text."""
-    return {"logprobs": []} if "logprobs" in part else {}
+    """The field without which OpenAI's clients reject an event of a text; it is empty until the answer ends."""
+    return {"logprobs": part["logprobs"]} if "logprobs" in part else {}

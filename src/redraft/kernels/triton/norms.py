@@ -107,7 +107,7 @@ def after_attention(
     """
     if use_triton(x):
         return _after_attention(x, attention, weights, eps, mlp_fp8, experts_fp8)
-    x = x + eager.rms_norm(_sum(attention), weights.post_attention, eps)
+    x = x + eager.rms_norm(_sum(attention, x.device), weights.post_attention, eps)
     router = eager.rms_norm(x, None, eps) * weights.router_scale * x.shape[-1] ** -0.5
     mlp = norm(x, weights.pre_mlp, eps, fp8=mlp_fp8)
     return x, mlp, norm(x, weights.pre_experts, eps, fp8=experts_fp8), router
@@ -124,16 +124,16 @@ def after_experts(
     """
     if use_triton(x):
         return _after_experts(x, dense, experts, weights, segments, eps, fp8)
-    sparse = _sum([part.float().sum(1) for part in experts]).to(x.dtype)
-    y = eager.rms_norm(_sum(dense), weights.post_mlp, eps) + eager.rms_norm(sparse, weights.post_experts, eps)
+    sparse = _sum([part.float().sum(1) for part in experts], x.device).to(x.dtype)
+    y = eager.rms_norm(_sum(dense, x.device), weights.post_mlp, eps) + eager.rms_norm(sparse, weights.post_experts, eps)
     y = x + eager.rms_norm(y, weights.post_feedforward, eps)
     y = y * torch.where(_canvas_rows(segments)[:, None], weights.denoise_scalar, weights.encode_scalar)
     return y, norm(y, weights.following, eps, fp8=fp8)
 
 
-def _sum(parts: Sequence[Tensor]) -> Tensor:
-    """The sum of tensors of one shape, in fp32 and in their order, rounded once."""
-    return reduce(torch.add, [part.float() for part in parts]).to(parts[0].dtype)
+def _sum(parts: Sequence[Tensor], device: torch.device) -> Tensor:
+    """The sum of tensors of one shape, from any device, in fp32 and in their order, rounded once."""
+    return reduce(torch.add, [part.to(device).float() for part in parts]).to(parts[0].dtype)
 
 
 def _canvas_rows(segments: Segments) -> Tensor:

@@ -85,10 +85,10 @@ def _layer(
 
     The shares meet twice: each computes a part of the attention's output, and of both feed-forward outputs.
     """
-    outs = crew.meet(crew.each(lambda place, h: place.attention(number, h), places, hs))
+    (outs,) = crew.meet(crew.each(lambda place, h: place.attention(number, h), places, hs))
     work = crew.each(lambda place, *x: place.feed_forward(number, *x, canvases_only=canvases_only), places, xs, outs)
     xs, dense, sparse = zip(*work, strict=True)
-    ends = crew.each(lambda place, *x: place.end_layer(number, *x), places, xs, *crew.meet_all([dense, sparse]))
+    ends = crew.each(lambda place, *x: place.end_layer(number, *x), places, xs, *crew.meet(dense, sparse))
     xs, hs = zip(*ends, strict=True)
     return xs, hs
 

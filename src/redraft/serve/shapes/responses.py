@@ -226,11 +226,13 @@ class ResponseStreamOptions(Shape):
     include_obfuscation: Annotated[bool | None, only(False)] = None
 
 
+LOGPROBS = "message.output_text.logprobs"
 Include = Literal[
-    "reasoning.encrypted_content", "web_search_call.action.sources", "web_search_call.results",
-    "file_search_call.results", "code_interpreter_call.outputs", "computer_call_output.output.image_url",
+    "message.output_text.logprobs", "reasoning.encrypted_content", "web_search_call.action.sources",
+    "web_search_call.results", "file_search_call.results", "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
 ]  # fmt: skip
-"""Parts of items that this server never has, and thoughts, which it always returns."""
+"""Log-probabilities; parts of items that this server never has; and thoughts, which it always returns."""
 
 
 class ResponsesRequest(Settings, Constraints):
@@ -254,6 +256,7 @@ class ResponsesRequest(Settings, Constraints):
     safety_identifier: Annotated[str, Field(max_length=512)] | None = None
     prompt_cache_key: Annotated[str, Field(description="Not needed: equal beginnings are found anyway.")] | None = None
     include: Items[Include] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     # Settings of other engines that Redraft lacks: it accepts the values that describe what happens anyway.
     store: Annotated[bool | None, only(False)] = None
     previous_response_id: Annotated[str | None, only()] = None
@@ -263,7 +266,6 @@ class ResponsesRequest(Settings, Constraints):
     truncation: Annotated[str | None, only("disabled")] = None
     max_tool_calls: Annotated[int | None, Field(description="For tools that the server runs; it has none.")] = None
     top_p: Annotated[float | None, only(1)] = None
-    top_logprobs: Annotated[int | None, only(0)] = None
     service_tier: Annotated[str | None, only("auto", "default")] = None
 
     @model_validator(mode="after")
@@ -272,7 +274,14 @@ class ResponsesRequest(Settings, Constraints):
             raise contradiction("tool_choice", "tool_choice needs tools")
         if self.text and self.text.format and self.text.format.schema_ is not None:
             one_schema(self, "text", self.text.format.strict)
+        if self.top_logprobs and self.logprobs is None:
+            raise contradiction("top_logprobs", f"top_logprobs needs {LOGPROBS!r} in include")
         return self
+
+    @property
+    def logprobs(self) -> int | None:
+        """How many of the likeliest tokens to report beside each one's log-probability; None to report nothing."""
+        return (self.top_logprobs or 0) if LOGPROBS in (self.include or ()) else None
 
     @property
     def wants_thinking(self) -> bool:
