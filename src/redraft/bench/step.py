@@ -318,9 +318,9 @@ def operation_times(board: Board, rounds: int = 3) -> tuple[dict[str, float], li
     """Milliseconds per step of every operation, and the routing of every layer.
 
     The step runs operation by operation; a pause on the device lets the host queue all of it first, so the events
-    around an operation enclose only its work, except where it waits for another GPU. Of several GPUs only the first
-    one's operations are timed. Still, each operation starts on an empty device here and nothing runs
-    next to it, so the times add up to more than a step takes.
+    around an operation enclose only its work. Still, each operation starts on an empty device here and nothing runs
+    next to it, so the times add up to more than a step takes. Of several GPUs only the first one's operations are
+    timed, with what they wait for the others.
     """
     events: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {}
     routings: list[Routing] = []
@@ -328,8 +328,7 @@ def operation_times(board: Board, rounds: int = 3) -> tuple[dict[str, float], li
 
     def watch(operation: Operation) -> Any:
         if torch.cuda.current_device() != first.index:
-            result = operation.run()
-            return result
+            return operation.run()
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         result = operation.run()

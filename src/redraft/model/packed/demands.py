@@ -93,7 +93,7 @@ def check_room(
 ) -> None:
     """Raise `SettingError` if CUDA devices have too little free memory for the weights in a format and a step.
 
-    Several have equal shares of the layers, and the first one has everything else.
+    Several have equal shares of the layers, and each must have room for what the first one holds besides.
 
     `asked` is the requested quantization, `stored` the number formats, by name, of weights that already have one, and
     `vision` says whether they include a vision tower. The message says how much is missing and which format would fit.
