@@ -128,10 +128,12 @@ def test_processors_are_shared_out_unless_the_user_did(monkeypatch: pytest.Monke
     assert environments("cpu", 2) == [{}, {}]
 
 
+@pytest.mark.parametrize("option", ["--replicas", "--gpus"])
 @pytest.mark.parametrize("count", ["0", "-1"])
-def test_there_is_one_at_least(count: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", "--replicas", count]) == 2
-    assert capsys.readouterr().err == f"error: --replicas is {count}; it must be at least 1.\n"
+def test_there_is_one_at_least(option: str, count: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also of the GPUs of each of several copies."""
+    assert main(["serve", "--replicas", "2", option, count]) == 2
+    assert capsys.readouterr().err == f"error: {option} is {count}; it must be at least 1.\n"
 
 
 def test_what_keeps_a_model_from_loading_is_told_once(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -79,7 +79,7 @@ def _llm(model: str, random: bool, tokenizer: Path | None, quantization: str | N
     from redraft.text.template import ChatTemplate
 
     words, target = tokenizer_for(tokenizer, model), require_gpu(device)
-    network = packed_model(model, True, (target,), quantization, "auto")
+    network = packed_model(model, True, target, quantization, "auto")
     return LLM(network, words, ChatTemplate.find(resolve_folder("tiny")), path=tokenizer.parent)
 
 

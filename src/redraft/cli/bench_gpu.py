@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -63,10 +62,9 @@ def step(
     from redraft.bench.gpu import free_cached_memory, measure_ceilings, require_gpu
     from redraft.bench.step import cases, measure_step, record
     from redraft.engine.settings import EngineSettings
-    from redraft.model.placement import resolve_devices
     from redraft.outputs import make_folder
 
-    target, devices = require_gpu(device), resolve_devices(device, gpus)
+    target = require_gpu(device)
     make_folder(results)
     if dtype not in ("bfloat16", "bf16"):
         raise SettingError(f"dtype is {dtype!r}; it must be bfloat16, in which the kernels compute.")
@@ -78,7 +76,7 @@ def step(
     chosen = cases(batches, contexts, steps=steps, repeats=repeats, kv_cache_dtype=kv_cache_dtype, certain=certain)
     command, records = shlex.join(["redraft", *sys.argv[1:]]), []
     constraints = {} if tokenizer is None else _constraints(tokenizer, model)
-    network = packed_model(model, random_weights, devices, quantization, vocabulary_dtype)
+    network = packed_model(model, random_weights, device, quantization, vocabulary_dtype, gpus)
     ceilings = measure_ceilings(target)
     free_cached_memory()
     for case in chosen:
@@ -187,9 +185,9 @@ def tokenizer_for(file: Path, model: str) -> Tokenizer:
 
 
 def packed_model(
-    model: str, random: bool, devices: Sequence[Any], quantization: str | None, vocabulary_dtype: str
+    model: str, random: bool, device: Any, quantization: str | None, vocabulary_dtype: str, gpus: int = 1
 ) -> PackedTransformer:
-    """The model to measure: a shape filled with random weights, or a folder's own."""
+    """The model to measure, on a device or several GPUs: a shape filled with random weights, or a folder's own."""
     import torch
 
     from redraft.bench.random_weights import random_source
@@ -199,24 +197,24 @@ def packed_model(
     from redraft.model.packed.division import check_division
     from redraft.model.packed.load import load_packed
     from redraft.model.packed.transformer import PackedTransformer
+    from redraft.model.placement import resolve_devices
     from redraft.model.presets import PRESETS
 
     if not random:
         if model in PRESETS and model != "tiny":
             raise SettingError(f"{model} is a shape without weights; add --random-weights or name a folder.")
         given = {"quantization": quantization, "vocabulary_dtype": vocabulary_dtype}
-        whole = {"device": devices[0]} if len(devices) == 1 else {"device": "cuda", "gpus": len(devices)}
-        return load_packed(model, dtype="bfloat16", **whole, **given)
-    device, *helpers = devices
+        return load_packed(model, device=device, gpus=gpus, dtype="bfloat16", **given)
     check_format(quantization)
-    check_device(device, quantized=quantization is not None)
+    first, *helpers = resolve_devices(device, gpus)
+    check_device(first, quantized=quantization is not None)
     config = shape_of(model)
-    check_division(config, len(devices))
-    fp8 = fp8_vocabulary(config, vocabulary_dtype, device, quantized=quantization is not None)
-    check_room(config, quantization, devices)
-    source = random_source(config, device, torch.bfloat16)
+    check_division(config, gpus)
+    fp8 = fp8_vocabulary(config, vocabulary_dtype, first, quantized=quantization is not None)
+    check_room(config, quantization, (first, *helpers))
+    source = random_source(config, first, torch.bfloat16)
     given = {"dtype": torch.bfloat16, "quantization": quantization, "fp8_vocabulary": fp8}
-    return PackedTransformer(pack(config, source, device=device, helpers=helpers, **given))
+    return PackedTransformer(pack(config, source, device=first, helpers=helpers, **given))
 
 
 def write_and_print(name: str, records: list[dict[str, Any]], folder: Path | None) -> None:

@@ -111,7 +111,7 @@ def serve(*, server: ServerOptions, engine: EngineOptions, model: ModelOptions) 
 
     settings = server.settings(model.model, engine.settings())
     adapters = _adapters(server.adapter or [], settings.names)
-    at_least(1, replicas=server.replicas)
+    at_least(1, replicas=server.replicas, gpus=model.gpus)
     places = environments(model.device, server.replicas, model.gpus) if server.replicas > 1 else []
     listener = listen(settings)
     if not settings.is_local and not settings.keys:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from redraft.cache.fp8 import FP8
 from redraft.cache.pages import PAGE
-from redraft.config import FULL, LayerType
+from redraft.config import FULL, SLIDING, LayerType
 from redraft.kernels.crew import Crew
 from redraft.model.packed.weights import PackedModel, Share
 
@@ -28,10 +28,11 @@ class Pages:
 
     def clean(self, full: Sequence[int], sliding: Sequence[int]) -> None:
         """Zero all values that are not finite in some pages of all layers of each kind."""
-        for layer, kind in enumerate(self.kinds):
-            pages = torch.tensor(full if kind == FULL else sliding, dtype=torch.long, device=self.keys[layer].device)
-            for pool in (self.keys[layer], self.values[layer]):
-                _clean(pool, pages)
+        given = {FULL: full, SLIDING: sliding}
+        pages = {kind: torch.tensor(some, dtype=torch.long, device=self.keys[0].device) for kind, some in given.items()}
+        for kind, keys, values in zip(self.kinds, self.keys, self.values, strict=True):
+            for pool in (keys, values):
+                _clean(pool, pages[kind])
 
 
 def _clean(pool: Tensor, pages: Tensor) -> None:
