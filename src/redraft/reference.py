@@ -61,8 +61,8 @@ class Reference:
         for step in range(settings.steps):
             logits = self.head(self.denoise(canvas, past, start, q))  # i. [L,V]
             remaining = max(settings.temperature_steps - step, 1)
-            heat = settings.t_min + (settings.t_max - settings.t_min) * remaining / settings.temperature_steps
-            q = logits / heat  # ii.
+            temperature = settings.t_min + (settings.t_max - settings.t_min) * remaining / settings.temperature_steps
+            q = logits / temperature  # ii.
             p = q.softmax(-1)
             entropy = -torch.xlogy(p, p).sum(-1)
             argmax = q.argmax(-1)
@@ -86,7 +86,7 @@ class Reference:
                 argmax_canvas=tuple(argmax.tolist()),
                 accepted=tuple(accepted.tolist()),
                 entropy=tuple(entropy.tolist()),
-                temperature=heat,
+                temperature=temperature,
                 converged=done,
             )
             if done:

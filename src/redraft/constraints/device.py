@@ -107,8 +107,8 @@ def restrict(logits: Tensor, rows: Tensor, language: Language, tables: CanvasTab
 
     The argmax at each position is its part of the best string. A row's entropy is NaN if a possible token's logit is.
     """
-    heat = torch.ones(1, device=logits.device)
-    sums = class_sums(logits, language, None, heat)  # [F,C]
+    temperatures = torch.ones(1, device=logits.device)
+    sums = class_sums(logits, language, None, temperatures)  # [F,C]
     most, total = (
         part.new_zeros(1, len(tables.held), part.shape[1]).index_copy_(1, rows, part[None])
         for part in (sums.most, sums.total)
@@ -116,6 +116,6 @@ def restrict(logits: Tensor, rows: Tensor, language: Language, tables: CanvasTab
     terms = language_terms(most, total, language, CanvasTables.stacked([tables]))
     added, labels = (part[0, rows] for part in terms)
     tokens = best_tokens(labels, sums, language.sets).long()
-    add_by_class(logits, added, language.class_of, None, None, heat)
+    add_by_class(logits, added, language.class_of, None, None, temperatures)
     probabilities, _, entropy = kernels.distribution(logits)
     return Distribution(probabilities, tokens, entropy + sums.spoiled)

@@ -69,13 +69,13 @@ def sample_constrained(
     vocabulary, config = model.vocabulary, model.config
     if language.tokens is not None:
         vocabulary = Vocabulary(head=vocabulary.rows(language.tokens, model.dtype))
-    heat, cap = own.views["temperature"], config.final_logit_softcapping
+    temperatures, cap = own.views["temperature"], config.final_logit_softcapping
     logits = torch.empty(count * rows, len(language.class_of), dtype=model.dtype, device=model.device)
     hidden = hidden[first * rows :][: count * rows]
-    call("predict", head.multiply, hidden, vocabulary.head, cap, heat, segments, logits)
+    call("predict", head.multiply, hidden, vocabulary.head, cap, temperatures, segments, logits)
     tables = CanvasTables.stacked(canvases.tables)
-    tiles, argmax, spoiled, held = _obey(logits, language, tables, canvases.length, cap, heat)
-    cool = torch.ones_like(heat)
+    tiles, argmax, spoiled, held = _obey(logits, language, tables, canvases.length, cap, temperatures)
+    cool = torch.ones_like(temperatures)
     seen = call("predict", head.sample, logits, tiles, None, cool, own.counters, segments)
     best, candidate = argmax, seen.candidate
     if language.tokens is not None:
@@ -96,15 +96,15 @@ def sample_constrained(
 
 
 def _obey(
-    logits: Tensor, language: Language, tables: CanvasTables, length: int, cap: float, heat: Tensor
+    logits: Tensor, language: Language, tables: CanvasTables, length: int, cap: float, temperatures: Tensor
 ) -> tuple[head.Tiles | None, Tensor, Tensor, Tensor]:
     """Replace raw logits [R,W] with the logarithms of the constrained probabilities.
 
     Returns their tiles, the best strings' columns int32 [R], what to add to the entropies [R] (0, or NaN where a logit
     is NaN), and int32 [S,L], which is `CanvasTables.held` for all rows.
     """
-    sums = class_sums(logits, language, cap, heat)  # [R,C]
-    count, rows = len(heat), len(logits) // len(heat)
+    sums = class_sums(logits, language, cap, temperatures)  # [R,C]
+    count, rows = len(temperatures), len(logits) // len(temperatures)
 
     def canvases(of_rows: Tensor) -> Tensor:
         return of_rows.unflatten(0, (count, rows))[:, :length]
@@ -115,7 +115,7 @@ def _obey(
     added, labels = language_terms(canvases(sums.most), canvases(sums.total), language, tables)
     labels, held = all_rows(labels), all_rows(tables.held)
     best = best_tokens(labels, sums, language.sets)
-    tiles = add_by_class(logits, all_rows(added), language.class_of, held, cap, heat)
+    tiles = add_by_class(logits, all_rows(added), language.class_of, held, cap, temperatures)
     argmax = torch.where(held < 0, best, held)
     return tiles, argmax, torch.where(held < 0, sums.spoiled, 0.0), held.view(count, rows)
 

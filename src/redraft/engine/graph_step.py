@@ -120,8 +120,8 @@ def _decide(
 ) -> tuple[Prediction, Tensor]:
     """Head, statistics and the step's decision for some segments: their prediction and report; fills the logits."""
     segments, counters, count = fields.segments, fields.counters, fields.count * fields.rows
-    heat, cap = fields.views["temperature"], model.config.final_logit_softcapping
-    rows = hidden[:count], model.vocabulary.head, cap, heat, counters, segments, logits[:count]
+    temperatures, cap = fields.views["temperature"], model.config.final_logit_softcapping
+    rows = hidden[:count], model.vocabulary.head, cap, temperatures, counters, segments, logits[:count]
     seen = call("predict", predict, *rows)
     slot, size = fields.views["slot"], model.config.vocab_size
     report = call("finish_step", finish_step, seen, fields.rules, state.canvases, slot, counters, segments, size)
@@ -131,7 +131,7 @@ def _decide(
 def _keep_soft(model: PackedModel, fields: StepFields, state: SlotState, logits: Tensor, seen: Prediction) -> None:
     """Make the soft embeddings of some segments and keep them for their next step."""
     table = model.vocabulary.head, model.embedding_scale, model.config.final_logit_softcapping
-    heat, want = fields.views["temperature"], fields.views["want_soft"]
-    rows = logits[: fields.count * fields.rows], seen, *table, heat, want, fields.segments
+    temperatures, want = fields.views["temperature"], fields.views["want_soft"]
+    rows = logits[: fields.count * fields.rows], seen, *table, temperatures, want, fields.segments
     soft = call("soft_embeddings", soft_embeddings, *rows, turned=model.vocabulary.turned)
     state.soft.index_copy_(0, fields.views["soft_to"], soft.unflatten(0, (fields.count, fields.rows)))

@@ -62,7 +62,7 @@ def tile_for(x: Tensor, vocab: int) -> Tile | None:
 
 
 def multiply(
-    x: Tensor, row_scale: Tensor | None, table: Tensor, token_scale: Tensor | None, cap: float, temperature: Tensor,
+    x: Tensor, row_scale: Tensor | None, table: Tensor, token_scale: Tensor | None, cap: float, temperatures: Tensor,
     segments: Segments, logits: Tensor, parts: list[Tensor], tile: Tile,
 ) -> None:  # fmt: skip
     """x [R,D] times table [V,D] transposed -> logits [R,V], and parts: every tile's peaks, masses, moments.
@@ -72,7 +72,7 @@ def multiply(
     (rows, width), depth, half = x.shape, 128 // x.element_size(), tile.rows // 2
     _head_kernel[(processors(x.device),)](
         descriptor(x, [tile.rows, depth]), descriptor(table, [tile.tokens, depth]),
-        descriptor(logits, [half, tile.tokens]), row_scale, token_scale, *parts, temperature, segments.kind,
+        descriptor(logits, [half, tile.tokens]), row_scale, token_scale, *parts, temperatures, segments.kind,
         segments.length, rows, len(table), cap, SEGMENT_ROWS=segments.rows, HALF_ROWS=half, TOKENS=tile.tokens,
         DEPTH=depth, STEPS=cdiv(width, depth), STAGES=STAGES, MOST_TILES=MOST_TILES, WARPS=tile.warps,
         REGISTERS=tile.registers, num_warps=4, maxnreg=tile.launched, **early(x),
@@ -87,7 +87,7 @@ def _sums(dtype, columns):
 
 @gluon
 def _head_kernel(
-    x, table, logits, row_scale, token_scale, peaks, masses, moments, temperature, kind, length, rows, vocab, cap,
+    x, table, logits, row_scale, token_scale, peaks, masses, moments, temperatures, kind, length, rows, vocab, cap,
     SEGMENT_ROWS: gl.constexpr, HALF_ROWS: gl.constexpr, TOKENS: gl.constexpr, DEPTH: gl.constexpr, STEPS: gl.constexpr,
     STAGES: gl.constexpr, MOST_TILES: gl.constexpr, WARPS: gl.constexpr, REGISTERS: gl.constexpr,
 ):  # fmt: skip
@@ -106,7 +106,7 @@ def _head_kernel(
     gl.warp_specialize([
         (_multiply, (ring, show, tiles, scales, rows, vocab, 0, HALF_ROWS, TOKENS, STEPS, STAGES)),
         (_multiply, (ring, show, tiles, scales, rows, vocab, 1, HALF_ROWS, TOKENS, STEPS, STAGES)),
-        (_summarize, (show, tiles, logits, parts, temperature, rows, vocab, cap, SEGMENT_ROWS, HALF_ROWS, TOKENS,
+        (_summarize, (show, tiles, logits, parts, temperatures, rows, vocab, cap, SEGMENT_ROWS, HALF_ROWS, TOKENS,
                       WARPS)),
         (_copy, (ring, tiles, x, table, vocab, HALF_ROWS, TOKENS, DEPTH, STEPS, STAGES)),
     ], [4, WARPS, 1], [REGISTERS[0], REGISTERS[1], REGISTERS[2]])  # fmt: skip
@@ -200,7 +200,7 @@ def _multiply(
 
 @gluon
 def _summarize(
-    show, tiles, logits, parts, temperature, rows, vocab, cap, SEGMENT_ROWS: gl.constexpr, HALF_ROWS: gl.constexpr,
+    show, tiles, logits, parts, temperatures, rows, vocab, cap, SEGMENT_ROWS: gl.constexpr, HALF_ROWS: gl.constexpr,
     TOKENS: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
     """Store every tile's logits and the statistics of its rows, some rows at a time."""
@@ -215,7 +215,7 @@ def _summarize(
             for first in gl.static_range(0, HALF_ROWS, COUNT):
                 _summarize_rows(
                     there.slice(first, COUNT, dim=0), row + half * HALF_ROWS + first, token // TOKENS, parts,
-                    temperature, rows, vocab // TOKENS, cap, SEGMENT_ROWS, COUNT, TOKENS, WARPS,
+                    temperatures, rows, vocab // TOKENS, cap, SEGMENT_ROWS, COUNT, TOKENS, WARPS,
                 )  # fmt: skip
             hopper.tma.store_wait(0)
             hopper.mbarrier.arrive(taken.index(half), count=1)
@@ -223,7 +223,7 @@ def _summarize(
 
 @gluon
 def _summarize_rows(
-    shown, first, token_tile, parts, temperature, rows, token_tiles, cap, SEGMENT_ROWS: gl.constexpr,
+    shown, first, token_tile, parts, temperatures, rows, token_tiles, cap, SEGMENT_ROWS: gl.constexpr,
     COUNT: gl.constexpr, TOKENS: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
     """The largest logit, mass and moment of COUNT rows of a tile."""
@@ -231,10 +231,10 @@ def _summarize_rows(
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [WARPS, 1], [1, 0])
     logit = shown.load(WIDE).to(gl.float32)
     row = first + gl.arange(0, COUNT, gl.SliceLayout(1, WIDE))
-    heat = gl.load(temperature + row // SEGMENT_ROWS, mask=row < rows, other=1.0)
+    temperature = gl.load(temperatures + row // SEGMENT_ROWS, mask=row < rows, other=1.0)
     peak = gl.max(logit, 1)
-    unit = cap * 1.4426950408889634 / heat
-    x = bounded(logit, cap, (unit - capped(peak, cap, heat))[:, None], (-2.0 * unit)[:, None])
+    unit = cap * 1.4426950408889634 / temperature
+    x = bounded(logit, cap, (unit - capped(peak, cap, temperature))[:, None], (-2.0 * unit)[:, None])
     weight = gl.exp2(x)
     here = row * token_tiles + token_tile
     gl.store(peaks + here, peak, mask=row < rows)

@@ -103,18 +103,18 @@ class ClassSums:
         return 0 * self.total.sum(1)
 
 
-def class_sums(logits: Tensor, language: Language, cap: float | None, temperature: Tensor) -> ClassSums:
-    """The sums of raw logits [R,W] of S segments with `temperature` [S]; `cap` as in `softcap.tempered`.
+def class_sums(logits: Tensor, language: Language, cap: float | None, temperatures: Tensor) -> ClassSums:
+    """The sums of raw logits [R,W] of S segments with `temperatures` [S]; `cap` as in `softcap.tempered`.
 
     A sum with a logit that is NaN is NaN.
     """
     if not use_triton(logits):
-        return _class_sums(tempered(logits, cap, temperature), language.classes)
+        return _class_sums(tempered(logits, cap, temperatures), language.classes)
     rows, count, classes = len(logits), len(language.pieces.first) - 1, len(language.owners) - 1
     pieces = _new_sums(logits, count)
     _class_sums_kernel[(count, cdiv(rows, 2))](
-        logits, logits.stride(0), language.pieces.items, language.pieces.first, temperature, cap, pieces.most,
-        pieces.token, pieces.total, rows, count, rows // len(temperature), AT_ONCE=2, BLOCK=language.pieces.block,
+        logits, logits.stride(0), language.pieces.items, language.pieces.first, temperatures, cap, pieces.most,
+        pieces.token, pieces.total, rows, count, rows // len(temperatures), AT_ONCE=2, BLOCK=language.pieces.block,
         num_warps=1,
     )  # fmt: skip
     if count == classes:  # one piece each
@@ -182,7 +182,7 @@ def best_tokens(labels: Tensor, sums: ClassSums, sets: Lists) -> Tensor:
 
 
 def add_by_class(
-    logits: Tensor, added: Tensor, class_of: Tensor, held: Tensor | None, cap: float | None, temperature: Tensor
+    logits: Tensor, added: Tensor, class_of: Tensor, held: Tensor | None, cap: float | None, temperatures: Tensor
 ) -> Tiles | None:
     """Temper raw logits [R,W] and add `added` [R,C] by each token's class, in place, within the range of their dtype.
 
@@ -193,12 +193,12 @@ def add_by_class(
     if use_triton(logits):
         parts = [torch.empty(rows, cdiv(width, TILE), dtype=torch.float32, device=logits.device) for _ in range(3)]
         _add_kernel[(cdiv(width, 8 * TILE), rows)](
-            logits, width, added, added.shape[1], class_of, held, cap, temperature, *parts, parts[0].shape[1], NEVER,
-            rows // len(temperature), TILE=TILE, TILES=8,
+            logits, width, added, added.shape[1], class_of, held, cap, temperatures, *parts, parts[0].shape[1], NEVER,
+            rows // len(temperatures), TILE=TILE, TILES=8,
         )  # fmt: skip
         return Tiles(peaks=parts[0], masses=parts[1], moments=parts[2], size=TILE)
     padded = torch.cat((added, added.new_full((len(added), 1), -torch.inf)), 1)
-    found = (tempered(logits, cap, temperature) + padded.index_select(1, class_of.long())).clamp_(min=NEVER)
+    found = (tempered(logits, cap, temperatures) + padded.index_select(1, class_of.long())).clamp_(min=NEVER)
     if held is not None:
         certain = torch.full_like(found, NEVER).scatter_(1, held.long().clamp(min=0)[:, None], 0.0)
         found = torch.where((held < 0)[:, None], found, certain)
@@ -208,13 +208,13 @@ def add_by_class(
 
 @jit(varying=("width", "total", "rows", "groups", "span"))
 def _class_sums_kernel(
-    logits, width, items, first, temperature, cap, most, tokens, total, rows, groups, span, AT_ONCE: tl.constexpr,
+    logits, width, items, first, temperatures, cap, most, tokens, total, rows, groups, span, AT_ONCE: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One piece of a class in some rows, which share the list of its tokens."""
     group = tl.program_id(0)
     row = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
-    heat = tl.load(temperature + row // span, row < rows, other=1.0)
+    temperature = tl.load(temperatures + row // span, row < rows, other=1.0)
     low, high = tl.load(first + group), tl.load(first + group + 1)
     peak, weight = tl.full([AT_ONCE], -1e30, tl.float32), tl.zeros([AT_ONCE], tl.float32)
     best = tl.zeros([AT_ONCE], tl.int32)
@@ -223,7 +223,7 @@ def _class_sums_kernel(
         inside = (item < high)[None] & (row < rows)[:, None]
         token = tl.load(items + item, item < high, other=0)
         raw = tl.load(logits + row.to(tl.int64)[:, None] * width + token[None], inside, other=0.0).to(tl.float32)
-        x = tl.where(inside, capped(raw, cap, heat[:, None]) * 0.6931471805599453, -1e30)
+        x = tl.where(inside, capped(raw, cap, temperature[:, None]) * 0.6931471805599453, -1e30)
         before = peak
         peak, weight = join(peak, weight, x, inside)
         here = tl.min(tl.where(x == peak[:, None], token[None], 0x7FFFFFFF), 1)
@@ -281,7 +281,7 @@ def _tokens_kernel(labels, most, best, kinds, set_items, set_first, tokens, BLOC
 
 @jit(varying=("kinds", "count", "span"))
 def _add_kernel(
-    logits, width, added, kinds, class_of, helds, cap, temperature, peaks, masses, moments, count, never, span,
+    logits, width, added, kinds, class_of, helds, cap, temperatures, peaks, masses, moments, count, never, span,
     TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Some tiles of one row; their statistics are those of `head.Tiles`, for the numbers as stored."""
@@ -293,7 +293,7 @@ def _add_kernel(
     gain = tl.load(added + row * kinds + kind, inside & (kind < kinds), other=0.0)
     here = logits + row * width + token
     raw = tl.load(here, inside, other=0.0).to(tl.float32)
-    x = capped(raw, cap, tl.load(temperature + row // span)) * 0.6931471805599453 + gain
+    x = capped(raw, cap, tl.load(temperatures + row // span)) * 0.6931471805599453 + gain
     x = tl.where(kind < kinds, tl.where(x < never, never, x), never)  # NaN stays NaN
     if helds is not None:
         held = tl.load(helds + row)

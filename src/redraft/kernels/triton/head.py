@@ -81,7 +81,7 @@ def predict(
     hidden: Tensor,
     embedding: Tensor | PackedFp8,
     cap: float,
-    temperature: Tensor,
+    temperatures: Tensor,
     counters: Counters,
     segments: Segments,
     logits: Tensor,
@@ -90,34 +90,34 @@ def predict(
 ) -> Prediction:
     """Logits, argmax, entropy and one sample of every canvas row.
 
-    hidden [R,D], tied embedding [V,D], temperature fp32 [S]. `logits` [R,V] in hidden's dtype receives the raw logits
+    hidden [R,D], tied embedding [V,D], temperatures fp32 [S]. `logits` [R,V] in hidden's dtype receives the raw logits
     (not capped, not tempered) of canvas rows; an embedding in FP8 makes an FP8 product. Segments that are not DENOISE
     cost nothing, and their logits are meaningless. With `tile` the product is Triton's, in that shape.
     """
-    tiles = multiply(hidden, embedding, cap, temperature, segments, logits, tile=tile)
-    return sample(logits, tiles, cap, temperature, counters, segments)
+    tiles = multiply(hidden, embedding, cap, temperatures, segments, logits, tile=tile)
+    return sample(logits, tiles, cap, temperatures, counters, segments)
 
 
 def multiply(
-    hidden: Tensor, embedding: Tensor | PackedFp8, cap: float, temperature: Tensor, segments: Segments, logits: Tensor,
+    hidden: Tensor, embedding: Tensor | PackedFp8, cap: float, temperatures: Tensor, segments: Segments, logits: Tensor,
     *, tile: HeadTile | None = None,
 ) -> Tiles | None:  # fmt: skip
     """The logits of `predict`, and their tiles; none from the twin."""
     rows = quantize_rows(hidden) if isinstance(embedding, PackedFp8) else hidden
     if use_triton(hidden):
-        return _multiply(rows, embedding, cap, temperature, segments, logits, tile)
+        return _multiply(rows, embedding, cap, temperatures, segments, logits, tile)
     linear(rows, embedding, logits, logits.dtype)
     return None
 
 
 def sample(
-    logits: Tensor, tiles: Tiles | None, cap: float | None, temperature: Tensor, counters: Counters, segments: Segments
+    logits: Tensor, tiles: Tiles | None, cap: float | None, temperatures: Tensor, counters: Counters, segments: Segments
 ) -> Prediction:
     """The result of `predict` for raw logits [R,V] with known statistics. Without a cap they are only tempered."""
     if use_triton(logits):
         assert tiles is not None
-        return _finish(logits, tiles, cap, temperature, counters, segments)
-    x = tempered(logits, cap, temperature)
+        return _finish(logits, tiles, cap, temperatures, counters, segments)
+    x = tempered(logits, cap, temperatures)
     peak, argmax = x.max(-1)
     weights = (x - peak[:, None]).exp()  # [R,V]
     total = weights.sum(-1)
@@ -147,7 +147,7 @@ def tuned(hidden: Tensor) -> HeadTile:
 
 
 def _multiply(
-    hidden: Tensor | Rows8, embedding: Tensor | PackedFp8, cap: float, temperature: Tensor, segments: Segments,
+    hidden: Tensor | Rows8, embedding: Tensor | PackedFp8, cap: float, temperatures: Tensor, segments: Segments,
     logits: Tensor, tile: HeadTile | None,
 ) -> Tiles:  # fmt: skip
     (x, row_scale), (table, token_scale) = values_and_scale(hidden), values_and_scale(embedding)
@@ -159,12 +159,12 @@ def _multiply(
     parts = [torch.empty(rows, cdiv(vocab, size), dtype=torch.float32, device=x.device) for _ in range(3)]
     tiles = Tiles(peaks=parts[0], masses=parts[1], moments=parts[2], size=size)
     if in_gluon is not None:
-        gluon_head.multiply(x, row_scale, table, token_scale, cap, temperature, segments, logits, parts, in_gluon)
+        gluon_head.multiply(x, row_scale, table, token_scale, cap, temperatures, segments, logits, parts, in_gluon)
         return tiles
     row_tiles, token_tiles = cdiv(rows, tile.rows), cdiv(vocab, tile.tokens)
     _head_kernel[(min(row_tiles * token_tiles, processors(x.device)),)](
         descriptor(x, tile.rows, tile.depth), descriptor(table, tile.tokens, tile.depth),
-        descriptor(logits, tile.rows, tile.tokens), row_scale, token_scale, *parts, temperature, segments.kind,
+        descriptor(logits, tile.rows, tile.tokens), row_scale, token_scale, *parts, temperatures, segments.kind,
         segments.length, rows, width, vocab, cap, SEGMENT_ROWS=segments.rows, TILE=tile.rows, TOKENS=tile.tokens,
         DEPTH=tile.depth, MAP=max(16, next_power_of_2(row_tiles)), EVEN=vocab % tile.tokens == 0,
         BULK=bulk_copies(x.device), num_warps=tile.warps, num_stages=tile.stages, **early(x),
@@ -173,14 +173,14 @@ def _multiply(
 
 
 def _finish(
-    logits: Tensor, tiles: Tiles, cap: float | None, temperature: Tensor, counters: Counters, segments: Segments
+    logits: Tensor, tiles: Tiles, cap: float | None, temperatures: Tensor, counters: Counters, segments: Segments
 ) -> Prediction:
     rows, vocab = logits.shape
     argmax, candidate = (torch.empty(rows, dtype=torch.int32, device=logits.device) for _ in range(2))
     entropy, peak, certainty = (torch.empty(rows, dtype=torch.float32, device=logits.device) for _ in range(3))
     count = tiles.peaks.shape[1]
     _finish_kernel[(rows,)](
-        logits, tiles.peaks, tiles.masses, tiles.moments, temperature, segments.kind, segments.length, counters.seed,
+        logits, tiles.peaks, tiles.masses, tiles.moments, temperatures, segments.kind, segments.length, counters.seed,
         counters.canvas, counters.step, argmax, candidate, entropy, peak, certainty, vocab, cap,
         SEGMENT_ROWS=segments.rows, TOKENS=tiles.size, COUNT=count, BLOCK=next_power_of_2(count), num_warps=4,
         **early(logits),
@@ -190,7 +190,7 @@ def _finish(
 
 @jit(varying=("rows",))
 def _head_kernel(
-    hidden, embedding, logits, row_scale, token_scale, peaks, masses, moments, temperature, kind, length, rows, width,
+    hidden, embedding, logits, row_scale, token_scale, peaks, masses, moments, temperatures, kind, length, rows, width,
     vocab, cap, SEGMENT_ROWS: tl.constexpr, TILE: tl.constexpr, TOKENS: tl.constexpr, DEPTH: tl.constexpr,
     MAP: tl.constexpr, EVEN: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
@@ -228,10 +228,10 @@ def _head_kernel(
         logit = stored.to(tl.float32)
         if not EVEN:
             logit = tl.where(token < vocab, logit, float("-inf"))
-        heat = tl.load(temperature + row // SEGMENT_ROWS, row < rows, other=1.0)
+        temperature = tl.load(temperatures + row // SEGMENT_ROWS, row < rows, other=1.0)
         peak = tl.max(logit, 1)
-        unit = cap * 1.4426950408889634 / heat
-        x = bounded(logit, cap, (unit - capped(peak, cap, heat))[:, None], (-2.0 * unit)[:, None])
+        unit = cap * 1.4426950408889634 / temperature
+        x = bounded(logit, cap, (unit - capped(peak, cap, temperature))[:, None], (-2.0 * unit)[:, None])
         weight = tl.exp2(x)
         if not EVEN:
             weight = tl.where(token < vocab, weight, 0.0)
@@ -243,7 +243,7 @@ def _head_kernel(
 
 @jit(varying=("seed", "canvas", "step"))
 def _finish_kernel(
-    logits, peaks, masses, moments, temperature, kind, length, seed, canvas, step, argmax, candidate, entropy,
+    logits, peaks, masses, moments, temperatures, kind, length, seed, canvas, step, argmax, candidate, entropy,
     largest, certainty, vocab, cap, SEGMENT_ROWS: tl.constexpr, TOKENS: tl.constexpr, COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
@@ -258,13 +258,13 @@ def _finish_kernel(
         tl.store(largest + row, 0.0)
         tl.store(certainty + row, 0.0)
         return
-    heat = tl.load(temperature + segment)
+    temperature = tl.load(temperatures + segment)
     tile = tl.arange(0, BLOCK)
     here, inside = row.to(tl.int64) * COUNT + tile, tile < COUNT
     raw_peaks = tl.load(peaks + here, inside, other=float("-inf"))
     raw_peak = tl.max(raw_peaks, 0)
-    peak = capped(raw_peak, cap, heat)
-    shift = tl.where(inside, capped(raw_peaks, cap, heat) - peak, 0.0)
+    peak = capped(raw_peak, cap, temperature)
+    shift = tl.where(inside, capped(raw_peaks, cap, temperature) - peak, 0.0)
     scale = tl.where(inside, tl.exp2(shift), 0.0)
     mass = tl.load(masses + here, inside, other=0.0)
     weight = mass * scale
@@ -283,7 +283,7 @@ def _finish_kernel(
     target -= tl.sum(tl.where(tile == which - 1, edges, 0.0), 0)
     token = which * TOKENS + tl.arange(0, TOKENS)
     logit = _tile(logits, row, vocab, token)
-    weight = tl.where(token < vocab, tl.exp2(capped(logit, cap, heat) - peak), 0.0)
+    weight = tl.where(token < vocab, tl.exp2(capped(logit, cap, temperature) - peak), 0.0)
     passed = tl.cumsum(weight.to(tl.float64), 0) <= target
     drawn = which * TOKENS + tl.sum(passed.to(tl.int32), 0)
     possible = tl.sum(tl.where((token == drawn) & (weight > 0), 1, 0), 0) > 0  # rounding may hide it

@@ -47,7 +47,7 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 INTERPRETED = triton is not None and os.environ.get("TRITON_INTERPRET") == "1"
 
-OF_SEGMENTS = ("kind", "start", "length", "lengths", "since", "until", "temperature", "page_table", "page_stride")
+OF_SEGMENTS = ("kind", "start", "length", "lengths", "since", "until", "temperatures", "page_table", "page_stride")
 """Arguments with a value for each segment have these names in every kernel, and no others do; they are `varying`."""
 
 

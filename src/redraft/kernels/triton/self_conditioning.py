@@ -90,7 +90,7 @@ def soft_embeddings(
     embedding: Matrix,
     scale: Tensor,
     cap: float | None,
-    temperature: Tensor,
+    temperatures: Tensor,
     want: Tensor,
     segments: Segments,
     *,
@@ -99,17 +99,17 @@ def soft_embeddings(
 ) -> Tensor:
     """Probability-weighted embeddings times `scale` [1], [R,D] in the scale's dtype; 0 where not wanted.
 
-    logits [R,V] as `head.predict` stored them (the kernels overwrite them), temperature fp32 [S], want int32 [S]: 0 for
-    segments whose next step needs none. Tempered logits are rounded to the working dtype first, as the reference stores
-    them between steps. `turned` [D,V], the transposed embedding, makes the dense product FP8 and is required for an
-    embedding in FP8; `tile` overrides the product's tuned shape.
+    logits [R,V] as `head.predict` stored them (the kernels overwrite them), temperatures fp32 [S], want int32 [S]: 0
+    for segments whose next step needs none. Tempered logits are rounded to the working dtype first, as the reference
+    stores them between steps. `turned` [D,V], the transposed embedding, makes the dense product FP8 and is required for
+    an embedding in FP8; `tile` overrides the product's tuned shape.
     """
     if use_triton(logits):
         assert prediction.tiles is not None
-        choice = choose(logits, prediction.tiles, cap, temperature, want, segments)
-        return mean_embeddings(logits, prediction.peak, choice, embedding, turned, scale, cap, temperature,
+        choice = choose(logits, prediction.tiles, cap, temperatures, want, segments)
+        return mean_embeddings(logits, prediction.peak, choice, embedding, turned, scale, cap, temperatures,
                                tile or tuned(values_and_scale(embedding if turned is None else turned)[0]))  # fmt: skip
-    x = tempered(logits, cap, temperature).to(scale.dtype)
+    x = tempered(logits, cap, temperatures).to(scale.dtype)
     probabilities = x.softmax(-1, dtype=torch.float32)
     mean = probabilities.to(scale.dtype) @ dequantized(embedding, scale.dtype)
     if turned is not None:
@@ -141,7 +141,7 @@ def tuned(table: Tensor) -> SoftTile:
 
 
 def choose(
-    logits: Tensor, tiles: Tiles, cap: float | None, temperature: Tensor, want: Tensor, segments: Segments
+    logits: Tensor, tiles: Tiles, cap: float | None, temperatures: Tensor, want: Tensor, segments: Segments
 ) -> Choice:
     """Which way every row takes, and the tokens of the sparse ones."""
     (rows, vocab), count = logits.shape, tiles.peaks.shape[1]
@@ -151,7 +151,7 @@ def choose(
     weight = torch.empty(rows, KEPT_TOKENS, dtype=torch.float32, device=logits.device)
     listed = torch.empty(rows, KEPT_TILES, dtype=torch.int32, device=logits.device)
     _choose_kernel[(rows,)](
-        logits, tiles.peaks, tiles.masses, temperature, want, segments.kind, segments.length, way, kept, total, token,
+        logits, tiles.peaks, tiles.masses, temperatures, want, segments.kind, segments.length, way, kept, total, token,
         weight, listed, vocab, cap, SEGMENT_ROWS=segments.rows, TOKENS=tiles.size, COUNT=count,
         BLOCK=next_power_of_2(count), DROPPED=DROPPED / 2, KEPT_TOKENS=KEPT_TOKENS, KEPT_TILES=KEPT_TILES, AT_ONCE=4,
         num_warps=4, **early(logits),
@@ -161,7 +161,7 @@ def choose(
 
 def mean_embeddings(
     logits: Tensor, peak: Tensor, choice: Choice, embedding: Matrix, turned: PackedFp8 | None, scale: Tensor,
-    cap: float | None, temperature: Tensor, tile: SoftTile,
+    cap: float | None, temperatures: Tensor, tile: SoftTile,
 ) -> Tensor:  # fmt: skip
     """Soft embeddings [R,D] of rows whose ways are chosen; without `turned`, weights replace logits in place."""
     (rows, vocab), width, device = logits.shape, embedding.shape[1], logits.device
@@ -174,8 +174,8 @@ def mean_embeddings(
     sums = torch.empty(rows, cdiv(vocab, CHUNK), dtype=torch.float32, device=device)
     weights = logits if turned is None else torch.empty(rows, vocab, dtype=turned.values.dtype, device=device)
     _weigh_kernel[(rows, sums.shape[1])](
-        logits, peak, temperature, choice.way, place, weights, sums, vocab, cap, SEGMENT_ROWS=rows // len(temperature),
-        CHUNK=CHUNK, FP8=turned is not None, num_warps=8, **early(logits),
+        logits, peak, temperatures, choice.way, place, weights, sums, vocab, cap,
+        SEGMENT_ROWS=rows // len(temperatures), CHUNK=CHUNK, FP8=turned is not None, num_warps=8, **early(logits),
     )  # fmt: skip
     if turned is None:
         factors, column_scale = (weights, descriptor(table, tile.depth, tile.columns)), None
@@ -241,7 +241,7 @@ def _rounded_weight(x, peak, logits):
 
 @jit(varying=("want",))
 def _choose_kernel(
-    logits, peaks, masses, temperature, want, kind, length, way, kept, totals, tokens, weights, listed, vocab, cap,
+    logits, peaks, masses, temperatures, want, kind, length, way, kept, totals, tokens, weights, listed, vocab, cap,
     SEGMENT_ROWS: tl.constexpr, TOKENS: tl.constexpr, COUNT: tl.constexpr, BLOCK: tl.constexpr, DROPPED: tl.constexpr,
     KEPT_TOKENS: tl.constexpr, KEPT_TILES: tl.constexpr, AT_ONCE: tl.constexpr,
 ):  # fmt: skip
@@ -253,12 +253,12 @@ def _choose_kernel(
     if (tl.load(want + segment) == 0) | (live == 0):
         tl.store(way + row, WAY_NOTHING)
         return
-    heat = tl.load(temperature + segment)
+    temperature = tl.load(temperatures + segment)
     tile = tl.arange(0, BLOCK)
     here, inside = row.to(tl.int64) * COUNT + tile, tile < COUNT
     raw_peaks = tl.load(peaks + here, inside, other=float("-inf"))
-    peak = capped(tl.max(raw_peaks, 0), cap, heat)
-    top = tl.where(inside, capped(raw_peaks, cap, heat) - peak, float("-inf"))
+    peak = capped(tl.max(raw_peaks, 0), cap, temperature)
+    top = tl.where(inside, capped(raw_peaks, cap, temperature) - peak, float("-inf"))
     mass = tl.where(inside, tl.load(masses + here, inside, other=0.0) * tl.exp2(top), 0.0)
     whole = tl.sum(mass, 0)
     top -= tl.log2(whole)  # log2 of the tile's largest probability
@@ -284,7 +284,7 @@ def _choose_kernel(
         token = which[:, None] * TOKENS + tl.arange(0, TOKENS)[None]
         real = (turn < found)[:, None] & (token < vocab)
         logit = tl.load(logits + row.to(tl.int64) * vocab + token, real, other=0.0).to(tl.float32)
-        x = capped(logit, cap, heat)
+        x = capped(logit, cap, temperature)
         mine = real & (x - peak - tl.log2(whole) >= bound - 4)
         weight = tl.where(mine, _rounded_weight(x, peak, logits), 0.0)
         flat = tl.reshape(mine.to(tl.int32), [AT_ONCE * TOKENS])
@@ -315,7 +315,7 @@ def _pack_kernel(way, packed, place, dense, rows, BLOCK: tl.constexpr):
 
 @jit
 def _weigh_kernel(
-    logits, peaks, temperature, way, place, weights, sums, vocab, cap, SEGMENT_ROWS: tl.constexpr, CHUNK: tl.constexpr,
+    logits, peaks, temperatures, way, place, weights, sums, vocab, cap, SEGMENT_ROWS: tl.constexpr, CHUNK: tl.constexpr,
     FP8: tl.constexpr,
 ):  # fmt: skip
     """Turn a chunk of a dense row's logits into weights and sum them; FP8 weights are packed, others stay in place."""
@@ -325,7 +325,7 @@ def _weigh_kernel(
         return
     token = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     here = logits + row.to(tl.int64) * vocab + token
-    x = capped(tl.load(here, token < vocab, other=0.0).to(tl.float32), cap, tl.load(temperature + row // SEGMENT_ROWS))
+    x = capped(tl.load(here, token < vocab, other=0.0).to(tl.float32), cap, tl.load(temperatures + row // SEGMENT_ROWS))
     weight = tl.where(token < vocab, _rounded_weight(x, tl.load(peaks + row) * 1.4426950408889634, logits), 0.0)
     if FP8:
         rounded = (weight * 448.0).to(tl.float8e4nv)

@@ -7,19 +7,22 @@ from torch import Tensor
 from redraft.kernels.triton.language import jit, reciprocal, tl
 
 
-def tempered(logits: Tensor, cap: float | None, temperature: Tensor) -> Tensor:
+def tempered(logits: Tensor, cap: float | None, temperatures: Tensor) -> Tensor:
     """Raw logits [R,V] -> soft-capped logits over their segment's temperature, fp32; not capped without a cap."""
-    heat = temperature.repeat_interleave(logits.shape[0] // len(temperature))[:, None]  # [R,1]
-    return (logits.float() if cap is None else (logits.float() / cap).tanh() * cap) / heat
+    temperature = temperatures.repeat_interleave(logits.shape[0] // len(temperatures))[:, None]  # [R,1]
+    return (logits.float() if cap is None else (logits.float() / cap).tanh() * cap) / temperature
 
 
 @jit
-def capped(logit, cap, heat):
-    """cap * tanh(logit / cap) / heat in units of ln 2: tanh(z) = 1 - 2 / (e^2z + 1). Without a cap logit / heat."""
+def capped(logit, cap, temperature):
+    """cap * tanh(logit / cap) / temperature, without a cap logit / temperature, in units of ln 2.
+
+    tanh(z) = 1 - 2 / (e^2z + 1).
+    """
     if cap is None:
-        x = logit * (1.4426950408889634 / heat)
+        x = logit * (1.4426950408889634 / temperature)
     else:
-        x = bounded(logit, cap, cap * 1.4426950408889634 / heat, cap * -2.8853900817779268 / heat)
+        x = bounded(logit, cap, cap * 1.4426950408889634 / temperature, cap * -2.8853900817779268 / temperature)
     return x
 
 
