@@ -31,7 +31,9 @@ from redraft.train.build.chat_text import (
 SOURCE = Path(__file__).parents[2] / "src" / "redraft"
 TABLES = all_tables(None, seed=7)
 BLOCKS = [
-    block for name in ("smalltalk", "questions", "facts", "scripts") for block in read_blocks(DATA / f"{name}.txt")
+    block
+    for name in ("smalltalk", "questions", "facts", "beyond", "scripts")
+    for block in read_blocks(DATA / f"{name}.txt")
 ]
 STEPS = [(block, step) for block in BLOCKS for step in block.steps]
 SLOT = re.compile(r"\{(?:a )?(?:other\.)?(\w+)\}")

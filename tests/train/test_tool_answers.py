@@ -10,6 +10,7 @@ from test_tool_composed import LEXICON
 import redraft
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
+from redraft.train.build.chat import ChatSource, all_tables
 from redraft.train.build.tool_answers import ConversationSource, documents, said
 from redraft.train.build.tool_facts import Facts, sentence
 from redraft.train.build.tool_results import DONE, FAILED, NOTHING, Result, draw_result
@@ -21,8 +22,12 @@ SHARES = Shares(api=0.0, invented=0.1, composed=0.4, none=0.1, parallel=0.3)
 ASIDE = {"ok", "success", "done", "completed", "error", "failed"}
 
 
+TABLES = all_tables(None, seed=7)
+
+
 def source(seed: int = 1) -> ConversationSource:
-    return ConversationSource(ItemSource([], seed, shares=SHARES, lexicon=LEXICON), seed, LEXICON)
+    items = ItemSource([], seed, shares=SHARES, lexicon=LEXICON)
+    return ConversationSource(items, seed, LEXICON, ChatSource(TABLES, seed))
 
 
 def values_of(content):
@@ -104,18 +109,19 @@ def test_results_of_one_tool_are_told_apart():
     assert said(other, results) == "The result is 4. The result is 9."
 
 
-def test_conversations_end_with_a_result_or_with_a_next_request():
+def test_conversations_end_with_a_result_with_a_next_request_or_with_thanks():
     ends = set()
     drawing = source()
-    for drawn in (drawing.draw() for _ in range(200)):
+    for drawn in (drawing.draw() for _ in range(400)):
         last = drawn.messages[-1]["role"]
-        ends.add((last, sum(message["role"] == "user" for message in drawn.messages)))
         calls = drawn.answer.startswith("<|tool_call>")
-        assert calls == (last == "user")
+        ends.add((last, calls, sum(message["role"] == "user" for message in drawn.messages)))
+        assert not (calls and last == "tool")
         assert drawn.answer.endswith("<|tool_response>" if calls else END_OF_TURN)
         results = {message["tool_call_id"] for message in drawn.messages if message["role"] == "tool"}
         assert results == {call["id"] for message in drawn.messages for call in message.get("tool_calls", ())}
-    assert ends == {("tool", 1), ("tool", 2), ("user", 2)}
+    results = {("tool", False, 1), ("tool", False, 2)}
+    assert ends == results | {("user", True, 2), ("user", False, 2), ("user", False, 3)}
 
 
 def test_documents_are_what_a_client_would_send_and_repeat_with_their_seed():

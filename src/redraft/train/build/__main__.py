@@ -21,6 +21,7 @@ from redraft.train.build import (
     chat,
     edits,
     english,
+    extraction,
     infill_eval,
     prompts,
     python_code,
@@ -46,8 +47,10 @@ _COMPOSED_SEEDS = (43, 44)
 _COMPOSED = Shares(api=0.0, invented=0.1, composed=0.75, none=0.06)
 """Mostly tools that are newly drawn each time."""
 _ANSWER_DOCUMENTS = 150_000
+_EXTRACTION_DOCUMENTS = 200_000
 _ANSWERED = Shares(api=0.12, invented=0.08, composed=0.45, none=0.0, parallel=0.15)
 """Tools of all sorts, all of them called."""
+_ANSWER_CHAT_SEED, _EXTRACTION_CHAT_SEED = 52, 53
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +105,19 @@ def _tools_composed(settings: Settings) -> list[Path]:
 
 
 def _tool_answers(settings: Settings) -> list[Path]:
-    drawn = {"make": tool_answers.build, "shares": _ANSWERED, "lexicon": read_lexicon(settings.cache)}
-    return [_tool_shard(settings, "tool_answers.xz", _ANSWER_DOCUMENTS, **drawn)]
+    drawn = _answered(settings, _ANSWER_CHAT_SEED)
+    return [_tool_shard(settings, "tool_answers.xz", _ANSWER_DOCUMENTS, make=tool_answers.build, **drawn)]
+
+
+def _extraction(settings: Settings) -> list[Path]:
+    drawn = _answered(settings, _EXTRACTION_CHAT_SEED)
+    return [_tool_shard(settings, "extraction.xz", _EXTRACTION_DOCUMENTS, make=extraction.build, **drawn)]
+
+
+def _answered(settings: Settings, seed: int) -> dict[str, Any]:
+    """Of what called tools and the talk beside them are drawn."""
+    talk = chat.ChatSource(chat.all_tables(settings.cache, seed), seed)
+    return {"shares": _ANSWERED, "lexicon": read_lexicon(settings.cache), "chat": talk}
 
 
 def _tool_shard(
@@ -175,6 +189,7 @@ BUILDERS: Mapping[str, Builder] = {
     "tools_foreign": _tools_foreign,
     "tools_composed": _tools_composed,
     "tool_answers": _tool_answers,
+    "extraction": _extraction,
     "chat": _chat,
     "chat_prompts": _chat_prompts,
     "edits": _edits,

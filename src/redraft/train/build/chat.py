@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -41,7 +41,7 @@ from redraft.train.shards import Document, write_shard
 END_OF_TURN = "<turn|>"
 LONGEST = 320  # tokens
 
-_SHARES = {"smalltalk": 0.33, "questions": 0.22, "facts": 0.45}
+_SHARES = {"smalltalk": 0.31, "questions": 0.21, "facts": 0.40, "beyond": 0.08}
 _EVALUATED = {"smalltalk": 70, "questions": 45, "facts": 48, "scripts": 10}
 _EVALUATED_SUMS = 27
 _NEUTRAL_SYSTEMS = (
@@ -138,6 +138,15 @@ class ChatSource:
             chat = self._script_chat() if self._rng.random() < 0.16 else self._chat()
             if all(normalised(message["content"]) not in self._taboo for message in chat.messages):
                 return chat
+
+    def exchange(self, names: Collection[str] | None = None) -> Exchange:
+        """A question about anything, or about one of the blocks `names`, and its answer."""
+        while True:
+            block = self._block()
+            if names is None or block.name in names:
+                exchange = self._exchange(block.steps[0], self._rows(block.table), table=block.table)
+                if normalised(exchange.question) not in self._taboo:
+                    return exchange
 
     def _chat(self) -> Chat:
         """One to three exchanges about anything; a question sometimes follows up on the previous one."""

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from redraft.train.build.chat import ChatSource
 from redraft.train.build.tool_api import read_operations
 from redraft.train.build.tool_results import Result, draw_result
 from redraft.train.build.tool_values import Values
@@ -20,9 +21,11 @@ from redraft.train.build.tools import END_OF_TURN, Encodes, Item, ItemSource, Re
 from redraft.train.build.wordnet import Lexicon
 from redraft.train.shards import Document, write_shard
 
-_HISTORY, _NEXT_CALL, _UNDECLARED = 0.25, 0.6, 0.03
+_HISTORY, _NEXT_CALL, _UNDECLARED, _COURTESY = 0.25, 0.6, 0.03, 0.08
 """How often an exchange precedes the last one; how often, then, the call is to be written and not its answer; how often
-a client leaves out the declarations."""
+a client leaves out the declarations; how often the user then says something that asks for nothing."""
+_COURTESIES = frozenset({"thanks", "farewell", "praise", "user is well", "wow", "laugh"})
+"""The blocks of small talk that fit behind any answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,8 +40,8 @@ class Conversation:
 class ConversationSource:
     """An endless, seeded stream of conversations whose tools have been called."""
 
-    def __init__(self, items: ItemSource, seed: int, words: Lexicon) -> None:
-        self._items, self._words = items, words
+    def __init__(self, items: ItemSource, seed: int, words: Lexicon, chat: ChatSource) -> None:
+        self._items, self._words, self._chat = items, words, chat
         self._rng = random.Random(seed)
         self._values = Values(self._rng)
 
@@ -55,6 +58,10 @@ class ConversationSource:
             messages.pop()
         *asked, said = self._exchange(last)
         declared = [] if rng.random() < _UNDECLARED else tools
+        if rng.random() < _COURTESY:
+            courtesy = self._chat.exchange(_COURTESIES)
+            asked += [said, {"role": "user", "content": courtesy.question}]
+            return Conversation(tools=declared, messages=messages + asked, answer=courtesy.answer + END_OF_TURN)
         return Conversation(tools=declared, messages=messages + asked, answer=said["content"] + END_OF_TURN)
 
     def _calling(self) -> Item:
@@ -127,10 +134,11 @@ def build(
     template: Renders,
     lexicon: Lexicon,
     shares: Shares,
+    chat: ChatSource,
     seed: int = 47,
 ) -> int:
     """Writes a shard of ``count`` conversations; returns its number of tokens."""
     items = ItemSource(read_operations(google_wheel, aws_wheel), seed, shares=shares, lexicon=lexicon)
-    made = list(documents(ConversationSource(items, seed + 1, lexicon), count, tokenizer, template))
+    made = list(documents(ConversationSource(items, seed + 1, lexicon, chat), count, tokenizer, template))
     write_shard(out, made)
     return sum(len(document.tokens) for document in made)
