@@ -69,6 +69,31 @@ def test_a_batch_gives_what_each_prompt_gives_alone(llm: LLM) -> None:
         assert alone.stats.steps == result.stats.steps
 
 
+def test_prompts_of_a_batch_may_have_settings_of_their_own(llm: LLM) -> None:
+    each = [{"choices": ["yes", "no"]}, {}, {"regex": "[0-9]{3}", "seed": 5}]
+    together = llm.generate_batch(["a", "b", "c"], max_tokens=16, seeds=[1, 2, 3], each=each)
+    assert together[0].text in ("yes", "no")
+    assert re.fullmatch("[0-9]{3}", together[2].text)
+    for prompt, seed, own, result in zip("abc", [1, 2, 5], each, together, strict=True):
+        assert llm.generate(prompt, max_tokens=16, **{"seed": seed, **own}).token_ids == result.token_ids
+
+
+@pytest.mark.parametrize(
+    ("each", "said"),
+    [
+        ({"seed": 1}, "each must be a list with the settings of each prompt"),
+        ([{}, 5], "each must be a list with the settings of each prompt"),
+        ([{}], "each has 1 entries for 2 prompts"),
+        ([{}, {"timeout": 1}], "timeout is not a setting of an answer"),
+        ([{}, {"raw": True}], "raw is the same for all prompts"),
+        ([{}, {"steps": 0}], "steps is 0"),
+    ],
+)
+def test_wrong_settings_of_each_are_named(llm: LLM, each: Any, said: str) -> None:
+    with pytest.raises(SettingError, match=said):
+        llm.generate_batch(["a", "b"], each=each)
+
+
 def test_kinds_of_prompt(llm: LLM) -> None:
     chat = llm.prompt_ids("Hi")
     assert chat == llm.prompt_ids([{"role": "user", "content": "Hi"}])

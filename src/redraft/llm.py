@@ -139,21 +139,29 @@ class LLM:
         return self.generate_batch([prompt], raw=raw, **settings)[0]
 
     def generate_batch(
-        self, prompts: Iterable[Prompt], *, raw: bool = False, seeds: Sequence[int] | None = None, **settings: Any
+        self,
+        prompts: Iterable[Prompt],
+        *,
+        raw: bool = False,
+        seeds: Sequence[int] | None = None,
+        each: Sequence[Mapping[str, Any]] | None = None,
+        **settings: Any,
     ) -> list[GenerateResult]:
         """Answer several prompts together. Each answer is the same as if its prompt and seed were run alone.
 
-        Every prompt uses `seed`, or its own entry of `seeds`.
+        Every prompt uses `seed`, or its own entry of `seeds`. `each` has further settings for every prompt alone, such
+        as its `json_schema`; they replace those for all.
         """
         if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
             raise PromptError("The prompts must be a list of prompts.")
-        ends = self._events(list(prompts), raw, seeds, settings, drafts=False)
+        prompts = list(prompts)
+        ends = self._events(prompts, raw, _settings_of_each(len(prompts), settings, seeds, each), drafts=False)
         finished = {event.request_id: event for event in ends if isinstance(event, Finished)}
         return [_result(finished[i]) for i in range(len(finished))]
 
     def stream(self, prompt: Prompt, *, raw: bool = False, **settings: Any) -> AnswerStream:
         """The same as `generate`, step by step: each canvas' `DenoiseStep`s, then its `Commit` with the new text."""
-        return AnswerStream(self._events([prompt], raw, None, settings, drafts=True))
+        return AnswerStream(self._events([prompt], raw, _settings_of_each(1, settings), drafts=True))
 
     def chat(
         self,
@@ -347,24 +355,15 @@ class LLM:
         self,
         prompts: Sequence[Prompt],
         raw: bool,
-        seeds: Sequence[int] | None,
-        given: dict[str, Any],
+        settings: Sequence[Mapping[str, Any]],
         *,
         drafts: bool,
     ) -> Iterator[Event]:
         """Validate right away, then return the lazy stream of events, whose `request_id` is the prompt's index."""
-        if own := sorted(given.keys() & {"request_id", "timeout", "drafts"}):
-            raise SettingError(f"{own[0]} is not a setting of an answer; only requests to an engine take it.")
-        if seeds is not None and (not isinstance(seeds, list | tuple | range) or None in seeds):
-            raise SettingError(f"seeds is {seeds!r}; it must be a list with one seed for each prompt.")
-        if seeds is not None and len(seeds) != len(prompts):
-            raise SettingError(f"There are {len(seeds)} seeds for {len(prompts)} prompts.")
-        requests = []
-        for i, prompt in enumerate(prompts):
-            seed = {} if seeds is None else {"seed": seeds[i]}
-            requests.append(
-                self.request(prompt, request_id=next(self._ids), raw=raw, drafts=drafts, **{**given, **seed})
-            )
+        requests = [
+            self.request(prompt, request_id=next(self._ids), raw=raw, drafts=drafts, **given)
+            for prompt, given in zip(prompts, settings, strict=True)
+        ]
         places = {request.request_id: i for i, request in enumerate(requests)}
         events = self.engine.answer(requests)
         return (dataclasses.replace(event, request_id=places[event.request_id]) for event in events)
@@ -399,6 +398,34 @@ class LLM:
                 code=TOO_LONG,
             )
         return resolve_settings(settings, max_tokens=room)
+
+
+def _settings_of_each(
+    count: int,
+    given: Mapping[str, Any],
+    seeds: Sequence[int] | None = None,
+    each: Sequence[Mapping[str, Any]] | None = None,
+) -> list[dict[str, Any]]:
+    """The settings of each of `count` prompts. Raises `SettingError`."""
+    _check_each(count, seeds, each)
+    owned = [{**({"seed": seeds[i]} if seeds else {}), **(each[i] if each else {})} for i in range(count)]
+    if wrong := sorted({name for one in (given, *owned) for name in one} & {"request_id", "timeout", "drafts"}):
+        raise SettingError(f"{wrong[0]} is not a setting of an answer; only requests to an engine take it.")
+    return [{**given, **own} for own in owned]
+
+
+def _check_each(count: int, seeds: Sequence[int] | None, each: Sequence[Mapping[str, Any]] | None) -> None:
+    """Raise `SettingError` for lists that do not have one entry of the right kind for each of `count` prompts."""
+    if seeds is not None and (not isinstance(seeds, list | tuple | range) or None in seeds):
+        raise SettingError(f"seeds is {seeds!r}; it must be a list with one seed for each prompt.")
+    if seeds is not None and len(seeds) != count:
+        raise SettingError(f"There are {len(seeds)} seeds for {count} prompts.")
+    if each is not None and not (isinstance(each, list | tuple) and all(isinstance(one, Mapping) for one in each)):
+        raise SettingError("each must be a list with the settings of each prompt, as dicts.")
+    if each is not None and len(each) != count:
+        raise SettingError(f"each has {len(each)} entries for {count} prompts.")
+    if each is not None and any("raw" in one for one in each):
+        raise SettingError("raw is the same for all prompts; it cannot be in each.")
 
 
 def _small_calls(llm: LLM) -> None:

@@ -39,7 +39,7 @@ def test_sudoku(cli: Cli, folder: Path, puzzles: Path, tmp_path: Path) -> None:
 
 
 def test_the_other_tasks_use_their_own_sets(cli: Cli, folder: Path) -> None:
-    for name, tokens in (("infill", 1), ("tools", 16), ("results", 16), ("smalltalk", 16)):
+    for name, tokens in (("infill", 1), ("tools", 16), ("results", 16), ("smalltalk", 16), ("extraction", 32)):
         outcome = cli("eval", name, "--limit", 1, "--model", folder, "--steps", 1, "--max-tokens", tokens)
         assert outcome.json.keys() >= FIGURES
         assert outcome.json["total"] == 1

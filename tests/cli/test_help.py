@@ -16,7 +16,18 @@ MAKING = ("train", "distill", "merge", "quantize")
 MEASURING = (
     *(
         f"eval {name}"
-        for name in ("sudoku", "infill", "tools", "results", "edit", "decide", "smalltalk", "formats", "curve")
+        for name in (
+            "sudoku",
+            "infill",
+            "tools",
+            "results",
+            "extraction",
+            "edit",
+            "decide",
+            "smalltalk",
+            "formats",
+            "curve",
+        )
     ),
     *(
         f"bench {name}"

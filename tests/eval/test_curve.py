@@ -42,19 +42,15 @@ def test_curves_are_drawn(tmp_path: Path) -> None:
     assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in ("a.png", "b.png"))
 
 
-def test_the_entropy_curve_is_the_mean_over_prompts_that_got_so_far() -> None:
+def test_the_entropy_curve_is_the_mean_over_answers_that_got_so_far() -> None:
     def record(canvas: int, step: int, *entropy: float) -> DenoiseStep:
         return DenoiseStep(
             request_id=0, canvas_index=canvas, step=step, canvas=(), argmax_canvas=(), accepted=(), entropy=entropy,
             temperature=1.0, converged=False,
         )  # fmt: skip
 
-    class Script:
-        def stream(self, prompt: str, **settings: object) -> list[DenoiseStep]:
-            long = [record(0, 0, 4.0, 2.0), record(0, 1, 1.0, 0.0), record(1, 0, 9.0, 9.0)]
-            return long if prompt == "long" else [record(0, 0, 1.0, 1.0)]
-
-    assert entropies(Script(), ["long", "short"]) == [2.0, 0.5]
+    long = [record(0, 0, 4.0, 2.0), record(0, 1, 1.0, 0.0), record(1, 0, 9.0, 9.0)]
+    assert entropies([long, [record(0, 0, 1.0, 1.0)]]) == [2.0, 0.5]
 
 
 def test_the_command_compares_models(tmp_path: Path, capsys) -> None:
@@ -69,6 +65,14 @@ def test_the_command_compares_models(tmp_path: Path, capsys) -> None:
     assert main([*arguments, "--steps", "4"]) == 2
     assert main([*arguments, "--picture", str(tmp_path / "c.gif3")]) == 2
     assert "must end in .png, .svg or .pdf" in capsys.readouterr().err
+
+
+def test_items_keep_their_own_settings(capsys) -> None:
+    given = ["--budgets", "2", "--limit", "1", "--max-tokens", "64", "--canvas-length", "64", "--device", "cpu"]
+    assert main(["eval", "curve", "extraction", *given, "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert [point["total"] for point in shown["models"]["tiny"]] == [1]
+    assert shown["entropy"]["tiny"]
 
 
 def test_a_model_to_compare_that_is_not_there_is_named_before_anything_is_measured(capsys, monkeypatch) -> None:

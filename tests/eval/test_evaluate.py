@@ -44,19 +44,23 @@ class FixedModel:
     batches: list = field(default_factory=list)
     chats: list = field(default_factory=list)
     settings: list = field(default_factory=list)
+    each: list = field(default_factory=list)
+    asked: list = field(default_factory=list)
     too_long: int = 0
 
     def encode_chat(self, messages, *, tools=None):
         self.chats.append((messages, tools))
         return [len(self.chats)]
 
-    def generate_batch(self, prompts, **settings):
+    def generate_batch(self, prompts, *, each, **settings):
         self.batches.append(prompts)
+        self.each += each
         self.settings.append(settings)
         taken = [self.answers.pop(0) for _ in prompts]
         return [Result(text, tuple(range(8)), Stats((3, 1), 5)) for text in taken]
 
     def request(self, prompt, **settings):
+        self.asked.append(settings)
         if prompt[0] == self.too_long:
             raise PromptError("The prompt is too long.")
 
@@ -117,6 +121,14 @@ def test_steps_are_left_to_the_model_unless_given():
     model = FixedModel([""])
     sudoku.TASK.evaluate(model, [puzzle_item()])
     assert "steps" not in model.settings[0]
+
+
+def test_items_may_have_settings_of_their_own():
+    model = FixedModel([""] * 3)
+    task = dataclasses.replace(sudoku.TASK, own=lambda item: {"regex": item.id})
+    task.evaluate(model, [puzzle_item(name) for name in "abc"], batch_size=2)
+    assert model.each == [{"regex": name} for name in "abc"]
+    assert model.asked[0] == {"seed": 0, "max_tokens": 256, "regex": "a"}
 
 
 def test_batch_size_is_checked():

@@ -86,6 +86,17 @@ def results(*, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptio
 
 @app.command()
 @expand_groups
+def extraction(
+    *, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptions, sampling: SamplingOptions
+) -> None:
+    """Extract JSON under a schema from a text. FILE: JSONL with id, messages, schema and expected values."""
+    from redraft.eval.extraction import TASK
+
+    _run_task("extraction", TASK, items, batch_size, model, sampling)
+
+
+@app.command()
+@expand_groups
 def smalltalk(
     *, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptions, sampling: SamplingOptions
 ) -> None:
@@ -217,7 +228,9 @@ def formats(
 @app.command()
 @expand_groups
 def curve(
-    task: Annotated[str, typer.Argument(help="sudoku, tools, results or smalltalk.", metavar="TASK")] = "sudoku",
+    task: Annotated[
+        str, typer.Argument(help="sudoku, tools, results, extraction or smalltalk.", metavar="TASK")
+    ] = "sudoku",
     file: Annotated[Path | None, typer.Argument(help="Your own items.", metavar="FILE")] = None,
     against: Annotated[
         list[str] | None, option("--against", "Another model to compare; may be repeated.", "MODEL")
@@ -253,8 +266,9 @@ def curve(
             points[name] = curves.measure(
                 lambda budget, llm=llm, more=more: chosen.evaluate(llm, items, steps=budget, **more), counts
             )
-            asked = [chosen.prompt(llm, item) for item in items[:_ENTROPY_ITEMS]]
-            entropy[name] = curves.entropies(llm, asked, **given)
+            entropy[name] = curves.entropies(
+                llm.stream(chosen.prompt(llm, item), **{**given, **chosen.own(item)}) for item in items[:_ENTROPY_ITEMS]
+            )
     if picture is not None:
         curves.draw(points, picture, title=task, entropy=entropy)
     if not json:

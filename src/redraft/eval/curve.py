@@ -6,14 +6,14 @@ steps really taken. With it comes the entropy curve: how unsure a canvas still i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from redraft.diffusion.records import DenoiseStep
 from redraft.errors import InputError, SettingError
-from redraft.eval import results, smalltalk, sudoku, tools
+from redraft.eval import extraction, results, smalltalk, sudoku, tools
 from redraft.eval.result import EvalResult
 from redraft.eval.task import Task, spread
 
@@ -44,12 +44,6 @@ class CurvePoint:
         }
 
 
-class Streams(Protocol):
-    """The part of the model facade that the entropy curve needs."""
-
-    def stream(self, prompt: Any, **settings: Any) -> Any: ...
-
-
 def measure(evaluate: Callable[[int], EvalResult], budgets: Sequence[int] = BUDGETS) -> list[CurvePoint]:
     """The points of one model; `evaluate` runs the task with a step budget. Raises `SettingError` for bad budgets."""
     if not budgets or any(budget < 1 for budget in budgets) or sorted(set(budgets)) != list(budgets):
@@ -65,6 +59,7 @@ TASKS: dict[str, Task[Any]] = {
     "sudoku": sudoku.TASK,
     "tools": tools.TASK,
     "results": results.TASK,
+    "extraction": extraction.TASK,
     "smalltalk": smalltalk.TASK,
 }
 
@@ -87,11 +82,14 @@ def of_folder(
     return measure(lambda budget: asked.evaluate(llm, items, steps=budget), budgets)
 
 
-def entropies(llm: Streams, prompts: Sequence[Any], **settings: Any) -> list[float]:
-    """Mean entropy in nats per position of the first canvas after each step, over prompts that got that far."""
+def entropies(answers: Iterable[Iterable[Any]]) -> list[float]:
+    """Mean entropy in nats per position of the first canvas after each step, over answers that got that far.
+
+    Each of `answers` is what `LLM.stream` gives.
+    """
     sums: list[list[float]] = []
-    for prompt in prompts:
-        for record in llm.stream(prompt, **settings):
+    for records in answers:
+        for record in records:
             if not isinstance(record, DenoiseStep) or record.canvas_index:
                 continue
             if record.step == len(sums):

@@ -52,7 +52,7 @@ def _check(path: Path, number: int, record: dict[str, Any], fields: Mapping[str,
         if name not in record:
             fail(path, number, f"the field {name!r} is missing")
         if not isinstance(record[name], kind):
-            fail(path, number, f"the field {name!r} must be a {_JSON_NAMES[kind]}")
+            fail(path, number, f"the field {name!r} must be {_JSON_NAMES[kind]}")
 
 
-_JSON_NAMES = {str: "string", list: "list", dict: "object"}
+_JSON_NAMES = {str: "a string", list: "a list", dict: "an object"}

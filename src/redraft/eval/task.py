@@ -12,11 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
-from redraft.errors import PromptError, SettingError
+from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.eval.files import DATA
 from redraft.eval.result import EvalResult, ItemRecord
 
 T = TypeVar("T")
+
+
+def _nothing(item: Any) -> dict[str, Any]:
+    return {}
+
 
 Progress = Callable[[int, int, int], None]
 """Called after every batch with (items done, items in all, solved so far)."""
@@ -61,6 +66,7 @@ class Task(Generic[T]):
     file      the items that come with the package, in `redraft/eval/data`
     read      reads the items of a file; raises `InputError` naming file and line
     chat      an item's messages and its tools, if it declares any
+    own       settings for an item's answer alone, such as its `json_schema`
     solved    whether a text answers an item; `expected` is the right answer, for people to read
     """
 
@@ -70,6 +76,7 @@ class Task(Generic[T]):
     solved: Callable[[T, str], bool]
     expected: Callable[[T], str]
     id: Callable[[T], str]
+    own: Callable[[T], dict[str, Any]] = _nothing
     max_tokens: int = 256
 
     def items(self, file: Path | None = None) -> list[T]:
@@ -90,21 +97,25 @@ class Task(Generic[T]):
         progress: Progress | None = None,
         **settings: Any,
     ) -> EvalResult:
-        """Asks for every item; `settings` go to `generate_batch`; defaults are seed 0 and the task's `max_tokens`."""
+        """Asks for every item; `settings` go to `generate_batch`; defaults are seed 0 and the task's `max_tokens`.
+
+        Raises `PromptError`, `SettingError` or `ConstraintError` before any compute, naming the item.
+        """
         settings = {"seed": 0, "max_tokens": self.max_tokens, **settings}
 
         def answer(batch: Sequence[tuple[T, list[int]]]) -> list[ItemRecord]:
-            answers = llm.generate_batch([prompt for _, prompt in batch], **settings)
+            each = [self.own(item) for item, _ in batch]
+            answers = llm.generate_batch([prompt for _, prompt in batch], each=each, **settings)
             return [self._record(item, answer) for (item, _), answer in zip(batch, answers, strict=True)]
 
         asked = [(item, self._checked_prompt(llm, item, settings)) for item in items]
         return evaluate_batches(asked, answer, batch_size=batch_size, progress=progress)
 
     def _checked_prompt(self, llm: Generates, item: T, settings: Mapping[str, Any]) -> list[int]:
-        """An item's prompt. Raises `PromptError` or `SettingError` naming the item if it cannot be asked."""
+        """An item's prompt. Raises an error that names the item if it cannot be asked."""
         with asking(self.id(item)):
             prompt = self.prompt(llm, item)
-            llm.request(prompt, **settings)
+            llm.request(prompt, **{**settings, **self.own(item)})
         return prompt
 
     def _record(self, item: T, answer: Result) -> ItemRecord:
@@ -121,10 +132,10 @@ class Task(Generic[T]):
 
 @contextmanager
 def asking(id: str) -> Iterator[None]:
-    """Inside, a `PromptError` or `SettingError` names the item that caused it."""
+    """Inside, a `PromptError`, `SettingError` or `ConstraintError` names the item that caused it."""
     try:
         yield
-    except (PromptError, SettingError) as error:
+    except (PromptError, SettingError, ConstraintError) as error:
         raise type(error)(f"item {id}: {error}") from error
 
 

@@ -6,7 +6,6 @@ nothing is called.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any
 from redraft.errors import InputError
 from redraft.eval.files import read_items
 from redraft.eval.task import Task
+from redraft.eval.values import canonical
 from redraft.text.messages import check_messages, check_tools
 from redraft.text.reply import parse_reply
 
@@ -59,17 +59,8 @@ def _call(call: Any, declared: set[str]) -> tuple[str, dict[str, Any]]:
 
 
 def canonical_call(name: str, arguments: Mapping[str, Any]) -> str:
-    """A call as comparable text: keys sorted, ``2`` equal to ``2.0``, ``true`` never equal to ``1``."""
-    return f"{name}{json.dumps(_plain(arguments), sort_keys=True, ensure_ascii=False)}"
-
-
-def _plain(value: Any) -> Any:
-    """JSON has one kind of number, so a float without a fraction is an integer."""
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+    """A call as comparable text, see `redraft.eval.values.canonical`."""
+    return f"{name}{canonical(arguments)}"
 
 
 def is_solved(item: ToolItem, text: str) -> bool:
