@@ -1,4 +1,4 @@
-"""What Redraft does, in one minute on a laptop: fill a hole in code, solve a Sudoku, call a tool, answer a question.
+"""What Redraft does, in one minute on a laptop: fill a hole in code, solve a Sudoku, call a tool, read facts, answer.
 
 Run it with `make run`, or `python examples/first_minute.py` where Redraft is installed.
 """
@@ -35,6 +35,12 @@ TOOL = {
     },
 }
 RESULT = {"summary": "sunny", "high": 24, "low": 17}
+OFFER = "The red chair costs 49 euros. Extract item, color and price."
+SCHEMA = {
+    "type": "object",
+    "properties": {"item": {"type": "string"}, "color": {"type": "string"}, "price": {"type": "number"}},
+    "required": ["item", "color", "price"],
+}
 
 
 def show_grids(puzzle: SudokuItem, answer: str) -> None:
@@ -74,6 +80,9 @@ def main() -> None:
 
     print("\nA tool call, what the tool returns, and the answer:\n")
     show_call(llm)
+
+    print("\nWhat a sentence says, as JSON that obeys a schema:\n")
+    print(f"{OFFER}\n-> {llm.generate(OFFER, json_schema=SCHEMA, seed=1).text}")
 
     print("\nA question:\n")
     show(llm, "Why is the sky blue?", seed=1)

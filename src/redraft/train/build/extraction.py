@@ -13,7 +13,10 @@ from typing import Any, cast
 
 import numpy as np
 
+from redraft.eval.extraction import read_extraction_jsonl
+from redraft.eval.files import DATA
 from redraft.train.build.chat import ChatSource
+from redraft.train.build.chat_text import normalised
 from redraft.train.build.extraction_asks import Asked, as_json, ask
 from redraft.train.build.extraction_records import Passage, draw_list, draw_passage, read_records
 from redraft.train.build.tool_api import read_operations
@@ -45,10 +48,15 @@ class ExtractionSource:
         self._values = Values(self._rng)
         self._records = read_records()
         self._weights = [record.weight for record in self._records]
+        evaluated = read_extraction_jsonl(DATA / "extraction.jsonl")
+        self._taboo = {normalised(item.messages[-1]["content"]) for item in evaluated}
 
     def draw(self) -> Asked:
-        """The next request, with its answer."""
-        return self._rng.choices(tuple(_ODDS), tuple(_ODDS.values()))[0](self)
+        """The next request, with its answer; one that the evaluation asks is drawn again."""
+        while True:
+            asked = self._rng.choices(tuple(_ODDS), tuple(_ODDS.values()))[0](self)
+            if normalised(asked.messages[-1]["content"]) not in self._taboo:
+                return asked
 
     def _record(self) -> Asked:
         """About what a written record says: one thing, several of a kind, or one in an object of its own."""
