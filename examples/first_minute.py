@@ -85,7 +85,7 @@ def main() -> None:
     print(f"{OFFER}\n-> {llm.generate(OFFER, json_schema=SCHEMA, seed=1).text}")
 
     print("\nA question:\n")
-    show(llm, "Why is the sky blue?", seed=1)
+    show(llm, "Why is the sky blue?")
 
     print("\nNext: .venv/bin/redraft chat, .venv/bin/redraft --help, README.md")
 

@@ -27,7 +27,7 @@ TABLES = all_tables(None, seed=7)
 
 def source(seed: int = 1) -> ConversationSource:
     items = ItemSource([], seed, shares=SHARES, lexicon=LEXICON)
-    return ConversationSource(items, seed, LEXICON, ChatSource(TABLES, seed))
+    return ConversationSource(items, ChatSource(TABLES, seed), LEXICON, seed)
 
 
 def values_of(content):

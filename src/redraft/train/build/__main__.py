@@ -32,8 +32,10 @@ from redraft.train.build import (
 )
 from redraft.train.build.encoding import load_tokenizer
 from redraft.train.build.sources import DEFAULT_CACHE, TOOL_WHEELS, wheel
+from redraft.train.build.tool_api import read_operations
 from redraft.train.build.tools import Shares
-from redraft.train.build.wordnet import read_lexicon
+from redraft.train.build.wordnet import Lexicon, read_lexicon
+from redraft.train.shards import write_shard
 
 _PACKAGE = Path(__file__).parents[2]
 _PROMPTS = 1200
@@ -50,7 +52,6 @@ _ANSWER_DOCUMENTS = 150_000
 _EXTRACTION_DOCUMENTS = 200_000
 _ANSWERED = Shares(api=0.12, invented=0.08, composed=0.45, none=0.0, parallel=0.15)
 """Tools of all sorts, all of them called."""
-_ANSWER_CHAT_SEED, _EXTRACTION_CHAT_SEED = 52, 53
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,29 +106,37 @@ def _tools_composed(settings: Settings) -> list[Path]:
 
 
 def _tool_answers(settings: Settings) -> list[Path]:
-    drawn = _answered(settings, _ANSWER_CHAT_SEED)
-    return [_tool_shard(settings, "tool_answers.xz", _ANSWER_DOCUMENTS, make=tool_answers.build, **drawn)]
+    path, (items, talk, lexicon) = settings.out / "tool_answers.xz", _called(settings, 47, 52)
+    source = tool_answers.ConversationSource(items, talk, lexicon, 48)
+    write_shard(path, tool_answers.documents(source, _ANSWER_DOCUMENTS, *_embedded(settings)))
+    return [path]
 
 
 def _extraction(settings: Settings) -> list[Path]:
-    drawn = _answered(settings, _EXTRACTION_CHAT_SEED)
-    return [_tool_shard(settings, "extraction.xz", _EXTRACTION_DOCUMENTS, make=extraction.build, **drawn)]
+    path, (items, talk, lexicon) = settings.out / "extraction.xz", _called(settings, 49, 53)
+    source = extraction.ExtractionSource(items, talk, lexicon, 50)
+    write_shard(path, extraction.documents(source, _EXTRACTION_DOCUMENTS, *_embedded(settings)))
+    return [path]
 
 
-def _answered(settings: Settings, seed: int) -> dict[str, Any]:
-    """Of what called tools and the talk beside them are drawn."""
-    talk = chat.ChatSource(chat.all_tables(settings.cache, seed), seed)
-    return {"shares": _ANSWERED, "lexicon": read_lexicon(settings.cache), "chat": talk}
+def _called(settings: Settings, seed: int, talk_seed: int) -> tuple[tools.ItemSource, chat.ChatSource, Lexicon]:
+    """Calls of tools, the talk beside them, and the words that both are made of."""
+    lexicon = read_lexicon(settings.cache)
+    items = tools.ItemSource(read_operations(*_tool_wheels(settings)), seed, shares=_ANSWERED, lexicon=lexicon)
+    return items, chat.ChatSource(chat.all_tables(settings.cache, talk_seed), talk_seed), lexicon
 
 
-def _tool_shard(
-    settings: Settings, name: str, count: int, *, make: Callable[..., int] = tools.build, **drawn: Any
-) -> Path:
-    path, folder = settings.out / name, settings.tokenizer.parent
-    google, aws = _tool_wheels(settings)
-    make(path, count, google_wheel=google, aws_wheel=aws, tokenizer=Tokenizer.from_folder(folder),
-         template=ChatTemplate.from_folder(folder), **drawn)  # fmt: skip
+def _tool_shard(settings: Settings, name: str, count: int, **drawn: Any) -> Path:
+    path, (google, aws) = settings.out / name, _tool_wheels(settings)
+    tokenizer, template = _embedded(settings)
+    tools.build(path, count, google_wheel=google, aws_wheel=aws, tokenizer=tokenizer, template=template, **drawn)
     return path
+
+
+def _embedded(settings: Settings) -> tuple[Tokenizer, ChatTemplate]:
+    """The tokenizer and the chat template that prompts are rendered with."""
+    folder = settings.tokenizer.parent
+    return Tokenizer.from_folder(folder), ChatTemplate.from_folder(folder)
 
 
 def _tool_wheels(settings: Settings) -> list[Path]:
@@ -135,9 +144,8 @@ def _tool_wheels(settings: Settings) -> list[Path]:
 
 
 def _chat(settings: Settings) -> list[Path]:
-    path, folder = settings.out / "chat.xz", settings.tokenizer.parent
-    chat.build(path, _CHAT_DOCUMENTS, cache=settings.cache, tokenizer=Tokenizer.from_folder(folder),
-               template=ChatTemplate.from_folder(folder))  # fmt: skip
+    path, (tokenizer, template) = settings.out / "chat.xz", _embedded(settings)
+    chat.build(path, _CHAT_DOCUMENTS, cache=settings.cache, tokenizer=tokenizer, template=template)
     return [path]
 
 
@@ -146,10 +154,9 @@ def _chat_prompts(settings: Settings) -> list[Path]:
 
 
 def _edits(settings: Settings) -> list[Path]:
-    folder = settings.tokenizer.parent
-    path = edits.build(settings.out / "edits.xz", _EDIT_DOCUMENTS, cache=settings.cache,
-                       tokenizer=Tokenizer.from_folder(folder), template=ChatTemplate.from_folder(folder),
-                       evaluation=settings.infill.parent)  # fmt: skip
+    tokenizer, template = _embedded(settings)
+    path = edits.build(settings.out / "edits.xz", _EDIT_DOCUMENTS, cache=settings.cache, tokenizer=tokenizer,
+                       template=template, evaluation=settings.infill.parent)  # fmt: skip
     return [path]
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -19,12 +18,11 @@ from redraft.train.build.chat import ChatSource
 from redraft.train.build.chat_text import normalised
 from redraft.train.build.extraction_asks import Asked, as_json, ask
 from redraft.train.build.extraction_records import Passage, draw_list, draw_passage, read_records
-from redraft.train.build.tool_api import read_operations
 from redraft.train.build.tool_facts import Facts, sentence
 from redraft.train.build.tool_values import Values, enumerated
-from redraft.train.build.tools import END_OF_TURN, Encodes, ItemSource, Renders, Shares, short_enough
+from redraft.train.build.tools import END_OF_TURN, Encodes, ItemSource, Renders, short_enough
 from redraft.train.build.wordnet import Lexicon
-from redraft.train.shards import Document, write_shard
+from redraft.train.shards import Document
 
 _LONGEST = 360  # tokens
 _LONGEST_ANSWER = 120  # tokens, so that it fits a canvas
@@ -119,23 +117,3 @@ def documents(source: ExtractionSource, count: int, tokenizer: Encodes, template
         return Document(tokens=np.array(prompt + answer, np.uint16), prompt_length=len(prompt))
 
     return short_enough(draw, count, _LONGEST)
-
-
-def build(
-    out: Path,
-    count: int,
-    *,
-    google_wheel: Path,
-    aws_wheel: Path,
-    tokenizer: Encodes,
-    template: Renders,
-    lexicon: Lexicon,
-    shares: Shares,
-    chat: ChatSource,
-    seed: int = 49,
-) -> int:
-    """Writes a shard of `count` requests; returns its number of tokens."""
-    items = ItemSource(read_operations(google_wheel, aws_wheel), seed, shares=shares, lexicon=lexicon)
-    made = list(documents(ExtractionSource(items, chat, lexicon, seed + 1), count, tokenizer, template))
-    write_shard(out, made)
-    return sum(len(document.tokens) for document in made)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from redraft.train.build.chat_text import expand
 from redraft.train.build.extraction_records import Passage
+from redraft.train.build.tool_parts import spoken
+from redraft.train.build.tool_values import enumerated
 
 _NAMED = (
     "Extract {keys}(| as JSON| in JSON| from the text| from this text| from the text as JSON).",
@@ -109,7 +111,7 @@ def _keys(fields: Mapping[str, object], passage: Passage, rng: random.Random) ->
     """The keys as a request lists them: "the name and the age", `"name", "age"`, "name (string), age (integer)"."""
     style = rng.random()
     quote = rng.choice(("", "", '"', "`")) if style < 0.6 else ""
-    named = [f"{quote}{key if style < 0.6 else _spoken(key)}{quote}" for key in fields]
+    named = [f"{quote}{key if style < 0.6 else spoken(key)}{quote}" for key in fields]
     if 0.6 < style < 0.75:
         named = [f"the {key}" for key in named]
     if rng.random() < 0.06:
@@ -117,18 +119,9 @@ def _keys(fields: Mapping[str, object], passage: Passage, rng: random.Random) ->
             f"{name} ({_TYPES.get(type(value), 'null')})" for name, value in zip(named, fields.values(), strict=True)
         ]
     elif rng.random() < 0.7:
-        named = [f"{name} ({_listed(passage.options[key], 'or')})" if key in passage.options else name
+        named = [f"{name} ({enumerated(passage.options[key], 'or')})" if key in passage.options else name
                  for name, key in zip(named, fields, strict=True)]  # fmt: skip
-    return ", ".join(named) if rng.random() < 0.25 else _listed(named, "and")
-
-
-def _spoken(key: str) -> str:
-    words = "".join(f" {c.lower()}" if c.isupper() else c for c in key.replace("_", " "))
-    return " ".join(words.split())
-
-
-def _listed(texts: Sequence[str], joint: str) -> str:
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} {joint} {texts[-1]}"
+    return ", ".join(named) if rng.random() < 0.25 else enumerated(named)
 
 
 def _schema(fields: Mapping[str, object], passage: Passage, rng: random.Random) -> str:

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from redraft.train.build.chat_text import expand
-from redraft.train.build.tool_parts import capital
+from redraft.train.build.chat_text import expand, with_article
+from redraft.train.build.tool_parts import camel, capital
 from redraft.train.build.tool_values import Drawn, Values
 
 RECORDS = Path(__file__).parent / "extraction_data" / "records.txt"
@@ -21,7 +21,7 @@ RECORDS = Path(__file__).parent / "extraction_data" / "records.txt"
 _HEAD = re.compile(r"\[(?P<name>\w+)(?: \*(?P<weight>\d+))?\]")
 _DECLARED = re.compile(r"(?P<slot>\w+): (?P<names>\S+) = (?P<kind>.+)")
 _SLOT = re.compile(r"\{(?P<slot>!?\w+)(?:=(?P<implied>[\w ]+))?\}")
-_ARTICLE = re.compile(r"\b([Aa]) (?=[aeioAEIO])")
+_ARTICLE = re.compile(r"\b([Aa]) (\w+)")
 _CONTINUATIONS = (0, 0, 1, 1, 1, 2, 2, 3)
 _LABELLED = 0.1
 """The share of texts that are labels and values, a line each."""
@@ -103,7 +103,7 @@ def draw_passage(record: Record, values: Values) -> Passage:
 def draw_list(record: Record, values: Values, count: int) -> Passage | None:
     """A text about `count` things that gives the same facts of each, under one key; None if a fact is implied."""
     pattern = expand(values.rng.choice(record.openings), values.rng)
-    slots = [match["slot"] for match in _SLOT.finditer(pattern) if not match["slot"].startswith("!")]
+    slots = _slots(pattern)
     if len(slots) < 2 or "=" in pattern:
         return None
     keys = {slot: record.slots[slot].names[0] for slot in slots}
@@ -167,12 +167,7 @@ def _passage(record: Record, values: Values, text: str, said: dict[str, object])
 
 def _key_style(rng: random.Random) -> Callable[[str], str]:
     """How keys are spelled: `birth_date`, `birthDate` or `Birth Date`."""
-    return rng.choices((str, _camel, _title), (85, 12, 3))[0]
-
-
-def _camel(name: str) -> str:
-    first, *others = name.split("_")
-    return first + "".join(map(capital, others))
+    return rng.choices((str, lambda name: camel(name.split("_")), _title), (85, 12, 3))[0]
 
 
 def _title(name: str) -> str:
@@ -198,7 +193,8 @@ def _filled(pattern: str, record: Record, values: Values) -> tuple[str, dict[str
         said[slot] = drawn.value
         return drawn.text
 
-    text = capital(_ARTICLE.sub(r"\1n ", _SLOT.sub(value, pattern)))
+    text = _ARTICLE.sub(lambda found: found[1] + with_article(found[2])[1:], _SLOT.sub(value, pattern))
+    text = capital(text)
     ends = text.endswith((".", "!", "?")) or (("|" in text or ":" in text) and values.rng.random() < 0.4)
     return text if ends else f"{text}.", said
 

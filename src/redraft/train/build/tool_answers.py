@@ -8,18 +8,16 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
 from redraft.train.build.chat import ChatSource
-from redraft.train.build.tool_api import read_operations
 from redraft.train.build.tool_results import Result, draw_result
 from redraft.train.build.tool_values import Values
-from redraft.train.build.tools import END_OF_TURN, Encodes, Item, ItemSource, Renders, Shares, answer_text, short_enough
+from redraft.train.build.tools import END_OF_TURN, Encodes, Item, ItemSource, Renders, answer_text, short_enough
 from redraft.train.build.wordnet import Lexicon
-from redraft.train.shards import Document, write_shard
+from redraft.train.shards import Document
 
 _HISTORY, _NEXT_CALL, _UNDECLARED, _COURTESY = 0.25, 0.6, 0.03, 0.08
 """How often an exchange precedes the last one; how often, then, the call is to be written and not its answer; how often
@@ -40,8 +38,8 @@ class Conversation:
 class ConversationSource:
     """An endless, seeded stream of conversations whose tools have been called."""
 
-    def __init__(self, items: ItemSource, seed: int, words: Lexicon, chat: ChatSource) -> None:
-        self._items, self._words, self._chat = items, words, chat
+    def __init__(self, items: ItemSource, chat: ChatSource, words: Lexicon, seed: int) -> None:
+        self._items, self._chat, self._words = items, chat, words
         self._rng = random.Random(seed)
         self._values = Values(self._rng)
 
@@ -122,23 +120,3 @@ def documents(
         return Document(tokens=tokens, prompt_length=len(prompt))
 
     return short_enough(draw, count, longest)
-
-
-def build(
-    out: Path,
-    count: int,
-    *,
-    google_wheel: Path,
-    aws_wheel: Path,
-    tokenizer: Encodes,
-    template: Renders,
-    lexicon: Lexicon,
-    shares: Shares,
-    chat: ChatSource,
-    seed: int = 47,
-) -> int:
-    """Writes a shard of ``count`` conversations; returns its number of tokens."""
-    items = ItemSource(read_operations(google_wheel, aws_wheel), seed, shares=shares, lexicon=lexicon)
-    made = list(documents(ConversationSource(items, seed + 1, lexicon, chat), count, tokenizer, template))
-    write_shard(out, made)
-    return sum(len(document.tokens) for document in made)

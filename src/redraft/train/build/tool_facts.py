@@ -10,7 +10,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from redraft.train.build.tool_parts import QUANTITIES, Quantity, capital, past, plural
+from redraft.train.build.tool_parts import QUANTITIES, Quantity, camel, capital, past, plural
 from redraft.train.build.tool_values import Values, enumerated
 from redraft.train.build.wordnet import Lexicon
 
@@ -50,8 +50,8 @@ class Facts:
 
     def key(self, name: str) -> str:
         """The key of what people call `name`."""
-        first, *others = name.split()
-        return first + "".join(map(capital, others)) if self.camel else "_".join([first, *others])
+        words = name.split()
+        return camel(words) if self.camel else "_".join(words)
 
     def thing(self) -> str:
         """A noun."""

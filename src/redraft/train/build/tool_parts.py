@@ -276,3 +276,13 @@ def past(verb: str) -> str:
 
 def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
+
+
+def camel(words: Sequence[str]) -> str:
+    """`wind` and `speed` as `windSpeed`."""
+    return words[0] + "".join(map(capital, words[1:]))
+
+
+def spoken(key: str) -> str:
+    """`wind_speed`, `windSpeed` and `Wind Speed` as people say them."""
+    return " ".join("".join(f" {c.lower()}" if c.isupper() else c for c in key.replace("_", " ")).split())

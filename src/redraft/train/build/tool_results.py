@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from redraft.train.build.tool_facts import Fact, Facts, said_value, sentence
+from redraft.train.build.tool_parts import spoken
 from redraft.train.build.tool_values import Values, enumerated
 from redraft.train.build.wordnet import Lexicon
 
@@ -186,13 +187,8 @@ def _item(draw: _Draw, called: str, name: str, keys: Sequence[str]) -> tuple[dic
               for number, key in enumerate(keys) if key != called}  # fmt: skip
     entry = {called: name, **values}
     read = sorted(values, key=str.lower) if draw.sorted else list(values)
-    about = ", ".join(f"{_words(key)} {said_value(values[key])}" for key in read)
+    about = ", ".join(f"{spoken(key)} {said_value(values[key])}" for key in read)
     return entry, f"{name} ({about})" if about else name
-
-
-def _words(key: str) -> str:
-    """`wind_speed` and `windSpeed` as people say them."""
-    return "".join(f" {c.lower()}" if c.isupper() else c for c in key.replace("_", " "))
 
 
 def _filled(draw: _Draw, text: str) -> str:

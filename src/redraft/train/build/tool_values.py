@@ -175,9 +175,9 @@ class Values:
         return Drawn(value=[item.value for item in drawn], text=enumerated([item.text for item in drawn]))
 
 
-def enumerated(texts: Sequence[str]) -> str:
+def enumerated(texts: Sequence[str], joint: str = "and") -> str:
     """`a`, `a and b`, or `a, b and c`."""
-    return texts[0] if len(texts) == 1 else ", ".join(texts[:-1]) + " and " + texts[-1]
+    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} {joint} {texts[-1]}"
 
 
 # --- one function a kind --------------------------------------------------------------------------
