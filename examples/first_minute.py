@@ -85,7 +85,7 @@ def main() -> None:
     print(f"{OFFER}\n-> {llm.generate(OFFER, json_schema=SCHEMA, seed=1).text}")
 
     print("\nA question:\n")
-    show(llm, "Why is the sky blue?")
+    show(llm, "Why is the sea salty?")
 
     print("\nNext: .venv/bin/redraft chat, .venv/bin/redraft --help, README.md")
 

@@ -2,8 +2,8 @@
 
     python docs/scripts/constrained_canvas.py
 
-One row per denoising step, one cell per canvas position. The darker a cell, the less sure the model is (entropy of the
-constrained marginals); a frame means that the position was accepted. Structure settles first, values last.
+One row per denoising step, one cell per canvas position. The darker a cell, the less sure the model is (entropy of what
+the constraint leaves); a frame means that the position was accepted. Structure settles first, values last.
 """
 
 from __future__ import annotations

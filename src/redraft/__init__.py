@@ -1,7 +1,7 @@
 """Redraft: the engine for DiffusionGemma, which drafts a canvas of tokens at once and redrafts it until it is right.
 
     llm = redraft.load("tiny")
-    print(llm.generate("Why is the sky blue?").text)
+    print(llm.generate("Why is the sea salty?").text)
 
 The names below are imported on first use, which keeps `import redraft` and `redraft --help` fast.
 """

@@ -192,7 +192,7 @@ def test_chain() -> None:
     )
     language = constrained.Language(
         tokens=None, class_of=int32(VOCAB), pieces=tokens, owners=int32(kinds + 1), sets=lists, holders=lists,
-        uses=lists, leads=int32(1489), edges=edges, every_set=lists,
+        uses=lists, leads=int32(1489), edges=edges, every_class=lists,
     )  # fmt: skip
     weights, found, by_class = fp32(2, LENGTH, sets), fp32(2 * LENGTH, states), fp32(2 * LENGTH, kinds)
     kernels = compiled(chain.log_sums, found, lists, found, int32(1489))

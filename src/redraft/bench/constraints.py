@@ -20,7 +20,7 @@ import torch
 from redraft.bench.quantile import quantile
 from redraft.constraints.answer import AutomatonCanvas, AutomatonConstraint
 from redraft.constraints.build import build
-from redraft.diffusion.sampler import marginals
+from redraft.diffusion.sampler import distribution_under
 from redraft.errors import ConstraintError, InputError
 from redraft.llm import LLM
 from redraft.text.json_lines import fail, read_objects
@@ -146,7 +146,7 @@ def _answer(tokenizer: Tokenizer, constraint: AutomatonConstraint, seed: int, fi
 def _likeliest(canvas: AutomatonCanvas, logits: torch.Tensor) -> list[int]:
     """The most likely tokens of a whole canvas' logits [L,V]."""
     held = canvas.hold(torch.zeros(len(logits), dtype=torch.long))
-    seen = marginals(canvas, held, logits.shape[1], lambda rows: logits if rows is None else logits[rows])
+    seen = distribution_under(canvas, held, logits.shape[1], lambda rows: logits if rows is None else logits[rows])
     return seen.argmax.tolist()
 
 

@@ -275,7 +275,7 @@ class AutomatonCanvas:
         return self._rows.on(device) if len(self._places) else None
 
     def restrict(self, logits: Tensor) -> Distribution:
-        """The constrained marginals of the free positions' tempered logits [F,W], and their part of the best string."""
+        """The constrained distribution of the free positions' tempered logits [F,W], with the best string's part."""
         seen = self._plainly(logits) if logits.device.type == "cpu" else None
         return self._on_device(logits) if seen is None else seen
 
@@ -303,7 +303,7 @@ class AutomatonCanvas:
             if found is None or found[1] < score - 0.05:  # the sum over all ways cannot be less than the best one
                 return None
             shares[self._open] = found[0]
-        return classes.marginals(logits, weighed, shares[self._free] / peak, labels[self._free])
+        return classes.restricted(logits, weighed, shares[self._free], labels[self._free])
 
     def _on_device(self, logits: Tensor) -> Distribution:
         """With sums of logarithms, on whatever device the logits are."""

@@ -1,8 +1,8 @@
 """The dynamic programme: the most likely string of an automaton on a canvas, and how likely each token is.
 
 A denoising step gives every position its own distribution. Over all token strings that the automaton allows, weighted
-by the product of these, forward and backward sums give each position's exact marginals, and the maximum gives the most
-likely string (as in DINGO, arXiv 2505.23061).
+by the product of these, forward and backward sums give the context of each token, and the maximum gives the most likely
+string (as in DINGO, arXiv 2505.23061). A token's probability times its context is its exact marginal.
 
 This is the CPU version, in NumPy: it takes one position after the other, and with the few thousand edges of a
 constraint, a step costs little more than the call itself. `device.py` is the definition, for any device. Shapes: L
@@ -17,6 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from redraft.constraints.tokens import TokenAutomaton
+from redraft.kernels.triton.constrained import CONTEXT_WEIGHT
 
 NEVER = -1e30
 """The logarithm of zero, finite so that sums of it are never NaN."""
@@ -25,6 +26,8 @@ REACH = 640.0
 """Numbers may fall by e^-640 before they are scaled up again; fp64 ends at e^-708."""
 LEAST = 1e-300
 """A weight below this counts as lost: smaller numbers have few digits left, and their inverse may overflow."""
+NEGLIGIBLE = 1e-6
+"""What is lost may change probabilities by this factor."""
 
 Array = np.ndarray
 
@@ -124,7 +127,7 @@ class Chain:
         """The context of each set at each position [L,U]: paths to it times paths from it, divided by all paths.
 
         `weights` fp64 [L,U] are plain numbers here, not logarithms, and at most 1. Also returns the logarithm of the
-        weight of all paths. None if numbers ran out of range.
+        weight of all paths. None if numbers ran out of range, or if a context that did might count for something.
         """
         least = weights[weights > 0].min(initial=1.0)
         found, scale = self._both_ways(weights, ends, max(1, int(REACH / max(1.0, -np.log(least)))))
@@ -138,7 +141,9 @@ class Chain:
             return None
         shares /= whole[:, None]
         seen = np.log(whole) + scale[:-1, 0] + scale[-2::-1, 1]
-        return (shares, float(seen[0])) if np.ptp(seen) < 1e-3 else None
+        lost = np.log(LEAST) + scale.max(0).sum() - seen[0]  # the most that a context which was lost can be
+        sure = CONTEXT_WEIGHT * lost < np.log(NEGLIGIBLE) + _counted(shares, weights).min()
+        return (shares, float(seen[0])) if sure and np.ptp(seen) < 1e-3 else None
 
     def _both_ways(self, weights: Array, ends: Ends, rescale: int) -> tuple[Array | None, Array]:
         """Weights of all paths to each state, from the start and, mirrored, from the end [L+1,2Q]; None if one is lost.
@@ -196,6 +201,13 @@ class Chain:
     @cached_property
     def _label_target(self) -> Array:
         return self._merged.back[self.automaton.target[self._by_label.order]]
+
+
+def _counted(shares: Array, weights: Array) -> Array:
+    """The logarithm of what the likeliest set at each position weighs, where the largest weight is 1: [L]."""
+    likeliest = (shares * weights).argmax(1)[:, None]
+    context, own = (np.take_along_axis(part, likeliest, 1)[:, 0] for part in (shares, weights))
+    return CONTEXT_WEIGHT * np.log(context) + np.log(own / weights.max(1))
 
 
 @dataclass(frozen=True, eq=False)

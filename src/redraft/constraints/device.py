@@ -57,7 +57,7 @@ def language_on(
         uses=lists(by_label, automaton.source, automaton.sets),
         leads=put(automaton.target[by_label.order]),
         edges=Edges.of(source.long(), target.long(), label.long(), automaton.states, device),
-        every_set=Lists(items=put(np.arange(automaton.sets)), first=put(np.array([0, automaton.sets]))),
+        every_class=Lists(items=put(np.arange(automaton.classes)), first=put(np.array([0, automaton.classes]))),
     )
 
 
@@ -103,7 +103,7 @@ def canvas_tables(device: torch.device, possible: Array, held: Array, ends: Ends
 
 
 def restrict(logits: Tensor, rows: Tensor, language: Language, tables: CanvasTables) -> Distribution:
-    """The constrained marginals of tempered logits fp32 [F,W] at the positions `rows` [F]; overwrites the logits.
+    """The constrained distribution of tempered logits fp32 [F,W] at the positions `rows` [F]; overwrites the logits.
 
     The argmax at each position is its part of the best string. A row's entropy is NaN if a possible token's logit is.
     """

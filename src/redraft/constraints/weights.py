@@ -1,4 +1,4 @@
-"""Between the vocabulary and the automaton: logits to weights of sets, and marginals of sets back to tokens.
+"""Between the vocabulary and the automaton: logits to weights of sets, and contexts of sets back to tokens.
 
 A step's logits are [F,W] with W up to 262,144; the automaton knows some hundred classes of tokens. Every pass over the
 vocabulary costs as much as the dynamic programme itself, so there are few of them, and exponentials are taken once.
@@ -16,6 +16,7 @@ from torch import Tensor
 from redraft.constraints.chain import Array, Groups
 from redraft.constraints.tokens import TokenAutomaton
 from redraft.diffusion.sampler import Distribution
+from redraft.kernels.triton.constrained import CONTEXT_WEIGHT
 from redraft.kernels.vocabulary import blocks
 
 _LIFT = {torch.float32: 75.0, torch.float64: 600.0}
@@ -77,13 +78,15 @@ class Classes:
         total = np.add.reduceat(np.take(weighed.sums, members, axis=1), first, axis=1)
         return np.log(most, dtype=np.float64), total.astype(np.float64)
 
-    def marginals(self, logits: Tensor, weighed: Weighed, shares: Array, labels: Array) -> Distribution:
+    def restricted(self, logits: Tensor, weighed: Weighed, shares: Array, labels: Array) -> Distribution:
         """The constrained distribution of tempered logits [F,W]; overwrites the logits and `weighed`.
 
-        `shares` [F,U] is the context of each set, so that multiplied by the sets' weights it sums to 1; `labels` [F]
-        are the sets of the most likely string.
+        `shares` [F,U] is the context of each set, up to a factor for each row, whose weight is `CONTEXT_WEIGHT`;
+        `labels` [F] are the sets of the most likely string.
         """
-        factor = np.add.reduceat(np.take(shares, self._set_of, axis=1), self._sets.first, axis=1)  # [F,C]
+        context = np.add.reduceat(np.take(shares, self._set_of, axis=1), self._sets.first, axis=1)  # [F,C]
+        factor = context**CONTEXT_WEIGHT
+        factor /= np.einsum("fc,fc->f", factor, weighed.sums)[:, None]
         masses = factor * weighed.sums
         chosen = self._only[labels]
         for row in np.flatnonzero(chosen < 0).tolist():

@@ -47,7 +47,7 @@ class CanvasConstraint(Protocol):
         ...
 
     def restrict(self, logits: Tensor) -> Distribution:
-        """The constrained marginals of the tempered logits of all F free positions, which may be overwritten.
+        """What is left of the distributions of all F free positions, from tempered logits, which may be overwritten.
 
         The logits and the resulting probabilities are [F,V], or [F,W] for `tokens` only. The argmax is the free
         positions' part of the canvas that is most likely as a whole.

@@ -114,8 +114,8 @@ def predict(
 ) -> Prediction:
     """Head, temperature, candidates, entropy and soft embeddings of one canvas' hidden states [L,D].
 
-    `uniform` fp64 [L] picks the candidates. A constraint sees the whole canvas; everything then comes from its
-    marginals, and the argmax is its best string.
+    `uniform` fp64 [L] picks the candidates. A constraint sees the whole canvas; everything then comes from
+    what it leaves of the distributions, and the argmax is its best string.
     """
     if constraint is not None:
         return _constrained(model, hidden, uniform, temperature, constraint, want_soft)
@@ -174,7 +174,7 @@ def _restricted(constraint: CanvasConstraint | None, logits: Tensor) -> Distribu
     if constraint is None:
         return Distribution.of(logits)
     held = constraint.hold(torch.zeros(len(logits), dtype=torch.long, device=logits.device))
-    return marginals(constraint, held, logits.shape[1], lambda rows: logits if rows is None else logits[rows])
+    return distribution_under(constraint, held, logits.shape[1], lambda rows: logits if rows is None else logits[rows])
 
 
 def rows_at_once(model: Transformer) -> int:
@@ -228,10 +228,10 @@ def _distribution(
 
     held = constraint.hold(torch.zeros(len(hidden), dtype=torch.long, device=hidden.device))
     held = held if tokens is None else torch.searchsorted(tokens, held)
-    return marginals(constraint, held, model.config.vocab_size if tokens is None else len(tokens), logits_of)
+    return distribution_under(constraint, held, model.config.vocab_size if tokens is None else len(tokens), logits_of)
 
 
-def marginals(
+def distribution_under(
     constraint: CanvasConstraint, held: Tensor, width: int, logits_of: Callable[[Tensor | None], Tensor]
 ) -> Distribution:
     """The constrained distribution of a whole canvas [L] over `width` tokens.

@@ -81,7 +81,7 @@ class Obeying:
         return torch.cat((self._hole.hold(canvas[: self._length]), canvas[self._length :]))
 
     def restrict(self, logits: Tensor) -> Distribution:
-        """Constrained marginals of the tempered logits [F,V] of positions where there is a choice."""
+        """The constrained distribution of tempered logits [F,V] of the positions where there is a choice."""
         others = logits[self._rows :]
         others[:, self._never.to(logits.device)] = MASKED
         parts = [self._hole.restrict(logits[: self._rows])] if self._rows else []

@@ -27,6 +27,9 @@ TILE = 256
 """Tokens whose statistics `add_by_class` takes together."""
 PIECE = 2048
 """The most tokens of a class that one program sums."""
+CONTEXT_WEIGHT = 0.25
+"""w: a token's probability at a position is p^(1-w) * m^w, normalised, with the model's own probability p and the
+marginal m over all valid strings. At 1 these are the exact marginals, which are certain too early (docs/log.md)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -42,7 +45,7 @@ class Language:
     uses      where the edges of each set begin, and
     leads     where they lead, int32 [E]
     edges     by the states where they arrive
-    every_set  one list of all sets
+    every_class  one list of all classes
     """
 
     tokens: Tensor | None
@@ -54,7 +57,7 @@ class Language:
     uses: Lists
     leads: Tensor
     edges: Edges
-    every_set: Lists
+    every_class: Lists
 
     @property
     def classes(self) -> Lists:
@@ -146,15 +149,16 @@ def language_terms(most: Tensor, total: Tensor, language: Language, tables: Canv
     """What to add to the tempered logits of each class, fp32 [B,L,C], and the sets of the most likely strings, [B,L].
 
     `most` and `total` [B,L,C] are the classes' `class_sums`, which are ignored at positions without a choice. After
-    the addition, the logits of a position are the logarithms of its constrained probabilities.
+    the addition, the logits of a position are the logarithms of its constrained probabilities, see `CONTEXT_WEIGHT`.
     """
-    free = (tables.held < 0)[..., None]
+    free, every = (tables.held < 0)[..., None], language.every_class
+    of_classes = most.flatten(0, 1), total.flatten(0, 1)  # [R,C]
     of_sets = [
-        torch.where(free, log_sums(part.flatten(0, 1), language.sets)[way].view_as(tables.weights), 0.0)
-        for way, part in enumerate((most, total))
+        torch.where(free, log_sums(part, language.sets)[way].view_as(tables.weights), 0.0)
+        for way, part in enumerate(of_classes)
     ]
     best_of, sum_of = (tables.weights + part for part in of_sets)  # [B,L,U]
-    around, every = tables.weights.flatten(0, 1), language.every_set  # [R,U]
+    around = tables.weights.flatten(0, 1)  # [R,U]
     if language.edges.states == 1:  # positions are independent of one another
         labels = best_of.argmax(-1)
     else:
@@ -162,8 +166,8 @@ def language_terms(most: Tensor, total: Tensor, language: Language, tables: Canv
         labels = trace(best, best_of, language.edges, tables.ends[:, 1])
         left, right = ahead[:, :-1].flatten(0, 1), back.flip(1)[:, 1:].flatten(0, 1)  # [R,Q] around each position
         around = around + log_sums(left, language.uses, right, language.leads)[1]
-    around = around - log_sums(around, every, sum_of.flatten(0, 1), every.items)[1]  # of all ways through the canvas
-    added = log_sums(around, language.holders)[1]
+    added = CONTEXT_WEIGHT * log_sums(around, language.holders)[1]  # [R,C]
+    added = added - log_sums(added, every, of_classes[1], every.items)[1]
     return added.view(*free.shape[:2], -1), labels
 
 
