@@ -27,7 +27,7 @@ REACH = 640.0
 LEAST = 1e-300
 """A weight below this counts as lost: smaller numbers have few digits left, and their inverse may overflow."""
 NEGLIGIBLE = 1e-6
-"""What is lost may change probabilities by this factor."""
+"""What a lost context may weigh at most, next to the likeliest set of its position."""
 
 Array = np.ndarray
 
@@ -142,7 +142,7 @@ class Chain:
         shares /= whole[:, None]
         seen = np.log(whole) + scale[:-1, 0] + scale[-2::-1, 1]
         lost = np.log(LEAST) + scale.max(0).sum() - seen[0]  # the most that a context which was lost can be
-        sure = CONTEXT_WEIGHT * lost < np.log(NEGLIGIBLE) + _counted(shares, weights).min()
+        sure = CONTEXT_WEIGHT * lost < np.log(NEGLIGIBLE) + _weight_of_likeliest(shares, weights).min()
         return (shares, float(seen[0])) if sure and np.ptp(seen) < 1e-3 else None
 
     def _both_ways(self, weights: Array, ends: Ends, rescale: int) -> tuple[Array | None, Array]:
@@ -203,7 +203,7 @@ class Chain:
         return self._merged.back[self.automaton.target[self._by_label.order]]
 
 
-def _counted(shares: Array, weights: Array) -> Array:
+def _weight_of_likeliest(shares: Array, weights: Array) -> Array:
     """The logarithm of what the likeliest set at each position weighs, where the largest weight is 1: [L]."""
     likeliest = (shares * weights).argmax(1)[:, None]
     context, own = (np.take_along_axis(part, likeliest, 1)[:, 0] for part in (shares, weights))
