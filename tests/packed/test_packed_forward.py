@@ -61,7 +61,7 @@ class Board:
         given = torch.zeros(len(parts), ROWS, width) if soft is None else soft
         tables = {kind: table[list(requests)].int() for kind, table in self.tables.items()}
         inputs = Inputs(token_ids=ids.flatten(), soft=given.flatten(0, 1), segments=segments, tables=tables)
-        return forward(self.model, inputs, self.pages).view(len(parts), ROWS, width)
+        return forward(self.model, inputs, self.pages)[0].view(len(parts), ROWS, width)
 
 
 def _column(values: object) -> Tensor:

@@ -165,14 +165,16 @@ def measure_step(
 @contextmanager
 def sharpened(model: PackedTransformer) -> Iterator[None]:
     """Make a random model's distributions sharp inside a `with` block."""
-    vocabulary = model.packed.vocabulary
-    kept = [tensor.to("cpu", copy=True) for tensor in tensors(vocabulary)]  # not on the card, whose memory is measured
-    vocabulary.lengthen(slice(None, None, model.config.vocab_size // LIKELY_TOKENS), LIKELIER)
+    copies = list({id(share.vocabulary): share.vocabulary for share in model.packed.shares}.values())
+    kept = [tensor.to("cpu", copy=True) for tensor in tensors(copies[0])]  # not on the card, whose memory is measured
+    for vocabulary in copies:
+        vocabulary.lengthen(slice(None, None, model.config.vocab_size // LIKELY_TOKENS), LIKELIER)
     try:
         yield
     finally:
-        for tensor, old in zip(tensors(vocabulary), kept, strict=True):
-            tensor.copy_(old)
+        for vocabulary in copies:
+            for tensor, old in zip(tensors(vocabulary), kept, strict=True):
+                tensor.copy_(old)
 
 
 def _measure(
@@ -407,7 +409,7 @@ def sampler_gb(model: PackedTransformer, batch: int) -> float:
         free_cached_memory()
         torch.cuda.reset_peak_memory_stats(packed.device)
         before = torch.cuda.memory_allocated(packed.device)
-        sample(packed, fields, state, hidden, lambda block: None)
+        sample(packed, fields, state, [hidden.to(device) for device in packed.devices], lambda block: None)
     return round((torch.cuda.max_memory_allocated(packed.device) - before) / 1e9, 2)
 
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from redraft.config import FULL, SLIDING, LayerType
+from redraft.kernels.crew import Crew
 from redraft.kernels.triton.philox import Counters
 from redraft.kernels.triton.segments import Segments
 from redraft.kernels.triton.step import EOS_IDS, Report, Rules
@@ -69,6 +70,19 @@ class StepFields:
     def part(self, first: int, end: int) -> StepFields:
         """The view of some of the segments."""
         return StepFields(views={name: view[first:end] for name, view in self.views.items()}, rows=self.rows)
+
+    def everywhere(self, crew: Crew) -> list[StepFields]:
+        """The same fields on every device of a crew, by one copy to each."""
+        if len(crew.devices) == 1:
+            return [self]
+        words = torch.cat([view.contiguous().view(torch.int32).flatten() for view in self.views.values()])
+        return [self, *map(self._of_words, crew.send(words)[1:])]
+
+    def _of_words(self, words: Tensor) -> StepFields:
+        """The fields that `words` int32 holds one after the other, which have the shapes of these."""
+        sizes = [view.nbytes // words.itemsize for view in self.views.values()]
+        parts = zip(self.views.items(), words.split(sizes), strict=True)
+        return StepFields(views={name: part.view(v.dtype).view(v.shape) for (name, v), part in parts}, rows=self.rows)
 
     @property
     def segments(self) -> Segments:

@@ -6,7 +6,7 @@ segments of L rows, R = S*L, D width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from redraft.config import ModelConfig
 from redraft.engine.graph_buffers import StepFields
+from redraft.kernels.crew import Crew
 from redraft.kernels.streams import beside
 from redraft.kernels.switches import call
 from redraft.kernels.triton.head import Prediction, predict
@@ -22,7 +23,7 @@ from redraft.kernels.triton.self_conditioning import soft_embeddings
 from redraft.kernels.triton.step import SlotCanvases, enter_tokens, finish_step
 from redraft.model.packed.forward import Inputs, forward
 from redraft.model.packed.pages import Pages
-from redraft.model.packed.weights import PackedModel
+from redraft.model.packed.weights import PackedModel, Share
 
 HEAD_ROWS = 2048
 """Rows whose logits exist at the same time: 1 GiB for a vocabulary of 262,144 in bf16."""
@@ -90,48 +91,83 @@ def run_step(
     inputs = Inputs(token_ids=token_ids, soft=soft, segments=segments, tables=fields.tables, images=images)
     hidden = forward(model, inputs, pages)
     sample(model, fields, state, hidden, deliver)
-    return hidden
+    return hidden[0]
 
 
-def sample(model: PackedModel, fields: StepFields, state: SlotState, hidden: Tensor, deliver: Deliver) -> None:
-    """From hidden states [R,D] to the next state of every DENOISE segment's canvas, HEAD_ROWS rows at a time.
+def sample(
+    model: PackedModel, fields: StepFields, state: SlotState, hidden: Sequence[Tensor], deliver: Deliver
+) -> None:
+    """From hidden states [R,D] on every device to the next state of every DENOISE segment's canvas.
 
-    The report is delivered while the soft embeddings of the last rows are still being computed: only the next step
-    needs them, and the host prepares it meanwhile. Decisions do not run in parallel with them, because soft embeddings
-    would leave no room on the device.
+    Each device takes some of the segments; the first one decides for all of them. The report is delivered while the
+    soft embeddings of the last rows are still being computed: only the next step needs them, and the host prepares it
+    meanwhile. Decisions do not run in parallel with them, because soft embeddings would leave no room on the device.
     """
+    config, shares = model.config, model.shares[: fields.count]
+    ends = [fields.count * number // len(shares) for number in range(len(shares) + 1)]
+    with Crew(share.device for share in shares) as crew:
+        parts = [own.part(*ends[at : at + 2]) for at, own in enumerate(fields.everywhere(crew))]
+        rows = [h[first * fields.rows :] for h, first in zip(hidden[: len(shares)], ends[:-1], strict=True)]
+        sampled = crew.each(partial(_sample, config), shares, parts, rows)
+        given = fields.rules, state.canvases, fields.views["slot"], fields.counters, fields.segments, config.vocab_size
+        report = call("finish_step", finish_step, _brought(crew, sampled), *given)
+        _, soft = beside(
+            model.device, partial(deliver, report.block), lambda: crew.each(_Sampled.soft_embeddings, sampled)
+        )
+        made = crew.bring([one for part in soft for one in part]).unflatten(0, (fields.count, fields.rows))
+    state.soft.index_copy_(0, fields.views["soft_to"], made)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Sampled:
+    """One device's part of a step, some of its segments at a time: predictions, and soft embeddings [R,D] of all but
+    the last of them, which `last` makes."""
+
+    seen: list[Prediction]
+    soft: list[Tensor]
+    last: Callable[[], Tensor]
+
+    def soft_embeddings(self) -> list[Tensor]:
+        """Those of all rows."""
+        return [*self.soft, self.last()]
+
+
+def _brought(crew: Crew, sampled: Sequence[_Sampled]) -> Prediction:
+    """The prediction for all rows, on the first device."""
+    seen = [one for part in sampled for one in part.seen]
+    if len(seen) == 1:
+        return seen[0]
+    return Prediction(
+        argmax=crew.bring([one.argmax for one in seen]),
+        candidate=crew.bring([one.candidate for one in seen]),
+        entropy=crew.bring([one.entropy for one in seen]),
+        peak=crew.bring([one.peak for one in seen]),
+        certainty=crew.bring([one.certainty for one in seen]),
+    )
+
+
+def _sample(config: ModelConfig, share: Share, fields: StepFields, hidden: Tensor) -> _Sampled:
+    """Head, statistics and soft embeddings of a device's segments, HEAD_ROWS rows at a time."""
     size = min(fields.count, max(1, HEAD_ROWS // fields.rows))
-    logits = torch.empty(size * fields.rows, model.config.vocab_size, dtype=model.dtype, device=model.device)
-    blocks: list[Tensor] = []
+    logits = torch.empty(size * fields.rows, config.vocab_size, dtype=share.dtype, device=share.device)
+    sampled = list[tuple[Prediction, Callable[[], Tensor]]]()
+    soft = list[Tensor]()
     for first in range(0, fields.count, size):
-        part, rows = fields.part(first, first + size), hidden[first * fields.rows :]
-        seen, block = _decide(model, part, state, rows, logits)
-        blocks.append(block)
-        keep_soft = partial(_keep_soft, model, part, state, logits, seen)
-        if first + size < fields.count:
-            keep_soft()
-        else:
-            report = blocks[0] if len(blocks) == 1 else torch.cat(blocks)
-            beside(model.device, partial(deliver, report), keep_soft)
+        if sampled:
+            soft.append(sampled[-1][1]())  # before other logits take the place of these
+        part = fields.part(first, first + size)
+        count = part.count * part.rows
+        sampled.append(_sample_at_once(config, share, part, hidden[first * fields.rows :][:count], logits[:count]))
+    return _Sampled(seen=[seen for seen, _ in sampled], soft=soft, last=sampled[-1][1])
 
 
-def _decide(
-    model: PackedModel, fields: StepFields, state: SlotState, hidden: Tensor, logits: Tensor
-) -> tuple[Prediction, Tensor]:
-    """Head, statistics and the step's decision for some segments: their prediction and report; fills the logits."""
-    segments, counters, count = fields.segments, fields.counters, fields.count * fields.rows
-    temperatures, cap = fields.views["temperature"], model.config.final_logit_softcapping
-    rows = hidden[:count], model.vocabulary.head, cap, temperatures, counters, segments, logits[:count]
-    seen = call("predict", predict, *rows)
-    slot, size = fields.views["slot"], model.config.vocab_size
-    report = call("finish_step", finish_step, seen, fields.rules, state.canvases, slot, counters, segments, size)
-    return seen, report.block
-
-
-def _keep_soft(model: PackedModel, fields: StepFields, state: SlotState, logits: Tensor, seen: Prediction) -> None:
-    """Make the soft embeddings of some segments and keep them for their next step."""
-    table = model.vocabulary.head, model.embedding_scale, model.config.final_logit_softcapping
-    temperatures, want = fields.views["temperature"], fields.views["want_soft"]
-    rows = logits[: fields.count * fields.rows], seen, *table, temperatures, want, fields.segments
-    soft = call("soft_embeddings", soft_embeddings, *rows, turned=model.vocabulary.turned)
-    state.soft.index_copy_(0, fields.views["soft_to"], soft.unflatten(0, (fields.count, fields.rows)))
+def _sample_at_once(
+    config: ModelConfig, share: Share, fields: StepFields, hidden: Tensor, logits: Tensor
+) -> tuple[Prediction, Callable[[], Tensor]]:
+    """The prediction for some segments, and what makes their soft embeddings from the logits [R,V] that this fills."""
+    temperatures, segments, cap = fields.views["temperature"], fields.segments, config.final_logit_softcapping
+    vocabulary, scale = share.vocabulary, share.embedding_scale
+    given = hidden, vocabulary.head, cap, temperatures, fields.counters, segments, logits
+    seen = call("predict", predict, *given)
+    table = vocabulary.head, scale, cap, temperatures, fields.views["want_soft"], segments
+    return seen, partial(call, "soft_embeddings", soft_embeddings, logits, seen, *table, turned=vocabulary.turned)

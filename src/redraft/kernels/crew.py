@@ -68,6 +68,11 @@ class Crew:
         """A tensor of the first device, on every device."""
         return [tensor, *(tensor.to(device, non_blocking=True) for device in self.devices[1:])]
 
+    def bring(self, parts: Sequence[Tensor]) -> Tensor:
+        """The devices' parts one after the other, on the first device."""
+        moved = [part.to(self.devices[0], non_blocking=True) for part in parts]
+        return moved[0] if len(moved) == 1 else torch.cat(moved)
+
     def _wait(self, later: Sequence[torch.device], earlier: Sequence[torch.device]) -> None:
         """Let some devices wait for what others have launched so far."""
         if self.devices[0].type != "cuda":

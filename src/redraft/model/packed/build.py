@@ -22,7 +22,7 @@ from redraft.kernels.packed import Matrix, Packed, PackedExperts, PackedFp8, Pac
 from redraft.kernels.triton.norms import AfterAttention, AfterExperts
 from redraft.model.layouts import Source, Weight, chunks
 from redraft.model.packed.division import check_division, share_config, share_experts, share_source
-from redraft.model.packed.vocabulary import Vocabulary, pack_vocabulary
+from redraft.model.packed.vocabulary import pack_vocabulary
 from redraft.model.packed.weights import PackedLayer, PackedModel, Share
 from redraft.model.quantize import FORMATS
 from redraft.model.rope import inverse_frequencies
@@ -42,7 +42,8 @@ def pack(
     fp8_vocabulary: bool = False,
     progress: Callable[[int, int], None] = lambda done, whole: None,
 ) -> PackedModel:
-    """Pack all weights of `source` on `device`, or divide the layers among it and its `helpers`; see `division.py`.
+    """Pack all weights of `source` on `device`, or divide the layers among it and its `helpers`, which get copies of
+    the vocabulary; see `division.py`.
 
     `quantization` "fp8" or "int4" (int4 experts, FP8 attention and dense MLP) quantizes weights that are stored in
     full; None keeps every weight in its own format. `fp8_vocabulary` keeps the vocabulary in FP8, see the function of
@@ -67,10 +68,12 @@ def pack(
             experts=share_experts(config, number, len(packers)),
             layers=tuple(held),
             frequencies=packer.frequencies(),
+            vocabulary=vocabulary.on(packer.device),
+            embedding_scale=torch.tensor([config.hidden_size**0.5], dtype=dtype, device=packer.device),
         )
         for number, (packer, held) in enumerate(zip(packers, layers, strict=True))
     ]
-    return packers[0].model(config, vocabulary, tuple(shares))
+    return packers[0].model(config, tuple(shares))
 
 
 def _give_back(device: torch.device) -> None:
@@ -127,14 +130,11 @@ class _Packer:
         self.config, self.source, self.device, self.dtype, self.asked = config, source, device, dtype, quantization
         self.found: set[str] = set()
 
-    def model(self, config: ModelConfig, vocabulary: Vocabulary, shares: tuple[Share, ...]) -> PackedModel:
-        scale = torch.tensor([config.hidden_size**0.5], dtype=self.dtype, device=self.device)
+    def model(self, config: ModelConfig, shares: tuple[Share, ...]) -> PackedModel:
         return PackedModel(
             config=config,
             quantization=self._format(),
             asked=self.asked,
-            vocabulary=vocabulary,
-            embedding_scale=scale,
             soft_norm=self.plain("self_conditioning.pre_norm.weight"),
             **_made(self.soft_fields()),
             shares=shares,

@@ -51,8 +51,12 @@ def new_images(model: PackedModel, tokens: int) -> Tensor:
     return torch.zeros(tokens, model.config.hidden_size, dtype=model.dtype, device=model.device)
 
 
-def forward(model: PackedModel, inputs: Inputs, pages: tuple[Pages, ...], *, all_rows: bool = False) -> Tensor:
-    """Hidden states of every row after the final norm, [R,D]; writes the rows' keys and values into their pages.
+def forward(
+    model: PackedModel, inputs: Inputs, pages: tuple[Pages, ...], *, all_rows: bool = False
+) -> tuple[Tensor, ...]:
+    """Hidden states of every row after the final norm, [R,D], the same on every device.
+
+    The rows' keys and values are written into their pages.
 
     In the last layer, rows that are only encoded stop at their keys and values, and their hidden states are
     meaningless, unless `all_rows` is set.
@@ -74,8 +78,7 @@ def forward(model: PackedModel, inputs: Inputs, pages: tuple[Pages, ...], *, all
         for number in range(len(model.layers)):
             last = number == len(model.layers) - 1
             xs, hs = _layer(crew, places, number, xs, hs, canvases_only=last and not all_rows)
-    assert isinstance(hs[0], Tensor)
-    return hs[0]
+    return tuple(h for h in hs if isinstance(h, Tensor))
 
 
 def _layer(

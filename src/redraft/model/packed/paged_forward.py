@@ -174,7 +174,7 @@ class _Shape:
         return self._forward(replace(self._inputs, segments=segments, images=torch.cat(embedded)))
 
     def _forward(self, inputs: Inputs) -> Tensor:
-        return forward(self._model, inputs, self._store.pages, all_rows=True)
+        return forward(self._model, inputs, self._store.pages, all_rows=True)[0]
 
 
 def _columns(kind: int, starts: Sequence[int], counts: Sequence[int], rows: int, pieces: int) -> np.ndarray:

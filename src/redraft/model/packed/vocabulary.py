@@ -42,6 +42,12 @@ class Vocabulary:
         """The dtype in which the numbers are stored."""
         return values_and_scale(self.head)[0].dtype
 
+    def on(self, device: torch.device) -> Vocabulary:
+        """The same table on another device; this one, if it is there."""
+        if device == values_and_scale(self.head)[0].device:
+            return self
+        return Vocabulary(head=self.head.to(device), turned=self.turned and self.turned.to(device))
+
     def rows(self, token_ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Embeddings of tokens [...] in a working dtype, [...,D]; FP8 values times the token's scale, rounded once."""
         many = tokens_at_a_time(self.head.shape[1])

@@ -48,17 +48,21 @@ class PackedLayer:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Share:
-    """What one GPU holds of all layers: everything, or see `division.py`.
+    """What one GPU holds: all layers, or its part of them, see `division.py`, and the whole vocabulary.
 
     config       of a model with the heads and the inner width of this share, and with all experts
     experts      those that the share holds
     frequencies  fp32 [H/2] per layer kind
+    vocabulary   also the head
+    embedding_scale  [1], rounded to the working dtype, as in the reference
     """
 
     config: ModelConfig
     experts: range
     layers: tuple[PackedLayer, ...]
     frequencies: dict[LayerType, Tensor]
+    vocabulary: Vocabulary
+    embedding_scale: Tensor
 
     @property
     def device(self) -> torch.device:
@@ -73,15 +77,12 @@ class Share:
 class PackedModel:
     """The whole text model. With `quantization` None every matrix is plain; `asked` is the requested quantization.
 
-    The vocabulary is also the head; embedding_scale [1] is rounded to the working dtype, as in the reference.
-    Self-conditioning is plain in every format. All are on the device of the first share.
+    Self-conditioning is plain in every format, and on the device of the first share.
     """
 
     config: ModelConfig
     quantization: str | None
     asked: str | None
-    vocabulary: Vocabulary
-    embedding_scale: Tensor
     soft_norm: Tensor
     soft_gate_up: Tensor
     soft_down: Tensor
@@ -93,9 +94,19 @@ class PackedModel:
         return self.shares[0].layers
 
     @property
+    def vocabulary(self) -> Vocabulary:
+        """That of the first share; all hold the same."""
+        return self.shares[0].vocabulary
+
+    @property
+    def embedding_scale(self) -> Tensor:
+        """That of the first share."""
+        return self.shares[0].embedding_scale
+
+    @property
     def device(self) -> torch.device:
         """Where the model takes and returns tensors."""
-        return self.embedding_scale.device
+        return self.shares[0].device
 
     @property
     def devices(self) -> tuple[torch.device, ...]:
@@ -104,7 +115,7 @@ class PackedModel:
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.embedding_scale.dtype
+        return self.shares[0].dtype
 
     @property
     def nbytes(self) -> int:
