@@ -138,7 +138,7 @@ def test_too_little_memory_says_how_much_and_what_would_fit() -> None:
 
 
 def test_several_gpus_need_less_memory_each() -> None:
-    """The first one has the vocabulary and self-conditioning besides its share."""
+    """Each has the vocabulary besides its share, and the first one self-conditioning."""
     config, both = preset("26b-a4b"), (CUDA, torch.device("cuda:1"))
     check_room(config, None, both, free=28_000_000_000)
     told = r"needs 27\.5 GB of each GPU in bf16 and one of cuda:0, cuda:1 has 23\.5 GB free, .*'fp8' would fit"

@@ -14,7 +14,9 @@ from redraft.constraints.pins import Allowed
 from redraft.engine.work import Encode
 from redraft.errors import SettingError
 from redraft.kernels.packed import dequantized
+from redraft.kernels.switches import Operation, watching
 from redraft.kernels.triton.norms import _sum
+from redraft.kernels.triton.segments import DENOISE, ENCODE
 from redraft.model import Transformer
 from redraft.model.layouts import Weight
 from redraft.model.packed.build import pack, repack
@@ -46,6 +48,26 @@ def test_every_step_is_that_of_the_plain_model(plain: Transformer, gpus: int) ->
         work = [step_of(slot, len(prompts[slot]), step) for slot in (0, 1) if step < len(records[slot])]
         for part, drafted in zip(work, runner.run(work), strict=True):
             assert same(records[part.slot][step], drafted)
+
+
+def test_every_share_samples_some_of_the_canvases(plain: Transformer) -> None:
+    """One canvas is the first share's; of three, the first takes one and the second two. Commits come in between."""
+    runner, rows, kinds = new_runner(divided(plain, 2)), list[int](), list[list[int]]()
+
+    def watch(operation: Operation) -> object:
+        if operation.name == "predict":
+            rows.append(len(operation.args[0]))
+            kinds[:] = [*kinds[-1:], operation.args[5].kind.tolist()]
+        return operation.run()
+
+    with watching(watch):
+        for slots in ([0], [0, 1, 2]):
+            runner.run([step_of(slot, 0, 0) for slot in slots])
+        assert rows == [16, 16, 32]
+        commits = [Encode(slot=slot, start=0, token_ids=ids(slot, 16)) for slot in (0, 1)]
+        runner.run([*commits, *(step_of(slot, 16, 0) for slot in (0, 1))])
+    assert rows[3:] == [32, 32]
+    assert kinds == [[DENOISE, ENCODE]] * 2
 
 
 def test_constraints_are_sampled_from_all_shares(plain: Transformer) -> None:

@@ -77,7 +77,7 @@ def step_components(
     Self-conditioning stays in bf16. `distinct_experts` is the mean number touched per layer, by default all; `kv_bytes`
     is the size of a number in the cache, `vocabulary_bytes` that of a number in the tokens' embeddings, which are also
     the head. Where soft embeddings gather, each reads a row of these and writes one in bf16. Of several `gpus` they are
-    the first one's; what the links between them take is not included.
+    those with the most canvases to sample; what the links between them take is not included.
     """
     if quantization not in (None, "fp8", "int4"):
         raise SettingError(f"quantization is {quantization!r}; it must be 'fp8', 'int4' or None.")
@@ -89,8 +89,9 @@ def step_components(
     active = parts["experts"] / config.num_experts * config.top_k_experts
     attention = parts.get("sliding attention", 0) + parts.get("full attention", 0)
     vocabulary = config.vocab_size * width
-    logits = 2.0 * rows * config.vocab_size
-    soft_bytes = (vocabulary_bytes + 2.0) * rows * width if gathers else vocabulary_bytes * vocabulary + logits
+    sampled = -(-batch // gpus) * config.canvas_length  # rows of whole canvases
+    logits = 2.0 * sampled * config.vocab_size
+    soft_bytes = (vocabulary_bytes + 2.0) * sampled * width if gathers else vocabulary_bytes * vocabulary + logits
     divided = (
         Component(name="experts", bytes=parts["experts"] * touched * expert_bytes, flops=2 * rows * active,
                   fp8=quantization == "fp8"),
@@ -104,9 +105,9 @@ def step_components(
         *(replace(part, bytes=part.bytes / gpus, flops=part.flops / gpus) for part in divided),
         Component(name="router", bytes=2.0 * layers * config.num_experts * width,
                   flops=2 * rows * layers * config.num_experts * width),
-        Component(name="head", bytes=vocabulary_bytes * vocabulary + logits, flops=2 * rows * vocabulary,
+        Component(name="head", bytes=vocabulary_bytes * vocabulary + logits, flops=2 * sampled * vocabulary,
                   fp8=vocabulary_bytes == 1),
-        Component(name="soft embeddings", bytes=soft_bytes, flops=0 if gathers else 2 * rows * vocabulary,
+        Component(name="soft embeddings", bytes=soft_bytes, flops=0 if gathers else 2 * sampled * vocabulary,
                   fp8=vocabulary_bytes == 1),
         Component(name="self-conditioning MLP", bytes=2.0 * parts["self-conditioning"],
                   flops=2 * rows * parts["self-conditioning"]),

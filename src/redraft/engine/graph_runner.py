@@ -226,19 +226,22 @@ class GraphRunner:
         ]
 
     def _by_language(self, parts: list[Segment]) -> tuple[list[Segment], list[Canvases]]:
-        """The parts, with canvases that are sampled together moved to the end as neighbours, and their groups."""
+        """The parts in another order, and groups of canvases that are sampled together: neighbours at the end."""
         together: dict[tuple[int, int], list[tuple[Denoise, Language, CanvasTables]]] = {}
-        ordered, found = list[Segment](), list[Canvases]()
+        canvases, encodes, found = list[Segment](), list[Segment](), list[Canvases]()
         for part in parts:
-            if isinstance(part, Denoise) and part.constraint is not None:
+            if isinstance(part, Encode):
+                encodes.append(part)
+            elif part.constraint is None:
+                canvases.append(part)
+            else:
                 tables = part.constraint.tables(self.model.device, self.model.config.vocab_size)
                 together.setdefault((id(tables[0]), part.length), []).append((part, *tables))
-            else:
-                ordered.append(part)
+        ordered = _spread(canvases, encodes)
         for (_, length), group in together.items():
             of_canvases = [tables for _, _, tables in group]
-            canvases = Canvases(first=len(ordered), length=length, language=group[0][1], tables=of_canvases)
-            found += canvases.parts(self._rows)
+            alike = Canvases(first=len(ordered), length=length, language=group[0][1], tables=of_canvases)
+            found += alike.parts(self._rows)
             ordered += [part for part, _, _ in group]
         return ordered, found
 
@@ -322,6 +325,12 @@ def _launches(segments: Sequence[list[Segment]]) -> Iterator[list[Segment]]:
         parts += more
     if parts:
         yield parts
+
+
+def _spread(*groups: Sequence[Segment]) -> list[Segment]:
+    """All parts, with each group spread evenly: GPUs divide segments by their order, and sample only the canvases."""
+    placed = [((number + 0.5) / len(group), part) for group in groups for number, part in enumerate(group)]
+    return [part for _, part in sorted(placed, key=lambda one: one[0])]
 
 
 def _bucket(segments: int) -> int:
