@@ -72,17 +72,8 @@ class StepFields:
         return StepFields(views={name: view[first:end] for name, view in self.views.items()}, rows=self.rows)
 
     def everywhere(self, crew: Crew) -> list[StepFields]:
-        """The same fields on every device of a crew, by one copy to each."""
-        if len(crew.devices) == 1:
-            return [self]
-        words = torch.cat([view.contiguous().view(torch.int32).flatten() for view in self.views.values()])
-        return [self, *map(self._of_words, crew.send(words)[1:])]
-
-    def _of_words(self, words: Tensor) -> StepFields:
-        """The fields that `words` int32 holds one after the other, which have the shapes of these."""
-        sizes = [view.nbytes // words.itemsize for view in self.views.values()]
-        parts = zip(self.views.items(), words.split(sizes), strict=True)
-        return StepFields(views={name: part.view(v.dtype).view(v.shape) for (name, v), part in parts}, rows=self.rows)
+        """The same fields on every device of a crew."""
+        return [StepFields(views=views, rows=self.rows) for views in crew.send_together(self.views)]
 
     @property
     def segments(self) -> Segments:

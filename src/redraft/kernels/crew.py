@@ -6,7 +6,7 @@ captured, so one CUDA graph spans all GPUs. Without GPUs everything runs in orde
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
 from typing import Any, Self, TypeVar
@@ -67,6 +67,19 @@ class Crew:
     def send(self, tensor: Tensor) -> list[Tensor]:
         """A tensor of the first device, on every device."""
         return [tensor, *(tensor.to(device, non_blocking=True) for device in self.devices[1:])]
+
+    def send_together(self, tensors: Mapping[str, Tensor]) -> list[dict[str, Tensor]]:
+        """Tensors of 4 or 8 bytes a number, those of 8 first, on every device, by one copy to each."""
+        sizes = [tensor.nbytes // 4 for tensor in tensors.values()]
+
+        def parted(words: Tensor) -> dict[str, Tensor]:
+            parts = zip(tensors.items(), words.split(sizes), strict=True)
+            return {name: part.view(like.dtype).view(like.shape) for (name, like), part in parts}
+
+        if not self._several:
+            return [dict(tensors)]
+        words = torch.cat([tensor.contiguous().view(torch.int32).flatten() for tensor in tensors.values()])
+        return [dict(tensors), *map(parted, self.send(words)[1:])]
 
     def bring(self, parts: Sequence[Tensor]) -> Tensor:
         """The devices' parts one after the other, on the first device."""

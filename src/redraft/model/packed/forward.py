@@ -101,31 +101,20 @@ def _with_helpers(
 ) -> tuple[list[Place], list[Tensor], list[Rows]]:
     """Places, inputs of the first layer and the norms of these for all shares, from the first one's."""
 
-    def begin(share: Share, pages: Pages, x: Tensor, numbers: Tensor) -> tuple[Place, Rows]:
+    def begin(share: Share, pages: Pages, x: Tensor, numbers: dict[str, Tensor]) -> tuple[Place, Rows]:
         if share is model.shares[0]:
             return place, h
-        return Place.of(share, pages, *_parted(numbers, inputs)), enter_layer(share, x)
+        tables: dict[LayerType, Tensor] = {kind: numbers.pop(kind) for kind in inputs.tables}
+        segments = Segments(**numbers, rows=inputs.segments.rows)
+        return Place.of(share, pages, segments, tables), enter_layer(share, x)
 
     xs = crew.send(x)
-    begun = crew.each(begin, model.shares, pages, xs, crew.send(_joined(inputs)))
+    begun = crew.each(begin, model.shares, pages, xs, crew.send_together(_numbers(inputs)))
     return [place for place, _ in begun], xs, [h for _, h in begun]
 
 
-def _joined(inputs: Inputs) -> Tensor:
-    """A forward's segments and tables as one row of int32 numbers, so that one copy takes them to another device."""
-    return torch.cat([part.flatten() for part in _numbers(inputs).values()])
-
-
-def _parted(row: Tensor, like: Inputs) -> tuple[Segments, dict[LayerType, Tensor]]:
-    """The segments and tables in such a row, which have the shapes of those of `like`."""
-    shapes = {name: part.shape for name, part in _numbers(like).items()}
-    parts = row.split([shape.numel() for shape in shapes.values()])
-    found = {name: part.view(shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)}
-    tables: dict[LayerType, Tensor] = {kind: found.pop(kind) for kind in like.tables}
-    return Segments(**found, rows=like.segments.rows), tables
-
-
 def _numbers(inputs: Inputs) -> dict[str, Tensor]:
+    """A forward's segments and tables, which are all int32."""
     segments = inputs.segments
     fields = {name: getattr(segments, name) for name in ("kind", "start", "length", "since", "until")}
     return {name: field for name, field in fields.items() if field is not None} | inputs.tables
