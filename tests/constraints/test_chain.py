@@ -238,13 +238,13 @@ def test_nothing_impossible_is_drawn_however_cold(cold: float) -> None:
 
 def test_both_ways_agree_on_long_canvases_and_logits_far_apart() -> None:
     generator = torch.Generator().manual_seed(3)
-    for pattern, spread in (("(a|b)*é?", 20.0), ("(ab|ba){3,7}", 40.0), ("(ab|ba){3,7}", 100.0), ('"[ab]{2,9}"é', 9.0)):
+    for pattern, spread in (("(a|b)*é?", 20.0), ("(ab|ba){3,7}", 60.0), ('"[ab]{2,9}"é', 250.0), ('"[ab]{2,9}"é', 9.0)):
         canvas = compiled(pattern).begin().canvas(40, 50)
         free = canvas.free(40, torch.device("cpu"))
         rows = 40 if free is None else len(free)
         logits = torch.randn(rows, len(SPELLED), generator=generator) * spread
         plain, exact = canvas._plainly(logits.clone()), canvas._on_device(logits.clone())
-        assert (plain is None) == (spread == 100.0), pattern
+        assert (plain is None) == (spread == 250.0), pattern  # contexts that plain sums lose would count there
         if plain is None:
             continue
         assert torch.equal(plain.argmax, exact.argmax), pattern
@@ -265,7 +265,9 @@ def test_sums_say_when_they_are_lost() -> None:
     """All strings together cannot weigh less than the best one; what fp64 cannot hold is left to the logarithms."""
     constraint = compiled("a{20}|b{20}")
     ends = Ends(0, constraint.automaton.accept)
-    weights = np.ones((20, constraint.automaton.sets))
-    for first, is_held in ((1e-200, True), (0.0, False), (1e-310, False)):  # the last one's inverse is no number
-        weights[0] = first
-        assert (constraint.chain.shares(weights, ends) is not None) == is_held
+    weights = np.full((20, constraint.automaton.sets), 1e-200)
+    assert constraint.chain.shares(weights, ends) is not None
+    weights[:] = 0.0
+    assert constraint.chain.shares(weights, ends) is None
+    weights[:], weights[0] = 1e-200, 1e-310  # no zero, but its inverse is no number; a warning would be an error here
+    assert constraint.chain.shares(weights, ends) is None

@@ -287,16 +287,14 @@ class AutomatonCanvas:
             return None
         most, total = classes.of_sets(weighed)
         total *= self._possible[self._free]  # what is impossible there may weigh e^1000 times more
-        peak = total.max(1, keepdims=True)
-        if not peak.min() >= LEAST:  # also catches logits that are NaN; logarithms keep them NaN
+        if not total.max(1).min() >= LEAST:  # also catches logits that are NaN; logarithms keep them NaN
             return None
         logs = np.where(self._possible, 0.0, NEVER)  # [L,U]
-        logs[self._free] += most - np.log(peak)
+        logs[self._free] += most
         sums = self._possible.astype(np.float64)
-        sums[self._free] = total / peak
-        labels, rows = logs.argmax(1), np.arange(self._length)
-        shares = np.zeros_like(sums)
-        shares[rows, labels] = 1.0 / sums[rows, labels]  # where one state leads to one other
+        sums[self._free] = total
+        labels, shares = logs.argmax(1), np.zeros_like(sums)
+        shares[np.arange(self._length), labels] = 1.0  # where one state leads to one other
         if self._open.stop:
             labels[self._open], score = chain.best(logs[self._open], self._inner)
             found = chain.shares(sums[self._open], self._inner)

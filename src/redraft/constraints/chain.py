@@ -124,11 +124,15 @@ class Chain:
         return way.trace(found, weights, ends.final)
 
     def shares(self, weights: Array, ends: Ends) -> tuple[Array, float] | None:
-        """The context of each set at each position [L,U]: paths to it times paths from it, divided by all paths.
+        """The context of each set [L,U]: paths to it times paths from it, up to a factor for each position.
 
-        `weights` fp64 [L,U] are plain numbers here, not logarithms, and at most 1. Also returns the logarithm of the
-        weight of all paths. None if numbers ran out of range, or if a context that did might count for something.
+        `weights` fp64 [L,U] are plain numbers here, not logarithms. Also returns the logarithm of the weight of all
+        paths. None if numbers ran out of range, or if a context that did might count for something.
         """
+        peak = weights.max(1, keepdims=True)
+        if not peak.min() >= LEAST:
+            return None
+        weights = weights / peak
         least = weights[weights > 0].min(initial=1.0)
         found, scale = self._both_ways(weights, ends, max(1, int(REACH / max(1.0, -np.log(least)))))
         if found is None:
@@ -143,7 +147,7 @@ class Chain:
         seen = np.log(whole) + scale[:-1, 0] + scale[-2::-1, 1]
         lost = np.log(LEAST) + scale.max(0).sum() - seen[0]  # the most that a context which was lost can be
         sure = CONTEXT_WEIGHT * lost < np.log(NEGLIGIBLE) + _weight_of_likeliest(shares, weights).min()
-        return (shares, float(seen[0])) if sure and np.ptp(seen) < 1e-3 else None
+        return (shares, float(seen[0] + np.log(peak).sum())) if sure and np.ptp(seen) < 1e-3 else None
 
     def _both_ways(self, weights: Array, ends: Ends, rescale: int) -> tuple[Array | None, Array]:
         """Weights of all paths to each state, from the start and, mirrored, from the end [L+1,2Q]; None if one is lost.
@@ -204,10 +208,10 @@ class Chain:
 
 
 def _weight_of_likeliest(shares: Array, weights: Array) -> Array:
-    """The logarithm of what the likeliest set at each position weighs, where the largest weight is 1: [L]."""
+    """The logarithm of what the likeliest set at each position weighs, [L]."""
     likeliest = (shares * weights).argmax(1)[:, None]
     context, own = (np.take_along_axis(part, likeliest, 1)[:, 0] for part in (shares, weights))
-    return CONTEXT_WEIGHT * np.log(context) + np.log(own / weights.max(1))
+    return CONTEXT_WEIGHT * np.log(context) + np.log(own)
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from redraft.engine.graph_buffers import StepFields
 from redraft.kernels.crew import Crew
 from redraft.kernels.streams import beside
 from redraft.kernels.switches import call
-from redraft.kernels.triton.head import Prediction, predict
+from redraft.kernels.triton.head import Choice, Prediction, predict
 from redraft.kernels.triton.self_conditioning import soft_embeddings
 from redraft.kernels.triton.step import SlotCanvases, enter_tokens, finish_step
 from redraft.model.packed.forward import Inputs, forward
@@ -132,17 +132,13 @@ class _Sampled:
         return [*self.soft, self.last()]
 
 
-def _brought(crew: Crew, sampled: Sequence[_Sampled]) -> Prediction:
-    """The prediction for all rows, on the first device."""
+def _brought(crew: Crew, sampled: Sequence[_Sampled]) -> Choice:
+    """What all rows are decided by, on the first device."""
     seen = [one for part in sampled for one in part.seen]
-    if len(seen) == 1:
-        return seen[0]
-    return Prediction(
+    return Choice(
         argmax=crew.bring([one.argmax for one in seen]),
         candidate=crew.bring([one.candidate for one in seen]),
         entropy=crew.bring([one.entropy for one in seen]),
-        peak=crew.bring([one.peak for one in seen]),
-        certainty=crew.bring([one.certainty for one in seen]),
     )
 
 

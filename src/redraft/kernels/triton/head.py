@@ -38,19 +38,23 @@ from redraft.kernels.triton.softcap import bounded, capped, tempered
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prediction:
+class Choice:
+    """What a step decides by, for every row [R]: int32 token ids, and the tempered distribution's entropy in nats."""
+
+    argmax: Tensor
+    candidate: Tensor
+    entropy: Tensor
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Prediction(Choice):
     """The prediction for every row, [R] each. Rows outside DENOISE segments are meaningless (padding: finite numbers).
 
-    argmax, candidate   int32 token ids
-    entropy             nats, of the tempered distribution
     peak                the largest tempered logit
     certainty           log-probability of the argmax token, nats, of the tempered distribution
     tiles               statistics of the vocabulary's tiles, for `self_conditioning`; None from the twin
     """
 
-    argmax: Tensor
-    candidate: Tensor
-    entropy: Tensor
     peak: Tensor
     certainty: Tensor
     tiles: Tiles | None = None

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from redraft.config import MAX_END_IDS
 from redraft.kernels.triton import philox
-from redraft.kernels.triton.head import Prediction
+from redraft.kernels.triton.head import Choice
 from redraft.kernels.triton.language import await_inputs, early, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.philox import INITIAL, PURPOSE_INITIAL, PURPOSE_STEP, STEP, Counters, tokens_of
 from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, Segments
@@ -111,7 +111,7 @@ def enter_tokens(
 
 
 def finish_step(
-    prediction: Prediction,
+    prediction: Choice,
     rules: Rules,
     state: SlotCanvases,
     slot: Tensor,

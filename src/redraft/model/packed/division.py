@@ -2,8 +2,8 @@
 
 Every GPU has the same number of query heads with their key/value heads, the same part of the dense MLP's inner width,
 and the same number of whole experts. So each computes a part of the sums that `out` and `down` projections and experts
-end with, for all rows, and these are added up twice per layer. Norms, routers and the vocabulary, which is
-also the head, are everywhere; self-conditioning is on the first GPU only.
+end with, for all rows, and these are added up twice per layer. Norms, routers and the vocabulary, which
+is also the head, are everywhere; self-conditioning is on the first GPU only.
 """
 
 from __future__ import annotations

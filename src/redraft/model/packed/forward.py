@@ -78,7 +78,9 @@ def forward(
         for number in range(len(model.layers)):
             last = number == len(model.layers) - 1
             xs, hs = _layer(crew, places, number, xs, hs, canvases_only=last and not all_rows)
-    return tuple(h for h in hs if isinstance(h, Tensor))
+    hidden = tuple(h for h in hs if isinstance(h, Tensor))
+    assert len(hidden) == len(hs)
+    return hidden
 
 
 def _layer(
