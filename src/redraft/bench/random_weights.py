@@ -1,4 +1,4 @@
-"""Random weights of any shape, created where they are used and one at a time.
+"""Models of any shape with random weights, which are created where they are used and one at a time.
 
 Matrices are drawn from N(0, 0.02), norms and scales are 1: with router weights drawn like that, a random canvas of the
 26B model touches every expert of every layer, which is the most that a step can have to read.
@@ -7,13 +7,24 @@ Matrices are drawn from N(0, 0.02), norms and scales are 1: with router weights 
 from __future__ import annotations
 
 import zlib
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from redraft.config import ModelConfig
+from redraft.errors import SettingError
+from redraft.llm import LLM
+from redraft.model.folders import resolve_folder, shape_of
 from redraft.model.layouts import Source
+from redraft.model.packed.build import check_format, pack
+from redraft.model.packed.demands import check_device, check_room, fp8_vocabulary
+from redraft.model.packed.division import check_division
+from redraft.model.packed.transformer import PackedTransformer
+from redraft.model.placement import resolve_devices
 from redraft.model.transformer import Transformer
+from redraft.text.template import ChatTemplate
+from redraft.text.tokenizer import Tokenizer
 
 STD = 0.02
 
@@ -31,3 +42,51 @@ def random_source(config: ModelConfig, device: torch.device, dtype: torch.dtype,
         return torch.empty(shape, dtype=dtype, device=device).normal_(0, STD, generator=generator)
 
     return weight
+
+
+def random_model(
+    shape: str,
+    device: str | torch.device = "auto",
+    *,
+    gpus: int = 1,
+    quantization: str | None = None,
+    vocabulary_dtype: str = "auto",
+) -> PackedTransformer:
+    """A packed model in bfloat16 of a preset's shape, or a folder's; see `load_packed` for the settings.
+
+    Raises `SettingError` for settings that do not fit the device, or a device that does not fit the shape.
+    """
+    check_format(quantization)
+    first, *helpers = resolve_devices(device, gpus)
+    check_device(first, quantized=quantization is not None)
+    config = shape_of(shape)
+    check_division(config, gpus)
+    fp8 = fp8_vocabulary(config, vocabulary_dtype, first, quantized=quantization is not None)
+    check_room(config, quantization, (first, *helpers))
+    source = random_source(config, first, torch.bfloat16)
+    given = {"dtype": torch.bfloat16, "quantization": quantization, "fp8_vocabulary": fp8}
+    return PackedTransformer(pack(config, source, device=first, helpers=helpers, **given))
+
+
+def random_llm(
+    shape: str,
+    tokenizer: Path,
+    *,
+    device: str | torch.device = "auto",
+    gpus: int = 1,
+    quantization: str | None = None,
+    vocabulary_dtype: str = "auto",
+) -> LLM:
+    """A `random_model` with a tokenizer.json and the chat template of `tiny`."""
+    words = tokenizer_for(tokenizer, shape)
+    given = {"gpus": gpus, "quantization": quantization, "vocabulary_dtype": vocabulary_dtype}
+    network = random_model(shape, device, **given)
+    return LLM(network, words, ChatTemplate.find(resolve_folder("tiny")), path=tokenizer.parent)
+
+
+def tokenizer_for(file: Path, model: str) -> Tokenizer:
+    """A tokenizer.json for a model or a shape. Raises `SettingError` if it has tokens that the model does not know."""
+    words, size = Tokenizer.from_file(file), shape_of(model).vocab_size
+    if words.vocab_size > size:
+        raise SettingError(f"{file} has {words.vocab_size} tokens; the model knows only {size}.")
+    return words

@@ -7,15 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from redraft.cli.bench_gpu import (
-    Folder,
-    Quantization,
-    Random,
-    number_table,
-    packed_model,
-    tokenizer_for,
-    write_and_print,
-)
+from redraft.cli.bench_gpu import Folder, Quantization, Random, number_table, write_and_print
 from redraft.cli.options import JsonAlone, at_least, option
 from redraft.errors import SettingError
 
@@ -74,13 +66,9 @@ def _llm(model: str, random: bool, tokenizer: Path | None, quantization: str | N
     if tokenizer is None:
         raise SettingError("Random weights have no tokenizer; give --tokenizer too.")
     from redraft.bench.gpu import require_gpu
-    from redraft.llm import LLM
-    from redraft.model.folders import resolve_folder
-    from redraft.text.template import ChatTemplate
+    from redraft.bench.random_weights import random_llm
 
-    words, target = tokenizer_for(tokenizer, model), require_gpu(device)
-    network = packed_model(model, True, target, quantization, "auto")
-    return LLM(network, words, ChatTemplate.find(resolve_folder("tiny")), path=tokenizer.parent)
+    return random_llm(model, tokenizer, device=require_gpu(device), quantization=quantization)
 
 
 def _print(calls: list[dict[str, Any]]) -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from redraft.bench.step import StepResult
     from redraft.diffusion.constraint import Constraint
     from redraft.model.packed.transformer import PackedTransformer
-    from redraft.text.tokenizer import Tokenizer
 
 Model = Annotated[str, option("--model", "26b-a4b, tiny, a folder, or a hub id.", "MODEL")]
 Random = Annotated[bool, option("--random-weights", "Use random weights; MODEL may be a shape.")]
@@ -76,7 +75,7 @@ def step(
     chosen = cases(batches, contexts, steps=steps, repeats=repeats, kv_cache_dtype=kv_cache_dtype, certain=certain)
     command, records = shlex.join(["redraft", *sys.argv[1:]]), []
     constraints = {} if tokenizer is None else _constraints(tokenizer, model)
-    network = packed_model(model, random_weights, device, quantization, vocabulary_dtype, gpus)
+    network = _packed_model(model, random_weights, device, quantization, vocabulary_dtype, gpus)
     ceilings = measure_ceilings(target)
     free_cached_memory()
     for case in chosen:
@@ -166,6 +165,7 @@ def kernels(
 def _constraints(tokenizer: Path, model: str) -> dict[str, Constraint]:
     """The constraints with which the cost of a constrained step is measured, spelled in the model's vocabulary."""
     from redraft.bench.constraints import MEASURED
+    from redraft.bench.random_weights import tokenizer_for
     from redraft.constraints import build
 
     words = tokenizer_for(tokenizer, model)
@@ -173,48 +173,20 @@ def _constraints(tokenizer: Path, model: str) -> dict[str, Constraint]:
     return {name: constraint for name, constraint in built.items() if constraint is not None}
 
 
-def tokenizer_for(file: Path, model: str) -> Tokenizer:
-    """A tokenizer.json for a model or a shape. Raises `SettingError` if it has tokens that the model does not know."""
-    from redraft.model.folders import shape_of
-    from redraft.text.tokenizer import Tokenizer
-
-    words, size = Tokenizer.from_file(file), shape_of(model).vocab_size
-    if words.vocab_size > size:
-        raise SettingError(f"{file} has {words.vocab_size} tokens; the model knows only {size}.")
-    return words
-
-
-def packed_model(
-    model: str, random: bool, device: Any, quantization: str | None, vocabulary_dtype: str, gpus: int = 1
+def _packed_model(
+    model: str, random: bool, device: str, quantization: str | None, vocabulary_dtype: str, gpus: int
 ) -> PackedTransformer:
     """The model to measure, on a device or several GPUs: a shape filled with random weights, or a folder's own."""
-    import torch
-
-    from redraft.bench.random_weights import random_source
-    from redraft.model.folders import shape_of
-    from redraft.model.packed.build import check_format, pack
-    from redraft.model.packed.demands import check_device, check_room, fp8_vocabulary
-    from redraft.model.packed.division import check_division
+    from redraft.bench.random_weights import random_model
     from redraft.model.packed.load import load_packed
-    from redraft.model.packed.transformer import PackedTransformer
-    from redraft.model.placement import resolve_devices
     from redraft.model.presets import PRESETS
 
-    if not random:
-        if model in PRESETS and model != "tiny":
-            raise SettingError(f"{model} is a shape without weights; add --random-weights or name a folder.")
-        given = {"quantization": quantization, "vocabulary_dtype": vocabulary_dtype}
-        return load_packed(model, device=device, gpus=gpus, dtype="bfloat16", **given)
-    check_format(quantization)
-    first, *helpers = resolve_devices(device, gpus)
-    check_device(first, quantized=quantization is not None)
-    config = shape_of(model)
-    check_division(config, gpus)
-    fp8 = fp8_vocabulary(config, vocabulary_dtype, first, quantized=quantization is not None)
-    check_room(config, quantization, (first, *helpers))
-    source = random_source(config, first, torch.bfloat16)
-    given = {"dtype": torch.bfloat16, "quantization": quantization, "fp8_vocabulary": fp8}
-    return PackedTransformer(pack(config, source, device=first, helpers=helpers, **given))
+    given = {"gpus": gpus, "quantization": quantization, "vocabulary_dtype": vocabulary_dtype}
+    if random:
+        return random_model(model, device, **given)
+    if model in PRESETS and model != "tiny":
+        raise SettingError(f"{model} is a shape without weights; add --random-weights or name a folder.")
+    return load_packed(model, device=device, dtype="bfloat16", **given)
 
 
 def write_and_print(name: str, records: list[dict[str, Any]], folder: Path | None) -> None:

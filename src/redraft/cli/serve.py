@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from redraft.errors import InputError, SettingError
 
 if TYPE_CHECKING:
     from redraft.engine.settings import EngineSettings
+    from redraft.llm import LLM
     from redraft.serve.settings import ServeSettings
 
 _server, _engine = partial(option, panel="Server"), partial(option, panel="Engine")
@@ -54,6 +56,10 @@ class ServerOptions:
     replicas: Annotated[
         int, _server("--replicas", "Copies of the model behind one address, each on its own GPU or GPUs.", "N")
     ] = 1
+    random_weights: Annotated[
+        bool, _server("--random-weights", "Random weights of a shape, such as 26b-a4b, to measure a server with.")
+    ] = False
+    tokenizer: Annotated[Path | None, _server("--tokenizer", "A tokenizer.json, for random weights.", "FILE")] = None
     json: Annotated[bool, _server("--json", "Print one JSON object with the address once the server answers.")] = False
 
     def settings(self, model: str, engine: EngineSettings) -> ServeSettings:
@@ -111,6 +117,7 @@ def serve(*, server: ServerOptions, engine: EngineOptions, model: ModelOptions) 
 
     settings = server.settings(model.model, engine.settings())
     adapters = _adapters(server.adapter or [], settings.names)
+    load = _random(server, model)
     at_least(1, replicas=server.replicas, gpus=model.gpus)
     places = environments(model.device, server.replicas, model.gpus) if server.replicas > 1 else []
     listener = listen(settings)
@@ -118,10 +125,28 @@ def serve(*, server: ServerOptions, engine: EngineOptions, model: ModelOptions) 
         sys.stderr.write("note: everyone who can reach this machine can use the model; --api-keys keeps others out\n")
     ready = partial(_announce, listener, settings.names, tuple(adapters), server.json)
     if places:
-        serve_replicas(settings, partial(model.read, adapters), listener, places, ready=ready)
-    elif not serve(settings, partial(model.load, adapters), listener, ready=ready):
+        serve_replicas(settings, load or partial(model.read, adapters), listener, places, ready=ready)
+    elif not serve(settings, load or partial(model.load, adapters), listener, ready=ready):
         sys.stderr.flush()
         os._exit(0)  # Python's normal exit would abort in the middle of a thread
+
+
+def _random(server: ServerOptions, model: ModelOptions) -> Callable[[], LLM] | None:
+    """What creates a model with random weights, if one is wanted."""
+    if not server.random_weights:
+        if server.tokenizer is not None:
+            raise SettingError("--tokenizer needs --random-weights; a model has its own tokenizer.")
+        return None
+    if server.tokenizer is None:
+        raise SettingError("Random weights have no tokenizer; give --tokenizer too.")
+    if server.adapter:
+        raise SettingError("An adapter belongs to the weights of a model; with --random-weights there are none.")
+    if model.dtype not in ("auto", "bfloat16"):
+        raise SettingError(f"dtype is {model.dtype!r}; random weights are in bfloat16.")
+    from redraft.bench.random_weights import random_llm
+
+    given = {name: getattr(model, name) for name in ("device", "gpus", "quantization", "vocabulary_dtype")}
+    return partial(random_llm, model.model, server.tokenizer, **given)
 
 
 def _announce(
