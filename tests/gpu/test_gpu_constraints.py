@@ -11,7 +11,7 @@ from stepping import CONFIG, FORMATS, packed, prompt, randomized, runner_of, ste
 from redraft import kernels
 from redraft.constraints.answer import AutomatonConstraint
 from redraft.constraints.automaton import Budget
-from redraft.constraints.device import language_on
+from redraft.constraints.device import automaton_tables
 from redraft.constraints.pins import Allowed
 from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import compile_bytes
@@ -24,11 +24,11 @@ from redraft.kernels.triton.constrained import (
     CanvasTables,
     ClassSums,
     add_by_class,
+    automaton_terms,
     best_tokens,
     class_sums,
-    language_terms,
 )
-from redraft.kernels.triton.head import Prediction, sample
+from redraft.kernels.triton.head import HeadResult, sample
 from redraft.kernels.triton.philox import Counters
 from redraft.kernels.triton.segments import DENOISE, Segments
 from redraft.model import Transformer
@@ -96,7 +96,7 @@ def test_constrained_canvases_do_not_depend_on_company_or_graphs(plain: Transfor
 @torch.inference_mode()
 def test_the_operations_are_their_twins_at_the_26b_models_vocabulary() -> None:
     device = torch.device("cuda", torch.cuda.current_device())
-    language = language_on(device, WORDS.automaton, np.resize(WORDS.automaton.class_of, VOCAB))
+    automaton = automaton_tables(device, WORDS.automaton, np.resize(WORDS.automaton.class_of, VOCAB))
     tables = CanvasTables.stacked([WORDS.begin().canvas(256, left).tables(device, VOCAB)[1] for left in (300, 90)])
     heat, held = torch.tensor([0.5, 0.9], device=device), tables.held.flatten()
     raw = (12 * torch.randn(512, VOCAB, device=device, generator=torch.Generator(device).manual_seed(0))).bfloat16()
@@ -104,13 +104,13 @@ def test_the_operations_are_their_twins_at_the_26b_models_vocabulary() -> None:
     rows = torch.full((2,), 256, dtype=torch.int32, device=device)
     segments = Segments(kind=torch.full_like(rows, DENOISE), start=0 * rows, length=rows, rows=256)
 
-    def obey() -> tuple[ClassSums, torch.Tensor, torch.Tensor, torch.Tensor, Prediction]:
+    def obey() -> tuple[ClassSums, torch.Tensor, torch.Tensor, torch.Tensor, HeadResult]:
         logits = raw.clone()
-        sums = class_sums(logits, language, 30.0, heat)
+        sums = class_sums(logits, automaton, 30.0, heat)
         most, total = (part.unflatten(0, (2, 256)) for part in (sums.most, sums.total))
-        added, labels = language_terms(most, total, language, tables)
-        tokens = best_tokens(labels.flatten(), sums, language.sets)
-        tiles = add_by_class(logits, added.flatten(0, 1), language.class_of, held, 30.0, heat)
+        added, labels = automaton_terms(most, total, automaton, tables)
+        tokens = best_tokens(labels.flatten(), sums, automaton.sets)
+        tiles = add_by_class(logits, added.flatten(0, 1), automaton.class_of, held, 30.0, heat)
         return sums, labels, tokens, logits, sample(logits, tiles, None, torch.ones_like(heat), counters, segments)
 
     sums, labels, tokens, logits, seen = obey()

@@ -88,7 +88,7 @@ def soft_embeddings(fp8: bool, capability: int) -> list[Compiled]:
     turned = PackedFp8(meta(WIDTH, VOCAB, dtype=torch.float8_e4m3fn), fp32(WIDTH)) if fp8 else None
     tiles = head.Tiles(peaks=fp32(ROWS, 1024), masses=fp32(ROWS, 1024), moments=fp32(ROWS, 1024), size=256)
     rows: dict[str, Any] = {name: fp32(ROWS) for name in ("argmax", "candidate", "entropy", "peak", "certainty")}
-    prediction = head.Prediction(**rows, tiles=tiles)
+    prediction = head.HeadResult(**rows, tiles=tiles)
     return compiled(
         self_conditioning.soft_embeddings, bf16(ROWS, VOCAB), prediction, TABLE if fp8 else bf16(VOCAB, WIDTH), bf16(1),
         30.0, fp32(SEGMENTS), int32(SEGMENTS), SEGMENT, turned=turned, capability=capability,
@@ -172,7 +172,7 @@ def test_step() -> None:
         entropy_bound=fp32(SEGMENTS), confidence_threshold=fp32(SEGMENTS), stability_threshold=int32(SEGMENTS),
         stop_at_eos=int32(SEGMENTS), eos=int32(SEGMENTS, 8),
     )  # fmt: skip
-    prediction = head.Prediction(
+    prediction = head.HeadResult(
         argmax=int32(ROWS), candidate=int32(ROWS), entropy=fp32(ROWS), peak=fp32(ROWS), certainty=fp32(ROWS)
     )
     slot = int32(SEGMENTS)
@@ -190,7 +190,7 @@ def test_chain() -> None:
     edges = chain.Edges(
         first=int32(2, states + 1), begins=int32(2, 8, 512), label=int32(2, 8, 512), order=int32(2, states), tile=tile
     )
-    language = constrained.Language(
+    automaton = constrained.AutomatonTables(
         tokens=None, class_of=int32(VOCAB), pieces=tokens, owners=int32(kinds + 1), sets=lists, holders=lists,
         uses=lists, leads=int32(1489), edges=edges, every_class=lists,
     )  # fmt: skip
@@ -199,7 +199,7 @@ def test_chain() -> None:
     kernels += compiled(chain.ways, weights, weights, edges, fp32(2, 2, states), int32(2), fp32(2, states))
     kernels += compiled(chain.trace, fp32(2, LENGTH + 1, states), weights, edges, fp32(2, states))
     for logits, cap in ((bf16(2 * LENGTH, VOCAB), 30.0), (fp32(2 * LENGTH, VOCAB), None)):
-        kernels += compiled(constrained.class_sums, logits, language, cap, fp32(2))
+        kernels += compiled(constrained.class_sums, logits, automaton, cap, fp32(2))
         labels = meta(2 * LENGTH, dtype=torch.int64)
         sums = constrained.ClassSums(most=by_class, token=int32(2 * LENGTH, kinds), total=by_class)
         kernels += compiled(constrained.best_tokens, labels, sums, lists)

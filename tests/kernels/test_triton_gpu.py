@@ -226,7 +226,7 @@ def counters() -> philox.Counters:
 
 def new_prediction(
     hidden: Tensor, embedding: Tensor | PackedFp8, heat: Tensor
-) -> tuple[head.Prediction, Tensor, Tensor]:
+) -> tuple[head.HeadResult, Tensor, Tensor]:
     segments = mixed()
     logits = torch.zeros(len(hidden), embedding.shape[0], dtype=hidden.dtype)
     seen = head.predict(hidden, embedding, CAP, heat, counters(), segments, logits)
@@ -353,7 +353,7 @@ def test_a_step_in_a_graph_equals_the_twin() -> None:
     )  # fmt: skip
     argmax, candidate = (torch.randint(VOCAB, (4 * ROWS,), dtype=torch.int32) for _ in range(2))
     entropy = torch.rand(4 * ROWS).pow(6)
-    seen = head.Prediction(argmax=argmax, candidate=candidate, entropy=entropy, peak=entropy, certainty=entropy)
+    seen = head.HeadResult(argmax=argmax, candidate=candidate, entropy=entropy, peak=entropy, certainty=entropy)
     states = [
         step.SlotCanvases(tokens=zeros.clone(), argmax=zeros.clone(), stable=zeros[:, 0].clone())
         for zeros in [torch.zeros(6, ROWS, dtype=torch.int32)] * 2

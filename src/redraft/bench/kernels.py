@@ -20,7 +20,7 @@ from redraft.bench.step import Board, StepCase
 from redraft.config import ModelConfig
 from redraft.kernels.packed import PackedFp8, PackedInt4, Rows8
 from redraft.kernels.switches import Operation, known, watching
-from redraft.kernels.triton.head import Prediction
+from redraft.kernels.triton.head import HeadResult
 from redraft.model.packed.build import pack
 from redraft.model.packed.demands import fp8_vocabulary
 from redraft.model.packed.transformer import PackedTransformer
@@ -162,7 +162,7 @@ def _floats(result: Any) -> list[Tensor]:
         return [result.float()] if result.is_floating_point() else []
     if isinstance(result, tuple):
         return [tensor for part in result for tensor in _floats(part)]
-    if isinstance(result, Prediction):
+    if isinstance(result, HeadResult):
         return [result.entropy, result.peak, result.certainty]
     return []
 

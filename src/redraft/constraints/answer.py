@@ -20,13 +20,13 @@ from torch import Tensor
 
 from redraft.constraints.automaton import Budget
 from redraft.constraints.chain import LEAST, NEVER, Chain, Ends
-from redraft.constraints.device import canvas_tables, language_on, restrict
+from redraft.constraints.device import automaton_tables, canvas_tables, restrict
 from redraft.constraints.resident import Resident
 from redraft.constraints.tokens import TokenAutomaton
 from redraft.constraints.weights import Classes
 from redraft.diffusion.sampler import Distribution
 from redraft.errors import ConstraintError
-from redraft.kernels.triton.constrained import CanvasTables, Language
+from redraft.kernels.triton.constrained import AutomatonTables, CanvasTables
 
 CPU = torch.device("cpu")
 
@@ -47,7 +47,7 @@ class AutomatonConstraint:
     def __init__(self, automaton: TokenAutomaton, pins: Mapping[int, int] | None = None) -> None:
         self.automaton, self.chain = automaton, Chain(automaton)
         self._classes: dict[int, Classes] = {}
-        self._languages: dict[tuple[torch.device, int], Language] = {}
+        self._automaton_tables: dict[tuple[torch.device, int], AutomatonTables] = {}
         self._pin(pins or {})
 
     def _pin(self, pins: Mapping[int, int]) -> None:
@@ -123,14 +123,14 @@ class AutomatonConstraint:
             self._classes[width] = Classes(self.automaton, self._class_of(width))
         return self._classes[width]
 
-    def on_device(self, device: torch.device, width: int) -> Language:
+    def on_device(self, device: torch.device, width: int) -> AutomatonTables:
         """The tables for `width` logits on their device."""
-        if (device, width) not in self._languages:
+        if (device, width) not in self._automaton_tables:
             few = self.tokens
             tokens = few.on(device) if few is not None and len(few) == width else None
-            made = language_on(device, self.automaton, self._class_of(width), tokens)
-            return self._languages.setdefault((device, width), made)  # another thread may have been first
-        return self._languages[device, width]
+            made = automaton_tables(device, self.automaton, self._class_of(width), tokens)
+            return self._automaton_tables.setdefault((device, width), made)  # another thread may have been first
+        return self._automaton_tables[device, width]
 
     def _class_of(self, width: int) -> np.ndarray:
         automaton, few = self.automaton, self.tokens
@@ -306,14 +306,14 @@ class AutomatonCanvas:
     def _on_device(self, logits: Tensor) -> Distribution:
         """With sums of logarithms, on whatever device the logits are."""
         device, width = logits.device, logits.shape[1]
-        language = self._constraint.on_device(device, width)
-        return restrict(logits, self._rows.on(device), language, self._tables_on(device))
+        automaton = self._constraint.on_device(device, width)
+        return restrict(logits, self._rows.on(device), automaton, self._tables_on(device))
 
-    def tables(self, device: torch.device, vocab_size: int) -> tuple[Language, CanvasTables]:
+    def tables(self, device: torch.device, vocab_size: int) -> tuple[AutomatonTables, CanvasTables]:
         """See `TabledConstraint.tables`."""
         few = self._constraint.tokens
-        language = self._constraint.on_device(device, vocab_size if few is None else len(few))
-        return language, self._tables_on(device)
+        automaton = self._constraint.on_device(device, vocab_size if few is None else len(few))
+        return automaton, self._tables_on(device)
 
     def _tables_on(self, device: torch.device) -> CanvasTables:
         if device not in self._tables:

@@ -30,7 +30,7 @@ _watch: ContextVar[Callable[[float], None] | None] = ContextVar("watch", default
 
 
 @contextmanager
-def watching(watch: Callable[[float], None]) -> Iterator[None]:
+def time_reported_to(watch: Callable[[float], None]) -> Iterator[None]:
     """While a constraint is built inside this block, call `watch` now and then with the seconds it has taken so far.
 
     `watch` may wait; an exception from it ends the work.

@@ -18,19 +18,19 @@ from redraft.diffusion.sampler import Distribution
 from redraft.kernels.triton.chain import NEVER, Edges, Lists
 from redraft.kernels.triton.constrained import (
     PIECE,
+    AutomatonTables,
     CanvasTables,
-    Language,
     add_by_class,
+    automaton_terms,
     best_tokens,
     class_sums,
-    language_terms,
 )
 
 
-def language_on(
+def automaton_tables(
     device: torch.device, automaton: TokenAutomaton, class_of: Array, tokens: Tensor | None = None
-) -> Language:
-    """The tables of an automaton over W tokens whose classes are `class_of` [W]; `tokens` as `Language` has them."""
+) -> AutomatonTables:
+    """The tables of an automaton over W tokens (`tokens` if given) whose classes are `class_of` [W]."""
 
     def put(values: Array) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(values, dtype=np.int32)).to(device)
@@ -47,7 +47,7 @@ def language_on(
     owner = np.repeat(np.arange(automaton.sets), np.diff(automaton.set_first))
     by_label = Groups.by(automaton.label)
     source, target, label = map(torch.from_numpy, (automaton.source, automaton.target, automaton.label))
-    return Language(
+    return AutomatonTables(
         tokens=tokens,
         class_of=put(class_of).to(torch.int16 if automaton.classes < 1 << 15 else torch.int32),
         pieces=numbered(pieces, live[kinds.order]),
@@ -102,20 +102,20 @@ def canvas_tables(device: torch.device, possible: Array, held: Array, ends: Ends
     )
 
 
-def restrict(logits: Tensor, rows: Tensor, language: Language, tables: CanvasTables) -> Distribution:
+def restrict(logits: Tensor, rows: Tensor, automaton: AutomatonTables, tables: CanvasTables) -> Distribution:
     """The constrained distribution of tempered logits fp32 [F,W] at the positions `rows` [F]; overwrites the logits.
 
     The argmax at each position is its part of the best string. A row's entropy is NaN if a possible token's logit is.
     """
     temperatures = torch.ones(1, device=logits.device)
-    sums = class_sums(logits, language, None, temperatures)  # [F,C]
+    sums = class_sums(logits, automaton, None, temperatures)  # [F,C]
     most, total = (
         part.new_zeros(1, len(tables.held), part.shape[1]).index_copy_(1, rows, part[None])
         for part in (sums.most, sums.total)
     )
-    terms = language_terms(most, total, language, CanvasTables.stacked([tables]))
+    terms = automaton_terms(most, total, automaton, CanvasTables.stacked([tables]))
     added, labels = (part[0, rows] for part in terms)
-    tokens = best_tokens(labels, sums, language.sets).long()
-    add_by_class(logits, added, language.class_of, None, None, temperatures)
+    tokens = best_tokens(labels, sums, automaton.sets).long()
+    add_by_class(logits, added, automaton.class_of, None, None, temperatures)
     probabilities, _, entropy = kernels.distribution(logits)
     return Distribution(probabilities, tokens, entropy + sums.spoiled)

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from redraft.constraints.chain import Ends
-from redraft.constraints.device import canvas_tables, language_on
+from redraft.constraints.device import automaton_tables, canvas_tables
 from redraft.constraints.resident import Resident
 from redraft.constraints.tokens import TokenAutomaton
 from redraft.diffusion.sampler import MASKED, Distribution
-from redraft.kernels.triton.constrained import CanvasTables, Language
+from redraft.kernels.triton.constrained import AutomatonTables, CanvasTables
 
 
 class Allowed:
@@ -65,7 +65,7 @@ class Allowed:
             self._free[length] = Resident(torch.tensor(rows, dtype=torch.long))
         return self._free[length].on(device)
 
-    def tables(self, device: torch.device, vocab_size: int) -> tuple[Language, CanvasTables]:
+    def tables(self, device: torch.device, vocab_size: int) -> tuple[AutomatonTables, CanvasTables]:
         """An automaton of one state, with one set for each distinct list of forbidden tokens."""
         kinds = tuple(sorted({(), *self._never.values()}))
         possible = np.zeros((self._length, len(kinds)), dtype=bool)
@@ -75,11 +75,11 @@ class Allowed:
         for place, token in self._pins.items():
             held[place] = token
         ends = Ends(0, np.ones(1, dtype=bool))
-        return _language(device, vocab_size, kinds), canvas_tables(device, possible, held, ends)
+        return _tables(device, vocab_size, kinds), canvas_tables(device, possible, held, ends)
 
 
 @lru_cache(maxsize=16)
-def _language(device: torch.device, vocab_size: int, kinds: tuple[tuple[int, ...], ...]) -> Language:
+def _tables(device: torch.device, vocab_size: int, kinds: tuple[tuple[int, ...], ...]) -> AutomatonTables:
     """The tables of sets that each leave out the tokens of one of `kinds`."""
     out = np.zeros((vocab_size, len(kinds)), dtype=bool)
     for column, ids in enumerate(kinds):
@@ -98,4 +98,4 @@ def _language(device: torch.device, vocab_size: int, kinds: tuple[tuple[int, ...
         set_first=np.cumsum([0, *map(len, members)]),
         set_class=np.concatenate(members),
     )
-    return language_on(device, automaton, automaton.class_of)
+    return automaton_tables(device, automaton, automaton.class_of)

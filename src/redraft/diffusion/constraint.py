@@ -26,7 +26,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from redraft.diffusion.sampler import Distribution
-    from redraft.kernels.triton.constrained import CanvasTables, Language
+    from redraft.kernels.triton.constrained import AutomatonTables, CanvasTables
 
 
 class CanvasConstraint(Protocol):
@@ -61,8 +61,8 @@ class TabledConstraint(CanvasConstraint, Protocol):
     On a GPU, steps use the data instead of the calls, for several canvases together.
     """
 
-    def tables(self, device: torch.device, vocab_size: int) -> tuple[Language, CanvasTables]:
-        """The language (one object for all canvases that obey it) and this canvas' part in it."""
+    def tables(self, device: torch.device, vocab_size: int) -> tuple[AutomatonTables, CanvasTables]:
+        """The automaton (one object for all canvases that obey it) and this canvas' part in it."""
         ...
 
 

@@ -1,8 +1,8 @@
 """The sampler for canvases with a constraint, run after the captured step: `graph_step.sample`'s twin.
 
-Canvases of one language are sampled together, from the hidden states that the graph left. What the language allows
+Canvases of one automaton are sampled together, from the hidden states that the graph left. What it allows
 is applied to their logits (`kernels/triton/constrained.py`); the usual sampling kernels do the rest. Nothing waits for
-the device. Shapes: S segments of L rows, R = S*L, D width, W tokens that the language knows.
+the device. Shapes: S segments of L rows, R = S*L, D width, W tokens that the automaton knows.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from redraft.kernels.streams import on_device
 from redraft.kernels.switches import call
 from redraft.kernels.triton import head
 from redraft.kernels.triton.constrained import (
+    AutomatonTables,
     CanvasTables,
-    Language,
     add_by_class,
+    automaton_terms,
     best_tokens,
     class_sums,
-    language_terms,
 )
 from redraft.kernels.triton.rehearsal import rehearse
 from redraft.kernels.triton.segments import DENOISE
@@ -39,11 +39,11 @@ from redraft.model.packed.weights import PackedModel
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Canvases:
-    """Segments first .. first + len(tables) of a forward: canvases of one language and of `length` positions."""
+    """Segments first .. first + len(tables) of a forward: canvases of one automaton and of `length` positions."""
 
     first: int
     length: int
-    language: Language
+    automaton: AutomatonTables
     tables: Sequence[CanvasTables]
 
     def parts(self, rows: int) -> list[Canvases]:
@@ -64,22 +64,22 @@ def sample_constrained(
     embeddings for the next step.
     """
     first, count, rows = canvases.first, len(canvases.tables), fields.rows
-    own, language = fields.part(first, first + count), canvases.language
+    own, automaton = fields.part(first, first + count), canvases.automaton
     segments = replace(own.segments, kind=torch.full_like(own.views["kind"], DENOISE))
     vocabulary, config = model.vocabulary, model.config
-    if language.tokens is not None:
-        vocabulary = Vocabulary(head=vocabulary.rows(language.tokens, model.dtype))
+    if automaton.tokens is not None:
+        vocabulary = Vocabulary(head=vocabulary.rows(automaton.tokens, model.dtype))
     temperatures, cap = own.views["temperature"], config.final_logit_softcapping
-    logits = torch.empty(count * rows, len(language.class_of), dtype=model.dtype, device=model.device)
+    logits = torch.empty(count * rows, len(automaton.class_of), dtype=model.dtype, device=model.device)
     hidden = hidden[first * rows :][: count * rows]
     call("predict", head.multiply, hidden, vocabulary.head, cap, temperatures, segments, logits)
     tables = CanvasTables.stacked(canvases.tables)
-    tiles, argmax, spoiled, held = _obey(logits, language, tables, canvases.length, cap, temperatures)
+    tiles, argmax, spoiled, held = _obey(logits, automaton, tables, canvases.length, cap, temperatures)
     cool = torch.ones_like(temperatures)
     seen = call("predict", head.sample, logits, tiles, None, cool, own.counters, segments)
     best, candidate = argmax, seen.candidate
-    if language.tokens is not None:
-        best, candidate = (language.tokens[column.long()].int() for column in (best, candidate))
+    if automaton.tokens is not None:
+        best, candidate = (automaton.tokens[column.long()].int() for column in (best, candidate))
     told = replace(seen, argmax=best, candidate=candidate, entropy=seen.entropy + spoiled)
     slot = own.views["slot"]
     report = call(
@@ -96,14 +96,14 @@ def sample_constrained(
 
 
 def _obey(
-    logits: Tensor, language: Language, tables: CanvasTables, length: int, cap: float, temperatures: Tensor
+    logits: Tensor, automaton: AutomatonTables, tables: CanvasTables, length: int, cap: float, temperatures: Tensor
 ) -> tuple[head.Tiles | None, Tensor, Tensor, Tensor]:
     """Replace raw logits [R,W] with the logarithms of the constrained probabilities.
 
     Returns their tiles, the best strings' columns int32 [R], what to add to the entropies [R] (0, or NaN where a logit
     is NaN), and int32 [S,L], which is `CanvasTables.held` for all rows.
     """
-    sums = class_sums(logits, language, cap, temperatures)  # [R,C]
+    sums = class_sums(logits, automaton, cap, temperatures)  # [R,C]
     count, rows = len(temperatures), len(logits) // len(temperatures)
 
     def canvases(of_rows: Tensor) -> Tensor:
@@ -112,23 +112,23 @@ def _obey(
     def all_rows(of_canvases: Tensor) -> Tensor:
         return F.pad(of_canvases, (0, 0) * (of_canvases.dim() - 2) + (0, rows - length)).flatten(0, 1)
 
-    added, labels = language_terms(canvases(sums.most), canvases(sums.total), language, tables)
+    added, labels = automaton_terms(canvases(sums.most), canvases(sums.total), automaton, tables)
     labels, held = all_rows(labels), all_rows(tables.held)
-    best = best_tokens(labels, sums, language.sets)
-    tiles = add_by_class(logits, all_rows(added), language.class_of, held, cap, temperatures)
+    best = best_tokens(labels, sums, automaton.sets)
+    tiles = add_by_class(logits, all_rows(added), automaton.class_of, held, cap, temperatures)
     argmax = torch.where(held < 0, best, held)
     return tiles, argmax, torch.where(held < 0, sums.spoiled, 0.0), held.view(count, rows)
 
 
 @torch.inference_mode()
 def rehearse_canvas(model: PackedModel, canvas: TabledConstraint, length: int, rows: int) -> None:
-    """Make the tables of a canvas' language and compile its kernels, so that no forward waits for either.
+    """Make the tables of a canvas' automaton and compile its kernels, so that no forward waits for either.
 
     The canvas has `length` positions out of `rows`. Any thread may call this.
     """
     with on_device(model.device):
-        language, tables = canvas.tables(model.device, model.config.vocab_size)
-        canvases = Canvases(first=0, length=length, language=language, tables=[tables])
+        automaton, tables = canvas.tables(model.device, model.config.vocab_size)
+        canvases = Canvases(first=0, length=length, automaton=automaton, tables=[tables])
         rehearse(partial(_step_of_zeros, model, rows, canvases))
 
 

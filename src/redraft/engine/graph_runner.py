@@ -4,7 +4,7 @@ There is one graph for each number of segments in `BUCKETS`; a forward takes the
 rest of its segments unused, which costs next to nothing. Graphs are captured by `warm_up`, or when first needed, and
 share their memory. A step costs the host one small copy in each direction, inside the graph, and one wait.
 
-Canvases with a constraint use the same graph for the model; they are sampled after it, those of one language together
+Canvases with a constraint use the same graph for the model; they are sampled after it, those of one automaton together
 (`constrained_step.py`). Log-probabilities are computed from the hidden states that the graph left, once a canvas is
 done.
 """
@@ -37,7 +37,7 @@ from redraft.engine.work import PAGE, Denoise, Drafted, Encode, Limits, Segment
 from redraft.kernels.crew import Crew
 from redraft.kernels.streams import memory_for_graphs, on_device
 from redraft.kernels.switches import graphable
-from redraft.kernels.triton.constrained import CanvasTables, Language
+from redraft.kernels.triton.constrained import AutomatonTables, CanvasTables
 from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, SAMPLED_OUTSIDE, UNUSED
 from redraft.kernels.triton.step import EOS_IDS
 from redraft.model.packed.forward import new_images
@@ -205,7 +205,7 @@ class GraphRunner:
         return places
 
     def _forward(self, parts: list[Segment], places: Mapping[PlacedImage, int]) -> list[Drafted]:
-        parts, constrained = self._by_language(parts)
+        parts, constrained = self._by_automaton(parts)
         step = self.bucket(len(parts))
         self._fill(step.buffers, parts, places)
         for part in parts:
@@ -225,9 +225,9 @@ class GraphRunner:
             if isinstance(part, Denoise)
         ]
 
-    def _by_language(self, parts: list[Segment]) -> tuple[list[Segment], list[Canvases]]:
+    def _by_automaton(self, parts: list[Segment]) -> tuple[list[Segment], list[Canvases]]:
         """The parts in another order, and groups of canvases that are sampled together: neighbours at the end."""
-        together: dict[tuple[int, int], list[tuple[Denoise, Language, CanvasTables]]] = {}
+        together: dict[tuple[int, int], list[tuple[Denoise, AutomatonTables, CanvasTables]]] = {}
         canvases, encodes, found = list[Segment](), list[Segment](), list[Canvases]()
         for part in parts:
             if isinstance(part, Encode):
@@ -240,7 +240,7 @@ class GraphRunner:
         ordered = _spread(canvases, encodes)
         for (_, length), group in together.items():
             of_canvases = [tables for _, _, tables in group]
-            alike = Canvases(first=len(ordered), length=length, language=group[0][1], tables=of_canvases)
+            alike = Canvases(first=len(ordered), length=length, automaton=group[0][1], tables=of_canvases)
             found += alike.parts(self._rows)
             ordered += [part for part, _, _ in group]
         return ordered, found

@@ -18,7 +18,7 @@ from redraft.engine.graph_buffers import StepFields
 from redraft.kernels.crew import Crew
 from redraft.kernels.streams import beside
 from redraft.kernels.switches import call
-from redraft.kernels.triton.head import Choice, Prediction, predict
+from redraft.kernels.triton.head import Choice, HeadResult, predict
 from redraft.kernels.triton.self_conditioning import soft_embeddings
 from redraft.kernels.triton.step import SlotCanvases, enter_tokens, finish_step
 from redraft.model.packed.forward import Inputs, forward
@@ -123,7 +123,7 @@ class _Sampled:
     """One device's part of a step, some of its segments at a time: predictions, and soft embeddings [R,D] of all but
     the last of them, which `last` makes."""
 
-    seen: list[Prediction]
+    seen: list[HeadResult]
     soft: list[Tensor]
     last: Callable[[], Tensor]
 
@@ -146,7 +146,7 @@ def _sample(config: ModelConfig, share: Share, fields: StepFields, hidden: Tenso
     """Head, statistics and soft embeddings of a device's segments, HEAD_ROWS rows at a time."""
     size = min(fields.count, max(1, HEAD_ROWS // fields.rows))
     logits = torch.empty(size * fields.rows, config.vocab_size, dtype=share.dtype, device=share.device)
-    sampled = list[tuple[Prediction, Callable[[], Tensor]]]()
+    sampled = list[tuple[HeadResult, Callable[[], Tensor]]]()
     soft = list[Tensor]()
     for first in range(0, fields.count, size):
         if sampled:
@@ -159,7 +159,7 @@ def _sample(config: ModelConfig, share: Share, fields: StepFields, hidden: Tenso
 
 def _sample_at_once(
     config: ModelConfig, share: Share, fields: StepFields, hidden: Tensor, logits: Tensor
-) -> tuple[Prediction, Callable[[], Tensor]]:
+) -> tuple[HeadResult, Callable[[], Tensor]]:
     """The prediction for some segments, and what makes their soft embeddings from the logits [R,V] that this fills."""
     temperatures, segments, cap = fields.views["temperature"], fields.segments, config.final_logit_softcapping
     vocabulary, scale = share.vocabulary, share.embedding_scale

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from contextlib import ExitStack, suppress
 from typing import Any, TypeVar
 
-from redraft.constraints.automaton import watching
+from redraft.constraints.automaton import time_reported_to
 from redraft.errors import ConstraintError
 
 T = TypeVar("T")
@@ -94,7 +94,7 @@ class _Reading:
     def call(self, function: Callable[[], T]) -> T:
         """Return or raise what the function does."""
         try:
-            with watching(self._watch):
+            with time_reported_to(self._watch):
                 return function()
         finally:
             if self._slow:

@@ -18,7 +18,7 @@ from redraft.constraints.vocabulary import Vocabulary
 from redraft.engine.graph_runner import GraphRunner
 from redraft.engine.work import Denoise, Encode
 from redraft.kernels.triton.chain import NEVER
-from redraft.kernels.triton.constrained import Language, add_by_class, best_tokens, class_sums
+from redraft.kernels.triton.constrained import AutomatonTables, add_by_class, best_tokens, class_sums
 from redraft.kernels.triton.head import sample
 from redraft.kernels.triton.philox import Counters
 from redraft.kernels.triton.segments import DENOISE, Segments
@@ -37,7 +37,7 @@ def constraint(pattern: str, spelled: list[bytes], pins: dict[int, int] | None =
 
 
 @pytest.fixture
-def language(monkeypatch: pytest.MonkeyPatch) -> Language:
+def automaton(monkeypatch: pytest.MonkeyPatch) -> AutomatonTables:
     """Of 300 tokens, most of them in one class, which is cut into pieces."""
     monkeypatch.setattr("redraft.constraints.device.PIECE", 100)
     spelled = [b"", b"a", b"b", *(bytes([97 + number % 26, 97 + number // 26, 120]) for number in range(297))]
@@ -53,22 +53,22 @@ def logits() -> Tensor:
 
 
 @pytest.mark.parametrize("cap", [CAP, None])
-def test_class_sums(language: Language, cap: float | None) -> None:
-    ours = class_sums(logits(), language, cap, HEAT)
+def test_class_sums(automaton: AutomatonTables, cap: float | None) -> None:
+    ours = class_sums(logits(), automaton, cap, HEAT)
     with kernels.force("eager"):
-        theirs = class_sums(logits(), language, cap, HEAT)
+        theirs = class_sums(logits(), automaton, cap, HEAT)
     for name in ("most", "total"):
         torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=1e-4, atol=1e-3)
     assert torch.equal(ours.token, theirs.token)
     spoiled = logits()
     spoiled[1, 5] = torch.nan
-    assert class_sums(spoiled, language, cap, HEAT).total.isnan().any(1).tolist() == [row == 1 for row in range(6)]
+    assert class_sums(spoiled, automaton, cap, HEAT).total.isnan().any(1).tolist() == [row == 1 for row in range(6)]
 
 
-def test_the_best_token_of_a_set(language: Language) -> None:
-    sums = class_sums(logits(), language, None, HEAT)
-    labels = torch.arange(6) % (len(language.sets.first) - 1)
-    given = labels, sums, language.sets
+def test_the_best_token_of_a_set(automaton: AutomatonTables) -> None:
+    sums = class_sums(logits(), automaton, None, HEAT)
+    labels = torch.arange(6) % (len(automaton.sets.first) - 1)
+    given = labels, sums, automaton.sets
     with kernels.force("eager"):
         theirs = best_tokens(*given)
     assert torch.equal(best_tokens(*given), theirs)
@@ -77,18 +77,18 @@ def test_the_best_token_of_a_set(language: Language) -> None:
 @pytest.mark.parametrize("cap", [CAP, None])
 @pytest.mark.parametrize("held", [None, ints(-1, 4, -1, -1, 299, -1)])
 def test_logits_by_class_and_what_the_sampler_makes_of_them(
-    language: Language, cap: float | None, held: Tensor | None
+    automaton: AutomatonTables, cap: float | None, held: Tensor | None
 ) -> None:
-    added = 5 * normal(6, len(language.classes.first) - 1)
+    added = 5 * normal(6, len(automaton.classes.first) - 1)
     added[:, 1] = NEVER
     ours, theirs = logits(), logits()
-    tiles = add_by_class(ours, added, language.class_of, held, cap, HEAT)
+    tiles = add_by_class(ours, added, automaton.class_of, held, cap, HEAT)
     segments = Segments(kind=ints(DENOISE, DENOISE), start=ints(0, 0), length=ints(3, 2), rows=3)
     counters = Counters(seed=torch.tensor([3, 9]), canvas=ints(0, 1), step=ints(2, 0))
     given = None, torch.ones(2), counters, segments
     seen = sample(ours, tiles, *given)
     with kernels.force("eager"):
-        assert add_by_class(theirs, added, language.class_of, held, cap, HEAT) is None
+        assert add_by_class(theirs, added, automaton.class_of, held, cap, HEAT) is None
         expected = sample(theirs, None, *given)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
     rows = torch.arange(6) < 5  # the last one is padding

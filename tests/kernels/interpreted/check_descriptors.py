@@ -14,7 +14,7 @@ from torch import Tensor
 from redraft.kernels.packed import PackedExperts
 from redraft.kernels.triton import attention, descriptors, experts, head, self_conditioning, tables
 from redraft.kernels.triton.attention import AttentionTile
-from redraft.kernels.triton.head import HeadTile, Prediction
+from redraft.kernels.triton.head import HeadResult, HeadTile
 from redraft.kernels.triton.routing import route
 from redraft.kernels.triton.self_conditioning import SoftTile, soft_embeddings
 from redraft.model.packed.vocabulary import pack_vocabulary
@@ -38,7 +38,7 @@ def both(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], list[Tensor]
     return compare
 
 
-def predicted(vocabulary: int) -> tuple[Tensor, Prediction]:
+def predicted(vocabulary: int) -> tuple[Tensor, HeadResult]:
     """Logits of uncertain rows over a vocabulary, and what is said of them."""
     hidden, logits = 0.1 * normal(ROWS, WIDTH), torch.zeros(ROWS, vocabulary)
     return logits, head.predict(

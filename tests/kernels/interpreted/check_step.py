@@ -8,7 +8,7 @@ import torch
 from making import ints
 
 from redraft import kernels
-from redraft.kernels.triton.head import Prediction
+from redraft.kernels.triton.head import HeadResult
 from redraft.kernels.triton.philox import Counters
 from redraft.kernels.triton.segments import DENOISE, ENCODE, SAMPLED_OUTSIDE, UNUSED, Segments
 from redraft.kernels.triton.step import Report, Rules, SlotCanvases, enter_tokens, finish_step
@@ -39,7 +39,7 @@ def new_state() -> SlotCanvases:
     return SlotCanvases(tokens=tokens, argmax=argmax, stable=torch.arange(SLOTS, dtype=torch.int32))
 
 
-def new_prediction(state: SlotCanvases, seed: int) -> Prediction:
+def new_prediction(state: SlotCanvases, seed: int) -> HeadResult:
     """Slot 5 repeats its argmax up to an end of text in its middle; entropies have ties."""
     generator = torch.Generator().manual_seed(seed)
     argmax, candidate = (torch.randint(VOCAB, (6, ROWS), generator=generator, dtype=torch.int32) for _ in range(2))
@@ -47,7 +47,7 @@ def new_prediction(state: SlotCanvases, seed: int) -> Prediction:
     argmax[5, 10], state.argmax[5, 10], argmax[5, 15] = 106, 106, 3
     entropy = torch.rand(6, ROWS, generator=generator).pow(4).mul(16).round() / 16
     flat = {"argmax": argmax.flatten(), "candidate": candidate.flatten(), "entropy": entropy.flatten()}
-    return Prediction(**flat, peak=entropy, certainty=entropy)
+    return HeadResult(**flat, peak=entropy, certainty=entropy)
 
 
 def both(function: Any) -> tuple[Any, Any]:

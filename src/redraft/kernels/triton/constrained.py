@@ -1,7 +1,7 @@
-"""Restricts the distributions of canvases to a language, on the device of the logits.
+"""Restricts the distributions of canvases to the strings of an automaton, on the device of the logits.
 
     class_sums      logits of the vocabulary -> weights of the token classes of each row
-    language_terms  the dynamic programme of `chain.py`: what to add to the logits of each class, and the best string
+    automaton_terms  the dynamic programme of `chain.py`: what to add to the logits of each class, and the best string
     best_tokens     the most likely token of the set that this string has at each row
     add_by_class    logits -> logarithms of the constrained probabilities, in place
 
@@ -33,7 +33,7 @@ marginal m over all valid strings. At 1 these are the exact marginals, which are
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class Language:
+class AutomatonTables:
     """The tables of a token automaton.
 
     tokens    int64 [W]: the only tokens that it knows, if logits are just for these; None: for a whole vocabulary
@@ -84,7 +84,7 @@ class CanvasTables:
 
     @classmethod
     def stacked(cls, canvases: Sequence[CanvasTables]) -> CanvasTables:
-        """The tables of several canvases of one length and language."""
+        """The tables of several canvases of one length and automaton."""
         names = [field.name for field in fields(cls)]
         return cls(**{name: torch.stack([getattr(one, name) for one in canvases]) for name in names})
 
@@ -106,25 +106,25 @@ class ClassSums:
         return 0 * self.total.sum(1)
 
 
-def class_sums(logits: Tensor, language: Language, cap: float | None, temperatures: Tensor) -> ClassSums:
+def class_sums(logits: Tensor, automaton: AutomatonTables, cap: float | None, temperatures: Tensor) -> ClassSums:
     """The sums of raw logits [R,W] of S segments with `temperatures` [S]; `cap` as in `softcap.tempered`.
 
     A sum with a logit that is NaN is NaN.
     """
     if not use_triton(logits):
-        return _class_sums(tempered(logits, cap, temperatures), language.classes)
-    rows, count, classes = len(logits), len(language.pieces.first) - 1, len(language.owners) - 1
+        return _class_sums(tempered(logits, cap, temperatures), automaton.classes)
+    rows, count, classes = len(logits), len(automaton.pieces.first) - 1, len(automaton.owners) - 1
     pieces = _new_sums(logits, count)
     _class_sums_kernel[(count, cdiv(rows, 2))](
-        logits, logits.stride(0), language.pieces.items, language.pieces.first, temperatures, cap, pieces.most,
-        pieces.token, pieces.total, rows, count, rows // len(temperatures), AT_ONCE=2, BLOCK=language.pieces.block,
+        logits, logits.stride(0), automaton.pieces.items, automaton.pieces.first, temperatures, cap, pieces.most,
+        pieces.token, pieces.total, rows, count, rows // len(temperatures), AT_ONCE=2, BLOCK=automaton.pieces.block,
         num_warps=1,
     )  # fmt: skip
     if count == classes:  # one piece each
         return pieces
     found = _new_sums(logits, classes)
     _join_kernel[(classes, cdiv(rows, 32))](
-        pieces.most, pieces.token, pieces.total, count, language.owners, found.most, found.token, found.total,
+        pieces.most, pieces.token, pieces.total, count, automaton.owners, found.most, found.token, found.total,
         rows, classes, AT_ONCE=32, BLOCK=32,
     )  # fmt: skip
     return found
@@ -145,28 +145,30 @@ def _class_sums(x: Tensor, classes: Lists) -> ClassSums:
     return ClassSums(most=most, token=classes.items[first] if len(items) else first.int(), total=total)
 
 
-def language_terms(most: Tensor, total: Tensor, language: Language, tables: CanvasTables) -> tuple[Tensor, Tensor]:
+def automaton_terms(
+    most: Tensor, total: Tensor, automaton: AutomatonTables, tables: CanvasTables
+) -> tuple[Tensor, Tensor]:
     """What to add to the tempered logits of each class, fp32 [B,L,C], and the sets of the most likely strings, [B,L].
 
     `most` and `total` [B,L,C] are the classes' `class_sums`, which are ignored at positions without a choice. After
     the addition, the logits of a position are the logarithms of its constrained probabilities, see `CONTEXT_WEIGHT`.
     """
-    free, every = (tables.held < 0)[..., None], language.every_class
+    free, every = (tables.held < 0)[..., None], automaton.every_class
     of_classes = most.flatten(0, 1), total.flatten(0, 1)  # [R,C]
     of_sets = [
-        torch.where(free, log_sums(part, language.sets)[way].view_as(tables.weights), 0.0)
+        torch.where(free, log_sums(part, automaton.sets)[way].view_as(tables.weights), 0.0)
         for way, part in enumerate(of_classes)
     ]
     best_of, sum_of = (tables.weights + part for part in of_sets)  # [B,L,U]
     around = tables.weights.flatten(0, 1)  # [R,U]
-    if language.edges.states == 1:  # positions are independent of one another
+    if automaton.edges.states == 1:  # positions are independent of one another
         labels = best_of.argmax(-1)
     else:
-        ahead, back, best = ways(sum_of, best_of, language.edges, tables.ends, tables.gate_at, tables.gate)
-        labels = trace(best, best_of, language.edges, tables.ends[:, 1])
+        ahead, back, best = ways(sum_of, best_of, automaton.edges, tables.ends, tables.gate_at, tables.gate)
+        labels = trace(best, best_of, automaton.edges, tables.ends[:, 1])
         left, right = ahead[:, :-1].flatten(0, 1), back.flip(1)[:, 1:].flatten(0, 1)  # [R,Q] around each position
-        around = around + log_sums(left, language.uses, right, language.leads)[1]
-    added = CONTEXT_WEIGHT * log_sums(around, language.holders)[1]  # [R,C]
+        around = around + log_sums(left, automaton.uses, right, automaton.leads)[1]
+    added = CONTEXT_WEIGHT * log_sums(around, automaton.holders)[1]  # [R,C]
     added = added - log_sums(added, every, of_classes[1], every.items)[1]
     return added.view(*free.shape[:2], -1), labels
 

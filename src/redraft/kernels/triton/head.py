@@ -47,7 +47,7 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Prediction(Choice):
+class HeadResult(Choice):
     """The prediction for every row, [R] each. Rows outside DENOISE segments are meaningless (padding: finite numbers).
 
     peak                the largest tempered logit
@@ -91,7 +91,7 @@ def predict(
     logits: Tensor,
     *,
     tile: HeadTile | None = None,
-) -> Prediction:
+) -> HeadResult:
     """Logits, argmax, entropy and one sample of every canvas row.
 
     hidden [R,D], tied embedding [V,D], temperatures fp32 [S]. `logits` [R,V] in hidden's dtype receives the raw logits
@@ -116,7 +116,7 @@ def multiply(
 
 def sample(
     logits: Tensor, tiles: Tiles | None, cap: float | None, temperatures: Tensor, counters: Counters, segments: Segments
-) -> Prediction:
+) -> HeadResult:
     """The result of `predict` for raw logits [R,V] with known statistics. Without a cap they are only tempered."""
     if use_triton(logits):
         assert tiles is not None
@@ -127,7 +127,7 @@ def sample(
     total = weights.sum(-1)
     entropy = (total.log() - torch.linalg.vecdot(weights, x - peak[:, None]) / total).clamp(min=0)
     candidate = _invert(weights, philox.uniform(counters, segments.rows).flatten(), argmax)
-    return Prediction(
+    return HeadResult(
         argmax=argmax.int(), candidate=candidate.int(), entropy=entropy, peak=peak, certainty=-total.log()
     )
 
@@ -178,7 +178,7 @@ def _multiply(
 
 def _finish(
     logits: Tensor, tiles: Tiles, cap: float | None, temperatures: Tensor, counters: Counters, segments: Segments
-) -> Prediction:
+) -> HeadResult:
     rows, vocab = logits.shape
     argmax, candidate = (torch.empty(rows, dtype=torch.int32, device=logits.device) for _ in range(2))
     entropy, peak, certainty = (torch.empty(rows, dtype=torch.float32, device=logits.device) for _ in range(3))
@@ -189,7 +189,7 @@ def _finish(
         SEGMENT_ROWS=segments.rows, TOKENS=tiles.size, COUNT=count, BLOCK=next_power_of_2(count), num_warps=4,
         **early(logits),
     )  # fmt: skip
-    return Prediction(argmax=argmax, candidate=candidate, entropy=entropy, peak=peak, certainty=certainty, tiles=tiles)
+    return HeadResult(argmax=argmax, candidate=candidate, entropy=entropy, peak=peak, certainty=certainty, tiles=tiles)
 
 
 @jit(varying=("rows",))

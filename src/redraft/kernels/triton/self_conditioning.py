@@ -25,7 +25,7 @@ from torch import Tensor
 
 from redraft.kernels.packed import LARGEST_E4M3, Matrix, PackedFp8, dequantized, values_and_scale
 from redraft.kernels.triton.descriptors import bulk_copies, descriptor, load_tile
-from redraft.kernels.triton.head import Prediction, Tiles
+from redraft.kernels.triton.head import HeadResult, Tiles
 from redraft.kernels.triton.language import (
     await_inputs,
     cdiv,
@@ -86,7 +86,7 @@ class Choice:
 
 def soft_embeddings(
     logits: Tensor,
-    prediction: Prediction,
+    prediction: HeadResult,
     embedding: Matrix,
     scale: Tensor,
     cap: float | None,
