@@ -334,7 +334,7 @@ class TestFailure:
         engine = make()
 
         class Dead(Broken):
-            def release(self, slot: int) -> None:
+            def release(self, slot: int) -> bool:
                 raise RuntimeError("unusable")
 
         engine.runner = Dead(engine.runner, 100)  # type: ignore[assignment]

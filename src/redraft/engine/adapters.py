@@ -7,7 +7,7 @@ request reads what another adapter wrote.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from redraft.diffusion.constraint import Constraint
 from redraft.engine.work import Denoise, Drafted, Limits, Runner, Segment
@@ -29,9 +29,9 @@ class RunnerByAdapter:
         """See `work.Runner.assign`."""
         self._first.assign(slot, full, sliding)
 
-    def release(self, slot: int) -> None:
+    def release(self, slot: int) -> bool:
         """See `work.Runner.release`."""
-        self._first.release(slot)
+        return self._first.release(slot)
 
     def warm_up(self) -> None:
         """See `work.Runner.warm_up`."""
@@ -42,10 +42,19 @@ class RunnerByAdapter:
         """See `work.Runner.rehearse`; all runners have the same kernels."""
         self._first.rehearse(constraint, length, max_tokens)
 
+    def prepare(self, work: Sequence[Segment]) -> None:
+        """See `work.Runner.prepare`."""
+        for runner, own in self._divided(work):
+            runner.prepare(own)
+
     def run(self, work: Sequence[Segment]) -> list[Drafted]:
         """See `work.Runner.run`."""
         drafted = {}
-        for adapter in dict.fromkeys(segment.adapter for segment in work):
-            mine = [segment for segment in work if segment.adapter == adapter]
-            drafted |= {one.slot: one for one in self._runners[adapter].run(mine)}
+        for runner, own in self._divided(work):
+            drafted |= {one.slot: one for one in runner.run(own)}
         return [drafted[segment.slot] for segment in work if isinstance(segment, Denoise)]
+
+    def _divided(self, work: Sequence[Segment]) -> Iterator[tuple[Runner, list[Segment]]]:
+        """Each adapter's runner and its segments."""
+        for adapter in dict.fromkeys(segment.adapter for segment in work):
+            yield self._runners[adapter], [segment for segment in work if segment.adapter == adapter]

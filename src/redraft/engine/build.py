@@ -13,7 +13,7 @@ from redraft.cache.paged import page_bytes
 from redraft.cache.pages import PAGE, pages_for
 from redraft.config import MAX_CANVAS, MIN_CANVAS, ModelConfig
 from redraft.engine.adapters import RunnerByAdapter
-from redraft.engine.graph_runner import BUCKETS, GraphRunner
+from redraft.engine.graph_runner import BUCKETS, GraphRunner, most_segments
 from redraft.engine.graph_step import working_bytes
 from redraft.engine.runner import EagerRunner
 from redraft.engine.settings import EngineSettings
@@ -33,8 +33,8 @@ CUDA_SHARE = 0.8
 FORWARD_TOKENS = 8192
 
 PROMPT_TOKENS = 4096
-"""Prompt tokens in a GPU forward that no canvas waits for: larger products waste less. At most one chunk per slot,
-because graphs reserve memory for two segments per slot."""
+"""Prompt tokens in a GPU forward that no canvas waits for: larger products waste less. At most a page per slot, or what
+the settings say if that is more, because graphs reserve memory for every segment of a forward."""
 
 VISION_BYTES = 512 << 20
 """Temporary memory for encoding the largest image, on top of the embeddings kept for a forward's images."""
@@ -52,14 +52,20 @@ def new_runner(
     limits = limits_for(paged, settings, memory_bytes(model, settings), stored.itemsize)
     if isinstance(model, PackedTransformer):  # its buffers hold whole canvases of the model's own length
         canvas = -(-model.config.canvas_length // MIN_CANVAS) * MIN_CANVAS  # kernels look at every 16th row
-        prompt = min(PROMPT_TOKENS, settings.slots * PAGE) if model.device.type == "cuda" else 0
-        limits = replace(limits, canvas=canvas, forward=min(limits.forward, BUCKETS[-1] * canvas), prompt=prompt)
+        most = min(limits.forward, BUCKETS[-1] * canvas)
+        limits = replace(limits, canvas=canvas, forward=most, prompt=_prompt_tokens(model, settings))
         runner: EagerRunner | GraphRunner = GraphRunner(model, limits, kv_dtype=stored)
     else:
         runner = EagerRunner(model, limits, kv_dtype=stored)
     if not adapters:
         return runner
     return RunnerByAdapter(runner, {name: runner.beside(twin) for name, twin in adapters.items()})  # type: ignore[arg-type]
+
+
+def _prompt_tokens(model: PackedTransformer, settings: EngineSettings) -> int:
+    """The most prompt tokens of a forward that no canvas waits for."""
+    alone = min(PROMPT_TOKENS, settings.slots * PAGE) if model.device.type == "cuda" else 0
+    return max(alone, pages_for(settings.prompt_tokens) * PAGE)
 
 
 def kv_dtype(model: Transformer, name: str) -> torch.dtype:
@@ -87,7 +93,8 @@ def memory_bytes(model: Transformer, settings: EngineSettings) -> int:
         devices = model.packed.devices if isinstance(model, PackedTransformer) else (model.device,)
         free = min(torch.cuda.mem_get_info(device)[0] for device in devices)
         if isinstance(model, PackedTransformer):
-            segments, fp8 = min(2 * settings.slots, BUCKETS[-1]), model.packed.vocabulary.turned is not None
+            segments = most_segments(settings.slots, _prompt_tokens(model, settings), model.config.canvas_length)
+            fp8 = model.packed.vocabulary.turned is not None
             free -= working_bytes(model.config, segments, model.dtype.itemsize, fp8_vocabulary=fp8)
         if model.vision is not None:
             free -= VISION_BYTES + FORWARD_TOKENS * model.config.hidden_size * model.dtype.itemsize

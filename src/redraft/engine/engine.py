@@ -105,7 +105,8 @@ class Engine:
     def step(self) -> list[Event | Failed]:
         """Run one forward of whatever is ready; returns what happened, in order.
 
-        Events of requests from `answer` are returned by their iterators only.
+        Events of requests from `answer` are returned by their iterators only. After an exception, cancel all open
+        requests: there is no telling how far their canvases got.
         """
         self.forward()
         return self.tell()
@@ -123,13 +124,15 @@ class Engine:
         if not plan.turns:
             return
         work = self._work(plan, started)
+        planned = self._clock()
+        self.runner.prepare(work)
         before = self._clock()
         drafted = self.runner.run(work)
         after = self._clock()
         self.scheduler.ran(plan)
         self._learn(plan, work, after - before)
         self._take(plan, drafted, after)
-        self.counters.schedule_seconds += (before - started) + (self._clock() - after)
+        self.counters.schedule_seconds += (planned - started) + (self._clock() - after)
 
     def prepared(self, request: Request, since: float) -> Answer:
         """The answer for a request, not yet queued. Raises what `add` raises, except for a full queue."""
@@ -227,7 +230,12 @@ class Engine:
                 self._break_off(answer, "timeout")
 
     def _break_off(self, answer: Answer, ending: Ending) -> None:
-        self._deliver([*answer.break_off(ending), self._end(answer)])
+        try:
+            events = answer.break_off(ending)
+        except Exception as error:
+            self._deliver([self._break(answer, error)])
+        else:
+            self._deliver([*events, self._end(answer)])
 
     def _plan(self, now: float) -> Plan:
         self._admit(now)
@@ -266,12 +274,8 @@ class Engine:
             answer = self._open[turn.job.request_id]
             try:
                 events = self._after_step(answer, turn.job, one, now)
-            except NotFiniteError as error:
-                self.scheduler.distrust(turn.job)
-                events = [self._break(answer, error)]
             except Exception as error:
-                _log.exception("an answer failed: %s", error)
-                events = [self._break(answer, EngineError(f"The answer failed with {type(error).__name__}: {error}"))]
+                events = [self._break(answer, error)]
             self._deliver(events)
 
     def _after_step(self, answer: Answer, job: Job, drafted: Drafted, now: float) -> Sequence[Event | Failed]:
@@ -292,28 +296,35 @@ class Engine:
         return events
 
     def _end(self, answer: Answer) -> Finished:
-        """The answer has ended."""
+        """Free an answer that has ended, count it, and return its last event."""
         self._free(answer)
         finished = answer.finished(self._clock())
         self.counters.ended_one(finished)
         return finished
 
-    def _break(self, answer: Answer, error: EngineError) -> Failed:
-        """The answer cannot go on; the others can."""
+    def _break(self, answer: Answer, error: Exception) -> Failed:
+        """Free an answer that cannot go on, and count it; the others can."""
+        if not isinstance(error, NotFiniteError):
+            _log.error("an answer failed: %s", error, exc_info=error)
+            error = EngineError(f"The answer failed with {type(error).__name__}: {error}")
+        elif answer.job.slot >= 0:
+            self.scheduler.distrust(answer.job)
         self._free(answer)
         self.counters.broke_one(self._clock() - answer.added)
         return Failed(request_id=answer.request.request_id, error=error)
 
     def _free(self, answer: Answer) -> None:
-        """Return the slot and pages of an answer that has ended, for whatever reason."""
+        """Return the slot and pages of an answer that has ended, for whatever reason, unless they have been."""
         job = answer.job
+        if job.request_id not in self._open:
+            return
         if job.slot >= 0:
             assert job.table is not None
             answer.cached_tokens = job.table.reused * PAGE
             self.counters.started_one(len(answer.request.prompt), answer.cached_tokens)
         try:
-            if job.slot >= 0:
-                self.runner.release(job.slot)
+            if job.slot >= 0 and not self.runner.release(job.slot):
+                self.scheduler.distrust(job)
         finally:
             self.scheduler.remove(job)
             del self._open[job.request_id]

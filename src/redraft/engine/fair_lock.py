@@ -1,4 +1,4 @@
-"""A lock that threads get in the order in which they asked for it."""
+"""A lock that several threads take in turn."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ class _Depth(threading.local):
 
 
 class FairLock:
-    """A re-entrant lock: a thread that releases it gets it again only after those already waiting.
+    """A re-entrant lock: a thread that releases it while others wait gets it again only after one of them.
 
-    With a plain lock, a thread that lets go briefly between two forwards has it back before another one wakes up.
+    With a plain lock, a thread that lets go briefly between two forwards has it back before another one wakes up. Which
+    of several waiting threads is next is the operating system's choice.
     Garbage collection may close an iterator, and thereby enter the lock, between any two lines here.
     """
 

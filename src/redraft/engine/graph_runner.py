@@ -107,34 +107,35 @@ class GraphRunner:
             self._tables[name][slot, : len(pages)] = pages
             self._tables[name][slot, len(pages) :] = 0
 
-    def release(self, slot: int) -> None:
+    def release(self, slot: int) -> bool:
         """See `engine.work.Runner`."""
         try:
-            if slot in self._doubtful:
-                self._clean(slot)
+            return slot not in self._doubtful or self._clean(slot)
         finally:
             self._doubtful.discard(slot)
             self.assign(slot, (), ())
             for touched in self._touched.values():
                 touched[slot].clear()
 
-    def _clean(self, slot: int) -> None:
+    def _clean(self, slot: int) -> bool:
         """Zero the values that are not finite in pages that only this slot has held, because their next user reads
-        whole tiles. Shared pages are left alone, so that others notice what is wrong with them."""
+        whole tiles. Returns whether there were none. Shared pages are left alone, so that others notice what is wrong
+        with them."""
         held = {}
         for name, touched in self._touched.items():
             others = {page for other, pages in enumerate(self._held[name]) if other != slot for page in pages}
             held[name] = [page for page in touched[slot] - others if page >= 0]
         with Crew(self.model.packed.devices) as crew:
-            crew.each(lambda pages: pages.clean(held["full"], held["sliding"]), self._pages)
+            found = crew.each(lambda pages: pages.clean(held["full"], held["sliding"]), self._pages)
+        return not any(map(bool, found))
 
     @torch.inference_mode()
     def warm_up(self) -> None:
-        """See `engine.work.Runner`: captures a graph of every size that commits and canvases of all slots can need.
+        """See `engine.work.Runner`: captures a graph of every size that forwards can need.
 
         The largest comes first, so that the others fit into its memory. Then one canvas with a constraint takes a step.
         """
-        most = min(2 * self._limits.slots, BUCKETS[-1])
+        most = most_segments(self._limits.slots, self._limits.prompt, self._rows)
         if self._graphs:
             with on_device(self.model.device):
                 for size in reversed(BUCKETS[: BUCKETS.index(_bucket(most)) + 1]):
@@ -171,18 +172,36 @@ class GraphRunner:
             self._rehearsed.add(constraint)
 
     @torch.inference_mode()
+    def prepare(self, work: Sequence[Segment]) -> None:
+        """See `engine.work.Runner`: captures the graphs that have not been."""
+        with on_device(self.model.device):
+            for parts in self._launches(work):
+                self.bucket(len(parts))
+
+    @torch.inference_mode()
     def run(self, work: Sequence[Segment]) -> list[Drafted]:
         """See `engine.work.Runner`."""
         drafted: list[Drafted] = []
         self._doubtful |= {segment.slot for segment in work}
         with on_device(self.model.device):
             places = self._see([image for segment in work if isinstance(segment, Encode) for image in segment.images])
-            for parts in _launches([list(self._parts(segment)) for segment in work]):
+            for parts in self._launches(work):
                 drafted += self._forward(parts, places)
         order = {segment.slot: number for number, segment in enumerate(work) if isinstance(segment, Denoise)}
         drafted.sort(key=lambda one: order[one.slot])
         self._doubtful -= {one.slot for one in drafted if np.isfinite(one.entropy).all()}
         return drafted
+
+    def _launches(self, work: Sequence[Segment]) -> Iterator[list[Segment]]:
+        """Parts in runs that fit a graph, keeping those of one segment together: they may see each other."""
+        launch: list[Segment] = []
+        for parts in (list(self._parts(segment)) for segment in work):
+            if launch and len(launch) + len(parts) > BUCKETS[-1]:
+                yield launch
+                launch = []
+            launch += parts
+        if launch:
+            yield launch
 
     def _parts(self, segment: Segment) -> Iterator[Segment]:
         """A segment, or a long Encode in pieces: keys are written before anything attends, so nothing changes."""
@@ -315,16 +334,10 @@ class GraphRunner:
         self._state.canvases.tokens[part.slot, : part.length] = canvas.to(self.model.device).int()
 
 
-def _launches(segments: Sequence[list[Segment]]) -> Iterator[list[Segment]]:
-    """Group parts into runs that fit a graph, keeping those of one segment together: they may see each other."""
-    parts: list[Segment] = []
-    for more in segments:
-        if parts and len(parts) + len(more) > BUCKETS[-1]:
-            yield parts
-            parts = []
-        parts += more
-    if parts:
-        yield parts
+def most_segments(slots: int, prompt: int, canvas: int) -> int:
+    """The most segments of one launch: a commit and a canvas of every slot, or parts of prompts of `prompt` tokens in
+    all, a canvas for every prompt that ends, and a commit and a canvas of the other slots."""
+    return min(2 * slots - 1 + max(1, -(-prompt // canvas)), BUCKETS[-1])
 
 
 def _spread(*groups: Sequence[Segment]) -> list[Segment]:

@@ -66,15 +66,19 @@ class EagerRunner:
         held = self._slots.setdefault(slot, _Slot())
         held.full, held.sliding = list(full), list(sliding)
 
-    def release(self, slot: int) -> None:
-        """See `work.Runner.release`."""
+    def release(self, slot: int) -> bool:
+        """See `work.Runner.release`; whoever reads pages that are not finite will notice."""
         self._slots.pop(slot, None)
+        return True
 
     def warm_up(self) -> None:
         """See `work.Runner.warm_up`; there is nothing to do."""
 
     def rehearse(self, constraint: Constraint, length: int, max_tokens: int) -> None:
         """See `work.Runner.rehearse`; there is nothing to do."""
+
+    def prepare(self, work: Sequence[Segment]) -> None:
+        """See `work.Runner.prepare`; there is nothing to do."""
 
     @torch.inference_mode()
     def run(self, work: Sequence[Segment]) -> list[Drafted]:

@@ -21,8 +21,8 @@ class EngineSettings:
     policy          what goes into the next forward; see docs/scheduling.md
     prefix_cache    whether prompts share the pages they have in common
     max_waiting     requests that may queue for room; any more are refused
-    prompt_tokens   the most prompt tokens in one forward, so that canvases do not wait long for a prompt; on a GPU
-                    there may be more while no canvas is waiting
+    prompt_tokens   the most prompt tokens in one forward, rounded up to pages of 256, so that canvases do not wait
+                    long for a prompt; on a GPU there may be more while no canvas is waiting
     """
 
     slots: int = 16

@@ -127,7 +127,7 @@ class Limits:
     context        the most positions of a request, including the canvas
     canvas         the most positions of a canvas
     forward        the most tokens in a forward, over all segments
-    prompt         prompt tokens in a forward that no canvas waits for, if that is more than the settings say
+    prompt         the most prompt tokens in a forward that no canvas waits for; 0 for what the settings say
     """
 
     slots: int
@@ -160,8 +160,11 @@ class Runner(Protocol):
         """
         ...
 
-    def release(self, slot: int) -> None:
-        """The request in `slot` is gone: forget its pages and what its canvas kept."""
+    def release(self, slot: int) -> bool:
+        """The request in `slot` is gone: forget its pages and what its canvas kept.
+
+        Returns False if its own pages held numbers that are not finite, which nobody may take for a prefix.
+        """
         ...
 
     def warm_up(self) -> None:
@@ -176,6 +179,10 @@ class Runner(Protocol):
 
         `length` is that of the answer's first canvas, `max_tokens` is the answer's.
         """
+        ...
+
+    def prepare(self, work: Sequence[Segment]) -> None:
+        """Do now what only the first forward of this size has to wait for, so that `run` takes as long as the next."""
         ...
 
     def run(self, work: Sequence[Segment]) -> list[Drafted]:

@@ -17,6 +17,9 @@ from redraft.config import FULL, SLIDING, LayerType
 from redraft.kernels.crew import Crew
 from redraft.model.packed.weights import PackedModel, Share
 
+_AT_ONCE = 16
+"""Pages that are cleaned together: few, because memory may just have run out."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pages:
@@ -26,24 +29,26 @@ class Pages:
     values: list[Tensor]
     kinds: tuple[LayerType, ...]
 
-    def clean(self, full: Sequence[int], sliding: Sequence[int]) -> None:
-        """Zero all values that are not finite in some pages of all layers of each kind."""
+    def clean(self, full: Sequence[int], sliding: Sequence[int]) -> Tensor:
+        """Zero all values that are not finite in some pages of all layers of each kind; bool [], whether any were."""
         given = {FULL: full, SLIDING: sliding}
-        pages = {kind: torch.tensor(some, dtype=torch.long, device=self.keys[0].device) for kind, some in given.items()}
+        device = self.keys[0].device
+        pages = {kind: torch.tensor(some, dtype=torch.long, device=device) for kind, some in given.items()}
+        found = torch.zeros((), dtype=torch.bool, device=device)
         for kind, keys, values in zip(self.kinds, self.keys, self.values, strict=True):
             for pool in (keys, values):
-                _clean(pool, pages[kind])
+                for some in pages[kind].split(_AT_ONCE):
+                    found |= _clean(pool, some)
+        return found
 
 
-def _clean(pool: Tensor, pages: Tensor) -> None:
-    """Zero all values that are not finite in some pages [n] of a layer."""
-    if pool.dtype == FP8:
-        bits = pool.view(torch.uint8)
-        held = bits[pages]
-        bits[pages] = held.masked_fill(held & 0x7F == 0x7F, 0)
-    else:
-        held = pool[pages]
-        pool[pages] = held.masked_fill(~held.isfinite(), 0.0)
+def _clean(pool: Tensor, pages: Tensor) -> Tensor:
+    """Zero all values that are not finite in some pages [n] of a layer; bool [], whether any were."""
+    values = pool.view(torch.uint8) if pool.dtype == FP8 else pool
+    held = values[pages]
+    bad = held & 0x7F == 0x7F if pool.dtype == FP8 else ~held.isfinite()
+    values[pages] = held.masked_fill(bad, 0)
+    return bad.any()
 
 
 def new_pages(model: PackedModel, *, full: int, sliding: int, dtype: torch.dtype | None = None) -> tuple[Pages, ...]:
