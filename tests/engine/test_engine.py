@@ -15,8 +15,9 @@ from redraft.cache.pages import PAGE
 from redraft.constraints.pins import Allowed
 from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.diffusion.step import advance
+from redraft.engine.answer import Answer
 from redraft.engine.engine import Engine
-from redraft.engine.request import Event, Finished
+from redraft.engine.request import Event, Failed, Finished
 from redraft.engine.settings import POLICIES
 from redraft.errors import EngineError, PromptError, QueueFullError, SettingError
 from redraft.model import Transformer
@@ -160,6 +161,18 @@ class TestPrefixCache:
         version = 2
         assert end_of(list(later)).stats.cached_tokens == 0
 
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_pages_that_had_to_be_cleaned_are_no_prefix(
+        self, make: Make, monkeypatch: pytest.MonkeyPatch, clean: bool
+    ) -> None:
+        """Of a request that left before a canvas could show what is wrong with them."""
+        engine = make()
+        monkeypatch.setattr(engine.runner, "release", lambda slot: clean)
+        engine.add(ask(1, 600))
+        engine.step()
+        engine.cancel(1)
+        assert bool(engine.stats().full_pages_cached) is clean
+
 
 class TestEnds:
     def test_at_max_tokens(self, make: Make) -> None:
@@ -263,6 +276,27 @@ class TestEnds:
         assert "".join(commit.text for commit in commits) == end.text
         assert sum((commit.token_ids for commit in commits), ()) == end.token_ids
         assert end.finish_reason == ("cancelled" if timeout is None else "timeout")
+
+    def test_one_whose_text_cannot_be_told_ends_alone(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+        engine = make()
+        engine.add(ask(1))
+        engine.add(ask(2))
+        engine.step()
+
+        def fails(answer: Answer, ending: str) -> None:
+            raise UnicodeError("no text")
+
+        monkeypatch.setattr(Answer, "break_off", fails)
+        engine.cancel(1)
+        monkeypatch.undo()
+        events = list[Event | Failed]()
+        while engine.busy:
+            events += engine.step()
+        assert [type(event) for event in events if event.request_id == 1] == [Failed]
+        assert untimed([end_of([event for event in events if event.request_id == 2])]) == untimed(
+            [end_of(run(make(), [ask(2)])[2])]
+        )
+        assert nothing_held(engine)
 
     def test_leaving_an_iterator_early_cancels(self, make: Make) -> None:
         engine = make()

@@ -23,8 +23,10 @@ class TestShortAnswers:
 
 
 class TestLatencyBudget:
-    def answer(self, make: Make, *, budget_ms: float | None, forward: float, steps: int = 40) -> Finished:
-        """Forwards take `forward` seconds by the engine's clock."""
+    def answer(
+        self, make: Make, *, budget_ms: float | None, forward: float, steps: int = 40, capture: float = 0.0
+    ) -> Finished:
+        """Forwards take `forward` seconds by the engine's clock, and what comes before the first one `capture`."""
         now = 0.0
 
         class Slow:
@@ -33,6 +35,10 @@ class TestLatencyBudget:
 
             def __getattr__(self, name: str) -> object:
                 return getattr(self.runner, name)
+
+            def prepare(self, work: object) -> None:
+                nonlocal now, capture
+                now, capture = now + capture, 0.0
 
             def run(self, work: object) -> object:
                 nonlocal now
@@ -49,6 +55,9 @@ class TestLatencyBudget:
         end = self.answer(make, budget_ms=3000, forward=0.1)
         assert end.stats.steps == end.stats.step_budgets == (10, 10, 10)
         assert end.stats.seconds == pytest.approx(3.0)
+
+    def test_what_only_a_first_forward_waits_for_is_not_expected_of_the_next(self, make: Make) -> None:
+        assert self.answer(make, budget_ms=3000, forward=0.1, capture=5.0).stats.step_budgets == (10, 10, 10)
 
     def test_more_time_than_steps_changes_nothing(self, make: Make) -> None:
         end = self.answer(make, budget_ms=60_000, forward=0.1, steps=4)

@@ -7,6 +7,7 @@ import pytest
 
 from redraft.cache.pages import PAGE, pages_for
 from redraft.cache.prefix import prefix_keys
+from redraft.engine.graph_runner import most_segments
 from redraft.engine.scheduler import Job, Plan, Scheduler
 from redraft.engine.settings import POLICIES, EngineSettings
 from redraft.engine.simulation import Load, Simulated, simulate
@@ -80,6 +81,21 @@ def test_everybody_is_served_in_full(policy: str, seed: int, prompt: int) -> Non
     done = simulate(loads, replace(LIMITS, prompt=prompt), replace(SETTINGS, policy=policy), cost, check_plan)
     assert all(life.ended > life.admitted >= life.load.arrival for life in done.lives)
     assert done.canvas_steps == sum(sum(load.steps) for load in loads)
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 5])
+def test_a_forward_has_as_many_segments_as_graphs_are_captured_for(slots: int) -> None:
+    limits, settings = replace(LIMITS, prompt=1024), replace(SETTINGS, slots=slots)
+    most = []
+
+    def count(scheduler: Scheduler, plan: Plan) -> None:
+        most.append(sum(len(turn.chunks()) + turn.denoise for turn in plan.turns))
+
+    for seed in range(3):
+        simulate(mixed_load(seed), limits, settings, cost, count)
+    assert max(most) <= most_segments(slots, limits.prompt, limits.canvas)
+    if slots == 1:
+        assert max(most) == most_segments(slots, limits.prompt, limits.canvas) == 5
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -187,11 +187,11 @@ def test_working_memory_of_the_26b_model_is_bounded() -> None:
     assert working_bytes(config, 16, 2, fp8_vocabulary=True) / 1e9 - sixteen == pytest.approx(2**30 / 1e9)
 
 
-@pytest.mark.parametrize(("slots", "most"), [(3, 6), (5, 12), (40, 32)])
+@pytest.mark.parametrize(("slots", "prompt", "most"), [(3, 0, 6), (5, 0, 12), (1, 64, 6), (3, 64, 12), (40, 64, 32)])
 def test_warming_up_captures_what_all_slots_can_need(
-    packed: PackedTransformer, monkeypatch: pytest.MonkeyPatch, slots: int, most: int
+    packed: PackedTransformer, monkeypatch: pytest.MonkeyPatch, slots: int, prompt: int, most: int
 ) -> None:
-    """Commits and canvases of all slots, of the base and of every adapter, and nothing without graphs."""
+    """Prompts, commits and canvases of all slots, of the base and of every adapter, and nothing without graphs."""
     captured = []
     monkeypatch.setattr("redraft.engine.graph_runner.memory_for_graphs", lambda device: "pool")
     monkeypatch.setattr(
@@ -199,7 +199,8 @@ def test_warming_up_captures_what_all_slots_can_need(
         lambda buffers, step, pool: captured.append(len(buffers.host["kind"])),
     )
     monkeypatch.setattr(GraphRunner, "_take_constrained_step", lambda self: captured.append("limited"))
-    limits = replace(new_runner(packed).limits, slots=slots)
+    limits = replace(new_runner(packed).limits, slots=slots, prompt=prompt)
+    assert limits.canvas == 16
     runner = GraphRunner(packed, limits, graphs=True)
     RunnerByAdapter(runner, {"other": runner.beside(packed)}).warm_up()
     sizes = [*(size for size in reversed(BUCKETS) if size <= most), "limited"]
@@ -298,11 +299,11 @@ def test_pages_that_are_given_back_hold_numbers(
 
     runner.run([Encode(slot=0, start=0, token_ids=ids(1, 40)), step_of(0, 40, 0)])
     before = [pool.float() for pool in runner._pages[0].keys]
-    runner.release(0)
+    assert runner.release(0)
     assert all(map(torch.equal, before, (pool.float() for pool in runner._pages[0].keys)))
     for work in ([Encode(slot=1, start=0, token_ids=ids(2, 300))], [step_of(1, 300, 0)]):
         other.run(work)
         assert not all(finite())
-    runner.release(1)
+    assert not runner.release(1)
     assert all(finite())
     assert all(torch.equal(old[4], pool[4].float()) for old, pool in zip(before, runner._pages[0].keys, strict=True))
