@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
+from redraft.cache.pages import PAGE
 from redraft.config import GenerationSettings
 from redraft.diffusion.constraint import TabledConstraint
 from redraft.diffusion.schedule import temperature
 from redraft.engine.runner import EagerRunner
-from redraft.engine.work import PAGE, Denoise, Drafted, Encode, Limits
+from redraft.engine.work import Denoise, Drafted, Encode, Limits
 from redraft.model import Transformer
 
 

@@ -15,7 +15,7 @@ RedraftError
 `serve.server.ListenError` and `train.shards.ShardError` are defined where they are raised.
 
 `InputError` is for users and is raised before any compute; invariants inside Redraft use `assert`.
-The command line maps InputError to exit code 2 and everything else to 1.
+The command line maps InputError to exit code 2, Ctrl-C to 130, and everything else to 1.
 """
 
 from collections.abc import Iterator

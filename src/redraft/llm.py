@@ -1,4 +1,4 @@
-"""The front door: text in, text out, for one loaded model."""
+"""The main API: text in, text out, for one loaded model."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class LLM:
 
     @property
     def adapter(self) -> str | None:
-        """Whose answers this object gives; see `with_adapter`."""
+        """Name of the adapter in use, see `with_adapter`; None for the model itself."""
         return self._adapter
 
     @property

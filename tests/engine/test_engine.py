@@ -210,7 +210,7 @@ class TestEnds:
             engine.cancel(i)
             engine.cancel(i)
         assert engine.stats().full_pages_used == engine.stats().sliding_pages_used == 0
-        ends = engine.tell()
+        ends = engine.take_events()
         assert [(end.request_id, end.finish_reason) for end in ends if isinstance(end, Finished)] == [
             (i, "cancelled") for i in range(4)
         ]

@@ -64,7 +64,7 @@ def test_whom_somebody_else_cancels_an_iterator_still_tells(make: Make) -> None:
     events = engine.answer([ask(1)])
     next(events)
     engine.cancel(1)
-    assert engine.tell() == []
+    assert engine.take_events() == []
     (end,) = up_to_its_end(events)
     assert isinstance(end, Finished)
     assert end.finish_reason == "cancelled"
@@ -75,7 +75,7 @@ def test_an_iterator_is_not_told_of_an_earlier_request_with_its_id(make: Make) -
     engine.add(ask(1))
     engine.cancel(1)
     assert untimed(up_to_its_end(engine.answer([ask(1)]))) == expected(make, ask(1))
-    (end,) = engine.tell()
+    (end,) = engine.take_events()
     assert isinstance(end, Finished)
     assert end.finish_reason == "cancelled"
 

@@ -81,7 +81,7 @@ def test_what_is_told_adds_up_however_the_canvases_cut(tokenizer: Tokenizer) -> 
                 break
         places = [text.find(word) for word in stop if word in text]
         assert "".join(one.text for one in told) == transcript.text == (text[: min(places)] if places else text)
-        assert [token for one in told for token in one.token_ids] == transcript.tokens == ids[: transcript.told]
+        assert [token for one in told for token in one.token_ids] == transcript.tokens == ids[: transcript.reported]
         assert tokenizer.decode(transcript.tokens).startswith(transcript.text)
 
 

@@ -156,7 +156,7 @@ def test_adapters_beside_each_other_answer_as_alone(plain: Transformer, packed: 
         source = adapter.applied(plain.state_dict().__getitem__)
         twins[name] = PackedTransformer(repack(packed.packed, source, set(adapter.factors)))
     first = new_runner(packed)
-    together = RunnerByAdapter(first, {name: first.beside(twin) for name, twin in twins.items()})
+    together = RunnerByAdapter(first, {name: first.for_model(twin) for name, twin in twins.items()})
     names = (None, "a", "b")
     together.run([Encode(slot=slot, start=0, token_ids=prompt, adapter=name) for slot, name in enumerate(names)])
     drafted = [
@@ -202,7 +202,7 @@ def test_warming_up_captures_what_all_slots_can_need(
     limits = replace(new_runner(packed).limits, slots=slots, prompt=prompt)
     assert limits.canvas == 16
     runner = GraphRunner(packed, limits, graphs=True)
-    RunnerByAdapter(runner, {"other": runner.beside(packed)}).warm_up()
+    RunnerByAdapter(runner, {"other": runner.for_model(packed)}).warm_up()
     sizes = [*(size for size in reversed(BUCKETS) if size <= most), "limited"]
     assert captured == [*sizes, *sizes]
     GraphRunner(packed, limits, graphs=False).warm_up()
@@ -290,7 +290,7 @@ def test_pages_that_are_given_back_hold_numbers(
     broken = copy.deepcopy(plain)
     broken.get_parameter("layers.0.attention.q_proj.weight").data[0, 0] = np.nan
     source = broken.state_dict().__getitem__
-    other = runner.beside(
+    other = runner.for_model(
         PackedTransformer(pack(plain.config, source, device=torch.device("cpu"), dtype=torch.float32))
     )
 

@@ -9,7 +9,7 @@ import torch
 
 from redraft import kernels
 from redraft.errors import SettingError
-from redraft.kernels.streams import beside
+from redraft.kernels.streams import in_parallel
 from redraft.kernels.switches import Operation, call, eager_operations, graphable, watching
 
 
@@ -57,4 +57,4 @@ def test_watching_sees_names_and_arguments_and_gives_the_result() -> None:
 
 
 def test_beside_returns_all() -> None:
-    assert beside(torch.device("cpu"), lambda: None, lambda: 1, lambda: "two") == (None, 1, "two")
+    assert in_parallel(torch.device("cpu"), lambda: None, lambda: 1, lambda: "two") == (None, 1, "two")

@@ -21,13 +21,14 @@ from redraft.bench.cpu import spread
 from redraft.bench.gpu import device_facts, free_cached_memory, milliseconds, versions
 from redraft.bench.roofline import Ceilings, Component, floor_ms, step_components
 from redraft.cache.fp8 import FP8
+from redraft.cache.pages import PAGE, pages_for
 from redraft.diffusion.constraint import Constraint, TabledConstraint
 from redraft.diffusion.schedule import temperature
 from redraft.engine.build import kv_dtype
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_runner import BUCKETS, GraphRunner
 from redraft.engine.graph_step import new_slots, sample
-from redraft.engine.work import PAGE, Denoise, Encode, Limits
+from redraft.engine.work import Denoise, Encode, Limits
 from redraft.errors import SettingError
 from redraft.kernels.switches import Operation, watching
 from redraft.kernels.triton.routing import Routing
@@ -234,8 +235,8 @@ class Board:
         config = model.config
         self.case, self.config = case, config
         self.end = case.context + 2 * config.canvas_length  # room for a commit and the next canvas
-        self._full = -(-self.end // PAGE)
-        self._ring = min(self._full, -(-(config.sliding_window + 3 * config.canvas_length) // PAGE) + 1)
+        self._full = pages_for(self.end)
+        self._ring = min(self._full, pages_for(config.sliding_window + 3 * config.canvas_length) + 1)
         self.runner = GraphRunner(
             model,
             Limits(

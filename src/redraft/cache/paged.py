@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from redraft.cache.fp8 import from_fp8_bits, to_fp8_bits
-from redraft.cache.pages import PAGE
+from redraft.cache.pages import PAGE, pages_for
 from redraft.config import ModelConfig
 
 
@@ -59,7 +59,7 @@ class PagedKV:
     def rows(self, pages: Sequence[int], first: int, stop: int) -> Tensor:
         """Rows of positions first .. stop of a request with these pages, int64 [stop - first]."""
         begin = first // PAGE
-        page = torch.tensor(pages[begin : -(-stop // PAGE)], dtype=torch.long)
+        page = torch.tensor(pages[begin : pages_for(stop)], dtype=torch.long)
         rows = (page[:, None] * PAGE + torch.arange(PAGE)).flatten()
         return rows[first - begin * PAGE : stop - begin * PAGE].to(self._device)
 

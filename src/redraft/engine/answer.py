@@ -133,21 +133,21 @@ class Answer:
         end = next((i for i, token in enumerate(canvas) if token in self.eos_ids), None)
         room = self.tokens_left
         taken = canvas[:end][:room]
-        told = self.transcript.add(taken, self._reason(canvas, end, len(taken), room))
+        new = self.transcript.add(taken, self._reason(canvas, end, len(taken), room))
         self.tokens += self._confidence(drafted, len(taken))
         self._committing = canvas
         del self.tokens[len(self.transcript.tokens) :]
         self.steps.append(self.job.step)
         self.budgets.append(self.budget)
-        self.ended = told.finish_reason
+        self.ended = new.finish_reason
         self.first_commit = now if self.first_commit is None else self.first_commit
-        return self._told(told.token_ids, told.text, told.finish_reason)
+        return self._new_commit(new.token_ids, new.text, new.finish_reason)
 
     def break_off(self, ending: Ending) -> list[Commit]:
         """End the answer mid-canvas; commits text that was held back as a possible stop string, if there is any."""
         self.ended = ending
-        told = self.transcript.close()
-        return [self._told(told.token_ids, told.text, None)] if told.text or told.token_ids else []
+        new = self.transcript.close()
+        return [self._new_commit(new.token_ids, new.text, None)] if new.text or new.token_ids else []
 
     def go_on(self) -> int:
         """Prepare the canvas after the last committed one; returns its length."""
@@ -167,7 +167,7 @@ class Answer:
             canvases=len(steps),
             steps=tuple(steps),
             forwards=sum(steps),
-            tokens=transcript.told,
+            tokens=transcript.reported,
             seconds=now - self.added,
             prompt_tokens=len(self.request.prompt),
             cached_tokens=self.cached_tokens,
@@ -180,12 +180,12 @@ class Answer:
             finish_reason=self.ended,
             stop_text=transcript.stop_text,
             text=transcript.text,
-            token_ids=tuple(transcript.tokens[: transcript.told]),
-            tokens=tuple(self.tokens[: transcript.told]),
+            token_ids=tuple(transcript.tokens[: transcript.reported]),
+            tokens=tuple(self.tokens[: transcript.reported]),
             stats=stats,
         )
 
-    def _told(self, token_ids: tuple[int, ...], text: str, finish_reason: FinishReason | None) -> Commit:
+    def _new_commit(self, token_ids: tuple[int, ...], text: str, finish_reason: FinishReason | None) -> Commit:
         return Commit(
             request_id=self.request.request_id,
             canvas_index=self.job.canvas_index,

@@ -240,7 +240,7 @@ class AsyncEngine:
                 self._call(self._work.popleft())
             self._serve()
         self._engine.cancel_all(list(self._mailboxes))
-        self._deliver(self._engine.tell())
+        self._deliver(self._engine.take_events())
 
     def _call(self, call: _Call) -> None:
         """Run one queued call; before each of its forwards, serve requests and check that it is still wanted."""

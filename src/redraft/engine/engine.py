@@ -109,9 +109,9 @@ class Engine:
         requests: there is no telling how far their canvases got.
         """
         self.forward()
-        return self.tell()
+        return self.take_events()
 
-    def tell(self) -> list[Event | Failed]:
+    def take_events(self) -> list[Event | Failed]:
         """What `step` would return without running a forward: the ends of requests cancelled since the last one."""
         events, self._untold = self._untold, []
         return events
@@ -130,8 +130,8 @@ class Engine:
         drafted = self.runner.run(work)
         after = self._clock()
         self.scheduler.ran(plan)
-        self._learn(plan, work, after - before)
-        self._take(plan, drafted, after)
+        self._record_timing(plan, work, after - before)
+        self._process_results(plan, drafted, after)
         self.counters.schedule_seconds += (planned - started) + (self._clock() - after)
 
     def prepared(self, request: Request, since: float) -> Answer:
@@ -204,7 +204,7 @@ class Engine:
         return self.counters.snapshot(self.scheduler, self._step_clock, self._canvas_length)
 
     def _deliver(self, events: Sequence[Event | Failed]) -> None:
-        """Hand events to the iterators of `answer`; those of other requests wait for the next `tell`."""
+        """Hand events to the iterators of `answer`; those of other requests wait for the next `take_events`."""
         self._untold += [event for event in events if not self._iterators.take(event)]
 
     def _notice_weights(self) -> None:
@@ -233,9 +233,9 @@ class Engine:
         try:
             events = answer.break_off(ending)
         except Exception as error:
-            self._deliver([self._break(answer, error)])
+            self._deliver([self._fail(answer, error)])
         else:
-            self._deliver([*events, self._end(answer)])
+            self._deliver([*events, self._finish(answer)])
 
     def _plan(self, now: float) -> Plan:
         self._admit(now)
@@ -260,13 +260,13 @@ class Engine:
             work += answer.segments(turn)
         return work
 
-    def _learn(self, plan: Plan, work: list[Segment], seconds: float) -> None:
+    def _record_timing(self, plan: Plan, work: list[Segment], seconds: float) -> None:
         self._step_clock.saw(plan.tokens, seconds)
         canvases = sum(isinstance(segment, Denoise) for segment in work)
         encoded = plan.tokens - sum(segment.tokens for segment in work if isinstance(segment, Denoise))
         self.counters.ran(canvases, encoded, seconds)
 
-    def _take(self, plan: Plan, drafted: list[Drafted], now: float) -> None:
+    def _process_results(self, plan: Plan, drafted: list[Drafted], now: float) -> None:
         """Process the results of a forward in the order of its turns. A failure ends only its own answer."""
         steps = [turn for turn in plan.turns if turn.denoise]
         for turn, one in zip(steps, drafted, strict=True):
@@ -275,7 +275,7 @@ class Engine:
             try:
                 events = self._after_step(answer, turn.job, one, now)
             except Exception as error:
-                events = [self._break(answer, error)]
+                events = [self._fail(answer, error)]
             self._deliver(events)
 
     def _after_step(self, answer: Answer, job: Job, drafted: Drafted, now: float) -> Sequence[Event | Failed]:
@@ -290,19 +290,19 @@ class Engine:
         events.append(answer.commit(drafted, now))
         self.counters.canvases += 1
         if answer.ended is not None:
-            events.append(self._end(answer))
+            events.append(self._finish(answer))
         else:
             self.scheduler.next_canvas(job, len(drafted.argmax_canvas), answer.go_on())
         return events
 
-    def _end(self, answer: Answer) -> Finished:
+    def _finish(self, answer: Answer) -> Finished:
         """Free an answer that has ended, count it, and return its last event."""
         self._free(answer)
         finished = answer.finished(self._clock())
         self.counters.ended_one(finished)
         return finished
 
-    def _break(self, answer: Answer, error: Exception) -> Failed:
+    def _fail(self, answer: Answer, error: Exception) -> Failed:
         """Free an answer that cannot go on, and count it; the others can."""
         if not isinstance(error, NotFiniteError):
             _log.error("an answer failed: %s", error, exc_info=error)

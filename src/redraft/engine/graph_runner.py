@@ -33,7 +33,7 @@ from redraft.engine.constrained_step import Canvases, rehearse_canvas, sample_co
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import new_slots, run_step
 from redraft.engine.runner import with_top
-from redraft.engine.work import PAGE, Denoise, Drafted, Encode, Limits, Segment
+from redraft.engine.work import Denoise, Drafted, Encode, Limits, Segment
 from redraft.kernels.crew import Crew
 from redraft.kernels.streams import memory_for_graphs, on_device
 from redraft.kernels.switches import graphable
@@ -83,7 +83,7 @@ class GraphRunner:
         self._doubtful: set[int] = set()
         """Slots whose last forward gave numbers that are not finite, or no numbers at all."""
 
-    def beside(self, model: PackedTransformer) -> Self:
+    def for_model(self, model: PackedTransformer) -> Self:
         """A runner for another model of this shape, on the same pages and slots, with its own graphs."""
         other = copy.copy(self)
         other.model, other._steps = model, {}
@@ -97,7 +97,7 @@ class GraphRunner:
     @property
     def _width(self) -> int:
         """Pages of the longest request."""
-        return -(-self._limits.context // PAGE)
+        return pages_for(self._limits.context)
 
     def assign(self, slot: int, full: Sequence[int], sliding: Sequence[int]) -> None:
         """See `engine.work.Runner`."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from redraft.config import ModelConfig
 from redraft.engine.graph_buffers import StepFields
 from redraft.kernels.crew import Crew
-from redraft.kernels.streams import beside
+from redraft.kernels.streams import in_parallel
 from redraft.kernels.switches import call
 from redraft.kernels.triton.head import Choice, HeadResult, predict
 from redraft.kernels.triton.self_conditioning import soft_embeddings
@@ -111,7 +111,7 @@ def sample(
         sampled = crew.each(partial(_sample, config), shares, parts, rows)
         given = fields.rules, state.canvases, fields.views["slot"], fields.counters, fields.segments, config.vocab_size
         report = call("finish_step", finish_step, _brought(crew, sampled), *given)
-        _, soft = beside(
+        _, soft = in_parallel(
             model.device, partial(deliver, report.block), lambda: crew.each(_Sampled.soft_embeddings, sampled)
         )
         made = crew.bring([one for part in soft for one in part]).unflatten(0, (fields.count, fields.rows))
@@ -128,12 +128,12 @@ class _Sampled:
     last: Callable[[], Tensor]
 
     def soft_embeddings(self) -> list[Tensor]:
-        """Those of all rows."""
+        """The soft embeddings of all rows."""
         return [*self.soft, self.last()]
 
 
 def _brought(crew: Crew, sampled: Sequence[_Sampled]) -> Choice:
-    """What all rows are decided by, on the first device."""
+    """Argmax, candidate and entropy of all rows, gathered on the first device."""
     seen = [one for part in sampled for one in part.seen]
     return Choice(
         argmax=crew.bring([one.argmax for one in seen]),

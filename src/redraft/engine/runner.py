@@ -50,7 +50,7 @@ class EagerRunner:
         )
         self._slots: dict[int, _Slot] = {}
 
-    def beside(self, model: Transformer) -> Self:
+    def for_model(self, model: Transformer) -> Self:
         """A runner for another model of this shape, on the same pages and slots."""
         other = copy.copy(self)
         other.model = model

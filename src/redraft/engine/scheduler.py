@@ -151,7 +151,7 @@ class Scheduler:
         self._free_slots = list(range(self.slots - 1, -1, -1))
         self._forward = 0
         self._arrivals = 0
-        self._prompt_room = min(-(-settings.prompt_tokens // PAGE) * PAGE, limits.forward)
+        self._prompt_room = min(pages_for(settings.prompt_tokens) * PAGE, limits.forward)
         self._prompt_room_alone = max(self._prompt_room, min(limits.prompt, limits.forward) // PAGE * PAGE)
         assert limits.forward >= max(PAGE, 2 * limits.canvas)
 

@@ -11,7 +11,7 @@ from redraft.text.marks import Decoder, left_out
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class NewText:
     """What a canvas added: new text, the tokens that spell it, and why the answer ends there, if it does."""
 
     text: str
@@ -21,7 +21,7 @@ class Told:
 
 @dataclass(slots=True)
 class Transcript:
-    """Tokens and text of one answer. The first `told` tokens, and `text`, have been reported.
+    """Tokens and text of one answer. The first `reported` tokens, and `text`, have been reported.
 
     `spelled` is the text of the first `kept` tokens. These have been reported and end with a complete character, so
     they are not decoded again.
@@ -30,13 +30,13 @@ class Transcript:
     decoder: Decoder
     stop: tuple[str, ...]
     tokens: list[int] = field(default_factory=list)
-    told: int = 0
+    reported: int = 0
     text: str = ""
     stop_text: str | None = None
     kept: int = 0
     spelled: str = ""
 
-    def add(self, tokens: Sequence[int], finish_reason: FinishReason | None) -> Told:
+    def add(self, tokens: Sequence[int], finish_reason: FinishReason | None) -> NewText:
         """Append a canvas' tokens. The answer ends before a stop string, whatever `finish_reason` says."""
         self.tokens += tokens
         spelled = self._decoded(len(self.tokens))
@@ -49,24 +49,24 @@ class Transcript:
             text = _without_partial_stop(whole, self.stop)
         # Tokens are reported with their text: those of half a character or a possible stop string wait as well.
         is_all = text == whole and decoded == spelled
-        told = len(self.tokens) if is_all else self._covering(len(decoded) - len(whole) + len(text))
+        end = len(self.tokens) if is_all else self._covering(len(decoded) - len(whole) + len(text))
         if is_all:
-            self.kept, self.spelled = told, spelled
+            self.kept, self.spelled = end, spelled
         if finish_reason is not None:
-            del self.tokens[told:]
-        news = Told(text[len(self.text) :], tuple(self.tokens[self.told : told]), finish_reason)
-        self.text, self.told = text, told
+            del self.tokens[end:]
+        news = NewText(text[len(self.text) :], tuple(self.tokens[self.reported : end]), finish_reason)
+        self.text, self.reported = text, end
         return news
 
-    def close(self) -> Told:
+    def close(self) -> NewText:
         """Report what was held back when the answer is broken off and nothing follows."""
         return self.add((), "length")
 
     def _covering(self, length: int) -> int:
         """How many of the first tokens, at least those already reported, spell `length` characters of the text."""
         # Every probe decodes all tokens that are not kept, so there must be few probes.
-        counts = range(self.told, len(self.tokens))
-        return self.told + bisect_left(counts, length, key=self._complete_length)
+        counts = range(self.reported, len(self.tokens))
+        return self.reported + bisect_left(counts, length, key=self._complete_length)
 
     def _complete_length(self, count: int) -> int:
         return len(_complete(self._decoded(count)))

@@ -21,12 +21,9 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from redraft.cache.pages import PAGE
 from redraft.diffusion.constraint import Constraint, TabledConstraint
 from redraft.diffusion.step import StepRule
 from redraft.text.images import PlacedImage
-
-__all__ = ["PAGE", "Denoise", "Drafted", "Encode", "Limits", "Runner", "Segment", "TopTokens"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,7 +149,7 @@ class Runner(Protocol):
         ...
 
     def assign(self, slot: int, full: Sequence[int], sliding: Sequence[int]) -> None:
-        """From now on the request in `slot` has these pages: entry i of each list holds positions i*PAGE .. (i+1)*PAGE.
+        """From now on the request in `slot` has these pages: entry i of each list holds positions i*256 .. (i+1)*256.
 
         Called before the forward that needs a change, always with the whole lists. They cover every position of the
         next forward, including the canvas. In `sliding`, -1 stands for pages that no window reaches any more and that

@@ -14,7 +14,7 @@ from typing import Any, Self, TypeVar
 import torch
 from torch import Tensor
 
-from redraft.kernels.streams import alone, on_device
+from redraft.kernels.streams import exclusive_streams, on_device
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Crew:
 
     def __enter__(self) -> Self:
         if self._several:
-            self._alone.enter_context(alone())
+            self._alone.enter_context(exclusive_streams())
             self._wait(self.devices[1:], self.devices[:1])
         return self
 

@@ -30,6 +30,10 @@ class Rows8:
         return (self.values.float() * self.scale).to(dtype)
 
 
+Rows = Tensor | Rows8
+"""What enters a product [R,K]: in the working dtype, or rounded to FP8 with a scale per row."""
+
+
 @dataclass(frozen=True, slots=True)
 class PackedFp8:
     """A weight in FP8: values e4m3 [...,N,K], scale fp32 [...,N]."""

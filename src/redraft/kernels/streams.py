@@ -20,11 +20,11 @@ T = TypeVar("T")
 _sides = threading.RLock()
 
 
-def alone() -> AbstractContextManager[Any]:
+def exclusive_streams() -> AbstractContextManager[Any]:
     """Keeps other threads off the side streams.
 
     A capture would record their work. Also, memory freed on a side stream is reused as soon as that stream has waited
-    for the one that called `beside`, so a thread on another stream must have enqueued all of its reads before.
+    for the one that called `in_parallel`, so a thread on another stream must have enqueued all of its reads before.
     """
     return _sides
 
@@ -51,7 +51,7 @@ def capture(work: Callable[[], T], memory: GraphMemory, *, rehearsed: bool = Fal
     """
     first = next(iter(memory))
     stream = _capture_stream(first)
-    with alone():
+    with exclusive_streams():
         stream.wait_stream(torch.cuda.current_stream())
         torch.cuda.empty_cache()  # memory cached elsewhere is not available to the pools
         with _captured_in(memory):
@@ -97,7 +97,7 @@ def _side_stream(device: torch.device, number: int) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)
 
 
-def beside(device: torch.device, *works: Callable[[], Any]) -> tuple[Any, ...]:
+def in_parallel(device: torch.device, *works: Callable[[], Any]) -> tuple[Any, ...]:
     """The functions' results, computed in parallel on CUDA; the last function runs on the main stream.
 
     All may read earlier results, and later work may read theirs. If a benchmark watches operations, they run one after
@@ -105,7 +105,7 @@ def beside(device: torch.device, *works: Callable[[], Any]) -> tuple[Any, ...]:
     """
     if device.type != "cuda" or switches.watched():
         return tuple(work() for work in works)
-    with alone():
+    with exclusive_streams():
         main = torch.cuda.current_stream(device)
         sides = [_side_stream(device, number) for number in range(len(works) - 1)]
         results = []

@@ -3,12 +3,13 @@
 encode   causal over committed tokens; appends their keys and values to the cache.
 denoise  two-sided over one canvas per request, reading the cache; never writes it.
 
-Four places run the layers, with the same results up to rounding:
+Five places run the layers, with the same results up to rounding:
 
-`Transformer._run`                    layers as modules, requests side by side; for training and direct calls of the two
+`Transformer._run`                    layers as modules, requests side by side; for direct calls of the two
+`TwoStream._run` in `train/`           the same layers in training, of a prompt's stream and of a canvas' stream
 `model/spans.py`, `run_spans`         the same layers, for the engine: both uses in one forward, keys in pages
 `model/packed/forward.py`, `forward`  packed weights with GPU kernels, for the engine and, with pages, for the two
-`PackedTransformer._run`              packed weights where these kernels do not run: on a CPU, for tests
+`PackedTransformer._run`              packed weights where these kernels do not run: FP8 on a CPU
 
 Shapes: B requests, T tokens, L canvas, D width, V vocabulary.
 """

@@ -129,6 +129,12 @@ class Reply:
         """The tool calls."""
         return [piece for piece in self.pieces if isinstance(piece, Call)]
 
+    @property
+    def end(self) -> Finished:
+        """The last event of a whole answer."""
+        assert self.finished is not None, "an answer ends with its Finished event"
+        return self.finished
+
     def take(self, event: Event) -> list[Piece]:
         """Return the pieces that an event adds to the answer."""
         if isinstance(event, DenoiseStep):

@@ -59,10 +59,9 @@ class MessageWriter:
     async def whole(self, answers: Answers) -> dict[str, Any]:
         """Return the body of an answer that is not streamed."""
         (reply,) = await read_all(answers)
-        assert reply.finished is not None, "an answer ends with its Finished event"
-        more = extras(reply.finished, answers.plan.requests[0], self.tokenizer, confidence=False)
+        more = extras(reply.end, answers.plan.requests[0], self.tokenizer, confidence=False)
         return self._message(answers.plan) | self._ending(reply, answers.plan) | {
-            "content": _whole_blocks(reply.pieces), "usage": _usage(answers.plan, reply.finished), "redraft": more,
+            "content": _whole_blocks(reply.pieces), "usage": _usage(answers.plan, reply.end), "redraft": more,
         }  # fmt: skip
 
     async def events(self, answers: Answers) -> AsyncGenerator[str]:
@@ -92,20 +91,18 @@ class MessageWriter:
         }  # fmt: skip
 
     def _delta(self, reply: Reply, plan: Plan) -> dict[str, Any]:
-        assert reply.finished is not None, "an answer ends with its Finished event"
-        usage = _usage(plan, reply.finished)
-        more = extras(reply.finished, plan.requests[0], self.tokenizer, confidence=False)
+        usage = _usage(plan, reply.end)
+        more = extras(reply.end, plan.requests[0], self.tokenizer, confidence=False)
         return {"type": "message_delta", "delta": self._ending(reply, plan), "usage": usage, "redraft": more}
 
     def _ending(self, reply: Reply, plan: Plan) -> dict[str, Any]:
-        assert reply.finished is not None, "an answer ends with its Finished event"
-        if reply.finished.finish_reason != "stop":
+        if reply.end.finish_reason != "stop":
             bounded = plan.requests[0].settings.max_tokens < self.body.max_tokens
-            full = bounded and reply.finished.finish_reason == "length"
+            full = bounded and reply.end.finish_reason == "length"
             return {"stop_reason": "model_context_window_exceeded" if full else "max_tokens", "stop_sequence": None}
         if reply.calls:
             return {"stop_reason": "tool_use", "stop_sequence": None}
-        stop = reply.finished.stop_text
+        stop = reply.end.stop_text
         return {"stop_reason": "end_turn" if stop is None else "stop_sequence", "stop_sequence": stop}
 
 

@@ -41,11 +41,10 @@ async def draft_events(
                 yield event(step_data(happened, tokenizer), "denoise")
             elif isinstance(happened, Commit):
                 yield event(happened.to_dict(), "commit")
-        assert reply.finished is not None, "an answer ends with its Finished event"
         calls = [{"id": call.id, "name": call.call.name, "arguments": call.call.arguments} for call in reply.calls]
         yield event(
             {"content": reply.content, "reasoning": reply.reasoning, "tool_calls": calls}
-            | extras(reply.finished, request, tokenizer, confidence=True),
+            | extras(reply.end, request, tokenizer, confidence=True),
             "done",
         )
     except Exception as error:

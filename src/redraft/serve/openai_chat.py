@@ -98,12 +98,11 @@ class ChatWriter:
 
     def _ending(self, index: int, reply: Reply, plan: Plan) -> dict[str, Any]:
         """What is only known once an answer has ended."""
-        assert reply.finished is not None, "an answer ends with its Finished event"
-        reason = finish_reason(reply.finished)
+        reason = finish_reason(reply.end)
         return {
             "finish_reason": "tool_calls" if reply.calls and reason == "stop" else reason,
-            "logprobs": chat_logprobs(reply.finished, self.tokenizer) if self.body.logprobs else None,
-            "redraft": extras(reply.finished, plan.requests[index], self.tokenizer, confidence=self.body.confidence),
+            "logprobs": chat_logprobs(reply.end, self.tokenizer) if self.body.logprobs else None,
+            "redraft": extras(reply.end, plan.requests[index], self.tokenizer, confidence=self.body.confidence),
         }
 
     def _chunk(self, index: int, delta: dict[str, Any], **ending: Any) -> str:

@@ -86,20 +86,18 @@ class ResponseWriter:
             await answers.close()
 
     def _logprobs(self, reply: Reply) -> list[dict[str, Any]]:
-        """Those of all tokens, if they are asked for."""
+        """Log-probabilities of all tokens, if they are asked for."""
         if self.body.logprobs is None:
             return []
-        assert reply.finished is not None, "an answer ends with its Finished event"
-        return token_logprobs(reply.finished, self.tokenizer)
+        return token_logprobs(reply.end, self.tokenizer)
 
     def _ended(self, reply: Reply, plan: Plan, items: list[dict[str, Any]]) -> dict[str, Any]:
-        assert reply.finished is not None, "an answer ends with its Finished event"
         cut = _cut(reply)
         return self._response("incomplete" if cut else "completed", items) | {
             "completed_at": None if cut else int(time.time()),
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "usage": _usage(plan, reply, reply.finished),
-            "redraft": extras(reply.finished, plan.requests[0], self.tokenizer, confidence=False),
+            "usage": _usage(plan, reply, reply.end),
+            "redraft": extras(reply.end, plan.requests[0], self.tokenizer, confidence=False),
         }
 
     def _response(self, status: str, items: list[dict[str, Any]]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from redraft.kernels import eager
 from redraft.kernels.gluon import attention as gluon_attention
-from redraft.kernels.packed import Rows8
+from redraft.kernels.packed import Rows, Rows8
 from redraft.kernels.triton.descriptors import bulk_copies, descriptor, load_tile
 from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, roomy, tl, use_triton
 from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
@@ -30,9 +30,6 @@ from redraft.kernels.triton.segments import (
     UNUSED,
     Segments,
 )
-
-Rows = Tensor | Rows8
-
 
 PROGRAMS = 64
 """With fewer tiles of 64 rows of one canvas than this, several programs share a tile's keys."""

@@ -18,7 +18,15 @@ from redraft.errors import SettingError
 from redraft.kernels import eager
 from redraft.kernels.gluon import experts as gluon_experts
 from redraft.kernels.gluon import int4_experts, int4_few_rows
-from redraft.kernels.packed import Packed, PackedExperts, PackedFp8, PackedInt4, Rows8, dequantized, values_and_scale
+from redraft.kernels.packed import (
+    Packed,
+    PackedExperts,
+    PackedFp8,
+    PackedInt4,
+    Rows,
+    dequantized,
+    values_and_scale,
+)
 from redraft.kernels.triton import tables
 from redraft.kernels.triton.descriptors import bulk_copies, descriptor
 from redraft.kernels.triton.expert_kernels import down_kernel, gate_kernel, sum_kernel
@@ -27,8 +35,6 @@ from redraft.kernels.triton.launch import FEW_ROWS_OF_PRODUCTS, chained
 from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
 from redraft.kernels.triton.routing import Routing
 from redraft.kernels.triton.tables import Plan, Tile
-
-Rows = Tensor | Rows8
 
 
 def block_rows(x: Rows, top_k: int, experts: int, weights: PackedExperts) -> int:

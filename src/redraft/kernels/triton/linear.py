@@ -14,13 +14,11 @@ from torch.nn import functional as F
 
 from redraft.errors import SettingError
 from redraft.kernels import eager
-from redraft.kernels.packed import Packed, PackedFp8, Rows8, dequantized
+from redraft.kernels.packed import Packed, PackedFp8, Rows, Rows8, dequantized
 from redraft.kernels.triton import tables
 from redraft.kernels.triton.expert_kernels import gelu_gate
 from redraft.kernels.triton.language import cdiv, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.quantize import quantize_rows_eager
-
-Rows = Tensor | Rows8
 
 
 def without_workspace() -> None:

@@ -19,12 +19,10 @@ import torch
 from torch import Tensor
 
 from redraft.kernels import eager
-from redraft.kernels.packed import Matrix, Rows8, rows_of, values_and_scale
+from redraft.kernels.packed import Matrix, Rows, Rows8, rows_of, values_and_scale
 from redraft.kernels.triton.language import await_inputs, early, forget, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.quantize import quantize_rows_eager
 from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, Segments
-
-Rows = Tensor | Rows8
 
 REGISTERS = 80
 """Per thread: three programs of 256 threads then share a multiprocessor, and hide one another's waits."""

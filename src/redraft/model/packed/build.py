@@ -250,7 +250,7 @@ class _Packer:
         )
 
     def frequencies(self) -> dict[LayerType, Tensor]:
-        """Those of each kind of layer, see `Share`."""
+        """RoPE's inverse frequencies by kind of layer, see `Share`."""
         kinds = set(self.config.layer_types)
         return {kind: inverse_frequencies(self.config, sliding=kind == SLIDING).to(self.device) for kind in kinds}
 

@@ -91,7 +91,7 @@ def _cut(weight: Weight, first: int, count: int, parts: int) -> Weight:
 
 
 def _cut_inputs(weight: Weight, first: int, count: int, parts: int) -> Weight:
-    """The same of the inputs of a weight [N,K]. INT4 and NVFP4, whose groups may not divide, become FP8."""
+    """Like `_cut`, but of the inputs of a weight [N,K]. INT4 and NVFP4, whose groups may not divide, become FP8."""
     total = weight.shape[-1]
     part = slice(first * total // parts, (first + count) * total // parts)
     if isinstance(weight, Tensor):

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from redraft.config import LayerType
 from redraft.kernels.crew import Crew
-from redraft.kernels.packed import Rows8
-from redraft.kernels.streams import beside
+from redraft.kernels.packed import Rows
+from redraft.kernels.streams import in_parallel
 from redraft.kernels.switches import call
 from redraft.kernels.triton.norms import enter
 from redraft.kernels.triton.segments import Segments
@@ -24,8 +24,6 @@ from redraft.model.packed.layers import conditioning, enter_layer, takes_fp8
 from redraft.model.packed.pages import Pages
 from redraft.model.packed.places import Place
 from redraft.model.packed.weights import PackedModel, Share
-
-Rows = Tensor | Rows8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +60,7 @@ def forward(
     meaningless, unless `all_rows` is set.
     """
     with Crew(model.devices) as crew:
-        place, added = beside(
+        place, added = in_parallel(
             model.device,
             partial(Place.of, model.shares[0], pages[0], inputs.segments, inputs.tables),
             partial(conditioning, model, inputs.soft),

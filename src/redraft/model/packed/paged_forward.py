@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from redraft.cache.pages import PAGE, pages_for
 from redraft.config import MAX_CANVAS
-from redraft.kernels.streams import alone, capture, memory_for_graphs, on_device
+from redraft.kernels.streams import capture, exclusive_streams, memory_for_graphs, on_device
 from redraft.kernels.switches import graphable
 from redraft.kernels.triton.rehearsal import rehearse, rehearsing
 from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, UNUSED, Segments
@@ -97,7 +97,7 @@ class PagedForward:
         Meanwhile no other thread captures graphs or uses side streams.
         """
         hidden, at_once, pieces = list[Tensor](), max(1, MOST_ROWS // ids.shape[1]), ids.shape[1] // rows
-        with alone(), self.store.lock, on_device(self._model.device):
+        with exclusive_streams(), self.store.lock, on_device(self._model.device):
             cache.own(counts)
             tables = cache.tables(self._width)
             for first in range(0, len(ids), at_once):

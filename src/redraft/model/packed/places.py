@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from redraft.config import SLIDING, LayerType
-from redraft.kernels.packed import Rows8
+from redraft.kernels.packed import Rows
 from redraft.kernels.switches import call
 from redraft.kernels.triton.attention import attend
 from redraft.kernels.triton.qkv import RopeTable, norm_rope_write, rope_rows
@@ -21,8 +21,6 @@ from redraft.kernels.triton.segments import DENOISE, Segments
 from redraft.model.packed.layers import end_layer, feed_forward, product, takes_fp8
 from redraft.model.packed.pages import Pages
 from redraft.model.packed.weights import Share
-
-Rows = Tensor | Rows8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

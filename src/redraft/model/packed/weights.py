@@ -95,12 +95,12 @@ class PackedModel:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """That of the first share; all hold the same."""
+        """The vocabulary of the first share; all hold the same."""
         return self.shares[0].vocabulary
 
     @property
     def embedding_scale(self) -> Tensor:
-        """That of the first share."""
+        """The embedding scale of the first share."""
         return self.shares[0].embedding_scale
 
     @property
