@@ -64,6 +64,17 @@ def test_the_marks_of_a_tokenizer_are_structure_not_words() -> None:
     assert table.sum() < 400
 
 
+def test_a_hole_lies_in_what_is_learned_not_in_the_given_text_behind_it() -> None:
+    tokens = np.concatenate([[40, 41], ROW[0, 0, :10]]).astype(np.uint16)
+    pool = Pool(tokens=tokens, starts=np.array([0]), ends=np.array([12]), prompts=np.array([2]),
+                suffixes=np.array([6]))  # fmt: skip
+    segments = chat_segments(pool, np.zeros((50, 1), np.int64), 16, 16, clean_answer=True)
+    settings = SourceSettings(name="c", kind="chat", share=1.0, path="x", infill=1.0)
+    out = chat_canvases(tokens, segments, (50, 4, 16), settings, np.random.default_rng(3), Fillers(eos=1, pad=0), MARKS)
+    assert out["noise_region"].any(-1).all()
+    assert not out["noise_region"][..., 4:].any()
+
+
 def test_chat_canvases_with_holes_give_all_other_text() -> None:
     tokens = np.concatenate([[40, 41], ROW[0, 0, :10]]).astype(np.uint16)
     pool = Pool(tokens=tokens, starts=np.array([0]), ends=np.array([12]), prompts=np.array([2]))

@@ -15,7 +15,7 @@ from redraft.train.batch import Batch
 from redraft.train.masks import Visibility, block_counts, block_mask
 from redraft.train.packing import Packer
 from redraft.train.recipe import ObjectiveSettings, Recipe, SourceSettings
-from redraft.train.two_stream import Outcome, TwoStream
+from redraft.train.two_stream import Outcome, TwoStream, noise_of
 
 
 def noisy(batch: Batch, vocab_size: int) -> Corruption:
@@ -166,6 +166,16 @@ def test_a_fractional_share_of_rows_is_rounded_both_ways(model: Transformer, bat
         noise, found = noisy(one, model.config.vocab_size), stream.conditioned_rows(1, 0, step)
         token_loss = stream.losses(one, noise, generator_for("cpu", step), found).token_loss
         assert torch.equal(token_loss, unconditioned) == (not found)
+
+
+def test_noise_levels_do_not_depend_on_whether_a_row_is_conditioned(model: Transformer, batch: Batch) -> None:
+    one, vocab_size = Batch(**{name: tensor[:1] for name, tensor in batch.tensors().items()}), model.config.vocab_size
+    stream = TwoStream(model, ObjectiveSettings(), compiled=False)
+    levels: list[list[float]] = [[], []]
+    for step in range(200):
+        noise = noise_of(one, stream.objective, vocab_size, generator_for("cpu", 0, step))
+        levels[stream.conditioned_rows(1, 0, step)].append(float(noise.level[0, 0]))
+    assert all(min(found) < 0.1 and max(found) > 0.9 for found in levels)
 
 
 def test_a_lower_first_pass_temperature_changes_only_conditioned_rows(model: Transformer, batch: Batch) -> None:

@@ -54,7 +54,8 @@ def chat_canvases(
     target, filled = _cut(tokens, segments, owner, start[picked], layout, fillers)
     region = ~empty[..., None] & (np.arange(shape[2]) < layout.end[..., None])
     if marks is not None and settings.infill:
-        hole = answer_holes(target, filled, marks, piece_share=settings.line_holes, rng=rng, longest=_LONGEST_SPAN)
+        given = filled | ~region  # also the text after a hole that the document itself has
+        hole = answer_holes(target, given, marks, piece_share=settings.line_holes, rng=rng, longest=_LONGEST_SPAN)
         hole |= extra_holes(target, marks, settings.extra_holes, rng) & ~filled
         region &= hole | ~is_hole[..., None]
     return {

@@ -42,16 +42,16 @@ def line_table(newline: int, vocab_size: int) -> Bools:
 
 
 def answer_holes(
-    target: NDArray[np.int32], filled: Bools, marks: Bools, *, piece_share: float, longest: int,
+    target: NDArray[np.int32], given: Bools, marks: Bools, *, piece_share: float, longest: int,
     rng: np.random.Generator,
 ) -> Bools:  # fmt: skip
-    """One hole in every canvas `target` [R,N,C], outside its filling; bool [R,N,C]."""
-    place = _places((~filled).sum(-1), rng)
+    """One hole in every canvas `target` [R,N,C], outside `given`, its end that is filling or given; bool [R,N,C]."""
+    place = _places((~given).sum(-1), rng)
     is_piece = rng.random(place.shape) < piece_share
     hole = np.where(is_piece[..., None], pieces(marks[target], place), spans(place, target.shape[2], rng, longest))
     first = hole.argmax(-1)
     open_end = rng.random(place.shape) < _TO_THE_END
-    return np.where(open_end[..., None], np.arange(target.shape[2]) >= first[..., None], hole & ~filled)
+    return np.where(open_end[..., None], np.arange(target.shape[2]) >= first[..., None], hole & ~given)
 
 
 def extra_holes(target: NDArray[np.int32], marks: Bools, share: float, rng: np.random.Generator) -> Bools:

@@ -113,7 +113,8 @@ class TwoStream(nn.Module):
         """How many of `rows` have a first pass: their share, rounded up or down at random if it is not whole."""
         wanted = rows * self.objective.self_conditioning
         whole = int(wanted)
-        return whole + (float(torch.rand((), generator=generator_for("cpu", seed, step))) < wanted - whole)
+        draw = torch.rand((), generator=generator_for("cpu", seed, step, 1))  # not the numbers of the noise
+        return whole + (float(draw) < wanted - whole)
 
     def noised(self, batch: Batch, generator: torch.Generator, conditioned: int) -> Outcome:
         """The losses of `batch`; `generator` draws the random numbers on the device."""
