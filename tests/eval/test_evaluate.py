@@ -9,6 +9,7 @@ import pytest
 
 from redraft.errors import PromptError, SettingError
 from redraft.eval import infill, smalltalk, sudoku, tools
+from redraft.eval.phrases import holds
 from redraft.eval.task import spread
 
 SOLUTION = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
@@ -161,6 +162,8 @@ F, G = ("f", {"a": 1, "b": "x"}), ("g", {"on": True})
         ((F, G), CALL_G + CALL_F, True),
         ((F, G), CALL_F, False),
         ((), "None of the available tools can do that.", True),
+        ((), "", False),
+        ((), "<|channel>thought\nNo tool fits.<channel|>", False),
         ((), CALL_G, False),
     ],
 )
@@ -280,8 +283,21 @@ def test_a_method_that_is_none():
 
 
 @pytest.mark.parametrize(("count", "expected"), [
-    (1, [0]), (3, [0, 3, 6]), (4, [0, 2, 4, 6]), (5, [0, 2, 4, 6, 8]), (7, [0, 1, 2, 4, 5, 7, 8]),
+    (1, [0]), (3, [0, 3, 6]), (4, [0, 2, 5, 7]), (5, [0, 2, 4, 6, 8]), (7, [0, 1, 2, 4, 5, 7, 8]),
     (9, [0, 1, 2, 3, 4, 5, 6, 7, 8]), (10, list(range(10))), (11, list(range(10))),
 ])  # fmt: skip
 def test_some_items_are_taken_from_all_over_a_set(count: int, expected: list[int]) -> None:
     assert spread(range(10), count) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "phrase", "expected"),
+    [
+        ("It is 3.", "3", True), ("3, 4 and 5-3", "3", True), ("I have 5-3 left", "5", True), ("(3)", "3", True),
+        ("It is 3.5 degrees", "3", False), ("It is 3.5 degrees", "5", False), ("3.5 degrees", "3.5", True),
+        ("It costs 1,200", "200", False), ("It costs 1,200", "1", False), ("It costs 1,200.", "1,200", True),
+        ("It is -5", "5", False), ("It is \u22125", "5", False), ("It is -5", "-5", True), ("v. 3.5", "v", True),
+    ],
+)  # fmt: skip
+def test_a_number_is_not_found_within_another(text: str, phrase: str, expected: bool) -> None:
+    assert holds(text, phrase) == expected

@@ -160,7 +160,5 @@ def evaluate_batches(
 
 def spread(items: Sequence[T], count: int) -> list[T]:
     """At most `count` items from all over a set, whose beginning may be easier than its end."""
-    if (stride := len(items) // count) > 1:
-        return list(items[::stride][:count])
-    count = min(count, len(items))  # every step of one item would leave the end out; these go over all of it
+    count = min(count, len(items))
     return [items[i * len(items) // count] for i in range(count)]

@@ -1,7 +1,7 @@
 """Tool calls: solved if the reply makes exactly the expected calls, with exactly the expected arguments.
 
 The order of parallel calls does not matter. An item without expected calls asks the model to decline: it is solved if
-nothing is called.
+something is said and nothing called.
 """
 
 from __future__ import annotations
@@ -64,8 +64,10 @@ def canonical_call(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def is_solved(item: ToolItem, text: str) -> bool:
-    """Whether ``text`` makes exactly the expected calls, in any order, and no malformed one."""
+    """Whether ``text`` makes exactly the expected calls, in any order, and no malformed one; if none, says anything."""
     reply = parse_reply(text)
+    if not item.calls and not reply.content:
+        return False
     made = Counter(canonical_call(call.name, call.arguments) for call in reply.tool_calls)
     return made == Counter(canonical_call(*call) for call in item.calls) and not reply.malformed
 
