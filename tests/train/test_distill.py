@@ -57,7 +57,8 @@ def test_only_answers_that_settled_by_themselves_are_kept(llm: redraft.LLM, tmp_
         Answer(call, (45,), "stop", Stats((5, 2))),
     ])  # fmt: skip
     out = tmp_path / "own.jsonl"
-    prompts = [[2, n] for n in range(50, 55)]
+    turn = llm.tokenizer.special_id("<|turn>")
+    prompts = [[2, turn, n] for n in range(50, 55)]
     result = collect(fake, prompts, out, steps=8, batch_size=2, seed=3, keep=lambda text: text != "unwanted", t_max=0.7)
     assert (result.asked, result.kept, result.mean_steps) == (5, 2, pytest.approx(10 / 3))
     assert fake.asked == prompts
@@ -65,14 +66,20 @@ def test_only_answers_that_settled_by_themselves_are_kept(llm: redraft.LLM, tmp_
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     turn_end, response = llm.tokenizer.turn_end_id, llm.tokenizer.special_id("<|tool_response>")
     assert lines == [
-        {"prompt_ids": [2, 50], "answer_ids": [40, 41, turn_end]},
-        {"prompt_ids": [2, 54], "answer_ids": [45, response]},
+        {"prompt_ids": [2, turn, 50], "answer_ids": [40, 41, turn_end]},
+        {"prompt_ids": [2, turn, 54], "answer_ids": [45, response]},
     ]
     limits = Limits(tokens=64, canvas=16, canvases=0)
     shard, _ = read_jsonl(out, text=False, tokenizer=llm.tokenizer, template=None, limits=limits)
-    assert shard.tokens.tolist() == [2, 50, 40, 41, turn_end, 2, 54, 45, response]
+    assert shard.tokens.tolist() == [2, turn, 50, 40, 41, turn_end, 2, turn, 54, 45, response]
     with pytest.raises(SettingError, match="at least 2"):
         collect(fake, prompts, out, steps=1)
+
+
+def test_an_answer_to_plain_text_ends_as_text(llm: redraft.LLM, tmp_path: Path) -> None:
+    fake, out = Fake(llm.tokenizer, [Answer("good", (40,), "stop", Stats((3,)))]), tmp_path / "own.jsonl"
+    collect(fake, [[2, 50]], out, steps=8)  # type: ignore[arg-type]
+    assert json.loads(out.read_text())["answer_ids"] == [40, llm.tokenizer.eos_id]
 
 
 def test_nothing_to_learn_makes_no_file(llm: redraft.LLM, tmp_path: Path) -> None:

@@ -124,12 +124,42 @@ def test_plain_kinds(tmp_path: Path) -> None:
     assert (tokens == TOKENIZER.bos_id).sum() == 1
 
 
+def test_the_end_of_plain_text_is_always_learned(tmp_path: Path) -> None:
+    """Text that fills its canvases has an end of its own; that of any other fills the last one."""
+    full = "7" * 2 * LIMITS.canvas
+    assert len(TOKENIZER.encode(full, special=False)) == 2 * LIMITS.canvas
+    records = {"prompt": "a", "completion": full}, {"prefix": "a", "middle": full, "suffix": ""}
+    assert documents(write(tmp_path / "a.jsonl", *records)) == [("<bos>a", full + "<eos>", "")] * 2
+    hole = {"prefix": "a", "middle": full, "suffix": "b"}
+    assert documents(write(tmp_path / "b.jsonl", hole)) == [("<bos>a", full, "b")]
+
+
+def test_the_last_canvas_may_begin_where_its_row_ends(jsonl_recipe: Recipe, tmp_path: Path) -> None:
+    tokens, canvas = jsonl_recipe.data.tokens, jsonl_recipe.model.canvas_length
+    limits = Limits(tokens=tokens, canvas=canvas, canvases=0)
+    for prompt, answer, fits in (
+        (tokens - canvas, canvas + 1, True), (tokens - canvas + 1, canvas + 1, False), (tokens, 1, False),
+        (tokens - 1, 1, True),
+    ):  # fmt: skip
+        path = write(tmp_path / "a.jsonl", {"prompt_ids": [50] * prompt, "answer_ids": [60] * answer})
+        if not fits:
+            with pytest.raises(InputError, match="the last canvas begins at token"):
+                read_jsonl(path, text=False, tokenizer=TOKENIZER, template=None, limits=limits)
+            continue
+        source = dataclasses.replace(jsonl_recipe.data.sources[0], path=str(path))
+        starts = Packer(with_sources(jsonl_recipe, source)).batch(0)["canvas_start"]
+        assert set(starts.flatten().tolist()) == set(range(prompt, prompt + answer, canvas))
+
+
 def calling(arguments: str) -> str:
     call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": arguments}}
     return json.dumps({"messages": [user("1?"), {"role": "assistant", "tool_calls": [call]}], "tools": TOOLS})
 
 
+CONTINUED = [user("1?"), CALL | {"content": "Let me see."}, {"role": "tool", "tool_call_id": "1", "content": "2"},
+             assistant("It is 2.")]  # fmt: skip
 BAD = [
+    (json.dumps({"messages": CONTINUED, "tools": TOOLS}), r"messages\[1\] has both content and calls, whose results"),
     ('{"prompt_ids": [1' + "0" * 5000 + '], "answer_ids": [1]}', r"not valid JSON \(a number with thousands of digits"),
     (calling('{"a": '), r"messages\[1\] has a call whose arguments are not JSON \(Expecting value at column 7"),
     (calling("[1]"), r"messages\[1\] has a call whose arguments are not a JSON object"),

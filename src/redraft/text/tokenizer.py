@@ -24,7 +24,7 @@ from redraft.errors import CheckpointError, PromptError
 BOS = "<bos>"
 EOS = "<eos>"
 PAD = "<pad>"
-TURN_END = "<turn|>"
+TURN_OPEN, TURN_END = "<|turn>", "<turn|>"
 
 _BYTE_FALLBACK = re.compile(r"<0x([0-9A-F]{2})>")
 _SPACE_MARK = "\u2581"

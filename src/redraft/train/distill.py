@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from redraft.errors import InputError, SettingError, TrainingError
+from redraft.text.tokenizer import TURN_OPEN
 from redraft.text.tools import CALL_CLOSE, RESPONSE_OPEN
 from redraft.train.jsonl import ANSWER_IDS, PROMPT_IDS, read_jsonl
 
@@ -75,7 +76,7 @@ def collect(
                 if answer.finish_reason == "stop" and max(answer.stats.steps) < steps and keep(answer.text):
                     kept += 1
                     taken += answer.stats.steps
-                    ids = [*answer.token_ids, _end(answer.text, llm.tokenizer)]
+                    ids = [*answer.token_ids, _end(prompt, answer.text, llm.tokenizer)]
                     file.write(json.dumps({PROMPT_IDS: prompt, ANSWER_IDS: ids}) + "\n")
             progress(asked)
     if not kept:
@@ -92,9 +93,11 @@ def unfinished(out: Path) -> Path:
     return out.with_name(out.name + ".partial")
 
 
-def _end(text: str, tokenizer: Any) -> int:
-    """The token that ended an answer, which the answer itself does not include."""
-    return tokenizer.special_id(RESPONSE_OPEN) if text.endswith(CALL_CLOSE) else tokenizer.turn_end_id
+def _end(prompt: list[int], text: str, tokenizer: Any) -> int:
+    """The token that ends an answer, which the answer itself does not include: in plain text there are no turns."""
+    if text.endswith(CALL_CLOSE):
+        return tokenizer.special_id(RESPONSE_OPEN)
+    return tokenizer.turn_end_id if tokenizer.special_ids.get(TURN_OPEN) in prompt else tokenizer.eos_id
 
 
 def _batches(prompts: Iterable[list[int]], size: int) -> Iterator[list[list[int]]]:

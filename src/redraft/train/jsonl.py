@@ -72,7 +72,7 @@ def read_jsonl(
     tokens, lengths, prompts, suffixes = array("i"), array("q"), array("q"), array("q")
     for number, record in read_objects(path):
         try:
-            pieces = list(_pieces(record, text, tokenizer, template))
+            pieces = list(_pieces(record, text, tokenizer, template, limits))
             for piece in pieces:
                 _check_fits(piece, text, limits)
         except (_LineError, PromptError, SettingError) as error:
@@ -98,7 +98,7 @@ class _LineError(Exception):
 
 
 def _pieces(
-    record: Mapping[str, Any], text: bool, tokenizer: Tokenizer, template: ChatTemplate | None
+    record: Mapping[str, Any], text: bool, tokenizer: Tokenizer, template: ChatTemplate | None, limits: Limits | None
 ) -> Iterator[_Piece]:
     keys = set(record) - _BESIDE
     needed = next((needed for needed, more in _SHAPES.items() if needed <= keys <= needed | more), None)
@@ -116,9 +116,15 @@ def _pieces(
     if text:
         yield _Piece([], start + ids["text"], [])
     elif "middle" in needed:
-        yield _Piece(start + ids["prefix"], ids["middle"], ids["suffix"])
+        middle, suffix = ids["middle"], ids["suffix"]
+        yield _Piece(start + ids["prefix"], middle if suffix else _ended(middle, tokenizer, limits), suffix)
     else:
-        yield _Piece(start + ids["prompt"], ids["completion"], [])
+        yield _Piece(start + ids["prompt"], _ended(ids["completion"], tokenizer, limits), [])
+
+
+def _ended(answer: list[int], tokenizer: Tokenizer, limits: Limits | None) -> list[int]:
+    """Plain text that ends: if it takes up whole canvases, so that nothing fills the last one, with its end mark."""
+    return [*answer, tokenizer.eos_id] if limits and len(answer) % limits.canvas == 0 else answer
 
 
 def _turns(record: Mapping[str, Any], tokenizer: Tokenizer, template: ChatTemplate | None) -> Iterator[_Piece]:
@@ -145,6 +151,8 @@ def _turns(record: Mapping[str, Any], tokenizer: Tokenizer, template: ChatTempla
         mark = partial(mark_chat, template, tokenizer, tools=tools, enable_thinking=thinking)
         prompt, marks = mark(messages[:index])
         whole, spans = mark(messages[: index + 1], add_generation_prompt=False)
+        if not whole.startswith(prompt):
+            raise _LineError(_why_not_behind(messages, index))
         start, stop = _answer(prompt, whole, index)
         inside = [(low - start, high - start) for low, high in spans if start <= low and high <= stop]
         answer = tokenizer.encode_marked(whole[start:stop], inside)
@@ -169,10 +177,18 @@ def _read_arguments(message: Any, index: int) -> None:
             raise _LineError(f"messages[{index}] has a call whose arguments are not a JSON object")
 
 
+def _why_not_behind(messages: list[Any], index: int) -> str:
+    """Why the rendering of messages[index] does not come after that of the messages before it."""
+    call = index - 1
+    while call > 0 and messages[call]["role"] == "tool":
+        call -= 1
+    if messages[call].get("content") and messages[call].get("tool_calls"):
+        return f"messages[{call}] has both content and calls, whose results this chat template cannot continue after"
+    return f"the chat template does not render messages[{index}] after its prompt"
+
+
 def _answer(prompt: str, whole: str, index: int) -> tuple[int, int]:
     """Where the text to be written is: the end of the rendering, without the header that the prompt already has."""
-    if not whole.startswith(prompt):
-        raise _LineError(f"the chat template does not render messages[{index}] after its prompt")
     behind = whole[len(prompt) :]
     header = _HEADER.match(behind)
     start = len(prompt) + (header.end() if header else 0)
@@ -208,7 +224,7 @@ def _check_fits(piece: _Piece, text: bool, limits: Limits | None) -> None:
             f"max_canvases is {limits.canvases}"
         )
     needed = len(piece.prompt) + (canvases - 1) * limits.canvas
-    if needed >= limits.tokens:
+    if len(piece.prompt) >= limits.tokens or needed > limits.tokens:
         raise _LineError(
             f"the last canvas begins at token {needed}, and a row has {limits.tokens}; "
             "raise data.tokens or shorten the document"
