@@ -205,12 +205,28 @@ def test_a_log_has_a_row_a_report_and_one_process_writes_it(recipe: Recipe, tmp_
     assert read_log(tmp_path / "log.csv") == [first]
 
 
+def test_a_log_that_cannot_be_copied_stays_as_it_was(tmp_path: Path, monkeypatch) -> None:
+    log = tmp_path / "log.csv"
+    CsvLog(log, ["step"], 0).add({"step": 1})
+    before = log.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr("csv.DictWriter.writerows", full)
+    with pytest.raises(OSError, match="No space"):
+        CsvLog(log, ["step"], 1)
+    assert log.read_bytes() == before
+
+
 def test_held_out_losses_are_taken_between_reports_too(recipe: Recipe) -> None:
     recipe = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, steps=5, warmup=0))
     run(changed(recipe, log_every=3, evaluate_every=2))
     rows = read_log(Path(recipe.run.out) / "log.csv")
     assert [row["step"] for row in rows] == ["2", "3", "4", "5"]
     assert [row["step"] for row in rows if row["heldout_loss"]] == ["2", "4"]
+    assert float(rows[0]["norm"]) > 0
+    assert "heldout_norm" not in rows[0]  # evaluations have no gradients
 
 
 def test_what_a_run_says_keeps_its_brackets_and_its_lines(recipe: Recipe, capsys) -> None:
@@ -222,6 +238,22 @@ def test_what_a_run_says_keeps_its_brackets_and_its_lines(recipe: Recipe, capsys
     assert shown[-1] == "The loss picture needs matplotlib: pip install 'redraft[train]'."
     Reporter(1, 0).say("word " * 100)
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("speed", "shown"), [(2.4e6, "2.40 M tokens/s"), (1234.0, "1.2 k tokens/s"), (37.6, " 38 tokens/s")]
+)
+def test_a_speed_is_shown_in_its_unit(speed: float, shown: str, capsys) -> None:
+    Reporter(2, 0).update(1, {"loss": 1.0, "decoder": 1.0}, speed, steps=2, peak=None)
+    assert shown in capsys.readouterr().err
+
+
+def test_a_run_that_is_finished_says_so_when_it_is_resumed(recipe: Recipe, capsys) -> None:
+    recipe = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, steps=1, warmup=0))
+    run(recipe)
+    train(recipe, resume=True, device="cpu")
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0] == "The run is already finished, at step 1; its files are written again."
 
 
 def test_the_time_limit_stops_with_a_checkpoint(recipe: Recipe) -> None:

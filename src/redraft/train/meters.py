@@ -16,6 +16,8 @@ from redraft.train.recipe.data import BUCKETS, GROUPS
 from redraft.train.two_stream import Outcome
 
 _MEANS = ("loss", "decoder", "encoder", "balance")
+NORM = "norm"
+"""The name of the gradients' norm in reports."""
 
 
 class Meters:
@@ -49,7 +51,8 @@ class Meters:
         self._norms += torch.stack((norm.detach().float(), torch.ones_like(norm, dtype=torch.float32)))
 
     def report(self, world: World) -> dict[str, float]:
-        """Means over all processes since the last report, by name, without groups that no token fell into.
+        """Means over all processes since the last report, by name, without groups that no token fell into and without
+        the norm of gradients if there were none.
 
         Waits for the device.
         """
@@ -58,7 +61,8 @@ class Meters:
         for part in sums:
             part.zero_()
         out = {name: batches[i] / max(batches[-1], 1.0) for i, name in enumerate(_MEANS)}
-        out["norm"] = norms[0] / max(norms[1], 1.0)
+        if norms[1] > 0:
+            out[NORM] = norms[0] / norms[1]
         for name, (weight, loss, hits) in zip(self.groups, tokens, strict=True):
             if weight > 0:
                 out[f"loss_{name}"], out[f"hit_{name}"] = loss / weight, hits / weight
@@ -66,4 +70,4 @@ class Meters:
 
     def names(self) -> list[str]:
         """Every name `report` may use, in a fixed order."""
-        return [*_MEANS, "norm"] + [f"{kind}_{group}" for kind in ("loss", "hit") for group in self.groups]
+        return [*_MEANS, NORM] + [f"{kind}_{group}" for kind in ("loss", "hit") for group in self.groups]

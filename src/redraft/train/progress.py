@@ -14,6 +14,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemaining
 
 from redraft.errors import SettingError
 from redraft.train.distributed import World
+from redraft.train.meters import NORM
 from redraft.train.recipe import RunSettings
 from redraft.train.recipe.data import BUCKETS, LEVELS
 
@@ -70,7 +71,9 @@ class Reporter:
 def _speed(tokens_per_second: float) -> str:
     if tokens_per_second >= 1e6:
         return f"{tokens_per_second / 1e6:.2f} M tokens/s"
-    return f"{tokens_per_second / 1e3:.1f} k tokens/s"
+    if tokens_per_second >= 1e3:
+        return f"{tokens_per_second / 1e3:.1f} k tokens/s"
+    return f"{tokens_per_second:.0f} tokens/s"
 
 
 class CsvLog:
@@ -79,10 +82,12 @@ class CsvLog:
     def __init__(self, path: Path, columns: Sequence[str], done: int) -> None:
         self._columns = list(columns)
         kept = read_log(path) if path.is_file() else []
-        with path.open("w", newline="", encoding="utf-8") as file:
+        partial = path.with_name(path.name + ".partial")
+        with partial.open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, self._columns, extrasaction="ignore")
             writer.writeheader()
             writer.writerows(row for row in kept if _step(row) <= done)
+        partial.replace(path)  # only now, so that a full disk or a kill does not lose the earlier rows
         self._path = path
 
     def add(self, row: Mapping[str, object]) -> None:
@@ -125,7 +130,8 @@ class RunLog:
         self._logs: list[CsvLog | Board] = []
         if not world.is_main:
             return
-        columns = ["step", "tokens_per_second", "learning_rate", *names, *(f"heldout_{name}" for name in names)]
+        heldout = [f"heldout_{name}" for name in names if name != NORM]  # evaluations have no gradients
+        columns = ["step", "tokens_per_second", "learning_rate", *names, *heldout]
         self._logs.append(CsvLog(Path(run.out) / LOG, columns, done))
         if run.tensorboard:
             self._logs.append(Board(Path(run.out) / BOARD, done))

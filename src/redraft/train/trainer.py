@@ -169,7 +169,10 @@ class Trainer:
 
     def _announce(self) -> None:
         """Announce what comes next: the first step, and the first report, may take long."""
-        ahead = f"{max(0, self.total_steps - self.step)} steps of {self._tokens_per_step} clean tokens on {self.device}"
+        if self.step >= self.total_steps:
+            self.reporter.say(f"The run is already finished, at step {self.step}; its files are written again.")
+            return
+        ahead = f"{self.total_steps - self.step} steps of {self._tokens_per_step} clean tokens on {self.device}"
         self.reporter.say(f"{ahead}; a report every {self.run_settings.log_every} steps.")
 
     def _begin(self, resume: bool) -> dict[str, Any]:
