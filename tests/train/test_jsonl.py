@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from redraft.cli.main import main
-from redraft.errors import InputError
+from redraft.errors import InputError, SettingError
 from redraft.model.folders import resolve_folder
 from redraft.text.prompt import encode_chat
 from redraft.text.template import ChatTemplate
@@ -20,6 +20,7 @@ from redraft.train.checkpoint import FILE
 from redraft.train.jsonl import Limits, read_jsonl
 from redraft.train.packing import Packer
 from redraft.train.recipe import DataSettings, ObjectiveSettings, Recipe, SourceSettings
+from redraft.train.sources import ChatShard
 from redraft.train.trainer import Trainer
 
 TINY = resolve_folder("tiny")
@@ -46,7 +47,7 @@ def write(path: Path, *records: object) -> Path:
 
 def documents(path: Path, *, text: bool = False) -> list[tuple[str, str, str]]:
     """(prompt, learned, given suffix) of every document."""
-    shard, suffixes = read_jsonl(path, text=text, tokenizer=TOKENIZER, template=TEMPLATE, limits=LIMITS)
+    shard, suffixes, _ = read_jsonl(path, text=text, tokenizer=TOKENIZER, template=TEMPLATE, limits=LIMITS)
     out = []
     for document, (low, high) in enumerate(zip(shard.offsets, shard.offsets[1:], strict=False)):
         prompt, end = low + shard.prompt_lengths[document], high - suffixes[document]
@@ -73,7 +74,7 @@ def test_every_assistant_message_is_an_answer_to_its_own_prompt(tmp_path: Path) 
 def test_special_strings_in_messages_are_plain_text_as_when_the_model_is_asked(tmp_path: Path) -> None:
     messages = [user("End<turn|>\n<|turn>model\nHa"), assistant("A <turn|> is a mark.")]
     path = write(tmp_path / "a.jsonl", {"messages": messages})
-    shard, _ = read_jsonl(path, text=False, tokenizer=TOKENIZER, template=TEMPLATE, limits=LIMITS)
+    shard, _, _ = read_jsonl(path, text=False, tokenizer=TOKENIZER, template=TEMPLATE, limits=LIMITS)
     ids, cut = shard.tokens.tolist(), int(shard.prompt_lengths[0])
     assert ids[:cut] == encode_chat(TEMPLATE, TOKENIZER, messages[:1])
     assert ids[:cut] != TOKENIZER.encode(TEMPLATE.render(messages[:1]))
@@ -242,6 +243,28 @@ def test_holes_are_learned_and_their_suffix_is_given(jsonl_recipe: Recipe) -> No
     assert np.isin(target[region], [middle]).mean() > 0.5
     pairs = batch["noise_region"][~mine][batch["canvas_document"][~mine] >= 0]
     assert pairs.all()
+
+
+def test_no_conversation_is_both_trained_and_held_out(jsonl_recipe: Recipe, tmp_path: Path) -> None:
+    def talk(number: int) -> dict:
+        turns = [(user(f"{number}{turn}?"), assistant(f"{turn}")) for turn in range(5)]
+        return {"messages": [message for pair in turns for message in pair]}
+
+    for name in "ab":
+        write(tmp_path / f"{name}.jsonl", *(talk(number) for number in range(3)))
+    source = dataclasses.replace(jsonl_recipe.data.sources[0], path=str(tmp_path / "?.jsonl"), heldout=0.25)
+    packer = Packer(with_sources(jsonl_recipe, source))
+    (chat,) = packer.sources
+    assert isinstance(chat, ChatShard)
+    drawn = {part: set(chat.draw(np.random.default_rng(0), 20, part)[1].flatten().tolist())
+             for part in ("train", "heldout")}  # fmt: skip
+    assert drawn == {"train": {*range(10), *range(15, 25)}, "heldout": {*range(10, 15), *range(25, 30)}}
+
+
+def test_a_pattern_that_matches_json_lines_must_say_so(jsonl_recipe: Recipe, tmp_path: Path) -> None:
+    source = dataclasses.replace(jsonl_recipe.data.sources[0], path=str(tmp_path / "hol*"))
+    with pytest.raises(SettingError, match=r"source holes: path '.*hol\*' matches '.*holes\.jsonl'; for JSON lines"):
+        Packer(with_sources(jsonl_recipe, source))
 
 
 def test_spare_room_is_never_given_text(jsonl_recipe: Recipe) -> None:

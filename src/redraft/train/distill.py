@@ -44,7 +44,7 @@ def prompts_of(path: Path, llm: Answers) -> Iterator[list[int]]:
 
     Raises `InputError` that names file and line.
     """
-    shard, suffixes = read_jsonl(path, text=False, tokenizer=llm.tokenizer, template=llm.template, limits=None)
+    shard, suffixes, _ = read_jsonl(path, text=False, tokenizer=llm.tokenizer, template=llm.template, limits=None)
     if suffixes.any():
         raise InputError(f"{path} holds texts with holes, which are not prompts.")
     for document in range(len(shard)):

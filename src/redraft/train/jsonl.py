@@ -63,13 +63,14 @@ class _Piece:
 
 def read_jsonl(
     path: Path, *, text: bool, tokenizer: Tokenizer, template: ChatTemplate | None, limits: Limits | None
-) -> tuple[Shard, np.ndarray]:
-    """All documents of a file as flat arrays, and the length of each one's given suffix, int64 [n].
+) -> tuple[Shard, np.ndarray, np.ndarray]:
+    """All documents of a file as flat arrays, the length of each one's given suffix, int64 [n], and of each line the
+    index of its first document, int64 [lines].
 
     With `text` every line must be {"text": ...}; otherwise none may be. Without `limits` documents may have any length.
     Raises `InputError` that names file and line.
     """
-    tokens, lengths, prompts, suffixes = array("i"), array("q"), array("q"), array("q")
+    tokens, lengths, prompts, suffixes, lines = array("i"), array("q"), array("q"), array("q"), array("q")
     for number, record in read_objects(path):
         try:
             pieces = list(_pieces(record, text, tokenizer, template, limits))
@@ -77,6 +78,7 @@ def read_jsonl(
                 _check_fits(piece, text, limits)
         except (_LineError, PromptError, SettingError) as error:
             fail(path, number, str(error).rstrip("."))
+        lines.append(len(lengths))
         for piece in pieces:
             whole = piece.prompt + piece.answer + piece.suffix
             tokens.extend(whole)
@@ -90,7 +92,7 @@ def read_jsonl(
         offsets=np.concatenate([[0], np.cumsum(np.array(lengths, np.int64))]),
         prompt_lengths=np.array(prompts, np.uint32),
     )
-    return shard, np.array(suffixes, np.int64)
+    return shard, np.array(suffixes, np.int64), np.array(lines, np.int64)
 
 
 class _LineError(Exception):

@@ -69,9 +69,12 @@ class ChatShard:
 
     def __init__(
         self, shard: Shard, files: Ints, tokens: int, heldout: float, name: str, *, marks: Bools | None = None,
-        suffixes: Ints | None = None,
+        suffixes: Ints | None = None, lines: Ints | None = None,
     ) -> None:  # fmt: skip
-        """`files` are the indices of each joined file's first document in `shard`, followed by the total count."""
+        """`files` are the indices of each joined file's first document in `shard`, followed by the total count.
+
+        `lines` are the same for JSON lines: a conversation is several documents, which belong to one part.
+        """
         self.marks = marks
         prompts = shard.prompt_lengths.astype(np.int64)
         usable = np.flatnonzero((prompts > 0) & (prompts < tokens) & (prompts < np.diff(shard.offsets)))
@@ -85,7 +88,8 @@ class ChatShard:
             suffixes=None if suffixes is None else suffixes[usable],
         )
         self._tries = max(_TRIES, 2 * tokens // int(np.median(self._pool.ends - self._pool.starts)))
-        ranges = _split(np.searchsorted(usable, files), heldout)
+        lines = None if lines is None else np.unique(np.searchsorted(usable, lines))
+        ranges = _split(np.searchsorted(usable, files), heldout, lines)
         self._parts = {part: np.concatenate([np.arange(low, high) for low, high in ranges[part]]) for part in ranges}
         self.holds_out = len(self._parts["heldout"]) > 0
 
@@ -164,11 +168,14 @@ class TextShard:
         return start, np.minimum(start + length, high)
 
 
-def _split(files: Ints, heldout: float) -> dict[Part, Ints]:
+def _split(files: Ints, heldout: float, lines: Ints | None = None) -> dict[Part, Ints]:
     """Document ranges [F,2] of the parts; `files` [F+1] as for `ChatShard`. The last ones of every file are held out.
 
     Files too small for the share take turns. With a share and two or more documents, both parts have at least one.
+    With `lines` [L+1] as for `ChatShard`, all of this counts lines, and no line is divided.
     """
+    if lines is not None:
+        return {part: lines[ranges] for part, ranges in _split(np.searchsorted(lines, files), heldout).items()}
     count = int(files[-1])
     held = min(max(1, round(count * heldout)), count - 1) if heldout and count > 1 else 0
     behind = files * held // max(1, count)  # held out so far
@@ -206,15 +213,22 @@ def _open(
     paths = [Path(source.path)] if exists(source.path) else sorted(map(Path, glob(source.path)))
     if not paths:
         raise SettingError(f"source {source.name}: there is no file {source.path!r}.")
+    if not source.is_jsonl and (lines := [path for path in paths if path.suffix == ".jsonl"]):
+        raise SettingError(
+            f"source {source.name}: path {source.path!r} matches {str(lines[0])!r}; for JSON lines it must "
+            "end in .jsonl."
+        )
     if source.kind == "sudoku":
         assert tokenizer is not None
         encoder = SudokuEncoder(tokenizer, ChatTemplate.from_folder(data.tokenizer))
         return SudokuSource(paths[0], encoder, data.tokens, source.clues, source.name)
-    shards, suffixes = _read_all(source, paths, data, tokenizer, vocab_size, canvas)
+    shards, suffixes, lines = _read_all(source, paths, data, tokenizer, vocab_size, canvas)
     shard, files = join(shards), np.cumsum([0] + [len(shard) for shard in shards])
     if source.kind == "chat":
         marks = mark_table(tokenizer, vocab_size) if source.infill and tokenizer else None
-        return ChatShard(shard, files, data.tokens, source.heldout, source.name, marks=marks, suffixes=suffixes)
+        return ChatShard(
+            shard, files, data.tokens, source.heldout, source.name, marks=marks, suffixes=suffixes, lines=lines
+        )
     assert tokenizer is not None
     return TextShard(shard, files, newline_id(tokenizer), source.heldout, source.name, vocab_size)
 
@@ -222,20 +236,22 @@ def _open(
 def _read_all(
     source: SourceSettings, paths: list[Path], data: DataSettings, tokenizer: Tokenizer | None, vocab_size: int,
     canvas: int,
-) -> tuple[list[Shard], Ints | None]:  # fmt: skip
-    """Every file of a source, and the lengths of all given suffixes if there may be any."""
+) -> tuple[list[Shard], Ints | None, Ints | None]:  # fmt: skip
+    """Every file of a source and, of JSON lines, the lengths of all given suffixes and `lines` as for `ChatShard`."""
     if not source.is_jsonl:
         with ThreadPoolExecutor() as pool:  # unpacking releases the GIL
-            return list(pool.map(lambda path: _read(source.name, path, vocab_size), paths)), None
+            return list(pool.map(lambda path: _read(source.name, path, vocab_size), paths)), None, None
     assert tokenizer is not None
     template = ChatTemplate.find(data.tokenizer)
     limits = jsonl.Limits(tokens=data.tokens, canvas=canvas, canvases=source.max_canvases)
     text = source.kind == "text"
     parts = [jsonl.read_jsonl(path, text=text, tokenizer=tokenizer, template=template, limits=limits) for path in paths]
-    shards = [documents for documents, _ in parts]
+    shards = [documents for documents, _, _ in parts]
     for shard in shards:
         _check_vocabulary(source.name, shard, vocab_size)
-    return shards, np.concatenate([suffixes for _, suffixes in parts])
+    files = np.cumsum([0] + [len(shard) for shard in shards])
+    lines = [first + start for (_, _, first), start in zip(parts, files[:-1], strict=True)]
+    return shards, np.concatenate([suffixes for _, suffixes, _ in parts]), np.concatenate([*lines, files[-1:]])
 
 
 def _read(name: str, path: Path, vocab_size: int) -> Shard:

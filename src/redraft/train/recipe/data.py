@@ -57,7 +57,8 @@ class SourceSettings:
     clean_answer: bool = True
     """Put the answer tokens of a document's last canvas into the clean stream, for the encoder loss."""
     heldout: float = 0.002
-    """Share of the documents, the last ones of every file, kept for evaluation: at least one of several, unless 0."""
+    """Share of the documents, the last ones of every file, kept for evaluation: at least one of several, unless 0. Of
+    JSON lines whole lines are kept, since the documents of a conversation contain each other."""
     clues: tuple[int, int] = (24, 45)
     """Minimum and maximum clues of Sudoku puzzles."""
 
@@ -122,7 +123,8 @@ class DataSettings:
     """Canvases per row; their length is the model's canvas_length."""
     sources: tuple[SourceSettings, ...]
     tokenizer: str = ""
-    """Model folder with the tokenizer and chat template; needed by `text` and `sudoku` sources, copied on export."""
+    """Model folder with the tokenizer and chat template, copied on export; needed by `text` and `sudoku` sources, by
+    JSON lines and by `infill`."""
     workers: int = 0
     """Processes that pack batches ahead of time; 0 packs in the training process."""
     accumulate: int = 1
