@@ -156,6 +156,40 @@ def test_rollouts_need_a_first_pass() -> None:
         recipe_from_dict("test", raw)
 
 
+@pytest.mark.parametrize(("table", "given", "message"), [
+    ("objective", {"self_conditioning": 0.0, "temperature_low": 0.5}, "temperature_low has no effect without self"),
+    ("objective", {"mask_token": 5}, "objective.mask_token has no effect with corruption 'uniform'; remove it."),
+    ("objective", {"loss": "loo", "weight_clip": 5.0}, "objective.weight_clip has no effect with loss 'loo'"),
+    ("objective", {"encoder_weight": 0.0, "encoder_share": 0.5}, "encoder_share has no effect without encoder_weight"),
+    ("optimizer", {"schedule": "cosine", "decay_share": 0.5}, "decay_share has no effect with schedule 'cosine'"),
+])  # fmt: skip
+def test_settings_without_effect_are_named(table: str, given: dict[str, object], message: str) -> None:
+    raw = tomllib.loads((FOLDER / "nano.toml").read_text())
+    raw[table] = raw.get(table, {}) | given
+    with pytest.raises(SettingError) as caught:
+        recipe_from_dict("test", raw)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("loss", ["loo", "reweighted"])
+def test_rollouts_have_no_noise_level_that_a_loss_could_depend_on(loss: str) -> None:
+    raw = tomllib.loads((FOLDER / "nano.toml").read_text())
+    raw["data"]["sources"][0]["rollout"] = 0.5
+    raw["objective"] = raw.get("objective", {}) | {"loss": loss}
+    with pytest.raises(SettingError, match=f"source reverse: rollout cannot be combined with objective.loss '{loss}'"):
+        recipe_from_dict("test", raw)
+
+
+def test_where_the_model_should_come_from_is_named() -> None:
+    raw = tomllib.loads((FOLDER / "nano.toml").read_text())
+    del raw["model"]
+    with pytest.raises(SettingError, match=r"model is missing; give the table \[model\], or a model folder as"):
+        recipe_from_dict("test", raw)
+    raw["run"]["init"] = "no folder"
+    with pytest.raises(SettingError, match=r"^run\.init: 'no folder' is neither"):
+        recipe_from_dict("test", raw)
+
+
 def test_a_recipe_takes_model_and_tokenizer_from_where_it_begins() -> None:
     raw = tomllib.loads((FOLDER / "nano.toml").read_text())
     raw["run"]["init"] = "tiny"

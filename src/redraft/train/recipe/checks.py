@@ -28,6 +28,11 @@ class Checks:
         """The caller says whether the setting `name` is `ok`."""
         check(ok, self._prefix + name, getattr(self._table, name), allowed)
 
+    def has_effect(self, ok: bool, name: str, otherwise: str) -> None:
+        """The setting `name` has its default unless it is `ok` to give it; `otherwise` says where it has no effect."""
+        if not ok and getattr(self._table, name) != getattr(type(self._table), name):
+            raise SettingError(f"{self._prefix}{name} has no effect {otherwise}; remove it.")
+
     def one_of(self, allowed: Iterable[str], name: str) -> None:
         """The setting is one of some words."""
         words = tuple(allowed)

@@ -57,6 +57,10 @@ class ObjectiveSettings:
         rising = len(self.rollout_bound) == 2 and 0 < self.rollout_bound[0] <= self.rollout_bound[1]
         checks.that(rising, "rollout_bound", "two numbers above 0, the smaller one first")
         checks.positive_shares("encoder_share", "temperature_low")
+        checks.has_effect(self.self_conditioning > 0, "temperature_low", "without self_conditioning")
+        checks.has_effect(self.corruption == "absorbing", "mask_token", f"with corruption {self.corruption!r}")
+        checks.has_effect("reweighted" in self.loss, "weight_clip", f"with loss {self.loss!r}")
+        checks.has_effect(self.encoder_weight > 0, "encoder_share", "without encoder_weight")
 
     @property
     def absorbing_token(self) -> int | None:

@@ -37,6 +37,7 @@ class OptimizerSettings:
         checks.one_of(SCHEDULES, "schedule")
         checks.that(0 <= self.warmup <= self.steps, "warmup", "between 0 and steps")
         checks.positive_shares("decay_share")
+        checks.has_effect(self.schedule == "wsd", "decay_share", f"with schedule {self.schedule!r}")
         checks.shares("final_share")
         betas = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
         checks.that(betas, "betas", "two numbers of at least 0 and below 1")

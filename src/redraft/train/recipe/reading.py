@@ -34,9 +34,11 @@ def recipe_from_dict(name: str, raw: Mapping[str, Any]) -> Recipe:
     """
     run = raw.get("run")
     init = run.get("init") if isinstance(run, Mapping) else None
+    if init and isinstance(init, str) and _leaves_something_out(raw):
+        raw = _completed(raw, _folder_of(init))
+    if "model" not in raw:
+        raise SettingError("recipe: model is missing; give the table [model], or a model folder as run.init.")
     try:
-        if init and isinstance(init, str) and _leaves_something_out(raw):
-            raw = _completed(raw, resolve_folder(init, weights=False))
         recipe: Recipe = from_table(Recipe, {"name": name, **raw}, "recipe")
         check_config(recipe.model, "the recipe")
         return recipe
@@ -44,6 +46,13 @@ def recipe_from_dict(name: str, raw: Mapping[str, Any]) -> Recipe:
         raise SettingError(f"recipe: [model] {error}") from error
     except ArithmeticError as error:
         raise SettingError(f"recipe: [model] holds an invalid number: {error}.") from error
+
+
+def _folder_of(init: str) -> Path:
+    try:
+        return resolve_folder(init, weights=False)
+    except CheckpointError as error:
+        raise SettingError(f"run.init: {error}") from error
 
 
 def _leaves_something_out(raw: Mapping[str, Any]) -> bool:

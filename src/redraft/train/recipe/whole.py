@@ -35,7 +35,7 @@ class Recipe:
             vocabulary = f"below the vocabulary size of {self.model.vocab_size}"
             mask = self.objective.mask_token
             check(mask < self.model.vocab_size, "objective.mask_token", mask, vocabulary)
-        self._reject_rollouts_without_effect()
+        self._check_rollouts()
         if self.run.curve_every and not self.data.tokenizer:
             raise SettingError("run.curve_every asks the model questions, so it needs data.tokenizer.")
         if self.run.shard and self.optimizer.average:
@@ -51,11 +51,16 @@ class Recipe:
                 f"{self.model.max_position_embeddings}."
             )
 
-    def _reject_rollouts_without_effect(self) -> None:
+    def _check_rollouts(self) -> None:
         if not self.data.rolls_out and self.objective.rollout_bound != ObjectiveSettings.rollout_bound:
             raise SettingError("objective.rollout_bound has no effect without rollout in a source; remove it.")
         for source in self.data.sources:
             if source.rollout and not self.objective.self_conditioning:
                 raise SettingError(
                     f"source {source.name}: rollout has no effect without objective.self_conditioning; remove it."
+                )
+            if source.rollout and self.objective.loss != "base":
+                raise SettingError(
+                    f"source {source.name}: rollout cannot be combined with objective.loss {self.objective.loss!r}, "
+                    "which depends on the noise level; the model's own drafts have none."
                 )
