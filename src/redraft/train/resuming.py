@@ -25,6 +25,14 @@ from redraft.train.sharding import (
     save_sharded,
 )
 
+_RESUMED = ("data", "objective", "optimizer")
+"""The tables of a recipe that may differ when a run is resumed."""
+_NEWER = ("lora_alpha", "lora_base")
+"""What older checkpoints do not record."""
+_SHOWN = {"lora_rank": "lora.rank", "lora_alpha": "lora.alpha", "lora_targets": "lora.targets",
+          "lora_quantization": "lora.quantization", "lora_base": "model under its adapter"}  # fmt: skip
+"""What the parts of an adapter's identity are called in messages."""
+
 
 def check_begins_in(folder: Path) -> None:
     """Raise `SettingError` if `folder`, which may not exist yet, already contains a run or cannot be read."""
@@ -48,6 +56,7 @@ class RunCheckpoint:
         self._world, self._sharded = world, recipe.run.shard
         self._folder = Path(recipe.run.out)
         self._identity = {"seed": recipe.run.seed, "model": _shape(recipe)}
+        self._settings = {table: dataclasses.asdict(getattr(recipe, table)) for table in _RESUMED}
 
     def begin(self) -> None:
         """Create the folder of a new run. Raises `SettingError` if it already contains a run or cannot be created."""
@@ -63,19 +72,30 @@ class RunCheckpoint:
         Raises `SettingError` if there is no checkpoint, `CheckpointError` if it is damaged or another run's.
         """
         state = load_meta(self._folder) if self._sharded else load_checkpoint(self._folder, torch.device("cpu"))
-        if not self._is_of_this_run(state):
+        if other := self._differences(state):
             raise CheckpointError(
-                f"The checkpoint in {str(self._folder)!r} belongs to a run with another model, adapter or seed."
+                f"The checkpoint in {str(self._folder)!r} belongs to a run with another {', another '.join(other)}."
             )
         return state
 
-    def _is_of_this_run(self, state: Mapping[str, Any]) -> bool:
-        """Whether seed and model are the same; older checkpoints do not record their `alpha` or base."""
-        saved, model = state.get("model"), dict(self._identity["model"])
-        for name in ("lora_alpha", "lora_base"):
-            if isinstance(saved, dict) and name not in saved:
-                model.pop(name, None)
-        return saved == model and state.get("seed") == self._identity["seed"]
+    def _differences(self, state: Mapping[str, Any]) -> list[str]:
+        """What is not the same of seed, model and adapter; older checkpoints do not record their `alpha` or base."""
+        saved, model = state.get("model"), self._identity["model"]
+        if not isinstance(saved, dict):
+            return ["model"]
+        names = [name for name in model | saved if saved.get(name) != model.get(name)]
+        other = [_SHOWN.get(name, f"model.{name}") for name in names if name in saved or name not in _NEWER]
+        return other + ["seed"] * (state.get("seed") != self._identity["seed"])
+
+    def changed(self, state: Mapping[str, Any]) -> list[str]:
+        """The settings of data, objective and optimizer that differ from those that `state` was saved with."""
+        saved = state.get("settings", {})  # older checkpoints do not record them
+        return [
+            f"{table}.{name}"
+            for table, settings in self._settings.items()
+            for name, value in settings.items()
+            if name in saved.get(table, {}) and saved[table][name] != value
+        ]
 
     def restore(self, state: dict[str, Any], weights: TrainedWeights) -> None:
         """Restore the weights of a checkpoint that `load` returned. Every process has to call it."""
@@ -92,6 +112,7 @@ class RunCheckpoint:
         Raises `TrainingError` if it cannot be written; the previous one is then kept.
         """
         meta = {"step": step, "batches": batches, "steps": steps, "seconds": seconds, **self._identity}
+        meta["settings"] = self._settings
         if isinstance(weights, ShardedWeights):
             save_sharded(self._folder, meta, weights.state(), self._world)
         elif self._world.is_main:

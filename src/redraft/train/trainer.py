@@ -157,11 +157,14 @@ class Trainer:
             batches = iter(loader)
             with self.world.joined(self.device, always=self.run_settings.shard):
                 self.build()
+                changed = self.checkpoint.changed(state)
                 if state:
                     self._restore(state)
                     state = {}  # as large as the weights and their optimizer together
                 self.log = RunLog(self.run_settings, self.meters.names(), self.step, self.world)
                 with Reporter(self.total_steps, self.step, quiet=self.quiet) as self.reporter:
+                    if changed:
+                        self.reporter.say(f"Different from when the checkpoint was written: {', '.join(changed)}.")
                     self._announce()
                     with self.limits.interruptible():
                         self._loop(batches)
