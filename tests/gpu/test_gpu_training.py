@@ -66,7 +66,7 @@ def trained(recipe: Recipe, *, capture: bool) -> tuple[list[float], list[Tensor]
         outcome = batch_pass.gradients(batches[number % 3], 5, number)
         looked = batch_pass.losses(batches[number % 3], 5, number).loss.clone() if number == STEPS - 1 else outcome.loss
         losses.append(float(looked))
-        masters.gather()
+        masters.accumulate()
         masters.step(number)
     return losses, [master.detach() for master in masters.masters]
 

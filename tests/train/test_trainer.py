@@ -487,7 +487,7 @@ def test_low_precision_working_weights_follow_fp32_masters() -> None:
     for number in range(3):
         masters.refresh()
         model(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
-        masters.gather()
+        masters.accumulate()
         masters.step(number)
     moved = start - masters.masters[0].detach()
     torch.testing.assert_close(moved, torch.full_like(moved, 3e-5), rtol=0.05, atol=1e-7)

@@ -126,7 +126,7 @@ def _timed(
     def step(number: int) -> Tensor:
         masters.refresh()
         outcome = batch_pass.gradients(batches[number % 2], 0, number)
-        masters.gather()
+        masters.accumulate()
         masters.step(number)
         return outcome.loss.clone()
 

@@ -68,7 +68,7 @@ class Masters:
         return {name: m.detach() for name, m in zip(self.names, self.average or self.masters, strict=True)}
 
     @torch.no_grad()
-    def gather(self, *, share: float = 1.0) -> None:
+    def accumulate(self, *, share: float = 1.0) -> None:
         """Add the working model's gradients, times `share`, to those of this step, and clear them."""
         gradients = [m.grad for m, w in zip(self.masters, self.working, strict=True) if w.grad is not None]
         fresh = [w.grad.float() for w in self.working if w.grad is not None]
@@ -82,7 +82,7 @@ class Masters:
         return all(bool(master.isfinite().all()) for master in self.masters)
 
     def step(self, number: int) -> Tensor:
-        """Apply the gathered gradients, averaged over the processes, as step `number`; returns their unclipped norm.
+        """Apply the accumulated gradients, averaged over the processes, as step `number`; returns their unclipped norm.
 
         A parameter that no token reached this time still takes part, with a zero gradient.
         """

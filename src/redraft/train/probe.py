@@ -95,7 +95,7 @@ def timed_step(trainer: Trainer, batch: Batch, timer: PartTimer) -> None:
     outcome = EagerPass(trainer.stream).losses(batch, trainer.run_settings.seed, trainer.step)
     outcome.loss.backward()
     timer.mark("backward")
-    trainer.masters.gather()
+    trainer.masters.accumulate()
     trainer.meters.add_norm(trainer.masters.step(trainer.step))
     timer.mark("optimizer")
     trainer.meters.add(outcome, batch)

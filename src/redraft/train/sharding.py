@@ -64,7 +64,7 @@ class ShardedWeights:
     def refresh(self, *, averaged: bool = False) -> None:
         """Forward passes gather the current weights; there is no running average of sharded ones."""
 
-    def gather(self, *, share: float = 1.0) -> None:
+    def accumulate(self, *, share: float = 1.0) -> None:
         """The backward pass has already summed up and spread the gradients; `share` is applied in `step`."""
         self._share = share
 

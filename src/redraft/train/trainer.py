@@ -98,18 +98,18 @@ class Trainer:
     def train_step(self, *batches: Batch) -> Tensor:
         """One update from the mean loss of batches on the device; returns that loss without waiting for it."""
         self.masters.refresh()
-        losses = [self._gather(batch, 1.0 / len(batches)) for batch in batches]
+        losses = [self._accumulate(batch, 1.0 / len(batches)) for batch in batches]
         self.meters.add_norm(self.masters.step(self.step))
         self.step += 1
         return torch.stack(losses).mean()
 
-    def _gather(self, batch: Batch, share: float) -> Tensor:
+    def _accumulate(self, batch: Batch, share: float) -> Tensor:
         """Forward and backward of one batch; its gradients are weighted by `share`."""
         index = self.batches + self.world.rank
         if self.stream.has_dropout:  # it draws from the global generator
             torch.manual_seed(self.run_settings.seed << 32 | index)
         outcome = self.batch_pass.gradients(batch, self.run_settings.seed, index)
-        self.masters.gather(share=share)
+        self.masters.accumulate(share=share)
         self.meters.add(outcome, batch)
         self.batches += self.world.size
         return outcome.loss.clone()  # the next captured pass overwrites it
