@@ -1,6 +1,6 @@
 """Checkpoints: one file with everything a run needs to continue exactly as if it had never stopped.
 
-There is no random state to save: every random number of a run is a function of (seed, step).
+There is no random state to save: every random number of a run is a function of (seed, batch index).
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class EagerPass:
         return True
 
     def gradients(self, batch: Batch, seed: int, step: int) -> Outcome:
-        """The same, and their gradients in `grad` of the weights."""
+        """The losses of `batch` with the noise of (seed, step); leaves their gradients in `grad` of the weights."""
         outcome = self.losses(batch, seed, step)
         outcome.loss.backward()
         return dataclasses.replace(outcome, loss=outcome.loss.detach())

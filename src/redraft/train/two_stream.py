@@ -1,9 +1,9 @@
 """The training forward pass: a clean stream that is encoded once, and many canvases denoised against it in one pass.
 
-i. encode the packed clean rows causally, keeping every layer's keys and values; ii. without gradients, denoise the
-first half of the rows (rows come in random order) to get soft embeddings; iii. denoise all rows with gradients, with
-the other half unconditioned, exactly as on the first step of sampling. Gradients flow from the canvases into the
-encoder through its keys and values; none flow through the soft embeddings.
+(a) encode the packed clean rows causally, keeping every layer's keys and values; (b) without gradients, denoise the
+first rows to get soft embeddings: the share `objective.self_conditioning` of all, which come in random order;
+(c) denoise all rows with gradients, the others unconditioned, exactly as on the first step of sampling. Gradients flow
+from the canvases into the encoder through its keys and values; none flow through the soft embeddings.
 
 Shapes: B rows, T clean tokens, N canvases, C canvas tokens, D width, V vocabulary.
 """
