@@ -323,7 +323,9 @@ def test_merging_by_command_keeps_the_folder_and_the_logits(config, tmp_path: Pa
     out = tmp_path / "merged"
     arguments = ["merge", str(tmp_path / "base"), str(tmp_path / "adapter"), str(out), "--json"]
     assert main(arguments) == 0
-    assert json.loads(capsys.readouterr().out)["weights_changed"] == len(load_adapter(tmp_path / "adapter").factors)
+    told = json.loads(capsys.readouterr().out)
+    assert told["weights_changed"] == len(load_adapter(tmp_path / "adapter").factors)
+    assert (told["dtype"], told["bytes"]) == ("bfloat16", (out / "model.safetensors").stat().st_size)
     assert (out / "tokenizer_config.json").read_text() == "{}"
     assert not (out / "hf_quant_config.json").exists()
     expected = load_model(tmp_path / "base", "cpu", "bfloat16")
@@ -337,10 +339,11 @@ def test_merging_by_command_keeps_the_folder_and_the_logits(config, tmp_path: Pa
     assert "out cannot be made: " in capsys.readouterr().err
 
 
-def test_merging_float16_weights_rounds_the_sum_once_to_float16(config, tmp_path: Path) -> None:
+def test_merging_float16_weights_rounds_the_sum_once_to_float16(config, tmp_path: Path, capsys) -> None:
     save_model(plain(config).half(), tmp_path / "base")
     saved(config, tmp_path / "adapter")
     assert main(["merge", str(tmp_path / "base"), str(tmp_path / "adapter"), str(tmp_path / "merged")]) == 0
+    assert capsys.readouterr().out.endswith("merged (0.000 GB, float16).\n")
     expected = load_model(tmp_path / "base", "cpu", "float32")
     merge(expected, load_adapter(tmp_path / "adapter"))
     merged = load_file(tmp_path / "merged" / "model.safetensors")

@@ -24,7 +24,8 @@ def merge(
 ) -> None:
     """Fold a LoRA adapter into a copy of a model.
 
-    The copy has the Hugging Face layout. The sum is taken in fp32 and rounded once to the weights' own dtype.
+    The copy has the Hugging Face layout. The sum is taken in fp32 and rounded once to the weights' own dtype. Quantized
+    weights, also those that the adapter does not change, become that dtype; `redraft quantize` makes them small again.
     """
     from redraft.model.adapters import load_adapter, shapes_of
     from redraft.model.adapters import merge as fold
@@ -42,10 +43,11 @@ def merge(
     fold(network, change)
     save_model(network.to(dtype), out)
     _copy_beside(folder, out)
+    size, name = sum(file.stat().st_size for file in out.glob("*.safetensors")), str(dtype).removeprefix("torch.")
     if json:
-        print_json({"model": str(out), "weights_changed": len(change.factors)})
+        print_json({"model": str(out), "weights_changed": len(change.factors), "dtype": name, "bytes": size})
     else:
-        print(f"{len(change.factors)} weights were changed; the model is in {out}.")
+        print(f"{len(change.factors)} weights were changed; the model is in {out} ({size / 1e9:.3f} GB, {name}).")
 
 
 def _copy_beside(folder: Path, out: Path) -> None:
