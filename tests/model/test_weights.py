@@ -197,6 +197,15 @@ def test_copies_of_tied_tensors_are_accepted(model: Transformer, folder: Path) -
     assert_equal(load(folder), model)
 
 
+@pytest.mark.parametrize("name", ["lm_head.weight", ENCODER + "norm.weight"])
+@pytest.mark.parametrize("change", [lambda t: t + 1, lambda t: t[1:].clone(), lambda t: t.to(torch.float16)])
+def test_another_copy_of_a_tied_tensor_is_refused(folder: Path, name: str, change: Callable[[Tensor], Tensor]) -> None:
+    partner = "model.decoder." + ("embed_tokens.weight" if name.startswith("lm_head") else "norm.weight")
+    change_tensors(folder, lambda tensors: tensors.update({name: change(tensors[partner])}))
+    with pytest.raises(CheckpointError, match=f"{name} in .* differs from the tensor it is tied to, {partner}"):
+        load(folder)
+
+
 # --- tensors that do not fit -------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from redraft.errors import CheckpointError
 from redraft.model.files import Stored, listed, read_headers
 from redraft.model.folders import read_config
 from redraft.model.layouts import IGNORED, PLAIN_DTYPES, Weight, join, layout_of
-from redraft.model.names import is_tied_copy, is_vision, to_hugging_face
+from redraft.model.names import is_vision, tied_to, to_hugging_face
 from redraft.model.transformer import Transformer
 from redraft.model.vision import VisionTower
 
@@ -130,9 +130,23 @@ class Checkpoint:
             "of an unsupported dtype": [f"{name} {entry.dtype}" for name, entry in found.items()
                                         if not self._readable(name, entry)],
         })  # fmt: skip
+        for name in self._stored.keys() - wanted.keys():
+            self._check_copy(name, tied_to(name))
+
+    def _check_copy(self, name: str, partner: str | None) -> None:
+        """Raise `CheckpointError` for a copy of a tied tensor that is not the same: they share one weight here."""
+        if partner is None or partner not in self._stored:
+            return
+        first, second = self._stored[name], self._stored[partner]
+        same = (first.shape, first.dtype) == (second.shape, second.dtype)
+        if not same or not torch.equal(_bytes(self._tensor(name)), _bytes(self._tensor(partner))):
+            raise CheckpointError(
+                f"{name} in {self.folder} differs from the tensor it is tied to, {partner}; a model has one weight for "
+                "both."
+            )
 
     def _may_be_left_out(self, name: str) -> bool:
-        return (is_vision(name) and not self.sees) or is_tied_copy(name) or name.endswith(IGNORED)
+        return (is_vision(name) and not self.sees) or tied_to(name) is not None or name.endswith(IGNORED)
 
     def _wanted(self, name: str) -> dict[str, tuple[int, ...] | None]:
         """The stored tensors that make up one of our weights, with their shapes; None for one number in any shape."""
@@ -164,6 +178,10 @@ class Checkpoint:
         layout = self._layouts.get(base)
         allowed = {} if layout is None else dict(zip(layout.suffixes, layout.dtypes, strict=True))
         return entry.dtype in allowed.get(f".{last}", PLAIN_DTYPES)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1).view(torch.uint8)
 
 
 def _fits(shape: tuple[int, ...], wanted: tuple[int, ...] | None) -> bool:

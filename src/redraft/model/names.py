@@ -85,11 +85,12 @@ def is_vision(name: str) -> bool:
     return name.startswith(_VISION)
 
 
-def is_tied_copy(name: str) -> bool:
-    """Whether this is a second copy of a shared tensor: the head, or an encoder tensor that the decoder also stores."""
+def tied_to(name: str) -> str | None:
+    """The tensor that is shared with this one, the head or an encoder's, and by whose name it is read; else None."""
     if name == "lm_head.weight":
-        return True
-    return name.startswith(_ENCODER) and from_hugging_face(name.replace(_ENCODER, _DECODER, 1)) is not None
+        return TABLE["embedding.weight"]
+    partner = name.replace(_ENCODER, _DECODER, 1)
+    return partner if partner != name and from_hugging_face(partner) is not None else None
 
 
 def _translate(name: str, table: dict[str, str]) -> str | None:
