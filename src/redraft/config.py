@@ -390,8 +390,7 @@ def require_type(name: str, value: object, *allowed: type) -> None:
 def settings_from_dict(raw: Mapping[str, Any]) -> GenerationSettings:
     """The defaults of a checkpoint, from its parsed `generation_config.json` (max_new_tokens stays the caller's).
 
-    A stability or confidence threshold of null means that no canvas stops before its last step, as in Transformers.
-    Raises `CheckpointError` for another sampler and for values that are not valid settings.
+    What is null is not given, as in Transformers. Raises `CheckpointError` for another sampler and for values that are not valid settings.
     """
     sampler = raw.get("sampler_config") or {}
     if not isinstance(sampler, Mapping):
@@ -405,8 +404,6 @@ def settings_from_dict(raw: Mapping[str, Any]) -> GenerationSettings:
         "t_min": raw.get("t_min"), "t_max": raw.get("t_max"),
         "stability_threshold": raw.get("stability_threshold"), "confidence_threshold": raw.get("confidence_threshold"),
     }  # fmt: skip
-    if any(raw.get(name, 0) is None for name in ("stability_threshold", "confidence_threshold")):
-        given["stability_threshold"] = MAX_NUMBER  # more steps than a canvas can have
     try:
         return resolve_settings(GenerationSettings(), **given)
     except SettingError as error:

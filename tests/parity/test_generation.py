@@ -7,7 +7,7 @@ import pytest
 import torch
 from parity_steps import new_engine, replay_their_draws, their_config
 
-from redraft.config import GenerationSettings
+from redraft.config import GenerationSettings, settings_from_dict
 from redraft.diffusion import sampler
 from redraft.diffusion.prefill import prefill
 from redraft.diffusion.records import DenoiseStep
@@ -52,6 +52,14 @@ def ours(theirs: Any, tmp_path_factory: pytest.TempPathFactory) -> Transformer:
     folder = tmp_path_factory.mktemp("theirs")
     theirs.save_pretrained(folder)
     return load_model(folder, device="cpu", dtype="float32")
+
+
+@pytest.mark.parametrize("name", ["stability_threshold", "confidence_threshold", "t_min", "t_max"])
+def test_a_setting_of_null_has_its_default(theirs: Any, name: str) -> None:
+    written = {"stability_threshold": 0, "confidence_threshold": 100.0, "t_min": 0.5, "t_max": 0.9} | {name: None}
+    known, _ = theirs._prepare_generation_config(type(theirs.generation_config)(**written))
+    settings = settings_from_dict(written)
+    assert {key: getattr(settings, key) for key in written} == {key: getattr(known, key) for key in written}
 
 
 @pytest.mark.parametrize("step", [0, 3, 11])
