@@ -3,6 +3,7 @@
 import io
 import json
 import re
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -43,6 +44,16 @@ def llm(folder: Path) -> LLM:
 @pytest.fixture(scope="module")
 def blind(folder: Path) -> LLM:
     return redraft.load(folder, device="cpu", dtype="float32", vision=False)
+
+
+def test_images_whose_parts_do_not_see_each_other_are_refused(folder: Path, tmp_path: Path) -> None:
+    other = Path(shutil.copytree(folder, tmp_path / "other"))
+    config = json.loads((other / "config.json").read_text())
+    del config["text_config"]["use_bidirectional_attention"]
+    (other / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="use_bidirectional_attention to None"):
+        redraft.load_model(other, "cpu", "float32")
+    assert redraft.load_model(other, "cpu", "float32", vision=False).vision is None
 
 
 def test_an_image_may_be_given_in_many_ways(tmp_path: Path) -> None:

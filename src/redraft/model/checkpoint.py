@@ -38,6 +38,13 @@ class Checkpoint:
         self._open: tuple[Path, Any] | None = None
         self.sees = vision and any(map(is_vision, self._stored))
         """Whether it includes a vision tower."""
+        attention = self.config.extra["text_config"].get("use_bidirectional_attention")
+        if self.sees and attention != "vision":
+            raise CheckpointError(
+                f"{folder} has a vision tower, and its config.json sets use_bidirectional_attention to {attention!r}; "
+                "the parts of an image attend to each other, so it must be 'vision' (vision=False loads only the text "
+                "model)."
+            )
         state = self.empty_model().state_dict()
         self.shapes = {name: tuple(tensor.shape) for name, tensor in state.items()}
         self._bases = {name: self._base(name) for name in self.shapes}
