@@ -159,9 +159,9 @@ class ModelConfig:
 
 
 _REQUIRED = ("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_experts",
-             "top_k_experts", "num_attention_heads", "num_key_value_heads", "head_dim")  # fmt: skip
-_OPTIONAL = ("sliding_window", "rms_norm_eps", "final_logit_softcapping", "max_position_embeddings",
-             "initializer_range", "bos_token_id", "pad_token_id")  # fmt: skip
+             "top_k_experts", "num_attention_heads", "num_key_value_heads", "head_dim", "sliding_window",
+             "max_position_embeddings")  # fmt: skip
+_OPTIONAL = ("rms_norm_eps", "final_logit_softcapping", "initializer_range", "bos_token_id", "pad_token_id")
 
 
 def _reject_unsupported(text: Mapping[str, Any]) -> None:
@@ -222,23 +222,29 @@ def _default_layer_types(count: int) -> list[str]:
 def _global_heads(text: Mapping[str, Any], layer_types: tuple[str, ...]) -> dict[str, int]:
     """Full layers' head size and kv heads, from `global_*` keys or from newer files' `per_layer_config`.
 
-    What `per_layer_config` leaves out is the same as in the other layers, even if it is empty.
+    What `per_layer_config` leaves out is the same as in the other layers, even if it is empty. Raises
+    `CheckpointError` if it changes anything else, or full layers differently.
     """
-    head_dim, kv_heads = text.get("global_head_dim"), text.get("num_global_key_value_heads")
-    overrides = text.get("per_layer_config") or {}
-    for layer, kind in enumerate(layer_types):
-        if kind == FULL and (entry := overrides.get(str(layer), overrides.get(layer))):
-            head_dim = entry.get("head_dim", head_dim)
-            kv_heads = entry.get("num_key_value_heads", kv_heads)
-    return {
-        "global_head_dim": head_dim or (text["head_dim"] if "per_layer_config" in text else 512),
-        "num_global_key_value_heads": kv_heads or text["num_key_value_heads"],
+    default = text["head_dim"] if "per_layer_config" in text else 512
+    full = {
+        "head_dim": text.get("global_head_dim") or default,
+        "num_key_value_heads": text.get("num_global_key_value_heads") or text["num_key_value_heads"],
     }
+    overrides = {str(layer): entry for layer, entry in (text.get("per_layer_config") or {}).items()}
+    changed = [overrides.pop(str(layer), {}) for layer, kind in enumerate(layer_types) if kind == FULL]
+    others = [{name: value for name, value in entry.items() if text.get(name) != value} for entry in overrides.values()]
+    if any(others) or any(entry.keys() - full.keys() or entry != changed[0] for entry in changed):
+        raise CheckpointError(
+            "config.json's per_layer_config may only set head_dim and num_key_value_heads, the same for all "
+            f"{FULL!r} layers."
+        )
+    full |= changed[0] if changed else {}
+    return {"global_head_dim": full["head_dim"], "num_global_key_value_heads": full["num_key_value_heads"]}
 
 
 def _top_fields(raw: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, Any]:
-    eos = raw.get("eos_token_id", text.get("eos_token_id", 1))
-    eos = 1 if eos is None else eos
+    given = (raw.get("eos_token_id"), text.get("eos_token_id"), 1)
+    eos = next(ids for ids in given if ids is not None)
     return {
         "canvas_length": 256 if raw.get("canvas_length") is None else raw["canvas_length"],
         "eos_token_id": tuple(dict.fromkeys(eos)) if isinstance(eos, list | tuple) else (eos,),

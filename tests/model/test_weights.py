@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from redraft.config import FULL, SLIDING
+from redraft.config import FULL, SLIDING, ModelConfig
 from redraft.errors import CheckpointError, HubError, SettingError
 from redraft.model import weights
 from redraft.model.files import fingerprint, read_header
-from redraft.model.folders import resolve_folder
+from redraft.model.folders import read_config, resolve_folder
 from redraft.model.initialise import initialise
 from redraft.model.presets import preset
 from redraft.model.transformer import Transformer
@@ -330,6 +330,16 @@ def test_a_config_that_is_no_json_object(folder: Path, content: bytes) -> None:
         ({"text_config": {"num_hidden_layers": 2}}, "num_hidden_layers is 2, and layer_types names 3 layers"),
         ({"text_config": {"num_key_value_heads": 0}}, "config.json"),
         ({"text_config": {"hidden_size": None}}, "hidden_size"),
+        ({"text_config": {"sliding_window": None}}, "text_config lacks sliding_window"),
+        ({"text_config": {"max_position_embeddings": None}}, "text_config lacks max_position_embeddings"),
+        ({"text_config": {"bos_token_id": "x"}}, "bos_token_id to 'x'; it must be a token id below"),
+        ({"text_config": {"pad_token_id": -5}}, "pad_token_id to -5; it must be a token id below"),
+        ({"text_config": {"initializer_range": "x"}}, "initializer_range to 'x'; it must be a number above 0"),
+        ({"quantization_config": {"transform_config": {"a": 1}}}, "sets transform_config to {'a': 1}"),
+        ({"text_config": {"per_layer_config": {"0": {"head_dim": 8}}}}, "per_layer_config may only set head_dim"),
+        ({"text_config": {"per_layer_config": {"2": {"sliding_window": 8}}}}, "per_layer_config may only set head_dim"),
+        ({"text_config": {"per_layer_config": {"77": {"head_dim": 8}}}}, "per_layer_config may only set head_dim"),
+        ({"text_config": {"per_layer_config": {"2": 3}}}, "config.json"),
         ({"text_config": {"top_k_experts": 9}}, "top_k_experts"),
         ({"text_config": {"rope_parameters": 3}}, "config.json"),
         ({"text_config": {"rope_parameters": {"rope_type": "default"}}}, "rope_parameters has 'rope_type'"),
@@ -348,6 +358,20 @@ def test_a_config_of_something_else(folder: Path, changes: dict[str, Any], words
     with pytest.raises(CheckpointError, match=re.escape(words)) as caught:
         load(folder)
     one_sentence(caught.value)
+
+
+def test_full_layers_with_heads_of_several_sizes_are_refused() -> None:
+    raw = preset("nano").to_dict()
+    raw["text_config"] |= {"layer_types": [SLIDING, FULL, FULL], "per_layer_config": {"1": {"head_dim": 64}}}
+    with pytest.raises(CheckpointError, match="the same for all 'full_attention' layers"):
+        ModelConfig.from_dict(raw)
+    raw["text_config"]["per_layer_config"] = {"0": {}, "1": {"head_dim": 64}, "2": {"head_dim": 64}}
+    assert ModelConfig.from_dict(raw).global_head_dim == 64
+
+
+def test_end_ids_of_null_are_those_of_the_text_model(folder: Path) -> None:
+    change_config(folder, eos_token_id=None, text_config={"eos_token_id": [3, 5]})
+    assert read_config(folder).eos_token_id == (3, 5)
 
 
 def test_rotary_positions_are_read_as_transformers_reads_them(folder: Path) -> None:

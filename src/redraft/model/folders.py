@@ -23,7 +23,7 @@ _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_experts", "top_k_experts",
           "num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "head_dim", "global_head_dim",
           "sliding_window", "max_position_embeddings", "canvas_length")  # fmt: skip
-_FACTORS = ("rms_norm_eps", "final_logit_softcapping", "rope_theta", "global_rope_theta")
+_FACTORS = ("rms_norm_eps", "final_logit_softcapping", "rope_theta", "global_rope_theta", "initializer_range")
 _DESCRIPTION_FILES = ["*.json"]
 _FILES = [*_DESCRIPTION_FILES, "*.jinja", "*.safetensors", "*.txt", "*.model"]
 
@@ -62,6 +62,8 @@ def read_config(folder: Path) -> ModelConfig:
     method = quantization.get("quant_method", QUANTIZERS[0])
     if method not in QUANTIZERS:
         raise CheckpointError(f"{path} sets quant_method to {method!r}; it must be {' or '.join(QUANTIZERS)}.")
+    if transforms := quantization.get("transform_config"):
+        raise CheckpointError(f"{path} sets transform_config to {transforms!r}; transformed weights are not supported.")
     if raw.get("tie_word_embeddings") is False:
         raise CheckpointError(
             f"{path} sets tie_word_embeddings to false; it must be true, as encoder and decoder share their weights."
@@ -90,6 +92,10 @@ def check_config(config: ModelConfig, path: Path | str) -> None:
         raise CheckpointError(
             f"{path} sets partial_rotary_factor to {config.partial_rotary_factor!r}; it must be between 0 and 1."
         )
+    for name in ("bos_token_id", "pad_token_id"):
+        value = getattr(config, name)
+        if type(value) is not int or not 0 <= value < config.vocab_size:
+            raise CheckpointError(f"{path} sets {name} to {value!r}; it must be a token id below {config.vocab_size}.")
     end_ids(config.eos_token_id, config.vocab_size, path)
 
 
