@@ -102,6 +102,9 @@ def save_model(model: Transformer, folder: str | Path, *, max_shard_size: int = 
     former = _weight_files(folder) if folder.exists() else set[str]()
     with arriving(folder, last=CONFIG_FILE) as work:
         written = _write(model, tensors, work, max_shard_size)
+        if SINGLE_FILE not in written:  # else it would be read instead of the shards, should moving them be interrupted
+            (folder / SINGLE_FILE).unlink(missing_ok=True)
+        (folder / INDEX_FILE).unlink(missing_ok=True)  # the shards that it names are replaced
     for stale in former.difference(written):
         (folder / stale).unlink(missing_ok=True)
 
