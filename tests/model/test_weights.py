@@ -1,6 +1,7 @@
 """Folders that are wrong in one way each: one sentence that names the fault, and nothing half-done."""
 
 import json
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -197,6 +198,26 @@ def test_copies_of_tied_tensors_are_accepted(model: Transformer, folder: Path) -
     assert_equal(load(folder), model)
 
 
+@pytest.mark.parametrize("former", ["folder", "sharded"])
+def test_an_interrupted_save_does_not_leave_former_weights(
+    former: str, model: Transformer, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = request.getfixturevalue(former)
+    move, moved = os.replace, []
+
+    def interrupted(source: Path, target: Path) -> None:
+        moved.append(target)
+        if len(moved) == 2:
+            raise KeyboardInterrupt
+        move(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        save_model(model, place, max_shard_size=100_000)
+    with pytest.raises(CheckpointError, match="has no weights"):
+        load(place)
+
+
 @pytest.mark.parametrize("name", ["lm_head.weight", ENCODER + "norm.weight"])
 @pytest.mark.parametrize("change", [lambda t: t + 1, lambda t: t[1:].clone(), lambda t: t.to(torch.float16)])
 def test_another_copy_of_a_tied_tensor_is_refused(folder: Path, name: str, change: Callable[[Tensor], Tensor]) -> None:
@@ -295,6 +316,21 @@ def test_an_index_that_makes_no_sense(sharded: Path, content: str) -> None:
     (sharded / "model.safetensors.index.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"index\.json"):
         load(sharded)
+
+
+def test_a_tensor_in_two_shards_is_named(sharded: Path) -> None:
+    first, second = sorted(sharded.glob("*.safetensors"))[:2]
+    name = next(iter(load_file(first)))
+    save_file(load_file(second) | {name: torch.zeros(1)}, second)
+    with pytest.raises(CheckpointError, match=f"{name} is in both {first} and {second}"):
+        load(sharded)
+
+
+def test_a_broken_link_is_called_that(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to("gone")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is a broken link"):
+        load(folder)
 
 
 def test_no_weights(folder: Path) -> None:

@@ -32,7 +32,13 @@ class Stored:
 
 def read_headers(folder: Path) -> dict[str, Stored]:
     """Every tensor of every shard of the folder, by its name in the file. Raises `CheckpointError`."""
-    return {name: entry for shard in shards(folder) for name, entry in read_header(shard).items()}
+    stored: dict[str, Stored] = {}
+    for shard in shards(folder):
+        entries = read_header(shard)
+        for name in stored.keys() & entries.keys():
+            raise CheckpointError(f"{name} is in both {stored[name].shard} and {shard}.")
+        stored |= entries
+    return stored
 
 
 def read_header(shard: Path) -> dict[str, Stored]:
@@ -86,6 +92,8 @@ def shards(folder: Path) -> list[Path]:
     """The folder's weight files, in order. Raises `CheckpointError` if there are none or some are missing."""
     if (folder / SINGLE_FILE).is_file():
         return [folder / SINGLE_FILE]
+    if (folder / SINGLE_FILE).is_symlink():
+        raise CheckpointError(f"{folder / SINGLE_FILE} is a broken link; fetch it again.")
     if not (folder / INDEX_FILE).is_file():
         raise CheckpointError(f"{folder} has no weights: neither {SINGLE_FILE} nor {INDEX_FILE}.")
     weight_map = read_json(folder / INDEX_FILE).get("weight_map")
