@@ -270,6 +270,17 @@ def test_an_unknown_quantizer_is_named(folder: Path) -> None:
         load_model(folder)
 
 
+@pytest.mark.parametrize("format", ["fp8", "int4"])
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+def test_weights_that_are_no_numbers_are_named(folder: Path, tmp_path: Path, format: str, value: float) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.decoder.layers.0.experts.down_proj"][1, 0, 0] = value
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"layers\.0\.experts\.1\.down_proj has infinite or NaN values"):
+        quantize_folder(folder, tmp_path / "out", format, group=GROUP)
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_cannot_be_quantized_is_refused_and_leaves_nothing(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="format is 'int3'; it must be one of fp8, int4"):
         quantize_folder(folder, tmp_path / "out", "int3")

@@ -100,7 +100,10 @@ def _stored(checkpoint: Checkpoint, name: str, kept_as: str | None, group: int) 
         yield to_hugging_face(name), weight.contiguous()
         return
     for base, matrix in _matrices(name, weight):
-        yield from ((base + suffix, tensor) for suffix, tensor in _quantized(matrix, kept_as, group).items())
+        quantized = _quantized(matrix, kept_as, group)
+        if not quantized[".weight_scale"].isfinite().all():
+            raise CheckpointError(f"{base} has infinite or NaN values, which cannot be quantized.")
+        yield from ((base + suffix, tensor) for suffix, tensor in quantized.items())
 
 
 def _matrices(name: str, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
