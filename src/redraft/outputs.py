@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from redraft.errors import InputError, SettingError, why
@@ -63,9 +63,9 @@ def arriving(folder: Path, *, last: str) -> Iterator[Path]:
 
     It is inside `folder`, which cannot be replaced itself if it is the working directory, a link or a mount point.
     All files get the mode of `last`, because safetensors makes files that only their owner may read. If something
-    fails, a `folder` that did not exist before is removed again.
+    fails, a `folder` that did not exist before is removed again, and so are those above it.
     """
-    made = not folder.exists()
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as temporary:
@@ -76,4 +76,7 @@ def arriving(folder: Path, *, last: str) -> Iterator[Path]:
     except BaseException:
         if made:
             shutil.rmtree(folder, ignore_errors=True)
+        with suppress(OSError):  # something else may lie there by now
+            for place in made[1:]:
+                place.rmdir()
         raise

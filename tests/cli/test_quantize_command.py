@@ -1,10 +1,15 @@
 """`redraft quantize`."""
 
+import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
 from outcome import Cli
+
+from redraft.cli.generate import EXIT_INTERRUPTED
+from redraft.model import quantize
 
 
 def test_the_embedded_model_in_int4(cli: Cli, tmp_path: Path) -> None:
@@ -12,6 +17,14 @@ def test_the_embedded_model_in_int4(cli: Cli, tmp_path: Path) -> None:
     assert set(shown["bytes_by_format"]) == {"not quantized", "fp8", "int4"}
     assert shown["bytes"] == sum(shown["bytes_by_format"].values())
     assert cli("inspect", str(tmp_path / "out"), "--json").code == 0
+
+
+def test_sigterm_ends_it_as_ctrl_c_does(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantize, "quantize_fp8", lambda _: os.kill(os.getpid(), signal.SIGTERM))
+    before = signal.getsignal(signal.SIGTERM)
+    assert cli("quantize", "tiny", str(tmp_path / "above" / "out")).code == EXIT_INTERRUPTED
+    assert signal.getsignal(signal.SIGTERM) == before
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,7 @@ import typer
 
 from redraft.cli.generate import print_json
 from redraft.cli.options import JsonFlag
-
-_BESIDE = ("*.json", "*.jinja", "*.txt", "*.model")
-"""Files of a model folder other than its weights, which are copied as they are."""
-_OF_WEIGHTS = (".index.json", "hf_quant_config.json")
-"""Exceptions: files that say where the weights are, and how they were quantized."""
+from redraft.cli.stopping import stopped_by_sigterm
 
 
 def merge(
@@ -30,7 +26,7 @@ def merge(
     from redraft.model.adapters import load_adapter, shapes_of
     from redraft.model.adapters import merge as fold
     from redraft.model.checkpoint import Checkpoint
-    from redraft.model.folders import resolve_folder
+    from redraft.model.folders import copy_beside, resolve_folder
     from redraft.model.placement import DTYPES
     from redraft.model.weights import load_model, save_model
     from redraft.outputs import check_new
@@ -41,19 +37,11 @@ def merge(
     network = load_model(folder, "cpu", dtype if dtype in DTYPES.values() else "float32")
     change.check_fits(shapes_of(network), str(adapter))
     fold(network, change)
-    save_model(network.to(dtype), out)
-    _copy_beside(folder, out)
+    with stopped_by_sigterm():
+        save_model(network.to(dtype), out)
+        copy_beside(folder, out)
     size, name = sum(file.stat().st_size for file in out.glob("*.safetensors")), str(dtype).removeprefix("torch.")
     if json:
         print_json({"model": str(out), "weights_changed": len(change.factors), "dtype": name, "bytes": size})
     else:
         print(f"{len(change.factors)} weights were changed; the model is in {out} ({size / 1e9:.3f} GB, {name}).")
-
-
-def _copy_beside(folder: Path, out: Path) -> None:
-    import shutil
-
-    for pattern in _BESIDE:
-        for file in folder.glob(pattern):
-            if not (out / file.name).exists() and not file.name.endswith(_OF_WEIGHTS):
-                shutil.copyfile(file, out / file.name)

@@ -9,6 +9,7 @@ import typer
 
 from redraft.cli.generate import print_json
 from redraft.cli.options import JsonFlag, option
+from redraft.cli.stopping import stopped_by_sigterm
 from redraft.errors import SettingError
 
 
@@ -18,7 +19,10 @@ def quantize(
     format: Annotated[
         str, typer.Option("--format", metavar="NAME", help="fp8, or int4 (experts; the rest in fp8).")
     ] = "fp8",
-    group: Annotated[int | None, option("--group", "Inputs that share a scale in int4.", "N", default="64")] = None,
+    group: Annotated[
+        int | None,
+        option("--group", "Inputs that share a scale in int4; GPUs take 32 and multiples of 64.", "N", default="64"),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Write a smaller copy of a model, in FP8 or INT4."""
@@ -31,7 +35,7 @@ def quantize(
     if group is not None and format == "fp8":
         raise SettingError("--group needs --format int4; fp8 has no groups.")
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+    with stopped_by_sigterm(), Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("quantizing", total=None)
         summary = quantize_folder(
             resolve_folder(model),
