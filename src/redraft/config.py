@@ -396,7 +396,8 @@ def require_type(name: str, value: object, *allowed: type) -> None:
 def settings_from_dict(raw: Mapping[str, Any]) -> GenerationSettings:
     """The defaults of a checkpoint, from its parsed `generation_config.json` (max_new_tokens stays the caller's).
 
-    What is null is not given, as in Transformers. Raises `CheckpointError` for another sampler and for values that are not valid settings.
+    What is null is not given, as in Transformers. Raises `CheckpointError` for another sampler and for values that are
+    not valid settings.
     """
     sampler = raw.get("sampler_config") or {}
     if not isinstance(sampler, Mapping):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from redraft.errors import CheckpointError, SettingError
 from redraft.model.checkpoint import Checkpoint
+from redraft.model.files import INDEX_FILE
 from redraft.model.initialise import initialise
 from redraft.model.names import to_hugging_face
 from redraft.model.presets import preset
@@ -39,7 +40,8 @@ def model() -> Transformer:
 @pytest.fixture
 def folder(model: Transformer, tmp_path: Path) -> Path:
     save_model(model, tmp_path / "model")
-    (tmp_path / "model" / "tokenizer.json").write_text("{}")
+    for name in ("tokenizer.json", "chat_template.jinja", "pytorch_model.bin", "model.gguf", "a.bin.index.json"):
+        (tmp_path / "model" / name).write_text("{}")
     return tmp_path / "model"
 
 
@@ -81,8 +83,8 @@ def test_an_empty_folder_is_filled_where_it_is(
     quantize_folder(folder, target, "fp8")
     assert Checkpoint(tmp_path / "empty").formats
     assert (tmp_path / "link").is_symlink()
-    files = {path.name for path in target.iterdir()}
-    assert files == {"config.json", "model-00001.safetensors", "model.safetensors.index.json", "tokenizer.json"}
+    described = {"config.json", "tokenizer.json", "chat_template.jinja"}
+    assert {file.name for file in target.iterdir()} == described | {"model-00001.safetensors", INDEX_FILE}
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -95,11 +97,20 @@ def test_a_full_disk_leaves_the_target_as_it_was(
     target = tmp_path / "out"
     if there:
         target.mkdir()
-    monkeypatch.setattr("redraft.model.quantize.shutil.copyfile", full_disk)
+    monkeypatch.setattr("redraft.model.folders.shutil.copyfile", full_disk)
     with pytest.raises(OSError, match="No space left"):
         quantize_folder(folder, target, "fp8")
     assert target.exists() == there
     assert not there or not list(target.iterdir())
+
+
+def test_folders_made_on_the_way_are_removed_on_failure(folder: Path, tmp_path: Path) -> None:
+    def stop(*_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quantize_folder(folder, tmp_path / "a" / "b" / "out", "fp8", progress=stop)
+    assert not (tmp_path / "a").exists()
 
 
 def test_weights_keep_their_format_until_they_are_needed(folder: Path, tmp_path: Path) -> None:
@@ -289,6 +300,8 @@ def test_what_cannot_be_quantized_is_refused_and_leaves_nothing(folder: Path, tm
     (tmp_path / "link").symlink_to("nowhere")
     with pytest.raises(SettingError, match="link already exists"):
         quantize_folder(folder, tmp_path / "link", "fp8")
+    with pytest.raises(SettingError, match="max_shard_size is 0; it must be at least 1 byte"):
+        quantize_folder(folder, tmp_path / "out", "fp8", max_shard_size=0)
     for group in (7, 0, -4):
         with pytest.raises(SettingError, match=rf"group is {group}; it must divide"):
             quantize_folder(folder, tmp_path / "out", "int4", group=group)

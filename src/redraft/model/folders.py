@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
 from collections.abc import Mapping
 from importlib.resources import files
@@ -25,7 +26,10 @@ _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_si
           "sliding_window", "max_position_embeddings", "canvas_length")  # fmt: skip
 _FACTORS = ("rms_norm_eps", "final_logit_softcapping", "rope_theta", "global_rope_theta", "initializer_range")
 _DESCRIPTION_FILES = ["*.json"]
-_FILES = [*_DESCRIPTION_FILES, "*.jinja", "*.safetensors", "*.txt", "*.model"]
+_BESIDE = [*_DESCRIPTION_FILES, "*.jinja", "*.txt", "*.model"]
+_FILES = [*_BESIDE, "*.safetensors"]
+_OF_WEIGHTS = (".index.json", "hf_quant_config.json")
+"""Files that say where the weights are, and how they were quantized."""
 
 
 def resolve_folder(model: str | Path, *, weights: bool = True) -> Path:
@@ -110,6 +114,14 @@ def read_json(path: Path, kind: str = "a model") -> dict[str, Any]:
     if not isinstance(content, dict):
         raise CheckpointError(f"{path} does not hold a JSON object.")
     return content
+
+
+def copy_beside(source: Path, target: Path) -> None:
+    """Copy what describes a model besides its weights (tokenizer, template, ...), unless `target` has it already."""
+    for pattern in _BESIDE:
+        for file in source.glob(pattern):
+            if not (target / file.name).exists() and not file.name.endswith(_OF_WEIGHTS):
+                shutil.copyfile(file, target / file.name)
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

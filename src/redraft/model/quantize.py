@@ -10,7 +10,6 @@ experts as one matrix each, so that other engines read them too.
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from torch import Tensor
 from redraft.errors import CheckpointError, SettingError
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE
-from redraft.model.folders import CONFIG_FILE, read_json, write_json
+from redraft.model.folders import CONFIG_FILE, copy_beside, read_json, write_json
 from redraft.model.names import to_hugging_face
 from redraft.outputs import arriving, check_new
 from redraft.quant.fp8 import quantize_fp8
@@ -53,11 +52,14 @@ def quantize_folder(
     """Write a quantized copy of the model folder `source` to the new or empty folder `target`; returns what it holds.
 
     Host memory holds one shard and one weight at a time. `progress` is called with the weights done and the total.
-    Raises `SettingError` for an unknown format, a group that does not fit or a target that cannot be made, and
-    `CheckpointError` for a source that is damaged or already quantized. Nothing is left behind on failure.
+    Raises `SettingError` for an unknown format, a group that does not fit, a shard size below 1 or a target that cannot
+    be made, and `CheckpointError` for a source that is damaged, has values that are not finite, or is quantized
+    already. Nothing is left behind on failure.
     """
     if format not in FORMATS:
         raise SettingError(f"format is {format!r}; it must be one of {', '.join(FORMATS)}.")
+    if max_shard_size < 1:
+        raise SettingError(f"max_shard_size is {max_shard_size}; it must be at least 1 byte.")
     check_new(target)
     checkpoint = Checkpoint(source)
     if checkpoint.formats:
@@ -142,12 +144,10 @@ def _shard_name(number: int) -> str:
 
 
 def _write_description(source: Path, folder: Path, format: str, group: int) -> None:
-    """Write the config that describes the weights, and copy everything else from the source except its weights."""
-    for file in source.iterdir():
-        if file.is_file() and file.suffix != ".safetensors" and file.name not in (CONFIG_FILE, INDEX_FILE):
-            shutil.copyfile(file, folder / file.name)
+    """Write the config that describes the weights, and copy the files beside it."""
     config = read_json(source / CONFIG_FILE) | {"quantization_config": _quantization_config(format, group)}
     write_json(folder / CONFIG_FILE, config)
+    copy_beside(source, folder)
 
 
 def _quantization_config(format: str, group: int) -> dict[str, Any]:
