@@ -68,6 +68,15 @@ def test_a_quantized_folder_loads_as_it_is_stored(folder: Path, tmp_path: Path, 
     torch.testing.assert_close(logits_of(stored), logits_of(made), atol=1e-4, rtol=1e-4)
 
 
+def test_groups_that_the_kernels_do_not_take_are_refused_before_weights_are_read(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quantize_folder(folder, tmp_path / "q", "int4", group=16)
+    monkeypatch.setattr(Checkpoint, "weight", None)
+    with pytest.raises(SettingError, match="int4 group is 16; the kernels take 32 and multiples of 64"):
+        load_packed(tmp_path / "q", device="cpu", dtype="float32")
+
+
 @pytest.mark.parametrize(("stored", "asked"), [("int4", "fp8"), ("fp8", "int4")])
 def test_one_format_does_not_become_another(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: str, asked: str

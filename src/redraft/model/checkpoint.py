@@ -73,6 +73,13 @@ class Checkpoint:
         found = {name: self._layouts.get(self._matrices(name)[0][0]) for name in self.shapes}
         return {name: layout.name for name, layout in found.items() if layout is not None}
 
+    @property
+    def int4_groups(self) -> set[int]:
+        """How many inputs share a scale in the experts that are stored in INT4."""
+        experts = [name for name, format in self.formats.items() if format == "int4" and ".experts." in name]
+        inputs = {name: self.shapes[name][-1] for name in experts}
+        return {inputs[name] // self._scales(self._matrices(name)[0], inputs[name]) for name in experts}
+
     def names(self) -> Iterator[str]:
         """All our names, in shard order, so that reading them in turn opens each file once."""
         return iter(sorted(self.shapes, key=lambda name: (self._shard(name), name)))

@@ -37,14 +37,18 @@ def in_panels(weight: Int4Weight) -> PanelInt4:
     return PanelInt4(codes.flatten(-3, -2), scale.contiguous(), weight.group)
 
 
+def check_int4_group(group: int) -> None:
+    """Raise `SettingError` for groups of inputs that the kernels cannot read: other than 32 and multiples of 64."""
+    if group != 32 and group % 64:
+        raise SettingError(f"int4 group is {group}; the kernels take 32 and multiples of 64.")
+
+
 def _prepare_int4(weight: Int4Weight) -> PackedInt4:
     """Pair inputs 32 apart in a byte, so that a block of 64 inputs is two halves that a product takes in turn.
 
-    A group of 128 inputs becomes two of 64 with the same scale, and so on. Raises `SettingError` for groups other than
-    32 and multiples of 64.
+    A group of 128 inputs becomes two of 64 with the same scale, and so on. Raises what `check_int4_group` raises.
     """
-    if weight.group != 32 and weight.group % 64:
-        raise SettingError(f"int4 group is {weight.group}; the kernels take 32 and multiples of 64.")
+    check_int4_group(weight.group)
     group = min(weight.group, 64)
     scale = weight.scale.repeat_interleave(weight.group // group, -1)
     codes = torch.stack((weight.packed & 0xF, weight.packed >> 4), -1).flatten(-2)  # [...,N,K], value + 8

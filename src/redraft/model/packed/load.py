@@ -25,6 +25,7 @@ from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.placement import resolve_devices, resolve_dtype
 from redraft.model.transformer import Transformer
 from redraft.model.weights import load_for_cpu, load_model, load_vision
+from redraft.quant.prepare import check_int4_group
 
 
 def load_packed(
@@ -59,6 +60,8 @@ def load_packed(
     check_device(target, quantized=format != "bf16")
     if target.type == "cuda" and (wrong := misfit(checkpoint.config)):
         raise SettingError(f"The model's weights cannot be packed for a GPU: {wrong}.")
+    for group in sorted(checkpoint.int4_groups):
+        check_int4_group(group)
     fp8 = fp8_vocabulary(checkpoint.config, vocabulary_dtype, target, quantized=format != "bf16")
     check_room(checkpoint.config, quantization, (target, *helpers), stored=checkpoint.formats, vision=checkpoint.sees)
     chosen = resolve_dtype(dtype, target, checkpoint.dtype)
