@@ -29,11 +29,13 @@ def quantize(
     from rich.console import Console
     from rich.progress import Progress
 
+    from redraft.kernels.cpu import return_freed_memory
     from redraft.model.folders import resolve_folder
     from redraft.model.quantize import INT4_GROUP, quantize_folder
 
     if group is not None and format == "fp8":
         raise SettingError("--group needs --format int4; fp8 has no groups.")
+    return_freed_memory()
     console = Console(stderr=True)
     with stopped_by_sigterm(), Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("quantizing", total=None)

@@ -325,9 +325,22 @@ def keep_freed_memory() -> None:
     By default it returns blocks as large as a canvas' logits to the system at once, and every step gets them again page
     by page, which takes a sixth of the time of a step.
     """
+    for setting in _TRIM_THRESHOLD, _MMAP_THRESHOLD:
+        _set_allocator(setting, 256 << 20)
+
+
+def return_freed_memory() -> None:
+    """Let the C library return freed blocks of 128 KiB and more to the system at once, where it can be told (glibc).
+
+    By default it comes to keep larger and larger ones, and the tensors that live on among them keep it from reusing
+    the rest, so a process that makes many holds several times what is in use.
+    """
+    _set_allocator(_MMAP_THRESHOLD, 128 << 10)
+
+
+def _set_allocator(setting: int, size: int) -> None:
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return
-    for setting in _TRIM_THRESHOLD, _MMAP_THRESHOLD:
-        mallopt(setting, 256 << 20)
+    mallopt(setting, size)

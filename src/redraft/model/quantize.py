@@ -51,7 +51,8 @@ def quantize_folder(
 ) -> dict[str, Any]:
     """Write a quantized copy of the model folder `source` to the new or empty folder `target`; returns what it holds.
 
-    Host memory holds one shard and one weight at a time. `progress` is called with the weights done and the total.
+    Host memory holds one shard and one weight at a time, and what the C library keeps of freed memory
+    (`kernels.cpu.return_freed_memory`). `progress` is called with the weights done and the total.
     Raises `SettingError` for an unknown format, a group that does not fit, a shard size below 1 or a target that cannot
     be made, and `CheckpointError` for a source that is damaged, has values that are not finite, or is quantized
     already. Nothing is left behind on failure.
