@@ -113,10 +113,21 @@ def test_what_is_no_image_is_a_sentence(llm: LLM, part: dict[str, Any], said: st
         llm.generate(messages)
 
 
-@pytest.mark.parametrize("detail", ["much", 100, True, [], "280"])
+@pytest.mark.parametrize("detail", ["much", 100, 280.0, True, [], "280"])
 def test_an_unknown_detail_is_refused(llm: LLM, detail: Any) -> None:
     with pytest.raises(SettingError, match="must be low, auto, high, or one of 70"):
         llm.generate(asked_about(drawn(), detail=detail))
+
+
+def test_a_truncated_file_is_called_that() -> None:
+    with pytest.raises(PromptError, match="its file is damaged or truncated"):
+        prepare(file_of(drawn())[:-40], Grid())
+
+
+def test_a_file_that_pillow_refuses_for_its_size_is_called_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    with pytest.raises(PromptError, match="An image has too many pixels; at most"):
+        prepare(file_of(drawn()), Grid())
 
 
 def test_a_file_that_would_take_all_memory_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

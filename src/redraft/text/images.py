@@ -195,7 +195,7 @@ def _budget(detail: Any, grid: Grid) -> int:
     if detail in (None, "auto"):
         return grid.budget
     found = DETAILS.get(detail, detail) if isinstance(detail, str) else detail
-    if isinstance(found, bool) or found not in BUDGETS:
+    if type(found) is not int or found not in BUDGETS:
         known = ", ".join(map(str, BUDGETS))
         raise SettingError(f"An image's detail is {detail!r}; it must be low, auto, high, or one of {known} tokens.")
     return found
@@ -255,7 +255,19 @@ def _decoding() -> Iterator[None]:
     except (PromptError, SettingError):
         raise
     except Exception as error:  # decoders may raise anything
-        raise PromptError(f"An image cannot be read; only {', '.join(FORMATS)} files can.") from error
+        raise PromptError(_decoding_error(error)) from error
+
+
+def _decoding_error(error: Exception) -> str:
+    """What is wrong with an image, from the exception of its decoder."""
+    from PIL import Image as files
+    from PIL import UnidentifiedImageError
+
+    if isinstance(error, files.DecompressionBombError):
+        return f"An image has too many pixels; at most {MAX_PIXELS:,} can be read."
+    if isinstance(error, UnidentifiedImageError):
+        return f"An image cannot be read; only {', '.join(FORMATS)} files can."
+    return "An image cannot be read; its file is damaged or truncated."
 
 
 def _open_file(content: bytes | bytearray) -> PIL.Image.Image:
