@@ -30,6 +30,8 @@ ANSWERS = [
     "<|tool_call>call:f{a:1",
     "<|tool_call>",
     "a<|channel>thoughtful",
+    "a<|channel>thoughtful answer<channel|>hi",
+    "a<|channel>thought",
     "",
 ]
 

@@ -82,6 +82,8 @@ def test_the_format_spelled_out() -> None:
         ("<|channel>thought\nhm", "", "hm"),
         ("<|channel>thought\nhm<turn|><eos>", "", "hm"),
         ("<|channel>thought\n<channel|><|channel>thought\nb<channel|>c", "c", "b"),
+        ("<|channel>thought<channel|>Hello", "Hello", ""),
+        ("<|channel>thoughtful answer<channel|>hi", "hi", "thoughtful answer"),
         ("<eos>", "", ""),
         ("", "", ""),
         ("a <b> {c}", "a <b> {c}", ""),

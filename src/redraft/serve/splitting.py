@@ -16,6 +16,7 @@ from redraft.text.marks import unmarked
 from redraft.text.reply import (
     CALL_OPEN,
     CHANNEL_CLOSE,
+    CHANNEL_NAME,
     CHANNEL_OPEN,
     ENDINGS,
     LANDMARKS,
@@ -99,10 +100,10 @@ class Splitter:
 
     def _at_thought(self, final: bool) -> Iterator[Part] | None:
         """Skip the channel's name after the marker that opens a channel; it is not part of the thought."""
-        if not final and len(self._text) < len(THOUGHT) and THOUGHT.startswith(self._text):
+        if not final and THOUGHT.startswith(self._text):
             return None
-        if self._text.startswith(THOUGHT):
-            self._take(len(THOUGHT))
+        if name := CHANNEL_NAME.match(self._text):
+            self._take(name.end())
         self._state = self._in_thought
         return iter(())
 

@@ -23,6 +23,9 @@ LANDMARKS = (CHANNEL_OPEN, CALL_OPEN, MARK + tools.RESPONSE_OPEN, *ENDINGS)
 """What ends a run of content."""
 LONGEST_MARK = max(map(len, (CALL_CLOSE, *LANDMARKS)))
 
+CHANNEL_NAME = re.compile(rf"{THOUGHT}(?=\n|{MARK}|\Z)")
+"""What names a channel as a thought: a line of its own, or all that there is."""
+
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
 _SPACE = re.compile(r"\s*")
 _WORDS = {"true": True, "false": False, "null": None}
@@ -68,7 +71,7 @@ def read_reply(text: str, *, reasoning_open: bool = False, exact: bool = False) 
     and stays.
     """
     parts = _Parts()
-    position = _read_channel(text, 0, parts, name="") if reasoning_open else 0
+    position = _read_channel(text, 0, parts, named=False) if reasoning_open else 0
     while landmark := _LANDMARK.search(text, position):
         parts.content.append(text[position : landmark.start()])
         if landmark[0] == CHANNEL_OPEN:
@@ -99,14 +102,15 @@ class _Parts:
         )
 
 
-def _read_channel(text: str, start: int, parts: _Parts, name: str = THOUGHT) -> int:
-    """Read a thought that begins after its opening marker, maybe with its `name`; returns where the text goes on."""
+def _read_channel(text: str, start: int, parts: _Parts, *, named: bool = True) -> int:
+    """Read a thought from `start`, where its name may come first if it is `named`; returns where the text goes on."""
     found = text.find(CHANNEL_CLOSE, start)
     end = len(text) if found < 0 else found
     thought = text[start:end]
     if found < 0 and (cut := _ENDING.search(thought)):
         thought = thought[: cut.start()]
-    parts.reasoning.append(thought.removeprefix(name).strip())
+    name = CHANNEL_NAME.match(thought) if named else None
+    parts.reasoning.append(thought[name.end() if name else 0 :].strip())
     return end if found < 0 else found + len(CHANNEL_CLOSE)
 
 
