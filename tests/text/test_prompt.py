@@ -127,6 +127,12 @@ def test_a_template_that_changes_special_strings_is_told_so() -> None:
         encode_chat(template, TINY, [user("a<eos>")])
 
 
+def test_a_template_that_tells_fractions_of_seconds_is_rendered_at_one_time() -> None:
+    template = ChatTemplate("{{ strftime_now('%f') }}" * 50 + "{{ messages[0].content }}")
+    for _ in range(20):
+        encode_chat(template, TINY, [user("a < b")])
+
+
 def test_wrong_messages_are_refused_as_ever() -> None:
     with pytest.raises(PromptError, match="known roles"):
         encode_chat(TEMPLATE, TINY, [{"role": "robot", "content": "<eos>"}])

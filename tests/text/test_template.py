@@ -242,9 +242,15 @@ def test_folder_sources(tmp_path: Path) -> None:
     (tmp_path / "chat_template.jinja").write_bytes(b"\xff")
     with pytest.raises(CheckpointError, match="is not UTF-8 text"):
         ChatTemplate.from_folder(tmp_path)
-    config.write_text("[]")
-    with pytest.raises(CheckpointError, match="JSON object"):
-        ChatTemplate.from_folder(tmp_path)
+    for content in ("[]", "{", "[" * 100_000):
+        config.write_text(content)
+        with pytest.raises(CheckpointError, match=r"tokenizer_config\.json .* JSON.*\.$"):
+            ChatTemplate.from_folder(tmp_path)
+    (tmp_path / "chat_template.jinja").unlink()
+    for entry in ('["a"]', "[]", '[{"name": "rag", "template": "a"}]', "7"):
+        config.write_text(f'{{"chat_template": {entry}}}')
+        with pytest.raises(CheckpointError, match="must be a template, or a list of named ones with a 'default'"):
+            ChatTemplate.find(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("{% if %}")
     config.write_text("{}")
     with pytest.raises(CheckpointError, match="not valid Jinja"):

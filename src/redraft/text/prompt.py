@@ -11,6 +11,7 @@ a history, and `<|think|>` in a system message, the published switch for thinkin
 
 from __future__ import annotations
 
+import datetime
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -55,13 +56,14 @@ def mark_chat(
     **options: Any,
 ) -> tuple[str, list[Span]]:
     """The rendered conversation, and the positions of the template's own special strings in it."""
-    text = template.render(messages, tools=tools, **options)
+    now = datetime.datetime.now()  # the same in both renderings
+    text = template.render(messages, tools=tools, now=now, **options)
     given, declared = plain_data(messages, "messages"), plain_data(tools, "tools")
     disguise = _Disguise(tokenizer.special_ids, text)
     hidden, hidden_tools = [disguise.message(message) for message in given], disguise.data(declared)
     if hidden == given and hidden_tools == declared:
         return text, tokenizer.special_spans(text)
-    disguised = template.render(hidden, tools=hidden_tools, **options)
+    disguised = template.render(hidden, tools=hidden_tools, now=now, **options)
     if disguise.undone(disguised) != text:
         raise PromptError("This model's chat template changes special strings such as <turn|>; leave them out.")
     return text, tokenizer.special_spans(disguised)

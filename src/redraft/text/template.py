@@ -24,7 +24,7 @@ import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
 
-from redraft.errors import CheckpointError, PromptError, SettingError
+from redraft.errors import CheckpointError, PromptError, SettingError, why
 from redraft.text.messages import check_messages, check_tools, plain_data
 
 DEFAULT_TOKENS = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
@@ -78,7 +78,9 @@ class ChatTemplate:
         try:
             source = file.read_text("utf-8") if file.is_file() else _default_template(config.get("chat_template"))
         except UnicodeDecodeError as error:
-            raise CheckpointError(f"{str(file)!r} is not UTF-8 text: {error.reason}") from error
+            raise CheckpointError(f"{file} is not UTF-8 text: {error.reason}.") from error
+        except OSError as error:
+            raise CheckpointError(f"{file} cannot be read: {why(error)}.") from error
         return None if source is None else cls(source, special_tokens=tokens)
 
     def render(
@@ -88,11 +90,13 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         add_generation_prompt: bool = True,
         enable_thinking: bool = False,
+        now: datetime.datetime | None = None,
         **extra: Any,
     ) -> str:
         """Prompt text of a conversation, including `<bos>` where the template writes it.
 
-        `messages` and `tools` have the OpenAI shape, with tool-call arguments as mappings. `extra` goes to the template
+        `messages` and `tools` have the OpenAI shape, with tool-call arguments as mappings. `now` is the time that the
+        template is told, by default the current one. `extra` goes to the template
         (for example `preserve_thinking`); a name that the template does not read is a SettingError.
         Wrong messages, and messages that the template refuses, raise PromptError.
         """
@@ -102,6 +106,7 @@ class ChatTemplate:
             raise SettingError("This model cannot think first: its chat template does not support it.", "thinking")
         self._check_options(extra, tools=bool(tools))
         chat = [_with_reasoning(message) for message in plain_data(messages, "messages")]
+        time = now or datetime.datetime.now()
         variables = {**self.special_tokens, "documents": None, **plain_data(extra, "options")}
         try:
             return self._template.render(
@@ -110,6 +115,7 @@ class ChatTemplate:
                 tools=plain_data(tools, "tools"),
                 add_generation_prompt=add_generation_prompt,
                 enable_thinking=enable_thinking,
+                strftime_now=lambda format: time.strftime(format),
             )
         except Exception as error:  # a template is itself a program
             raise PromptError(f"the chat template refuses these messages: {error}") from error
@@ -133,10 +139,10 @@ def _read_config(file: Path) -> dict[str, Any]:
         return {}
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise CheckpointError(f"{str(file)!r} is not valid JSON: {error}") from error
+    except (OSError, ValueError, RecursionError) as error:  # RecursionError: deeply nested brackets
+        raise CheckpointError(f"{file} cannot be read as JSON: {why(error)}.") from error
     if not isinstance(config, dict):
-        raise CheckpointError(f"{str(file)!r} must hold a JSON object")
+        raise CheckpointError(f"{file} does not hold a JSON object.")
     return config
 
 
@@ -151,8 +157,16 @@ def _token_text(name: str, value: Any) -> str | None:
 def _default_template(entry: Any) -> str | None:
     """`chat_template` is one template, or a list of named ones, of which `default` is used."""
     if isinstance(entry, list):
-        entry = next((item.get("template") for item in entry if item.get("name") == "default"), None)
-    return entry if isinstance(entry, str) else None
+        named = {str(item.get("name")): item.get("template") for item in entry if isinstance(item, Mapping)}
+        source = named.get("default")
+    else:
+        source = entry
+    if entry is not None and not isinstance(source, str):
+        raise CheckpointError(
+            "tokenizer_config.json's chat_template must be a template, or a list of named ones with a 'default' among "
+            "them."
+        )
+    return source
 
 
 class _GenerationTag(jinja2.ext.Extension):
@@ -200,10 +214,6 @@ def _raise_exception(message: str) -> None:
     raise jinja2.TemplateError(message)
 
 
-def _strftime_now(format: str) -> str:
-    return datetime.datetime.now().strftime(format)
-
-
 def _to_json(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
@@ -217,7 +227,5 @@ def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
         trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
     )
     environment.filters["tojson"] = _to_json
-    environment.globals.update(
-        raise_exception=_raise_exception, strftime_now=_strftime_now, dict=_DictFactory(), namespace=_Namespace
-    )
+    environment.globals.update(raise_exception=_raise_exception, dict=_DictFactory(), namespace=_Namespace)
     return environment
