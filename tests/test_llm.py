@@ -14,7 +14,7 @@ import torch
 
 import redraft
 from random_model import write_random_model
-from redraft.config import GENERATION_PRESETS, settings_from_dict
+from redraft.config import GENERATION_PRESETS, GenerationSettings, settings_from_dict
 from redraft.errors import CheckpointError, ConstraintError, HubError, NotFiniteError, PromptError, SettingError
 from redraft.llm import LLM
 from redraft.model.packed.build import pack
@@ -370,6 +370,16 @@ def test_values_of_a_folder_that_others_write(folder: Path, tmp_path: Path) -> N
     assert (llm.defaults.t_max, llm.defaults.t_min, llm.eos_ids) == (1, 0.4, (7,))
     (other / "generation_config.json").write_text('{"eos_token_id": null}')
     assert redraft.load(other, device="cpu", dtype="float32").eos_ids == (1,)
+
+
+def test_settings_made_directly_are_checked_alike() -> None:
+    for wrong in ({"steps": 2.5}, {"max_tokens": True}, {"seed": "x"}, {"canvas_length": 16.5}, {"steps": None}):
+        name, value = next(iter(wrong.items()))
+        with pytest.raises(SettingError, match=re.escape(f"{name} is {value!r}; it must be of type int")):
+            GenerationSettings(**wrong)
+    with pytest.raises(SettingError, match="stop must be a string or a list of strings"):
+        GenerationSettings(stop=7)  # type: ignore[arg-type]
+    assert GenerationSettings(stop="abc").stop == ("abc",)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("name", "default"), [("stability_threshold", 1), ("confidence_threshold", 0.005)])

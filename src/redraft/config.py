@@ -1,7 +1,8 @@
 """Frozen, validated settings: the model's shape and the settings of one generation call.
 
-Both read the Hugging Face files (`config.json`, `generation_config.json`) and write them back. Values are
-checked when the object is made, so nothing invalid gets any further.
+Both read the Hugging Face files (`config.json`, `generation_config.json`) and write them back. The settings of a call
+are checked when the object is made. A shape's numbers are checked against each other then, and each by itself where a
+file is read (`model.folders.check_config`), whose name the message can give.
 """
 
 from __future__ import annotations
@@ -286,6 +287,10 @@ class GenerationSettings:
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "stop", _stop_strings(self.stop))
+        for name, types in _TYPES.items():
+            if name not in _OPTIONAL_SETTINGS or getattr(self, name) is not None:
+                require_type(name, getattr(self, name), *types)
         _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
         _require(self.steps >= 1, "steps", self.steps, "at least 1")
         _require(self.schedule_steps >= 1, "schedule_steps", self.schedule_steps, "at least 1")
@@ -357,6 +362,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "confidence_threshold": (int, float), "stretch_schedule": (bool,), "stop_at_eos": (bool,), "forbid_empty": (bool,),
     "fit_canvas": (bool,), "latency_budget_ms": (int, float), "logprobs": (int,),
 }  # fmt: skip
+_OPTIONAL_SETTINGS = ("canvas_length", "latency_budget_ms", "logprobs")
 
 
 def resolve_settings(base: GenerationSettings, *, preset: str | None = None, **overrides: Any) -> GenerationSettings:
@@ -370,11 +376,6 @@ def resolve_settings(base: GenerationSettings, *, preset: str | None = None, **o
     known = {f.name for f in dataclasses.fields(GenerationSettings)}
     if unknown := sorted(set(given) - known):
         raise SettingError(f"Unknown setting {unknown[0]!r}; known settings are {', '.join(sorted(known))}.")
-    if "stop" in given:
-        given["stop"] = _stop_strings(given["stop"])
-    for name, value in given.items():
-        if name in _TYPES:
-            require_type(name, value, *_TYPES[name])
     return dataclasses.replace(base, **{**GENERATION_PRESETS.get(preset or "balanced", {}), **given})
 
 

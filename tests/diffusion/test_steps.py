@@ -64,7 +64,7 @@ def test_an_adaptive_stop_equals_the_reference(model: Transformer) -> None:
     settings = dataclasses.replace(SETTINGS, stability_threshold=0, steps=12)
     means = [sum(drafted.entropy) / LENGTH for drafted in together(model, [PROMPT], [5], settings)[0]]
     surest = min(range(1, 8), key=means.__getitem__)
-    settings = dataclasses.replace(settings, confidence_threshold=means[surest] + 1e-3)
+    settings = dataclasses.replace(settings, confidence_threshold=float(means[surest]) + 1e-3)
     (ours,) = together(model, [PROMPT], [5], settings)
     assert 1 < len(ours) <= surest + 1 < 12
     assert ours[-1].converged
@@ -126,7 +126,7 @@ def test_pinned_positions_do_not_count_as_confident(model: Transformer) -> None:
 
     entropy = first(settings).entropy[0]
     for threshold, done in ((entropy * 1.01, True), (entropy * 0.99, False)):
-        assert first(dataclasses.replace(settings, confidence_threshold=threshold)).converged is done
+        assert first(dataclasses.replace(settings, confidence_threshold=float(threshold))).converged is done
 
 
 def test_records_survive_json(model: Transformer) -> None:
