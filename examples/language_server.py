@@ -8,6 +8,7 @@ Any editor that speaks `textDocument/inlineCompletion` (LSP 3.18) can start it; 
 
 import argparse
 import json
+import re
 import sys
 import urllib.request
 from collections.abc import Callable
@@ -17,6 +18,7 @@ Fill = Callable[[str, str], str]
 MAX_TOKENS = 16
 PARSE_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32700, -32600, -32601, -32602, -32603
 """JSON-RPC's codes."""
+LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def local(model: str) -> Fill:
@@ -60,13 +62,13 @@ def place_of(text: str, line: int, character: int) -> tuple[int, dict[str, int]]
 
     Behind a line's end it is that end, and behind the last line the text's.
     """
-    lines = text.split("\n")
-    if line >= len(lines):
-        line, character = len(lines) - 1, 2 * len(text)
+    starts = [0, *(end.end() for end in LINE_END.finditer(text))]
+    if line >= len(starts):
+        line, character = len(starts) - 1, 2 * len(text)
     line, character = max(line, 0), max(character, 0)
-    before = lines[line].encode("utf-16-le")[: 2 * character].decode("utf-16-le", errors="ignore")
-    offset = sum(len(one) + 1 for one in lines[:line]) + len(before)
-    return offset, {"line": line, "character": len(before.encode("utf-16-le")) // 2}
+    content = LINE_END.split(text[starts[line] :], maxsplit=1)[0]
+    before = content.encode("utf-16-le")[: 2 * character].decode("utf-16-le", errors="ignore")
+    return starts[line] + len(before), {"line": line, "character": len(before.encode("utf-16-le")) // 2}
 
 
 class Server:
@@ -79,6 +81,8 @@ class Server:
 
     def answer(self, method: str, params: dict[str, Any]) -> Any:
         """The result of a request or None for a notification; raises `Refused`."""
+        if self.shut_down:
+            raise Refused(INVALID_REQUEST, "the server has been shut down")
         document = params.get("textDocument", {})
         match method:
             case "initialize":
@@ -97,7 +101,7 @@ class Server:
                 self.shut_down = True
             case "initialized":
                 pass
-            case _ if not method.startswith("$/"):
+            case _:
                 raise Refused(METHOD_NOT_FOUND, f"unknown: {method}")
         return None
 
@@ -145,6 +149,8 @@ def serve(server: Server, source: BinaryIO, out: BinaryIO) -> None:
             reply["result"] = server.answer(message["method"], message.get("params") or {})
         except Refused as error:
             reply["error"] = {"code": error.code, "message": str(error)}
+        except KeyError as error:
+            reply["error"] = {"code": INVALID_PARAMS, "message": f"there is no {error}"}
         except Exception as error:  # an editor must learn of any failure and go on
             reply["error"] = {"code": INTERNAL_ERROR, "message": f"{type(error).__name__}: {error}"}
         if wanted:

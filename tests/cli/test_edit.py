@@ -3,10 +3,12 @@
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from outcome import Cli
 
+from redraft.cli.edit import diff_name
 from redraft.llm import LLM
 
 CONTENT = "\ufefffirst = 1\r\n\tsecond = 2\r\nthird = 3 # é 🙂".encode()
@@ -95,6 +97,28 @@ def test_files_that_are_none(cli: Cli, tmp_path: Path, file: Path) -> None:
     assert "--write needs a file" in cli("edit", "-", "x", "--lines", 1, "--write", stdin=b"a").err
     file.write_bytes(b"")
     assert "lines 1 to 1 are not in the text, which has 0" in cli("edit", file, "x", "--lines", 1).err
+
+
+def test_what_was_saved_in_the_meantime_is_not_overwritten(
+    cli: Cli, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit = LLM.edit
+
+    def slowly(*arguments: Any, **settings: Any) -> Any:
+        file.write_bytes(b"# saved meanwhile")
+        return edit(*arguments, **settings)
+
+    monkeypatch.setattr(LLM, "edit", slowly)
+    outcome = cli("edit", file, "Change it", "--write", "--model", folder, *OPTIONS)
+    assert (outcome.code, file.read_bytes()) == (2, b"# saved meanwhile")
+    assert "has changed in the meantime" in outcome.err
+    assert [one.name for one in file.parent.iterdir() if one.name.startswith(".redraft-")] == []
+
+
+@pytest.mark.parametrize("given", ["./x.py", "sub/../x.py", "x.py"])
+def test_a_diff_names_a_file_as_git_takes_it(given: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert diff_name(given) == diff_name(str(tmp_path / "x.py")) == "x.py"
 
 
 def test_without_an_instruction_and_with_a_constraint(cli: Cli, folder: Path, file: Path) -> None:

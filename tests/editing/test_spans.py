@@ -33,6 +33,12 @@ def test_lines_end_as_in_editors() -> None:
     assert text[slice(*line_span(text, 2, 4))] == "two\rthree\nfour \x0c\u2028 still four"
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line() -> None:
+    assert line_span("\ufeffa\nb", 1, 1) == (1, 2)
+    assert line_span("\ufeff", 1, 1) == (1, 1)
+    assert line_span("a\n\ufeffb", 2, 2) == (2, 4)
+
+
 def test_a_long_text_is_cut_into_lines_in_one_pass() -> None:
     assert count_lines("x\n" * 4_000_000) == 4_000_000  # a search to the text's end for every line would take minutes
 

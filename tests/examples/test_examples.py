@@ -86,6 +86,24 @@ def test_positions_are_moved_into_the_text(given: tuple[int, int], moved: tuple[
     assert (place["line"], place["character"]) == moved
 
 
+@pytest.mark.parametrize("line", [0, 1, 2])
+def test_lines_end_as_the_protocol_says(line: int) -> None:
+    """A completion must not come between a carriage return and its newline."""
+    offset, place = example("language_server").place_of("abc\r\nde\rf", line, 99)
+    assert (offset, place) == [(3, {"line": 0, "character": 3}), (7, {"line": 1, "character": 2}),
+                               (9, {"line": 2, "character": 1})][line]  # fmt: skip
+
+
+def test_requests_that_the_protocol_has_an_error_for() -> None:
+    opened = {"method": "textDocument/didOpen", "params": document(text="x")}
+    without = {"id": 1, "method": "textDocument/inlineCompletion", "params": document()}
+    replies = talk(
+        example("language_server"), lambda prefix, suffix: "", opened, without, {"id": 2, "method": "$/unheard"},
+        {"id": 3, "method": "shutdown"}, complete(4, 0, 0), {"method": "exit"},
+    )  # fmt: skip
+    assert [reply.get("error", {}).get("code") for reply in replies] == [-32602, -32601, None, -32600]
+
+
 @pytest.mark.parametrize(("content", "code"), [(b"{bad", -32700), (b"[1]", -32600), (b"{}", -32600), (b"\xff", -32700)])
 def test_what_is_no_message_is_answered_and_the_next_one_is_read(content: bytes, code: int) -> None:
     module, out = example("language_server"), io.BytesIO()

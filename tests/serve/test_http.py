@@ -454,3 +454,8 @@ def test_work_behind_a_stream_ends_however_its_sending_does() -> None:
     with pytest.raises(RuntimeError, match="unexpected"):
         asyncio.run(answer())
     assert closed == ["events", "work"]
+
+
+def test_a_path_with_a_slash_too_many_is_not_redirected(http: httpx.Client) -> None:
+    """A redirect would name the host that the client did, without TLS behind a proxy."""
+    assert http.get("/health/").status_code == 404

@@ -13,8 +13,9 @@ import pytest
 from serving import CHAT, ScriptedEngine, ServerProcess, scripted_server, server_process
 
 from redraft.engine.request import Request
-from redraft.errors import EngineError
+from redraft.errors import EngineError, SettingError
 from redraft.llm import LLM
+from redraft.serve.auth import read_keys
 
 
 @pytest.fixture(scope="module")
@@ -150,3 +151,14 @@ def _line(server: ServerProcess, request_id: str) -> dict[str, Any]:
                 return json.loads(line)
         time.sleep(0.02)
     raise AssertionError("no log line")
+
+
+def test_keys_are_read_or_refused(tmp_path: Path) -> None:
+    """A variable that was meant to hold keys and holds none must not open the server."""
+    file = tmp_path / "keys"
+    file.write_text("# all keys\nsk-a#b\nsk-c  # Ana's\n")
+    assert read_keys(file, {"REDRAFT_API_KEYS": "x, y,"}) == ("x", "y", "sk-a#b", "sk-c")
+    assert read_keys(None, {}) == ()
+    for empty in ("", ",", " "):
+        with pytest.raises(SettingError, match="is set but holds no keys"):
+            read_keys(None, {"REDRAFT_API_KEYS": empty})

@@ -22,12 +22,13 @@ from serving import CHAT, ServerProcess, server_process, until
 
 from redraft.cli.main import main
 from redraft.errors import EngineError, NotFiniteError, QueueFullError, SettingError
+from redraft.serve.faults import Fault
 from redraft.serve.metrics import Metrics
 from redraft.serve.replicas import choosing
 from redraft.serve.replicas.choosing import BLOCK, WORTH, Chooser
 from redraft.serve.replicas.fleet import environments
 from redraft.serve.replicas.merging import merged
-from redraft.serve.replicas.router import Router
+from redraft.serve.replicas.router import Router, _request
 from redraft.serve.settings import ServeSettings
 
 SLOW = CHAT | {"max_tokens": 320, "steps": 48, "confidence_threshold": 1e-9}
@@ -213,6 +214,16 @@ def test_no_more_requests_are_held_than_the_replicas_would_take() -> None:
         return sorted(answer.status_code for answer in [*answers, last])
 
     assert asyncio.run(ask()) == [200] * 5 + [429] * 2
+
+
+def test_what_old_clients_and_proxies_send_is_passed_on_or_refused() -> None:
+    """Requests without a host, as in HTTP/1.0, and targets that are no path."""
+    scope = {"method": "GET", "path": "/health", "raw_path": b"/health", "query_string": b"", "headers": []}
+    assert _request(scope, b"").headers["host"] == "localhost"
+    assert _request(scope | {"headers": [(b"host", b"x.example")]}, b"").headers["host"] == "x.example"
+    for target in (b"*", b"http://127.0.0.1/health"):
+        with pytest.raises(Fault, match="on this server"):
+            _request(scope | {"path": target.decode(), "raw_path": target}, b"")
 
 
 def test_errors_come_whole_through_the_pipe() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping
@@ -79,8 +80,11 @@ def facts_of_span(llm: LLM, model: ModelOptions, given: Mapping[str, Any], steps
 
 
 def diff_name(file: str) -> str:
-    """The name of the file in a diff."""
-    return "stdin" if file == "-" else file
+    """The name of the file in a diff: as short as it can be, because `git apply` refuses `./FILE` and `A/../FILE`."""
+    if file == "-":
+        return "stdin"
+    path = Path(os.path.normpath(file))
+    return str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
 
 
 def check_writable(file: str, write: bool) -> None:
@@ -114,7 +118,7 @@ def finish(result: EditResult, file: str, *, write: bool, json: bool, note: str 
     from rich.console import Console
 
     if write:
-        replace_file(Path(file), result.full_text)
+        replace_file(Path(file), result.old_text, result.full_text)
     console, name = Console(highlight=False), diff_name(file)
     if console.is_terminal:
         _show_in_terminal(result, name, console, note)

@@ -53,14 +53,15 @@ def fill(
 
     from redraft.filling.api import DEFAULT_STEPS
 
-    pieces = _pieces(file)
+    text = read_text(file, "The file")
+    pieces = _pieces(file, text)
     check_writable(file, write)
     given, limits = sampling.given(), constraints.given(file)
     llm = model.load()
     console = Console(highlight=False)
     result = _fill(llm, pieces, given | limits, console)
     if write:
-        replace_file(Path(file), result.full_text)
+        replace_file(Path(file), text, result.full_text)
     _show(result, pieces, console, write=write, json=json)
     if json:
         print_json(result.to_dict() | facts_of_span(llm, model, given, DEFAULT_STEPS))
@@ -76,9 +77,8 @@ def show_filling(llm: LLM, prefix: str, suffix: str, **settings: Any) -> FillRes
     return result
 
 
-def _pieces(file: str) -> tuple[str, ...]:
+def _pieces(file: str, text: str) -> tuple[str, ...]:
     """The texts around the holes."""
-    text = read_text(file, "The file")
     if HOLE not in text:
         raise InputError(f"{file} has no hole; mark it with {HOLE}.")
     return split_pieces(text)

@@ -72,7 +72,8 @@ def decide(
     choices      a list, or lists by slot name for the slots of `template`, such as "The {animal} is {size}."
     ends         whether the answer is over after the template
     tools        declared to the model, for a question that is a str or a chat
-    calibrate    subtract what the model says about a question without content; costs the same reads once more
+    calibrate    subtract what the model says about a question without content; it is read `reads` times, too, once for
+                 all questions that share it
     temperature  divides the log-odds; see `redraft.deciding.fit_temperature`
     sure, reads  read slots below the probability `sure` again, up to `reads` times in all
     Raises `PromptError` and `SettingError` before any compute.

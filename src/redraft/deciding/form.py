@@ -123,8 +123,9 @@ def _parse(template: str) -> tuple[list[str], list[str]]:
         if name is None:
             continue
         if not name.isidentifier() or spec or conversion:
+            more = (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "")
             raise SettingError(
-                f"The template has the slot {{{name}}}; a slot must be a name in braces and nothing more."
+                f"The template has the slot {{{name}{more}}}; a slot must be a name in braces and nothing more."
             )
         names.append(name)
         literals.append("")

@@ -39,12 +39,16 @@ class EditResult:
         """How much of the span changed: 0 is nothing, 1 means that old and new have nothing in common."""
         return changed_share(self.old, self.text)
 
+    @property
+    def old_text(self) -> str:
+        """The whole old text."""
+        start, end = self.span
+        assert end - start == len(self.old), "the span is the old text's place"
+        return self.full_text[:start] + self.old + self.full_text[start + len(self.text) :]
+
     def diff(self, name: str = "text") -> str:
         """A unified diff of the whole text; empty if nothing changed."""
-        start, end = self.span
-        before, behind = self.full_text[:start], self.full_text[start + len(self.text) :]
-        assert end - start == len(self.old), "the span is the old text's place"
-        return unified_diff(before + self.old + behind, self.full_text, name)
+        return unified_diff(self.old_text, self.full_text, name)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""

@@ -39,11 +39,11 @@ def check_span(text: str, span: Span) -> Span:
 def line_span(text: str, first: int, last: int) -> Span:
     """Characters of the lines `first` to `last`, counted from 1, without the last one's line end.
 
-    Lines end as in every editor: at a newline, a carriage return, or both.
+    Lines end as in every editor: at a newline, a carriage return, or both. A byte order mark is before the first line.
     """
     starts, ends, at = list[int](), list[int](), 0
     for line in split_lines(text):
-        starts.append(at)
+        starts.append(at if at else int(text.startswith("\ufeff")))
         ends.append(at + len(line.rstrip("\r\n")))
         at += len(line)
     if not 1 <= first <= last <= len(starts):

@@ -52,8 +52,8 @@ def fill(
     Given text never changes. A hole sees as much of the text before it as fits the context, including earlier fillings,
     and the nearest text after it, pinned in its canvas; text further away is not seen. `on_record` is called with the
     steps of each hole's finalists, whose rank is the `request_id`: 0 is the likeliest length. `length` sets the number
-    of tokens instead of finding it; at a seam there may be one more. The keywords `CONSTRAINTS` say what every filling
-    must be, as for an answer (`redraft.constraints.build`).
+    of tokens instead of finding it; a seam may add one to either number, or two under a constraint. The keywords
+    `CONSTRAINTS` say what every filling must be, as for an answer (`redraft.constraints.build`).
     Raises `PromptError` if there is nothing to fill, `SettingError` for a hole that fits no canvas, and
     `ConstraintError` for a constraint that no filling of these lengths obeys.
     """
@@ -109,7 +109,7 @@ class _Sizes:
 def _sizes(model: Transformer, max_tokens: int | None, length: int | None, canvas_length: int | None) -> _Sizes:
     whole = canvas_length or model.config.canvas_length
     if length is not None and max_tokens is not None:
-        sentence = "length and max_tokens were both given; length is exact, so leave max_tokens out."
+        sentence = "length and max_tokens were both given; length is not looked for, so leave max_tokens out."
         raise SettingError(sentence, "max_tokens")
     name, longest = ("length", length) if length is not None else ("max_tokens", max_tokens)
     if longest is None:

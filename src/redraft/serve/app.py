@@ -26,7 +26,10 @@ _ROUTERS = (routes.router, two_sided_routes.router, plain_routes.router)
 def create_app(service: Service) -> ASGIApp:
     """Build the whole application. The caller loads the model into `service`, before or while it runs."""
     # FastAPI's own documentation pages load scripts from other hosts, so they are off.
-    app = FastAPI(title="Redraft", version=redraft.__version__, docs_url=None, redoc_url=None)
+    # A redirect to a path without its slash would name whatever host the client did, without TLS behind a proxy.
+    app = FastAPI(
+        title="Redraft", version=redraft.__version__, docs_url=None, redoc_url=None, redirect_slashes=False
+    )  # fmt: skip
     app.state.service = service
     app.openapi = lambda: document(app)
     for router in _ROUTERS:
@@ -46,7 +49,7 @@ def create_app(service: Service) -> ASGIApp:
         allow_origins=list(service.settings.origins),
         allow_methods=["GET", "POST"],
         allow_headers=["*"],  # OpenAI's and Anthropic's clients each send a dozen of their own
-        expose_headers=["x-request-id", "retry-after"],
+        expose_headers=["x-request-id", "request-id", "retry-after", "x-should-retry"],
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -14,8 +15,13 @@ VARIABLE = "REDRAFT_API_KEYS"
 
 
 def read_keys(file: Path | None, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Read keys from a file (one per line, `#` starts a comment) and the environment; refuse a file without keys."""
+    """Read keys from a file (one per line) and the environment; refuse either without keys.
+
+    In a file, `#` starts a comment at the beginning of a line or after a space.
+    """
     keys = [key.strip() for key in environment.get(VARIABLE, "").split(",")]
+    if VARIABLE in environment and not any(keys):
+        raise SettingError(f"{VARIABLE} is set but holds no keys; unset it to let everyone in.")
     if file is not None:
         keys += _file_keys(file)
     keys = [key for key in dict.fromkeys(keys) if key]
@@ -29,7 +35,7 @@ def _file_keys(file: Path) -> list[str]:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise SettingError(f"The key file {file} cannot be read: {why(error)}.") from error
-    keys = [line.split("#", 1)[0].strip() for line in lines]
+    keys = [re.split(r"(?:^|\s)#", line, maxsplit=1)[0].strip() for line in lines]
     if not any(keys):
         raise SettingError(f"The key file {file} holds no keys.")
     return keys

@@ -106,6 +106,7 @@ class _Server(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 lifespan="off",
+                ws="none",
                 server_header=False,
                 timeout_keep_alive=30,
                 timeout_graceful_shutdown=CLOSING_SECONDS,

@@ -131,11 +131,16 @@ async def _whole(replica: Replica, request: httpx.Request) -> httpx.Response | N
 
 
 def _request(scope: Scope, body: bytes) -> httpx.Request:
-    """Build the request that goes to a replica."""
+    """Build the request that goes to a replica. Raises a `Fault` for a target that is no path."""
     query = scope["query_string"]
     target = scope["raw_path"] + (b"?" + query if query else b"")
     headers = [pair for pair in scope["headers"] if pair[0] not in (*_NOT_PASSED_ON, b"content-length")]
-    url = httpx.URL(scheme="http", host="replica", raw_path=target)
+    if not any(name == b"host" for name, _ in headers):  # as HTTP/1.0 has it
+        headers.append((b"host", b"localhost"))
+    try:
+        url = httpx.URL(scheme="http", host="replica", raw_path=target)
+    except httpx.InvalidURL as error:
+        raise Fault(404, f"There is no {scope['path']} on this server.") from error
     return httpx.Request(scope["method"], url, headers=headers, content=body)
 
 
