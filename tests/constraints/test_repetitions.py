@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from redraft.constraints.automaton import Budget
+from redraft.constraints.automaton import Budget, Nfa, TooManyStatesError, determinise, time_reported_to
 from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import compile_bytes, compile_codes
 from redraft.constraints.template import parse_template
@@ -19,6 +19,8 @@ from redraft.constraints.template import parse_template
         (r"(aa|aab|b){0,300}", 901),
         (r"([A-Za-z]{2,20}(-[A-Za-z]{2,20}){0,3} ?){1,30}", 4433),
         (r"([+-]?\d{1,10}(\.\d{1,10})?[, ]?){1,100}", 2301),
+        (r"(a?){2000}", 2001),
+        (r"(|ab|c*){60}", 181),
     ],
 )
 def test_not_all_ways_to_count_are_kept(pattern: str, states: int) -> None:
@@ -35,6 +37,26 @@ def test_a_long_limit_behind_free_text_is_counted_from_its_last_beginning() -> N
     assert len(automaton.table) < 4_000
     for filled, fits in (("a b1", True), (f"a b {'c' * 88}1", True), (f"a {'c' * 90}1", False), (" b1", False)):
         assert automaton.matches(filled.encode()) is fits
+
+
+def _ways(count: int) -> Nfa:
+    """From each of a row of states the ones behind it can be reached without reading anything."""
+    nfa, state = Nfa(), 0
+    for symbol in range(count):
+        nfa.edge(state, symbol, symbol, state)
+        nfa.move(state, after := nfa.state())
+        state = after
+    nfa.move(state, 1)
+    return nfa
+
+
+def test_what_a_row_takes_is_watched_and_bounded() -> None:
+    seconds: list[float] = []
+    with time_reported_to(seconds.append):
+        assert len(determinise(_ways(100), Budget(states=110)).table) == 100
+    assert len(seconds) > 1  # not only before the first row
+    with pytest.raises(TooManyStatesError):  # 201 states and some 40,000 members of subsets
+        determinise(_ways(200), Budget(states=210))
 
 
 def test_random_repetitions_match_what_python_matches() -> None:

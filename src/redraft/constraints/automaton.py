@@ -24,6 +24,10 @@ from redraft.errors import ConstraintError
 
 MAX_STATES = 50_000
 MAX_SECONDS = 10.0
+_CHECKED_EVERY = 1 << 16
+"""The subset construction checks its budget each time it has looked at about this many states and edges."""
+_HELD_PER_STATE = 100
+"""How many members of subsets count as one state: they are what takes the memory."""
 
 
 _watch: ContextVar[Callable[[float], None] | None] = ContextVar("watch", default=None)
@@ -150,6 +154,8 @@ class Nfa:
 
 Groups = list[tuple[int, int]]
 """(bit set of symbol classes, next state) of one deterministic state."""
+_Partition = list[tuple[int, list[int]]]
+"""(bit set of symbol classes, which intervals hold them)."""
 
 
 class _Subsets:
@@ -160,23 +166,34 @@ class _Subsets:
         self.first = sorted({0} | {edge for edges in nfa.edges for low, high, _ in edges for edge in (low, high + 1)})
         self._masks: dict[tuple[int, int], int] = {}
         self._closures: dict[int, frozenset[int]] = {}
-        self._partitions: dict[tuple[tuple[int, int], ...], list[tuple[int, tuple[int, ...]]]] = {}
+        self._partitions: dict[tuple[tuple[int, int], ...], _Partition] = {}
         self._numbers: dict[frozenset[int], int] = {}
         self.subsets: list[frozenset[int]] = []
         self.rows: list[Groups] = []
+        self._work = self._held = 0
 
     def run(self) -> None:
         self._number(self._closure(0))
         while len(self.rows) < len(self.subsets):
             if len(self.rows) % 128 == 0:
-                self._budget.check(len(self.subsets))
+                self._check()
             self.rows.append(self._row(self.subsets[len(self.rows)]))
+
+    def _check(self) -> None:
+        self._budget.check(max(len(self.subsets), self._held // _HELD_PER_STATE))
+
+    def _worked(self, units: int) -> None:
+        self._work += units
+        if self._work >= _CHECKED_EVERY:
+            self._work = 0
+            self._check()
 
     def _number(self, subset: frozenset[int]) -> int:
         found = self._numbers.get(subset)
         if found is None:
             found = self._numbers[subset] = len(self.subsets)
             self.subsets.append(subset)
+            self._held += len(subset)
         return found
 
     def _closure(self, state: int) -> frozenset[int]:
@@ -191,8 +208,10 @@ class _Subsets:
                     if target not in seen:
                         seen.add(target)
                         stack.append(target)
-            known = self._least_used(frozenset(s for s in seen if self._nfa.edges[s] or s == 1))
+            known = self._least_used(frozenset({s for s in seen if self._nfa.edges[s] or s == 1}))
             self._closures[state] = known
+            self._held += len(known)
+            self._worked(len(seen))
         return known
 
     def _least_used(self, subset: frozenset[int]) -> frozenset[int]:
@@ -206,6 +225,7 @@ class _Subsets:
         for group in groups.values():
             kept: list[tuple[int, ...]] = []
             for used, state in sorted(group):
+                self._worked(len(kept))
                 if any(all(map(le, other, used)) for other in kept):
                     needless.append(state)
                 else:
@@ -227,12 +247,13 @@ class _Subsets:
         partition = self._partition(tuple((low, high) for low, high, _ in edges))
         return [(mask, self._number(self._joint({edges[i][2] for i in members}))) for mask, members in partition]
 
-    def _partition(self, intervals: tuple[tuple[int, int], ...]) -> list[tuple[int, tuple[int, ...]]]:
-        """(bit set of symbol classes, which intervals hold them): many states have the same intervals."""
+    def _partition(self, intervals: tuple[tuple[int, int], ...]) -> _Partition:
+        """The partition of some intervals: many states have the same intervals."""
         known = self._partitions.get(intervals)
         if known is None:
             known = []
             for number, (low, high) in enumerate(intervals):
+                self._worked(len(known))
                 known = _refined(known, self._mask(low, high), number)
             self._partitions[intervals] = known
         return known
@@ -240,21 +261,24 @@ class _Subsets:
     def _joint(self, targets: set[int]) -> frozenset[int]:
         if len(targets) == 1:
             return self._closure(targets.pop())
-        return self._least_used(frozenset().union(*map(self._closure, targets)))
+        closures = [self._closure(target) for target in targets]
+        self._worked(sum(map(len, closures)))
+        return self._least_used(frozenset().union(*closures))
 
 
-def _refined(split: list[tuple[int, tuple[int, ...]]], mask: int, number: int) -> list[tuple[int, tuple[int, ...]]]:
+def _refined(split: _Partition, mask: int, number: int) -> _Partition:
     """Add `number` to the parts of a partition that lie inside `mask`, cutting parts where needed."""
-    after = []
+    after: _Partition = []
     for part, members in split:
         if inside := part & mask:
-            after.append((inside, (*members, number)))
             mask &= ~part
-            part &= ~inside
-        if part:
-            after.append((part, members))
+            if outside := part & ~inside:
+                after.append((outside, members.copy()))
+            members.append(number)
+            part = inside
+        after.append((part, members))
     if mask:
-        after.append((mask, (number,)))
+        after.append((mask, [number]))
     return after
 
 

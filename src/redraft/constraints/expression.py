@@ -24,15 +24,21 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 class _Part:
     """What all expressions share."""
 
-    __slots__ = ("size",)
+    __slots__ = ("nullable", "size")
     size: int
     """Roughly how many states it takes."""
+    nullable: bool
+    """Whether it is known to allow the empty text; marks, which may be anchors, are not looked into."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "size", self._count())
+        object.__setattr__(self, "nullable", self._may_be_empty())
 
     def _count(self) -> int:
         return 1
+
+    def _may_be_empty(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,6 +77,9 @@ class Seq(_Part):
     def _count(self) -> int:
         return sum(part.size for part in self.parts)
 
+    def _may_be_empty(self) -> bool:
+        return all(part.nullable for part in self.parts)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Alt(_Part):
@@ -80,6 +89,9 @@ class Alt(_Part):
 
     def _count(self) -> int:
         return sum(part.size for part in self.parts)
+
+    def _may_be_empty(self) -> bool:
+        return any(part.nullable for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -97,6 +109,9 @@ class Repeat(_Part):
     def _count(self) -> int:
         return self.part.size * max(self.least + 1 if self.most is None else self.most, 1)
 
+    def _may_be_empty(self) -> bool:
+        return self.least == 0 or self.part.nullable
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Counted(_Part):
@@ -112,6 +127,9 @@ class Counted(_Part):
 
     def _count(self) -> int:
         return 2 * self.most
+
+    def _may_be_empty(self) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,6 +176,9 @@ class Machine(_Part):
 
     def _count(self) -> int:
         return len(self.dfa.table)
+
+    def _may_be_empty(self) -> bool:
+        return not self.dfa.empty and bool(self.dfa.accept[0])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

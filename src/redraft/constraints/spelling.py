@@ -26,6 +26,7 @@ from redraft.constraints.expression import (
     Ranges,
     Repeat,
     Seq,
+    alt,
     intersection,
 )
 
@@ -203,6 +204,8 @@ class _Writer:
         self._write(parts[-1], start, end)
 
     def _repeat(self, part: Expression, least: int, most: int | None, start: int, end: int) -> None:
+        if part.nullable:  # (a?){9} is a{0,9}, which has far fewer ways to count
+            part, least = _not_empty(part), 0
         begins: list[int] = []
         for count in range(least if most is None else most):
             if count >= least:
@@ -322,6 +325,16 @@ def _level(node: Fields, count: int, left: int, needed: int) -> int | None:
         return None
     free = max(node.least - needed, 1)  # from here on nothing is missing, whichever of the rest are left out
     return free if free <= count <= node.most - left else count
+
+
+def _not_empty(part: Expression) -> Expression:
+    """The part without the empty text if that is an alternative of its own, else as it is."""
+    match part:
+        case Repeat(inner, 0, 1):
+            return inner
+        case Alt(parts):
+            return alt(*(option for option in parts if option is not EMPTY))
+    return part
 
 
 @lru_cache(maxsize=4096)
