@@ -45,6 +45,13 @@ def test_bounds_keep_the_digits_that_a_text_gives_them(schema: Any, good: list[s
     assert not any(dfa.matches(text.encode()) for text in bad)
 
 
+@pytest.mark.parametrize("number", ["1e-2500", "1.23456e-319", "1e-9999999999999999999"])
+def test_a_number_of_absurd_size_is_refused(number: str) -> None:
+    said = re.escape(f"The schema holds {number}, which has more than 320 digits before or after its point.")
+    with pytest.raises(ConstraintError, match=said):
+        schema_of(f'{{"type": "number", "minimum": {number}}}')
+
+
 def test_bounds_that_round_alike_are_compiled_apart(tokenizer: Tokenizer) -> None:
     one, other = (
         build(tokenizer, json_schema=f'{{"type": "integer", "minimum": {bound}.0, "maximum": 9007199254740999}}')

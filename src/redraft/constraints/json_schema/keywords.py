@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
 
-from redraft.constraints.json_schema.numbers import Bounds, exact
+from redraft.constraints.json_schema.numbers import Bounds, Written, exact
 from redraft.constraints.json_schema.shapes import Raw
 from redraft.errors import ConstraintError
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 MAX_DIGITS = 320
-"""Digits of an integer in a schema; every double has fewer before its point."""
+"""Digits of an integer in a schema, before or after the point of another number; doubles may have a few more."""
 
 
 def check_json(raw: Any) -> None:
@@ -30,8 +30,22 @@ def check_json(raw: Any) -> None:
         raise ConstraintError(f"The schema holds {raw}, which is not a JSON number.")
     elif isinstance(raw, int) and abs(raw) >= 10**MAX_DIGITS:
         raise ConstraintError(f"The schema holds an integer of more than {MAX_DIGITS} digits.")
+    elif isinstance(raw, Written) and _is_absurd(raw):
+        raise ConstraintError(
+            f"The schema holds {raw.text:.80}, which has more than {MAX_DIGITS} digits before or after its point."
+        )
     elif not isinstance(raw, str | float | int | None):
         raise ConstraintError(f"The schema holds {raw!r:.80}, which is not a JSON value.")
+
+
+def _is_absurd(number: Written) -> bool:
+    """Whether a number has too many digits before or after its point to be computed with."""
+    try:
+        value = exact(number)
+    except InvalidOperation:
+        return True
+    exponent = value.as_tuple().exponent
+    return not isinstance(exponent, int) or exponent < -MAX_DIGITS or value.adjusted() >= MAX_DIGITS
 
 
 def bound(raw: Mapping[str, Any], name: str, exclusive: str) -> Bounds:

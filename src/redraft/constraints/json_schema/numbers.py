@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, localcontext
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, InvalidOperation, localcontext
 from functools import lru_cache
 from math import isfinite
 
@@ -32,8 +32,11 @@ class Written(float):
 def parse_number(text: str) -> float:
     """A JSON number with a point or an exponent, for `json.loads`."""
     value = float(text)
-    if not isfinite(value) or Decimal(str(value)) == Decimal(text):
-        return value
+    try:
+        if not isfinite(value) or Decimal(str(value)) == Decimal(text):
+            return value
+    except InvalidOperation:  # an exponent beyond what a decimal can have
+        pass
     found = Written(value)
     found.text = text
     return found
