@@ -1,6 +1,7 @@
 """What is wrong with a schema is said in one sentence; numbers are taken as they are written."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -37,6 +38,8 @@ def test_a_way_that_is_no_schema_is_refused(keyword: str) -> None:
     ('{"type": "integer", "maximum": 9.007199254740993e15}', ["9007199254740993"], ["9007199254740994"]),
     ('{"type": "number", "minimum": 9007199254740993.5}', ["9007199254740993.5"], ["9007199254740993.4"]),
     ('{"enum": [9007199254740993.0], "minimum": 9007199254740993.0}', ["9007199254740992.0"], ["9007199254740993"]),
+    ({"enum": [1, 1.0]}, ["1"], ["1.0"]),
+    ({"type": "array", "uniqueItems": True, "items": {"enum": [1, 1.0]}}, ["[1]"], ["[1.0]"]),
     ({"type": "integer", "minimum": 9007199254740993}, ["9007199254740993"], ["9007199254740992"]),
 ])  # fmt: skip
 def test_bounds_keep_the_digits_that_a_text_gives_them(schema: Any, good: list[str], bad: list[str]) -> None:
@@ -52,9 +55,10 @@ def test_a_number_of_absurd_size_is_refused(number: str) -> None:
         schema_of(f'{{"type": "number", "minimum": {number}}}')
 
 
-def test_bounds_that_round_alike_are_compiled_apart(tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize("read", [str, schema_of])
+def test_bounds_that_round_alike_are_compiled_apart(tokenizer: Tokenizer, read: Callable[[str], Any]) -> None:
     one, other = (
-        build(tokenizer, json_schema=f'{{"type": "integer", "minimum": {bound}.0, "maximum": 9007199254740999}}')
+        build(tokenizer, json_schema=read(f'{{"type": "integer", "minimum": {bound}.0, "maximum": 9007199254740999}}'))
         for bound in (9007199254740993, 9007199254740992)
     )
     assert one is not None

@@ -2,16 +2,20 @@
 
 import datetime
 import functools
+import json
 import random
+from typing import Any
 
 import jsonschema
 import jsonschema_rs
 import pytest
 
 from redraft.constraints.automaton import Budget, Dfa, ranges_of
+from redraft.constraints.json_schema import compile_schema
 from redraft.constraints.json_schema.formats import PATTERNS
 from redraft.constraints.regex import parse_regex
-from redraft.constraints.spelling import compile_codes
+from redraft.constraints.spelling import compile_bytes, compile_codes
+from redraft.errors import ConstraintError
 
 LONGEST_HOST, LONGEST_LABEL, LONGEST_LOCAL = 253, 63, 64
 """Lengths that are not counted, as the documentation says."""
@@ -71,6 +75,26 @@ def test_common_forms_are_written(name: str, texts: list[str]) -> None:
 ])  # fmt: skip
 def test_what_is_not_valid_is_not_written(name: str, texts: list[str]) -> None:
     assert [text for text in texts if _automaton(name).matches(map(ord, text))] == []
+
+
+@pytest.mark.parametrize("schema", [
+    {"type": "string", "format": "email", "enum": ["o'brien@example.com", "a@b.c"]},
+    {"type": "string", "format": "uri-template", "const": "/users/{id}"},
+    {"propertyNames": {"format": "email"}, "properties": {"o'b@x.y": {"const": 1}}, "required": ["o'b@x.y"],
+     "additionalProperties": False, "type": "object"},
+])  # fmt: skip
+def test_what_a_schema_lists_is_allowed_whatever_its_format(schema: dict[str, Any]) -> None:
+    dfa = compile_bytes(compile_schema(schema, Budget(), strict=True), Budget())
+    listed = schema.get("enum", [schema.get("const", {"o'b@x.y": 1})])
+    assert all(dfa.matches(json.dumps(value, separators=(",", ":")).encode()) for value in listed)
+
+
+def test_a_listed_value_never_fails_by_its_format() -> None:
+    schema = {"enum": ["o'brien@example.com", 1], "not": {"format": "email", "type": "string"}}
+    with pytest.raises(ConstraintError, match="'not'"):
+        compile_schema(schema | {"type": "string"}, Budget(), strict=True)
+    dfa = compile_bytes(compile_schema(schema, Budget(), strict=True), Budget())
+    assert [dfa.matches(text) for text in (b"1", b'"o\'brien@example.com"')] == [True, False]
 
 
 def test_dates_are_those_of_the_calendar() -> None:

@@ -28,6 +28,7 @@ from redraft.constraints.expression import (
     text,
 )
 from redraft.constraints.json_schema import check_json, compile_schema, parse_number
+from redraft.constraints.json_schema.numbers import Written
 from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import BYTES, compile_bytes, compile_codes
 from redraft.constraints.template import parse_template
@@ -231,7 +232,7 @@ def _cached(tokenizer: Tokenizer, ending: Ending, asked: Wanted, around: tuple[b
     """The constraint without its pins, one object for equal requests: compiled once, and sampled together on a GPU."""
     plain = replace(asked, json_schema=schema_of(asked.json_schema), pins=None)
     said = [getattr(plain, name) for name in NAMES]
-    digits = asked.json_schema if isinstance(asked.json_schema, str) else None  # `said` may round some of its numbers
+    digits = list(_digits(plain.json_schema))  # `said` rounds these numbers
     key = json.dumps([said, digits, ending.closing, *(given.hex() for given in around)], sort_keys=False, default=_told)
     with _lock:
         known = _constraints.setdefault(tokenizer, OrderedDict())
@@ -248,8 +249,19 @@ def _cached(tokenizer: Tokenizer, ending: Ending, asked: Wanted, around: tuple[b
 
 
 def _told(value: Any) -> Any:
-    """A JSON form for other values: a mapping becomes a dict, anything else its text."""
-    return dict(value) if isinstance(value, Mapping) else str(value)
+    """A JSON form for other values: a mapping becomes a dict, a sequence a list, anything else its text."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    return list(value) if isinstance(value, Sequence) else str(value)
+
+
+def _digits(schema: Any) -> Iterator[str]:
+    """The numbers of a schema that a double rounds, in order."""
+    if isinstance(schema, Written):
+        yield schema.text
+    elif isinstance(schema, Mapping | list | tuple):
+        for part in schema.values() if isinstance(schema, Mapping) else schema:
+            yield from _digits(part)
 
 
 @about("json_schema")

@@ -44,9 +44,9 @@ from redraft.constraints.json_schema.shapes import (
     Shape,
     String,
     Values,
-    canonical,
     closed,
     item_of,
+    unequal,
 )
 from redraft.constraints.json_schema.strings import Strings
 from redraft.constraints.json_schema.style import EXACT_COUNT, JSON, Style
@@ -353,8 +353,7 @@ class _Compiler:
     def _distinct(self, shape: Array) -> Expression:
         """An array without repetitions: the listed values, in their order."""
         shapes = self._reader.shapes(shape.items)
-        values = [value for found in shapes if isinstance(found, Values) for value in found.values]
-        values = list({canonical(value): value for value in values}.values())
+        values = unequal(value for found in shapes if isinstance(found, Values) for value in found.values)
         if shape.prefix or not all(isinstance(found, Values) for found in shapes):
             self._reader.refuse("uniqueItems", "can be enforced only for items of an enum")
             return self._array(replace(shape, unique=False))

@@ -171,6 +171,14 @@ def canonical(value: Any) -> str:
     return json.dumps(value)
 
 
+def unequal(values: Iterable[Any]) -> list[Any]:
+    """The JSON values without repetitions; of equal ones the first, as it is written."""
+    found: dict[str, Any] = {}
+    for value in values:
+        found.setdefault(canonical(value), value)
+    return list(found.values())
+
+
 def same(a: object, b: object) -> bool:
     """Whether two shapes, or parts of them, are equal as JSON; in Python 1 equals true."""
     return a == b and repr(a) == repr(b)
