@@ -156,7 +156,13 @@ def test_a_tool_that_declares_its_arguments_elsewhere_gets_them(tokenizer: Token
 
 
 def test_what_cannot_be_enforced_of_a_tool_is_left_out_unless_it_is_strict(random_llm: LLM) -> None:
-    several = {"type": "array", "items": {"type": "integer", "maximum": 9}, "maxItems": 3, "uniqueItems": True}
+    several = {
+        "type": "array",
+        "items": {"type": "integer", "maximum": 9},
+        "minItems": 1,
+        "maxItems": 3,
+        "uniqueItems": True,
+    }
     (tool,) = tools = [named("f", {"properties": {"a": several}, "required": ["a"]})]
     for strict in (None, False):
         tool["function"]["strict"] = strict
@@ -372,6 +378,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"template": "no hole"}, "no hole"),
     ({"template": "{a} {a}"}, "more than one hole"),
     ({"template": "{a:colour}"}, "unknown type"),
+    ({"template": "{a:int<1_000}"}, "has the limit '1_000'; it must be a number"),
+    ({"template": "{a:str<٤٠}"}, "has the limit '٤٠'; it must be a natural number"),
+    ({"template": "{a:/" + "[]" * 40 + "}"}, "unknown type"),
     ({"template": "{a:int<NaN}"}, "has the limit 'NaN'; it must be a number"),
     ({"template": "{a:float<=-Infinity}"}, "has the limit '-Infinity'; it must be a number"),
     ({"template": "{a:int<1e1000000}"}, "has the limit '1e1000000'; it must be a number"),

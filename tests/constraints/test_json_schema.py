@@ -270,6 +270,7 @@ def test_what_dialects_read_differently_is_pythons_in_a_regex_and_refused_in_a_p
     ("a++a", "possessive"), ("a?+", "possessive"), ("a{2}+", "possessive"), ("a**", "repeats a repetition"),
     ("a{2}{3}", "repeats a repetition"), ("{2}", "nothing to repeat"), ("(|{2})", "nothing to repeat"),
     ("^*", "repeats an anchor"), (r"\Z?", "repeats an anchor"), (r"\012", "octal escape"), (r"\x4", "unfinished"),
+    ("(?P<n>a)(?P=n)", "back reference"), (r"[\1]", "octal escape"), (r"[\B]", r"uses the escape \\B"),
     (r"\x+4", "unfinished"), (r"\u{}", "unfinished"), ("a{" + 5000 * "9" + "}", "more than 9 digits"),
 ])  # fmt: skip
 def test_what_is_no_regex_or_an_unsupported_one_is_said(pattern: str, message: str) -> None:

@@ -53,6 +53,7 @@ MAX_DEPTH = 100
 
 _BOUNDS = re.compile(r"\{(?!\})([0-9]*)(,?)([0-9]*)\}")
 _HEXADECIMAL = re.compile(r"x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|u\{([0-9a-fA-F]{1,6})\}")
+_LOW_SURROGATE = re.compile(r"\\u([dD][c-fC-F][0-9a-fA-F]{2})")
 _MOST_DIGITS = 9
 """Maximum digits of a repetition's bounds; anything that needs more is far too large."""
 
@@ -191,6 +192,8 @@ class _Parser:
             self._name(self._pattern[self._at : end])
             self._at = end + 1
             return
+        if self._take("P="):
+            self._fail("uses a back reference (?P=...), which is not supported")
         self._fail(f"uses the group (?{self._pattern[self._at : self._at + 1]}, which is not supported")
 
     def _name(self, name: str) -> None:
@@ -278,7 +281,11 @@ class _Parser:
             self._refuse_pythons(char)
             return _only(_CONTROL[char])
         if char in "xu":
-            return _only(self._hexadecimal(char))
+            code = self._hexadecimal(char)
+            if self._ecma and (low := _LOW_SURROGATE.match(self._pattern, self._at)) and 0xD800 <= code <= 0xDBFF:
+                self._at = low.end()  # ECMA-262 spells a character beyond four digits as two
+                code = 0x10000 + (code - 0xD800) * 0x400 + int(low[1], 16) - 0xDC00
+            return _only(code)
         if char == "c":
             letter = self._next()
             if not (letter.isascii() and letter.isalpha()):
@@ -288,12 +295,12 @@ class _Parser:
             return self._unicode_set(negated=char == "P")
         if char == "b" and inside:
             return _only(8)
-        if char == "0":
-            if self._pattern[self._at : self._at + 1].isdecimal():
+        if char.isascii() and char.isdecimal() and (inside or char == "0"):
+            if char != "0" or self._pattern[self._at : self._at + 1].isdecimal():
                 self._fail("uses an octal escape, which is not supported; write \\xHH")
             return _only(0)
         if char.isascii() and char.isalnum():
-            kinds = {"b": "a word boundary", "B": "a word boundary", "k": "a back reference"}
+            kinds = {} if inside else {"b": "a word boundary", "B": "a word boundary", "k": "a back reference"}
             self._fail(f"uses {kinds.get(char, 'a back reference' if char.isdecimal() else 'the escape')} "
                        f"\\{char}, which is not supported")  # fmt: skip
         return _only(ord(char))

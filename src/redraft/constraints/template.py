@@ -39,6 +39,9 @@ from redraft.constraints.regex import parse_regex
 from redraft.errors import ConstraintError
 
 _KIND = re.compile(r"([a-z-]+)(?:(<=?)(.+))?")
+_NUMERAL = re.compile(r"[0-9.eE+-]+")
+_REGEX_HOLE = re.compile(r"\{[^{}:]*:/(?:\\.|\[\^?\]?+(?:\\.|[^]\\])*+\]|\{[^{}]*\}|[^\\[/{}]|/(?!\}))++/\}", re.DOTALL)
+"""A regular expression ends at the first `/}`; braces in it that are not a pair are escaped or in a class."""
 _NUMBER_TEXT = {"int": rf"-?[0-9]{{1,{MAX_DIGITS}}}", "float": r"-?[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?"}
 
 
@@ -117,7 +120,9 @@ def _pieces(template: str) -> Iterator[str | Hole]:
 
 
 def _closing(template: str, start: int) -> int:
-    """Where the hole that opens at `start` closes; a regular expression in it may contain braces."""
+    """Where the hole that opens at `start` closes."""
+    if found := _REGEX_HOLE.match(template, start):
+        return found.end() - 1
     depth = 0
     for at in range(start, len(template)):
         depth += (template[at] == "{") - (template[at] == "}")
@@ -151,7 +156,7 @@ def _hole(hole: Hole, budget: Budget) -> Expression:
 def _characters(hole: Hole, ranges: Any, sign: str | None, limit: str | None) -> Expression:
     if sign is None:
         return repeat(chars(ranges), 1, lazy=True)
-    if limit is None or not limit.isdecimal() or len(limit) > MAX_DIGITS:
+    if limit is None or not (limit.isascii() and limit.isdecimal()) or len(limit) > MAX_DIGITS:
         raise ConstraintError(f"The hole {hole.name!r} has the limit {limit!r:.80}; it must be a natural number.")
     most = int(limit) - (sign == "<")
     if most < 1:
@@ -165,7 +170,7 @@ def _number(hole: Hole, sign: str | None, limit: str | None, *, integer: bool) -
     if sign is None:
         return number(Bounds(), integer=integer)
     try:
-        high = Decimal(limit or "")
+        high = Decimal(limit if limit and _NUMERAL.fullmatch(limit) else "NaN")
     except InvalidOperation:
         high = Decimal("NaN")
     if not high.is_finite() or high.adjusted() >= MAX_DIGITS:
