@@ -3,6 +3,8 @@
 import gc
 import sys
 import weakref
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -28,6 +30,25 @@ def test_equal_requests_share_one_constraint(tokenizer: Tokenizer) -> None:
         one.begin().canvas(64, 64).tables(torch.device("cpu"), tokenizer.vocab_size)[0] for one in (first, pinned)
     ]
     assert languages[0] is languages[1]
+
+
+class Words(Sequence[str]):
+    """A list of one's own."""
+
+    def __init__(self, *words: str) -> None:
+        self._words = words
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._words[index]
+
+    def __len__(self) -> int:
+        return len(self._words)
+
+
+def test_lists_of_any_class_are_equal_by_their_entries(tokenizer: Tokenizer) -> None:
+    one, same, other = (build(tokenizer, choices=Words(*words)) for words in ("ab", "ab", "ac"))
+    assert one is same
+    assert one is not other
 
 
 def test_what_nobody_can_ask_for_any_more_goes_at_once(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:

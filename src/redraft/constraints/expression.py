@@ -118,7 +118,8 @@ class Counted(_Part):
     """A character of `ranges` or an `escape`, at most `most` times, for long limits.
 
     Every byte counts as one and the token automaton may round the count up. So the language is a subset of the one a
-    `Repeat` gives, with a small fraction of its states.
+    `Repeat` gives, with a small fraction of its states. Its byte automaton does not tell how bytes make up characters;
+    the token automaton uses only tokens of whole characters in it.
     """
 
     ranges: Ranges

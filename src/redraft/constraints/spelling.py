@@ -1,7 +1,8 @@
 """From expressions to automata, over code points or over bytes.
 
 Tokens are made of bytes: every character becomes its UTF-8 bytes, so an automaton over bytes never allows text that is
-not valid UTF-8. Marks (special tokens) are further symbols after the 256 bytes.
+not valid UTF-8, except inside a `Counted`, which takes bytes as they come: there only tokens of whole characters are
+used (`walk.py`). Marks (special tokens) are further symbols after the 256 bytes.
 """
 
 from __future__ import annotations
