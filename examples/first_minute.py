@@ -82,7 +82,7 @@ def main() -> None:
     show_call(llm)
 
     print("\nWhat a sentence says, as JSON that obeys a schema:\n")
-    print(f"{OFFER}\n-> {llm.generate(OFFER, json_schema=SCHEMA, seed=1).text}")
+    print(f"{OFFER}\n-> {llm.generate(OFFER, json_schema=SCHEMA).text}")
 
     print("\nA question:\n")
     show(llm, "Why is the sea salty?")

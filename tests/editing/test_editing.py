@@ -164,6 +164,11 @@ def test_without_an_instruction_slips_are_repaired() -> None:
     assert result.text == "    for item in items:"
     assert llm.edit("import os\n\n\ndef f(x):\n    return x\n", (10, 10)).text == ""  # a blank line fits
     assert llm.edit("x = foo(1, 2\ny = 3\n", (12, 12)).text == ")"
+    example = (Path(__file__).parents[2] / "examples" / "slip.py").read_text()  # as the README has it
+    assert llm.edit(example, line_span(example, 13, 14)).text.splitlines() == [
+        "        self.x = x",
+        "        self.y = y",
+    ]
 
 
 def test_what_is_reported_adds_up(llm: LLM) -> None:

@@ -136,7 +136,7 @@ def _usage(error: Exception) -> int:
         return EXIT_BAD_INPUT
     context = getattr(error, "ctx", None)
     hint = f" See `{context.command_path} --help`." if context is not None else ""
-    return _fail(message.rstrip(".") + "." + hint, EXIT_BAD_INPUT)
+    return _fail(message + ("" if message.endswith((".", "?")) else ".") + hint, EXIT_BAD_INPUT)
 
 
 def _about_memory(error: RuntimeError) -> str | None:
