@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import math
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +11,6 @@ import torch
 from asking import CANVAS, SETTINGS, Make, ask, end_of, prompt, run, untimed
 
 from redraft.cache.pages import PAGE
-from redraft.constraints.pins import Allowed
 from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.diffusion.step import advance
 from redraft.engine.answer import Answer
@@ -391,56 +389,6 @@ class TestRefusals:
         pages = engine.stats().full_pages
         with pytest.raises(SettingError, match=f"pages of 256 tokens; the engine has only {pages}"):
             engine.add(ask(1, 9000))
-
-
-class Even:
-    """A constraint for tests: only even tokens, whole after 20 of them; notes how it is asked."""
-
-    min_tokens = 20
-
-    def __init__(self) -> None:
-        self.calls: list[tuple[str, int]] = []
-        self.length = 0
-
-    def check(self, max_tokens: int) -> None:
-        if max_tokens < self.min_tokens:
-            raise SettingError(f"The shortest valid answer has {self.min_tokens} tokens.")
-
-    def begin(self) -> "Even":
-        return self
-
-    @property
-    def closed(self) -> bool:
-        return self.length >= self.min_tokens
-
-    def canvas(self, length: int, tokens_left: int) -> Allowed:
-        self.calls.append(("canvas", tokens_left))
-        return Allowed(length, forbidden={position: range(1, 256, 2) for position in range(length)})
-
-    def advance(self, token_ids: Sequence[int]) -> None:
-        self.calls.append(("advance", len(token_ids)))
-        self.length += len(token_ids)
-
-
-class TestConstraints:
-    def test_a_constraint_holds_and_hears_of_every_canvas(self, make: Make) -> None:
-        rule = Even()
-        end = end_of(run(make(), [ask(1, constraint=rule)])[1])
-        assert not any(token % 2 for token in end.token_ids)
-        assert end.finish_reason == "stop", "a whole answer at max_tokens is not cut off"
-        assert [call for call in rule.calls if call[0] == "canvas"] == [("canvas", n) for n in (40, 24, 8)]
-        assert [call for call in rule.calls if call[0] == "advance"] == [("advance", n) for n in (16, 16, 8)]
-
-    def test_one_that_cannot_be_met_is_refused(self, make: Make) -> None:
-        with pytest.raises(SettingError, match="shortest valid answer has 20 tokens"):
-            make().add(ask(1, constraint=Even(), settings=dataclasses.replace(SETTINGS, max_tokens=19)))
-
-    def test_the_first_position_can_be_kept_from_ending_the_answer(self, make: Make) -> None:
-        endings = tuple(range(200))
-        settings = dataclasses.replace(SETTINGS, forbid_empty=True, steps=2)
-        for i in range(4):
-            assert end_of(run(make(eos_ids=endings), [ask(i, settings=settings)])[i]).token_ids[0] >= 200
-        assert len(end_of(run(make(eos_ids=()), [ask(1, settings=settings)])[1]).token_ids) == 40
 
 
 class TestScarcity:

@@ -5,16 +5,16 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from sentences import one_sentence
 from torch import Tensor
 
 from redraft.config import FULL, SLIDING, ModelConfig
-from redraft.errors import CheckpointError, HubError, SettingError
+from redraft.errors import CheckpointError, SettingError
 from redraft.model import weights
 from redraft.model.files import fingerprint, read_header
 from redraft.model.folders import read_config, resolve_folder
@@ -78,13 +78,6 @@ def assert_equal(first: Transformer, second: Transformer) -> None:
     assert first.state_dict().keys() == second.state_dict().keys()
     for name, tensor in first.state_dict().items():
         assert torch.equal(tensor, second.state_dict()[name]), name
-
-
-def one_sentence(error: BaseException) -> str:
-    text = str(error)
-    assert text.endswith(".")
-    assert "\n" not in text
-    return text
 
 
 # --- there and back ----------------------------------------------------------------------------------------------
@@ -431,33 +424,6 @@ def test_neither_a_folder_nor_a_hub_id(name: str) -> None:
 def test_a_file_is_no_folder(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="is a file"):
         load(folder / "config.json")
-
-
-def test_a_hub_id_without_a_network_says_what_to_do() -> None:
-    with pytest.raises(HubError, match=r"nobody/no-such-model.*go online") as caught:
-        resolve_folder("nobody/no-such-model")
-    one_sentence(caught.value)
-
-
-def test_hub_failures_are_one_sentence_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
-
-    answer: Any = SimpleNamespace(headers={}, request=None)
-    failures = {
-        "needs permission": GatedRepoError("gated\nlong story", response=answer),
-        "nor a model on the Hugging Face hub": RepositoryNotFoundError("no\nsuch", response=answer),
-        "could not be fetched.*: certificate expired.": RuntimeError("certificate expired.\nmore"),
-    }
-    for words, failure in failures.items():
-
-        def fail(*_: object, failure: Exception = failure, **__: object) -> None:
-            raise failure
-
-        monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
-        with pytest.raises(HubError, match=words) as caught:
-            resolve_folder("some/model")
-        one_sentence(caught.value)
 
 
 def test_a_hub_id_asks_the_hub_for_model_files_only(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

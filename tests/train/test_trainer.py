@@ -15,6 +15,7 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from runs import changed, run
 
 from redraft.diffusion.corruption import corrupt, generator_for, noise_levels
 from redraft.errors import CheckpointError, SettingError, TrainingError
@@ -25,24 +26,15 @@ from redraft.model.weights import load_model, save_model
 from redraft.train import sharding
 from redraft.train.batch import Batch
 from redraft.train.checkpoint import load_checkpoint, save_checkpoint
-from redraft.train.distributed import World
 from redraft.train.export import export_model
 from redraft.train.initial import initial_model
 from redraft.train.optimizer import Masters, learning_rate
-from redraft.train.progress import CsvLog, Reporter, RunLog, draw_losses, read_log
+from redraft.train.progress import read_log
 from redraft.train.recipe import OptimizerSettings, Recipe
 from redraft.train.trainer import Trainer, train
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "train_losses.txt"
-
-
-def changed(recipe: Recipe, **run: object) -> Recipe:
-    return dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, **run))
-
-
-def run(recipe: Recipe, **options: bool) -> list[float]:
-    return train(recipe, device="cpu", quiet=True, **options).losses
 
 
 def test_an_interrupted_run_goes_on_exactly(recipe: Recipe, tmp_path: Path) -> None:
@@ -176,94 +168,6 @@ def test_a_given_model_must_have_the_recipes_shape(recipe: Recipe, tmp_path: Pat
     sentence = r"run\.init: the model in '.*other' has a different shape from the recipe's\."
     with pytest.raises(SettingError, match=sentence):
         initial_model(changed(recipe, init=str(tmp_path / "other")), torch.device("cpu"))
-
-
-@pytest.mark.parametrize("buckets", [{}, {"loss_t0.0": 0.5, "loss_t0.9": 3.0}])
-def test_the_picture_tells_sources_from_noise_levels(tmp_path: Path, buckets: dict[str, float]) -> None:
-    log, picture = tmp_path / "log.csv", tmp_path / "losses.png"
-    row = {"step": 1, "decoder": 2.5, "encoder": 3.0, **buckets, "loss_tools": 1.5, "loss_t": 1.0, "loss_text": 2.0}
-    CsvLog(log, list(row), 0).add(row)
-    draw_losses(log, picture)
-    assert picture.read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_log_has_a_row_a_report_and_one_process_writes_it(recipe: Recipe, tmp_path: Path) -> None:
-    settings = dataclasses.replace(recipe.run, out=str(tmp_path))
-    RunLog(settings, ["loss"], 0, World(rank=1, size=2)).add(
-        1, tokens_per_second=1.0, learning_rate=1.0, losses={}, heldout={}
-    )
-    assert not list(tmp_path.iterdir())
-    log = RunLog(settings, ["loss"], 0, World())
-    log.add(5, tokens_per_second=10.4, learning_rate=0.1, losses={"loss": 1 / 3}, heldout={})
-    log.add(10, tokens_per_second=10.6, learning_rate=0.2, losses={"loss": 0.25}, heldout={"loss": 0.5})
-    first = {"step": "5", "tokens_per_second": "10", "learning_rate": "0.1", "loss": "0.333333", "heldout_loss": ""}
-    second = {"step": "10", "tokens_per_second": "11", "learning_rate": "0.2", "loss": "0.25", "heldout_loss": "0.5"}
-    assert read_log(tmp_path / "log.csv") == [first, second]
-    with (tmp_path / "log.csv").open("ab") as file:
-        file.write(b"\xff\0\n")  # what a machine that lost its power may leave
-    RunLog(settings, ["loss"], 5, World())  # goes on behind step 5
-    assert read_log(tmp_path / "log.csv") == [first]
-
-
-def test_a_log_that_cannot_be_copied_stays_as_it_was(tmp_path: Path, monkeypatch) -> None:
-    log = tmp_path / "log.csv"
-    CsvLog(log, ["step"], 0).add({"step": 1})
-    before = log.read_bytes()
-
-    def full(*_: object) -> None:
-        raise OSError("No space left on device")
-
-    monkeypatch.setattr("csv.DictWriter.writerows", full)
-    with pytest.raises(OSError, match="No space"):
-        CsvLog(log, ["step"], 1)
-    assert log.read_bytes() == before
-
-
-def test_held_out_losses_are_taken_between_reports_too(recipe: Recipe) -> None:
-    recipe = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, steps=5, warmup=0))
-    run(changed(recipe, log_every=3, evaluate_every=2))
-    rows = read_log(Path(recipe.run.out) / "log.csv")
-    assert [row["step"] for row in rows] == ["2", "3", "4", "5"]
-    assert [row["step"] for row in rows if row["heldout_loss"]] == ["2", "4"]
-    assert float(rows[0]["norm"]) > 0
-    assert "heldout_norm" not in rows[0]  # evaluations have no gradients
-
-
-def test_what_a_run_says_keeps_its_brackets_and_its_lines(recipe: Recipe, capsys) -> None:
-    with patch.dict(sys.modules, {"matplotlib.figure": None}):
-        train(changed(recipe, log_every=10), device="cpu")
-    shown = capsys.readouterr().err.splitlines()
-    assert shown[0] == "20 steps of 192 clean tokens on cpu; a report every 10 steps."
-    assert shown[1].startswith("step 10/20 loss ")
-    assert shown[-1] == "The loss picture needs matplotlib: pip install 'redraft[train]'."
-    Reporter(1, 0).say("word " * 100)
-    assert len(capsys.readouterr().err.splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    ("speed", "shown"), [(2.4e6, "2.40 M tokens/s"), (1234.0, "1.2 k tokens/s"), (37.6, " 38 tokens/s")]
-)
-def test_a_speed_is_shown_in_its_unit(speed: float, shown: str, capsys) -> None:
-    Reporter(2, 0).update(1, {"loss": 1.0, "decoder": 1.0}, speed, steps=2, peak=None)
-    assert shown in capsys.readouterr().err
-
-
-def test_a_resumed_run_says_which_settings_have_changed(recipe: Recipe, capsys) -> None:
-    recipe = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, steps=1, warmup=0))
-    run(recipe)
-    more = dataclasses.replace(recipe.optimizer, steps=2, learning_rate=1e-3)
-    train(dataclasses.replace(recipe, optimizer=more), resume=True, device="cpu")
-    shown = capsys.readouterr().err.splitlines()
-    assert shown[0] == "Different from when the checkpoint was written: optimizer.steps, optimizer.learning_rate."
-    assert shown[1].startswith("1 steps of")
-
-
-def test_a_run_that_is_finished_says_so_when_it_is_resumed(recipe: Recipe, capsys) -> None:
-    recipe = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, steps=1, warmup=0))
-    run(recipe)
-    train(recipe, resume=True, device="cpu")
-    shown = capsys.readouterr().err.splitlines()
-    assert shown[0] == "The run is already finished, at step 1; its files are written again."
 
 
 def test_the_time_limit_stops_with_a_checkpoint(recipe: Recipe) -> None:
@@ -444,30 +348,6 @@ def test_a_disk_that_fills_keeps_the_old_sharded_checkpoint(recipe: Recipe, monk
     assert not list(trainer.folder.glob("*.partial"))
     monkeypatch.setattr(sharding.state_dict_saver, "save", save)
     assert len(run(trainer.recipe, resume=True)) == 15
-
-
-def test_tensorboard_gets_every_number(recipe: Recipe) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    result = train(changed(recipe, tensorboard=True), device="cpu", quiet=True)
-    events = EventAccumulator(str(result.folder / "board"))
-    events.Reload()
-    assert [event.step for event in events.Scalars("decoder")] == [5, 10, 15, 20]
-    assert {"loss/replaced", "hit/kept", "learning/rate"} <= set(events.Tags()["scalars"])
-
-
-def test_tensorboard_drops_what_a_resumed_run_does_again(recipe: Recipe, tmp_path: Path) -> None:
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    settings = dataclasses.replace(recipe.run, out=str(tmp_path), tensorboard=True)
-    for number, (done, steps) in enumerate([(0, (10, 20, 30)), (20, (30,))]):
-        with patch("tensorboard.summary.writer.event_file_writer.time.time", return_value=1000.0 + number):
-            log = RunLog(settings, ["loss"], done, World())  # its files are named after the second
-        for step in steps:
-            log.add(step, tokens_per_second=1.0, learning_rate=1.0, losses={"loss": float(number)}, heldout={})
-    events = EventAccumulator(str(tmp_path / "board"))
-    events.Reload()
-    assert [(event.step, event.value) for event in events.Scalars("loss")] == [(10, 0.0), (20, 0.0), (30, 1.0)]
 
 
 def test_recomputed_layers_give_the_same_losses(recipe: Recipe, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -68,20 +69,10 @@ def random_model(
     return PackedTransformer(pack(config, source, device=first, helpers=helpers, **given))
 
 
-def random_llm(
-    shape: str,
-    tokenizer: Path,
-    *,
-    device: str | torch.device = "auto",
-    gpus: int = 1,
-    quantization: str | None = None,
-    vocabulary_dtype: str = "auto",
-) -> LLM:
-    """A `random_model` with a tokenizer.json and the chat template of `tiny`."""
+def random_llm(shape: str, tokenizer: Path, **given: Any) -> LLM:
+    """A `random_model`, `given` its settings, with a tokenizer.json and the chat template of `tiny`."""
     words = tokenizer_for(tokenizer, shape)
-    given = {"gpus": gpus, "quantization": quantization, "vocabulary_dtype": vocabulary_dtype}
-    network = random_model(shape, device, **given)
-    return LLM(network, words, ChatTemplate.find(resolve_folder("tiny")), path=tokenizer.parent)
+    return LLM(random_model(shape, **given), words, ChatTemplate.find(resolve_folder("tiny")), path=tokenizer.parent)
 
 
 def tokenizer_for(file: Path, model: str) -> Tokenizer:

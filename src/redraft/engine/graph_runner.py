@@ -174,6 +174,8 @@ class GraphRunner:
     @torch.inference_mode()
     def prepare(self, work: Sequence[Segment]) -> None:
         """See `engine.work.Runner`: captures the graphs that have not been."""
+        if not self._graphs or len(self._steps) == len(BUCKETS):
+            return
         with on_device(self.model.device):
             for parts in self._launches(work):
                 self.bucket(len(parts))

@@ -1,10 +1,13 @@
-"""Lets long-running work yield to other work, or be ended, between two of its steps."""
+"""Lets long-running work yield to other work, or be ended, between two of its steps or by a signal."""
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import FrameType
 
 _check: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None)
 
@@ -27,3 +30,19 @@ def give_way() -> None:
     check = _check.get()
     if check is not None:
         check()
+
+
+@contextmanager
+def handling(number: signal.Signals, handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Inside, `handler` is called for a signal.
+
+    Python only delivers signals to its main thread; in other threads nothing changes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 
+from redraft.model.interruption import handling
 from redraft.train.distributed import World
 from redraft.train.recipe import RunSettings
 
@@ -35,21 +34,12 @@ class RunLimits:
         """Seconds since this start of the run."""
         return time.perf_counter() - self._started
 
-    @contextmanager
-    def interruptible(self) -> Iterator[None]:
+    def interruptible(self) -> AbstractContextManager[None]:
         """Inside, Ctrl-C counts as reaching a limit, so the checkpoint comes after a whole number of steps.
 
         A second Ctrl-C does not wait for that: it raises `KeyboardInterrupt`, as it would outside.
-        Python only delivers Ctrl-C to its main thread; in other threads nothing changes.
         """
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        before = signal.signal(signal.SIGINT, self._interrupt)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
+        return handling(signal.SIGINT, self._interrupt)
 
     def _interrupt(self, *_: object) -> None:
         if self._interrupted:
