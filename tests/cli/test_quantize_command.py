@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from outcome import Cli
 
-from redraft.cli.generate import EXIT_INTERRUPTED
+from redraft.cli.stopping import EXIT_INTERRUPTED
 from redraft.model import quantize
 
 

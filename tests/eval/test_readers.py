@@ -5,11 +5,11 @@ import json
 import pytest
 
 from redraft.errors import InputError
-from redraft.eval import DATA, results
+from redraft.eval import DATA, tool_results
 from redraft.eval.infill import read_infill_jsonl
-from redraft.eval.results import read_results_jsonl
 from redraft.eval.smalltalk import is_solved, read_smalltalk_jsonl
 from redraft.eval.sudoku import read_sudoku_csv
+from redraft.eval.tool_results import read_results_jsonl
 from redraft.eval.tools import read_tools_jsonl
 from redraft.train.build.sudoku_solver import is_unique
 
@@ -50,9 +50,9 @@ def test_bundled_results_read_and_need_all_that_is_expected():
     assert len({item.id for item in items}) == 80
     for item in items:
         told = ", ".join(phrases[-1] for phrases in item.expected)
-        assert results.is_solved(item, f"So: {told}.")
-        assert not results.is_solved(item, "So it is.")
-        assert not results.is_solved(item, f"{told}<|tool_call>call:f{{}}<tool_call|>")
+        assert tool_results.is_solved(item, f"So: {told}.")
+        assert not tool_results.is_solved(item, "So it is.")
+        assert not tool_results.is_solved(item, f"{told}<|tool_call>call:f{{}}<tool_call|>")
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from redraft.cli import bench_calls, bench_card, bench_constraints, bench_gpu, bench_schedule, bench_serve, bench_train
-from redraft.cli.generate import print_json
 from redraft.cli.options import JsonAlone, ModelOptions, at_least, option
+from redraft.cli.output import print_json
 from redraft.errors import SettingError
 
 if TYPE_CHECKING:

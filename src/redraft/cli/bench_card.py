@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from redraft.cli.generate import print_json
 from redraft.cli.options import JsonAlone, at_least, option
+from redraft.cli.output import print_json
 from redraft.errors import SettingError
 
 

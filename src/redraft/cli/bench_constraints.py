@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from redraft.cli.generate import print_json
 from redraft.cli.options import JsonAlone, ModelOptions, at_least, option
+from redraft.cli.output import print_json
 from redraft.errors import InputError
 
 

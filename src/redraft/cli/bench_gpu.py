@@ -8,8 +8,8 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from redraft.cli.generate import print_json
 from redraft.cli.options import JsonAlone, at_least, option, whole_numbers
+from redraft.cli.output import print_json
 from redraft.errors import SettingError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from redraft.cli.generate import print_json
 from redraft.cli.options import JsonAlone, ModelOptions, at_least, check_picture, option
+from redraft.cli.output import print_json
 
 if TYPE_CHECKING:
     from rich.console import Console

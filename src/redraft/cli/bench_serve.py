@@ -14,8 +14,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from redraft.cli.generate import print_json
 from redraft.cli.options import JsonAlone, SamplingOptions, at_least, check_picture, option
+from redraft.cli.output import print_json
 from redraft.errors import InputError, RedraftError
 
 if TYPE_CHECKING:

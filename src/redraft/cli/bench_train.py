@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from redraft.cli.generate import print_json
 from redraft.cli.options import JsonFlag
+from redraft.cli.output import print_json
 from redraft.errors import InputError
 
 if TYPE_CHECKING:

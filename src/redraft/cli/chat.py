@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redraft.cli.answer import INTERRUPTED, Tally, follow
-from redraft.cli.generate import EXIT_INTERRUPTED, facts, open_trace, print_json, step_cap
 from redraft.cli.images import image_part, with_images
 from redraft.cli.options import ModelOptions, OutputOptions, SamplingOptions, expand_groups
+from redraft.cli.output import facts, print_json
+from redraft.cli.stopping import EXIT_INTERRUPTED
+from redraft.cli.trace import open_trace
 from redraft.errors import InputError
 
 if TYPE_CHECKING:
@@ -88,20 +90,13 @@ class _Conversation:
 
     def ask(self, text: str) -> Tally:
         """One exchange. A question that cannot be asked (it no longer fits) leaves the conversation as it was."""
-        from redraft.cli.view import open_screen, waiting_for
+        from redraft.cli.view import screen_for
         from redraft.text.marks import Marker
         from redraft.text.reply import read_reply
 
         question = {"role": "user", "content": with_images(text, self.shown)}
         records = self.llm.stream(self.llm.read_chat([*self.messages, question]), **self.given)
-        screen = open_screen(
-            self.llm.tokenizer,
-            self.llm.eos_ids,
-            steps=step_cap(self.llm, self.given),
-            live=not self.output.no_live,
-            json=self.output.json,
-            waiting=waiting_for(self.llm),
-        )
+        screen = screen_for(self.llm, self.given, live=not self.output.no_live, json=self.output.json)
         if self.trace is not None:
             self.trace.turn(text)
         tally = follow(records, screen, self.trace)

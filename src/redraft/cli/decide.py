@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from redraft.cli.generate import print_json
 from redraft.cli.options import JsonFlag, ModelOptions, expand_groups, read_words
+from redraft.cli.output import print_json
 from redraft.errors import InputError
 
 if TYPE_CHECKING:

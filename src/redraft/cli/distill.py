@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from redraft.cli.generate import print_json
 from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups
+from redraft.cli.output import print_json
 from redraft.config import resolve_settings
 from redraft.errors import InputError
 

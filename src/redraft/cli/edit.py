@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redraft.cli.constraints import ConstraintOptions
-from redraft.cli.generate import facts, print_json
 from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups, number, option, read_text
+from redraft.cli.output import facts, print_json
 from redraft.cli.replace import replace_file
 from redraft.errors import InputError
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redraft.cli.generate import print_json
 from redraft.cli.options import (
     JsonAlone,
     ModelOptions,
@@ -23,6 +22,7 @@ from redraft.cli.options import (
     option,
     whole_numbers,
 )
+from redraft.cli.output import print_json
 from redraft.errors import InputError
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def tools(*, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptions
 @expand_groups
 def results(*, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptions, sampling: SamplingOptions) -> None:
     """Tell what a tool returned. FILE: JSONL with id, tools, messages up to the results, and expected phrases."""
-    from redraft.eval.results import TASK
+    from redraft.eval.tool_results import TASK
 
     _run_task("results", TASK, items, batch_size, model, sampling)
 

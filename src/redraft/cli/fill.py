@@ -13,8 +13,8 @@ import typer
 from redraft.cli.answer import Tally
 from redraft.cli.constraints import ConstraintOptions
 from redraft.cli.edit import check_writable, facts_of_span, waiting
-from redraft.cli.generate import print_json
 from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups, read_text
+from redraft.cli.output import print_json
 from redraft.cli.replace import replace_file
 from redraft.errors import InputError
 from redraft.text.pieces import HOLE, split_pieces

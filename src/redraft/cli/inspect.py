@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redraft.cli.generate import print_json
 from redraft.cli.options import JsonFlag
+from redraft.cli.output import print_json
 from redraft.errors import CheckpointError
 
 if TYPE_CHECKING:

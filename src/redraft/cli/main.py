@@ -17,13 +17,14 @@ from redraft.cli.decide import decide
 from redraft.cli.distill import distill
 from redraft.cli.edit import edit
 from redraft.cli.fill import fill
-from redraft.cli.generate import EXIT_INTERRUPTED, generate
+from redraft.cli.generate import generate
 from redraft.cli.inspect import inspect
 from redraft.cli.merge import merge
 from redraft.cli.next_edit import next_edit
 from redraft.cli.quantize import quantize
 from redraft.cli.replay import replay
 from redraft.cli.serve import serve
+from redraft.cli.stopping import EXIT_INTERRUPTED
 from redraft.cli.train import train
 from redraft.errors import InputError, RedraftError
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from redraft.cli.generate import print_json
 from redraft.cli.options import JsonFlag
+from redraft.cli.output import print_json
 from redraft.cli.stopping import stopped_by_sigterm
 
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from redraft.cli.edit import Write, check_writable, diff_name, facts_of_span, finish, waiting
-from redraft.cli.generate import print_json
 from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups, number, option, read_text
+from redraft.cli.output import print_json
 from redraft.errors import InputError
 
 

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redraft.cli.answer import INTERRUPTED, follow
-from redraft.cli.generate import EXIT_INTERRUPTED, print_json
 from redraft.cli.options import JsonFlag
+from redraft.cli.output import print_json
 from redraft.cli.printable import printable
+from redraft.cli.stopping import EXIT_INTERRUPTED
 from redraft.diffusion.records import DenoiseStep, Record
 from redraft.errors import InputError
 

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from redraft.cli.generate import print_json
 from redraft.cli.options import ModelOptions, at_least, expand_groups, option
+from redraft.cli.output import print_json
 from redraft.errors import InputError, SettingError
 
 if TYPE_CHECKING:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import signal
 from contextlib import AbstractContextManager
 
+EXIT_INTERRUPTED = 130
+"""The exit code that shells report for a program stopped by Ctrl-C."""
+
 
 def stopped_by_sigterm() -> AbstractContextManager[None]:
     """Inside, SIGTERM ends a command as Ctrl-C does, so that what it has half written is removed."""

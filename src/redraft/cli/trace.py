@@ -11,10 +11,15 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NoReturn, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
+from redraft.cli.output import facts
 from redraft.diffusion.records import Commit, DenoiseStep, Record, record_from_dict
 from redraft.errors import InputError, RedraftError, why
+
+if TYPE_CHECKING:
+    from redraft.cli.options import ModelOptions
+    from redraft.llm import LLM
 
 VERSION = 1
 
@@ -178,3 +183,17 @@ def _check_column(name: str, values: object, kind: type | tuple[type, ...]) -> N
 
 def _fail(path: Path, number: int, reason: str) -> NoReturn:
     raise InputError(f"Line {number} of {path} {reason}.")
+
+
+def open_trace(
+    path: Path | None, llm: LLM, model: ModelOptions, given: Mapping[str, Any], **more: Any
+) -> TraceWriter | None:
+    """A writer whose header tells `redraft replay` which tokenizer to use; None without a path."""
+    from redraft.model.folders import EMBEDDED
+
+    if path is None:
+        return None
+    header = facts(llm, model, given)
+    if model.model != EMBEDDED and os.path.isdir(model.model):
+        header["model"] = str(Path(model.model).resolve())
+    return TraceWriter(path, {**header, "eos_token_ids": list(llm.eos_ids), **more})

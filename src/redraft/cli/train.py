@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redraft.cli.generate import EXIT_INTERRUPTED
 from redraft.cli.options import JsonFlag
+from redraft.cli.stopping import EXIT_INTERRUPTED
 from redraft.errors import SettingError
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self, TextIO
 
@@ -32,8 +33,14 @@ _SPARE_LINES = 3
 def show(llm: LLM, prompt: Prompt, *, raw: bool = False, **settings: Any) -> Tally:
     """Answer a prompt like `LLM.generate` while showing it: live in a terminal, as plain text elsewhere."""
     records = llm.stream(prompt, raw=raw, **settings)
+    return follow(records, screen_for(llm, settings))
+
+
+def screen_for(llm: LLM, settings: Mapping[str, Any], *, live: bool = True, json: bool = False) -> Screen:
+    """The screen for an answer of `llm` with these settings."""
     steps = resolve_settings(llm.defaults, **settings).steps
-    return follow(records, open_screen(llm.tokenizer, llm.eos_ids, steps=steps, waiting=waiting_for(llm)))
+    waiting = waiting_for(llm)
+    return open_screen(llm.tokenizer, llm.eos_ids, steps=steps, live=live, json=json, waiting=waiting)
 
 
 def waiting_for(llm: LLM, doing: str = READING) -> str:

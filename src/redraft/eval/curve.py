@@ -13,7 +13,7 @@ from typing import Any
 
 from redraft.diffusion.records import DenoiseStep
 from redraft.errors import InputError, SettingError
-from redraft.eval import extraction, results, smalltalk, sudoku, tools
+from redraft.eval import extraction, smalltalk, sudoku, tool_results, tools
 from redraft.eval.result import EvalResult
 from redraft.eval.task import Task, spread
 
@@ -58,7 +58,7 @@ def measure(evaluate: Callable[[int], EvalResult], budgets: Sequence[int] = BUDG
 TASKS: dict[str, Task[Any]] = {
     "sudoku": sudoku.TASK,
     "tools": tools.TASK,
-    "results": results.TASK,
+    "results": tool_results.TASK,
     "extraction": extraction.TASK,
     "smalltalk": smalltalk.TASK,
 }
