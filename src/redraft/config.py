@@ -83,6 +83,7 @@ class ModelConfig:
 
     @property
     def num_hidden_layers(self) -> int:
+        """The number of layers of either kind."""
         return len(self.layer_types)
 
     @property
@@ -99,12 +100,15 @@ class ModelConfig:
         return opening, part, closing
 
     def is_sliding(self, layer: int) -> bool:
+        """Whether a layer attends within the sliding window only, not to everything before it."""
         return self.layer_types[layer] == SLIDING
 
     def layer_head_dim(self, layer: int) -> int:
+        """The size of one attention head of a layer."""
         return self.head_dim if self.is_sliding(layer) else self.global_head_dim
 
     def layer_kv_heads(self, layer: int) -> int:
+        """The number of a layer's key and value heads, each shared by several query heads."""
         return self.num_key_value_heads if self.is_sliding(layer) else self.num_global_key_value_heads
 
     @classmethod

@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from nvfp4 import quantize_nvfp4
 from redraft.errors import CheckpointError, SettingError
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE
@@ -23,7 +24,7 @@ from redraft.model.transformer import Transformer
 from redraft.model.weights import load_model, save_model
 from redraft.quant.fp8 import Fp8Weight, quantize_fp8
 from redraft.quant.int4 import Int4Weight, quantize_int4
-from redraft.quant.nvfp4 import Nvfp4Weight, quantize_nvfp4
+from redraft.quant.nvfp4 import Nvfp4Weight
 
 EXPERTS = "layers.0.experts.gate_up_proj"
 Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]

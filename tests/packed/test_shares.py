@@ -8,6 +8,7 @@ import torch
 from running import STEPS, ids, new_runner, plainly, same, step_of
 from torch import Tensor
 
+from nvfp4 import quantize_nvfp4
 from random_adapter import random_adapter
 from redraft.config import ModelConfig
 from redraft.constraints.pins import Allowed
@@ -26,7 +27,6 @@ from redraft.model.packed.weights import PackedLayer
 from redraft.model.presets import preset
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import quantize_int4
-from redraft.quant.nvfp4 import quantize_nvfp4
 
 CPU = torch.device("cpu")
 COUNTS = pytest.mark.parametrize("gpus", [2, 4])

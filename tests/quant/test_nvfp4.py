@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from redraft.quant.nvfp4 import LEVELS, Nvfp4Weight, quantize_nvfp4
+from nvfp4 import quantize_nvfp4
+from redraft.quant.nvfp4 import LEVELS, Nvfp4Weight
 
 
 def test_a_code_is_sign_and_level_and_the_even_input_is_in_the_low_nibble() -> None:

@@ -25,7 +25,7 @@ from transformers.utils.chat_template_utils import render_jinja_template
 
 from redraft.errors import CheckpointError, PromptError, SettingError
 from redraft.text.template import ChatTemplate
-from redraft.text.tools import format_call, format_response
+from redraft.text.tools import CALL_CLOSE, CALL_OPEN, RESPONSE_CLOSE, RESPONSE_OPEN, format_call
 
 
 def by_transformers(source: str, options: dict[str, Any]) -> str:
@@ -91,9 +91,11 @@ def test_own_template_takes_mappings_as_results() -> None:
     assert text.endswith('<|tool_response>response:get_weather{t:3,W:<|"|>sun<|"|>}<tool_response|>')
 
 
-def test_calls_and_results_equal_the_python_writers() -> None:
+def test_calls_and_results_equal_the_python_writer() -> None:
     text = tiny().render([user("w"), assistant(tool_calls=[call("f", NESTED)]), tool(NESTED)])
-    assert text.endswith(format_call("f", NESTED) + format_response("f", NESTED))
+    written = format_call("f", NESTED)
+    arguments = written.removeprefix(f"{CALL_OPEN}call:f").removesuffix(CALL_CLOSE)
+    assert text.endswith(f"{written}{RESPONSE_OPEN}response:f{arguments}{RESPONSE_CLOSE}")
 
 
 def test_own_template_marks_images_of_a_user() -> None:

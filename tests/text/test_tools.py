@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from redraft.errors import PromptError
 from redraft.text.reply import Reply, parse_reply
-from redraft.text.tools import QUOTE, ToolCall, format_call, format_response
+from redraft.text.tools import QUOTE, ToolCall, format_call
 
 NAMES = st.text("abXY_019.:-", min_size=1, max_size=6)
 KEYS = st.text("abXY_019é|-.", min_size=1, max_size=6)
@@ -67,8 +67,6 @@ def test_the_format_spelled_out() -> None:
         '<|tool_call>call:get_weather{city:<|"|>Paris<|"|>,days:3,O:{a:null,b:1.5},tags:[<|"|>a<|"|>,<|"|>b<|"|>],'
         'unit:<|"|>C<|"|>,x:true}<tool_call|>'
     )
-    assert format_response("f", "sunny") == '<|tool_response>response:f{value:<|"|>sunny<|"|>}<tool_response|>'
-    assert format_response("f", {"t": 3}) == "<|tool_response>response:f{t:3}<tool_response|>"
 
 
 @pytest.mark.parametrize(

@@ -42,12 +42,6 @@ class CostModel:
         (low, fast), (high, slow) = points[at - 1], points[at]
         return max(fast + (slow - fast) * (plan.tokens - low) / (high - low), 0.2 * points[0][1]) / 1e3
 
-    @property
-    def fixed_share(self) -> float:
-        """The share of a one-canvas forward's time that is spent regardless of what the forward contains."""
-        (one, fast), (few, slow) = self.points[:2]
-        return max(0.0, 1 - (slow - fast) / (few - one) * one / fast)
-
 
 COSTS = (
     CostModel("h200-fp8-floor", ((256, 7.1), (1024, 12.6), (2048, 20.0)),

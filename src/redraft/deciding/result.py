@@ -30,10 +30,12 @@ class Reading:
 
     @property
     def confidence(self) -> float:
+        """The probability of `choice`."""
         return self.probabilities[self.choice]
 
     @property
     def entropy(self) -> float:
+        """Of `probabilities`, in nats."""
         return sum(-p * math.log(p) for p in self.probabilities.values() if p > 0)
 
     def to_dict(self) -> dict[str, Any]:
@@ -55,7 +57,6 @@ class Decision:
     """The answer to one question. `text` is the template with its slots filled; `forwards` canvases were read.
 
     That includes canvases of the question without content, which `calibrate` reads and several questions may share.
-    `choice`, `confidence` and `probabilities` are those of the only slot.
     """
 
     text: str
@@ -64,14 +65,17 @@ class Decision:
 
     @property
     def choice(self) -> str:
+        """The most probable choice of the only slot. Raises `SettingError` if there are several."""
         return self._only.choice
 
     @property
     def confidence(self) -> float:
+        """The probability of `choice`."""
         return self._only.confidence
 
     @property
     def probabilities(self) -> Mapping[str, float]:
+        """Of every choice of the only slot; they sum to 1."""
         return self._only.probabilities
 
     @property

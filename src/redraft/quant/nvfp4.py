@@ -15,7 +15,6 @@ from torch import Tensor
 GROUP = 16
 LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """What the 3 low bits of a code mean; the fourth is the sign."""
-_LARGEST_SCALE = 448.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +47,3 @@ class Nvfp4Weight:
         codes = torch.stack((self.codes & 0xF, self.codes >> 4), -1).flatten(-2)  # [...,N,K]
         grouped = levels[codes.int()].unflatten(-1, (-1, GROUP))  # [...,N,K/16,16]
         return (grouped * (self.scale.float() * self.factor)[..., None]).flatten(-2).to(dtype)
-
-
-def quantize_nvfp4(weight: Tensor) -> Nvfp4Weight:
-    """Round a weight [...,N,K], K a multiple of 16, to the nearest NVFP4 values, each matrix with its own factor."""
-    grouped = weight.float().unflatten(-1, (-1, GROUP))  # [...,N,K/16,16]
-    peaks = grouped.abs().amax(-1)
-    factor = peaks.amax((-1, -2), keepdim=True).clamp(min=1e-12) / (LEVELS[-1] * _LARGEST_SCALE)
-    scale = (peaks / (LEVELS[-1] * factor)).to(torch.float8_e4m3fn)
-    step = (scale.float() * factor)[..., None]
-    ratio = torch.where(step > 0, grouped / step, 0.0)
-    magnitude = (ratio.abs()[..., None] - torch.tensor(LEVELS, device=weight.device)).abs().argmin(-1)
-    codes = (magnitude + 8 * (ratio < 0)).flatten(-2).to(torch.uint8)  # [...,N,K]
-    return Nvfp4Weight(codes[..., 0::2] | codes[..., 1::2] << 4, scale, factor)

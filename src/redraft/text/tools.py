@@ -53,12 +53,6 @@ def format_call(name: str, arguments: Mapping[str, Any]) -> str:
     return f"{CALL_OPEN}call:{_checked_name(name)}{_format_object(arguments, 0)}{CALL_CLOSE}"
 
 
-def format_response(name: str, response: Any) -> str:
-    """The text of one tool result; a result that is not a mapping is wrapped as `{value:…}`."""
-    fields = response if isinstance(response, Mapping) else {"value": response}
-    return f"{RESPONSE_OPEN}response:{_checked_name(name)}{_format_object(fields, 0)}{RESPONSE_CLOSE}"
-
-
 def _format_value(value: Any, depth: int) -> str:
     if depth > MAX_DEPTH:
         raise PromptError(f"tool arguments are nested deeper than {MAX_DEPTH} levels")
