@@ -245,8 +245,11 @@ def test_a_suffix_makes_a_completion_a_filling(client: openai.OpenAI) -> None:
     assert [[choice.text for choice in chunk.choices] for chunk in chunks] == [[answer.choices[0].text], []]
     assert [chunk.usage for chunk in chunks] == [None, answer.usage]
     assert answer.choices[0].finish_reason == "stop"
-    stats = answer.choices[0].model_extra["redraft"]["stats"]
-    assert 1 <= stats["steps"][0] <= stats["forwards"]
+    told = answer.choices[0].model_extra["redraft"]
+    plain = client.completions.create(model="random", prompt="a", max_tokens=16).choices[0].model_extra["redraft"]
+    assert (told.keys(), told["stats"].keys()) == (plain.keys(), plain["stats"].keys())
+    assert (told["seed"], told["ending"], told["stats"]["step_budgets"]) == (1, "stop", [4])
+    assert 1 <= told["stats"]["steps"][0] <= told["stats"]["forwards"]
     with pytest.raises(openai.BadRequestError, match="suffix and n cannot be combined"):
         client.completions.create(model="random", prompt="a", suffix="b", n=2)
 
@@ -265,12 +268,32 @@ def test_a_filling_takes_what_completions_are_asked_with(client: openai.OpenAI, 
     more: dict[str, Any] = {"max_tokens": 99, "extra_body": {"confidence": True, "choices": ["a = 1\nb"]}}
     cut = client.completions.create(**asked, **more, stop=["= 1\nb", "\n"])
     assert (cut.choices[0].text, cut.choices[0].finish_reason) == ("a = 1", "stop")
+    kept = [token.token_id for token, (start, _) in zip(told.tokens, told.offsets, strict=True) if start < len("a = 1")]
     tokens = cut.choices[0].redraft["confidence"]  # type: ignore[attr-defined]
-    assert tokens == [token for token in told.to_dict()["tokens"] if token["start"] < len("a = 1")]
+    assert [token["id"] for token in tokens] == kept
+    assert tokens[0].keys() == {"token", "id", "entropy", "settled_step"}, "those of any other answer"
     assert cut.usage is not None
-    assert cut.usage.completion_tokens == len(llm.tokenizer.encode("a = 1", special=False)) < len(told.tokens)
+    assert cut.usage.completion_tokens == len(kept) < len(told.tokens)
+
+
+def test_a_fillings_usage_counts_what_ran(client: openai.OpenAI, llm: LLM) -> None:
+    """Not the text read or written: the canvas had room for little of what follows."""
+    behind = " again and again" * 40
+    alone = llm.fill("x = ", behind, seed=1, max_tokens=4)
+    answer = client.completions.create(model="random", prompt="x = ", suffix=behind, max_tokens=4, seed=1)
+    assert answer.choices[0].text == alone.text
+    usage, filling = answer.usage, alone.fillings[0]
+    assert usage is not None
+    assert usage.prompt_tokens == 1 + filling.before + filling.behind < len(llm.tokenizer.encode(behind))
+    assert usage.completion_tokens == len(filling.tokens)
+    assert usage.total_tokens == usage.prompt_tokens + usage.completion_tokens
+    assert usage.prompt_tokens_details is not None
+    assert usage.prompt_tokens_details.cached_tokens == 0
+
+
+def test_a_filling_refuses_an_empty_stop_string(client: openai.OpenAI) -> None:
     with pytest.raises(openai.BadRequestError, match="stop has an empty string"):
-        client.completions.create(**asked, stop=[""])
+        client.completions.create(model="random", prompt="a", suffix="b", stop=[""])
 
 
 def test_text_completions(client: openai.OpenAI, llm: LLM) -> None:

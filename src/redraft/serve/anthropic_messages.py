@@ -59,7 +59,7 @@ class MessageWriter:
     async def whole(self, answers: Answers) -> dict[str, Any]:
         """Return the body of an answer that is not streamed."""
         (reply,) = await read_all(answers)
-        more = extras(reply.end, answers.plan.requests[0], self.tokenizer, confidence=False)
+        more = extras(reply.end, answers.plan.requests[0].settings, self.tokenizer, confidence=False)
         return self._message(answers.plan) | self._ending(reply, answers.plan) | {
             "content": _whole_blocks(reply.pieces), "usage": _usage(answers.plan, reply.end), "redraft": more,
         }  # fmt: skip
@@ -92,7 +92,7 @@ class MessageWriter:
 
     def _delta(self, reply: Reply, plan: Plan) -> dict[str, Any]:
         usage = _usage(plan, reply.end)
-        more = extras(reply.end, plan.requests[0], self.tokenizer, confidence=False)
+        more = extras(reply.end, plan.requests[0].settings, self.tokenizer, confidence=False)
         return {"type": "message_delta", "delta": self._ending(reply, plan), "usage": usage, "redraft": more}
 
     def _ending(self, reply: Reply, plan: Plan) -> dict[str, Any]:

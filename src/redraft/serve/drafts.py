@@ -44,7 +44,7 @@ async def draft_events(
         calls = [{"id": call.id, "name": call.call.name, "arguments": call.call.arguments} for call in reply.calls]
         yield event(
             {"content": reply.content, "reasoning": reply.reasoning, "tool_calls": calls}
-            | extras(reply.end, request, tokenizer, confidence=True),
+            | extras(reply.end, request.settings, tokenizer, confidence=True),
             "done",
         )
     except Exception as error:

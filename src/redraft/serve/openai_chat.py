@@ -102,7 +102,9 @@ class ChatWriter:
         return {
             "finish_reason": "tool_calls" if reply.calls and reason == "stop" else reason,
             "logprobs": chat_logprobs(reply.end, self.tokenizer) if self.body.logprobs else None,
-            "redraft": extras(reply.end, plan.requests[index], self.tokenizer, confidence=self.body.confidence),
+            "redraft": extras(
+                reply.end, plan.requests[index].settings, self.tokenizer, confidence=self.body.confidence
+            ),
         }
 
     def _chunk(self, index: int, delta: dict[str, Any], **ending: Any) -> str:

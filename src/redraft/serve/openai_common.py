@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from redraft.engine.request import Finished, Request, TokenConfidence
+from redraft.config import GenerationSettings
+from redraft.engine.request import Finished, TokenConfidence
 from redraft.serve.answers import Reply
 from redraft.serve.planning import Plan
 from redraft.text.marks import left_out
@@ -27,17 +28,24 @@ def usage(plan: Plan, finished: Sequence[Finished]) -> dict[str, Any]:
     """Count the tokens read and written by all answers; each prompt counts once."""
     written = sum(answer.stats.tokens for answer in finished)
     cached = sum(answer.stats.cached_tokens for answer in finished[:: plan.n])
+    return usage_of(plan.prompt_tokens, written, min(cached, plan.prompt_tokens))
+
+
+def usage_of(read: int, written: int, cached: int) -> dict[str, Any]:
+    """The `usage` of an answer, from its numbers of tokens."""
     return {
-        "prompt_tokens": plan.prompt_tokens,
+        "prompt_tokens": read,
         "completion_tokens": written,
-        "total_tokens": plan.prompt_tokens + written,
-        "prompt_tokens_details": {"cached_tokens": min(cached, plan.prompt_tokens)},
+        "total_tokens": read + written,
+        "prompt_tokens_details": {"cached_tokens": cached},
     }
 
 
-def extras(finished: Finished, request: Request, tokenizer: Tokenizer, *, confidence: bool) -> dict[str, Any]:
+def extras(
+    finished: Finished, settings: GenerationSettings, tokenizer: Tokenizer, *, confidence: bool
+) -> dict[str, Any]:
     """What Redraft adds to a choice: the seed that repeats it, how it ended, its cost, and how sure the model was."""
-    more: dict[str, Any] = {"seed": request.settings.seed, "ending": finished.finish_reason}
+    more: dict[str, Any] = {"seed": settings.seed, "ending": finished.finish_reason}
     more["stats"] = finished.stats.to_dict()
     if confidence:
         more["confidence"] = [

@@ -5,20 +5,21 @@ from __future__ import annotations
 import functools
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from redraft.config import resolve_settings
+from redraft.config import GenerationSettings, resolve_settings
 from redraft.diffusion.records import Commit
-from redraft.engine.request import Finished
+from redraft.engine.request import AnswerStats, Finished
 from redraft.engine.transcript import first_stop
 from redraft.errors import about
-from redraft.filling.api import longest_filling
+from redraft.filling.api import fill_settings, longest_filling
+from redraft.filling.result import FillResult
 from redraft.serve.answers import Answers
 from redraft.serve.http import event
 from redraft.serve.logs import told_fault
-from redraft.serve.openai_common import completion_logprobs, extras, finish_reason, usage
+from redraft.serve.openai_common import completion_logprobs, extras, finish_reason, usage, usage_of
 from redraft.serve.planning import Plan, Planner
 from redraft.serve.service import Service
 from redraft.serve.shapes.completions import CompletionRequest
@@ -65,7 +66,8 @@ class CompletionWriter:
             await answers.close()
         in_order = [ended[index] for index in range(len(ended))]
         choices = [
-            self._choice(i, self._echo(i, answers.plan) + f.text, f, answers.plan) for i, f in enumerate(in_order)
+            self._choice(i, self._echo(i, answers.plan) + f.text, f, answers.plan.requests[i].settings)
+            for i, f in enumerate(in_order)
         ]
         return self._envelope() | {"choices": choices, "usage": usage(answers.plan, in_order)}
 
@@ -80,7 +82,7 @@ class CompletionWriter:
                     yield self._chunk(self._choice(index, happened.text))
                 elif isinstance(happened, Finished):
                     ended[index] = happened
-                    yield self._chunk(self._choice(index, "", happened, answers.plan))
+                    yield self._chunk(self._choice(index, "", happened, answers.plan.requests[index].settings))
             if self._wants_usage:
                 last = {"choices": [], "usage": usage(answers.plan, [ended[i] for i in range(len(ended))])}
                 yield event(self._envelope() | last)
@@ -92,31 +94,19 @@ class CompletionWriter:
 
     async def filled(self, service: Service, size: int) -> dict[str, Any]:
         """Return the body of a filled hole, for a request of `size` bytes; `Service.work` runs the filling."""
-        body = self.body
+        body, began = self.body, time.perf_counter()
         planner = service.planner.for_model(body.model)
         assert isinstance(body.prompt, str)
         assert body.suffix is not None
         given, stop = _fill_settings(planner, body), resolve_settings(planner.llm.defaults, stop=body.stop).stop
+        settings = fill_settings(planner.llm.defaults, given)
         check = functools.partial(planner.check_text, body.prompt + body.suffix)
         fill = functools.partial(planner.llm.fill, body.prompt, body.suffix, **given)
         result = await service.work(check, fill, size=size)
-        found = first_stop(result.text, stop)
-        text = result.text[: found[0]] if found else result.text
-        more: dict[str, Any] = {"stats": {"steps": [one.steps for one in result.fillings], "forwards": result.forwards}}
-        if body.confidence:
-            tokens = [token for one in result.fillings for token in one.to_dict()["tokens"]]
-            more["confidence"] = [token for token in tokens if token["start"] < len(text) or text == result.text]
-        choice = self._choice(0, text) | {"finish_reason": "stop", "redraft": more}
-        usage = await service.read(functools.partial(self._fill_usage, text), size)
+        ended = _ended(result, settings, stop, time.perf_counter() - began)
+        choice = self._choice(0, ended.text, ended, settings)
+        usage = usage_of(ended.stats.prompt_tokens, ended.stats.tokens, ended.stats.cached_tokens)
         return self._envelope() | {"choices": [choice], "usage": usage}
-
-    def _fill_usage(self, filling: str) -> dict[str, int]:
-        assert isinstance(self.body.prompt, str)
-        read, written = (
-            len(self.tokenizer.encode(text, special=False))
-            for text in (self.body.prompt + (self.body.suffix or ""), filling)
-        )
-        return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
     async def filled_chunks(self, whole: dict[str, Any]) -> AsyncGenerator[str]:
         """Stream a filled hole. It settles as a whole, so it is one chunk."""
@@ -132,13 +122,15 @@ class CompletionWriter:
         prompt = self.body.prompts()[index // plan.n]
         return prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
 
-    def _choice(self, index: int, text: str, ended: Finished | None = None, plan: Plan | None = None) -> dict[str, Any]:
+    def _choice(
+        self, index: int, text: str, ended: Finished | None = None, settings: GenerationSettings | None = None
+    ) -> dict[str, Any]:
         choice: dict[str, Any] = {"index": index, "text": text, "finish_reason": None, "logprobs": None}
-        if ended is None or plan is None:
+        if ended is None or settings is None:
             return choice
         if self.body.logprobs is not None:
             choice["logprobs"] = completion_logprobs(ended, self.tokenizer)
-        more = extras(ended, plan.requests[index], self.tokenizer, confidence=self.body.confidence)
+        more = extras(ended, settings, self.tokenizer, confidence=self.body.confidence)
         return choice | {"finish_reason": finish_reason(ended), "redraft": more}
 
     def _envelope(self) -> dict[str, Any]:
@@ -152,6 +144,26 @@ class CompletionWriter:
     @property
     def _wants_usage(self) -> bool:
         return self.body.stream_options is not None and self.body.stream_options.include_usage
+
+
+def _ended(result: FillResult, settings: GenerationSettings, stop: Sequence[str], seconds: float) -> Finished:
+    """The filling of one hole as an answer that took `seconds` with reading and waiting, cut before a `stop` string.
+
+    Its prompt is the text around the hole that the model saw.
+    """
+    (filling,) = result.fillings
+    at, stop_text = first_stop(filling.text, stop) or (None, None)
+    begins = (start for start, _ in filling.offsets)
+    tokens = tuple(token for token, start in zip(filling.tokens, begins, strict=True) if at is None or start < at)
+    stats = AnswerStats(
+        canvases=1, steps=(filling.steps,), forwards=filling.forwards, tokens=len(tokens), seconds=seconds,
+        prompt_tokens=1 + filling.before + filling.behind, cached_tokens=0, queue_seconds=seconds - result.seconds,
+        first_commit_seconds=seconds, step_budgets=(settings.steps,),
+    )  # fmt: skip
+    return Finished(
+        request_id=0, finish_reason="stop", stop_text=stop_text, text=filling.text[:at],
+        token_ids=tuple(token.token_id for token in tokens), tokens=tokens, stats=stats,
+    )  # fmt: skip
 
 
 def _fill_settings(planner: Planner, body: CompletionRequest) -> dict[str, Any]:

@@ -97,7 +97,7 @@ class ResponseWriter:
             "completed_at": None if cut else int(time.time()),
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "usage": _usage(plan, reply, reply.end),
-            "redraft": extras(reply.end, plan.requests[0], self.tokenizer, confidence=False),
+            "redraft": extras(reply.end, plan.requests[0].settings, self.tokenizer, confidence=False),
         }
 
     def _response(self, status: str, items: list[dict[str, Any]]) -> dict[str, Any]:
