@@ -5,8 +5,10 @@ from datetime import UTC
 from typing import Any, Literal
 
 import anthropic
+import httpx
 import pydantic
 import pytest
+from anthropic.types import ModelInfo
 from serving import ScriptedEngine, ServerProcess, scripted_server
 
 from redraft.llm import LLM
@@ -81,6 +83,24 @@ def test_a_stream_adds_up_to_the_whole(client: anthropic.Anthropic) -> None:
     assert [text] == [block.text for block in whole.content if block.type == "text"]
     assert final.stop_reason == whole.stop_reason
     assert final.usage.output_tokens == whole.usage.output_tokens
+
+
+def test_usage_is_the_same_wherever_it_is_told(llm: LLM) -> None:
+    """The engine of the script takes three tokens of the prompt from its cache."""
+    asked: dict[str, Any] = {"model": "scripted", "max_tokens": 64, "messages": HELLO}
+    with (
+        scripted_server(llm, ScriptedEngine(llm, lambda request: ["Yes, ", "certainly."])) as url,
+        anthropic.Anthropic(base_url=url, api_key="any") as client,
+    ):
+        whole = client.messages.create(**asked)
+        start, *_, delta, _ = client.messages.create(**asked, stream=True)
+        counted = client.messages.count_tokens(model="scripted", messages=HELLO)
+    assert whole.redraft["stats"]["cached_tokens"] == 3  # type: ignore[attr-defined]
+    assert (start.type, delta.type) == ("message_start", "message_delta")
+    assert start.message.usage.to_dict() == whole.usage.to_dict() | {"output_tokens": 0}
+    assert delta.usage.to_dict() == whole.usage.to_dict()
+    assert whole.usage.input_tokens == counted.input_tokens
+    assert whole.usage.output_tokens == len(llm.tokenizer.encode("Yes, ") + llm.tokenizer.encode("certainly."))
 
 
 def test_a_stop_sequence_is_named(client: anthropic.Anthropic) -> None:
@@ -193,6 +213,12 @@ def test_models(client: anthropic.Anthropic) -> None:
     assert [model.id for model in listed] == ["random", "gpt-4o"]
     assert (listed[0].type, listed[0].display_name, listed[0].created_at.tzinfo) == ("model", "random", UTC)
     assert client.models.retrieve("gpt-4o").display_name == "gpt-4o"
+
+
+def test_a_model_has_every_field_that_the_package_requires(server: ServerProcess) -> None:
+    """The package itself takes a model without them."""
+    told = httpx.get(f"{server.url}/v1/models/random").json()
+    assert ModelInfo.model_validate(told).lifecycle == "active"
 
 
 def test_a_wrong_model_is_a_404(client: anthropic.Anthropic) -> None:

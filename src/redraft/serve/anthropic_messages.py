@@ -61,7 +61,8 @@ class MessageWriter:
         (reply,) = await read_all(answers)
         more = extras(reply.end, answers.plan.requests[0].settings, self.tokenizer, confidence=False)
         return self._message(answers.plan) | self._ending(reply, answers.plan) | {
-            "content": _whole_blocks(reply.pieces), "usage": _usage(answers.plan, reply.end), "redraft": more,
+            "content": _whole_blocks(reply.pieces), "usage": _usage(answers.plan, reply.end.stats.tokens),
+            "redraft": more,
         }  # fmt: skip
 
     async def events(self, answers: Answers) -> AsyncGenerator[str]:
@@ -86,12 +87,11 @@ class MessageWriter:
     def _message(self, plan: Plan) -> dict[str, Any]:
         return {
             "id": self.id, "type": "message", "role": "assistant", "model": self.body.model, "content": [],
-            "stop_reason": None, "stop_sequence": None,
-            "usage": {"input_tokens": plan.prompt_tokens, "output_tokens": 0},
+            "stop_reason": None, "stop_sequence": None, "usage": _usage(plan, 0),
         }  # fmt: skip
 
     def _delta(self, reply: Reply, plan: Plan) -> dict[str, Any]:
-        usage = _usage(plan, reply.end)
+        usage = _usage(plan, reply.end.stats.tokens)
         more = extras(reply.end, plan.requests[0].settings, self.tokenizer, confidence=False)
         return {"type": "message_delta", "delta": self._ending(reply, plan), "usage": usage, "redraft": more}
 
@@ -170,12 +170,11 @@ def _tool_use(call: Call) -> dict[str, Any]:
     return {"type": "tool_use", "id": call.id.replace("call_", "toolu_"), "name": call.call.name}
 
 
-def _usage(plan: Plan, finished: Finished) -> dict[str, Any]:
-    """Anthropic counts tokens from the prefix cache separately."""
-    cached = finished.stats.cached_tokens
+def _usage(plan: Plan, written: int) -> dict[str, Any]:
+    """Count the whole prompt as input: what the prefix cache saves is not known yet when a stream begins."""
     return {
-        "input_tokens": plan.prompt_tokens - cached,
-        "output_tokens": finished.stats.tokens,
-        "cache_read_input_tokens": cached,
+        "input_tokens": plan.prompt_tokens,
+        "output_tokens": written,
+        "cache_read_input_tokens": 0,
         "cache_creation_input_tokens": 0,
     }

@@ -109,6 +109,7 @@ def _model(service: Service, name: str) -> dict[str, Any]:
         "owned_by": "redraft",
         "type": "model",
         "display_name": name,
+        "lifecycle": "active",
         "created_at": datetime.fromtimestamp(_STARTED, UTC).isoformat(),
         "context": llm.model.config.max_position_embeddings,
         "canvas_length": llm.model.config.canvas_length,
