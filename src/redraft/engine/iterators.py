@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from redraft.engine.answer import Answer
-from redraft.engine.fair_lock import FairLock
+from redraft.engine.handoff_lock import HandoffLock
 from redraft.engine.request import Event, Failed, Finished, Request
 from redraft.errors import EngineError, SettingError
 
@@ -28,7 +28,7 @@ class Iterators:
         self._inboxes: dict[int, _Inbox] = {}
         self._left: list[int] = []
         self._working = False
-        self._lock = FairLock()
+        self._lock = HandoffLock()
 
     def __contains__(self, request_id: int) -> bool:
         """Whether an iterator waits for this request's events."""

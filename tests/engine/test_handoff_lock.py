@@ -3,12 +3,12 @@
 import threading
 import time
 
-from redraft.engine.fair_lock import FairLock
+from redraft.engine.handoff_lock import HandoffLock
 
 
 def test_who_waits_is_next() -> None:
     """A thread that works with it and wants it back at once: a plain lock it had hundreds of times meanwhile."""
-    lock, over, entered = FairLock(), threading.Event(), list[int]()
+    lock, over, entered = HandoffLock(), threading.Event(), list[int]()
 
     def hold() -> None:
         while not over.is_set():
@@ -30,7 +30,7 @@ def test_who_waits_is_next() -> None:
 
 
 def test_who_has_it_enters_again_past_those_who_wait() -> None:
-    lock, order = FairLock(), list[str]()
+    lock, order = HandoffLock(), list[str]()
 
     def wait() -> None:
         with lock:
@@ -47,7 +47,7 @@ def test_who_has_it_enters_again_past_those_who_wait() -> None:
 
 
 def test_no_two_threads_have_it_at_a_time() -> None:
-    lock, inside, most = FairLock(), list[int](), list[int]()
+    lock, inside, most = HandoffLock(), list[int](), list[int]()
 
     def enter() -> None:
         for _ in range(50):

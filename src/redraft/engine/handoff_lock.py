@@ -1,4 +1,4 @@
-"""A lock that several threads take in turn."""
+"""A lock that goes to another thread when one is waiting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ class _Depth(threading.local):
     entered = 0
 
 
-class FairLock:
+class HandoffLock:
     """A re-entrant lock: a thread that releases it while others wait gets it again only after one of them.
 
     With a plain lock, a thread that lets go briefly between two forwards has it back before another one wakes up. Which
