@@ -1,5 +1,6 @@
 """What the server refuses, and in which words: bodies, paths, hosts and settings."""
 
+import gzip
 import json
 import socket
 
@@ -18,7 +19,8 @@ from serving import CHAT
         (b'{"model": "random", "messages": [{"role": "user", "content": "\\ud800"}]}', 400, "UTF-8"),
         (b'{"model": "\\ud800", "messages": [{"role": "user", "content": "x"}]}', 404, "is not served here"),
         (b'{"model": "random", "\\ud800": 1, "messages": [{"role": "user", "content": "x"}]}', 400, "unicode"),
-        (b'{"model": "random", "messages": [{"role": "user", "content": "x"}], "t_max": NaN}', 400, "t_max"),
+        (b'{"model": "random", "messages": [{"role": "user", "content": "x"}], "t_max": NaN}', 400,
+         "not valid JSON: NaN is not a JSON value"),
         (b'{"model": "random", "messages": [{"role": "user", "content": "x"}], "n": 1' + b"0" * 5000 + b"}", 400, ""),
         (b'{"model": "random", "messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", '
          b'"arguments": "{\\"a\\": NaN}"}}]}]}', 400, "must be a JSON object"),
@@ -36,6 +38,42 @@ def test_what_is_no_json_object_has_a_code(http: httpx.Client, body: bytes) -> N
     answer = http.post("/v1/chat/completions", content=body, headers={"content-type": "application/json"})
     assert answer.status_code == 400
     assert answer.json()["error"]["code"] == "invalid_json"
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/responses", {"input": "x", "max_output_tokens": 16, "tools": [
+            {"type": "function", "name": "f", "parameters": {"default": "@"}}]}),
+        ("/v1/messages", {"max_tokens": 16, "messages": [
+            {"role": "user", "content": "x"},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {"a": "@"}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a"}]}]}),
+        ("/v1/fill", {"prefix": "x", "suffix": "y", "max_tokens": 2, "json_schema": {"enum": [1, "@"]}}),
+        ("/tokenize", {"messages": [
+            {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", "arguments": {"a": "@"}}}]}]}),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("number", ["NaN", "-Infinity", "1e999"])
+def test_numbers_that_json_cannot_hold_are_refused(
+    http: httpx.Client, path: str, body: dict[str, object], number: str
+) -> None:
+    """However deep they stand in objects of any shape."""
+    text = json.dumps({"model": "random", **body}).replace('"@"', number)
+    answer = http.post(path, content=text, headers={"content-type": "application/json"})
+    assert answer.status_code == 400, answer.text
+    assert "The body is not valid JSON: " in answer.json()["error"]["message"]
+    assert number.removeprefix("-") in answer.json()["error"]["message"]
+
+
+def test_a_compressed_body_is_refused(http: httpx.Client) -> None:
+    headers = {"content-type": "application/json", "content-encoding": "GZIP"}
+    answer = http.post("/v1/chat/completions", content=gzip.compress(json.dumps(CHAT).encode()), headers=headers)
+    assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_encoding")
+    assert "Content-Encoding 'gzip'" in answer.json()["error"]["message"]
+    plain = http.post("/v1/chat/completions", json=CHAT, headers={"content-encoding": "identity"})
+    assert plain.status_code == 200
+    assert http.get("/v1/models", headers=headers).status_code == 200, "it has no body"
 
 
 def test_json_must_say_that_it_is_json(http: httpx.Client) -> None:

@@ -76,6 +76,12 @@ def too_large(limit: int) -> Fault:
     return Fault(413, f"The body is larger than the {limit} bytes that this server takes.", code="body_too_large")
 
 
+def compressed(coding: str) -> Fault:
+    """The body has a Content-Encoding."""
+    sentence = f"The body has Content-Encoding {coding!r}; this server takes only bodies that are not compressed."
+    return Fault(415, sentence, code="unsupported_encoding", headers={"Accept-Encoding": "identity"})
+
+
 def timed_out(seconds: float) -> Fault:
     """The request's own time limit, or the server's, has passed."""
     # Clients retry a 408 unless told not to; another try would take just as long.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from starlette.requests import Request as HttpRequest
+from fastapi import Request as HttpRequest
+from fastapi.routing import APIRoute
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -26,6 +28,42 @@ class ClientGone(Exception):
 def dumps(content: Any) -> str:
     """Return compact JSON."""
     return json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def loads(text: str | bytes) -> Any:
+    """Read JSON. Unlike `json.loads`, refuses NaN and infinities, written as such or as a number too large to hold.
+
+    Raises `ValueError`, or `RecursionError` for what is nested too deep.
+    """
+    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise json.JSONDecodeError(f"{name} is not a JSON value", name, 0)
+
+
+def _finite(digits: str) -> float:
+    if math.isinf(number := float(digits)):
+        raise json.JSONDecodeError(f"the number {digits:.80} is too large", digits, 0)
+    return number
+
+
+class _JsonRequest(HttpRequest):
+    async def json(self) -> Any:
+        return loads(await self.body())
+
+
+class JsonRoute(APIRoute):
+    """An endpoint whose body is read by `loads`."""
+
+    def get_route_handler(self) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
+        """Return the handler of its requests."""
+        handle = super().get_route_handler()
+
+        async def strictly(request: HttpRequest) -> Response:
+            return await handle(_JsonRequest(request.scope, request.receive))
+
+        return strictly
 
 
 class Json(Response):

@@ -14,7 +14,7 @@ from redraft.errors import about
 from redraft.serve.anthropic_messages import count_tokens
 from redraft.serve.drafts import pieces
 from redraft.serve.faults import Fault, loading, stopping
-from redraft.serve.http import Json
+from redraft.serve.http import Json, JsonRoute
 from redraft.serve.metrics import CONTENT_TYPE
 from redraft.serve.page import Page
 from redraft.serve.planning import Planner
@@ -23,7 +23,7 @@ from redraft.serve.shapes.messages import CountRequest
 from redraft.serve.shapes.own import DetokenizeRequest, TokenizeRequest
 from redraft.text.tokenizer import Tokenizer
 
-router = APIRouter()
+router = APIRouter(route_class=JsonRoute)
 _STARTED = int(time.time())
 _PAGE = Page.read()
 

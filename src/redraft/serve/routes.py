@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 from redraft.serve.answers import Answers
 from redraft.serve.anthropic_messages import MessageWriter, plan_messages
 from redraft.serve.drafts import draft_events
-from redraft.serve.http import EventStream, Json, unless_gone
+from redraft.serve.http import EventStream, Json, JsonRoute, unless_gone
 from redraft.serve.openai_chat import ChatWriter, plan_chat
 from redraft.serve.openai_completions import CompletionWriter, plan_completion
 from redraft.serve.openai_responses import ResponseWriter, plan_response
@@ -22,7 +22,7 @@ from redraft.serve.shapes.messages import MessagesRequest
 from redraft.serve.shapes.own import DraftsRequest
 from redraft.serve.shapes.responses import ResponsesRequest
 
-router = APIRouter(tags=["answers"])
+router = APIRouter(tags=["answers"], route_class=JsonRoute)
 SPARE_SECONDS = 5.0
 """How much longer than the request itself a client may take to read its stream."""
 _Body = ChatRequest | CompletionRequest | MessagesRequest | ResponsesRequest

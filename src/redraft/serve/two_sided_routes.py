@@ -13,13 +13,13 @@ from redraft.deciding.asking import read_question, split_questions
 from redraft.deciding.form import Form
 from redraft.editing.following import NextEdit
 from redraft.errors import about
-from redraft.serve.http import Json, unless_gone
+from redraft.serve.http import Json, JsonRoute, unless_gone
 from redraft.serve.planning import Planner
 from redraft.serve.service import service_of, weight
 from redraft.serve.shapes.two_sided import DecisionRequest, EditRequest, FillRequest, NextEditRequest
 from redraft.text.pieces import split_pieces
 
-router = APIRouter(tags=["answers"])
+router = APIRouter(tags=["answers"], route_class=JsonRoute)
 
 
 @router.post("/v1/fill")

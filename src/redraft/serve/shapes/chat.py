@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from redraft.serve.http import loads
 from redraft.serve.shapes.common import (
     MAX_CHOICES,
     Constraints,
@@ -85,8 +85,7 @@ class FunctionCall(Shape):
     @classmethod
     def _parse(cls, arguments: str | dict[str, Any]) -> dict[str, Any]:
         try:
-            # NaN and infinities are not JSON, and `int` refuses them too.
-            parsed = json.loads(arguments or "{}", parse_constant=int) if isinstance(arguments, str) else arguments
+            parsed = loads(arguments or "{}") if isinstance(arguments, str) else arguments
         except (ValueError, RecursionError):
             parsed = None
         if not isinstance(parsed, dict):
