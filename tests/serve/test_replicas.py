@@ -216,6 +216,27 @@ def test_no_more_requests_are_held_than_the_replicas_would_take() -> None:
     assert asyncio.run(ask()) == [200] * 5 + [429] * 2
 
 
+@pytest.mark.parametrize(
+    ("replicas", "path", "status"),
+    [([], "/v1/drafts", 429), ([Standing(lambda request: httpx.Response(200, text=counted(2)))], "/metrics", 200)],
+)
+def test_what_the_router_says_itself_has_the_headers_of_a_servers_answer(
+    replicas: list[Any], path: str, status: int
+) -> None:
+    """The id, and those without which a browser shows nothing of it to a page from elsewhere."""
+
+    async def ask() -> httpx.Response:
+        router = Router(replicas, ServeSettings(names=("m",), origins=("https://app.example",)))
+        async with through(router) as client:
+            return await client.get(path, headers={"x-request-id": "mine", "origin": "https://app.example"})
+
+    answer = asyncio.run(ask())
+    assert answer.status_code == status
+    assert (answer.headers["x-request-id"], answer.headers["request-id"]) == ("mine", "mine")
+    assert answer.headers["access-control-allow-origin"] == "https://app.example"
+    assert "request-id" in answer.headers["access-control-expose-headers"]
+
+
 def test_what_old_clients_and_proxies_send_is_passed_on_or_refused() -> None:
     """Requests without a host, as in HTTP/1.0, and targets that are no path."""
     scope = {"method": "GET", "path": "/health", "raw_path": b"/health", "query_string": b"", "headers": []}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.middleware.cors import CORSMiddleware
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -14,7 +13,7 @@ import redraft
 from redraft.errors import EngineError, RedraftError
 from redraft.serve import plain_routes, routes, two_sided_routes
 from redraft.serve.faults import Fault, fault_of, stopping, validation_fault
-from redraft.serve.gate import Gate, fault_response
+from redraft.serve.gate import Gate, fault_response, readable_elsewhere
 from redraft.serve.http import CLIENT_GONE, ClientGone
 from redraft.serve.logs import told_fault
 from redraft.serve.openapi import document
@@ -40,17 +39,8 @@ def create_app(service: Service) -> ASGIApp:
     app.add_exception_handler(ClientGone, _gone)
     app.add_exception_handler(Exception, _fault)
     app.add_exception_handler(HTTPException, _http)
-    gate = Gate(app, service, _doors())
-    if not service.settings.origins:
-        return gate
-    # Wraps the gate, so that browsers can read the gate's errors too.
-    return CORSMiddleware(
-        gate,
-        allow_origins=list(service.settings.origins),
-        allow_methods=["GET", "POST"],
-        allow_headers=["*"],  # OpenAI's and Anthropic's clients each send a dozen of their own
-        expose_headers=["x-request-id", "request-id", "retry-after", "x-should-retry"],
-    )
+    # The gate's own errors can be read elsewhere too.
+    return readable_elsewhere(Gate(app, service, _doors()), service.settings.origins)
 
 
 def _doors() -> dict[str, Door]:

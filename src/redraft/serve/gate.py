@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fastapi.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from redraft.serve.auth import Keys
@@ -131,9 +132,7 @@ class _Visit:
         """Send the application's message, adding the request's id to the headers."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            # OpenAI's and Anthropic's clients read different names.
-            own = [(b"x-request-id", self.id.encode()), (b"request-id", self.id.encode())]
-            message = {**message, "headers": [*message.get("headers", ()), *own]}
+            message = with_id(message, self.id)
         elif not message.get("more_body"):
             self._ended = True
         await self._send(message)
@@ -148,6 +147,26 @@ def fault_response(fault: Fault, path: str, id: str) -> Json:
     """Return an error in the shape that the endpoint's clients expect."""
     body = fault.anthropic(id) if path.startswith("/v1/messages") else fault.openai()
     return Json(body, fault.status, dict(fault.headers))
+
+
+def with_id(message: Message, id: str) -> Message:
+    """Add a request's id to the headers of the message that begins its answer."""
+    # OpenAI's and Anthropic's clients read different names.
+    own = [(b"x-request-id", id.encode()), (b"request-id", id.encode())]
+    return {**message, "headers": [*message.get("headers", ()), *own]}
+
+
+def readable_elsewhere(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+    """Let pages of other web `origins` read what `app` answers (CORS)."""
+    if not origins:
+        return app
+    return CORSMiddleware(
+        app,
+        allow_origins=list(origins),
+        allow_methods=["GET", "POST"],
+        allow_headers=["*"],  # OpenAI's and Anthropic's clients each send a dozen of their own
+        expose_headers=["x-request-id", "request-id", "retry-after", "x-should-retry"],
+    )
 
 
 def host_name(host: str) -> str:

@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager, contextmanager
 import httpx
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from redraft.serve.auth import Keys
 from redraft.serve.body import read_body
 from redraft.serve.faults import Fault, busy, stopping
-from redraft.serve.gate import fault_response, request_id
+from redraft.serve.gate import fault_response, readable_elsewhere, request_id, with_id
 from redraft.serve.http import ClientGone, unless_gone
 from redraft.serve.logs import log_request
 from redraft.serve.metrics import CONTENT_TYPE, Metrics
@@ -36,6 +36,7 @@ class Router:
 
     def __init__(self, replicas: Sequence[Replica], settings: ServeSettings) -> None:
         self._replicas, self._limit, self._keys = replicas, settings.max_body, Keys(settings.keys)
+        self._origins = settings.origins
         self._chooser = Chooser()
         self._own = Metrics(lambda: None)
         # As many as may be open at the replicas, plus the same number of health checks and the like.
@@ -55,9 +56,17 @@ class Router:
             pass
         except Fault as fault:  # only raised before an answer begins
             id = request_id(headers)
-            await fault_response(fault, scope["path"], id)(scope, receive, send)
+            await self._tell(fault_response(fault, scope["path"], id), id, scope, receive, send)
             self._own.refused.labels(fault.code or fault.kind).inc()
             log_request(id, scope["method"], scope["path"], fault.status, time.perf_counter() - began, {})
+
+    async def _tell(self, answer: Response, id: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send an answer of the router's own, with the headers that a replica's gate adds."""
+
+        async def sent(message: Message) -> None:
+            await send(with_id(message, id) if message["type"] == "http.response.start" else message)
+
+        await readable_elsewhere(answer, self._origins)(scope, receive, sent)
 
     @contextmanager
     def _place(self) -> Iterator[None]:
@@ -73,7 +82,8 @@ class Router:
     async def _answer(self, scope: Scope, receive: Receive, send: Send, body: bytes) -> None:
         request = _request(scope, body)
         if scope["path"] == "/metrics":
-            await (await self._metrics(request))(scope, receive, send)
+            id = request_id(dict(scope["headers"]))
+            await self._tell(await self._metrics(request), id, scope, receive, send)
             return
         async with self._asked(request, body) as answer:
             await _pass_on(answer, send)
