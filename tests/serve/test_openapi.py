@@ -1,13 +1,26 @@
 """The OpenAPI document, and schemathesis walking through it: whatever is sent, nothing fails inside the server."""
 
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
 import httpx
+import pytest
 import schemathesis
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
 from hypothesis import HealthCheck, Phase, reject, settings
 from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 from schemathesis.core.errors import InvalidSchema
 from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
-from serving import ServerProcess
+from serving import ScriptedEngine, ServerProcess, scripted_server
+
+from redraft.llm import LLM
+from redraft.serve import plain_routes, routes
+from redraft.serve.openapi import Document
+from redraft.serve.settings import ServeSettings
 
 PATHS = {
     "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens",
@@ -25,6 +38,54 @@ def test_the_document_names_every_endpoint(server: ServerProcess) -> None:
     assert all(
         "422" not in operation["responses"] for path in document["paths"].values() for operation in path.values()
     )
+
+
+def test_the_document_is_made_once_and_not_on_the_event_loop(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it would hold up every stream for a second."""
+    made = []
+
+    def noted(**given: Any) -> dict[str, Any]:
+        made.append(threading.current_thread().name)
+        return get_openapi(**given)
+
+    monkeypatch.setattr("redraft.serve.openapi.get_openapi", noted)
+    with (
+        scripted_server(llm, ScriptedEngine(llm, lambda request: ["x"])) as url,
+        ThreadPoolExecutor(2) as pool,
+    ):
+        texts = {answer.text for answer in pool.map(httpx.get, [f"{url}/openapi.json"] * 4)}
+    assert len(texts) == 1
+    assert made == ["redraft-serve"]
+
+
+def made_for(**settings: Any) -> dict[str, Any]:
+    """The document of a server with these settings."""
+    chosen = ServeSettings(names=("m",), **settings)
+    app = FastAPI()
+    for router in (routes.router, plain_routes.router):
+        app.include_router(router)
+    return json.loads(Document(app, chosen).text())
+
+
+def test_an_endpoint_names_the_errors_it_has() -> None:
+    paths = made_for()["paths"]
+    failing = {"400", "403", "404", "408", "413", "415", "429", "500", "503"}
+    assert paths["/v1/messages"]["post"]["responses"].keys() == failing | {"200"}
+    for path, errors in (("/health", set()), ("/ready", {"503"}), ("/v1/models/{name}", {"404", "503"})):
+        assert paths[path]["get"]["responses"].keys() == errors | {"200", "403"}
+    assert "502" in made_for(replica=0)["paths"]["/v1/messages"]["post"]["responses"]
+
+
+def test_keys_are_named_where_they_are_needed() -> None:
+    assert "securitySchemes" not in made_for()["components"]
+    document = made_for(keys=("secret",))
+    kinds = {scheme["type"] for scheme in document["components"]["securitySchemes"].values()}
+    assert kinds == {"http", "apiKey"}
+    models, health = (document["paths"][path]["get"] for path in ("/v1/models", "/health"))
+    assert {name for one in models["security"] for name in one} == document["components"]["securitySchemes"].keys()
+    assert "401" in models["responses"]
+    assert "security" not in health
+    assert "401" not in health["responses"]
 
 
 def test_schemathesis_finds_no_failure(server: ServerProcess) -> None:

@@ -16,7 +16,7 @@ from redraft.serve.faults import Fault, fault_of, stopping, validation_fault
 from redraft.serve.gate import Gate, fault_response, readable_elsewhere
 from redraft.serve.http import CLIENT_GONE, ClientGone
 from redraft.serve.logs import told_fault
-from redraft.serve.openapi import document
+from redraft.serve.openapi import Document
 from redraft.serve.service import DOORS, Door, Service
 
 _ROUTERS = (routes.router, two_sided_routes.router, plain_routes.router)
@@ -24,13 +24,12 @@ _ROUTERS = (routes.router, two_sided_routes.router, plain_routes.router)
 
 def create_app(service: Service) -> ASGIApp:
     """Build the whole application. The caller loads the model into `service`, before or while it runs."""
-    # FastAPI's own documentation pages load scripts from other hosts, so they are off.
+    # FastAPI's documentation pages load scripts from other hosts, and its document holds up all requests: both are off.
     # A redirect to a path without its slash would name whatever host the client did, without TLS behind a proxy.
     app = FastAPI(
-        title="Redraft", version=redraft.__version__, docs_url=None, redoc_url=None, redirect_slashes=False
+        title="Redraft", version=redraft.__version__, openapi_url=None, redirect_slashes=False
     )  # fmt: skip
-    app.state.service = service
-    app.openapi = lambda: document(app)
+    app.state.service, app.state.document = service, Document(app, service.settings)
     for router in _ROUTERS:
         app.include_router(router)
     for kind in (Fault, RedraftError):

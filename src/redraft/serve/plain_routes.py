@@ -87,6 +87,13 @@ async def metrics(request: Request) -> Response:
     return Response(service_of(request).metrics.text(), media_type=CONTENT_TYPE)
 
 
+@router.get("/openapi.json", include_in_schema=False)
+async def openapi(request: Request) -> Response:
+    """Describe every endpoint."""
+    text = await service_of(request).threads.call(request.app.state.document.text)
+    return Response(text, media_type="application/json")
+
+
 @router.get("/", include_in_schema=False)
 async def page() -> Response:
     """The page that shows the canvas."""
