@@ -38,8 +38,8 @@ class RedraftError(Exception):
 class InputError(RedraftError, ValueError):
     """The caller's input cannot be honoured; the message is one sentence that says why.
 
-    `field` is the name of the argument or setting at fault; None if it is unknown or there is more than one. `code` is
-    the code by which clients know this error, if they have one.
+    `field` is the name of the argument or setting at fault, or the place inside it (`messages[1].content`); None if it
+    is unknown or there is more than one. `code` is the code by which clients know this error, if they have one.
     """
 
     def __init__(self, message: str, field: str | None = None, *, code: str | None = None) -> None:

@@ -208,6 +208,46 @@ def test_what_cannot_be_honoured_is_a_400_that_says_so(
     assert caught.value.body["type"] == "error"  # type: ignore[index, call-overload]
 
 
+USE: dict[str, Any] = {"type": "tool_use", "id": "t", "name": "f", "input": {}}
+RESULT: dict[str, Any] = {"type": "tool_result", "tool_use_id": "t", "content": "x"}
+
+
+def nested(depth: int) -> dict[str, Any]:
+    return {"a": nested(depth - 1)} if depth else {}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "results", "said"),
+    [
+        (
+            [USE, USE | {"id": "u"}],
+            [RESULT, RESULT],
+            "messages[2].content[1] is the result of the call 't'",
+        ),
+        ([{"type": "text", "text": "a"}, USE | {"name": ""}], [RESULT], "messages[1].content[1] must have a name"),
+        ([{"type": "text", "text": "a"}, USE | {"input": nested(70)}], [RESULT], "messages[1].content[1].input.a.a"),
+    ],
+)
+def test_an_error_names_the_block_as_the_client_sent_it(
+    client: anthropic.Anthropic, blocks: list[Any], results: list[Any], said: str
+) -> None:
+    """Not the message that it became, as the system's does and every result."""
+    turns: list[Any] = [*HELLO, {"role": "assistant", "content": blocks}, {"role": "user", "content": results}]
+    asked: dict[str, Any] = {"model": "random", "system": "Be brief.", "messages": turns}
+    for ask in (lambda: client.messages.create(max_tokens=16, **asked), lambda: client.messages.count_tokens(**asked)):
+        with pytest.raises(anthropic.BadRequestError) as caught:
+            ask()
+        assert caught.value.body["error"]["message"].startswith(said)  # type: ignore[index, call-overload]
+
+
+def test_an_error_names_fields_as_the_client_does(client: anthropic.Anthropic) -> None:
+    asked: dict[str, Any] = {"model": "random", "max_tokens": 16, "messages": HELLO}
+    with pytest.raises(anthropic.BadRequestError, match="stop_sequences has an empty string"):
+        client.messages.create(**asked, stop_sequences=[""])
+    with pytest.raises(anthropic.BadRequestError, match=r"tools\[0\] has the name"):
+        client.messages.create(**asked, tools=[WEATHER | {"name": "a b"}])
+
+
 def test_models(client: anthropic.Anthropic) -> None:
     listed = list(client.models.list())
     assert [model.id for model in listed] == ["random", "gpt-4o"]

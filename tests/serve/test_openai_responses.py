@@ -108,13 +108,15 @@ def test_json_of_a_schema(client: openai.OpenAI) -> None:
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
          "this model reads only text", "input"),
         ({"input": [{"role": "user", "content": "x", "foo": 1}]}, "Unknown field 'input[0].foo'", "input[0].foo"),
-        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]}, "must follow an assistant",
-         "input"),
+        ({"input": [{"type": "function_call_output", "call_id": "c", "output": "x"}]},
+         "input[0] is a tool's result, which must follow an assistant message", "input[0]"),
         ({"input": [{"type": "function_call", "call_id": "c", "name": "f", "arguments": "[1]"}]},
          "must be a JSON object", "input[0].arguments"),
         ({"text": {"format": {"type": "json_schema", "name": "x"}}}, "needs schema if, and only if", "text.format"),
         ({"text": {"format": {"type": "json_schema", "name": "x", "schema": {"type": "strin"}}}}, "strin", "text"),
-        ({"max_output_tokens": 100_000}, "max_tokens is 100000", "max_output_tokens"),
+        ({"max_output_tokens": 100_000}, "max_output_tokens is 100000", "max_output_tokens"),
+        ({"max_output_tokens": 1, "extra_body": {"regex": "a{99}"}}, "max_output_tokens is 1", "max_output_tokens"),
+        ({"tools": [WEATHER | {"name": "a b"}]}, "tools[0] has the name 'a b'", "tools[0]"),
         ({"reasoning": {"effort": "low"}}, "'low' is not supported; it must be 'none' or 'high'", "reasoning.effort"),
         ({"extra_body": {"mood": "good"}}, "Unknown field 'mood'", "mood"),
     ],
@@ -126,6 +128,33 @@ def test_what_cannot_be_honoured_is_a_400_that_says_so(
         client.responses.create(**HELLO | fields)
     assert said in caught.value.message
     assert caught.value.param == param
+
+
+CALL_ITEM = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+OUTPUT_ITEM = {"type": "function_call_output", "call_id": "d", "output": "x"}
+SAID = {"role": "assistant", "content": "Well."}
+
+
+@pytest.mark.parametrize(
+    ("items", "param", "said"),
+    [
+        ([SAID, CALL_ITEM, OUTPUT_ITEM], "input[3]", "is the result of the call 'd'"),
+        ([SAID, CALL_ITEM, CALL_ITEM | {"name": ""}], "input[3]", "must have a name"),
+        ([SAID, CALL_ITEM | {"arguments": '{"a": ' * 70 + "1" + "}" * 70}, OUTPUT_ITEM | {"call_id": "c"}],
+         "input[2].arguments" + ".a" * 60, "is nested deeper than 64 levels"),
+        ([{"role": "system", "content": [{"type": "input_text", "text": "See"},
+                                         {"type": "input_image", "image_url": "data:,"}]}],
+         "input[1].content[1]", "must be text: a system message cannot hold media"),
+    ],
+)  # fmt: skip
+def test_an_error_names_the_item_as_the_client_sent_it(
+    server: ServerProcess, items: list[dict[str, Any]], param: str, said: str
+) -> None:
+    """Not the message that it became, of which instructions are another one and several items are one."""
+    body = HELLO | {"instructions": "Be brief.", "input": [{"role": "user", "content": "Hi"}, *items]}
+    error = httpx.post(f"{server.url}/v1/responses", json=body).json()["error"]
+    assert error["message"].startswith(f"{param} {said}")
+    assert error["param"] == param
 
 
 def test_nothing_is_stored(server: ServerProcess, client: openai.OpenAI) -> None:

@@ -163,7 +163,7 @@ def test_extreme_temperatures_are_refused(http: httpx.Client, settings: dict[str
         ("/v1/completions", {"model": "random", "prompt": ""}, "prompt"),
         ("/v1/completions", {"model": "random", "prompt": [10**9]}, "prompt"),
         ("/v1/completions", {"model": "random", "prompt": ["a"] * 128, "n": 2}, "n"),
-        ("/tokenize", {"messages": [{"role": "tool", "content": "x", "tool_call_id": "a"}]}, "messages"),
+        ("/tokenize", {"messages": [{"role": "tool", "content": "x", "tool_call_id": "a"}]}, "messages[0]"),
         ("/tokenize", {}, None),
         ("/detokenize", {"tokens": [10**9]}, "tokens"),
     ],

@@ -79,8 +79,8 @@ class AutomatonConstraint:
         """Raise `ConstraintError` with the number of tokens needed if no answer of at most `max_tokens` is valid."""
         if self.min_tokens > max_tokens:
             raise ConstraintError(
-                f"The shortest answer that obeys the constraint has {self.min_tokens} tokens; "
-                f"max_tokens is {max_tokens}.",
+                f"max_tokens is {max_tokens}, but the shortest answer that obeys the constraint has "
+                f"{self.min_tokens} tokens.",
                 "max_tokens",
             )
 

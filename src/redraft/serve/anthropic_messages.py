@@ -12,7 +12,7 @@ from redraft.serve.answers import Answers, Call, Piece, Reply, new_replies, read
 from redraft.serve.http import dumps, event
 from redraft.serve.logs import told_fault
 from redraft.serve.openai_common import extras
-from redraft.serve.planning import Plan, Planner
+from redraft.serve.planning import Plan, Planner, told_as
 from redraft.serve.shapes.messages import CountRequest, MessagesRequest
 from redraft.serve.splitting import Content, Reasoning
 from redraft.text.tokenizer import Tokenizer
@@ -21,12 +21,18 @@ from redraft.text.tokenizer import Tokenizer
 def count_tokens(planner: Planner, body: CountRequest) -> int:
     """Count the prompt tokens of a conversation, even one that is too long to be answered."""
     llm = planner.for_model(body.model).llm
-    return len(llm.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking))
+    with told_as(body.names):
+        return len(llm.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking))
 
 
 def plan_messages(planner: Planner, body: MessagesRequest) -> Plan:
     """Plan what a request asks for; raises before any compute."""
     planner = planner.for_model(body.model)
+    with told_as(body.names):
+        return _planned(planner, body)
+
+
+def _planned(planner: Planner, body: MessagesRequest) -> Plan:
     prompt = planner.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
     return planner.plan(
         [prompt],

@@ -22,7 +22,7 @@ from redraft.text.tokenizer import Tokenizer
 def plan_chat(planner: Planner, body: ChatRequest, *, drafts: bool = False) -> Plan:
     """Plan what a chat request asks for, with or without its drafts; raises before any compute."""
     planner = planner.for_model(body.model)
-    with told_as(body.names()):
+    with told_as(body.names):
         return _planned(planner, body, drafts)
 
 

@@ -20,14 +20,13 @@ from redraft.serve.splitting import Content, Reasoning
 from redraft.text.tokenizer import Tokenizer
 
 _REPEATED = {"text", "tools", "tool_choice", "reasoning"}
-_NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens", "thinking": "reasoning"}
 
 
 def plan_response(planner: Planner, body: ResponsesRequest) -> Plan:
     """Plan what a request asks for; raises before any compute."""
     planner = planner.for_model(body.model)
     form = body.format_constraint()
-    with told_as(_NAMES | dict.fromkeys(form, "text")):
+    with told_as(body.names):
         prompt = planner.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
         return planner.plan(
             [prompt],

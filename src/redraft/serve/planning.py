@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -142,12 +142,22 @@ class Planner:
 
 
 @contextmanager
-def told_as(names: Mapping[str, str]) -> Iterator[None]:
-    """Translate the fields named in errors raised inside to a request's own `names` for them."""
+def told_as(names: Callable[[], Mapping[str, str]]) -> Iterator[None]:
+    """Translate the place that an error raised inside blames, and begins with, to where a request has it.
+
+    `names` returns the request's own names of fields, or of places inside them such as `messages[1].content`; the
+    longest that fits counts.
+    """
     try:
         yield
     except InputError as error:
-        error.field = names.get(error.field or "", error.field)
+        known, place = names(), error.field or ""
+        fitting = [name for name in known if place == name or place.startswith((f"{name}.", f"{name}["))]
+        if fitting:
+            name = max(fitting, key=len)
+            error.field = known[name] + place.removeprefix(name)
+            if (sentence := str(error)).startswith(place):
+                error.args = (error.field + sentence.removeprefix(place),)
         raise
 
 

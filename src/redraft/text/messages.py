@@ -30,7 +30,7 @@ def check_messages(messages: Any) -> None:
             answering = bool(message.get("tool_calls")) and not message.get("tool_responses")
             waiting = [call.get("id") for call in message["tool_calls"]] if answering else []
         elif not answering:
-            _fail(where, "is a tool message, which must follow an assistant message with tool_calls")
+            _fail(where, "is a tool's result, which must follow an assistant message that calls tools")
         else:
             _answer_one(message, waiting, where)
 
@@ -212,4 +212,4 @@ def _is_list(value: Any) -> bool:
 
 
 def _fail(where: str, sentence: str) -> NoReturn:
-    raise PromptError(f"{where} {sentence}")
+    raise PromptError(f"{where} {sentence}", where)

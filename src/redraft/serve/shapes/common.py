@@ -46,6 +46,16 @@ def hold_images(messages: Any) -> bool:
     return False
 
 
+Translated = list[tuple[dict[str, Any], dict[str, str]]]
+"""Messages as chat templates read them, each with where the request has its parts: `{".content[0]": "input[3]"}`. The
+part "" is the whole message."""
+
+
+def places(messages: Translated) -> dict[str, str]:
+    """Map places in the translated `messages` to those in the request."""
+    return {f"messages[{i}]{part}": place for i, (_, parts) in enumerate(messages) for part, place in parts.items()}
+
+
 def contradiction(field: str | None, sentence: str) -> PydanticCustomError:
     """An error about fields that contradict each other: the one at fault (None if all are equally), and why."""
     return PydanticCustomError("contradiction", "{sentence}", {"sentence": sentence, "field": field})

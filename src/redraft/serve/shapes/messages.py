@@ -15,9 +15,11 @@ from redraft.serve.shapes.common import (
     Settings,
     Shape,
     Tokens,
+    Translated,
     contradiction,
     one_schema,
     only,
+    places,
     schema_constraint,
     tool_constraint,
 )
@@ -241,11 +243,25 @@ class CountRequest(Shape):
 
     def chat(self) -> list[dict[str, Any]]:
         """Return the conversation in OpenAI's shape, which chat templates read."""
+        return [message for message, _ in self._translated()]
+
+    def names(self) -> dict[str, str]:
+        """Map the engine's names, and places in what chat templates read, to this request's."""
+        return {"prompt": "messages"} | self._tool_places() | places(self._translated())
+
+    def _tool_places(self) -> dict[str, str]:
+        tools = [(f"tools[{index}].function", f"tools[{index}]") for index in range(len(self.tools or ()))]
+        return dict(tools) | {f"{ours}.parameters": f"{theirs}.input_schema" for ours, theirs in tools}
+
+    def _translated(self) -> Translated:
         system = _text(self.system) if self.system else ""
-        messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
-        for turn in self.messages:
-            messages += _assistant(turn) if isinstance(turn, AssistantTurn) else _user(turn)
-        return messages
+        found: Translated = []
+        if system:
+            found.append(({"role": "system", "content": system}, {"": "system", ".content": "system"}))
+        for index, turn in enumerate(self.messages):
+            place = f"messages[{index}]"
+            found += [_assistant(turn, place)] if isinstance(turn, AssistantTurn) else _user(turn, place)
+        return found
 
 
 def _refuse_thread(value: Any) -> None:
@@ -274,6 +290,11 @@ class MessagesRequest(CountRequest, Settings, Constraints):
             one_schema(self, "output_config.format", None)
         return self
 
+    def names(self) -> dict[str, str]:
+        """Map the engine's names, and places in what chat templates read, to this request's."""
+        form = dict.fromkeys(self.format_constraint(), "output_config.format")
+        return super().names() | {"stop": "stop_sequences"} | form
+
     def format_constraint(self) -> dict[str, Any]:
         """Return the constraint given by `output_config.format`."""
         wanted = self.output_config and self.output_config.format
@@ -287,16 +308,22 @@ def _text(content: str | list[Any]) -> str:
     return "\n".join(block.text for block in content if isinstance(block, TextBlock))
 
 
-def _user(turn: UserTurn) -> list[dict[str, Any]]:
+def _user(turn: UserTurn, place: str) -> Translated:
     """Turn tool results into messages of their own, before the text that came with them."""
     if isinstance(turn.content, str):
-        return [{"role": "user", "content": turn.content}]
-    results = [block for block in turn.content if isinstance(block, ToolResultBlock)]
-    said = [block for block in turn.content if isinstance(block, TextBlock | ImageBlock)]
-    messages: list[dict[str, Any]] = [
-        {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block)} for block in results
-    ]
-    return [*messages, {"role": "user", "content": _shown(said)}] if said or not messages else messages
+        return [({"role": "user", "content": turn.content}, {"": place})]
+    results: Translated = []
+    said: list[TextBlock | ImageBlock] = []
+    parts = {"": place}
+    for index, block in enumerate(turn.content):
+        here = f"{place}.content[{index}]"
+        if isinstance(block, ToolResultBlock):
+            message = {"role": "tool", "tool_call_id": block.tool_use_id, "content": _result(block)}
+            results.append((message, {"": here, ".content.error": f"{here}.content"}))
+        elif isinstance(block, TextBlock | ImageBlock):
+            parts[f".content[{len(said)}]"] = here
+            said.append(block)
+    return [*results, ({"role": "user", "content": _shown(said)}, parts)] if said or not results else results
 
 
 def _shown(blocks: Sequence[TextBlock | ImageBlock]) -> str | list[dict[str, Any]]:
@@ -313,17 +340,21 @@ def _result(block: ToolResultBlock) -> str | dict[str, str] | list[dict[str, Any
     return content if isinstance(content, str) else _shown([one for one in content if not isinstance(one, MediaBlock)])
 
 
-def _assistant(turn: AssistantTurn) -> list[dict[str, Any]]:
-    if isinstance(turn.content, str):
-        return [{"role": "assistant", "content": turn.content}]
+def _assistant(turn: AssistantTurn, place: str) -> tuple[dict[str, Any], dict[str, str]]:
     message: dict[str, Any] = {"role": "assistant"}
+    parts = {"": place, ".reasoning": f"{place}.content"}
+    if isinstance(turn.content, str):
+        return message | {"content": turn.content}, parts
     message["content"] = "\n".join(block.text for block in turn.content if isinstance(block, TextBlock))
     if thoughts := [block.thinking for block in turn.content if isinstance(block, ThinkingBlock)]:
         message["reasoning"] = "\n".join(thoughts)
-    calls = [block for block in turn.content if isinstance(block, ToolUseBlock)]
+    calls = [(index, block) for index, block in enumerate(turn.content) if isinstance(block, ToolUseBlock)]
     if calls:
         message["tool_calls"] = [
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.input}}
-            for call in calls
+            for _, call in calls
         ]
-    return [message]
+    for number, (index, _) in enumerate(calls):
+        here, call = f"{place}.content[{index}]", f".tool_calls[{number}]"
+        parts |= {call: here, f"{call}.function": here, f"{call}.function.arguments": f"{here}.input"}
+    return message, parts

@@ -16,10 +16,12 @@ from redraft.serve.shapes.common import (
     Settings,
     Shape,
     Tokens,
+    Translated,
     contradiction,
     few,
     one_schema,
     only,
+    places,
     schema_constraint,
     tool_constraint,
 )
@@ -235,6 +237,9 @@ Include = Literal[
 """Log-probabilities; parts of items that this server never has; and thoughts, which it always returns."""
 
 
+_NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens", "thinking": "reasoning"}
+
+
 class ResponsesRequest(Settings, Constraints):
     """A conversation to answer. Nothing is stored, so each request holds all of it."""
 
@@ -308,29 +313,54 @@ class ResponsesRequest(Settings, Constraints):
 
     def chat(self) -> list[dict[str, Any]]:
         """Return the conversation as chat templates read it: the model's thoughts, text and calls form one message."""
-        messages: list[dict[str, Any]] = []
+        return [message for message, _ in self._translated()]
+
+    def names(self) -> dict[str, str]:
+        """Map the engine's names, and places in what chat templates read, to this request's."""
+        tools = {f"tools[{index}].function": f"tools[{index}]" for index in range(len(self.tools or ()))}
+        return _NAMES | dict.fromkeys(self.format_constraint(), "text") | tools | places(self._translated())
+
+    def _translated(self) -> Translated:
+        found: Translated = []
         if self.instructions:
-            messages.append({"role": "system", "content": self.instructions})
-        for item in [InputMessage(role="user", content=self.input)] if isinstance(self.input, str) else self.input:
-            if isinstance(item, InputMessage | CallOutput):
-                messages.append(item.message())
-                continue
-            if not messages or messages[-1]["role"] != "assistant":
-                messages.append({"role": "assistant"})
-            _extend(messages[-1], item)
-        return messages
+            found.append(_alone("system", self.instructions, "instructions"))
+        if isinstance(self.input, str):
+            return [*found, _alone("user", self.input, "input")]
+        for index, item in enumerate(self.input):
+            place = f"input[{index}]"
+            if isinstance(item, InputMessage):
+                found.append((item.message(), {"": place}))
+            elif isinstance(item, CallOutput):
+                found.append((item.message(), {"": place, ".content": f"{place}.output"}))
+            else:
+                if not found or found[-1][0]["role"] != "assistant":
+                    found.append(({"role": "assistant"}, {"": place}))
+                _extend(*found[-1], item, place)
+        return found
 
 
-def _extend(message: dict[str, Any], item: OutputMessage | Thought | CallItem) -> None:
-    """Add the content of one more item to the assistant's message."""
+def _alone(role: str, text: str, place: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """A message that is one field of the request."""
+    return {"role": role, "content": text}, {"": place, ".content": place}
+
+
+def _extend(
+    message: dict[str, Any], parts: dict[str, str], item: OutputMessage | Thought | CallItem, place: str
+) -> None:
+    """Add the content of one more item, which the request has at `place`, to the assistant's message."""
     match item:
         case OutputMessage():
             message["content"] = "\n".join(filter(None, (message.get("content"), item.words())))
+            parts[".content"] = f"{place}.content"
         case CallItem():
-            message.setdefault("tool_calls", []).append(item.call())
+            calls = message.setdefault("tool_calls", [])
+            call = f".tool_calls[{len(calls)}]"
+            parts |= {call: place, f"{call}.function": place}
+            calls.append(item.call())
         case Thought(content=content):
             thoughts = [message.get("reasoning"), *(part.text for part in content or ())]
             message |= {"reasoning": thought} if (thought := "\n".join(filter(None, thoughts))) else {}
+            parts[".reasoning"] = f"{place}.content"
 
 
 def _content(content: str | Sequence[Any]) -> str | list[dict[str, Any]]:
