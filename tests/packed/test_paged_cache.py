@@ -5,6 +5,7 @@ import pkgutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from redraft.cache import KVCache
 from redraft.cache.paged import page_bytes
 from redraft.config import FULL, SLIDING, ModelConfig
 from redraft.errors import PromptError
-from redraft.model.packed.paged_cache import GROWTH, PageStore, request_bytes
+from redraft.model.packed.paged_cache import GROWTH, SPARED, PageStore, request_bytes
 from redraft.model.packed.paged_forward import PagedForward
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
@@ -75,6 +76,15 @@ class Both:
         assert hidden[0].shape == hidden[1].shape
         for row, count in enumerate(counts):
             torch.testing.assert_close(hidden[1][row, :count], hidden[0][row, :count], atol=3e-5, rtol=3e-4)
+
+
+def test_room_is_that_of_the_fullest_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    free = [9, 2, 5]
+    devices = tuple(torch.device("cuda", number) for number in range(len(free)))
+    store = PageStore.__new__(PageStore)
+    store._model = SimpleNamespace(device=devices[0], devices=devices)  # type: ignore[assignment]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (SPARED + free[device.index], 0))
+    assert store._free_bytes() == min(free)
 
 
 def test_requests_of_many_lengths(plain: Transformer, packed: PackedTransformer) -> None:

@@ -137,10 +137,10 @@ class PageStore:
         return next((count for count in range(most, 1, -1) if missing(count) <= free), 1)
 
     def _free_bytes(self) -> int:
-        """Bytes that new pages may take."""
+        """Bytes that new pages may take on each device."""
         if self._model.device.type != "cuda":
             return sys.maxsize
-        return max(0, torch.cuda.mem_get_info(self._model.device)[0] - SPARED)
+        return max(0, min(torch.cuda.mem_get_info(device)[0] for device in self._model.devices) - SPARED)
 
     def write(self, kind: LayerType, wanted: Sequence[tuple[_Row, int]]) -> None:
         """Give requests their own pages at the given indices of their tables, with the old pages' contents.
