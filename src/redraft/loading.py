@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from redraft.config import GenerationSettings, end_ids, settings_from_dict
+from redraft.config import GenerationSettings, end_ids, require_type, settings_from_dict
 from redraft.engine.settings import EngineSettings
 from redraft.llm import LLM, adapter_for, check_adapter_name
 from redraft.model.folders import read_config, read_json, resolve_folder
@@ -45,6 +45,7 @@ def load(
     vision            False leaves out the vision tower (1.1 GB of the 26B model); images are then refused
     Raises `CheckpointError`, `HubError` or `SettingError` with one sentence each.
     """
+    require_type("vision", vision, bool)
     settings = EngineSettings(kv_cache_dtype=kv_cache_dtype, memory_gb=memory_gb, slots=slots)
     folder = resolve_folder(str(model))
     several = adapter if isinstance(adapter, Mapping) else {}

@@ -302,6 +302,9 @@ def test_settings_of_an_engine_are_checked() -> None:
         EngineSettings(slots=10**400)
     with pytest.raises(SettingError, match="kv_cache_dtype is 'int8'; it must be auto or fp8"):
         redraft.load(kv_cache_dtype="int8")
+    for name, value in (("vision", 1), ("gpus", True), ("slots", True), ("memory_gb", True)):
+        with pytest.raises(SettingError, match=f"{name} is {value!r}; it must be of type"):
+            redraft.load(**{name: value})  # type: ignore[arg-type]
 
 
 def test_fp8_keys_and_values_take_a_quarter_of_fp32s_bytes_and_still_answer() -> None:

@@ -56,6 +56,12 @@ def test_auto_device_without_cuda_is_the_cpu(monkeypatch: pytest.MonkeyPatch) ->
     assert resolve_device().type == "cpu"
 
 
+@pytest.mark.parametrize("device", ["cpu:9", "cpu:0", "mps", "gpu", 7, None])
+def test_other_devices_are_refused(device: Any) -> None:
+    with pytest.raises(SettingError, match=r"it must be auto, cpu, cuda or cuda:N\."):
+        resolve_device(device)
+
+
 def test_the_gpus_of_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = ["H100", "H100", "H200"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -68,6 +74,7 @@ def test_the_gpus_of_one_model(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     for device, gpus, told in (
         ("cuda", 0, "gpus is 0; it must be at least 1"),
+        ("auto", True, "gpus is True; it must be of type int"),
         ("cuda:1", 2, "gpus is 2 and device is 'cuda:1'; it must be 'cuda'"),
         ("cpu", 2, "gpus is 2 and device is 'cpu'; it must be 'cuda', on a machine with GPUs"),
         ("cuda", 3, "they must be of one kind, not H100 and H200"),

@@ -6,6 +6,7 @@ import os
 
 import torch
 
+from redraft.config import require_type
 from redraft.errors import SettingError
 
 DTYPES = {
@@ -29,7 +30,7 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
         chosen = torch.device(device)
     except (RuntimeError, TypeError):
         raise SettingError(f"device is {device!r}; it must be auto, cpu, cuda or cuda:N.") from None
-    if chosen.type not in ("cpu", "cuda"):
+    if chosen.type not in ("cpu", "cuda") or (chosen.type == "cpu" and chosen.index is not None):
         raise SettingError(f"device is {str(device)!r}; it must be auto, cpu, cuda or cuda:N.")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise SettingError(f"device is {str(device)!r}; this machine has {torch.cuda.device_count()} CUDA devices.")
@@ -43,6 +44,7 @@ def resolve_devices(device: str | torch.device, gpus: int) -> tuple[torch.device
 
     Raises `SettingError` if they do not exist, differ, or `device` names a single one.
     """
+    require_type("gpus", gpus, int)
     if gpus < 1:
         raise SettingError(f"gpus is {gpus}; it must be at least 1.", "gpus")
     if gpus == 1:
