@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 import random
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -159,17 +160,25 @@ class TestPrefixCache:
         version = 2
         assert end_of(list(later)).stats.cached_tokens == 0
 
-    @pytest.mark.parametrize("clean", [True, False])
+    @pytest.mark.parametrize("clean", [True, False, None])
     def test_pages_that_had_to_be_cleaned_are_no_prefix(
-        self, make: Make, monkeypatch: pytest.MonkeyPatch, clean: bool
+        self, make: Make, monkeypatch: pytest.MonkeyPatch, clean: bool | None
     ) -> None:
-        """Of a request that left before a canvas could show what is wrong with them."""
+        """Of a request that left before a canvas could show what is wrong with them; None: cleaning fails."""
+
+        def release(slot: int) -> bool:
+            if clean is None:
+                raise RuntimeError("unusable")
+            return clean
+
         engine = make()
-        monkeypatch.setattr(engine.runner, "release", lambda slot: clean)
+        monkeypatch.setattr(engine.runner, "release", release)
         engine.add(ask(1, 600))
         engine.step()
-        engine.cancel(1)
-        assert bool(engine.stats().full_pages_cached) is clean
+        with pytest.raises(RuntimeError) if clean is None else nullcontext():
+            engine.cancel(1)
+        assert not engine.stats().full_pages_used
+        assert bool(engine.stats().full_pages_cached) is bool(clean)
 
 
 class TestEnds:

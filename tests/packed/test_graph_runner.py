@@ -15,6 +15,7 @@ from redraft.config import ModelConfig
 from redraft.constraints.pins import Allowed
 from redraft.engine.adapters import RunnerByAdapter
 from redraft.engine.build import new_runner as engine_runner
+from redraft.engine.captured_step import CapturedStep
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_runner import BUCKETS, GraphRunner
 from redraft.engine.graph_step import working_bytes
@@ -272,6 +273,46 @@ def test_pages_that_others_share_are_cleaned_by_the_last_one(packed: PackedTrans
     assert broken() == [0]
     runner.release(2)
     assert not broken()
+
+
+def test_pages_that_cannot_be_cleaned_at_once_are_cleaned_before_they_are_used_again(
+    packed: PackedTransformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = new_runner(packed)
+    runner.run([Encode(slot=0, start=0, token_ids=ids(0, 20))])
+    runner._pages[0].values[0][4, 7] = np.nan
+
+    def fails(*pages: object) -> None:
+        raise torch.OutOfMemoryError("no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("redraft.model.packed.pages._clean", fails)
+        assert not runner.release(0)
+        with pytest.raises(torch.OutOfMemoryError):
+            runner.run([Encode(slot=1, start=0, token_ids=ids(1, 20))])
+    runner.assign(1, (4,), (4,))
+    (drafted,) = runner.run([Encode(slot=1, start=0, token_ids=ids(1, 20)), step_of(1, 20, 0)])
+    assert np.isfinite(drafted.entropy).all()
+    assert all(pool.isfinite().all() for pool in runner._pages[0].values)
+
+
+def test_a_step_that_fails_half_way_is_waited_for(packed: PackedTransformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one writes to the same buffers, which the device may not have read yet."""
+    runner, order = new_runner(packed), list[str]()
+    work = [Encode(slot=0, start=0, token_ids=ids(0, 20)), step_of(0, 20, 0, constraint=Allowed(16, pins={2: 77}))]
+    launch, wait = CapturedStep.launch, CapturedStep.wait
+    monkeypatch.setattr(CapturedStep, "launch", lambda self: (order.append("launch"), launch(self))[1])
+    monkeypatch.setattr(CapturedStep, "wait", lambda self: (order.append("wait"), wait(self))[1])
+
+    def fails(*given: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr("redraft.engine.graph_runner.sample_constrained", fails)
+        with pytest.raises(MemoryError):
+            runner.run(work)
+    assert order == ["launch", "wait"]
+    assert runner.run(work) == new_runner(packed).run(work)
 
 
 @pytest.mark.parametrize(("length", "rows"), [(16, 16), (20, 32), (256, 256), (500, 512)])

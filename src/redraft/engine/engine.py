@@ -322,9 +322,11 @@ class Engine:
             assert job.table is not None
             answer.cached_tokens = job.table.reused * PAGE
             self.counters.started_one(len(answer.request.prompt), answer.cached_tokens)
+        clean = job.slot < 0
         try:
-            if job.slot >= 0 and not self.runner.release(job.slot):
-                self.scheduler.distrust(job)
+            clean = clean or self.runner.release(job.slot)
         finally:
+            if not clean:
+                self.scheduler.distrust(job)
             self.scheduler.remove(job)
             del self._open[job.request_id]

@@ -82,6 +82,8 @@ class GraphRunner:
         self._rehearsing = threading.Lock()
         self._doubtful: set[int] = set()
         """Slots whose last forward gave numbers that are not finite, or no numbers at all."""
+        self._unclean: dict[str, set[int]] = {name: set() for name in self._tables}
+        """Pages that nobody holds and that may have numbers that are not finite, which their next user would read."""
 
     def for_model(self, model: PackedTransformer) -> Self:
         """A runner for another model of this shape, on the same pages and slots, with its own graphs."""
@@ -108,26 +110,38 @@ class GraphRunner:
             self._tables[name][slot, len(pages) :] = 0
 
     def release(self, slot: int) -> bool:
-        """See `engine.work.Runner`."""
+        """See `engine.work.Runner`. Pages that cannot be cleaned now are cleaned before the next forward."""
+        doubtful = slot in self._doubtful
+        if doubtful:
+            for name, unclean in self._unclean.items():
+                unclean |= self._only_in(slot, name)
+        self._doubtful.discard(slot)
+        self.assign(slot, (), ())
+        for touched in self._touched.values():
+            touched[slot].clear()
         try:
-            return slot not in self._doubtful or self._clean(slot)
-        finally:
-            self._doubtful.discard(slot)
-            self.assign(slot, (), ())
-            for touched in self._touched.values():
-                touched[slot].clear()
+            return not doubtful or self._clean()
+        except Exception as error:
+            _log.warning("pages could not be cleaned yet: %s", error)
+            return False
 
-    def _clean(self, slot: int) -> bool:
-        """Zero the values that are not finite in pages that only this slot has held, because their next user reads
-        whole tiles. Returns whether there were none. Shared pages are left alone, so that others notice what is wrong
-        with them."""
-        held = {}
-        for name, touched in self._touched.items():
-            others = {page for other, pages in enumerate(self._held[name]) if other != slot for page in pages}
-            held[name] = [page for page in touched[slot] - others if page >= 0]
+    def _only_in(self, slot: int, name: str) -> set[int]:
+        """The pages that only this slot has held. Shared ones are left alone, so that others notice what is wrong."""
+        others = {page for other, pages in enumerate(self._held[name]) if other != slot for page in pages}
+        return {page for page in self._touched[name][slot] - others if page >= 0}
+
+    def _clean(self) -> bool:
+        """Zero the values that are not finite in unclean pages, because their next user reads whole tiles. Returns
+        whether there were none."""
+        if not any(self._unclean.values()):
+            return True
+        given = [sorted(self._unclean[name]) for name in ("full", "sliding")]
         with Crew(self.model.packed.devices) as crew:
-            found = crew.each(lambda pages: pages.clean(held["full"], held["sliding"]), self._pages)
-        return not any(map(bool, found))
+            found = crew.each(lambda pages: pages.clean(*given), self._pages)
+        clean = not any(map(bool, found))
+        for unclean in self._unclean.values():
+            unclean.clear()
+        return clean
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -184,6 +198,7 @@ class GraphRunner:
     def run(self, work: Sequence[Segment]) -> list[Drafted]:
         """See `engine.work.Runner`."""
         drafted: list[Drafted] = []
+        self._clean()
         self._doubtful |= {segment.slot for segment in work}
         with on_device(self.model.device):
             places = self._see([image for segment in work if isinstance(segment, Encode) for image in segment.images])
@@ -232,13 +247,15 @@ class GraphRunner:
         for part in parts:
             if isinstance(part, Denoise) and part.constraint is not None and part.step == 0:
                 self._begin(part, part.constraint)
-        hidden = step.launch()
-        for canvases in constrained:
-            fields = step.buffers.fields
-            block, keep_soft = sample_constrained(self.model.packed, fields, self._state, hidden, canvases)
-            step.deliver(block, canvases.first)
-            keep_soft()
-        step.wait()
+        try:
+            hidden = step.launch()
+            for canvases in constrained:
+                fields = step.buffers.fields
+                block, keep_soft = sample_constrained(self.model.packed, fields, self._state, hidden, canvases)
+                step.deliver(block, canvases.first)
+                keep_soft()
+        finally:
+            step.wait()  # even after an error: the next step writes to the same buffers
         report = step.buffers.report.copy()
         return [
             with_top(self.model, hidden[index * self._rows :][: part.length], part, _drafted(part, report[index]))
