@@ -329,6 +329,26 @@ class TestFailure:
 
         driven(engine, body)
 
+    def test_forwards_of_calls_count_like_those_of_requests(self, make: Make, model: Transformer) -> None:
+        """Until one succeeds; what a call does wrong besides does not count."""
+
+        def encode(then: Exception | None) -> None:
+            model.encode(torch.tensor([[1, 2]]), model.new_cache(1, 2))
+            if then is not None:
+                raise then
+
+        async def body(front: AsyncEngine) -> None:
+            broken, wrong = RuntimeError("CUDA error"), ValueError("a bug")
+            for error in (broken, wrong, broken, None, broken, broken, wrong, broken):
+                assert front.healthy
+                told = await asyncio.gather(front.run(lambda: encode(error)), return_exceptions=True)  # noqa: B023
+                assert told == [error]
+            await asyncio.wait_for(front.ended(), 10)
+            with pytest.raises(EngineError, match="engine has stopped"):
+                await front.run(lambda: 1)
+
+        driven(make(), body)
+
     def test_one_whose_pages_cannot_be_cleaned_stops_and_nobody_waits(self, make: Make) -> None:
         """As after an error that leaves a GPU unusable: whatever the runner does next fails, too."""
         engine = make()
@@ -393,12 +413,16 @@ class TestClosing:
     def test_draining_finishes_what_was_accepted_and_refuses_the_rest(self, make: Make) -> None:
         async def body(front: AsyncEngine) -> None:
             streams = await front.submit([ask(i) for i in range(4)])
+            work = asyncio.create_task(front.run(lambda: "done"))
+            await asyncio.sleep(0)
             closing = asyncio.create_task(front.close(drain=True))
             await asyncio.sleep(0)
-            with pytest.raises(EngineError):
-                await front.submit([ask(9)])
+            for late in (front.submit([ask(9)]), front.run(lambda: 1)):
+                with pytest.raises(EngineError, match="shutting down"):
+                    await late
             told = await asyncio.gather(*map(collect, streams))
             assert [end_of(events).finish_reason for events in told] == ["length"] * 4
+            assert await work == "done"
             await closing
 
         driven(make(slots=2), body)

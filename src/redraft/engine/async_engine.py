@@ -28,6 +28,8 @@ T = TypeVar("T")
 
 MOST_FAILURES = 3
 """The engine gives up after this many failed forwards in a row."""
+FORWARD_ERRORS = RuntimeError, MemoryError
+"""What a call of `run` raises if one of its forwards fails; anything else says nothing about the next forward."""
 
 _log = logging.getLogger(__name__)
 
@@ -153,11 +155,14 @@ class AsyncEngine:
 
         For work that needs the model but is not a request (fill, edit, decide). One such call runs at a time, and open
         requests get a forward before each of its forwards. It ends before its next forward if this coroutine is
-        cancelled, or with an `EngineError` if the engine is told to stop.
+        cancelled, or with an `EngineError` if the engine is told to stop. A forward of its own that fails ends only the
+        call, and counts for `MOST_FAILURES` as any other.
         """
         return await self._called(function, self._work)
 
     async def _called(self, function: Callable[[], T], queue: deque[_Call]) -> T:
+        if self._draining and not self._stopped:
+            raise EngineError("The engine is shutting down.")
         call = _Call(function)
         self._post(call, queue)
         try:
@@ -184,8 +189,9 @@ class AsyncEngine:
         return self._stats
 
     async def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
-        """Stop the thread. With `drain`, open requests get up to `timeout` seconds to finish. All others end with
-        `Finished(finish_reason="cancelled")`. New requests are refused from now on."""
+        """Stop the thread. With `drain`, open requests and calls of `run` get up to `timeout` seconds to finish. All
+        other requests end with `Finished(finish_reason="cancelled")`, and calls with an `EngineError`. New ones are
+        refused from now on."""
         self._draining = True
         if drain:
             self._notify()
@@ -197,8 +203,6 @@ class AsyncEngine:
 
     def _add(self, requests: Sequence[Request], boxes: Sequence[_Mailbox], since: float) -> None:
         """Add all requests or none; called on the model's thread."""
-        if self._draining:
-            raise EngineError("The engine is shutting down.")
         added: list[int] = []
         try:
             for request in requests:
@@ -245,7 +249,11 @@ class AsyncEngine:
     def _call(self, call: _Call) -> None:
         """Run one queued call; before each of its forwards, serve requests and check that it is still wanted."""
 
+        forwards = 0
+
         def let_others_in() -> None:
+            nonlocal forwards
+            forwards += 1
             if self._stopping:
                 raise self._error
             if call.abandoned:
@@ -254,7 +262,11 @@ class AsyncEngine:
                 self._serve()
 
         with interruptible(let_others_in):
-            call.run()
+            error = call.run()
+        if isinstance(error, FORWARD_ERRORS):
+            self._count_failure(error)
+        elif forwards and error is None:
+            self._failures = 0
 
     def _serve(self) -> None:
         """Run everything in the inbox, then one forward of requests."""
@@ -282,10 +294,13 @@ class AsyncEngine:
             if self._engine.counters.forwards > forwards:
                 self._failures = 0
         except Exception as error:
-            _log.exception("a forward failed: %s", error)
-            self._failures += 1
-            self._stopping |= self._failures >= MOST_FAILURES  # `close` may have set it meanwhile
+            self._count_failure(error)
             self._fail(EngineError(f"A forward failed with {type(error).__name__}: {error}"))
+
+    def _count_failure(self, error: BaseException) -> None:
+        _log.error("a forward failed: %s", error, exc_info=error)
+        self._failures += 1
+        self._stopping |= self._failures >= MOST_FAILURES  # `close` may have set it meanwhile
 
     def _fail(self, error: EngineError) -> None:
         """Pass the error to everyone waiting and cancel their requests; if that fails too, the engine stops."""
@@ -331,14 +346,16 @@ class _Call:
         self.abandoned = False
         """Whether nobody waits for it any more; a future that is running cannot be cancelled to say so."""
 
-    def run(self) -> None:
-        """Called on the model's thread."""
+    def run(self) -> BaseException | None:
+        """Called on the model's thread; returns what the function raised."""
         if not self.future.set_running_or_notify_cancel():
-            return
+            return None
         try:
             self.future.set_result(self._function())
         except BaseException as error:
             self.future.set_exception(error)
+            return error
+        return None
 
     def refuse(self, error: EngineError) -> None:
         """End without calling the function. If it was cancelled, it has already ended and the error goes nowhere."""
