@@ -67,7 +67,19 @@ def test_a_hub_model_is_described_by_its_json_files(
     assert cli("inspect", "some/model", "--json").json["parameters"]["stored"] == stored
 
 
+def test_an_index_beside_a_single_file_is_ignored_as_in_loading(cli: Cli, folder: Path, copied: Path) -> None:
+    """It is left from other weights, here from some with a vision tower that the config describes."""
+    vision = PRESETS["26b-a4b"].to_dict()["vision_config"]
+    config = json.loads((copied / "config.json").read_text())
+    (copied / "config.json").write_text(json.dumps(config | {"vision_config": vision}))
+    names = ["model.decoder.norm.weight", "model.encoder.vision_tower.x"]
+    index = {"weight_map": dict.fromkeys(names, "model-00001-of-00002.safetensors")}
+    (copied / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert cli("inspect", copied, "--json").json["parameters"] == cli("inspect", folder, "--json").json["parameters"]
+
+
 def test_an_index_without_names_is_one_sentence(cli: Cli, copied: Path) -> None:
+    (copied / "model.safetensors").unlink()
     (copied / "model.safetensors.index.json").write_text("{}")
     outcome = cli("inspect", copied)
     assert (outcome.code, outcome.err) == (2, f"error: {copied / 'model.safetensors.index.json'} has no weight_map.\n")

@@ -10,7 +10,6 @@ import typer
 
 from redraft.cli.options import JsonFlag
 from redraft.cli.output import print_json
-from redraft.errors import CheckpointError
 
 if TYPE_CHECKING:
     from redraft.config import ModelConfig
@@ -46,26 +45,11 @@ def _config(model: str) -> ModelConfig:
 
 def _has_vision(folder: Path) -> bool:
     """Whether the folder's weights contain a vision tower; True without weights, so that the config decides."""
+    from redraft.model.files import tensor_names
     from redraft.model.names import is_vision
 
-    names = _weight_names(folder)
+    names = tensor_names(folder)
     return names is None or any(map(is_vision, names))
-
-
-def _weight_names(folder: Path) -> list[str] | None:
-    """The names of the stored tensors, from the index if there is one; None without index and weights."""
-    from redraft.model.files import INDEX_FILE, read_header
-    from redraft.model.folders import read_json
-
-    if (folder / INDEX_FILE).is_file():
-        weight_map = read_json(folder / INDEX_FILE).get("weight_map")
-        if not isinstance(weight_map, dict):
-            raise CheckpointError(f"{folder / INDEX_FILE} has no weight_map.")
-        return list(weight_map)
-    names: list[str] | None = None
-    for shard in folder.glob("*.safetensors"):
-        names = [*(names or []), *read_header(shard)]
-    return names
 
 
 def description(config: ModelConfig) -> dict[str, Any]:
