@@ -45,6 +45,7 @@ def refused(cli: Cli, words: str, *args: object) -> None:
         (("Hello", "--stop", ""), "stop has an empty string; leave it out."),
         (("Hello", "--raw", "--system", "Be brief."), "--system needs the chat format"),
         (("Hello", "--pin", "0:Dear", "--pin", "0:Hello"), "Two of --pin have the same offset"),
+        (("Hello", "--pin", "0:"), "--pin '0:' is not OFFSET:TEXT, such as 0:Dear."),
         (("Hello", "--trace", "/no/such/folder/trace"), "cannot be written"),
         (("Hello", "--trace", "/dev/null"), "is not a regular file"),
     ],

@@ -64,6 +64,6 @@ class ConstraintOptions:
 def _pin(written: str) -> tuple[int, str]:
     """The offset and text of `OFFSET:TEXT`."""
     offset, colon, text = written.partition(":")
-    if not colon or not offset.isdecimal():
+    if not (colon and text and offset.isdecimal()):
         raise InputError(f"--pin {written!r} is not OFFSET:TEXT, such as 0:Dear.")
     return number(offset, "--pin"), text
