@@ -13,10 +13,12 @@ import pytest
 from outcome import Cli
 
 import redraft
+from random_adapter import random_adapter
 from redraft.cli.main import main
 from redraft.cli.trace import read_trace
 from redraft.diffusion.records import Record
 from redraft.llm import LLM
+from redraft.model.adapters import save_adapter
 
 SETTINGS = {"max_tokens": 40, "steps": 3, "seed": 5}
 OPTIONS = ("--max-tokens", 40, "--steps", 3, "--seed", 5)
@@ -42,6 +44,19 @@ def test_options_are_the_settings(cli: Cli, folder: Path, llm: LLM) -> None:
     assert outcome.json["token_ids"] == list(expected.token_ids)
     assert outcome.json["stats"]["steps"] == list(expected.stats.steps)
     assert outcome.json["settings"].items() >= {**given, "max_tokens": 40, "stop_at_eos": True}.items()
+
+
+def test_an_adapter_is_folded_in(cli: Cli, folder: Path, llm: LLM, tmp_path: Path) -> None:
+    save_adapter(random_adapter(llm.model, 1, size=0.5), tmp_path, base_model="random")
+    given = ("--model", folder, "--adapter", tmp_path)
+    shown = cli("generate", "Hello", *given, *OPTIONS, "--json").json
+    assert shown["token_ids"] == list(redraft.load(folder, adapter=tmp_path).generate("Hello", **SETTINGS).token_ids)
+    assert shown["token_ids"] != list(llm.generate("Hello", **SETTINGS).token_ids)
+    assert (shown["model"], shown["adapter"]) == (str(folder), str(tmp_path))
+    assert cli("chat", *given, *OPTIONS, stdin=b"Hello\n").out == shown["text"] + "\n"
+    scored = cli("eval", "smalltalk", "--limit", 1, *given, "--steps", 1, "--max-tokens", 16)
+    assert scored.json["adapter"] == str(tmp_path)
+    assert cli("generate", "Hello", "--model", folder, "--adapter", tmp_path / "none").code == 2
 
 
 def test_json_is_the_result(cli: Cli, folder: Path, llm: LLM) -> None:

@@ -66,7 +66,7 @@ def decide(
     if not json:
         _show(asked, decisions)
     else:
-        print_json({"model": model.model, "decisions": [one.to_dict() for one in decisions]})
+        print_json({**model.names, "decisions": [one.to_dict() for one in decisions]})
 
 
 def _questions(question: str) -> list[str]:

@@ -155,7 +155,7 @@ def _run_methods(chosen: Sequence[Any], items: ItemOptions, model: ModelOptions,
             print(f"{name:6} {result.solved:4} of {result.total} ({result.solved / result.total:.1%})")
         for one, other, ahead, behind, p in compared.pairs:
             print(f"{one} alone right {ahead} times, {other} alone {behind} times: p = {p:.2g} (two-sided sign test)")
-    print_json({"eval": "infill", "model": model.model, **compared.summary(), "settings": given})
+    print_json({"eval": "infill", **model.names, **compared.summary(), "settings": given})
 
 
 @app.command()
@@ -222,7 +222,7 @@ def formats(
         )
     if not json:
         _print_formats(results)
-    print_json({"eval": "formats", "model": model.model, "results": [result.to_dict() for result in results]})
+    print_json({"eval": "formats", **model.names, "results": [result.to_dict() for result in results]})
 
 
 @app.command()
@@ -255,12 +255,13 @@ def curve(
         raise InputError("--budgets varies the steps; leave out --steps.")
     check_picture(picture)
     items = spread(chosen.items(file), limit)
-    names = [model.model, *(against or [])]
-    for name in names:  # find a wrong one before measuring the first
-        read_config(resolve_folder(name, weights=False))
+    others = [dataclasses.replace(model, model=name, adapter=None) for name in against or []]
+    models = {" and ".join(one.names.values()): one for one in (model, *others)}
+    for one in models.values():  # find a wrong one before measuring the first
+        read_config(resolve_folder(one.model, weights=False))
     points, entropy = {}, {}
-    for name in names:
-        llm = dataclasses.replace(model, model=name).load()
+    for name, one in models.items():
+        llm = one.load()
         with _bar(name, total=len(items)) as progress:
             more = {"batch_size": batch_size, "progress": progress, **given}
             points[name] = curves.measure(
@@ -308,8 +309,8 @@ def _run(
     if items.records is not None:
         _write_records(items.records, result.records)
     if not items.json:
-        _print_result(name, model.model, result)
-    print_json({"eval": name, "model": model.model, **result.summary(), "settings": given})
+        _print_result(name, " and ".join(model.names.values()), result)
+    print_json({"eval": name, **model.names, **result.summary(), "settings": given})
 
 
 @contextmanager

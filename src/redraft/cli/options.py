@@ -41,8 +41,8 @@ JsonAlone = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions:
-    """Which model runs, and how."""
+class BaseModelOptions:
+    """Which model runs, and how; `redraft serve` has its own option for adapters."""
 
     model: Annotated[str, option("--model", "tiny, a folder, or a hub id.", "MODEL", panel=_MODEL)] = "tiny"
     device: Annotated[str, option("--device", "auto, cpu, cuda or cuda:N.", "DEVICE", panel=_MODEL)] = "auto"
@@ -71,17 +71,17 @@ class ModelOptions:
         bool, option("--text-only", "Leave the vision tower out: less memory, and images are refused.", panel=_MODEL)
     ] = False
 
-    def load(self, adapters: Mapping[str, str] | None = None) -> LLM:
-        """The loaded model, with LoRA adapters by name; a terminal shows that it is being loaded."""
+    def load(self, adapter: str | Path | Mapping[str, str] | None = None) -> LLM:
+        """The loaded model, with a LoRA adapter or several by name; a terminal shows that it is being loaded."""
         from rich.console import Console
 
         console = Console(stderr=True)
         # A model from the hub may have to be downloaded, which brings its own progress bars.
         local = self.model == "tiny" or os.path.isdir(self.model)
         with console.status(f"loading {self.model}") if console.is_terminal and local else nullcontext():
-            return self.read(adapters)
+            return self.read(adapter)
 
-    def read(self, adapters: Mapping[str, str] | None = None) -> LLM:
+    def read(self, adapter: str | Path | Mapping[str, str] | None = None) -> LLM:
         """The loaded model, as from `load`, but without showing anything."""
         from redraft.loading import load
 
@@ -92,9 +92,27 @@ class ModelOptions:
             dtype=self.dtype,
             quantization=self.quantization,
             vocabulary_dtype=self.vocabulary_dtype,
-            adapter=adapters,
+            adapter=adapter,
             vision=not self.text_only,
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(BaseModelOptions):
+    """Which model runs, with which adapter, and how."""
+
+    adapter: Annotated[
+        Path | None, option("--adapter", "LoRA adapter to fold into the weights.", "FOLDER", panel=_MODEL)
+    ] = None
+
+    def read(self, adapter: str | Path | Mapping[str, str] | None = None) -> LLM:
+        """See `BaseModelOptions.read`; the adapter is the chosen one."""
+        return super().read(adapter or self.adapter)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The model, and its adapter if there is one, as results name them."""
+        return {"model": self.model} | ({} if self.adapter is None else {"adapter": str(self.adapter)})
 
 
 _sampling = partial(option, panel=_SAMPLING)

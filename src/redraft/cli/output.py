@@ -26,7 +26,7 @@ def print_json(content: Mapping[str, Any]) -> None:
 def facts(llm: LLM, model: ModelOptions, given: Mapping[str, Any]) -> dict[str, Any]:
     """What an answer's JSON says about the model and the settings that produced it."""
     return {
-        "model": model.model,
+        **model.names,
         "device": str(llm.model.device),
         "dtype": str(llm.model.dtype).removeprefix("torch."),
         "settings": dataclasses.asdict(resolve_settings(llm.defaults, **given)) | {"preset": given.get("preset")},

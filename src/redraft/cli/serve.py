@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from redraft.cli.options import ModelOptions, at_least, expand_groups, option
+from redraft.cli.options import BaseModelOptions, at_least, expand_groups, option
 from redraft.cli.output import print_json
 from redraft.errors import InputError, SettingError
 
@@ -106,7 +106,7 @@ class EngineOptions:
 
 
 @expand_groups
-def serve(*, server: ServerOptions, engine: EngineOptions, model: ModelOptions) -> None:
+def serve(*, server: ServerOptions, engine: EngineOptions, model: BaseModelOptions) -> None:
     """Serve a model over HTTP, with a page that shows the canvas.
 
     OpenAI's and Anthropic's APIs are under /v1, the page is at /. SIGINT and SIGTERM let open requests finish.
@@ -131,7 +131,7 @@ def serve(*, server: ServerOptions, engine: EngineOptions, model: ModelOptions) 
         os._exit(0)  # Python's normal exit would abort in the middle of a thread
 
 
-def _random(server: ServerOptions, model: ModelOptions) -> Callable[[], LLM] | None:
+def _random(server: ServerOptions, model: BaseModelOptions) -> Callable[[], LLM] | None:
     """What creates a model with random weights, if one is wanted."""
     if not server.random_weights:
         if server.tokenizer is not None:
