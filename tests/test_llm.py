@@ -341,7 +341,7 @@ def test_values_of_a_folder_that_make_no_sense(
 def test_a_template_that_cannot_be_read_is_named(folder: Path, tmp_path: Path) -> None:
     broken = Path(shutil.copytree(folder, tmp_path / "broken"))
     (broken / "chat_template.jinja").write_text("{% if %}")
-    with pytest.raises(CheckpointError, match="the chat template is not valid Jinja"):
+    with pytest.raises(CheckpointError, match="The chat template is not valid Jinja"):
         redraft.load(broken, device="cpu", dtype="float32")
     (broken / "chat_template.jinja").unlink()
     with pytest.raises(SettingError, match="This model folder has no chat template"):

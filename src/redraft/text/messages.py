@@ -20,7 +20,7 @@ MAX_DEPTH = 64
 def check_messages(messages: Any) -> None:
     """Raise PromptError unless `messages` is a conversation whose every part can be rendered."""
     if not _is_list(messages) or not messages:
-        raise PromptError("messages must be a list with at least one message")
+        raise PromptError("messages must be a list with at least one message.")
     answering = False  # whether a tool message may come here
     waiting: list[Any] = []  # ids of calls that have no result yet
     for index, message in enumerate(messages):
@@ -41,7 +41,7 @@ def check_tools(tools: Any) -> None:
     if tools is None:
         return
     if not _is_list(tools):
-        raise PromptError("tools must be a list of function declarations")
+        raise PromptError("tools must be a list of function declarations.")
     names = set[str]()
     for index, tool in enumerate(tools):
         where = f"tools[{index}]"
@@ -212,4 +212,4 @@ def _is_list(value: Any) -> bool:
 
 
 def _fail(where: str, sentence: str) -> NoReturn:
-    raise PromptError(f"{where} {sentence}", where)
+    raise PromptError(f"{where} {sentence}.", where)

@@ -44,7 +44,7 @@ class ChatTemplate:
             self._template = _environment().from_string(source)
         except jinja2.TemplateSyntaxError as error:
             raise CheckpointError(
-                f"the chat template is not valid Jinja (line {error.lineno}): {error.message}"
+                f"The chat template is not valid Jinja (line {error.lineno}): {str(error.message).rstrip('.')}."
             ) from error
 
     @functools.cached_property
@@ -62,7 +62,7 @@ class ChatTemplate:
         """The template of a model folder; see `find`. Raises CheckpointError if it has none."""
         template = cls.find(path)
         if template is None:
-            raise CheckpointError(f"the folder {str(path)!r} has no chat template (chat_template.jinja)")
+            raise CheckpointError(f"The folder {str(path)!r} has no chat template (chat_template.jinja).")
         return template
 
     @classmethod
@@ -118,12 +118,12 @@ class ChatTemplate:
                 strftime_now=lambda format: time.strftime(format),
             )
         except Exception as error:  # a template is itself a program
-            raise PromptError(f"the chat template refuses these messages: {error}") from error
+            raise PromptError(f"The chat template refuses these messages: {str(error).rstrip('.')}.") from error
 
     def _check_options(self, extra: Mapping[str, Any], **used: bool) -> None:
         for name in [*extra, *(name for name, value in used.items() if value)]:
             if name not in self.variables:
-                raise SettingError(f"this model's chat template does not know {name!r}")
+                raise SettingError(f"This model's chat template does not know {name!r}.")
 
 
 def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:

@@ -52,7 +52,7 @@ class Tokenizer:
         """
         file = Path(path) / "tokenizer.json"
         if not file.is_file():
-            raise CheckpointError(f"the folder {str(path)!r} has no tokenizer.json")
+            raise CheckpointError(f"The folder {str(path)!r} has no tokenizer.json.")
         tokenizer = cls.from_file(file)
         tokenizer.vocab_size = vocab_size or tokenizer.vocab_size
         return tokenizer
@@ -63,7 +63,7 @@ class Tokenizer:
         try:
             backend = tokenizers.Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises bare Exception for every kind of bad file
-            raise CheckpointError(f"{str(file)!r} is not a readable tokenizer: {error}") from error
+            raise CheckpointError(f"{str(file)!r} is not a readable tokenizer: {str(error).rstrip('.')}.") from error
         return cls(backend)
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
@@ -73,11 +73,13 @@ class Tokenizer:
         no special id results, whatever the text contains.
         """
         if not isinstance(text, str):
-            raise PromptError(f"text to encode must be a str, not {type(text).__name__}")
+            raise PromptError(f"The text to encode must be a str, not {type(text).__name__}.")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise PromptError(f"text holds a character that UTF-8 cannot express at index {error.start}") from error
+            raise PromptError(
+                f"The text holds a character that UTF-8 cannot express at index {error.start}."
+            ) from error
         if special:
             return _ids(self._backend, [text])
         return self._encode_plain(text)
@@ -144,17 +146,17 @@ class Tokenizer:
         """Id of a special string such as `<|turn>`; raises CheckpointError if the tokenizer lacks it."""
         found = self.special_ids.get(text)
         if found is None:
-            raise CheckpointError(f"the tokenizer has no special token {text!r}")
+            raise CheckpointError(f"The tokenizer has no special token {text!r}.")
         return found
 
     def check_ids(self, ids: Iterable[int]) -> None:
         """Raise PromptError naming the first id that is not an integer inside the vocabulary."""
         for position, id in enumerate(ids):
             if not _is_integer(id):
-                raise PromptError(f"token ids must be integers, but position {position} holds {id!r}")
+                raise PromptError(f"Token ids must be integers, but position {position} holds {id!r}.")
             if not 0 <= int(id) < self.vocab_size:
                 raise PromptError(
-                    f"token id {int(id)} at position {position} is outside the vocabulary of {self.vocab_size} entries"
+                    f"Token id {int(id)} at position {position} is outside the vocabulary of {self.vocab_size} entries."
                 )
 
     @property
@@ -188,7 +190,7 @@ class Tokenizer:
         names = [f"<0x{byte:02X}>" for byte in _SPACE_MARK.encode("utf-8")]
         ids = tuple(id for name in names if (id := self._backend.token_to_id(name)) is not None)
         if len(ids) < len(names):
-            raise CheckpointError(f"the tokenizer lacks one of the tokens {', '.join(names)}")
+            raise CheckpointError(f"The tokenizer lacks one of the tokens {', '.join(names)}.")
         return ids
 
     @cached_property
@@ -264,7 +266,7 @@ def _is_byte_level(backend: tokenizers.Tokenizer) -> bool:
     if "ByteFallback" in kinds:
         return False
     raise CheckpointError(
-        f"the tokenizer's decoder must be ByteLevel or ByteFallback, not {', '.join(sorted(kinds)) or 'absent'}"
+        f"The tokenizer's decoder must be ByteLevel or ByteFallback, not {', '.join(sorted(kinds)) or 'absent'}."
     )
 
 

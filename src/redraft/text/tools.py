@@ -55,7 +55,7 @@ def format_call(name: str, arguments: Mapping[str, Any]) -> str:
 
 def _format_value(value: Any, depth: int) -> str:
     if depth > MAX_DEPTH:
-        raise PromptError(f"tool arguments are nested deeper than {MAX_DEPTH} levels")
+        raise PromptError(f"Tool arguments are nested deeper than {MAX_DEPTH} levels.")
     if value is None:
         return "null"
     if isinstance(value, bool):
@@ -68,33 +68,33 @@ def _format_value(value: Any, depth: int) -> str:
         return _format_object(value, depth)
     if isinstance(value, Sequence) and not isinstance(value, bytes):
         return "[" + ",".join(_format_value(item, depth + 1) for item in value) + "]"
-    raise PromptError(f"tool arguments hold a {type(value).__name__}, which is not a JSON value")
+    raise PromptError(f"Tool arguments hold a {type(value).__name__}, which is not a JSON value.")
 
 
 def _format_object(fields: Mapping[str, Any], depth: int) -> str:
     for key in fields:
         if not is_bare_key(key):
-            raise PromptError(f"the argument name {key!r} cannot be written in a tool call")
+            raise PromptError(f"The argument name {key!r} cannot be written in a tool call.")
     ordered = sorted(fields.items(), key=lambda field: field[0].lower())
     return "{" + ",".join(f"{key}:{_format_value(value, depth + 1)}" for key, value in ordered) + "}"
 
 
 def _format_number(value: int | float) -> str:
     if isinstance(value, float) and not math.isfinite(value):
-        raise PromptError(f"tool arguments hold {value}, which is not a JSON number")
+        raise PromptError(f"Tool arguments hold {value}, which is not a JSON number.")
     try:
         return str(value)
     except ValueError as error:  # Python refuses integers with thousands of digits
-        raise PromptError("tool arguments hold an integer with thousands of digits") from error
+        raise PromptError("Tool arguments hold an integer with thousands of digits.") from error
 
 
 def _quoted(value: str) -> str:
     if QUOTE in value:
-        raise PromptError(f"a string in a tool call cannot contain its delimiter {QUOTE}")
+        raise PromptError(f"A string in a tool call cannot contain its delimiter {QUOTE}.")
     return f"{QUOTE}{value}{QUOTE}"
 
 
 def _checked_name(name: str) -> str:
     if not is_tool_name(name):
-        raise PromptError(f"{name!r} is not a valid tool name")
+        raise PromptError(f"{name!r} is not a valid tool name.")
     return name
