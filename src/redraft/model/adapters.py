@@ -29,14 +29,13 @@ from redraft.model.files import check_readable
 from redraft.model.folders import read_json, write_json
 from redraft.model.int4_experts import Int4Experts
 from redraft.model.layouts import PLAIN_DTYPES, Weight
-from redraft.model.names import from_hugging_face, to_hugging_face
+from redraft.model.names import DECODER, ENCODER, from_hugging_face, to_hugging_face
 from redraft.model.transformer import Transformer
 from redraft.outputs import arriving
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
-_DECODER, _ENCODER = "model.decoder.", "model.encoder.language_model."
-_IGNORED_BY_ENCODER = "model.decoder.self_conditioning."
+_IGNORED_BY_ENCODER = f"{DECODER}self_conditioning."
 _EXPERTS = {"experts.gate_up_proj": "experts.base_layer", "experts.down_proj": "experts"}
 """PEFT's names for adapters of a module's parameters: it wraps the module once per parameter, outermost last."""
 _PLAIN = {"use_dora": False, "bias": "none", "modules_to_save": None, "fan_in_fan_out": False, "alpha_pattern": {},
@@ -308,7 +307,7 @@ def _module(name: str) -> str:
 def _stacks(name: str) -> list[str]:
     """A decoder name and its twin in the encoder, with the tensor prefix if it names a tensor."""
     prefix = _PREFIX if ".lora_" in name else ""
-    twins = [name] if name.startswith(_IGNORED_BY_ENCODER) else [name, name.replace(_DECODER, _ENCODER, 1)]
+    twins = [name] if name.startswith(_IGNORED_BY_ENCODER) else [name, name.replace(DECODER, ENCODER, 1)]
     return [prefix + twin for twin in twins]
 
 
@@ -316,7 +315,7 @@ def _twin(key: str) -> str:
     """The key of the same factor in the other stack; the key itself if only the decoder has it."""
     if _IGNORED_BY_ENCODER in key:
         return key
-    return key.replace(_ENCODER, _DECODER, 1) if _ENCODER in key else key.replace(_DECODER, _ENCODER, 1)
+    return key.replace(ENCODER, DECODER, 1) if ENCODER in key else key.replace(DECODER, ENCODER, 1)
 
 
 def _wrapped_experts(config: Mapping[str, Any]) -> dict[str, str]:
@@ -330,7 +329,7 @@ def _wrapped_experts(config: Mapping[str, Any]) -> dict[str, str]:
 def _parse(key: str, wrapped_experts: Mapping[str, str], folder: Path) -> tuple[str, str]:
     """Our name of the weight, and `a` or `b`, from a tensor's key."""
     module, _, part = key.removeprefix(_PREFIX).partition(".lora_")
-    module = module.replace(_ENCODER, _DECODER, 1)
+    module = module.replace(ENCODER, DECODER, 1)
     theirs = f"{module}.weight"
     for parameter, wrapped in wrapped_experts.items():
         if module.endswith("." + wrapped):

@@ -7,7 +7,6 @@ allocated; each tensor is read from its memory-mapped file on request, and nothi
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,11 +18,9 @@ from redraft.errors import CheckpointError
 from redraft.model.files import Stored, listed, read_headers
 from redraft.model.folders import read_config
 from redraft.model.layouts import IGNORED, PLAIN_DTYPES, Weight, join, layout_of
-from redraft.model.names import is_vision, tied_to, to_hugging_face
+from redraft.model.names import EXPERTS, is_vision, tied_to, to_hugging_face
 from redraft.model.transformer import Transformer
 from redraft.model.vision import VisionTower
-
-_EXPERTS = re.compile(r"layers\.\d+\.experts\.(gate_up|down)_proj")
 
 
 class Checkpoint:
@@ -91,7 +88,7 @@ class Checkpoint:
 
     def _matrices(self, name: str) -> list[tuple[str, ...]]:
         """The stored matrices that make up one of our names: a list of experts to stack, each of rows to join."""
-        base, match = self._bases[name], _EXPERTS.fullmatch(name)
+        base, match = self._bases[name], EXPERTS.fullmatch(name)
         if match is None:
             return [(base,)]
         kinds = ("gate_proj", "up_proj") if match[1] == "gate_up" else ("down_proj",)

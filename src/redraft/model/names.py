@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import re
 
-_DECODER = "model.decoder."
-_ENCODER = "model.encoder.language_model."
+DECODER = "model.decoder."
+ENCODER = "model.encoder.language_model."
+"""How the files' names of the two phases' tensors begin."""
+EXPERTS = re.compile(r"layers\.\d+\.experts\.(gate_up|down)_proj")
+"""Our names of experts' weights."""
 
 # ours -> theirs; {L} is the layer number.
 TABLE: dict[str, str] = {
@@ -89,7 +92,7 @@ def tied_to(name: str) -> str | None:
     """The tensor that is shared with this one, the head or an encoder's, and by whose name it is read; else None."""
     if name == "lm_head.weight":
         return TABLE["embedding.weight"]
-    partner = name.replace(_ENCODER, _DECODER, 1)
+    partner = name.replace(ENCODER, DECODER, 1)
     return partner if partner != name and from_hugging_face(partner) is not None else None
 
 

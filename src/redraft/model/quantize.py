@@ -10,7 +10,7 @@ experts as one matrix each, so that other engines read them too.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from redraft.errors import CheckpointError, SettingError
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE
 from redraft.model.folders import CONFIG_FILE, copy_beside, read_json, write_json
-from redraft.model.names import to_hugging_face
+from redraft.model.names import EXPERTS, to_hugging_face
 from redraft.outputs import arriving, check_new
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import check_group, quantize_int4
@@ -30,14 +30,28 @@ from redraft.quant.int4 import check_group, quantize_int4
 FORMATS = ("fp8", "int4")
 INT4_GROUP = 64
 _DENSE = re.compile(r"layers\.\d+\.(attention\.[qkvo]_proj|mlp\.(gate|up|down)_proj)\.weight")
-_EXPERTS = re.compile(r"layers\.\d+\.experts\.(gate_up|down)_proj")
 
 
 def format_of(name: str, format: str) -> str | None:
     """The number format of one of our weights in a folder of `format`; None if it stays as it is."""
-    if _EXPERTS.fullmatch(name):
+    if EXPERTS.fullmatch(name):
         return format
     return "fp8" if _DENSE.fullmatch(name) else None
+
+
+def check_requantization(stored: Mapping[str, str], asked: str | None) -> None:
+    """Raise `SettingError` if weights stored in these formats (by name) cannot be converted to the requested one."""
+    if refusal := requantization_refusal(stored, asked):
+        raise SettingError(refusal)
+
+
+def requantization_refusal(stored: Mapping[str, str], asked: str | None) -> str | None:
+    """Why weights stored in these formats (by name) cannot be converted to the requested one; None if they can."""
+    if asked == "fp8" and "int4" in stored.values():
+        return "quantization is 'fp8', but the stored weights are already int4; load them without it."
+    if asked == "int4" and any(format == "fp8" and ".experts." in name for name, format in stored.items()):
+        return "quantization is 'int4', but the stored experts are already fp8; load them without it."
+    return None
 
 
 def quantize_folder(
@@ -112,7 +126,7 @@ def _stored(checkpoint: Checkpoint, name: str, kept_as: str | None, group: int) 
 def _matrices(name: str, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Name without suffix and matrix [N,K] of everything in a weight: one per expert, gate and up separately."""
     base = to_hugging_face(name).removesuffix(".weight")
-    if not _EXPERTS.fullmatch(name):
+    if not EXPERTS.fullmatch(name):
         yield base, weight
         return
     kinds = ("gate_proj", "up_proj") if name.endswith("gate_up_proj") else ("down_proj",)

@@ -28,8 +28,8 @@ from redraft.model.layouts import Weight
 from redraft.model.linear import through_kernels
 from redraft.model.moe import Experts
 from redraft.model.names import to_hugging_face
-from redraft.model.packed.demands import check_requantization
 from redraft.model.placement import machine_memory, resolve_device, resolve_dtype
+from redraft.model.quantize import check_requantization
 from redraft.model.transformer import Transformer
 from redraft.model.vision import VisionTower
 from redraft.outputs import arriving

@@ -11,7 +11,7 @@ from redraft.errors import SettingError
 from redraft.model import accounting
 from redraft.model.packed.division import DIVIDED
 from redraft.model.placement import OLDEST, OLDEST_FP8, lacks_fp8
-from redraft.model.quantize import FORMATS, format_of
+from redraft.model.quantize import FORMATS, check_requantization, format_of, requantization_refusal
 
 VOCABULARIES = ("auto", "model", "fp8")
 
@@ -108,7 +108,8 @@ def check_room(
     needed = {name: _weight_bytes(config, stored, name, len(devices)) + more for name in (None, *FORMATS)}
     if needed[asked] <= free:
         return
-    smaller = [name for name in FORMATS if needed[name] <= min(free, needed[asked] - 1) and not _refusal(stored, name)]
+    possible = [name for name in FORMATS if not requantization_refusal(stored, name)]
+    smaller = [name for name in possible if needed[name] <= min(free, needed[asked] - 1)]
     advice = f"quantization={smaller[0]!r} would fit" if smaller else "no format would fit"
     each, where = "", str(devices[0])
     if len(devices) > 1:
@@ -128,12 +129,6 @@ def resulting_format(stored: Mapping[str, str], asked: str | None) -> str:
     return asked or ("int4" if "int4" in stored.values() else "fp8" if stored else "bf16")
 
 
-def check_requantization(stored: Mapping[str, str], asked: str | None) -> None:
-    """Raise `SettingError` if weights stored in these formats cannot be converted to the requested one."""
-    if refusal := _refusal(stored, asked):
-        raise SettingError(refusal)
-
-
 def _weight_bytes(config: ModelConfig, stored: Mapping[str, str], asked: str | None, gpus: int) -> int:
     """Bytes that the text model's weights take on the first of some GPUs that share its layers."""
     formats = accounting.FORMATS[asked] if asked else _kept(stored)
@@ -149,15 +144,6 @@ def _kept(stored: Mapping[str, str]) -> dict[str, str]:
             kind = "experts" if ".experts." in name else "dense"
             kept[kind] = "int4" if (kind, format) == ("experts", "int4") else "fp8"
     return kept
-
-
-def _refusal(stored: Mapping[str, str], asked: str | None) -> str | None:
-    """Why weights stored in these formats cannot be converted to the requested one; None if they can."""
-    if asked == "fp8" and "int4" in stored.values():
-        return "quantization is 'fp8', but the stored weights are already int4; load them without it."
-    if asked == "int4" and any(format == "fp8" and ".experts." in name for name, format in stored.items()):
-        return "quantization is 'int4', but the stored experts are already fp8; load them without it."
-    return None
 
 
 def _gigabytes(count: int) -> str:
