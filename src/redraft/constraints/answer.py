@@ -19,13 +19,14 @@ import torch
 from torch import Tensor
 
 from redraft.constraints.automaton import Budget
-from redraft.constraints.chain import LEAST, NEVER, Chain, Ends
+from redraft.constraints.chain import LEAST, Chain, Ends
 from redraft.constraints.device import automaton_tables, canvas_tables, restrict
 from redraft.constraints.resident import Resident
 from redraft.constraints.tokens import TokenAutomaton
 from redraft.constraints.weights import Classes
 from redraft.diffusion.sampler import Distribution
 from redraft.errors import ConstraintError
+from redraft.kernels.triton.chain import NEVER
 from redraft.kernels.triton.constrained import AutomatonTables, CanvasTables
 
 CPU = torch.device("cpu")

@@ -37,10 +37,6 @@ def surrounded(dfa: Dfa, before: bytes, behind: bytes, budget: Budget) -> Dfa:
 
 def _spelled(written: bytes, budget: Budget) -> Dfa:
     """The automaton of exactly these bytes."""
-    nfa, state = Nfa(), 0
-    for byte in written:
-        after = nfa.state()
-        nfa.edge(state, byte, byte, after)
-        state = after
-    nfa.move(state, 1)
+    nfa = Nfa()
+    nfa.path(0, written, 1)
     return determinise(nfa, budget)

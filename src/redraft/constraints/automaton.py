@@ -139,6 +139,17 @@ class Nfa:
         """From `source` to `target` without reading a symbol."""
         self.moves[source].append(target)
 
+    def path(self, source: int, symbols: Sequence[int], target: int) -> None:
+        """From `source` to `target` over exactly these symbols."""
+        if not symbols:
+            self.move(source, target)
+            return
+        for symbol in symbols[:-1]:
+            after = self.state()
+            self.edge(source, symbol, symbol, after)
+            source = after
+        self.edge(source, symbols[-1], symbols[-1], target)
+
     def copies(self, begins: Sequence[int]) -> None:
         """Mark the states from each of `begins` on, the last up to now, as copies of one part.
 

@@ -110,7 +110,7 @@ class _Writer:
             case Chars(ranges):
                 self._chars(ranges, start, end)
             case Literal(string):
-                self._literal(string, start, end)
+                self._nfa.path(start, self._symbols(string), end)
             case Mark(name):
                 symbol = self._marks[name]
                 self._nfa.edge(start, symbol, symbol, end)
@@ -147,14 +147,6 @@ class _Writer:
                     self._nfa.edge(tails[tail], *sequence[i], target)
                 target = tails[tail]
             self._nfa.edge(start, *sequence[0], target)
-
-    def _literal(self, string: str, start: int, end: int) -> None:
-        symbols = self._symbols(string)
-        for symbol in symbols[:-1]:
-            after = self._nfa.state()
-            self._nfa.edge(start, symbol, symbol, after)
-            start = after
-        self._nfa.edge(start, symbols[-1], symbols[-1], end)
 
     def _literals(self, strings: list[str], start: int, end: int) -> None:
         """Any of the texts: they share states for common beginnings and common endings."""
@@ -314,7 +306,7 @@ class _Writer:
             self._chars(plain, start, end)
         for code, written in escape.special:
             if any(low <= code <= high for low, high in ranges):
-                self._literal(written, start, end)
+                self._nfa.path(start, self._symbols(written), end)
 
 
 def _level(node: Fields, count: int, left: int, needed: int) -> int | None:

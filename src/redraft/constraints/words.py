@@ -15,7 +15,9 @@ def holding(words: Sequence[str], symbols: int, budget: Budget) -> Dfa:
     state = 0
     for word in words:
         nfa.edge(state, 0, symbols - 1, state)
-        state = _spelled(nfa, word, state, nfa.state())
+        after = nfa.state()
+        nfa.path(state, word.encode(), after)
+        state = after
     nfa.edge(state, 0, symbols - 1, state)
     nfa.move(state, 1)
     return determinise(nfa, budget)
@@ -26,7 +28,7 @@ def holding_any(words: Sequence[str], symbols: int, budget: Budget) -> Dfa:
     nfa = Nfa()
     nfa.edge(0, 0, symbols - 1, 0)
     for word in words:
-        _spelled(nfa, word, 0, 1)
+        nfa.path(0, word.encode(), 1)
     nfa.edge(1, 0, symbols - 1, 1)
     return determinise(nfa, budget)
 
@@ -43,7 +45,7 @@ def standing(pins: Mapping[int, str], symbols: int, budget: Budget) -> Dfa:
             nfa.edge(state, BYTES, symbols - 1, state)
         after = nfa.state()
         if offset in pinned:
-            _spelled(nfa, pinned[offset], state, after)
+            nfa.path(state, pinned[offset].encode(), after)
         else:  # a first byte, then whatever belongs to it
             nfa.edge(state, 0x00, 0x7F, after)
             nfa.edge(state, 0xC0, 0xFF, after)
@@ -62,13 +64,3 @@ def _by_offset(pins: Mapping[int, str]) -> dict[int, str]:
             if found.setdefault(place, char) != char:
                 raise ConstraintError(f"Two text_pins put different characters at offset {place}.")
     return found
-
-
-def _spelled(nfa: Nfa, word: str, start: int, end: int) -> int:
-    data = word.encode()
-    for byte in data[:-1]:
-        after = nfa.state()
-        nfa.edge(start, byte, byte, after)
-        start = after
-    nfa.edge(start, data[-1], data[-1], end)
-    return end
