@@ -1,5 +1,6 @@
 """Texts at an offset, words in order and forbidden words: they narrow an answer, and never a thought before it."""
 
+import itertools
 import re
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from redraft.constraints import build
 from redraft.constraints.automaton import Budget
-from redraft.constraints.words import standing
+from redraft.constraints.words import holding, standing
 from redraft.errors import ConstraintError
 from redraft.llm import LLM
 from redraft.text.tokenizer import Tokenizer
@@ -36,6 +37,20 @@ def test_offsets_count_characters_and_not_bytes_or_special_tokens() -> None:
         assert not dfa.matches(f"{prefix}cb".encode())
     assert dfa.matches([257, *"é".encode(), 256, ord("b")])
     assert not dfa.matches(b"a")
+
+
+def test_words_in_order_are_found_wherever_they_stand() -> None:
+    """Words that overlap with themselves and with each other, in all short texts of two letters."""
+    for words in (["aab", "aba"], ["aa", "aa"], ["abab", "b"], ["b", "ab", "a"]):
+        dfa, pattern = holding(words, 256, Budget()), re.compile(".*".join(["", *words, ""]))
+        for length in range(9):
+            for text in map("".join, itertools.product("ab", repeat=length)):
+                assert dfa.matches(text.encode()) is (pattern.fullmatch(text) is not None)
+
+
+def test_the_states_of_words_in_order_add_up() -> None:
+    words = [f"keyword{number}" for number in range(60)]
+    assert len(holding(words, 256, Budget()).table) == sum(map(len, words)) + 1
 
 
 def test_overlapping_pins_that_agree_are_one(random_llm: LLM) -> None:

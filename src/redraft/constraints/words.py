@@ -11,16 +11,35 @@ from redraft.errors import ConstraintError
 
 def holding(words: Sequence[str], symbols: int, budget: Budget) -> Dfa:
     """Strings of `symbols` symbols (bytes first) that contain all the words in sequence, in this order."""
-    nfa = Nfa()
-    state = 0
+    nfa, state = Nfa(), 0
     for word in words:
-        nfa.edge(state, 0, symbols - 1, state)
-        after = nfa.state()
-        nfa.path(state, word.encode(), after)
-        state = after
+        state = _first(nfa, word.encode(), symbols, state)
     nfa.edge(state, 0, symbols - 1, state)
     nfa.move(state, 1)
     return determinise(nfa, budget)
+
+
+def _first(nfa: Nfa, word: bytes, symbols: int, start: int) -> int:
+    """Read from `start` on until the first time that `word` ends; returns the state there (Knuth, Morris and Pratt).
+
+    Whatever comes between two words is read in one way, so that the states of several words add up.
+    """
+    states = [start, *(nfa.state() for _ in word)]
+    longer: list[dict[int, int]] = []  # for each number of bytes that match, those after which more than none do
+    shorter = 0  # bytes that match without the first one
+    for place, byte in enumerate(word):
+        others = longer[shorter] if longer else {}
+        longer.append(others | {byte: place + 1})
+        shorter = others.get(byte, 0)
+    for state, matching in zip(states, longer, strict=False):
+        low = 0
+        for byte, count in sorted(matching.items()):
+            if low < byte:
+                nfa.edge(state, low, byte - 1, start)
+            nfa.edge(state, byte, byte, states[count])
+            low = byte + 1
+        nfa.edge(state, low, symbols - 1, start)
+    return states[-1]
 
 
 def holding_any(words: Sequence[str], symbols: int, budget: Budget) -> Dfa:
