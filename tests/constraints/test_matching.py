@@ -3,11 +3,13 @@
 import random
 import re
 import time
+from functools import partial
 from typing import Any
 
 import pytest
 
 from redraft.constraints import read_template
+from redraft.constraints.automaton import Budget
 from redraft.constraints.matching import split
 from redraft.constraints.regex import parse_regex
 from redraft.errors import ConstraintError
@@ -34,7 +36,7 @@ def test_parts_have_what_python_gives_them() -> None:
         for _ in range(6):
             text = "".join(dice.choice("ab") for _ in range(dice.randrange(7)))
             found = compiled.fullmatch(text)
-            assert split(parts, text) == (list(found.groups()) if found else None), (patterns, text)
+            assert split(parts, text, Budget()) == (list(found.groups()) if found else None), (patterns, text)
             fitting += found is not None
     assert fitting > 400
 
@@ -49,6 +51,15 @@ def test_a_text_that_does_not_fit_is_told_soon(template: str, text: str) -> None
     with pytest.raises(ConstraintError, match="does not fit the template"):
         read_template(template, text)
     assert time.thread_time() - started < 5
+
+
+@pytest.mark.parametrize(
+    ("template", "text"), [("{a:/((a*b*)*c*)*/}!", "a" * 5000), ("{a:text}{b:text}{c:text}!", "x" * 20000)]
+)
+def test_reading_has_a_time_limit(monkeypatch: pytest.MonkeyPatch, template: str, text: str) -> None:
+    monkeypatch.setattr("redraft.constraints.template.Budget", partial(Budget, seconds=0.2))
+    with pytest.raises(ConstraintError, match=r"Matching the template took more than 0\.2 s; make it simpler\."):
+        read_template(template, text)
 
 
 def test_a_hole_with_anchors_holds_what_they_allow() -> None:

@@ -52,7 +52,10 @@ class TooManyStatesError(ConstraintError):
 
 @dataclass(slots=True)
 class Budget:
-    """What building one constraint may cost, shared by all its automata. Seconds are the thread's own CPU time."""
+    """What building one constraint, or reading a text by one, may cost, shared by all its automata.
+
+    Seconds are the thread's own CPU time.
+    """
 
     states: int = MAX_STATES
     seconds: float = MAX_SECONDS
@@ -66,7 +69,7 @@ class Budget:
             )
         seconds = time.thread_time() - self.started
         if seconds > self.seconds:
-            raise ConstraintError(f"{what} took more than {self.seconds:g} s to compile; make it simpler.")
+            raise ConstraintError(f"{what} took more than {self.seconds:g} s; make it simpler.")
         if (watch := _watch.get()) is not None:
             watch(seconds)
 

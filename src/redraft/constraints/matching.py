@@ -12,14 +12,23 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 
+from redraft.constraints.automaton import Budget
 from redraft.constraints.expression import Alt, Chars, Counted, Expression, Literal, Machine, Ranges, Repeat, Seq
 
+_WORK = "Matching the template"
+_CHECKED_EVERY = 256
+"""The budget is checked each time that about this many ends have been looked for."""
 
-def split(parts: Sequence[Expression], text: str) -> list[str] | None:
-    """The text cut into a match of each part, earlier parts choosing first; None if that is impossible."""
-    ends = _Ends(text)
+
+def split(parts: Sequence[Expression], text: str, budget: Budget) -> list[str] | None:
+    """The text cut into a match of each part, earlier parts choosing first; None if that is impossible.
+
+    Raises `ConstraintError` if it takes too long.
+    """
+    ends = _Ends(text, budget)
     cuts, untried, dead = [0], [iter(ends.of(parts[0], 0))], set[tuple[int, int]]()
     while untried:
+        budget.check(0, _WORK)
         done = len(untried)
         for end in untried[-1]:
             if done == len(parts) and end == len(text):
@@ -38,16 +47,22 @@ def split(parts: Sequence[Expression], text: str) -> list[str] | None:
 class _Ends:
     """Where the parts of expressions can end in one text."""
 
-    def __init__(self, text: str) -> None:
-        self._text = text
+    def __init__(self, text: str, budget: Budget) -> None:
+        self._text, self._budget, self._work = text, budget, 0
         self._known: dict[tuple[Expression, int], Sequence[int]] = {}
 
     def of(self, part: Expression, start: int) -> Sequence[int]:
         """All ends of matches that begin at `start`, the preferred ones first."""
         known = self._known.get((part, start))
         if known is None:
+            self._worked()
             known = self._known[part, start] = self._found(part, start)
         return known
+
+    def _worked(self) -> None:
+        self._work += 1
+        if self._work % _CHECKED_EVERY == 0:
+            self._budget.check(0, _WORK)
 
     def _found(self, part: Expression, start: int) -> Sequence[int]:
         match part:
@@ -89,6 +104,7 @@ class _Ends:
         seen: set[tuple[int, int]] = set()
         stack = [(0, start, False)]
         while stack:
+            self._worked()
             count, place, is_end = stack.pop()
             if is_end:
                 found.setdefault(place)

@@ -71,14 +71,15 @@ def parse_template(template: str, budget: Budget) -> Expression:
 def read_template(template: str, filled: str) -> dict[str, Any]:
     """The values of a template's holes in a text that was written for it: str, int, float or bool.
 
-    Raises `ConstraintError` if the text does not fit the template.
+    Raises `ConstraintError` if the text does not fit the template, or telling takes too long.
     """
     for name, given in (("template", template), ("text", filled)):
         if not isinstance(given, str):
             raise ConstraintError(f"The {name} must be a string, not {type(given).__name__}.")
-    parts = _parts(template)
+    parts, budget = _parts(template), Budget()
     for rare in (False, True):
-        cut = split([text(part) if isinstance(part, str) else _readable(part, rare=rare) for part in parts], filled)
+        read = [text(part) if isinstance(part, str) else _readable(part, budget, rare=rare) for part in parts]
+        cut = split(read, filled, budget)
         if cut is not None:
             pairs = zip(parts, cut, strict=True)
             return {part.name: _value(part, written) for part, written in pairs if isinstance(part, Hole)}
@@ -178,13 +179,13 @@ def _number(hole: Hole, sign: str | None, limit: str | None, *, integer: bool) -
     return number(Bounds(high=high, high_open=sign == "<"), integer=integer)
 
 
-def _readable(hole: Hole, *, rare: bool) -> Expression:
+def _readable(hole: Hole, budget: Budget, *, rare: bool) -> Expression:
     """What is read as a hole's text; with `rare`, also unwritten forms of regexes and of unlimited numbers."""
     if rare and hole.regex is not None:
-        return parse_regex(hole.regex, wide=True, budget=Budget())
+        return parse_regex(hole.regex, wide=True, budget=budget)
     if rare and hole.kind in _NUMBER_TEXT:
         return parse_regex(_NUMBER_TEXT[hole.kind])
-    return _hole(hole, Budget())
+    return _hole(hole, budget)
 
 
 def _value(hole: Hole, written: str) -> Any:
