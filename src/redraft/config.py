@@ -8,7 +8,8 @@ file is read (`model.folders.check_config`), whose name the message can give.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
@@ -360,6 +361,9 @@ GENERATION_PRESETS: dict[str, dict[str, Any]] = {
 """`balanced` keeps the model's own settings, which for the published checkpoints are the reference's; `careful` is a
 slower setting that users measured as better on hard questions."""
 
+SETTINGS = (*(field.name for field in dataclasses.fields(GenerationSettings)), "preset")
+"""What `resolve_settings` takes by name."""
+
 _TYPES: dict[str, tuple[type, ...]] = {
     "max_tokens": (int,), "steps": (int,), "schedule_steps": (int,), "stability_threshold": (int,), "seed": (int,),
     "canvas_length": (int,), "entropy_bound": (int, float), "t_min": (int, float), "t_max": (int, float),
@@ -376,11 +380,19 @@ def resolve_settings(base: GenerationSettings, *, preset: str | None = None, **o
     """
     if preset is not None and (not isinstance(preset, str) or preset not in GENERATION_PRESETS):
         raise SettingError(f"preset is {preset!r}; it must be one of {', '.join(GENERATION_PRESETS)}.", "preset")
+    check_names(overrides, SETTINGS)
     given = {name: value for name, value in overrides.items() if value is not None}
-    known = {f.name for f in dataclasses.fields(GenerationSettings)}
-    if unknown := sorted(set(given) - known):
-        raise SettingError(f"Unknown setting {unknown[0]!r}; known settings are {', '.join(sorted(known))}.")
     return dataclasses.replace(base, **{**GENERATION_PRESETS.get(preset or "balanced", {}), **given})
+
+
+def check_names(given: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Raise `SettingError` for a setting that is not one of the `known` ones, unless it is None."""
+    known = tuple(known)
+    unknown = min((name for name, value in given.items() if value is not None and name not in known), default=None)
+    if unknown is not None:
+        close = difflib.get_close_matches(unknown, known, 1, cutoff=0.8)
+        meant = f"; did you mean {close[0]!r}? Known" if close else "; known"
+        raise SettingError(f"Unknown setting {unknown!r}{meant} settings are {', '.join(known)}.")
 
 
 def _stop_strings(stop: object) -> tuple[str, ...]:

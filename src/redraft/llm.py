@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, overload
 
-from redraft.config import GenerationSettings, resolve_settings
+from redraft.config import SETTINGS, GenerationSettings, check_names, resolve_settings
 from redraft.constraints.build import NAMES, build, says_where_text_stands
 from redraft.deciding import Choices, Decision, decide
 from redraft.diffusion.constraint import Constraint
@@ -307,6 +307,7 @@ class LLM:
         """
         if constraint is not None and not hasattr(constraint, "begin"):
             raise SettingError(f"constraint is {constraint!r}; it must be what `redraft.constraints.build` returns.")
+        check_names(settings, (*SETTINGS, *NAMES, "constraint", "raw"))
         wanted = {name: settings.pop(name) for name in NAMES if name in settings}
         resolved = resolve_settings(self.defaults, **settings)
         chat = {"tools": wanted.get("tools"), "thinking": bool(wanted.get("thinking", False))}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import signature
 
-from redraft.config import MAX_NUMBER
+from redraft.config import MAX_NUMBER, check_names
 from redraft.deciding.asking import ChatModel, Question, Tools, content_free, read_question, split_questions
 from redraft.deciding.calibration import calibrated
 from redraft.deciding.form import Form
@@ -78,9 +78,8 @@ def decide(
     sure, reads  read slots below the probability `sure` again, up to `reads` times in all
     Raises `PromptError` and `SettingError` before any compute.
     """
-    if unknown:
-        known = [name for name, what in signature(decide).parameters.items() if what.kind is what.KEYWORD_ONLY]
-        raise SettingError(f"Unknown setting {min(unknown)!r}; known settings are {', '.join(known)}.")
+    parameters = signature(decide).parameters.items()
+    check_names(unknown, [name for name, what in parameters if what.kind is what.KEYWORD_ONLY])
     rule = Rule(calibrate=calibrate, temperature=temperature, sure=sure, reads=reads, seed=seed)
     form = Form.of(choices, template, ends=ends)
     questions, several = split_questions(question)
