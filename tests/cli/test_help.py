@@ -10,6 +10,9 @@ from outcome import Cli
 
 import redraft
 from redraft import __main__
+from redraft.editing.api import DEFAULT_STEPS as edit_steps
+from redraft.filling.api import DEFAULT_HOLE
+from redraft.filling.api import DEFAULT_STEPS as fill_steps
 
 WRITING = ("generate", "chat", "fill", "edit", "next-edit", "decide", "replay", "inspect")
 MAKING = ("train", "distill", "merge", "quantize")
@@ -90,6 +93,21 @@ def test_the_common_options(cli: Cli, command: str) -> None:
         "model steps preset max-tokens canvas-length seed entropy-bound t-min t-max stop dtype device quantization"
     )
     assert all(f"--{name} " in shown for name in (*options.split(), "json", "trace", "no-live"))
+
+
+@pytest.mark.parametrize(
+    ("command", "steps", "tokens"),
+    [
+        ("fill", fill_steps, f"{DEFAULT_HOLE} a hole"),
+        ("edit", edit_steps, "twice the old"),
+        ("next-edit", edit_steps, ""),
+    ],
+)
+def test_defaults_are_those_that_apply(cli: Cli, command: str, steps: int, tokens: str) -> None:
+    shown = " ".join(shown_help(cli, command).replace("\u2502", "").split())
+    assert f"{steps}, or the model's if fewer" in shown
+    assert tokens in shown
+    assert "1024" not in shown
 
 
 def test_distill_says_what_its_prompts_are_read_as(cli: Cli) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redraft.cli.constraints import ConstraintOptions
-from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups, number, option, read_text
+from redraft.cli.options import EditOptions, JsonFlag, ModelOptions, expand_groups, number, option, read_text
 from redraft.cli.output import facts, print_json
 from redraft.cli.replace import replace_file
 from redraft.errors import InputError
@@ -40,15 +40,14 @@ def edit(
         float, option("--strength", "Share that begins as noise: 0 for only what is doubted, 1 for all.", "X")
     ] = 0,
     model: ModelOptions,
-    sampling: SamplingOptions,
+    sampling: EditOptions,
     constraints: ConstraintOptions,
     json: JsonFlag = False,
 ) -> None:
     """Change some lines of a file and show the difference.
 
     Everything else stays the same, byte for byte. Without INSTRUCTION only what does not fit the surrounding text is
-    changed. --max-tokens limits the new text (by default to twice the old one plus 16 tokens), and --steps is 16 by
-    default.
+    changed.
     """
     from redraft.editing import line_span
     from redraft.editing.api import DEFAULT_STEPS

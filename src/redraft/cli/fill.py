@@ -13,7 +13,7 @@ import typer
 from redraft.cli.answer import Tally
 from redraft.cli.constraints import ConstraintOptions
 from redraft.cli.edit import check_writable, facts_of_span, waiting
-from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups, read_text
+from redraft.cli.options import FillOptions, JsonFlag, ModelOptions, expand_groups, read_text
 from redraft.cli.output import print_json
 from redraft.cli.replace import replace_file
 from redraft.errors import InputError
@@ -40,14 +40,13 @@ def fill(
     write: Annotated[bool, typer.Option("--write", metavar="", help="Replace FILE with the filled text.")] = False,
     *,
     model: ModelOptions,
-    sampling: SamplingOptions,
+    sampling: FillOptions,
     constraints: ConstraintOptions,
     json: JsonFlag = False,
 ) -> None:
     """Fill the <|fill|> holes of a text, seeing both sides.
 
-    Everything around the holes stays the same, byte for byte. --max-tokens is the longest filling to try (by default
-    32, or half the canvas if that is less), and --steps is 12 by default.
+    Everything around the holes stays the same, byte for byte.
     """
     from rich.console import Console
 

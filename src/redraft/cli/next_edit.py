@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from redraft.cli.edit import Write, check_writable, diff_name, facts_of_span, finish, waiting
-from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups, number, option, read_text
+from redraft.cli.options import EditOptions, JsonFlag, ModelOptions, expand_groups, number, option, read_text
 from redraft.cli.output import print_json
 from redraft.errors import InputError
 
@@ -29,7 +29,7 @@ def next_edit(
     ] = None,
     write: Write = False,
     model: ModelOptions,
-    sampling: SamplingOptions,
+    sampling: EditOptions,
     json: JsonFlag = False,
 ) -> None:
     """Propose the edit that follows from those just made.

@@ -116,7 +116,16 @@ class ModelOptions(BaseModelOptions):
 
 
 _sampling = partial(option, panel=_SAMPLING)
-_LENGTHS = "1024; less for fill, edit and eval"
+
+
+def steps_option(default: str) -> Any:
+    """The option --steps of a command."""
+    return _sampling("--steps", "Most denoising steps per canvas.", "N", default=default)
+
+
+def max_tokens_option(default: str) -> Any:
+    """The option --max-tokens of a command."""
+    return _sampling("--max-tokens", "Most tokens to write.", "N", default=default)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,10 +136,8 @@ class SamplingOptions:
         str | None,
         _sampling("--preset", "fast, balanced (the model's own settings) or careful.", "NAME", default="balanced"),
     ] = None
-    steps: Annotated[
-        int | None, _sampling("--steps", "Most denoising steps per canvas.", "N", default="the model's")
-    ] = None
-    max_tokens: Annotated[int | None, _sampling("--max-tokens", "Most tokens to write.", "N", default=_LENGTHS)] = None
+    steps: Annotated[int | None, steps_option("the model's")] = None
+    max_tokens: Annotated[int | None, max_tokens_option("1024; less for eval")] = None
     canvas_length: Annotated[
         int | None, _sampling("--canvas-length", "Tokens drafted at once, 16 to 512.", "N", default="the model's")
     ] = None
@@ -153,6 +160,22 @@ class SamplingOptions:
         low = given.get("t_min", 0.0)
         resolve_settings(GenerationSettings(), **({"t_min": low, "t_max": low + 1} | given))
         return given
+
+
+@dataclass(frozen=True, kw_only=True)
+class EditOptions(SamplingOptions):
+    """The same for an edit, which has other defaults (`redraft.editing.api`)."""
+
+    steps: Annotated[int | None, steps_option("16, or the model's if fewer")] = None
+    max_tokens: Annotated[int | None, max_tokens_option("twice the old text's plus 16")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FillOptions(SamplingOptions):
+    """The same for a filling, which has other defaults (`redraft.filling.api`)."""
+
+    steps: Annotated[int | None, steps_option("12, or the model's if fewer")] = None
+    max_tokens: Annotated[int | None, max_tokens_option("32 a hole, or half the canvas if that is less")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
