@@ -21,3 +21,9 @@ def llm(tmp_path_factory: pytest.TempPathFactory) -> LLM:
     """Canvases of 24 and a context of 512."""
     where = write_random_model(tmp_path_factory.mktemp("editing"), canvas=CANVAS, context=512)
     return redraft.load(where, device="cpu", dtype="float32")
+
+
+@pytest.fixture(scope="session")
+def tiny() -> LLM:
+    """The embedded model."""
+    return redraft.load("tiny", device="cpu", dtype="float32")

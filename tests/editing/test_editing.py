@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import redraft
+from passes import watched_passes
 from random_model import write_random_model
 from redraft.diffusion.prefill import prefill
 from redraft.editing import following
@@ -19,6 +20,7 @@ from redraft.editing.drafts import DOUBT, drafts_of, keeping, mending
 from redraft.editing.following import core, edits_between, line_doubts, occurrences
 from redraft.editing.spans import line_span
 from redraft.errors import ConstraintError, PromptError, SettingError
+from redraft.filling.hole import Hole
 from redraft.llm import LLM
 from redraft.model.interruption import interruptible
 
@@ -81,7 +83,8 @@ def check_places(result: redraft.EditResult) -> None:
     assert len(result.tokens) == len(result.offsets)
     assert result.offsets[0][0] == 0
     assert result.offsets[-1][1] == len(result.text)
-    assert all(one[1] == other[0] for one, other in pairwise(result.offsets))
+    gaps = [result.text[one[1] : other[0]] for one, other in pairwise(result.offsets)]
+    assert set(gaps) <= {"", "\n"}  # line ends between parts stay
     raw = result.to_dict()["tokens"]
     assert [(token["start"], token["end"]) for token in raw] == list(result.offsets)
     assert all(token["entropy"] >= 0 and token["settled_step"] >= 0 for token in raw)
@@ -154,9 +157,9 @@ def test_what_has_no_better_text_stays(llm: LLM) -> None:
     assert llm.edit(TEXTS[2], span, steps=2, strength=1.0).tokens
 
 
-def test_without_an_instruction_slips_are_repaired() -> None:
+def test_without_an_instruction_slips_are_repaired(tiny: LLM) -> None:
     """The embedded model reads the text alone."""
-    llm = redraft.load("tiny", device="cpu", dtype="float32")
+    llm = tiny
     text = "def total(items):\n    count = 0\n    for item in itms:\n        count += item\n    return count\n"
     span = line_span(text, 3, 3)
     result = llm.edit(text, span)
@@ -169,6 +172,31 @@ def test_without_an_instruction_slips_are_repaired() -> None:
         "        self.x = x",
         "        self.y = y",
     ]
+
+
+def test_a_repair_leaves_other_characters_as_they_are(tiny: LLM) -> None:
+    """Each of them is several tokens, all of which the model doubts."""
+    for line in ("print('日本', '語')", "# naïve \u2013 “café” 🙂", "s = '€ 5 \u2013 ½'"):
+        text = f"import sys\n{line}\nx = 1\n"
+        assert tiny.edit(text, line_span(text, 2, 2)).text == line
+
+
+def test_all_passes_that_the_model_makes_are_counted(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes, text = watched_passes(llm, monkeypatch), TestNextEdit.TEXT
+    span = line_span(text, 2, 3)
+    for instruction, strength in ((None, 0.0), (None, 1.0), ("Change it", 0.0)):
+        assert llm.edit(text, span, instruction, strength=strength, steps=2).forwards == passes()
+    for recent in ([("old", "new")], [("total = 0", "count = 0"), ("foo", "items")]):
+        found = llm.next_edit(text, 12, recent, steps=1)
+        assert found is not None
+        assert found.edit.forwards == passes()
+
+
+def test_bytes_that_are_no_text_are_never_written(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is nothing else, the old text stays."""
+    monkeypatch.setattr(Hole, "accepts", lambda self, ids: False)
+    result = llm.edit(TEXTS[2], (4, 9), "Change it", strength=1.0, steps=1)
+    assert (result.text, result.tokens) == (result.old, ())
 
 
 def test_what_is_reported_adds_up(llm: LLM) -> None:
@@ -203,7 +231,16 @@ def test_an_empty_span_is_an_insertion(llm: LLM) -> None:
         ("abc", (0, 1), "x", {"max_tokens": 0}, SettingError, "max_tokens is 0"),
         ("abc", (0, 1), "x", {"max_tokens": 19}, SettingError, "it must be from 1 to 18"),
         ("abc", (0, 1), "x", {"steps": 0}, SettingError, "steps is 0"),
-        ("abc", (0, 1), "x", {"tone": "formal"}, SettingError, "Unknown setting 'tone'"),
+        ("abc", (0, 1), "x", {"tone": "formal"}, SettingError, r"Unknown setting 'tone'; known .*choices.*strength\.$"),
+        (
+            "abc",
+            (0, 1),
+            "x",
+            {"strenght": 1},
+            SettingError,
+            "'strenght'; did you mean 'strength'[?] Known",
+        ),
+        ("abc", (0, 1), "x", {"length": 1}, SettingError, r"Unknown setting 'length'; (?!.*\b(length|stop|tools)\b)"),
         ("abc", (0, 1), "x", {"latency_budget_ms": 9}, SettingError, "latency_budget_ms is a setting for answers"),
         ("abc", (0, 1), "please " * 600, {}, PromptError, "do not fit the context of 512"),
     ],
@@ -257,15 +294,17 @@ def test_a_letter_is_cheap_and_a_word_is_dear() -> None:
     assert mending("buffre", 3.0, "buffer") == -6
     assert mending("fuctools", 3.0, ".pytools") == -27
     assert mending("fuctools", 0.0, "x") == 0
+    assert mending("naïve", 3.0, "naive") == mending("naive", 3.0, "naïve") == -12  # two bytes
+    assert mending("日本", 3.0, "日木") == -27
+    assert mending("日本", 3.0, "a") == -3 * 36
 
 
 class TestNextEdit:
     TEXT = "total = 0\nfor item in items:\n    count += item\nprint(count)\n"
 
-    def test_a_replacement_comes_again_where_it_is_likelier(self) -> None:
+    def test_a_replacement_comes_again_where_it_is_likelier(self, tiny: LLM) -> None:
         """The embedded model has seen that a name that was defined is the name that is used."""
-        llm = redraft.load("tiny", device="cpu", dtype="float32")
-        proposal = llm.next_edit(self.TEXT, 10, [("count = 0", "total = 0")])
+        proposal = tiny.next_edit(self.TEXT, 10, [("count = 0", "total = 0")])
         assert proposal is not None
         assert proposal.reason == "repeat"
         assert (proposal.edit.old, proposal.edit.text) == ("count", "total")

@@ -1,5 +1,6 @@
 """A very small random model behind the embedded tokenizer, and pieces of real text that are hard to cut."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -27,3 +28,10 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> LLM:
 @pytest.fixture(scope="session")
 def llm(folder: Path) -> LLM:
     return redraft.load(folder, device="cpu", dtype="float32")
+
+
+@pytest.fixture
+def knowing(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> LLM:
+    """The model as one that was taught spare room."""
+    monkeypatch.setattr(llm.model, "config", dataclasses.replace(llm.model.config, spare_holes=True))
+    return llm

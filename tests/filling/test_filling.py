@@ -1,5 +1,7 @@
 """`llm.fill` with random weights: given text stays byte for byte, every hole is written, every pass is counted."""
 
+from functools import partial
+
 import pytest
 import torch
 from hard_texts import TEXTS, cuts, real_files
@@ -8,13 +10,17 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 import redraft
+from passes import watched_passes
 from redraft.diffusion.prefill import prefill
+from redraft.diffusion.sampler import Distribution
 from redraft.errors import PromptError, SettingError
-from redraft.filling import FillResult
+from redraft.filling import FillResult, lengths
 from redraft.filling.context import open_seam
+from redraft.filling.hole import Hole, HoleConstraint
 from redraft.filling.scoring import causal_scores
 from redraft.filling.seams import Seams
 from redraft.llm import LLM
+from redraft.text.line_ends import with_newlines
 
 QUICK = {"max_tokens": 2, "steps": 1, "canvas_length": 16}
 
@@ -104,17 +110,92 @@ def test_every_pass_is_counted(llm: LLM) -> None:
     result = llm.fill("x\n", "\ny", max_tokens=4, seed=2, on_record=records.append)
     assert result.lengths == (1, 2, 3, 4)
     assert {record.request_id for record in records} == set(range(4))
-    assert len(records) + 4 <= result.forwards <= len(records) + 3 * 4
-    assert llm.fill("x\n", "\ny", max_tokens=4, steps=1).forwards == 4 + 4
+    assert len(records) + 4 + 2 <= result.forwards <= len(records) + 3 * 4 + 2  # the text before the hole in two parts
+    assert llm.fill("x\n", "\ny", max_tokens=4, steps=1).forwards == 4 + 4 + 2
     last = {record.request_id: record.argmax_canvas[: len(result.token_ids)] for record in records}
     assert result.token_ids in last.values()
+
+
+def test_all_passes_that_the_model_makes_are_counted(knowing: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    passes = watched_passes(knowing, monkeypatch)
+    for before, behind in (("x = retu", "n x"), ("x\n", "")):
+        assert knowing.fill(before, behind, max_tokens=3, steps=2).forwards == passes()
+
+
+class TestLimit:
+    """At most `max_tokens` tokens hold text of a filling, though given text at its seams takes others."""
+
+    @pytest.mark.parametrize(("before", "behind"), [("x = retu", "n x"), ("x = ", "foo)"), ("total", "(x)\n")])
+    def test_it_is_kept_at_seams(self, llm: LLM, before: str, behind: str) -> None:
+        for seed in range(8):
+            for limit in ({"max_tokens": 2}, {"length": 2}, {"max_tokens": 4, "regex": "[a-z]+"}):
+                filling = llm.fill(before, behind, seed=seed, steps=1, **limit).fillings[0]
+                assert 1 <= len(filling.tokens) <= next(iter(limit.values()))
+                assert all(start < end for start, end in filling.offsets)
+
+    def test_what_only_repeats_given_text_is_not_told(self, llm: LLM) -> None:
+        (whole,) = llm.tokenizer.encode("return")
+        retu, n = llm.tokenizer.encode("retu"), llm.tokenizer.encode("n x")[:1]
+        seams = Seams.of(llm.tokenizer)
+        first, last = seams.before(retu)[len(retu) - 1], seams.behind(n)
+        hole = Hole(tokenizer=llm.tokenizer, behind=(), first=first, last=last, most=1)
+        middle = llm.tokenizer.encode("r")
+        assert hole.holding([*retu, *middle, *n]) == range(len(retu), len(retu) + 1)
+        assert hole.holding([whole, *n]) == range(0, 1)
+        assert hole.holding([*retu, *n]) == range(0)
+        assert hole.accepts([*retu, *middle, *n])
+        assert not hole.accepts([whole, *middle, *n])
+
+
+def test_bytes_that_are_no_text_are_never_written(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filling that is likelier loses to one that is text; where none is, only whole characters are written."""
+    byte = next(id for id in range(llm.tokenizer.vocab_size) if llm.tokenizer.token_bytes(id) == b"\xff")
+    hole = Hole(tokenizer=llm.tokenizer, behind=(), first=None, last=None)
+    (letter,) = llm.tokenizer.encode("é")
+    assert not hole.accepts([letter, byte])
+    assert hole.text([letter, byte, letter]) == "éé"
+    assert hole.offsets([letter, byte, letter]) == ((0, 1), (1, 1), (1, 2))
+    likes = partial(lengths.judge, prior=lambda tokens: 1e6 * (byte in tokens))
+    monkeypatch.setattr(lengths, "judge", lambda context, candidates, prior: likes(context, candidates))
+    restrict = HoleConstraint.restrict
+
+    def tempted(self: HoleConstraint, logits: torch.Tensor) -> Distribution:
+        if len(logits) > 1:
+            logits[0, byte] = 1e4
+        return restrict(self, logits)
+
+    monkeypatch.setattr(HoleConstraint, "restrict", tempted)
+    found = llm.fill("x\n", "\ny", max_tokens=4, steps=2)
+    assert found.lengths == (1, 2, 3, 4)
+    assert len(found.token_ids) == 1
+    assert "\ufffd" not in llm.fill("x\n", "\ny", length=3, steps=2).full_text
+
+
+class TestLineEnds:
+    def test_new_lines_end_as_the_given_ones(self, llm: LLM) -> None:
+        for end in ("\n", "\r\n", "\r"):
+            filling = llm.fill(f"a = 1{end}", f"{end}b", regex="c\n\nd", max_tokens=8, steps=1).fillings[0]
+            assert filling.text == f"c{end}{end}d"
+            assert filling.offsets[-1][1] == len(filling.text)
+
+    def test_a_later_hole_has_those_of_the_whole_text(self, llm: LLM) -> None:
+        pieces = ["a\r\n", "b", "c"]
+        result = llm.fill(pieces, choices=["\n"], max_tokens=3, steps=1)
+        check_exact(pieces, result)
+        assert result.full_text == "a\r\n\r\nb\r\nc"
+
+    def test_the_model_reads_newlines(self, llm: LLM) -> None:
+        texts = ["def f(x):\n    return ", "\nx = 1\n"]
+        one, other = (llm.fill([text.replace("\n", end) for text in texts], **QUICK) for end in ("\n", "\r\n"))
+        assert one.text.replace("\n", "\r\n") == other.text
+        assert one.tokens == other.tokens
 
 
 @hypothesis_settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(cut=st.sampled_from(list(cuts(200, 2, seed=6))), seed=st.integers(0, 2**31))
 def test_pins_never_move(quick: LLM, cut: tuple[list[str], list[str]], seed: int) -> None:
     """At every step of every canvas of two holes: in the input, in the draft, certain and accepted."""
-    pieces, records = cut[0], list[redraft.DenoiseStep]()
+    pieces, records = [with_newlines(piece) for piece in cut[0]], list[redraft.DenoiseStep]()
     quick.fill(pieces, max_tokens=3, seed=seed, steps=3, on_record=records.append)
     behind = "".join(pieces[1:]).encode()
     held = dict[int, dict[int, int]]()
@@ -169,7 +250,7 @@ def test_scores_are_those_of_each_text_alone(llm: LLM) -> None:
 def test_the_seam_is_opened_where_the_causal_pass_finds_it_likeliest(llm: LLM) -> None:
     """The cache then holds exactly the tokens that stay."""
     ids = [2, *llm.tokenizer.encode("x\n    retu")]
-    kept, seam, cache, last = open_seam(llm.model, Seams.of(llm.tokenizer), ids, 4)
+    kept, seam, cache, last, _ = open_seam(llm.model, Seams.of(llm.tokenizer), ids, 4)
     assert seam is not None
     assert cache.lengths == [kept]
     assert b"".join(map(llm.tokenizer.token_bytes, ids[kept:])) == seam.text
@@ -188,7 +269,9 @@ def test_the_seam_is_opened_where_the_causal_pass_finds_it_likeliest(llm: LLM) -
         ({"length": 0}, "length is 0"),
         ({"length": 3, "max_tokens": 4}, "both given"),
         ({"steps": 0}, "steps is 0"),
-        ({"temperature": 1}, "Unknown setting"),
+        ({"temperature": 1}, "Unknown setting 'temperature'; known settings are max_tokens, steps,.* regex,.* length"),
+        ({"lenght": 1}, "Unknown setting 'lenght'; did you mean 'length'[?] Known settings are"),
+        ({"strength": 1}, r"Unknown setting 'strength'; known settings are (?!.*\b(stop|strength|logprobs)\b)"),
         ({"stop": ["\n"]}, "stop is a setting for answers"),
         ({"logprobs": 0}, "logprobs is a setting for answers"),
         ({"preset": "fast", "fit_canvas": True}, "fit_canvas is a setting for answers"),

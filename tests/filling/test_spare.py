@@ -1,6 +1,5 @@
 """Holes with spare room: the text ends where padding begins, and competes with the lengths that are searched."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,13 +38,6 @@ def settle_at(monkeypatch: pytest.MonkeyPatch, llm: LLM, text: str | None) -> li
     return begun
 
 
-@pytest.fixture
-def knowing(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> LLM:
-    """The model as one that was taught spare room."""
-    monkeypatch.setattr(llm.model, "config", dataclasses.replace(llm.model.config, spare_holes=True))
-    return llm
-
-
 def fill(llm: LLM, **settings: Any) -> Any:
     return llm.fill("x\n", "\ny", max_tokens=6, steps=2, **settings)
 
@@ -79,7 +71,9 @@ def test_a_hole_without_padding_or_without_text_says_nothing(
 ) -> None:
     begun = settle_at(monkeypatch, knowing, text)
     monkeypatch.setattr(spare, "CREDIT", 1e4)
-    assert fill(knowing).text == searched.text
+    result = fill(knowing)
+    assert result.text == searched.text
+    assert result.forwards == searched.forwards + 1  # it was tried
     assert len(begun) == 1
 
 
@@ -94,7 +88,7 @@ def test_a_length_that_is_given_is_kept_beside_a_seam(knowing: LLM, monkeypatch:
     begun = settle_at(monkeypatch, knowing, TEXT)
     found = knowing.fill("x = ", "\ny", length=3, steps=1).fillings[0]
     assert begun == []
-    assert 3 <= len(found.token_ids) <= 5  # given text at both seams
+    assert 1 <= len(found.token_ids) <= 3  # given text at both seams
 
 
 def test_other_models_are_not_asked(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

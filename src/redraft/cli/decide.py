@@ -72,7 +72,7 @@ def decide(
 def _questions(question: str) -> list[str]:
     if question != "-":
         return [question]
-    from redraft.editing.spans import split_lines
+    from redraft.text.line_ends import split_lines
 
     lines = split_lines(read_words("-", "The questions from"))
     return [line.rstrip("\r\n") for line in lines if line.strip()]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
@@ -17,27 +18,38 @@ from typing import Any
 from redraft.config import GenerationSettings
 from redraft.diffusion.prefill import prefill
 from redraft.editing.drafts import draft_probabilities, drafts_of, keeping, mending
-from redraft.editing.reading import SHOWN, ChatModel, context_ids
+from redraft.editing.reading import SHOWN, ChatModel, as_read, context_ids
 from redraft.editing.result import EditResult
 from redraft.editing.spans import Span, check_span, cut
 from redraft.engine.request import TokenConfidence
 from redraft.errors import ConstraintError, PromptError, SettingError
-from redraft.filling.api import fill_settings
+from redraft.filling.api import HOLE_SETTINGS, fill_settings
 from redraft.filling.context import VIEW, Context
 from redraft.filling.hole import Draft, Hole
-from redraft.filling.lengths import SCORED_TOKENS, Choice, OnRecord, Prior, check_on_record, find, with_what_follows
-from redraft.filling.obeying import check_language, wanted_of
-from redraft.filling.result import confidence
+from redraft.filling.lengths import (
+    SCORED_TOKENS,
+    Candidate,
+    Choice,
+    OnRecord,
+    Prior,
+    check_on_record,
+    find,
+    with_what_follows,
+)
+from redraft.filling.obeying import CONSTRAINTS, check_language, wanted_of
 from redraft.filling.scoring import causal_scores
 from redraft.filling.seams import LONGEST
 from redraft.model.interruption import give_way
+from redraft.text.line_ends import with_line_ends
 
 DEFAULT_STEPS = 16
 """Step cap when none is given."""
+EDIT_SETTINGS = (*HOLE_SETTINGS, *CONSTRAINTS, "strength")
+"""The names of an edit's settings."""
 CHANGE = 2.0
 """Nats that every changed token must gain: of two almost equally likely edits, the smaller one is meant."""
 SLIP = 3.0
-"""Nats that a changed character must gain without an instruction; see `mending`."""
+"""Nats that every byte of a changed character must gain without an instruction; see `mending`."""
 
 
 def edit(
@@ -60,6 +72,9 @@ def edit(
     max_tokens  the most tokens of the new span (of each part, if it is long); by default twice the old span's plus 16
     given       settings of `generate`, and its constraints (`redraft.filling.CONSTRAINTS`) on the new span: with
                 must_include=["total"] and forbidden=["count"] a rename is done whatever the model thinks of it
+    A line end that ends the span stays, and no blank lines are added at the end of the text, unless there is a
+    constraint. Lines keep their kinds of line ends, and new ones take that of the line before; the model and
+    constraints see newlines.
     Raises `PromptError`, `SettingError` and `ConstraintError` before any compute.
     """
     started = time.perf_counter()
@@ -67,16 +82,19 @@ def edit(
     start, end = check_span(text, span)
     if instruction is not None and (not isinstance(instruction, str) or not instruction.strip()):
         raise PromptError("The instruction is empty.", "instruction")
-    edited, at = text, start
-    for length in task.parts(text, (start, end)):
-        edited, at = task.run(edited, (at, at + length), start)
+    edited, read = as_read(text, (start, end))
+    at = read[0]
+    for length in task.parts(edited, read):
+        edited, at = task.run(edited, (at, at + length), read[0])
+    before, old, behind = text[:start], text[start:end], text[end:]
+    new, offsets = with_line_ends(edited[read[0] : at], task.offsets, before, old, behind)
     return EditResult(
         span=(start, end),
-        old=text[start:end],
-        text=edited[start:at],
-        full_text=edited,
+        old=old,
+        text=new,
+        full_text=before + new + behind,
         tokens=tuple(task.tokens),
-        offsets=tuple(task.offsets),
+        offsets=offsets,
         steps=task.steps,
         forwards=task.forwards,
         seconds=time.perf_counter() - started,
@@ -86,14 +104,19 @@ def edit(
 def task_of(
     llm: ChatModel,
     instruction: str | None,
+    known: Sequence[str] = EDIT_SETTINGS,
+    /,
     *,
     strength: float = 0.0,
     max_tokens: int | None = None,
     on_record: OnRecord | None = None,
     **given: Any,
 ) -> _Task:
-    """The task that the keywords of `edit` describe. Raises `SettingError` for any that cannot be honoured."""
-    settings = fill_settings(llm.defaults, given, DEFAULT_STEPS)
+    """The task that the keywords of `edit` describe, if they are `known`.
+
+    Raises `SettingError` for any that cannot be honoured.
+    """
+    settings = fill_settings(llm.defaults, given, DEFAULT_STEPS, known)
     check_on_record(on_record)
     return _Task(llm, instruction, settings, strength, max_tokens, wanted_of(given), on_record)
 
@@ -148,10 +171,13 @@ class _Task:
     def run(self, text: str, span: Span, zero: int) -> tuple[str, int]:
         """Edit one part; returns the new text and where the part now ends. Offsets count from `zero`."""
         start, end = span
+        kept = end > start + 1 and text[end - 1] == "\n" and not self._wanted
+        end -= kept
         near = max(0, start - SHOWN)
         here = cut(self._llm.tokenizer, text[near : end + SHOWN], (start - near, end - near))
-        hole = here.hole.obeying(self._wanted, self._longest(len(here.draft)))
-        ids = self._context(text, span, here.before)
+        longest = self._longest(len(here.draft))
+        hole = replace(here.hole, most=longest).obeying(self._wanted, longest)
+        ids = self._context(text, (start, end), here.before)
         model = self._llm.model
         cache = model.new_cache(1, len(ids) + self._room + hole.extra_positions + SCORED_TOKENS)
         last = prefill(model, cache, [ids])
@@ -165,21 +191,26 @@ class _Task:
         )
         drafts, prior = self._drafts(context, here.draft, hole), self._prior(text[start:end], here.draft, hole)
         choice = find(context, hole, drafts, self._on_record, prior)
-        self.forwards += bool(here.draft)
+        self.forwards += 1 + bool(here.draft) + choice.forwards
         if self._stays(context, hole, here.draft, choice):
-            self.forwards += choice.forwards + 1
-            return text, end
-        new = self._noted(choice, hole, start - zero)
-        return text[:start] + new + text[end:], start + len(new)
+            return text, end + kept
+        new = choice.best.hole.text(choice.best.tokens)
+        if text[end:] == "\n" and not self._wanted:
+            new = _without_blank_lines(new, text[start:end])
+        self._note(choice.best, start - zero, len(new))
+        return text[:start] + new + text[end:], start + len(new) + kept
 
     def _context(self, text: str, span: Span, before: Sequence[int]) -> list[int]:
         room = self._room + self._view + LONGEST + SCORED_TOKENS
         return context_ids(self._llm, self._instruction, text, span, before, room)
 
     def _stays(self, context: Context, hole: Hole, draft: Sequence[int], choice: Choice) -> bool:
-        """Whether there is no slip: the old text is likelier than any draft, even if single tokens are doubted."""
-        if self._instruction is not None or self._wanted or self._strength == 1:
+        """Whether the old text stays: it is likelier than any draft, so there is no slip, or no draft is accepted."""
+        if self._wanted or not choice.best.accepted:
+            return not self._wanted
+        if self._instruction is not None or self._strength == 1:
             return False
+        self.forwards += 1
         old = with_what_follows(hole, draft)
         (logprobs,) = causal_scores(context.model, context.cache.copy([0]), context.last_hidden, [old])
         return sum(logprobs) >= choice.best.score
@@ -190,14 +221,13 @@ class _Task:
             return partial(keeping, draft, CHANGE * (1 - self._strength))
         return lambda tokens: mending(old, SLIP * (1 - self._strength), hole.text(tokens))
 
-    def _noted(self, choice: Choice, hole: Hole, at: int) -> str:
-        """The text of a choice; records its cost and confidence for the result."""
-        best = choice.best
-        self.tokens += confidence(best.records, range(best.length))
-        self.offsets += [(at + first, at + last) for first, last in hole.offsets(best.tokens)]
+    def _note(self, best: Candidate, at: int, size: int) -> None:
+        """Record a candidate's steps, and its confidence in the first `size` characters, for the result."""
+        for token, (first, last) in zip(*best.told, strict=True):
+            if first < size:
+                self.tokens.append(token)
+                self.offsets.append((at + first, at + min(last, size)))
         self.steps += len(best.records)
-        self.forwards += choice.forwards
-        return hole.text(best.tokens)
 
     def _longest(self, draft: int) -> int:
         """The most tokens that may replace `draft` tokens."""
@@ -219,3 +249,9 @@ class _Task:
         ends = [at for at in range(1, len(text)) if text[at - 1] == "\n"] or [half]
         middle = min(ends, key=lambda at: abs(at - half))
         return [*self._parts(text[:middle]), *self._parts(text[middle:])]
+
+
+def _without_blank_lines(new: str, old: str) -> str:
+    """The new text without line ends at its end that the old one has not."""
+    bare = new.rstrip("\n")
+    return bare + "\n" * min(len(new) - len(bare), len(old) - len(old.rstrip("\n")))

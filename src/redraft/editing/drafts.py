@@ -90,20 +90,21 @@ def _resized(draft: Draft, place: tuple[int, int], more: int) -> Draft:
 
 def keeping(old: Sequence[int], price: float, new: Sequence[int]) -> float:
     """Minus `price` for every token that was replaced, added or removed."""
-    return -price * sum(_changes(old, new)) if price else 0.0
+    return -price * sum(max(len(old[a]), len(new[b])) for a, b in _changes(old, new)) if price else 0.0
 
 
 def mending(old: str, price: float, new: str) -> float:
-    """Minus `price` for every changed character, multiplied by the length of the run of changes that it is in.
+    """Minus `price` for every byte of changed characters, multiplied by the length of the run that it is in.
 
     A slip is a letter here and there: without this factor, a rare name is more likely to be rewritten into a common
-    one.
+    one. Bytes count because a character may be as many tokens, each of which adds to the likelihood that is gained.
     """
-    return -price * sum(count**2 for count in _changes(old, new)) if price else 0.0
+    runs = (max(len(old[a].encode()), len(new[b].encode())) for a, b in _changes(old, new)) if price else ()
+    return -price * sum(size**2 for size in runs)
 
 
-def _changes(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[int]:
-    """The sizes of all differing places."""
+def _changes(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[slice, slice]]:
+    """All differing places of both."""
     for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
         if kind != "equal":
-            yield max(b - a, d - c)
+            yield slice(a, b), slice(c, d)

@@ -15,7 +15,7 @@ import time
 import unicodedata
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import itemgetter
 from typing import Any
@@ -23,13 +23,15 @@ from typing import Any
 from redraft.diffusion.prefill import prefill
 from redraft.editing.api import edit, task_of
 from redraft.editing.drafts import draft_probabilities
-from redraft.editing.reading import ChatModel
+from redraft.editing.reading import ChatModel, as_read
 from redraft.editing.result import EditResult
-from redraft.editing.spans import Span, check_span, common_ends, count_lines, cut, line_of, line_span, split_lines
+from redraft.editing.spans import Span, check_span, common_ends, count_lines, cut, line_of, line_span
 from redraft.errors import PromptError, SettingError
+from redraft.filling.api import HOLE_SETTINGS
 from redraft.filling.context import Context
 from redraft.filling.obeying import wanted_of
 from redraft.filling.scoring import causal_scores
+from redraft.text.line_ends import split_lines, with_newlines
 
 RecentEdit = tuple[str, str] | Mapping[str, str]
 """(old, new) text of an edit, or {"old": ..., "new": ...}; the latest last."""
@@ -73,6 +75,7 @@ def next_edit(
     `cursor` is a character offset; settings are those of `edit` without constraints. Raises `PromptError` for a cursor
     outside the text and for edits that are not pairs of texts, and `SettingError`.
     """
+    started = time.perf_counter()
     check_span(text, (0, 0))
     if type(cursor) is not int or not 0 <= cursor <= len(text):
         raise PromptError(
@@ -83,9 +86,15 @@ def next_edit(
     pairs = [_pair(one) for one in recent_edits]
     if wanted := wanted_of(given):
         raise SettingError(f"next_edit cannot take {min(wanted)}; it chooses the new text itself.")
-    task_of(llm, None, **given)  # refuses the settings that an edit would, even if none results
-    repeated = _repeat(llm, text, cursor, pairs)
-    return repeated or _doubt(llm, text, cursor, pairs, given)
+    task_of(llm, None, (*HOLE_SETTINGS, "strength"), **given)  # refuses what an edit would, even if none results
+    found, passes = _repeat(llm, text, cursor, pairs)
+    if found is None:
+        found, more = _doubt(llm, text, cursor, pairs, given)
+        passes += more
+    if found is None:
+        return None
+    seconds = time.perf_counter() - started
+    return replace(found, edit=replace(found.edit, forwards=found.edit.forwards + passes, seconds=seconds))
 
 
 def edits_between(old: str, new: str) -> tuple[list[tuple[str, str]], int]:
@@ -134,22 +143,20 @@ def _in_word(char: str) -> bool:
     return char == "_" or unicodedata.category(char)[0] in "LMN"
 
 
-def _repeat(llm: ChatModel, text: str, cursor: int, pairs: Sequence[tuple[str, str]]) -> NextEdit | None:
-    """The latest replacement that is due once more, at the likeliest of its places."""
-    started = time.perf_counter()
+def _repeat(llm: ChatModel, text: str, cursor: int, pairs: Sequence[tuple[str, str]]) -> tuple[NextEdit | None, int]:
+    """The latest replacement that is due once more, at the likeliest of its places; and how many passes that took."""
+    passes = 0
     for before, after in dict.fromkeys(core(old, new) for old, new in reversed(pairs)):
         if not before.strip():
             continue
         places = occurrences(text, before, after, cursor)
         scored = [(_gain(llm, text, span, after), span) for span in places]
+        passes += sum(3 for gain, _ in scored if gain > -math.inf)
         gain, span = max(scored, default=(0.0, (0, 0)))
         if gain > 0:
-            return NextEdit(
-                edit=_replaced(text, span, after, len(scored), started),
-                reason="repeat",
-                confidence=1 / (1 + math.exp(-gain)),
-            )
-    return None
+            confidence = 1 / (1 + math.exp(-gain))
+            return NextEdit(edit=_replaced(text, span, after), reason="repeat", confidence=confidence), passes
+    return None, passes
 
 
 def occurrences(text: str, before: str, after: str, cursor: int) -> list[Span]:
@@ -178,11 +185,14 @@ def _inside(span: Span, others: list[Span]) -> bool:
 
 
 def _gain(llm: ChatModel, text: str, span: Span, after: str) -> float:
-    """By how many nats the text is likelier with `after` in place of the span, followed by the same text."""
-    start, end = span
+    """By how many nats the text is likelier with `after` in place of the span, followed by the same text; two passes.
+
+    Minus infinity, without any pass, if there is no room.
+    """
+    text, (start, end) = as_read(text, span)
     tokenizer, model = llm.tokenizer, llm.model
     behind = text[end : end + 4 * TAIL]
-    texts = [tokenizer.encode(word + behind, special=False) for word in (text[start:end], after)]
+    texts = [tokenizer.encode(word + behind, special=False) for word in (text[start:end], with_newlines(after))]
     surplus = max(0, min(map(len, texts)) - TAIL)
     texts = [ids[: len(ids) - surplus] for ids in texts]
     room = model.config.max_position_embeddings - max(map(len, texts)) - 1
@@ -195,7 +205,7 @@ def _gain(llm: ChatModel, text: str, span: Span, after: str) -> float:
     return sum(scores[1]) - sum(scores[0])
 
 
-def _replaced(text: str, span: Span, after: str, passes: int, started: float) -> EditResult:
+def _replaced(text: str, span: Span, after: str) -> EditResult:
     start, end = span
     return EditResult(
         span=span,
@@ -205,23 +215,25 @@ def _replaced(text: str, span: Span, after: str, passes: int, started: float) ->
         tokens=(),
         offsets=(),
         steps=0,
-        forwards=2 * passes,
-        seconds=time.perf_counter() - started,
+        forwards=0,
+        seconds=0.0,
     )
 
 
 def _doubt(
     llm: ChatModel, text: str, cursor: int, pairs: Sequence[tuple[str, str]], given: Mapping[str, Any]
-) -> NextEdit | None:
-    """The most doubtful line around the cursor, edited; None if no line is doubtful, or editing changes nothing."""
+) -> tuple[NextEdit | None, int]:
+    """The most doubtful line around the cursor, edited; None if no line is doubtful, or editing changes nothing.
+
+    Also returns how many passes it took to find it.
+    """
     doubts = line_doubts(llm, text, cursor)
-    if not doubts:
-        return None
-    span = max(doubts, key=doubts.__getitem__)
-    if doubts[span] <= 1 - DOUBTFUL:
-        return None
+    span = max(doubts, key=doubts.__getitem__, default=(0, 0))
+    if doubts.get(span, 0.0) <= 1 - DOUBTFUL:
+        return None, 2 * len(doubts)
     result = edit(llm, text, span, _asked_for(llm, pairs), **given)
-    return NextEdit(edit=result, reason="doubt", confidence=doubts[span]) if result.old != result.text else None
+    found = NextEdit(edit=result, reason="doubt", confidence=doubts[span]) if result.old != result.text else None
+    return found, 2 * len(doubts)
 
 
 def _asked_for(llm: ChatModel, pairs: Sequence[tuple[str, str]]) -> str | None:
@@ -229,7 +241,7 @@ def _asked_for(llm: ChatModel, pairs: Sequence[tuple[str, str]]) -> str | None:
     room = llm.model.config.max_position_embeddings // TOLD
     done = ""
     for old, new in reversed(pairs):
-        line = f"\n- {old!r} became {new!r}"
+        line = f"\n- {with_newlines(old)!r} became {with_newlines(new)!r}"
         if (tokens := len(llm.tokenizer.encode(line, special=False))) <= room:
             done, room = line + done, room - tokens
     return f"These edits were just made:{done}\nMake the next one." if done else None
@@ -250,6 +262,7 @@ def line_doubts(llm: ChatModel, text: str, cursor: int) -> dict[Span, float]:
 def _certainties(llm: ChatModel, text: str, span: Span) -> list[float]:
     """How probable each token of a line is, given both sides; nothing for a line that is too long for a canvas."""
     model, tokenizer = llm.model, llm.tokenizer
+    text, span = as_read(text, span)
     near, canvas = max(0, span[0] - NEAR), model.config.canvas_length
     here = cut(tokenizer, text[near : span[1] + NEAR], (span[0] - near, span[1] - near))
     view = canvas - len(here.draft)

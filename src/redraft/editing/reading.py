@@ -10,12 +10,20 @@ from redraft.editing.spans import Span
 from redraft.errors import PromptError, SettingError
 from redraft.model import Transformer
 from redraft.text.edit_request import edit_request
+from redraft.text.line_ends import with_newlines
 from redraft.text.tokenizer import Tokenizer
 
 SHOWN = 4000
 """The most characters of the text read on each side of the span; fewer if they do not fit."""
 LEAD = 64
 """Tokens before the span that the answer repeats, so that it continues from them."""
+
+
+def as_read(text: str, span: Span) -> tuple[str, Span]:
+    """The text and its span as a model reads them: every line ends in a newline, the last one too."""
+    before, old, behind = (with_newlines(part) for part in (text[: span[0]], text[slice(*span)], text[span[1] :]))
+    whole = before + old + behind
+    return whole if whole.endswith("\n") else whole + "\n", (len(before), len(before) + len(old))
 
 
 class ChatModel(Protocol):

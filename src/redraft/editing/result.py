@@ -17,11 +17,13 @@ class EditResult:
     span       (start, end) of what was edited, in characters of the old text
     old, text  the span's old and new text
     full_text  the whole new text
-    tokens     the new span's tokens and how sure the model was of each; the outermost ones may repeat given text;
-               empty if no slip was found, or if `next_edit` repeats a replacement
+    tokens     the new span's tokens and how sure the model was of each; the outermost ones may also hold given text,
+               and a line end that ends a part has none; empty if no slip was found, or if `next_edit` repeats a
+               replacement
     offsets    for each token the characters of `text` that it covers, (start, end)
     steps      denoising steps of the chosen drafts, over all parts of the span
-    forwards   passes over one canvas or one text: of all drafts, and to score them
+    forwards   passes over one canvas or one text: to read what stands before, of all drafts, and to score them; for
+               `next_edit` also to find the place
     """
 
     span: Span

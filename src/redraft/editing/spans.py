@@ -11,6 +11,7 @@ from itertools import accumulate
 from redraft.errors import PromptError, about
 from redraft.filling.hole import Hole
 from redraft.filling.seams import Seam, Seams
+from redraft.text.line_ends import split_lines
 from redraft.text.tokenizer import Tokenizer
 
 MOST_CHARACTERS = 2000
@@ -20,7 +21,6 @@ Span = tuple[int, int]
 """(start, end) in characters; the end is exclusive."""
 
 _NEWLINES = re.compile(r"[^\n]*\n|[^\n]+")
-_LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
 
 
 @about("span")
@@ -112,11 +112,6 @@ def common_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
     start = next((at for at in range(least) if old[at] != new[at]), least)
     end = next((at for at in range(least - start) if old[-1 - at] != new[-1 - at]), least - start)
     return start, end
-
-
-def split_lines(text: str) -> list[str]:
-    """Lines with their ends. `str.splitlines` would also cut at form feeds and other rare characters."""
-    return _LINE.findall(text)
 
 
 @dataclass(frozen=True, slots=True)

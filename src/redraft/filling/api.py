@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from redraft.config import MAX_CANVAS, GenerationSettings, resolve_settings
+from redraft.config import MAX_CANVAS, SETTINGS, GenerationSettings, check_names, resolve_settings
 from redraft.errors import SettingError
 from redraft.filling.context import VIEW, Context, open_seam
 from redraft.filling.hole import GAP, Hole
 from redraft.filling.lengths import SCORED_TOKENS, Choice, OnRecord, check_on_record, find
 from redraft.filling.obeying import CONSTRAINTS, check_language, wanted_of
-from redraft.filling.result import Filling, FillResult, confidence
+from redraft.filling.result import Filling, FillResult
 from redraft.filling.seams import LONGEST, Seam, Seams
 from redraft.filling.spare import draft_of_own_length
 from redraft.model import Transformer
+from redraft.text.line_ends import with_line_ends, with_newlines
 from redraft.text.pieces import join_pieces, split_pieces
 from redraft.text.tokenizer import Tokenizer
 
@@ -33,6 +34,10 @@ EMPTY = -1e6
 
 ANSWER_ONLY = ("stop", "stop_at_eos", "forbid_empty", "fit_canvas", "latency_budget_ms", "logprobs")
 """Settings that do not apply to a hole: how an answer ends, how long its canvases are, and what the engine measures."""
+HOLE_SETTINGS = (*(name for name in SETTINGS if name not in ANSWER_ONLY), "on_record")
+"""Settings of both a fill and an edit, besides `CONSTRAINTS`."""
+FILL_SETTINGS = (*HOLE_SETTINGS, *CONSTRAINTS, "length")
+"""The names of a fill's settings."""
 
 
 def fill(
@@ -52,8 +57,9 @@ def fill(
     Given text never changes. A hole sees as much of the text before it as fits the context, including earlier fillings,
     and the nearest text after it, pinned in its canvas; text further away is not seen. `on_record` is called with the
     steps of each hole's finalists, whose rank is the `request_id`: 0 is the likeliest length. `length` sets the number
-    of tokens instead of finding it; a seam may add one to either number, or two under a constraint. The keywords
-    `CONSTRAINTS` say what every filling must be, as for an answer (`redraft.constraints.build`).
+    of tokens instead of finding it; see docs/filling.md for what counts at a seam. New lines end as the given ones do.
+    The keywords `CONSTRAINTS` say what every filling must be, as for an answer (`redraft.constraints.build`), with
+    newlines as line ends.
     Raises `PromptError` if there is nothing to fill, `SettingError` for a hole that fits no canvas, and
     `ConstraintError` for a constraint that no filling of these lengths obeys.
     """
@@ -63,23 +69,36 @@ def fill(
     pieces = split_pieces(text, suffix)
     sizes = _sizes(model, max_tokens, length, settings.canvas_length)
     check_language(tokenizer, wanted, sizes.shortest, sizes.longest)
-    fillings: list[Filling] = []
+    read = [with_newlines(piece) for piece in pieces]
+    written: list[Filling] = []
     for number in range(len(pieces) - 1):
-        before = join_pieces(pieces[: number + 1], [filling.text for filling in fillings])
-        fillings.append(_fill(model, tokenizer, before, pieces[number + 1 :], sizes, wanted, settings, on_record))
+        before = join_pieces(read[: number + 1], [filling.text for filling in written])
+        written.append(_fill(model, tokenizer, before, read[number + 1 :], sizes, wanted, settings, on_record))
+    fillings = [_placed(filling, pieces, number) for number, filling in enumerate(written, 1)]
     texts = [filling.text for filling in fillings]
     return FillResult(
         full_text=join_pieces(pieces, texts), fillings=tuple(fillings), seconds=time.perf_counter() - started
     )
 
 
-def fill_settings(
-    defaults: GenerationSettings, given: Mapping[str, Any], steps: int = DEFAULT_STEPS
-) -> GenerationSettings:
-    """The settings of a fill with the keywords `given`; also used for an edit, which has a different step cap.
+def _placed(filling: Filling, pieces: Sequence[str], number: int) -> Filling:
+    """The filling of the hole before a piece, with the line ends of the text around it."""
+    before, behind = "".join(pieces[:number]), "".join(pieces[number:])
+    text, offsets = with_line_ends(filling.text, filling.offsets, before, "", behind)
+    return dataclasses.replace(filling, text=text, offsets=offsets)
 
-    Raises `SettingError`, also for settings that only an answer has.
+
+def fill_settings(
+    defaults: GenerationSettings,
+    given: Mapping[str, Any],
+    steps: int = DEFAULT_STEPS,
+    known: Sequence[str] = FILL_SETTINGS,
+) -> GenerationSettings:
+    """The settings of a fill with the keywords `given`; also used for an edit, which has another step cap and others.
+
+    Raises `SettingError` for names that are not `known`, and for settings that only an answer has.
     """
+    check_names({name: value for name, value in given.items() if name not in ANSWER_ONLY}, known)
     said = {name: value for name, value in given.items() if name not in CONSTRAINTS}
     if unread := next((name for name in ANSWER_ONLY if said.get(name) is not None), None):
         raise SettingError(f"{unread} is a setting for answers; a filling or an edit cannot take it.", unread)
@@ -144,18 +163,19 @@ def _fill(
             "canvas_length",
         )
     left = [tokenizer.bos_id, *tokenizer.encode(before[-room * WIDEST :], special=False)[-room:]]
-    kept, first, cache, last_hidden = open_seam(model, Seams.of(tokenizer), left, behind_it)
+    kept, first, cache, last_hidden, passes = open_seam(model, Seams.of(tokenizer), left, behind_it)
     last, behind = _behind(tokenizer, pieces, sizes.canvas)
-    hole = Hole(tokenizer=tokenizer, behind=behind, first=first, last=last).obeying(wanted, sizes.longest)
+    hole = Hole(tokenizer=tokenizer, behind=behind, first=first, last=last, most=sizes.longest)
+    hole = hole.obeying(wanted, sizes.longest)
     context = Context(
         model=model, cache=cache, last_hidden=last_hidden, view=sizes.view, canvas=sizes.canvas, settings=settings
     )
     longest = sizes.longest + hole.extra_positions
     drafts = [(None,) * length for length in range(sizes.shortest, longest + 1)]
     tells = model.config.spare_holes and sizes.open and hole.language is None
-    own = draft_of_own_length(context, hole, longest) if tells else []
+    own, tried = draft_of_own_length(context, hole, longest) if tells else ([], 0)
     choice = find(context, hole, drafts, on_record, partial(_not_empty, hole), own)
-    return filling_of(hole, choice, kept - 1)  # <bos> was not given
+    return filling_of(hole, choice, kept - 1, passes + tried)  # <bos> was not given
 
 
 def _not_empty(hole: Hole, tokens: tuple[int, ...]) -> float:
@@ -175,17 +195,18 @@ def _behind(tokenizer: Tokenizer, pieces: Sequence[str], most: int) -> tuple[Sea
     return seam, tuple(behind)
 
 
-def filling_of(hole: Hole, choice: Choice, before: int) -> Filling:
-    """The result of a hole."""
+def filling_of(hole: Hole, choice: Choice, before: int, passes: int) -> Filling:
+    """The result of a hole; `passes` are those that it took besides the choice's."""
     best = choice.best
+    tokens, offsets = best.told
     pinned = len(best.guess.tokens) - len(best.guess.free)  # after a short text, end tokens fill up the canvas
     return Filling(
         text=hole.text(best.tokens),
-        tokens=confidence(best.records, range(best.length)),
-        offsets=hole.offsets(best.tokens),
+        tokens=tokens,
+        offsets=offsets,
         lengths=choice.lengths,
         steps=len(best.records),
-        forwards=choice.forwards,
+        forwards=choice.forwards + passes,
         before=before,
         behind=min(pinned, sum(token is not None for token in hole.behind)),
     )

@@ -33,12 +33,13 @@ class Context:
 @torch.inference_mode()
 def open_seam(
     model: Transformer, seams: Seams, ids: Sequence[int], room: int
-) -> tuple[int, Seam | None, KVCache, Tensor]:
+) -> tuple[int, Seam | None, KVCache, Tensor, int]:
     """Encode the tokens before a hole, without those that the hole's first token may replace.
 
     Of the possible seams, the causal pass chooses the likeliest: a text goes on either with one token that starts with
     the last n tokens' bytes, or with these tokens but the last, and one that starts with the last's.
-    Returns the number of tokens that stay, the seam, their cache with `room` for more, and the last hidden state [1,D].
+    Returns the number of tokens that stay, the seam, their cache with `room` for more, the last hidden state [1,D], and
+    how many passes it took.
     """
     found = seams.before(ids[1:])  # <bos> stays
     safe = max(1, len(ids) - LONGEST)
@@ -49,7 +50,8 @@ def open_seam(
     kept = rest[: len(rest) - taken]
     if kept:
         last = model.encode(torch.tensor([kept], device=model.device), cache)[:, -1]
-    return len(ids) - taken, found[taken - 1] if taken else None, cache, last
+    passes = 1 + (len(found) > 1) + bool(kept)
+    return len(ids) - taken, found[taken - 1] if taken else None, cache, last, passes
 
 
 def _likeliest(model: Transformer, cache: KVCache, last: Tensor, rest: list[int], found: list[Seam]) -> int:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import codecs
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any
 
 import torch
@@ -63,6 +64,7 @@ class Hole:
 
     `first` and `last` are the seams on either side; their texts belong to the given text, not to the filling.
     `language` is what the hole's tokens must spell, including the seams' texts; None if they may spell anything.
+    `most` is how many of them may hold text of the filling; None for any number.
     """
 
     tokenizer: Tokenizer
@@ -70,6 +72,7 @@ class Hole:
     first: Seam | None
     last: Seam | None
     language: Language | None = None
+    most: int | None = None
 
     @property
     def extra_positions(self) -> int:
@@ -110,6 +113,20 @@ class Hole:
         """Whether a text ends as the seam after it requires; an empty one never does."""
         return bool(ids) and (self.last is None or ids[-1] in self._only(len(ids)).get(len(ids) - 1, ()))
 
+    def accepts(self, ids: Sequence[int]) -> bool:
+        """Whether these tokens add whole characters, with at most `most` of them."""
+        try:
+            self._own(ids).decode("utf-8")
+        except UnicodeDecodeError:
+            return False
+        return self.most is None or len(self.holding(ids)) <= self.most
+
+    def holding(self, ids: Sequence[int]) -> range:
+        """The positions of tokens that hold text of the filling; others only repeat given text."""
+        edges = list(accumulate((len(self.tokenizer.token_bytes(id)) for id in ids), initial=0))
+        start, end = self._given[0], edges[-1] - self._given[1]
+        return range(bisect_right(edges, start) - 1, bisect_left(edges, end)) if start < end else range(0)
+
     def _limit(self, length: int, *, padded: bool) -> CanvasConstraint:
         special = set(self.tokenizer.special_ids.values()) - ({self.tokenizer.pad_id} if padded else set())
         never = torch.tensor(sorted(special))
@@ -119,8 +136,8 @@ class Hole:
         return HoleConstraint(never, only)
 
     def text(self, ids: Sequence[int]) -> str:
-        """What the hole's tokens add between the given texts."""
-        return self._own(ids).decode("utf-8", errors="replace")
+        """What the hole's tokens add between the given texts, without bytes that form no character."""
+        return self._own(ids).decode("utf-8", errors="ignore")
 
     def offsets(self, ids: Sequence[int]) -> tuple[tuple[int, int], ...]:
         """For each token the (start, end) characters of the text that it covers, whole or in part."""
@@ -154,9 +171,11 @@ class Hole:
 
 def _begun(text: bytes, end: int) -> int:
     """How many characters begin in the first `end` bytes."""
-    return len(text[: max(end, 0)].decode("utf-8", errors="replace"))
+    decoder = _Utf8("ignore")
+    complete = len(decoder.decode(text[: max(end, 0)]))
+    return min(complete + bool(decoder.getstate()[0]), len(text.decode("utf-8", errors="ignore")))
 
 
 def _complete(text: bytes, end: int) -> int:
     """How many characters end in the first `end` bytes."""
-    return len(_Utf8("replace").decode(text[: max(end, 0)]))
+    return len(_Utf8("ignore").decode(text[: max(end, 0)]))

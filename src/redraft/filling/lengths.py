@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 from itertools import groupby, islice, takewhile
 
 from redraft.diffusion.records import DenoiseStep
+from redraft.engine.request import TokenConfidence
 from redraft.errors import SettingError
 from redraft.filling.context import Context
 from redraft.filling.hole import Draft, Hole
+from redraft.filling.result import confidence
 from redraft.filling.scoring import causal_scores
 from redraft.filling.settle import Guess, Settling
 
@@ -57,6 +59,17 @@ class Candidate:
         return self.records[-1].argmax_canvas[: self.length]
 
     @property
+    def accepted(self) -> bool:
+        """Whether the hole may hold these tokens."""
+        return self.hole.accepts(self.tokens)
+
+    @property
+    def told(self) -> tuple[tuple[TokenConfidence, ...], tuple[tuple[int, int], ...]]:
+        """How sure the model was of each token that holds text of the filling, and the characters that it covers."""
+        places, offsets = self.hole.holding(self.tokens), self.hole.offsets(self.tokens)
+        return confidence(self.records, places), tuple(offsets[at] for at in places)
+
+    @property
     def whole(self) -> tuple[int, ...]:
         """The hole's tokens and the first given ones after it."""
         return with_what_follows(self.hole, self.tokens)
@@ -64,7 +77,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The best candidate, the lengths that were finished, and how many passes over canvases and texts it took."""
+    """The best candidate, the lengths that were finished, and how many passes over canvases and texts that took."""
 
     best: Candidate
     lengths: tuple[int, ...]
@@ -81,8 +94,9 @@ def find(
 ) -> Choice:
     """The best filling that begins as any of `drafts`, or is one of those already `finished`.
 
-    `prior` is added to the log-likelihood of a filling's tokens. `on_record` sees the finalists' steps; request 0 is
-    the one that was likeliest when they were chosen, and the `finished` ones come last.
+    One that the hole does not accept is the best only if no draft is accepted. `prior` is added to the log-likelihood
+    of a filling's tokens. `on_record` sees the finalists' steps; request 0 is the one that was likeliest when they were
+    chosen, and the `finished` ones come last.
     """
     batches = [_Batch(context, hole, group) for group in _groups(context, hole, drafts)]
     candidates = [candidate for batch in batches for candidate in batch.candidates]
@@ -100,8 +114,9 @@ def find(
         _tell(on_record, finished, len(left))
     left = [*left, *finished]
     texts += judge(context, left, prior)
-    best = max(left, key=lambda candidate: candidate.score)
-    forwards = sum(len(candidate.records) for candidate in (*candidates, *finished)) + texts
+    fitting = [one for one in left if one.accepted] or [one for one in candidates if one.accepted] or left
+    best = max(fitting, key=lambda candidate: candidate.score)
+    forwards = sum(len(candidate.records) for candidate in candidates) + texts
     return Choice(best, tuple(sorted({candidate.length for candidate in left})), forwards)
 
 

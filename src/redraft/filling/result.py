@@ -15,12 +15,12 @@ class Filling:
     """What was written into one hole, and how sure the model was.
 
     text           the filling
-    tokens         the tokens in the hole and how sure the model was of each; the outermost ones may repeat given text
-                   at a seam
+    tokens         the tokens that hold this text and how sure the model was of each; the outermost ones may also hold
+                   given text at a seam
     offsets        for each token the characters of `text` that it covers, (start, end)
-    lengths        hole lengths in tokens that were denoised to the end
+    lengths        hole lengths in tokens that were denoised to the end, including tokens that only repeat given text
     steps          denoising steps of the chosen length
-    forwards       passes over one canvas or one text: of all lengths, and to score them
+    forwards       passes over one canvas or one text: to read what stands before, of all lengths, and to score them
     before, behind tokens of given text that the model saw on each side
     """
 

@@ -19,8 +19,11 @@ CREDIT = 8.0
 fewer factors. Chosen on 50 lines of Python (docs/filling.md)."""
 
 
-def draft_of_own_length(context: Context, hole: Hole, longest: int) -> list[Candidate]:
-    """The draft of a hole with room for `longest` tokens and padding; none if no text ends there as it must."""
+def draft_of_own_length(context: Context, hole: Hole, longest: int) -> tuple[list[Candidate], int]:
+    """The draft of a hole with room for `longest` tokens and padding; none if no text ends there as it must.
+
+    Also returns how many passes over a canvas it took.
+    """
     room = longest + 1
     guess = hole.guess((None,) * room, max(room, context.canvas), padded=True)
     settling = Settling(context.model, context.cache.select([0]), [guess], context.settings)
@@ -29,6 +32,5 @@ def draft_of_own_length(context: Context, hole: Hole, longest: int) -> list[Cand
         records += settling.step()
     pad = hole.tokenizer.pad_id
     text = list(takewhile(lambda token: token != pad, records[-1].argmax_canvas[:room]))
-    if len(text) == room or not hole.fits(text):
-        return []
-    return [Candidate(hole, len(text), guess, records, credit=CREDIT)]
+    ends = len(text) < room and hole.fits(text)
+    return [Candidate(hole, len(text), guess, records, credit=CREDIT)] if ends else [], len(records)

@@ -149,10 +149,12 @@ class CompletionWriter:
 def _ended(result: FillResult, settings: GenerationSettings, stop: Sequence[str], seconds: float) -> Finished:
     """The filling of one hole as an answer that took `seconds` with reading and waiting, cut before a `stop` string.
 
+    A newline in such a string is also found where the text around the hole made it a carriage return and a newline.
     Its prompt is the text around the hole that the model saw.
     """
     (filling,) = result.fillings
-    at, stop_text = first_stop(filling.text, stop) or (None, None)
+    spelled = {word.replace("\n", "\r\n"): word for word in stop} | {word: word for word in stop}
+    at, found = first_stop(filling.text, tuple(spelled)) or (None, "")
     begins = (start for start, _ in filling.offsets)
     tokens = tuple(token for token, start in zip(filling.tokens, begins, strict=True) if at is None or start < at)
     stats = AnswerStats(
@@ -161,7 +163,7 @@ def _ended(result: FillResult, settings: GenerationSettings, stop: Sequence[str]
         first_commit_seconds=seconds, step_budgets=(settings.steps,),
     )  # fmt: skip
     return Finished(
-        request_id=0, finish_reason="stop", stop_text=stop_text, text=filling.text[:at],
+        request_id=0, finish_reason="stop", stop_text=spelled.get(found), text=filling.text[:at],
         token_ids=tuple(token.token_id for token in tokens), tokens=tokens, stats=stats,
     )  # fmt: skip
 
