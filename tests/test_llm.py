@@ -161,6 +161,7 @@ def test_every_preset_runs(llm: LLM, name: str) -> None:
         ({"preset": ["fast"]}, r"preset is \['fast'\];"),
         ({"preset": "turbo"}, "preset is 'turbo'; it must be one of fast, balanced, careful"),
         ({"temperature": 1.0}, "Unknown setting 'temperature'"),
+        ({"regexp": "a"}, "'regexp'; did you mean 'regex'[?] Known settings are .*preset.*choices"),
         ({"steps": "many"}, "steps is 'many'; it must be of type int"),
         ({"steps": True}, "steps is True; it must be of type int"),
         ({"t_min": 0.9}, "t_max is 0.8; it must be above t_min"),
