@@ -385,10 +385,10 @@ def resolve_settings(base: GenerationSettings, *, preset: str | None = None, **o
     return dataclasses.replace(base, **{**GENERATION_PRESETS.get(preset or "balanced", {}), **given})
 
 
-def check_names(given: Mapping[str, Any], known: Iterable[str]) -> None:
-    """Raise `SettingError` for a setting that is not one of the `known` ones, unless it is None."""
+def check_names(given: Iterable[str], known: Iterable[str]) -> None:
+    """Raise `SettingError` for a setting that is not one of the `known` ones."""
     known = tuple(known)
-    unknown = min((name for name, value in given.items() if value is not None and name not in known), default=None)
+    unknown = min((name for name in given if name not in known), default=None)
     if unknown is not None:
         close = difflib.get_close_matches(unknown, known, 1, cutoff=0.8)
         meant = f"; did you mean {close[0]!r}? Known" if close else "; known"

@@ -101,6 +101,8 @@ def test_the_common_options(cli: Cli, command: str) -> None:
         ("fill", fill_steps, f"{DEFAULT_HOLE} a hole"),
         ("edit", edit_steps, "twice the old"),
         ("next-edit", edit_steps, ""),
+        ("eval infill", fill_steps, f"{DEFAULT_HOLE} a hole"),
+        ("eval edit", edit_steps, "twice the old"),
     ],
 )
 def test_defaults_are_those_that_apply(cli: Cli, command: str, steps: int, tokens: str) -> None:

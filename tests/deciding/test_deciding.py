@@ -175,6 +175,7 @@ def test_a_fitted_temperature_undoes_overconfidence() -> None:
         ([2, 99_999], {}, PromptError, "99999"),
         ("x", {"reads": 0}, SettingError, "reads is 0"),
         ("x", {"steps": 4}, SettingError, "Unknown setting 'steps'; known settings are template, ends,"),
+        ("x", {"step": None}, SettingError, "Unknown setting 'step'"),
         ("x", {"template": 5}, SettingError, "The template is 5; it must be a string"),
         ("x", {"reads": True}, SettingError, "reads is True"),
         ("x", {"temperature": 0}, SettingError, "temperature is 0"),

@@ -330,17 +330,24 @@ class TestFailure:
         driven(engine, body)
 
     def test_forwards_of_calls_count_like_those_of_requests(self, make: Make, model: Transformer) -> None:
-        """Until one succeeds; what a call does wrong besides does not count."""
+        """Until one succeeds; what a call does wrong besides, or without a forward, does not count."""
 
         def encode(then: Exception | None) -> None:
             model.encode(torch.tensor([[1, 2]]), model.new_cache(1, 2))
             if then is not None:
                 raise then
 
+        def idle() -> None:
+            raise NotImplementedError
+
         async def body(front: AsyncEngine) -> None:
-            broken, wrong = RuntimeError("CUDA error"), ValueError("a bug")
-            for error in (broken, wrong, broken, None, broken, broken, wrong, broken):
+            broken, wrong, large = RuntimeError("CUDA error"), ValueError("a bug"), torch.OutOfMemoryError("too much")
+            for error in (broken, wrong, broken, None, broken, large, broken, wrong, broken):
                 assert front.healthy
+                for _ in range(MOST_FAILURES):
+                    with pytest.raises(NotImplementedError):
+                        await front.run(idle)
+                assert await front.run(lambda: 1) == 1
                 told = await asyncio.gather(front.run(lambda: encode(error)), return_exceptions=True)  # noqa: B023
                 assert told == [error]
             await asyncio.wait_for(front.ended(), 10)

@@ -300,9 +300,9 @@ def test_a_step_that_fails_half_way_is_waited_for(packed: PackedTransformer, mon
     """The next one writes to the same buffers, which the device may not have read yet."""
     runner, order = new_runner(packed), list[str]()
     work = [Encode(slot=0, start=0, token_ids=ids(0, 20)), step_of(0, 20, 0, constraint=Allowed(16, pins={2: 77}))]
-    launch, wait = CapturedStep.launch, CapturedStep.wait
+    launch, give_up = CapturedStep.launch, CapturedStep.give_up
     monkeypatch.setattr(CapturedStep, "launch", lambda self: (order.append("launch"), launch(self))[1])
-    monkeypatch.setattr(CapturedStep, "wait", lambda self: (order.append("wait"), wait(self))[1])
+    monkeypatch.setattr(CapturedStep, "give_up", lambda self: (order.append("give up"), give_up(self))[1])
 
     def fails(*given: object) -> None:
         raise MemoryError
@@ -311,7 +311,7 @@ def test_a_step_that_fails_half_way_is_waited_for(packed: PackedTransformer, mon
         patch.setattr("redraft.engine.graph_runner.sample_constrained", fails)
         with pytest.raises(MemoryError):
             runner.run(work)
-    assert order == ["launch", "wait"]
+    assert order == ["launch", "give up"]
     assert runner.run(work) == new_runner(packed).run(work)
 
 

@@ -130,6 +130,7 @@ def test_what_cannot_be_honoured_is_a_400_that_says_so(
     assert caught.value.param == param
 
 
+JSON = {"content-type": "application/json"}
 CALL_ITEM = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
 OUTPUT_ITEM = {"type": "function_call_output", "call_id": "d", "output": "x"}
 SAID = {"role": "assistant", "content": "Well."}
@@ -142,6 +143,8 @@ SAID = {"role": "assistant", "content": "Well."}
         ([SAID, CALL_ITEM, CALL_ITEM | {"name": ""}], "input[3]", "must have a name"),
         ([SAID, CALL_ITEM | {"arguments": '{"a": ' * 70 + "1" + "}" * 70}, OUTPUT_ITEM | {"call_id": "c"}],
          "input[2].arguments" + ".a" * 60, "is nested deeper than 64 levels"),
+        ([SAID, *(item | {"call_id": "\ud800"} for item in (CALL_ITEM, OUTPUT_ITEM))],
+         "input[2].call_id", "holds a character"),
         ([{"role": "system", "content": [{"type": "input_text", "text": "See"},
                                          {"type": "input_image", "image_url": "data:,"}]}],
          "input[1].content[1]", "must be text: a system message cannot hold media"),
@@ -150,11 +153,18 @@ SAID = {"role": "assistant", "content": "Well."}
 def test_an_error_names_the_item_as_the_client_sent_it(
     server: ServerProcess, items: list[dict[str, Any]], param: str, said: str
 ) -> None:
-    """Not the message that it became, of which instructions are another one and several items are one."""
+    """Not the message that it became: instructions are a message, too, and several items become one."""
     body = HELLO | {"instructions": "Be brief.", "input": [{"role": "user", "content": "Hi"}, *items]}
-    error = httpx.post(f"{server.url}/v1/responses", json=body).json()["error"]
+    error = httpx.post(f"{server.url}/v1/responses", content=json.dumps(body), headers=JSON).json()["error"]
     assert error["message"].startswith(f"{param} {said}")
     assert error["param"] == param
+
+
+def test_an_error_names_the_tool_as_the_client_sent_it(server: ServerProcess) -> None:
+    body = json.dumps(HELLO | {"tools": [WEATHER | {"description": "\ud800"}]})
+    error = httpx.post(f"{server.url}/v1/responses", content=body, headers=JSON).json()["error"]
+    assert error["message"].startswith("tools[0].description holds a character")
+    assert error["param"] == "tools[0].description"
 
 
 def test_nothing_is_stored(server: ServerProcess, client: openai.OpenAI) -> None:

@@ -73,7 +73,9 @@ def test_an_endpoint_names_the_errors_it_has() -> None:
     assert paths["/v1/messages"]["post"]["responses"].keys() == failing | {"200"}
     for path, errors in (("/health", set()), ("/ready", {"503"}), ("/v1/models/{name}", {"404", "503"})):
         assert paths[path]["get"]["responses"].keys() == errors | {"200", "403"}
-    assert "502" in made_for(replica=0)["paths"]["/v1/messages"]["post"]["responses"]
+    behind_router = made_for(replica=0)["paths"]
+    assert "502" in behind_router["/v1/messages"]["post"]["responses"]
+    assert "503" in behind_router["/health"]["get"]["responses"]
 
 
 def test_keys_are_named_where_they_are_needed() -> None:

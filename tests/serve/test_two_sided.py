@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from serving import CHAT, ScriptedEngine, scripted_server, server_process
 from redraft.engine.async_engine import AsyncEngine
 from redraft.engine.settings import EngineSettings
 from redraft.llm import LLM
+
+JSON = {"content-type": "application/json"}
 
 
 def test_fill_between_two_texts_and_at_every_mark(http: httpx.Client) -> None:
@@ -200,12 +203,15 @@ def test_a_client_that_leaves_behind_a_long_filling_leaves_its_place(llm: LLM, s
          "instruction"),
         ("/v1/decisions", {"choices": ["a", "b"]}, "give either question or messages", None),
         ("/v1/decisions", {"question": "q", "choices": []}, "choices", "choices"),
+        ("/v1/decisions", {"question": "\ud800", "choices": ["a", "b"]}, "question holds a character", "question"),
+        ("/v1/decisions", {"question": ["q", "\ud800"], "choices": ["a", "b"]}, "question[1] holds", "question[1]"),
+        ("/v1/decisions", {"question": ["q", ""], "choices": ["a", "b"]}, "empty", "question[1]"),
     ],
 )  # fmt: skip
 def test_bad_requests_are_400(
     http: httpx.Client, path: str, body: dict[str, object], said: str, param: str | None
 ) -> None:
-    answer = http.post(path, json={"model": "random"} | body)
+    answer = http.post(path, content=json.dumps({"model": "random"} | body), headers=JSON)
     assert answer.status_code == 400, answer.text
     assert said in answer.json()["error"]["message"]
     assert answer.json()["error"]["param"] == param

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from redraft.cli.options import (
+    EditOptions,
+    FillOptions,
     JsonAlone,
     ModelOptions,
     SamplingOptions,
@@ -119,7 +121,7 @@ def infill(
         int | None, option("--except-every", "Leave out every Nth item.", "N", default="none")
     ] = None,
     model: ModelOptions,
-    sampling: SamplingOptions,
+    sampling: FillOptions,
 ) -> None:
     """Write back what was removed from Python code, exactly. FILE: JSONL with id, prefix, answer, suffix, source."""
     from redraft.eval import DATA
@@ -160,7 +162,7 @@ def _run_methods(chosen: Sequence[Any], items: ItemOptions, model: ModelOptions,
 
 @app.command()
 @expand_groups
-def edit(*, items: ItemOptions, model: ModelOptions, sampling: SamplingOptions) -> None:
+def edit(*, items: ItemOptions, model: ModelOptions, sampling: EditOptions) -> None:
     """Change a span as an instruction says, exactly. FILE: JSONL with id, instruction, before, old, new, behind."""
     from redraft.eval import DATA
     from redraft.eval import edit as task

@@ -71,7 +71,7 @@ class BaseModelOptions:
         bool, option("--text-only", "Leave the vision tower out: less memory, and images are refused.", panel=_MODEL)
     ] = False
 
-    def load(self, adapter: str | Path | Mapping[str, str] | None = None) -> LLM:
+    def load_with(self, adapter: Path | Mapping[str, str] | None) -> LLM:
         """The loaded model, with a LoRA adapter or several by name; a terminal shows that it is being loaded."""
         from rich.console import Console
 
@@ -79,10 +79,10 @@ class BaseModelOptions:
         # A model from the hub may have to be downloaded, which brings its own progress bars.
         local = self.model == "tiny" or os.path.isdir(self.model)
         with console.status(f"loading {self.model}") if console.is_terminal and local else nullcontext():
-            return self.read(adapter)
+            return self.read_with(adapter)
 
-    def read(self, adapter: str | Path | Mapping[str, str] | None = None) -> LLM:
-        """The loaded model, as from `load`, but without showing anything."""
+    def read_with(self, adapter: Path | Mapping[str, str] | None) -> LLM:
+        """The same without showing anything."""
         from redraft.loading import load
 
         return load(
@@ -105,9 +105,9 @@ class ModelOptions(BaseModelOptions):
         Path | None, option("--adapter", "LoRA adapter to fold into the weights.", "FOLDER", panel=_MODEL)
     ] = None
 
-    def read(self, adapter: str | Path | Mapping[str, str] | None = None) -> LLM:
-        """See `BaseModelOptions.read`; the adapter is the chosen one."""
-        return super().read(adapter or self.adapter)
+    def load(self) -> LLM:
+        """The loaded model with the chosen adapter; a terminal shows that it is being loaded."""
+        return self.load_with(self.adapter)
 
     @property
     def names(self) -> dict[str, str]:
@@ -137,7 +137,7 @@ class SamplingOptions:
         _sampling("--preset", "fast, balanced (the model's own settings) or careful.", "NAME", default="balanced"),
     ] = None
     steps: Annotated[int | None, steps_option("the model's")] = None
-    max_tokens: Annotated[int | None, max_tokens_option("1024; less for eval")] = None
+    max_tokens: Annotated[int | None, max_tokens_option("1024; for eval what its answers need")] = None
     canvas_length: Annotated[
         int | None, _sampling("--canvas-length", "Tokens drafted at once, 16 to 512.", "N", default="the model's")
     ] = None

@@ -125,8 +125,8 @@ def serve(*, server: ServerOptions, engine: EngineOptions, model: BaseModelOptio
         sys.stderr.write("note: everyone who can reach this machine can use the model; --api-keys keeps others out\n")
     ready = partial(_announce, listener, settings.names, tuple(adapters), server.json)
     if places:
-        serve_replicas(settings, load or partial(model.read, adapters), listener, places, ready=ready)
-    elif not serve(settings, load or partial(model.load, adapters), listener, ready=ready):
+        serve_replicas(settings, load or partial(model.read_with, adapters), listener, places, ready=ready)
+    elif not serve(settings, load or partial(model.load_with, adapters), listener, ready=ready):
         sys.stderr.flush()
         os._exit(0)  # Python's normal exit would abort in the middle of a thread
 

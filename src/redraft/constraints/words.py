@@ -25,7 +25,7 @@ def _first(nfa: Nfa, word: bytes, symbols: int, start: int) -> int:
     Whatever comes between two words is read in one way, so that the states of several words add up.
     """
     states = [start, *(nfa.state() for _ in word)]
-    longer: list[dict[int, int]] = []  # for each number of bytes that match, those after which more than none do
+    longer: list[dict[int, int]] = []  # of each state: which bytes lead further than to its start, and how far
     shorter = 0  # bytes that match without the first one
     for place, byte in enumerate(word):
         others = longer[shorter] if longer else {}

@@ -18,6 +18,8 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeVar
 
+import torch
+
 from redraft.engine.engine import Engine
 from redraft.engine.request import Event, Failed, Finished, Request
 from redraft.engine.stats import EngineStats
@@ -28,8 +30,6 @@ T = TypeVar("T")
 
 MOST_FAILURES = 3
 """The engine gives up after this many failed forwards in a row."""
-FORWARD_ERRORS = RuntimeError, MemoryError
-"""What a call of `run` raises if one of its forwards fails; anything else says nothing about the next forward."""
 
 _log = logging.getLogger(__name__)
 
@@ -156,7 +156,7 @@ class AsyncEngine:
         For work that needs the model but is not a request (fill, edit, decide). One such call runs at a time, and open
         requests get a forward before each of its forwards. It ends before its next forward if this coroutine is
         cancelled, or with an `EngineError` if the engine is told to stop. A forward of its own that fails ends only the
-        call, and counts for `MOST_FAILURES` as any other.
+        call, and counts for `MOST_FAILURES` as any other, unless the call wants more memory than there is.
         """
         return await self._called(function, self._work)
 
@@ -249,11 +249,11 @@ class AsyncEngine:
     def _call(self, call: _Call) -> None:
         """Run one queued call; before each of its forwards, serve requests and check that it is still wanted."""
 
-        forwards = 0
+        began = False
 
         def let_others_in() -> None:
-            nonlocal forwards
-            forwards += 1
+            nonlocal began
+            began = True
             if self._stopping:
                 raise self._error
             if call.abandoned:
@@ -263,10 +263,10 @@ class AsyncEngine:
 
         with interruptible(let_others_in):
             error = call.run()
-        if isinstance(error, FORWARD_ERRORS):
-            self._count_failure(error)
-        elif forwards and error is None:
+        if began and error is None:
             self._failures = 0
+        elif began and _is_of_a_forward(error):
+            self._count_failure(error)
 
     def _serve(self) -> None:
         """Run everything in the inbox, then one forward of requests."""
@@ -297,7 +297,7 @@ class AsyncEngine:
             self._count_failure(error)
             self._fail(EngineError(f"A forward failed with {type(error).__name__}: {error}"))
 
-    def _count_failure(self, error: BaseException) -> None:
+    def _count_failure(self, error: BaseException | None) -> None:
         _log.error("a forward failed: %s", error, exc_info=error)
         self._failures += 1
         self._stopping |= self._failures >= MOST_FAILURES  # `close` may have set it meanwhile
@@ -335,6 +335,11 @@ class AsyncEngine:
                 for call in queue:
                     call.refuse(self._error)
                 queue.clear()
+
+
+def _is_of_a_forward(error: BaseException | None) -> bool:
+    """Whether an error of a call that has begun tells of forwards, as a broken GPU's does wherever it is noticed."""
+    return isinstance(error, RuntimeError) and not isinstance(error, torch.OutOfMemoryError)
 
 
 class _Call:

@@ -40,6 +40,12 @@ class CapturedStep:
         if self._delivered is not None:
             self._delivered.synchronize()
 
+    def give_up(self) -> None:
+        """After an error, which may have come before the report: wait for all that has been launched, so that the host
+        may write again."""
+        if self._delivered is not None:
+            torch.cuda.current_stream(self.buffers.device).synchronize()
+
     def run_eagerly(self) -> Tensor:
         """Run the step one operation at a time, without waiting; for comparing operations and timing them."""
         self.buffers.upload()

@@ -254,8 +254,10 @@ class GraphRunner:
                 block, keep_soft = sample_constrained(self.model.packed, fields, self._state, hidden, canvases)
                 step.deliver(block, canvases.first)
                 keep_soft()
-        finally:
-            step.wait()  # even after an error: the next step writes to the same buffers
+        except BaseException:
+            step.give_up()
+            raise
+        step.wait()
         report = step.buffers.report.copy()
         return [
             with_top(self.model, hidden[index * self._rows :][: part.length], part, _drafted(part, report[index]))

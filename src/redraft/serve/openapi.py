@@ -105,7 +105,7 @@ def _errors(path: str, operation: dict[str, Any], settings: ServeSettings) -> se
     elif settings.is_local:
         found |= {"403"}
     if settings.replica is not None:  # the router's own
-        found |= {"429", "502"}
+        found |= {"429", "502", "503"}
     if "requestBody" in operation:  # all of these name a model
         return found | {"400", "404", "408", "413", "415", "429", "500", "503"}
     if path.startswith("/v1/models"):

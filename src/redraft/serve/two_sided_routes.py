@@ -14,7 +14,7 @@ from redraft.deciding.form import Form
 from redraft.editing.following import NextEdit
 from redraft.errors import about
 from redraft.serve.http import Json, JsonRoute, unless_gone
-from redraft.serve.planning import Planner
+from redraft.serve.planning import Planner, told_as
 from redraft.serve.service import service_of, weight
 from redraft.serve.shapes.two_sided import DecisionRequest, EditRequest, FillRequest, NextEditRequest
 from redraft.text.pieces import split_pieces
@@ -99,8 +99,11 @@ def _check_questions(planner: Planner, body: DecisionRequest, asked: Any) -> Non
     options = body.options()
     with about("choices" if body.template is None else "template"):
         form = Form.of(body.choices, body.template, ends=body.ends)
-    for question in split_questions(asked)[0]:
-        with about("question" if body.messages is None else "messages"):
+    questions, several = split_questions(asked)
+    for index, question in enumerate(questions):
+        place = f"question[{index}]" if several else "question"
+        names = {"messages[0].content": place, "messages": place} if body.messages is None else {}
+        with told_as(lambda names=names: names), about("messages"):
             read = read_question(planner.llm, question, form, options.get("tools"))
         planner.checked(read)
 

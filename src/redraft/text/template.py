@@ -106,13 +106,14 @@ class ChatTemplate:
             raise SettingError("This model cannot think first: its chat template does not support it.", "thinking")
         self._check_options(extra, tools=bool(tools))
         chat = [_with_reasoning(message) for message in plain_data(messages, "messages")]
+        declared = plain_data(tools, "tools")
         time = now or datetime.datetime.now()
         variables = {**self.special_tokens, "documents": None, **plain_data(extra, "options")}
         try:
             return self._template.render(
                 variables,
                 messages=chat,
-                tools=plain_data(tools, "tools"),
+                tools=declared,
                 add_generation_prompt=add_generation_prompt,
                 enable_thinking=enable_thinking,
                 strftime_now=lambda format: time.strftime(format),

@@ -355,7 +355,7 @@ def _extend(
         case CallItem():
             calls = message.setdefault("tool_calls", [])
             call = f".tool_calls[{len(calls)}]"
-            parts |= {call: place, f"{call}.function": place}
+            parts |= {call: place, f"{call}.function": place, f"{call}.id": f"{place}.call_id"}
             calls.append(item.call())
         case Thought(content=content):
             thoughts = [message.get("reasoning"), *(part.text for part in content or ())]
