@@ -171,6 +171,18 @@ def test_bytes_that_are_no_text_are_never_written(llm: LLM, monkeypatch: pytest.
     assert "\ufffd" not in llm.fill("x\n", "\ny", length=3, steps=2).full_text
 
 
+def test_a_draft_that_may_be_written_is_finished_before_others(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However unlikely it is; where all but one of 20 are no text, the others do not take its place."""
+    monkeypatch.setattr(Hole, "accepts", lambda self, ids: len(ids) == 20)
+    likes = partial(lengths.judge, prior=lambda tokens: -1e6 * len(tokens))
+    monkeypatch.setattr(lengths, "judge", lambda context, candidates, prior: likes(context, candidates))
+    records: list[redraft.DenoiseStep] = []
+    found = llm.fill("x\n", "\ny", max_tokens=20, canvas_length=32, steps=4, on_record=records.append)
+    assert len(found.token_ids) == 20
+    assert found.lengths == (1, 2, 3, 4, 20)
+    assert found.steps == 1 + max(record.step for record in records if record.request_id == 0) > 1
+
+
 class TestLineEnds:
     def test_new_lines_end_as_the_given_ones(self, llm: LLM) -> None:
         for end in ("\n", "\r\n", "\r"):

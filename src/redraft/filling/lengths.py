@@ -94,9 +94,9 @@ def find(
 ) -> Choice:
     """The best filling that begins as any of `drafts`, or is one of those already `finished`.
 
-    One that the hole does not accept is the best only if no draft is accepted. `prior` is added to the log-likelihood
-    of a filling's tokens. `on_record` sees the finalists' steps; request 0 is the one that was likeliest when they were
-    chosen, and the `finished` ones come last.
+    Those that the hole accepts come before others at every stage, and one that it does not accept is the best only if
+    no finished draft is accepted. `prior` is added to the log-likelihood of a filling's tokens. `on_record` sees the
+    finalists' steps; request 0 is the one that was the best when they were chosen, and the `finished` ones come last.
     """
     batches = [_Batch(context, hole, group) for group in _groups(context, hole, drafts)]
     candidates = [candidate for batch in batches for candidate in batch.candidates]
@@ -105,7 +105,7 @@ def find(
         for batch in batches:
             batch.run(steps)
         texts += judge(context, left, prior)
-        left = sorted(left, key=lambda candidate: -candidate.score)[:count]
+        left = sorted(left, key=lambda one: (not one.accepted, -one.score))[:count]
         for batch in batches:
             batch.keep(left)
     for batch in batches:
@@ -114,8 +114,7 @@ def find(
         _tell(on_record, finished, len(left))
     left = [*left, *finished]
     texts += judge(context, left, prior)
-    fitting = [one for one in left if one.accepted] or [one for one in candidates if one.accepted] or left
-    best = max(fitting, key=lambda candidate: candidate.score)
+    best = max(left, key=lambda one: (one.accepted, one.score))
     forwards = sum(len(candidate.records) for candidate in candidates) + texts
     return Choice(best, tuple(sorted({candidate.length for candidate in left})), forwards)
 
