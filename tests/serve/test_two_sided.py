@@ -69,7 +69,7 @@ def test_what_a_filling_must_be(http: httpx.Client) -> None:
 
 def test_a_newline_stops_a_filling_whatever_the_line_ends_are(http: httpx.Client) -> None:
     body = {"model": "random", "max_tokens": 8, "steps": 2, "regex": "7\nx", "stop": ["\n"]}
-    for end in ("\n", "\r\n"):
+    for end in ("\n", "\r\n", "\r"):
         sides = {"prompt": f"a{end}x = ", "suffix": f"{end}b"}
         assert http.post("/v1/completions", json=body | sides).json()["choices"][0]["text"] == "7"
 

@@ -149,11 +149,11 @@ class CompletionWriter:
 def _ended(result: FillResult, settings: GenerationSettings, stop: Sequence[str], seconds: float) -> Finished:
     """The filling of one hole as an answer that took `seconds` with reading and waiting, cut before a `stop` string.
 
-    A newline in such a string is also found where the text around the hole made it a carriage return and a newline.
+    A newline in such a string is also found where the text around the hole made it another line end.
     Its prompt is the text around the hole that the model saw.
     """
     (filling,) = result.fillings
-    spelled = {word.replace("\n", "\r\n"): word for word in stop} | {word: word for word in stop}
+    spelled = {word.replace("\n", end): word for end in ("\r\n", "\r", "\n") for word in stop}
     at, found = first_stop(filling.text, tuple(spelled)) or (None, "")
     begins = (start for start, _ in filling.offsets)
     tokens = tuple(token for token, start in zip(filling.tokens, begins, strict=True) if at is None or start < at)
