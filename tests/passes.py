@@ -9,7 +9,7 @@ from redraft.llm import LLM
 
 
 def watched_passes(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """A function that returns how many canvases and texts (of at most 512 tokens) the model has seen since its last."""
+    """A function that counts the canvases and texts (of at most 512 tokens) that the model saw since its last call."""
     seen: list[int] = []
     for name in ("encode", "denoise"):
         forward = getattr(type(llm.model), name)

@@ -199,6 +199,16 @@ def test_bytes_that_are_no_text_are_never_written(llm: LLM, monkeypatch: pytest.
     assert (result.text, result.tokens) == (result.old, ())
 
 
+def test_no_edit_has_more_tokens_than_it_may(llm: LLM) -> None:
+    """Whether the span begins and ends inside tokens or not."""
+    rng, text = random.Random(5), TEXTS[2]
+    for seed in range(12):
+        start, limit = rng.randrange(len(text) - 8), rng.randint(1, 3)
+        given: dict[str, Any] = {"seed": seed, "steps": 1, "strength": 1.0, "max_tokens": limit}
+        result = llm.edit(text, (start, start + rng.randint(1, 8)), "Change it", **given)
+        assert len(result.tokens) <= limit
+
+
 def test_what_is_reported_adds_up(llm: LLM) -> None:
     text = TEXTS[2]
     result = llm.edit(text, line_span(text, 2, 2), "Change it", steps=2, seed=1)

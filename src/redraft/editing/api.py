@@ -23,7 +23,7 @@ from redraft.editing.result import EditResult
 from redraft.editing.spans import Span, check_span, cut
 from redraft.engine.request import TokenConfidence
 from redraft.errors import ConstraintError, PromptError, SettingError
-from redraft.filling.api import HOLE_SETTINGS, fill_settings
+from redraft.filling.api import HOLE_SETTINGS, check_given, fill_settings
 from redraft.filling.context import VIEW, Context
 from redraft.filling.hole import Draft, Hole
 from redraft.filling.lengths import (
@@ -78,6 +78,7 @@ def edit(
     Raises `PromptError`, `SettingError` and `ConstraintError` before any compute.
     """
     started = time.perf_counter()
+    check_given(given, EDIT_SETTINGS)
     task = task_of(llm, instruction, strength=strength, max_tokens=max_tokens, on_record=on_record, **given)
     start, end = check_span(text, span)
     if instruction is not None and (not isinstance(instruction, str) or not instruction.strip()):
@@ -104,19 +105,14 @@ def edit(
 def task_of(
     llm: ChatModel,
     instruction: str | None,
-    known: Sequence[str] = EDIT_SETTINGS,
-    /,
     *,
     strength: float = 0.0,
     max_tokens: int | None = None,
     on_record: OnRecord | None = None,
     **given: Any,
 ) -> _Task:
-    """The task that the keywords of `edit` describe, if they are `known`.
-
-    Raises `SettingError` for any that cannot be honoured.
-    """
-    settings = fill_settings(llm.defaults, given, DEFAULT_STEPS, known)
+    """The task that the keywords of `edit` describe. Raises `SettingError` for any that cannot be honoured."""
+    settings = fill_settings(llm.defaults, given, DEFAULT_STEPS)
     check_on_record(on_record)
     return _Task(llm, instruction, settings, strength, max_tokens, wanted_of(given), on_record)
 
@@ -205,9 +201,14 @@ class _Task:
         return context_ids(self._llm, self._instruction, text, span, before, room)
 
     def _stays(self, context: Context, hole: Hole, draft: Sequence[int], choice: Choice) -> bool:
-        """Whether the old text stays: it is likelier than any draft, so there is no slip, or no draft is accepted."""
-        if self._wanted or not choice.best.accepted:
-            return not self._wanted
+        """Whether the old text stays: it is likelier than any draft, so there is no slip, or no draft is accepted.
+
+        Counts the pass that the comparison takes.
+        """
+        if self._wanted:
+            return False
+        if not choice.best.accepted:
+            return True
         if self._instruction is not None or self._strength == 1:
             return False
         self.forwards += 1
@@ -216,7 +217,7 @@ class _Task:
         return sum(logprobs) >= choice.best.score
 
     def _prior(self, old: str, draft: Sequence[int], hole: Hole) -> Prior:
-        """The cost of changing tokens, or, where slips are repaired, of changing characters."""
+        """The cost of changing tokens, or, where slips are repaired, of changing the bytes of characters."""
         if self._instruction is not None:
             return partial(keeping, draft, CHANGE * (1 - self._strength))
         return lambda tokens: mending(old, SLIP * (1 - self._strength), hole.text(tokens))

@@ -27,7 +27,7 @@ from redraft.editing.reading import ChatModel, as_read
 from redraft.editing.result import EditResult
 from redraft.editing.spans import Span, check_span, common_ends, count_lines, cut, line_of, line_span
 from redraft.errors import PromptError, SettingError
-from redraft.filling.api import HOLE_SETTINGS
+from redraft.filling.api import HOLE_SETTINGS, check_given
 from redraft.filling.context import Context
 from redraft.filling.obeying import wanted_of
 from redraft.filling.scoring import causal_scores
@@ -36,6 +36,8 @@ from redraft.text.line_ends import split_lines, with_newlines
 RecentEdit = tuple[str, str] | Mapping[str, str]
 """(old, new) text of an edit, or {"old": ..., "new": ...}; the latest last."""
 
+NEXT_EDIT_SETTINGS = (*HOLE_SETTINGS, "strength")
+"""The names of a next edit's settings."""
 PLACES = 8
 """The most occurrences of a replaced text that are examined, the nearest to the cursor first."""
 NEAR = 2000
@@ -86,11 +88,10 @@ def next_edit(
     pairs = [_pair(one) for one in recent_edits]
     if wanted := wanted_of(given):
         raise SettingError(f"next_edit cannot take {min(wanted)}; it chooses the new text itself.")
-    task_of(llm, None, (*HOLE_SETTINGS, "strength"), **given)  # refuses what an edit would, even if none results
+    check_given(given, NEXT_EDIT_SETTINGS)
+    task_of(llm, None, **given)  # refuses what an edit would, even if none results
     found, passes = _repeat(llm, text, cursor, pairs)
-    if found is None:
-        found, more = _doubt(llm, text, cursor, pairs, given)
-        passes += more
+    found = found or _doubt(llm, text, cursor, pairs, given)
     if found is None:
         return None
     seconds = time.perf_counter() - started
@@ -185,9 +186,9 @@ def _inside(span: Span, others: list[Span]) -> bool:
 
 
 def _gain(llm: ChatModel, text: str, span: Span, after: str) -> float:
-    """By how many nats the text is likelier with `after` in place of the span, followed by the same text; two passes.
+    """By how many nats the text is likelier with `after` in place of the span, followed by the same text.
 
-    Minus infinity, without any pass, if there is no room.
+    Takes three passes, or none if there is no room; then it is minus infinity.
     """
     text, (start, end) = as_read(text, span)
     tokenizer, model = llm.tokenizer, llm.model
@@ -222,18 +223,20 @@ def _replaced(text: str, span: Span, after: str) -> EditResult:
 
 def _doubt(
     llm: ChatModel, text: str, cursor: int, pairs: Sequence[tuple[str, str]], given: Mapping[str, Any]
-) -> tuple[NextEdit | None, int]:
+) -> NextEdit | None:
     """The most doubtful line around the cursor, edited; None if no line is doubtful, or editing changes nothing.
 
-    Also returns how many passes it took to find it.
+    The edit's `forwards` count the passes that found the line.
     """
     doubts = line_doubts(llm, text, cursor)
     span = max(doubts, key=doubts.__getitem__, default=(0, 0))
     if doubts.get(span, 0.0) <= 1 - DOUBTFUL:
-        return None, 2 * len(doubts)
+        return None
     result = edit(llm, text, span, _asked_for(llm, pairs), **given)
-    found = NextEdit(edit=result, reason="doubt", confidence=doubts[span]) if result.old != result.text else None
-    return found, 2 * len(doubts)
+    if result.old == result.text:
+        return None
+    result = replace(result, forwards=result.forwards + 2 * len(doubts))
+    return NextEdit(edit=result, reason="doubt", confidence=doubts[span])
 
 
 def _asked_for(llm: ChatModel, pairs: Sequence[tuple[str, str]]) -> str | None:

@@ -64,6 +64,7 @@ def fill(
     `ConstraintError` for a constraint that no filling of these lengths obeys.
     """
     started = time.perf_counter()
+    check_given(given, FILL_SETTINGS)
     settings, wanted = fill_settings(defaults, given), wanted_of(given)
     check_on_record(on_record)
     pieces = split_pieces(text, suffix)
@@ -88,20 +89,21 @@ def _placed(filling: Filling, pieces: Sequence[str], number: int) -> Filling:
     return dataclasses.replace(filling, text=text, offsets=offsets)
 
 
-def fill_settings(
-    defaults: GenerationSettings,
-    given: Mapping[str, Any],
-    steps: int = DEFAULT_STEPS,
-    known: Sequence[str] = FILL_SETTINGS,
-) -> GenerationSettings:
-    """The settings of a fill with the keywords `given`; also used for an edit, which has another step cap and others.
-
-    Raises `SettingError` for names that are not `known`, and for settings that only an answer has.
-    """
-    check_names({name: value for name, value in given.items() if name not in ANSWER_ONLY}, known)
-    said = {name: value for name, value in given.items() if name not in CONSTRAINTS}
-    if unread := next((name for name in ANSWER_ONLY if said.get(name) is not None), None):
+def check_given(given: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Raise `SettingError` for a keyword that is not one of the `known` ones, or that only an answer has."""
+    check_names([name for name in given if name not in ANSWER_ONLY], known)
+    if unread := next((name for name in ANSWER_ONLY if given.get(name) is not None), None):
         raise SettingError(f"{unread} is a setting for answers; a filling or an edit cannot take it.", unread)
+
+
+def fill_settings(
+    defaults: GenerationSettings, given: Mapping[str, Any], steps: int = DEFAULT_STEPS
+) -> GenerationSettings:
+    """The settings of a fill with the keywords `given`; also used for an edit, with another step cap.
+
+    Raises `SettingError` for a value that is not possible.
+    """
+    said = {name: value for name, value in given.items() if name not in CONSTRAINTS}
     return resolve_settings(dataclasses.replace(defaults, steps=min(defaults.steps, steps)), **said)
 
 
