@@ -72,9 +72,9 @@ def edit(
     max_tokens  the most tokens of the new span (of each part, if it is long); by default twice the old span's plus 16
     given       settings of `generate`, and its constraints (`redraft.filling.CONSTRAINTS`) on the new span: with
                 must_include=["total"] and forbidden=["count"] a rename is done whatever the model thinks of it
-    A line end that ends the span stays, and no blank lines are added at the end of the text, unless there is a
-    constraint. Lines keep their kinds of line ends, and new ones take that of the line before; the model and
-    constraints see newlines.
+    A line end that ends the span stays unless whole lines become nothing or it is all of the span, and no blank lines
+    are added at the end of the text; a constraint alone decides both. Lines keep their kinds of line ends, and new ones
+    take that of the line before; the model and constraints see newlines.
     Raises `PromptError`, `SettingError` and `ConstraintError` before any compute.
     """
     started = time.perf_counter()
@@ -190,11 +190,14 @@ class _Task:
         self.forwards += 1 + bool(here.draft) + choice.forwards
         if self._stays(context, hole, here.draft, choice):
             return text, end + kept
+        before, old, behind = text[:start], text[start:end], text[end:]
         new = choice.best.hole.text(choice.best.tokens)
-        if text[end:] == "\n" and not self._wanted:
-            new = _without_blank_lines(new, text[start:end])
+        if not behind.strip("\n") and not self._wanted:
+            new = _without_blank_lines(new, before, old)
+        if kept and not new and (not before or before.endswith("\n")):
+            behind, kept = behind[1:], False  # the lines are gone with their ends
         self._note(choice.best, start - zero, len(new))
-        return text[:start] + new + text[end:], start + len(new) + kept
+        return before + new + behind, start + len(new) + kept
 
     def _context(self, text: str, span: Span, before: Sequence[int]) -> list[int]:
         room = self._room + self._view + LONGEST + SCORED_TOKENS
@@ -252,7 +255,11 @@ class _Task:
         return [*self._parts(text[:middle]), *self._parts(text[middle:])]
 
 
-def _without_blank_lines(new: str, old: str) -> str:
-    """The new text without line ends at its end that the old one has not."""
-    bare = new.rstrip("\n")
-    return bare + "\n" * min(len(new) - len(bare), len(old) - len(old.rstrip("\n")))
+def _without_blank_lines(new: str, before: str, old: str) -> str:
+    """The new text without newlines at its end, as far as the text up to there ended with fewer before."""
+    surplus = _newlines_at_end(before + new) - _newlines_at_end(before + old)
+    return new[: len(new) - max(0, min(surplus, _newlines_at_end(new)))]
+
+
+def _newlines_at_end(text: str) -> int:
+    return len(text) - len(text.rstrip("\n"))

@@ -31,7 +31,7 @@ from redraft.filling.api import HOLE_SETTINGS, check_given
 from redraft.filling.context import Context
 from redraft.filling.obeying import wanted_of
 from redraft.filling.scoring import causal_scores
-from redraft.text.line_ends import split_lines, with_newlines
+from redraft.text.line_ends import spans_in, split_lines, with_line_ends, with_newlines
 
 RecentEdit = tuple[str, str] | Mapping[str, str]
 """(old, new) text of an edit, or {"old": ..., "new": ...}; the latest last."""
@@ -99,10 +99,14 @@ def next_edit(
 
 
 def edits_between(old: str, new: str) -> tuple[list[tuple[str, str]], int]:
-    """The edits that turned `old` into `new`, line by line, top to bottom; and where the last one ends in `new`."""
-    a, b = split_lines(old), split_lines(new)
+    """The edits that turned `old` into `new`, line by line, top to bottom; and where the last one ends in `new`.
+
+    Kinds of line ends do not count: lines are compared, and returned, with newlines.
+    """
+    lines = split_lines(new)
+    a, b = ([with_newlines(line) for line in text] for text in (split_lines(old), lines))
     same, rest = common_ends(a, b)
-    ends, found, cursor = list(accumulate(map(len, b), initial=0))[same:], list[tuple[str, str]](), 0
+    ends, found, cursor = list(accumulate(map(len, lines), initial=0))[same:], list[tuple[str, str]](), 0
     a, b = a[same : len(a) - rest], b[same : len(b) - rest]
     for kind, low, high, start, end in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
         if kind == "equal":
@@ -116,15 +120,17 @@ def edits_between(old: str, new: str) -> tuple[list[tuple[str, str]], int]:
 
 
 def _pair(raw: RecentEdit) -> tuple[str, str]:
+    """The old and new text of a recent edit, with newlines."""
     if isinstance(raw, Mapping):
         pair: tuple[object, ...] = raw.get("old"), raw.get("new")
     else:
         pair = tuple(raw) if isinstance(raw, tuple | list) else ()
-    if len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+    texts = [with_newlines(part) for part in pair if isinstance(part, str)]
+    if len(pair) != 2 or len(texts) != 2:
         raise PromptError(
             f"A recent edit is {raw!r}; it must be a pair (old, new) or a mapping with the texts old and new."
         )
-    return pair  # type: ignore[return-value]
+    return texts[0], texts[1]
 
 
 def core(old: str, new: str) -> tuple[str, str]:
@@ -161,9 +167,13 @@ def _repeat(llm: ChatModel, text: str, cursor: int, pairs: Sequence[tuple[str, s
 
 
 def occurrences(text: str, before: str, after: str, cursor: int) -> list[Span]:
-    """Places where `before` occurs as a whole word and not as part of an `after`; nearest to the cursor first."""
-    done = [match.span() for match in re.finditer(re.escape(after), text)] if after else []
-    due = [span for span in _words(text, before) if not _inside(span, done)]
+    """Places where `before` occurs as a whole word and not as part of an `after`; nearest to the cursor first.
+
+    Both have newlines, which are also found where the text has other line ends.
+    """
+    read = with_newlines(text)
+    done = [match.span() for match in re.finditer(re.escape(after), read)] if after else []
+    due = spans_in(text, [span for span in _words(read, before) if not _inside(span, done)])
     return sorted(due, key=lambda span: abs(span[0] - cursor))[:PLACES]
 
 
@@ -193,7 +203,7 @@ def _gain(llm: ChatModel, text: str, span: Span, after: str) -> float:
     text, (start, end) = as_read(text, span)
     tokenizer, model = llm.tokenizer, llm.model
     behind = text[end : end + 4 * TAIL]
-    texts = [tokenizer.encode(word + behind, special=False) for word in (text[start:end], with_newlines(after))]
+    texts = [tokenizer.encode(word + behind, special=False) for word in (text[start:end], after)]
     surplus = max(0, min(map(len, texts)) - TAIL)
     texts = [ids[: len(ids) - surplus] for ids in texts]
     room = model.config.max_position_embeddings - max(map(len, texts)) - 1
@@ -207,12 +217,13 @@ def _gain(llm: ChatModel, text: str, span: Span, after: str) -> float:
 
 
 def _replaced(text: str, span: Span, after: str) -> EditResult:
-    start, end = span
+    before, old, behind = text[: span[0]], text[slice(*span)], text[span[1] :]
+    new, _ = with_line_ends(after, (), before, old, behind)
     return EditResult(
         span=span,
-        old=text[start:end],
-        text=after,
-        full_text=text[:start] + after + text[end:],
+        old=old,
+        text=new,
+        full_text=before + new + behind,
         tokens=(),
         offsets=(),
         steps=0,
@@ -244,7 +255,7 @@ def _asked_for(llm: ChatModel, pairs: Sequence[tuple[str, str]]) -> str | None:
     room = llm.model.config.max_position_embeddings // TOLD
     done = ""
     for old, new in reversed(pairs):
-        line = f"\n- {with_newlines(old)!r} became {with_newlines(new)!r}"
+        line = f"\n- {old!r} became {new!r}"
         if (tokens := len(llm.tokenizer.encode(line, special=False))) <= room:
             done, room = line + done, room - tokens
     return f"These edits were just made:{done}\nMake the next one." if done else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate
 
@@ -23,21 +24,32 @@ def with_newlines(text: str) -> str:
     return _END.sub("\n", text) if "\r" in text else text
 
 
+def spans_in(text: str, spans: Sequence[Span]) -> list[Span]:
+    """Spans of `with_newlines(text)` as spans of the text itself."""
+    pairs = [found.start() - number for number, found in enumerate(re.finditer("\r\n", text))]
+    return [(start + bisect_left(pairs, start), end + bisect_left(pairs, end)) for start, end in spans]
+
+
 def with_line_ends(
     new: str, offsets: Sequence[Span], before: str, old: str, behind: str
 ) -> tuple[str, tuple[Span, ...]]:
     """`new`, where it replaces `old`, with the line ends of its place, and (start, end) places in it moved accordingly.
 
-    Lines keep the ends of those that they replace; a further line has the end of the line before it. Only newlines
-    change, and none does if the given text has no other line ends.
+    Lines keep the ends of those that they replace; a further line has the end of the line before it. Where a carriage
+    return and a newline would meet and be one line end, the new one of them becomes both. Only newlines change, and
+    none does if the given text has no other line ends.
     """
     if not any("\r" in text for text in (before, old, behind)):
         return new, tuple(offsets)
     lines, chars, at = split_lines(new), list(new), 0
+    last = "" if old.startswith("\n") else before[-1:]  # a span may begin inside a line end
     for line, kind in zip(lines, _kinds(lines, split_lines(old), _nearest(before, old + behind)), strict=True):
         at += len(line)
         if line.endswith("\n") and not line.endswith("\r\n"):
-            chars[at - 1] = kind
+            chars[at - 1] = "\r\n" if line + last == "\n\r" and kind == "\n" else kind
+        last = chars[at - 1][-1]
+    if lines and last == "\r" and behind.startswith("\n") and not old.endswith("\r"):
+        chars[-1] = "\r\n"
     edges = list(accumulate(map(len, chars), initial=0))
     return "".join(chars), tuple((edges[start], edges[end]) for start, end in offsets)
 
