@@ -5,54 +5,21 @@ import dataclasses
 import gc
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import torch
 from asking import SETTINGS, Make, ask, end_of, run, untimed
+from fronting import collect, driven, encode_for_ever, settled
 
 from redraft.diffusion.records import Commit, DenoiseStep
-from redraft.engine.async_engine import MOST_FAILURES, AsyncEngine
-from redraft.engine.engine import Engine
-from redraft.engine.request import Event, Finished
-from redraft.engine.stats import EngineStats
+from redraft.engine.async_engine import AsyncEngine
+from redraft.engine.request import Finished
 from redraft.engine.work import Drafted, Segment
 from redraft.errors import EngineError, PromptError, QueueFullError
 from redraft.model import Transformer
 
 LONG = dataclasses.replace(SETTINGS, steps=40, max_tokens=400)
-
-
-def driven(engine: Engine, body: Callable[[AsyncEngine], Awaitable[None]]) -> None:
-    """Run an async test body with a front on the engine, and close it."""
-
-    async def main() -> None:
-        front = AsyncEngine(engine)
-        try:
-            async with asyncio.timeout(60):
-                await body(front)
-        finally:
-            await front.close(drain=False)
-        assert not front._thread.is_alive()
-        assert not front._mailboxes
-
-    asyncio.run(main())
-
-
-async def collect(events: AsyncIterator[Event]) -> list[Event]:
-    return [event async for event in events]
-
-
-async def settled(front: AsyncEngine) -> EngineStats:
-    """Wait until nothing is open; a cancelled request may cost the forward under way and no more."""
-    forwards = await front.run(lambda: front._engine.counters.forwards)
-    while await front.run(lambda: front._engine.busy):
-        await asyncio.sleep(0.005)
-    stats = await front.run(front._engine.stats)
-    assert stats.running == stats.waiting == stats.full_pages_used == stats.sliding_pages_used == 0
-    assert stats.forwards <= forwards + 1
-    return stats
 
 
 def test_many_at_once_get_their_own_events(make: Make) -> None:
@@ -257,163 +224,6 @@ class TestRun:
             await held
 
         driven(make(), body)
-
-
-def encode_for_ever(model: Transformer, made: list[int]) -> None:
-    """Forwards without an end, each of which is noted."""
-    while True:
-        model.encode(torch.tensor([[1, 2]]), model.new_cache(1, 2))
-        made.append(1)
-
-
-class Broken:
-    """A runner whose next forwards fail."""
-
-    def __init__(self, runner: object, failures: int) -> None:
-        self.runner, self.failures = runner, failures
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.runner, name)
-
-    def run(self, work: object) -> object:
-        if self.failures:
-            self.failures -= 1
-            raise MemoryError("no room")
-        return self.runner.run(work)  # type: ignore[attr-defined]
-
-
-class Unkept:
-    """A constraint that limits nothing and cannot follow what was written."""
-
-    min_tokens, closed = 1, False
-
-    def check(self, max_tokens: int) -> None: ...
-
-    def begin(self) -> "Unkept":
-        return self
-
-    def canvas(self, length: int, left: int) -> None: ...
-
-    def advance(self, token_ids: Sequence[int]) -> None:
-        raise ValueError("a token too many.")
-
-
-class TestFailure:
-    def test_a_failed_forward_ends_its_requests_and_not_the_engine(self, make: Make) -> None:
-        engine = make()
-        engine.runner = Broken(engine.runner, 1)  # type: ignore[assignment]
-
-        async def body(front: AsyncEngine) -> None:
-            first = await asyncio.gather(*(collect(front.stream(ask(i))) for i in range(3)), return_exceptions=True)
-            assert any(isinstance(error, EngineError) and "MemoryError: no room" in str(error) for error in first)
-            assert end_of(await collect(front.stream(ask(9)))).finish_reason == "length"
-            assert front.healthy
-            await settled(front)
-
-        driven(engine, body)
-
-    def test_an_engine_that_keeps_failing_stops_and_says_so(self, make: Make) -> None:
-        engine = make()
-        engine.runner = Broken(engine.runner, 100)  # type: ignore[assignment]
-
-        async def body(front: AsyncEngine) -> None:
-            for i in range(MOST_FAILURES):
-                with pytest.raises(EngineError):
-                    await collect(front.stream(ask(i)))
-            while front.healthy:
-                await asyncio.sleep(0.005)
-            with pytest.raises(EngineError, match="engine has stopped"):
-                await collect(front.stream(ask(99)))
-            with pytest.raises(EngineError, match="engine has stopped"):
-                await front.run(lambda: 1)
-
-        driven(engine, body)
-
-    def test_forwards_of_calls_count_like_those_of_requests(self, make: Make, model: Transformer) -> None:
-        """Until one succeeds; what a call does wrong besides, or without a forward, does not count."""
-
-        def encode(then: Exception | None) -> None:
-            model.encode(torch.tensor([[1, 2]]), model.new_cache(1, 2))
-            if then is not None:
-                raise then
-
-        def idle() -> None:
-            raise NotImplementedError
-
-        async def body(front: AsyncEngine) -> None:
-            broken, wrong, large = RuntimeError("CUDA error"), ValueError("a bug"), torch.OutOfMemoryError("too much")
-            for error in (broken, wrong, broken, None, broken, large, broken, wrong, broken):
-                assert front.healthy
-                for _ in range(MOST_FAILURES):
-                    with pytest.raises(NotImplementedError):
-                        await front.run(idle)
-                assert await front.run(lambda: 1) == 1
-                told = await asyncio.gather(front.run(lambda: encode(error)), return_exceptions=True)  # noqa: B023
-                assert told == [error]
-            await asyncio.wait_for(front.ended(), 10)
-            with pytest.raises(EngineError, match="engine has stopped"):
-                await front.run(lambda: 1)
-
-        driven(make(), body)
-
-    def test_one_whose_pages_cannot_be_cleaned_stops_and_nobody_waits(self, make: Make) -> None:
-        """As after an error that leaves a GPU unusable: whatever the runner does next fails, too."""
-        engine = make()
-
-        class Dead(Broken):
-            def release(self, slot: int) -> bool:
-                raise RuntimeError("unusable")
-
-        engine.runner = Dead(engine.runner, 100)  # type: ignore[assignment]
-
-        async def body(front: AsyncEngine) -> None:
-            answers = (collect(front.stream(ask(i))) for i in range(3))
-            told = await asyncio.wait_for(asyncio.gather(*answers, return_exceptions=True), 30)
-            assert all(isinstance(error, EngineError) for error in told)
-            while front.healthy:
-                await asyncio.sleep(0.005)
-            with pytest.raises(EngineError, match="engine has stopped"):
-                await collect(front.stream(ask(9)))
-
-        driven(engine, body)
-        assert engine.stats().running == engine.stats().full_pages_used == 0
-
-    def test_an_answer_that_cannot_go_on_ends_alone(self, make: Make) -> None:
-        async def body(front: AsyncEngine) -> None:
-            whole, broken = await front.submit([ask(1), ask(2, constraint=Unkept())])
-            with pytest.raises(EngineError, match=r"The answer failed with ValueError: a token too many\."):
-                await collect(broken)
-            assert end_of(await collect(whole)).finish_reason == "length"
-            stats = await settled(front)
-            assert stats.ended == {"failed": 1, "length": 1}
-
-        driven(make(), body)
-
-    def test_one_that_fails_while_it_is_told_to_stop_stops(self, make: Make, model: Transformer) -> None:
-        engine, made = make(), list[int]()
-        runs, closing = threading.Event(), threading.Event()
-
-        class Slow(Broken):
-            def run(self, work: object) -> object:
-                runs.set()
-                closing.wait(10)
-                return super().run(work)
-
-        engine.runner = Slow(engine.runner, 1)  # type: ignore[assignment]
-
-        async def body(front: AsyncEngine) -> None:
-            answer = asyncio.create_task(collect(front.stream(ask(0))))
-            while not runs.is_set():
-                await asyncio.sleep(0.005)
-            work = asyncio.create_task(front.run(lambda: encode_for_ever(model, made)))
-            stop = asyncio.create_task(front.close(drain=False))
-            await asyncio.sleep(0.05)
-            closing.set()
-            await asyncio.wait_for(stop, 10)
-            await asyncio.gather(answer, work, return_exceptions=True)
-            assert not made
-
-        driven(engine, body)
 
 
 class TestClosing:

@@ -66,7 +66,7 @@ _KEYS = {
 
 
 class Document:
-    """The document as JSON. Making it takes a second, so that is done when it is first asked for, and only once."""
+    """The document as JSON. It is made once, when first asked for, as that takes half a second."""
 
     def __init__(self, app: FastAPI, settings: ServeSettings) -> None:
         self._app, self._settings = app, settings
