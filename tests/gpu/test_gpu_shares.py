@@ -1,4 +1,5 @@
-"""On two CUDA devices: a divided model against one device, and its graphs, which span both, against single launches."""
+"""On two and four CUDA devices: a divided model against one device, and its graphs, which span all of them, against
+single launches."""
 
 import pytest
 import torch
@@ -16,7 +17,11 @@ pytestmark = [
     pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices"),
 ]
 
-DEVICES = [torch.device("cuda", 0), torch.device("cuda", 1)]
+DEVICES = [torch.device("cuda", number) for number in range(4)]
+GPUS = pytest.mark.parametrize(
+    "gpus",
+    [2, pytest.param(4, marks=pytest.mark.skipif(torch.cuda.device_count() < 4, reason="needs four CUDA devices"))],
+)
 
 
 @pytest.fixture(scope="module")
@@ -24,15 +29,16 @@ def plain() -> Transformer:
     return randomized(CONFIG)
 
 
-def packed(plain: Transformer, quantization: str | None, gpus: int = 2) -> PackedTransformer:
+def packed(plain: Transformer, quantization: str | None, gpus: int) -> PackedTransformer:
     source, given = plain.state_dict().__getitem__, {"quantization": quantization, "dtype": torch.bfloat16}
     return PackedTransformer(pack(CONFIG, source, device=DEVICES[0], helpers=DEVICES[1:gpus], **given))
 
 
+@GPUS
 @FORMATS
-def test_graphs_equal_single_launches_bit_for_bit(plain: Transformer, quantization: str | None) -> None:
+def test_graphs_equal_single_launches_bit_for_bit(plain: Transformer, quantization: str | None, gpus: int) -> None:
     """Prompts, canvases of several requests at different steps, and a commit with the next canvas."""
-    model = packed(plain, quantization)
+    model = packed(plain, quantization, gpus)
     graph, eager = runner_of(model, graphs=True), runner_of(model, graphs=False)
     work = [[*prompt(0, 1300), *prompt(1, 200)]]
     work += [[step_of(0, 1300, step), *([step_of(1, 200, step - 1)] if step else [])] for step in range(4)]
@@ -41,9 +47,10 @@ def test_graphs_equal_single_launches_bit_for_bit(plain: Transformer, quantizati
         assert graph.run(parts) == eager.run(parts)
 
 
+@GPUS
 @FORMATS
-def test_a_canvas_alone_and_among_others(plain: Transformer, quantization: str | None) -> None:
-    model = packed(plain, quantization)
+def test_a_canvas_alone_and_among_others(plain: Transformer, quantization: str | None, gpus: int) -> None:
+    model = packed(plain, quantization, gpus)
     alone, among = runner_of(model, graphs=True), runner_of(model, graphs=True)
     alone.run(prompt(1, 700))
     among.run([*prompt(0, 600), *prompt(1, 700), *prompt(2, 30)])
@@ -52,8 +59,9 @@ def test_a_canvas_alone_and_among_others(plain: Transformer, quantization: str |
         assert own == among.run([step_of(0, 600, step), step_of(1, 700, step), step_of(2, 30, step)])[1]
 
 
-def test_twins_add_up_what_other_devices_hold(plain: Transformer) -> None:
-    runner = runner_of(packed(plain, None), graphs=False)
+@GPUS
+def test_twins_add_up_what_other_devices_hold(plain: Transformer, gpus: int) -> None:
+    runner = runner_of(packed(plain, None, gpus), graphs=False)
     runner.run(prompt(0, 300))
     (by_kernels,) = runner.run([step_of(0, 300, 0)])
     with eager_operations("after_attention", "after_experts", "sum_of_experts"):
@@ -62,8 +70,9 @@ def test_twins_add_up_what_other_devices_hold(plain: Transformer) -> None:
 
 
 @torch.inference_mode()
+@GPUS
 @FORMATS
-def test_two_devices_are_as_near_to_fp32_as_one(plain: Transformer, quantization: str | None) -> None:
+def test_several_devices_are_as_near_to_fp32_as_one(plain: Transformer, quantization: str | None, gpus: int) -> None:
     tokens, canvas = torch.tensor([ids(1, 700)], device="cuda"), torch.tensor([ids(2, 256)], device="cuda")
 
     def hidden(model: Transformer) -> torch.Tensor:
@@ -71,28 +80,34 @@ def test_two_devices_are_as_near_to_fp32_as_one(plain: Transformer, quantization
         model.encode(tokens, cache)
         return model.denoise(canvas, cache).float()
 
-    truth, one, two = hidden(plain), hidden(packed(plain, quantization, 1)), hidden(packed(plain, quantization))
-    assert 0 < (two - truth).norm() <= 1.5 * (one - truth).norm()
+    truth, one, several = (
+        hidden(plain),
+        hidden(packed(plain, quantization, 1)),
+        hidden(packed(plain, quantization, gpus)),
+    )
+    assert 0 < (several - truth).norm() <= 1.5 * (one - truth).norm()
 
 
-def test_each_device_holds_half(plain: Transformer) -> None:
+@GPUS
+def test_each_device_holds_its_part(plain: Transformer, gpus: int) -> None:
     def held() -> list[int]:
-        return [torch.cuda.memory_allocated(device) for device in DEVICES]
+        return [torch.cuda.memory_allocated(device) for device in DEVICES[:gpus]]
 
     before = held()
-    model = packed(plain, None)
-    first, second = (after - start for after, start in zip(held(), before, strict=True))
-    layers = [layer for layer in model.packed.shares[1].layers]
-    experts = sum(layer.experts.nbytes for layer in layers)
-    assert experts < second < first
-    assert {tensor.device for layer in layers for tensor in (layer.experts.down, layer.router)} == {DEVICES[1]}
+    model = packed(plain, None, gpus)
+    first, *others = (after - start for after, start in zip(held(), before, strict=True))
+    for device, share, size in zip(DEVICES[1:], model.packed.shares[1:], others, strict=False):
+        experts = sum(layer.experts.nbytes for layer in share.layers)
+        assert experts < size < first
+        assert {tensor.device for layer in share.layers for tensor in (layer.experts.down, layer.router)} == {device}
 
 
+@GPUS
 @FORMATS
 def test_without_access_to_the_other_memory_parts_are_copied(
-    plain: Transformer, quantization: str | None, monkeypatch: pytest.MonkeyPatch
+    plain: Transformer, quantization: str | None, gpus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, found = packed(plain, quantization), []
+    model, found = packed(plain, quantization, gpus), []
     for reading in (True, False):
         monkeypatch.setattr(crew, "peers", lambda *_, reading=reading: reading)
         runner = runner_of(model, graphs=True)

@@ -30,6 +30,7 @@ from redraft.kernels.triton import (
     norms,
     philox,
     qkv,
+    residuals,
     rows,
     self_conditioning,
     step,
@@ -59,9 +60,13 @@ def test_attention(dim: int, groups: int, window: int | None, kept: torch.dtype)
 
 
 @pytest.mark.parametrize("count", [1, 2, 8])
-@pytest.mark.parametrize(("dim", "groups", "window"), [(256, 8, 1024), (512, 2, None)])
-def test_attention_of_canvases_of_256(dim: int, groups: int, window: int | None, count: int) -> None:
-    q, pages = bf16(count * LENGTH, HEADS, dim), bf16(64, 256, groups, dim)
+@pytest.mark.parametrize(
+    ("heads", "groups", "dim", "window"),
+    [(HEADS, 8, 256, 1024), (HEADS, 2, 512, None), (HEADS // 4, 2, 256, 1024), (HEADS // 4, 1, 512, None)],
+)
+def test_attention_of_canvases_of_256(heads: int, groups: int, dim: int, window: int | None, count: int) -> None:
+    """Of all heads, and of one of four GPUs' part."""
+    q, pages = bf16(count * LENGTH, heads, dim), bf16(64, 256, groups, dim)
     with caught_launches(GPUTarget("cuda", 90, 32)) as found:
         attention.attend(q, pages, pages, int32(count, 32), segments_of(count, LENGTH), window=window)
     assert_fits(found)
@@ -141,20 +146,25 @@ def test_smaller_gpus_have_room_and_copy_ahead(capability: int) -> None:
 def test_norms(fp8: bool, gpus: int) -> None:
     """Other GPUs may still read the experts' sums of a share, so these are not dropped from the cache."""
     names = ("post_attention", "pre_mlp", "pre_experts", "router_scale")
-    before = norms.AfterAttention(**{name: bf16(WIDTH) for name in names})
+    before = residuals.AfterAttention(**{name: bf16(WIDTH) for name in names})
     names = ("post_mlp", "post_experts", "post_feedforward", "following")
     scalars = {"encode_scalar": bf16(1), "denoise_scalar": bf16(1)}
-    after = norms.AfterExperts(**{name: bf16(WIDTH) for name in names}, **scalars)
+    after = residuals.AfterExperts(**{name: bf16(WIDTH) for name in names}, **scalars)
     x, parts = bf16(ROWS, WIDTH), (bf16(ROWS, WIDTH),) * gpus
     experts = (bf16(ROWS, 8 if gpus == 1 else 1, WIDTH),) * gpus
     found = compiled(norms.norm, x, bf16(WIDTH), 1e-6, fp8=fp8)
-    found += compiled(norms.after_attention, x, parts, before, 1e-6, mlp_fp8=fp8, experts_fp8=fp8)
-    found += compiled(norms.after_experts, x, parts, experts, after, SEGMENT, 1e-6, fp8=fp8)
+    found += compiled(residuals.after_attention, x, parts, before, 1e-6, mlp_fp8=fp8, experts_fp8=fp8)
+    found += compiled(residuals.after_experts, x, parts, experts, after, SEGMENT, 1e-6, fp8=fp8)
     found += compiled(norms.enter, int32(ROWS), bf16(VOCAB, WIDTH), bf16(1), x, SEGMENT, bf16(WIDTH), 1e-6, fp8=fp8)
+    assert ["discard.global.L2" in kernel.ptx for kernel in found] == [False, False, gpus == 1, False]
+    own = (bf16(ROWS // gpus, WIDTH),) * gpus
+    found += compiled(norms.norm_of_parts, own, bf16(WIDTH), 1e-6, fp8=fp8)
+    found += compiled(residuals.feed_forward_norms, own, before, 1e-6, mlp_fp8=fp8, experts_fp8=fp8)
+    assert all(("e4m3" in kernel.ptx) == fp8 for kernel in found)
+    found += compiled(residuals.add_attention, own[0], parts, before, 1e-6, first=ROWS // gpus)
+    found += compiled(residuals.add_experts, own[0], parts, experts, after, SEGMENT, 1e-6, first=ROWS // gpus)
     assert_fits(found, spilled=16 if gpus < 8 else 64)  # a few words, so that three programs fit on a multiprocessor
     assert all(kernel.registers <= 80 for kernel in found)
-    assert all(("e4m3" in kernel.ptx) == fp8 for kernel in found)
-    assert ["discard.global.L2" in kernel.ptx for kernel in found] == [False, False, gpus == 1, False]
 
 
 @pytest.mark.parametrize("kept", [torch.bfloat16, torch.float8_e4m3fn])

@@ -13,7 +13,18 @@ from redraft.kernels import eager
 from redraft.kernels.gluon.attention import fits
 from redraft.kernels.gluon.head import tile_for
 from redraft.kernels.packed import PackedFp8, Rows8
-from redraft.kernels.triton import attention, copies, head, norms, philox, qkv, rows, self_conditioning, step
+from redraft.kernels.triton import (
+    attention,
+    copies,
+    head,
+    norms,
+    philox,
+    qkv,
+    residuals,
+    rows,
+    self_conditioning,
+    step,
+)
 from redraft.kernels.triton.quantize import quantize_rows
 from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, UNUSED, Segments
 from redraft.kernels.triton.softcap import tempered
@@ -64,14 +75,20 @@ def mixed_with_images() -> Segments:
 
 
 def fp32(value: Any) -> Any:
-    """A value, or the weights of a dataclass, in fp32."""
-    if isinstance(value, norms.AfterAttention | norms.AfterExperts):
+    """A value, a list of them, or the weights of a dataclass, in fp32."""
+    if isinstance(value, list):
+        return [fp32(one) for one in value]
+    if isinstance(value, residuals.AfterAttention | residuals.AfterExperts):
         return type(value)(**{field.name: getattr(value, field.name).float() for field in fields(value)})
     return value.float() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 def parts(result: Any) -> list[Tensor]:
-    return list(result) if isinstance(result, tuple) else [result]
+    if isinstance(result, tuple):
+        return [one for part in result for one in parts(part)]
+    if isinstance(result, residuals.FeedForwardRows):
+        return [getattr(result, field.name) for field in fields(result)]
+    return [result]
 
 
 def assert_as_exact_as_eager(function: Callable[..., Any], *arguments: Any, rows: Tensor | None = None) -> None:
@@ -94,14 +111,28 @@ def test_norms() -> None:
     segments, x, y = mixed(), bf16(4 * ROWS, WIDTH), bf16(4 * ROWS, WIDTH, scale=3)
     assert_as_exact_as_eager(lambda x, w: norms.norm(x, w, EPS), x, 1 + bf16(WIDTH, scale=0.2))
     assert_as_exact_as_eager(
-        lambda x, y, w: norms.after_attention(x, (y,), w, EPS), x, y, weights(norms.AfterAttention)
+        lambda x, y, w: residuals.after_attention(x, (y,), w, EPS), x, y, weights(residuals.AfterAttention)
     )
-    end = bf16(4 * ROWS, 8, WIDTH), weights(norms.AfterExperts)
+    end = bf16(4 * ROWS, 8, WIDTH), weights(residuals.AfterExperts)
 
     def after_experts(x: Tensor, y: Tensor, rows: Tensor, *rest: Any) -> Any:
-        return norms.after_experts(x, (y,), (rows.clone(),), *rest, segments, EPS)  # it uses them up
+        return residuals.after_experts(x, (y,), (rows.clone(),), *rest, segments, EPS)  # it uses them up
 
     assert_as_exact_as_eager(after_experts, x, y, *end)
+
+
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_norms_where_every_gpu_adds_up_its_own_rows(gpus: int) -> None:
+    segments, first, eps = mixed(), 4 * ROWS // gpus, EPS
+    outs, own = [bf16(4 * ROWS, WIDTH, scale=3) for _ in range(gpus)], [bf16(first, WIDTH) for _ in range(gpus)]
+    sums = [bf16(4 * ROWS, 1, WIDTH) for _ in range(gpus)]
+    before, after = weights(residuals.AfterAttention), weights(residuals.AfterExperts)
+    assert_as_exact_as_eager(lambda *x: residuals.add_attention(*x, eps, first=first), own[0], outs, before)
+    assert_as_exact_as_eager(lambda *x: residuals.feed_forward_norms(*x, eps), own, before)
+    assert_as_exact_as_eager(lambda x, w: norms.norm_of_parts(x, w, eps), own, after.following)
+    assert_as_exact_as_eager(
+        lambda *x: residuals.add_experts(*x, segments, eps, first=first), own[0], outs, sums, after
+    )
 
 
 @pytest.mark.parametrize("shape", [(130, 64), (33, 16, 72), (9, 2816)])

@@ -16,7 +16,7 @@ from redraft.engine.work import Encode
 from redraft.errors import SettingError
 from redraft.kernels.packed import dequantized
 from redraft.kernels.switches import Operation, watching
-from redraft.kernels.triton.norms import _sum
+from redraft.kernels.triton.residuals import _sum
 from redraft.kernels.triton.segments import DENOISE, ENCODE
 from redraft.model import Transformer
 from redraft.model.layouts import Weight
@@ -195,10 +195,10 @@ def test_quantized_shares_stay_near_the_quantized_whole(config: ModelConfig, qua
 @pytest.mark.parametrize(
     ("config", "gpus", "message"),
     [
-        (preset("26b-a4b"), 3, "16 query heads, 8 and 2 key/value heads, dense MLP of 2112 and 128 experts cannot"),
-        (preset("26b-a4b"), 16, "gpus is 16; it must be between 1 and 8"),
-        (preset("26b-a4b"), 0, "gpus is 0; it must be between 1 and 8"),
-        (preset("tiny"), 4, "6 query heads"),
+        (preset("26b-a4b"), 3, "gpus is 3; it must be 1, 2, 4 or 8"),
+        (preset("26b-a4b"), 16, "gpus is 16; it must be 1, 2, 4 or 8"),
+        (preset("26b-a4b"), 0, "gpus is 0; it must be 1, 2, 4 or 8"),
+        (preset("tiny"), 4, "6 query heads, 2 and 1 key/value heads, dense MLP of 512 and 16 experts cannot"),
     ],
 )
 def test_what_cannot_be_divided_is_said(config: ModelConfig, gpus: int, message: str) -> None:

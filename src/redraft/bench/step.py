@@ -55,7 +55,8 @@ PARTS = {
     "soft embeddings": ("soft_embeddings",),
     "self-conditioning MLP": ("soft_norm", "soft_gated_linear", "soft_linear"),
     "norms, rotation, sampling": (
-        "enter_tokens", "rope", "enter", "qkv", "after_attention", "after_experts", "finish_step",
+        "enter_tokens", "rope", "enter", "qkv", "after_attention", "add_attention", "feed_forward_norms",
+        "after_experts", "add_experts", "next_norm", "finish_step",
     ),
 }  # fmt: skip
 """The operations of `kernels.switches` that make up each component of the roofline."""

@@ -21,10 +21,11 @@ T = TypeVar("T")
 
 OPERATIONS = (
     "enter_tokens", "soft_norm", "soft_gated_linear", "soft_linear", "rope", "enter", "qkv_linear", "qkv", "attention",
-    "quantize", "out_linear", "after_attention", "route", "experts", "sum_of_experts", "gated_linear", "mlp_linear",
-    "after_experts", "predict", "finish_step", "soft_embeddings",
+    "quantize", "out_linear", "after_attention", "add_attention", "feed_forward_norms", "route", "experts",
+    "sum_of_experts", "gated_linear", "mlp_linear", "after_experts", "add_experts", "next_norm", "predict",
+    "finish_step", "soft_embeddings",
 )  # fmt: skip
-"""In the order of a step."""
+"""In the order of a step. Some are steps of a divided model only."""
 
 
 def known(names: Iterable[str]) -> frozenset[str]:

@@ -1,5 +1,6 @@
 """norms.py and qkv.py: every kernel against its twin, fp32 and fp16."""
 
+from contextlib import nullcontext
 from dataclasses import fields
 from typing import Any
 
@@ -10,9 +11,9 @@ from making import normal, segments
 from redraft import kernels
 from redraft.cache.fp8 import FP8, key_unit
 from redraft.kernels.packed import PackedFp8, Rows8
-from redraft.kernels.triton import norms, qkv
+from redraft.kernels.triton import norms, qkv, residuals
 from redraft.kernels.triton.language import INTERPRETED
-from redraft.kernels.triton.norms import AfterAttention, AfterExperts
+from redraft.kernels.triton.residuals import AfterAttention, AfterExperts, FeedForwardRows
 from redraft.kernels.triton.segments import DENOISE, ENCODE, UNUSED
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.prepare import prepare
@@ -38,8 +39,17 @@ def compare(function: Any, *arguments: Any, **options: Any) -> None:
     ours = function(*arguments, **options)
     with kernels.force("eager"):
         theirs = function(*arguments, **options)
-    for one, other in zip(*((x if type(x) is tuple else (x,)) for x in (ours, theirs)), strict=True):
+    for one, other in zip(listed(ours), listed(theirs), strict=True):
         assert_equal_rows(one, other)
+
+
+def listed(result: Any) -> list[Any]:
+    """A result's rows, one after the other."""
+    if isinstance(result, tuple):
+        return [one for part in result for one in listed(part)]
+    if isinstance(result, FeedForwardRows):
+        return [result.mlp, result.experts, result.router]
+    return [result]
 
 
 def weights(kind: type, dtype: torch.dtype) -> Any:
@@ -98,9 +108,9 @@ PARTS = pytest.mark.parametrize("parts", [1, 2, 3])
 def test_after_attention(dtype: torch.dtype, mlp_fp8: bool, experts_fp8: bool, parts: int) -> None:
     x, attention = normal(7, WIDTH, dtype=dtype), [5 * normal(7, WIDTH, seed=n, dtype=dtype) for n in range(parts)]
     given = x, attention, weights(AfterAttention, dtype), EPS
-    compare(norms.after_attention, *given, mlp_fp8=mlp_fp8, experts_fp8=experts_fp8)
-    _, mlp, experts, _ = norms.after_attention(*given, mlp_fp8=mlp_fp8, experts_fp8=experts_fp8)
-    assert (isinstance(mlp, Rows8), isinstance(experts, Rows8)) == (mlp_fp8, experts_fp8)
+    compare(residuals.after_attention, *given, mlp_fp8=mlp_fp8, experts_fp8=experts_fp8)
+    _, rows = residuals.after_attention(*given, mlp_fp8=mlp_fp8, experts_fp8=experts_fp8)
+    assert (isinstance(rows.mlp, Rows8), isinstance(rows.experts, Rows8)) == (mlp_fp8, experts_fp8)
 
 
 @PARTS
@@ -109,7 +119,37 @@ def test_after_experts(dtype: torch.dtype, parts: int) -> None:
     rows = 3 * ROWS
     x, dense = normal(rows, WIDTH, dtype=dtype), [normal(rows, WIDTH, seed=n, dtype=dtype) for n in range(parts)]
     experts = [normal(rows, 3 if parts == 1 else 1, WIDTH, seed=4 + n, dtype=dtype) for n in range(parts)]
-    compare(norms.after_experts, x, dense, experts, weights(AfterExperts, dtype), SEGMENTS, EPS, fp8=False)
+    compare(residuals.after_experts, x, dense, experts, weights(AfterExperts, dtype), SEGMENTS, EPS, fp8=False)
+
+
+@PARTS
+@pytest.mark.parametrize("fp8", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_gpu_adds_up_its_own_rows(dtype: torch.dtype, fp8: bool, parts: int) -> None:
+    """By kernels and by twins; the interpreter and PyTorch have the bits of one GPU that adds up all rows."""
+    rows, each = 3 * ROWS, 3 * ROWS // parts
+    x, attention = normal(rows, WIDTH, dtype=dtype), [normal(rows, WIDTH, seed=n, dtype=dtype) for n in range(parts)]
+    experts = [normal(rows, 1, WIDTH, seed=4 + n, dtype=dtype) for n in range(parts)]
+    before, after = weights(AfterAttention, dtype), weights(AfterExperts, dtype)
+    formats = {"mlp_fp8": fp8, "experts_fp8": not fp8}
+    ends = attention, experts, after, SEGMENTS, EPS
+    for run in (nullcontext(), kernels.force("eager")):
+        with run:
+            added, whole = residuals.after_attention(x, attention, before, EPS, **formats)
+            own = [residuals.add_attention(x[at : at + each], attention, before, EPS, first=at)
+                   for at in range(0, rows, each)]  # fmt: skip
+            assert torch.equal(torch.cat(own), added)
+            assert_same(residuals.feed_forward_norms(own, before, EPS, **formats), whole)
+            ended, following = residuals.after_experts(added, *ends, fp8=fp8)
+            own = [residuals.add_experts(part, *ends, first=number * each) for number, part in enumerate(own)]
+            assert torch.equal(torch.cat(own), ended)
+            assert_same(norms.norm_of_parts(own, after.following, EPS, fp8=fp8), following)
+
+
+def assert_same(ours: Any, theirs: Any) -> None:
+    for one, other in zip(listed(ours), listed(theirs), strict=True):
+        pairs = zip(*((x.values.float(), x.scale) if isinstance(x, Rows8) else (x,) for x in (one, other)), strict=True)
+        assert all(torch.equal(*pair) for pair in pairs)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

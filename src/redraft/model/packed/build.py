@@ -19,7 +19,7 @@ from redraft.config import FULL, SLIDING, LayerType, ModelConfig
 from redraft.errors import SettingError
 from redraft.kernels.crew import allow_peers
 from redraft.kernels.packed import Matrix, Packed, PackedExperts, PackedFp8, PackedInt4
-from redraft.kernels.triton.norms import AfterAttention, AfterExperts
+from redraft.kernels.triton.residuals import AfterAttention, AfterExperts
 from redraft.model.layouts import Source, Weight, chunks
 from redraft.model.packed.division import check_division, share_config, share_experts, share_source
 from redraft.model.packed.vocabulary import pack_vocabulary

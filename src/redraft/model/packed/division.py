@@ -2,8 +2,8 @@
 
 Every GPU has the same number of query heads with their key/value heads, the same part of the dense MLP's inner width,
 and the same number of whole experts. So each computes a part of the sums that `out` and `down` projections and experts
-end with, for all rows, and these are added up twice per layer. Norms, routers and the vocabulary, which
-is also the head, are everywhere; self-conditioning is on the first GPU only.
+end with, for all rows, and these are added up twice per layer (`places.residual_rows` says by whom). Norms, routers and
+the vocabulary, which is also the head, are everywhere; self-conditioning is on the first GPU only.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from redraft.errors import SettingError
 from redraft.model.layouts import Source, Weight
 from redraft.quant.fp8 import Fp8Weight, quantize_fp8
 
-MOST = 8
-"""GPUs that one model may be divided among."""
+COUNTS = (1, 2, 4, 8)
+"""How many GPUs may hold a model; each of these divides the rows of any forward, which has a multiple of 16."""
 
 DIVIDED = ("sliding attention", "full attention", "dense MLP", "experts")
 """The parts of a model (`accounting.text_parts`) of which a GPU holds a share."""
@@ -29,8 +29,8 @@ DIVIDED = ("sliding attention", "full attention", "dense MLP", "experts")
 
 def check_division(config: ModelConfig, gpus: int) -> None:
     """Raise `SettingError` if a model's layers cannot be divided among so many GPUs."""
-    if not 1 <= gpus <= MOST:
-        raise SettingError(f"gpus is {gpus}; it must be between 1 and {MOST}.", "gpus")
+    if gpus not in COUNTS:
+        raise SettingError(f"gpus is {gpus}; it must be 1, 2, 4 or 8.", "gpus")
     heads = config.num_attention_heads, config.intermediate_size, config.num_experts
     groups = {config.num_key_value_heads, config.num_global_key_value_heads}
     if any(size % gpus for size in heads) or any(count % gpus and gpus % count for count in groups):

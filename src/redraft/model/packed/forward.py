@@ -19,10 +19,18 @@ from redraft.kernels.packed import Rows
 from redraft.kernels.streams import in_parallel
 from redraft.kernels.switches import call
 from redraft.kernels.triton.norms import enter
+from redraft.kernels.triton.residuals import FeedForwardRows
 from redraft.kernels.triton.segments import Segments
-from redraft.model.packed.layers import conditioning, enter_layer, takes_fp8
+from redraft.model.packed.layers import (
+    after_attention,
+    conditioning,
+    enter_layer,
+    feed_forward_norms,
+    next_norm,
+    takes_fp8,
+)
 from redraft.model.packed.pages import Pages
-from redraft.model.packed.places import Place
+from redraft.model.packed.places import Place, residual_rows
 from redraft.model.packed.weights import PackedModel, Share
 
 
@@ -60,9 +68,10 @@ def forward(
     meaningless, unless `all_rows` is set.
     """
     with Crew(model.devices) as crew:
+        own = residual_rows(len(inputs.token_ids), len(model.shares))
         place, added = in_parallel(
             model.device,
-            partial(Place.of, model.shares[0], pages[0], inputs.segments, inputs.tables),
+            partial(Place.of, model.shares[0], pages[0], inputs.segments, inputs.tables, own=own[0]),
             partial(conditioning, model, inputs.soft),
         )
         first, eps = model.layers[0], model.config.rms_norm_eps
@@ -72,7 +81,7 @@ def forward(
         )  # fmt: skip
         places, xs, hs = [place], [x], [h]
         if len(model.shares) > 1:
-            places, xs, hs = _with_helpers(crew, model, inputs, pages, place, x, h)
+            places, xs, hs = _with_helpers(crew, model, inputs, pages, own, place, x, h)
         for number in range(len(model.layers)):
             last = number == len(model.layers) - 1
             xs, hs = _layer(crew, places, number, xs, hs, canvases_only=last and not all_rows)
@@ -84,33 +93,66 @@ def forward(
 def _layer(
     crew: Crew, places: Sequence[Place], number: int, xs: Sequence[Tensor], hs: Sequence[Rows], *, canvases_only: bool
 ) -> tuple[Sequence[Tensor], Sequence[Rows]]:
-    """One layer on all devices: from its input [R,D] and the norm of it to those of the next one, on each.
+    """One layer on all devices: from its input and the norm of it [R,D] to those of the next one, on each.
 
-    The shares meet twice: each computes a part of the attention's output, and of both feed-forward outputs.
+    The shares meet where each has computed a part: of the attention's output, and of both feed-forward outputs. Of the
+    layer's input, as of its output, every device has all rows or its own, see `residual_rows`.
     """
     (outs,) = crew.meet(crew.each(lambda place, h: place.attention(number, h), places, hs))
-    work = crew.each(lambda place, *x: place.feed_forward(number, *x, canvases_only=canvases_only), places, xs, outs)
-    xs, dense, sparse = zip(*work, strict=True)
-    ends = crew.each(lambda place, *x: place.end_layer(number, *x), places, xs, *crew.meet(dense, sparse))
-    xs, hs = zip(*ends, strict=True)
-    return xs, hs
+    xs, given = _after_attention(crew, places, number, xs, outs)
+    work = crew.each(lambda place, x: place.feed_forward(number, x, canvases_only=canvases_only), places, given)
+    return _end_layer(crew, places, number, xs, *crew.meet(*zip(*work, strict=True)))
+
+
+def _after_attention(
+    crew: Crew, places: Sequence[Place], number: int, xs: Sequence[Tensor], outs: Sequence[Sequence[Tensor]]
+) -> tuple[Sequence[Tensor], Sequence[FeedForwardRows]]:
+    """A layer's input with its attention added, and what its feed-forward reads [R,D], on each device."""
+    if _hold_all(places):
+        added = crew.each(lambda place, *x: after_attention(place.share, number, *x), places, xs, outs)
+        xs, given = zip(*added, strict=True)
+        return xs, given
+    xs = crew.each(lambda place, *x: place.add_attention(number, *x), places, xs, outs)
+    (rows,) = crew.meet(xs)
+    return xs, crew.each(lambda place, rows: feed_forward_norms(place.share, number, rows), places, rows)
+
+
+def _end_layer(
+    crew: Crew, places: Sequence[Place], number: int, xs: Sequence[Tensor], dense: Sequence[Sequence[Tensor]],
+    sparse: Sequence[Sequence[Tensor]],
+) -> tuple[Sequence[Tensor], Sequence[Rows]]:  # fmt: skip
+    """A layer's output, and the norm of it [R,D], on each device."""
+    if _hold_all(places):
+        ends = crew.each(lambda place, *x: place.end_layer(number, *x), places, xs, dense, sparse)
+        xs, hs = zip(*ends, strict=True)
+        return xs, hs
+    xs = crew.each(lambda place, *x: place.add_experts(number, *x), places, xs, dense, sparse)
+    (rows,) = crew.meet(xs)
+    return xs, crew.each(lambda place, rows: next_norm(place.share, number, rows), places, rows)
+
+
+def _hold_all(places: Sequence[Place]) -> bool:
+    """Whether every device adds up and keeps all rows of the residual stream."""
+    return all(place.own == places[0].own for place in places)
 
 
 def _with_helpers(
-    crew: Crew, model: PackedModel, inputs: Inputs, pages: Sequence[Pages], place: Place, x: Tensor, h: Rows
-) -> tuple[list[Place], list[Tensor], list[Rows]]:
+    crew: Crew, model: PackedModel, inputs: Inputs, pages: Sequence[Pages], own: Sequence[range], place: Place,
+    x: Tensor, h: Rows,
+) -> tuple[list[Place], list[Tensor], list[Rows]]:  # fmt: skip
     """Places, inputs of the first layer and the norms of these for all shares, from the first one's."""
 
-    def begin(share: Share, pages: Pages, x: Tensor, numbers: dict[str, Tensor]) -> tuple[Place, Rows]:
+    def begin(share: Share, pages: Pages, own: range, x: Tensor, numbers: dict[str, Tensor]) -> tuple[Place, Rows]:
         if share is model.shares[0]:
             return place, h
         tables: dict[LayerType, Tensor] = {kind: numbers.pop(kind) for kind in inputs.tables}
         segments = Segments(**numbers, rows=inputs.segments.rows)
-        return Place.of(share, pages, segments, tables), enter_layer(share, x)
+        return Place.of(share, pages, segments, tables, own=own), enter_layer(share, x)
 
     xs = crew.send(x)
-    begun = crew.each(begin, model.shares, pages, xs, crew.send_together(_numbers(inputs)))
-    return [place for place, _ in begun], xs, [h for _, h in begun]
+    begun = crew.each(begin, model.shares, pages, own, xs, crew.send_together(_numbers(inputs)))
+    kept = [x[rows.start : rows.stop] for x, rows in zip(xs, own, strict=True)]
+    return [place for place, _ in begun], kept, [h for _, h in begun]
 
 
 def _numbers(inputs: Inputs) -> dict[str, Tensor]:

@@ -15,11 +15,13 @@ from redraft.config import FULL
 from redraft.kernels.packed import Matrix, PackedFp8, Rows
 from redraft.kernels.streams import in_parallel
 from redraft.kernels.switches import call
+from redraft.kernels.triton import residuals
 from redraft.kernels.triton.experts import block_rows, experts, sum_of_experts
 from redraft.kernels.triton.linear import gated_linear, linear
-from redraft.kernels.triton.norms import after_attention, after_experts, norm
+from redraft.kernels.triton.norms import norm, norm_of_parts
 from redraft.kernels.triton.prefetch import prefetch
 from redraft.kernels.triton.quantize import quantize_rows
+from redraft.kernels.triton.residuals import FeedForwardRows
 from redraft.kernels.triton.routing import route_rows
 from redraft.kernels.triton.segments import Segments
 from redraft.model.packed.weights import PackedLayer, PackedModel, Share
@@ -42,39 +44,74 @@ def enter_layer(share: Share, x: Tensor) -> Rows:
     return call("enter", norm, x, layer.entering, eps, fp8=takes_fp8(layer.qkv))
 
 
-def feed_forward(
-    share: Share, number: int, x: Tensor, out: Sequence[Tensor], lengths: Tensor | None
-) -> tuple[Tensor, Tensor, Tensor]:
+def after_attention(share: Share, number: int, x: Tensor, out: Sequence[Tensor]) -> tuple[Tensor, FeedForwardRows]:
+    """A layer's input x [R,D] with its attention's output added, which comes as parts of [R,D], and the norms of it."""
+    weights, formats, eps = share.layers[number].after_attention, _formats(share, number), share.config.rms_norm_eps
+    return call("after_attention", residuals.after_attention, x, out, weights, eps, **formats)
+
+
+def add_attention(share: Share, number: int, x: Tensor, out: Sequence[Tensor], first: int) -> Tensor:
+    """The first half of `after_attention` for the rows x [r,D], of which `first` is the first."""
+    weights, eps = share.layers[number].after_attention, share.config.rms_norm_eps
+    return call("add_attention", residuals.add_attention, x, out, weights, eps, first=first)
+
+
+def feed_forward_norms(share: Share, number: int, xs: Sequence[Tensor]) -> FeedForwardRows:
+    """The second half of `after_attention`; xs [r,D] are all shares' rows."""
+    weights, formats, eps = share.layers[number].after_attention, _formats(share, number), share.config.rms_norm_eps
+    return call("feed_forward_norms", residuals.feed_forward_norms, xs, weights, eps, **formats)
+
+
+def feed_forward(share: Share, number: int, given: FeedForwardRows, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     """What a layer does between attention and its end, or this share's part of it.
 
-    x [R,D] is the layer's input, `out` its attention's output as parts of [R,D]. Returns x with that added, the dense
-    MLP's output [R,D] and the experts' weighted rows [R,K,D], or the sum [R,1,D] of those that the share holds. In each
-    segment, rows from `lengths` int32 [S] on take no experts.
+    Returns the dense MLP's output [R,D] and the experts' weighted rows [R,K,D], or the sum [R,1,D] of those that the
+    share holds. In each segment, rows from `lengths` int32 [S] on take no experts.
     """
-    layer, eps = share.layers[number], share.config.rms_norm_eps
+    layer = share.layers[number]
     weights = layer.experts.gate_up
-    formats = {"mlp_fp8": takes_fp8(layer.gate_up), "experts_fp8": not isinstance(weights, Tensor)}
-    x, mlp_in, experts_in, router_in = call(
-        "after_attention", after_attention, x, out, layer.after_attention, eps, **formats
-    )
     early = [partial(prefetch, weights, PREFETCH_BYTES)] if isinstance(weights, Tensor) else []
     *_, dense, sparse = in_parallel(
-        x.device,
+        given.router.device,
         *early,
-        partial(_dense, layer, mlp_in, share.dtype),
-        partial(_experts, share, layer, router_in, experts_in, lengths),
+        partial(_dense, layer, given.mlp, share.dtype),
+        partial(_experts, share, layer, given.router, given.experts, lengths),
     )
-    return x, dense, sparse
+    return dense, sparse
 
 
 def end_layer(
     share: Share, number: int, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor], segments: Segments
 ) -> tuple[Tensor, Rows]:
     """A layer's output [R,D] and the next layer's (or the head's) normed input, from all shares' `feed_forward`."""
-    layer, last = share.layers[number], number == len(share.layers) - 1
-    fp8 = False if last else takes_fp8(share.layers[number + 1].qkv)
-    weights, eps = layer.after_experts, share.config.rms_norm_eps
-    return call("after_experts", after_experts, x, dense, sparse, weights, segments, eps, fp8=fp8)
+    weights, eps, fp8 = share.layers[number].after_experts, share.config.rms_norm_eps, _next_takes_fp8(share, number)
+    return call("after_experts", residuals.after_experts, x, dense, sparse, weights, segments, eps, fp8=fp8)
+
+
+def add_experts(
+    share: Share, number: int, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor], segments: Segments,
+    first: int,
+) -> Tensor:  # fmt: skip
+    """The first half of `end_layer` for the rows x [r,D], of which `first` is the first."""
+    weights, eps = share.layers[number].after_experts, share.config.rms_norm_eps
+    return call("add_experts", residuals.add_experts, x, dense, sparse, weights, segments, eps, first=first)
+
+
+def next_norm(share: Share, number: int, xs: Sequence[Tensor]) -> Rows:
+    """The second half of `end_layer`; xs [r,D] are all shares' rows."""
+    weight, eps = share.layers[number].after_experts.following, share.config.rms_norm_eps
+    return call("next_norm", norm_of_parts, xs, weight, eps, fp8=_next_takes_fp8(share, number))
+
+
+def _formats(share: Share, number: int) -> dict[str, bool]:
+    """Which of a layer's feed-forward parts read FP8 rows."""
+    layer = share.layers[number]
+    return {"mlp_fp8": takes_fp8(layer.gate_up), "experts_fp8": not isinstance(layer.experts.gate_up, Tensor)}
+
+
+def _next_takes_fp8(share: Share, number: int) -> bool:
+    """Whether what follows a layer, the next one or the head, reads FP8 rows."""
+    return number + 1 < len(share.layers) and takes_fp8(share.layers[number + 1].qkv)
 
 
 def _dense(layer: PackedLayer, mlp_in: Rows, dtype: torch.dtype) -> Tensor:

@@ -21,6 +21,7 @@ from redraft.kernels.triton.segments import DENOISE, ENCODE, Segments
 from redraft.model.adapters import Adapter
 from redraft.model.attention import Attend
 from redraft.model.packed.layers import (
+    after_attention,
     as_rows,
     conditioning,
     end_layer,
@@ -137,7 +138,8 @@ class PackedTransformer(Transformer):
             attended = attend(number, q, k, eager.rms_norm(v, None, eps).transpose(1, 2))  # [B,T,N*H]
             attended = as_rows(attended.flatten(0, 1), layer.out)
             out = product("out_linear", attended, layer.out, x.dtype)
-            rows, dense, sparse = feed_forward(share, number, rows, [out], None)
+            rows, given = after_attention(share, number, rows, [out])
+            dense, sparse = feed_forward(share, number, given, None)
             rows, h = end_layer(share, number, rows, [dense], [sparse], segments)
         assert isinstance(h, Tensor)
         return h.view_as(x)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from redraft.config import LayerType, ModelConfig
 from redraft.kernels.packed import Matrix, PackedExperts
-from redraft.kernels.triton.norms import AfterAttention, AfterExperts
+from redraft.kernels.triton.residuals import AfterAttention, AfterExperts
 from redraft.model.packed.vocabulary import Vocabulary
 
 
