@@ -1,11 +1,13 @@
 """Pins: tokens at their places in every step and in the answer."""
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from byte_fallback import byte_fallback
 from redraft.constraints import build
+from redraft.constraints.pins import Allowed, not_empty
 from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.errors import ConstraintError
 from redraft.llm import LLM
@@ -35,6 +37,17 @@ def test_pins_never_move(random_llm: LLM, places: dict[int, str], seed: int) -> 
                 assert record.accepted[place % 16]
                 assert record.entropy[place % 16] == pytest.approx(0, abs=1e-6)
     assert all(written[place] == _one(random_llm, text)[0] for place, text in wanted.items())
+
+
+def test_every_step_of_a_canvas_reads_the_same_tables() -> None:
+    """Making them anew would copy them to the device, and the host would wait for its last step."""
+    limit, device = Allowed(16, pins={3: 7}, forbidden={0: (1, 106)}), torch.device("cpu")
+    first, again = (limit.tables(device, 128) for _ in range(2))
+    assert first[0] is again[0]
+    assert first[1] is again[1]
+    assert first[1].held.tolist() == [-1] * 3 + [7] + [-1] * 12
+    assert not_empty(16, (1, 106)) is not_empty(16, (1, 106))
+    assert not_empty(16, (1, 106)).tables(device, 128)[0] is first[0]
 
 
 def test_a_pin_may_hold_the_character_that_a_vocabulary_writes_for_a_space() -> None:

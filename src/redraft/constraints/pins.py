@@ -35,6 +35,7 @@ class Allowed:
         self._positions = Resident(torch.tensor(places, dtype=torch.long))
         self._tokens = Resident(torch.tensor([(pins or {})[place] for place in places], dtype=torch.long))
         self._free: dict[int, Resident] = {}
+        self._tables: dict[torch.device, CanvasTables] = {}
         self._forbidden = {  # by rows of free positions
             place - bisect_left(places, place): Resident(torch.tensor(list(ids), dtype=torch.long))
             for place, ids in (forbidden or {}).items()
@@ -68,18 +69,28 @@ class Allowed:
     def tables(self, device: torch.device, vocab_size: int) -> tuple[AutomatonTables, CanvasTables]:
         """An automaton of one state, with one set for each distinct list of forbidden tokens."""
         kinds = tuple(sorted({(), *self._never.values()}))
+        if device not in self._tables:  # every step asks, and copies make the host wait
+            self._tables[device] = self._canvas_tables(device, kinds)
+        return _automaton(device, vocab_size, kinds), self._tables[device]
+
+    def _canvas_tables(self, device: torch.device, kinds: Sequence[tuple[int, ...]]) -> CanvasTables:
         possible = np.zeros((self._length, len(kinds)), dtype=bool)
         held = np.full(self._length, -1)
         for place in range(self._length):
             possible[place, kinds.index(self._never.get(place, ()))] = True
         for place, token in self._pins.items():
             held[place] = token
-        ends = Ends(0, np.ones(1, dtype=bool))
-        return _tables(device, vocab_size, kinds), canvas_tables(device, possible, held, ends)
+        return canvas_tables(device, possible, held, Ends(0, np.ones(1, dtype=bool)))
+
+
+@lru_cache(maxsize=64)
+def not_empty(length: int, eos_ids: tuple[int, ...]) -> Allowed:
+    """The limit of a canvas whose first token is none of `eos_ids`; one object for all answers."""
+    return Allowed(length, forbidden={0: eos_ids})
 
 
 @lru_cache(maxsize=16)
-def _tables(device: torch.device, vocab_size: int, kinds: tuple[tuple[int, ...], ...]) -> AutomatonTables:
+def _automaton(device: torch.device, vocab_size: int, kinds: tuple[tuple[int, ...], ...]) -> AutomatonTables:
     """The tables of sets that each leave out the tokens of one of `kinds`."""
     out = np.zeros((vocab_size, len(kinds)), dtype=bool)
     for column, ids in enumerate(kinds):

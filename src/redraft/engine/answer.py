@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from redraft.cache.prefix import prefix_keys
 from redraft.config import MIN_CANVAS, GenerationSettings
-from redraft.constraints.pins import Allowed
+from redraft.constraints.pins import not_empty
 from redraft.diffusion.records import Commit, DenoiseStep, FinishReason
 from redraft.diffusion.schedule import temperature
 from redraft.diffusion.step import thresholds
@@ -199,7 +199,7 @@ class Answer:
         if self._constraint is not None:
             self._canvas_constraint = self._constraint.canvas(length, self.tokens_left)
         elif self.settings.forbid_empty and canvas_index == 0:
-            self._canvas_constraint = Allowed(length, forbidden={0: self.eos_ids})
+            self._canvas_constraint = not_empty(length, self.eos_ids)
         else:
             self._canvas_constraint = None
 

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from redraft.cache.pages import pages_for
-from redraft.constraints.pins import Allowed
+from redraft.constraints.pins import not_empty
 from redraft.diffusion.constraint import CanvasConstraint, Constraint
 from redraft.diffusion.rng import draw
 from redraft.diffusion.step import begin
@@ -159,7 +159,7 @@ class GraphRunner:
     def _take_constrained_step(self) -> None:
         """Take a step in the first slot and pages, still unused, to set up what all constrained canvases share."""
         rows, pages = self._rows, [0] * pages_for(self._rows)
-        limit = Allowed(rows, forbidden={0: self.model.config.eos_token_id})
+        limit = not_empty(rows, self.model.config.eos_token_id)
         rehearse_canvas(self.model.packed, limit, rows, rows)
         self.assign(0, pages, pages)
         canvas = Denoise(
@@ -285,7 +285,7 @@ class GraphRunner:
             ordered += [part for part, _, _ in group]
         return ordered, found
 
-    # --- inside the graph -----------------------------------------------------------------------------------------
+    # --- what the host writes for a graph -------------------------------------------------------------------------
 
     def bucket(self, segments: int) -> CapturedStep:
         """The step that takes this many segments, captured on first use."""
