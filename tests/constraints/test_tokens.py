@@ -83,3 +83,14 @@ def test_what_is_too_large_is_refused_before_it_fills_the_memory(tokenizer: Toke
         assert tracemalloc.get_traced_memory()[1] < 600e6
     finally:
         tracemalloc.stop()
+
+
+def test_spellings_that_are_used_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redraft.constraints.vocabulary.SPELLINGS", 2)
+    vocabulary = Vocabulary([b"", b"", *(bytes([65 + number]) for number in range(26))], {})
+    one, two, three = (np.full(256, number, dtype=np.uint8) for number in (1, 2, 3))
+    found = vocabulary.spelled(one)
+    vocabulary.spelled(two)
+    assert vocabulary.spelled(one) is found
+    vocabulary.spelled(three)  # in the place of the second
+    assert vocabulary.spelled(one) is found

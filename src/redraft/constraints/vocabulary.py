@@ -7,6 +7,7 @@ string, it treats all plain tokens of the same length alike too, so none of them
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from functools import cached_property
@@ -162,6 +163,7 @@ class Vocabulary:
         self.longest = int(max(self.group_bytes.max(initial=0), 1))
         """Bytes of the longest plain token."""
         self._spellings: OrderedDict[bytes, tuple[Trie, list[np.ndarray]]] = OrderedDict()
+        self._lock = threading.Lock()
 
     @cached_property
     def groups(self) -> list[np.ndarray]:
@@ -184,11 +186,16 @@ class Vocabulary:
         Returns a tree of the rewritten strings, whose tokens are group numbers, and the tokens of each group.
         """
         key = spelling.tobytes()
-        if key not in self._spellings:
-            self._spellings[key] = self._grouped(spelling)
+        with self._lock:  # constraints are compiled by several threads
+            if key in self._spellings:
+                self._spellings.move_to_end(key)
+                return self._spellings[key]
+        grouped = self._grouped(spelling)
+        with self._lock:
+            self._spellings[key] = grouped
             if len(self._spellings) > SPELLINGS:
                 self._spellings.popitem(last=False)
-        return self._spellings[key]
+        return grouped
 
     def _grouped(self, spelling: np.ndarray) -> tuple[Trie, list[np.ndarray]]:
         tokens, letters, first, place = self._plain_letters
