@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -24,6 +25,30 @@ def test_a_switched_operation_alone_runs_eagerly() -> None:
         assert call("experts", _forced) is None
         assert not graphable()
     assert graphable()
+
+
+def test_a_switched_operation_leaves_other_threads_alone() -> None:
+    """A server's model thread and those that read requests call operations at the same time."""
+    inside, done = threading.Event(), threading.Event()
+    seen = list[str | None]()
+
+    def other() -> None:
+        inside.wait(10)
+        seen.append(_forced())
+        done.set()
+
+    def waiting() -> str | None:
+        inside.set()
+        assert done.wait(10)
+        return kernels.forced()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with eager_operations("attention"):
+        assert call("attention", waiting) == "eager"
+    thread.join()
+    assert seen == [None]
+    assert _forced() is None
 
 
 def test_without_triton_nothing_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:

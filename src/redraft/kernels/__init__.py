@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -60,28 +61,28 @@ def _checked(backend: str | None) -> str | None:
     return backend
 
 
-_forced: str | None = _checked(os.environ.get("REDRAFT_KERNELS"))
+_asked = _checked(os.environ.get("REDRAFT_KERNELS"))
+_forced: ContextVar[str | None] = ContextVar("_forced", default=None)
 
 
 @contextmanager
 def force(backend: str) -> Iterator[None]:
-    """Use `backend` for every operation that has it, inside a `with` block."""
-    global _forced
-    before, _forced = _forced, _checked(backend)
+    """Use `backend` for every operation that has it, inside a `with` block and in this thread only."""
+    before = _forced.set(_checked(backend))
     try:
         yield
     finally:
-        _forced = before
+        _forced.reset(before)
 
 
 def forced() -> str | None:
     """The backend that `force` or REDRAFT_KERNELS asks for, if any."""
-    return _forced
+    return _forced.get() or _asked
 
 
 def _backend(x: Tensor) -> str:
-    if _forced is not None:
-        return _forced
+    if (backend := forced()) is not None:
+        return backend
     if x.device.type != "cpu":
         return x.device.type
     if torch.is_grad_enabled():

@@ -44,6 +44,17 @@ def distinct(dtype: torch.dtype) -> Tensor:
     return (7 * torch.nn.functional.normalize(normal(VOCAB, WIDTH, seed=1))).to(dtype)
 
 
+def test_a_prediction_by_the_twin_has_soft_embeddings_by_the_twin() -> None:
+    """Only the head may be switched to its twin, which has no tiles."""
+    hidden, embedding, logits = normal(4 * ROWS, WIDTH), distinct(torch.float32), torch.zeros(4 * ROWS, VOCAB)
+    given = embedding, torch.tensor([6.0]), CAP, HEAT, WANT, SEGMENTS
+    with kernels.force("eager"):
+        seen = predict(hidden, embedding, CAP, HEAT, COUNTERS, SEGMENTS, logits)
+        twin = soft_embeddings(logits, seen, *given)
+    assert seen.tiles is None
+    assert torch.equal(soft_embeddings(logits, seen, *given), twin)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_soft_embeddings(dtype: torch.dtype) -> None:
     embedding = distinct(dtype)

@@ -74,7 +74,7 @@ class SoftTile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Choice:
+class Ways:
     """Every row's way [R], and for sparse rows their tokens and weights [R,KEPT_TOKENS], with their number and sum."""
 
     way: Tensor
@@ -102,12 +102,11 @@ def soft_embeddings(
     logits [R,V] as `head.predict` stored them (the kernels overwrite them), temperatures fp32 [S], want int32 [S]: 0
     for segments whose next step needs none. Tempered logits are rounded to the working dtype first, as the reference
     stores them between steps. `turned` [D,V], the transposed embedding, makes the dense product FP8 and is required for
-    an embedding in FP8; `tile` overrides the product's tuned shape.
+    an embedding in FP8; `tile` overrides the product's tuned shape. Kernels need the tiles of a prediction by kernels.
     """
-    if use_triton(logits):
-        assert prediction.tiles is not None
-        choice = choose(logits, prediction.tiles, cap, temperatures, want, segments)
-        return mean_embeddings(logits, prediction.peak, choice, embedding, turned, scale, cap, temperatures,
+    if use_triton(logits) and prediction.tiles is not None:
+        ways = choose(logits, prediction.tiles, cap, temperatures, want, segments)
+        return mean_embeddings(logits, prediction.peak, ways, embedding, turned, scale, cap, temperatures,
                                tile or tuned(values_and_scale(embedding if turned is None else turned)[0]))  # fmt: skip
     x = tempered(logits, cap, temperatures).to(scale.dtype)
     probabilities = x.softmax(-1, dtype=torch.float32)
@@ -142,7 +141,7 @@ def tuned(table: Tensor) -> SoftTile:
 
 def choose(
     logits: Tensor, tiles: Tiles, cap: float | None, temperatures: Tensor, want: Tensor, segments: Segments
-) -> Choice:
+) -> Ways:
     """Which way every row takes, and the tokens of the sparse ones."""
     (rows, vocab), count = logits.shape, tiles.peaks.shape[1]
     way, kept = (torch.empty(rows, dtype=torch.int32, device=logits.device) for _ in range(2))
@@ -156,11 +155,11 @@ def choose(
         BLOCK=next_power_of_2(count), DROPPED=DROPPED / 2, KEPT_TOKENS=KEPT_TOKENS, KEPT_TILES=KEPT_TILES, AT_ONCE=4,
         num_warps=4, **early(logits),
     )  # fmt: skip
-    return Choice(way=way, count=kept, total=total, token=token, weight=weight)
+    return Ways(way=way, count=kept, total=total, token=token, weight=weight)
 
 
 def mean_embeddings(
-    logits: Tensor, peak: Tensor, choice: Choice, embedding: Matrix, turned: PackedFp8 | None, scale: Tensor,
+    logits: Tensor, peak: Tensor, ways: Ways, embedding: Matrix, turned: PackedFp8 | None, scale: Tensor,
     cap: float | None, temperatures: Tensor, tile: SoftTile,
 ) -> Tensor:  # fmt: skip
     """Soft embeddings [R,D] of rows whose ways are chosen; without `turned`, weights replace logits in place."""
@@ -168,13 +167,11 @@ def mean_embeddings(
     table, token_scale = values_and_scale(embedding)
     packed, place = (torch.empty(rows, dtype=torch.int32, device=device) for _ in range(2))
     dense = torch.empty(1, dtype=torch.int32, device=device)
-    _pack_kernel[(1,)](
-        choice.way, packed, place, dense, rows, BLOCK=next_power_of_2(rows), num_warps=8, **early(logits)
-    )
+    _pack_kernel[(1,)](ways.way, packed, place, dense, rows, BLOCK=next_power_of_2(rows), num_warps=8, **early(logits))
     sums = torch.empty(rows, cdiv(vocab, CHUNK), dtype=torch.float32, device=device)
     weights = logits if turned is None else torch.empty(rows, vocab, dtype=turned.values.dtype, device=device)
     _weigh_kernel[(rows, sums.shape[1])](
-        logits, peak, temperatures, choice.way, place, weights, sums, vocab, cap,
+        logits, peak, temperatures, ways.way, place, weights, sums, vocab, cap,
         SEGMENT_ROWS=rows // len(temperatures), CHUNK=CHUNK, FP8=turned is not None, num_warps=8, **early(logits),
     )  # fmt: skip
     if turned is None:
@@ -186,7 +183,7 @@ def mean_embeddings(
     out = torch.empty(rows, width, dtype=scale.dtype, device=device)
     block = min(512, next_power_of_2(width))
     _mean_kernel[(rows, cdiv(width, block))](
-        choice.way, choice.count, choice.total, choice.token, choice.weight, table, token_scale, place, partial, sums,
+        ways.way, ways.count, ways.total, ways.token, ways.weight, table, token_scale, place, partial, sums,
         column_scale, scale, out, rows, width, SPLITS=tile.splits, KEPT_TOKENS=KEPT_TOKENS, CHUNKS=sums.shape[1],
         CHUNK_BLOCK=next_power_of_2(sums.shape[1]), BLOCK=block, AT_ONCE=8, num_warps=4,
         **early(logits),
