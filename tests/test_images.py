@@ -238,7 +238,7 @@ def test_other_media_are_refused(llm: LLM) -> None:
 
 
 def test_ids_alone_cannot_hold_images(llm: LLM) -> None:
-    with pytest.raises(PromptError, match="Images can be read by generate, stream and chat"):
+    with pytest.raises(PromptError, match="Images can be read by generate, stream, chat and decide"):
         llm.encode_chat(asked_about(drawn()))
 
 

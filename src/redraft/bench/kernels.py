@@ -92,7 +92,7 @@ def measure_kernels(
         return operation.run()
 
     with watching(watch):
-        board.runner.bucket(batch).run_eagerly()
+        board.runner.bucket(batch).launch_singly()
     return found
 
 

@@ -166,7 +166,7 @@ class Nfa:
                 self.used[begin + offset] = (count, *self.used.get(begin + offset, ()))
 
 
-Groups = list[tuple[int, int]]
+Moves = list[tuple[int, int]]
 """(bit set of symbol classes, next state) of one deterministic state."""
 _Partition = list[tuple[int, list[int]]]
 """(bit set of symbol classes, which intervals hold them)."""
@@ -183,7 +183,7 @@ class _Subsets:
         self._partitions: dict[tuple[tuple[int, int], ...], _Partition] = {}
         self._numbers: dict[frozenset[int], int] = {}
         self.subsets: list[frozenset[int]] = []
-        self.rows: list[Groups] = []
+        self.rows: list[Moves] = []
         self._work = self._held = 0
 
     def run(self) -> None:
@@ -253,7 +253,7 @@ class _Subsets:
             known = self._masks[low, high] = (1 << end) - (1 << start)
         return known
 
-    def _row(self, subset: frozenset[int]) -> Groups:
+    def _row(self, subset: frozenset[int]) -> Moves:
         edges = [edge for state in subset for edge in self._nfa.edges[state]]
         if len(edges) == 1:
             low, high, target = edges[0]
@@ -321,7 +321,7 @@ def _families(nfa: Nfa, subsets: list[frozenset[int]]) -> list[tuple[int, int]]:
     return found
 
 
-def _trimmed(first: np.ndarray, rows: list[Groups], accept: list[bool], families: list[tuple[int, int]]) -> Dfa:
+def _trimmed(first: np.ndarray, rows: list[Moves], accept: list[bool], families: list[tuple[int, int]]) -> Dfa:
     """The table of `rows` without states from which nothing is accepted."""
     useful = _useful(rows, accept)
     if not rows or not useful[0]:
@@ -346,7 +346,7 @@ def _bits(mask: int) -> np.ndarray:
     return np.flatnonzero(np.unpackbits(raw, bitorder="little"))
 
 
-def _useful(rows: list[Groups], accept: list[bool]) -> list[bool]:
+def _useful(rows: list[Moves], accept: list[bool]) -> list[bool]:
     """Which states lead to acceptance."""
     sources: list[list[int]] = [[] for _ in rows]
     for source, groups in enumerate(rows):

@@ -5,8 +5,8 @@
     iv.  stop         stable and confident?
     v.   condition    keep soft embeddings for the next step
 
-The eager runner and `filling/settle.py` take their steps here; the twins on a GPU are `engine/graph_step.py` and, for
-canvases with a constraint, `engine/constrained_step.py`. Shapes: L canvas, D width.
+The eager runner and `filling/settle.py` take their steps here; their counterparts on a GPU are `engine/graph_step.py`
+and, for canvases with a constraint, `engine/constrained_step.py`. Shapes: L canvas, D width.
 """
 
 from __future__ import annotations

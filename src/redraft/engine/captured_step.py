@@ -25,12 +25,12 @@ class CapturedStep:
         self._hidden: Tensor | None = None
         self._delivered = torch.cuda.Event(external=True) if buffers.device.type == "cuda" else None
         if pool is not None:  # all segments are unused
-            self._graph, self._hidden = capture(self.run_eagerly, pool)
+            self._graph, self._hidden = capture(self.launch_singly, pool)
 
     def launch(self) -> Tensor:
         """Start the step on what the host has written; returns hidden states [R,D], possibly still being computed."""
         if self._graph is None:
-            return self.run_eagerly()
+            return self.launch_singly()
         self._graph.replay()
         assert self._hidden is not None
         return self._hidden
@@ -46,7 +46,7 @@ class CapturedStep:
         if self._delivered is not None:
             torch.cuda.current_stream(self.buffers.device).synchronize()
 
-    def run_eagerly(self) -> Tensor:
+    def launch_singly(self) -> Tensor:
         """Run the step one operation at a time, without waiting; for comparing operations and timing them."""
         self.buffers.upload()
         return self._step(self.deliver)

@@ -1,4 +1,4 @@
-"""The sampler for canvases with a constraint, run after the captured step: `graph_step.sample`'s twin.
+"""The sampler for canvases with a constraint, run after the captured step: the counterpart of `graph_step.sample`.
 
 Canvases of one automaton are sampled together, from the hidden states that the graph left. What it allows
 is applied to their logits (`kernels/triton/constrained.py`); the usual sampling kernels do the rest. Nothing waits for

@@ -28,7 +28,7 @@ class EncodedPrompt:
     def ids_alone(self) -> list[int]:
         """The ids, for code that reads nothing else. Raises `PromptError` if there are images."""
         if self.images:
-            raise PromptError("Images can be read by generate, stream and chat; here only text can.")
+            raise PromptError("Images can be read by generate, stream, chat and decide; here only text can.")
         return list(self.ids)
 
 

@@ -70,7 +70,7 @@ def enter(
     x = rows_of(embedding, token_ids.clamp(min=0), scale.dtype) * scale
     if images is not None:
         x = torch.where(token_ids[:, None] < 0, images[(-1 - token_ids).clamp(min=0)], x)
-    canvas = canvas_rows(segments)[:, None]
+    canvas = of_canvases(segments)[:, None]
     x = torch.where(canvas, eager.rms_norm(x + conditioning, None, eps), x)
     return x, norm(x, following, eps, fp8=fp8)
 
@@ -80,7 +80,7 @@ def whole(parts: Sequence[Tensor], device: torch.device) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat([part.to(device) for part in parts])
 
 
-def canvas_rows(segments: Segments) -> Tensor:
+def of_canvases(segments: Segments) -> Tensor:
     """Rows that belong to canvases, bool [R]."""
     return (segments.kind >= DENOISE).repeat_interleave(segments.rows)
 

@@ -22,11 +22,11 @@ from redraft.kernels import eager
 from redraft.kernels.packed import Rows
 from redraft.kernels.triton.language import await_inputs, forget, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.norms import (
-    canvas_rows,
     factor,
     joined,
     launch,
     norm,
+    of_canvases,
     outputs,
     peak,
     read,
@@ -149,7 +149,7 @@ def add_experts(
     sparse = _sum([part[own].float().sum(1) for part in experts], x.device).to(x.dtype)
     y = eager.rms_norm(_sum([part[own] for part in dense], x.device), weights.post_mlp, eps)
     y = x + eager.rms_norm(y + eager.rms_norm(sparse, weights.post_experts, eps), weights.post_feedforward, eps)
-    return y * torch.where(canvas_rows(segments)[own, None], weights.denoise_scalar, weights.encode_scalar)
+    return y * torch.where(of_canvases(segments)[own, None], weights.denoise_scalar, weights.encode_scalar)
 
 
 def _end(

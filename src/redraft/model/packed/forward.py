@@ -22,9 +22,13 @@ from redraft.kernels.triton.norms import enter
 from redraft.kernels.triton.residuals import FeedForwardRows
 from redraft.kernels.triton.segments import Segments
 from redraft.model.packed.layers import (
+    add_attention,
+    add_experts,
     after_attention,
     conditioning,
+    end_layer,
     enter_layer,
+    feed_forward,
     feed_forward_norms,
     next_norm,
     takes_fp8,
@@ -98,23 +102,36 @@ def _layer(
     The shares meet where each has computed a part: of the attention's output, and of both feed-forward outputs. Of the
     layer's input, as of its output, every device has all rows or its own, see `residual_rows`.
     """
+
+    def feed(place: Place, given: FeedForwardRows) -> tuple[Tensor, Tensor]:
+        return feed_forward(place.share, number, given, place.takes_experts(canvases_only=canvases_only))
+
     (outs,) = crew.meet(crew.each(lambda place, h: place.attention(number, h), places, hs))
     xs, given = _after_attention(crew, places, number, xs, outs)
-    work = crew.each(lambda place, x: place.feed_forward(number, x, canvases_only=canvases_only), places, given)
-    return _end_layer(crew, places, number, xs, *crew.meet(*zip(*work, strict=True)))
+    dense, sparse = crew.meet(*zip(*crew.each(feed, places, given), strict=True))
+    return _end_layer(crew, places, number, xs, dense, sparse)
 
 
 def _after_attention(
     crew: Crew, places: Sequence[Place], number: int, xs: Sequence[Tensor], outs: Sequence[Sequence[Tensor]]
 ) -> tuple[Sequence[Tensor], Sequence[FeedForwardRows]]:
     """A layer's input with its attention added, and what its feed-forward reads [R,D], on each device."""
+
+    def whole(place: Place, x: Tensor, out: Sequence[Tensor]) -> tuple[Tensor, FeedForwardRows]:
+        return after_attention(place.share, number, x, out)
+
+    def add(place: Place, x: Tensor, out: Sequence[Tensor]) -> Tensor:
+        return add_attention(place.share, number, x, out, place.own.start)
+
+    def norms(place: Place, rows: Sequence[Tensor]) -> FeedForwardRows:
+        return feed_forward_norms(place.share, number, rows)
+
     if _hold_all(places):
-        added = crew.each(lambda place, *x: after_attention(place.share, number, *x), places, xs, outs)
-        xs, given = zip(*added, strict=True)
+        xs, given = zip(*crew.each(whole, places, xs, outs), strict=True)
         return xs, given
-    xs = crew.each(lambda place, *x: place.add_attention(number, *x), places, xs, outs)
+    xs = crew.each(add, places, xs, outs)
     (rows,) = crew.meet(xs)
-    return xs, crew.each(lambda place, rows: feed_forward_norms(place.share, number, rows), places, rows)
+    return xs, crew.each(norms, places, rows)
 
 
 def _end_layer(
@@ -122,13 +139,22 @@ def _end_layer(
     sparse: Sequence[Sequence[Tensor]],
 ) -> tuple[Sequence[Tensor], Sequence[Rows]]:  # fmt: skip
     """A layer's output, and the norm of it [R,D], on each device."""
+
+    def whole(place: Place, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor]) -> tuple[Tensor, Rows]:
+        return end_layer(place.share, number, x, dense, sparse, place.segments)
+
+    def add(place: Place, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor]) -> Tensor:
+        return add_experts(place.share, number, x, dense, sparse, place.segments, place.own.start)
+
+    def norm(place: Place, rows: Sequence[Tensor]) -> Rows:
+        return next_norm(place.share, number, rows)
+
     if _hold_all(places):
-        ends = crew.each(lambda place, *x: place.end_layer(number, *x), places, xs, dense, sparse)
-        xs, hs = zip(*ends, strict=True)
+        xs, hs = zip(*crew.each(whole, places, xs, dense, sparse), strict=True)
         return xs, hs
-    xs = crew.each(lambda place, *x: place.add_experts(number, *x), places, xs, dense, sparse)
+    xs = crew.each(add, places, xs, dense, sparse)
     (rows,) = crew.meet(xs)
-    return xs, crew.each(lambda place, rows: next_norm(place.share, number, rows), places, rows)
+    return xs, crew.each(norm, places, rows)
 
 
 def _hold_all(places: Sequence[Place]) -> bool:

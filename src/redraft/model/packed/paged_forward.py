@@ -1,7 +1,9 @@
 """A packed model's forwards outside the engine, for callers that run their own: filling, editing and deciding.
 
 They read and write the pages of `paged_cache.py`. When a shape comes up again, its forward is captured as a CUDA graph:
-its hundreds of launches cost the host far more time than they take on the device. Shapes: B requests, T tokens, S
+its hundreds of launches cost the host far more time than they take on the device. The engine's own shapes, with the
+sampler and a slot for every request, are in `engine/graph_runner.py`; here a caller brings any lengths, and samples
+what it gets itself. Shapes: B requests, T tokens, S
 segments of L rows, R = S*L, D width, P pages of a request.
 """
 

@@ -1,11 +1,10 @@
-"""Where one share of a model is in a forward: its pages and rows, and the parts of a layer over them.
+"""Where one share of a model is in a forward: its pages and rows, and attention over them.
 
 Shapes: R rows = S segments of L, D width, K experts of a row, P pages of a request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -17,9 +16,7 @@ from redraft.kernels.packed import Rows
 from redraft.kernels.switches import call
 from redraft.kernels.triton.attention import attend
 from redraft.kernels.triton.qkv import RopeTable, norm_rope_write, rope_rows
-from redraft.kernels.triton.residuals import FeedForwardRows
 from redraft.kernels.triton.segments import DENOISE, Segments
-from redraft.model.packed import layers
 from redraft.model.packed.layers import product, takes_fp8
 from redraft.model.packed.pages import Pages
 from redraft.model.packed.weights import Share
@@ -66,24 +63,9 @@ class Place:
         attended = call("attention", attend, q, keys, values, table, segments, window=window, fp8=takes_fp8(layer.out))
         return product("out_linear", attended, layer.out, share.dtype)
 
-    def add_attention(self, number: int, x: Tensor, out: Sequence[Tensor]) -> Tensor:
-        """See `layers.add_attention`; x [r,D] are the share's own rows."""
-        return layers.add_attention(self.share, number, x, out, self.own.start)
-
-    def feed_forward(self, number: int, given: FeedForwardRows, *, canvases_only: bool) -> tuple[Tensor, Tensor]:
-        """See `layers.feed_forward`; all rows that are real take experts, or only those of canvases."""
-        lengths = self.canvases if canvases_only else self.segments.length
-        return layers.feed_forward(self.share, number, given, lengths)
-
-    def end_layer(
-        self, number: int, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor]
-    ) -> tuple[Tensor, Rows]:
-        """See `layers.end_layer`."""
-        return layers.end_layer(self.share, number, x, dense, sparse, self.segments)
-
-    def add_experts(self, number: int, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor]) -> Tensor:
-        """See `layers.add_experts`; x [r,D] are the share's own rows."""
-        return layers.add_experts(self.share, number, x, dense, sparse, self.segments, self.own.start)
+    def takes_experts(self, *, canvases_only: bool) -> Tensor:
+        """int32 [S]: how many rows of each segment take experts, all that are real or only those of canvases."""
+        return self.canvases if canvases_only else self.segments.length
 
 
 DIVIDED_FROM = 4

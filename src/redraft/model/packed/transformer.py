@@ -1,4 +1,4 @@
-"""A packed model behind the five public methods of `Transformer`.
+"""A packed model behind the public methods of `Transformer`.
 
 Generation goes through the runner of the engine; everything else that uses the model (evaluation, filling,
 constraints) calls these methods, on any device and in any weight format.
