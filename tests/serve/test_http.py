@@ -58,6 +58,32 @@ def test_nobody_is_let_in_before_the_engine_is_warm(llm: LLM, monkeypatch: pytes
     assert seen == [("loading", "redraft-engine")]
 
 
+def test_a_stop_does_not_wait_for_the_warm_up_and_knows_that_it_goes_on(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(ServeSettings(names=("random",), engine=EngineSettings(slots=2)))
+    begun, over = threading.Event(), threading.Event()
+
+    def warm_up(self: EagerRunner) -> None:
+        begun.set()
+        assert over.wait(60)
+
+    monkeypatch.setattr(EagerRunner, "warm_up", warm_up)
+
+    async def life() -> None:
+        loading = asyncio.create_task(service.load(lambda: llm))
+        assert await asyncio.to_thread(begun.wait, 60)
+        await asyncio.wait_for(service.stop(0), 30)
+        assert (service.phase, service.busy) == ("stopping", True)
+        over.set()
+        await loading
+        await service.engine.ended()
+        await service.stop(0)
+        assert (service.phase, service.busy) == ("stopping", False)
+
+    asyncio.run(life())
+
+
 def test_as_many_as_may_be_open_find_room_in_the_queue(llm: LLM) -> None:
     service = Service(ServeSettings(names=("random",), max_open=400, grace=0))
 
@@ -81,6 +107,22 @@ def test_it_answers_503_while_it_loads(folder: Path) -> None:
         slow.close()
 
 
+WARMS_UP_FOR_EVER = """
+import atexit, os, sys
+from redraft.engine.runner import EagerRunner
+
+def warm_up(self):
+    os.write(1, b"warming up\\n")
+    while True:
+        pass
+
+EagerRunner.warm_up = warm_up
+atexit.register(os._exit, 134)  # as a thread that is in the middle of CUDA then would
+from redraft.cli.main import main
+sys.exit(main(["serve", "--model", sys.argv[1], "--port", "0"]))
+"""
+
+
 LOADS_FOR_EVER = """
 import sys, torch
 import redraft.loading
@@ -97,12 +139,13 @@ sys.exit(main(["serve", "--port", "0"]))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_server_can_be_stopped_while_it_loads(number: int) -> None:
-    command = [sys.executable, "-c", LOADS_FOR_EVER]
+@pytest.mark.parametrize(("script", "doing"), [(LOADS_FOR_EVER, "loading"), (WARMS_UP_FOR_EVER, "warming up")])
+def test_a_server_can_be_stopped_before_it_is_ready(folder: Path, script: str, doing: str, number: int) -> None:
+    command = [sys.executable, "-c", script, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
-            assert server.stdout.readline() == "loading\n"
+            assert server.stdout.readline() == f"{doing}\n"
             server.send_signal(number)
             _, said = server.communicate(timeout=30)
             assert (server.returncode, said) == (0, "")

@@ -180,6 +180,11 @@ class AsyncEngine:
         """Whether requests are being served; False after `close` and after too many failed forwards in a row."""
         return not self._stopped
 
+    @property
+    def alive(self) -> bool:
+        """Whether the thread has not ended yet."""
+        return self._thread.is_alive()
+
     async def ended(self) -> None:
         """Wait until the thread has ended: after `close`, or by itself after too many failed forwards in a row."""
         await asyncio.shield(asyncio.wrap_future(self._ended))
@@ -196,10 +201,14 @@ class AsyncEngine:
         if drain:
             self._notify()
             await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=timeout)
-        self._stopping = True
-        self._notify()
+        self.stop()
         await asyncio.wrap_future(self._ended)
         self._thread.join()  # at its last line
+
+    def stop(self) -> None:
+        """Like `close` without `drain`, but without waiting for what the thread is in the middle of."""
+        self._draining = self._stopping = True
+        self._notify()
 
     def _add(self, requests: Sequence[Request], boxes: Sequence[_Mailbox], since: float) -> None:
         """Add all requests or none; called on the model's thread."""

@@ -59,7 +59,8 @@ def serve(
     Raises any error of `load`, and `EngineError` when the engine has stopped after repeated failures: a process that
     can no longer answer should be restarted by a supervisor.
 
-    Returns whether all threads have ended: if not, one is still loading the model or reading an abandoned request.
+    Returns whether all threads have ended: if not, one is still loading or warming up the model, or reading an
+    abandoned request.
     """
     service = Service(settings)
 
@@ -72,7 +73,7 @@ def serve(
     logs.configure(settings.replica)
     sys.setswitchinterval(_SWITCH_SECONDS)
     run_server(create_app(service), run, service.stop, settings.grace, listener)
-    return not service.threads.busy
+    return not service.busy
 
 
 def run_server(

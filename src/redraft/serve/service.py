@@ -52,10 +52,12 @@ class Service:
         self._limits: set[asyncio.Timeout] = set()
         self._llm: LLM | None = None
         self._engine: AsyncEngine | None = None
+        self._warming: AsyncEngine | None = None
+        """The engine while it warms up, before requests are let in."""
 
     def start(self, llm: LLM, engine: AsyncEngine) -> None:
         """Let requests in, now that the model is loaded."""
-        self._llm, self._engine = llm, engine
+        self._llm, self._engine, self._warming = llm, engine, None
         if self.phase == "loading":
             self.phase = "ready"
 
@@ -66,7 +68,7 @@ class Service:
         # Every request that is let in fits in the engine's queue.
         settings = replace(asked, max_waiting=max(asked.max_waiting, self.settings.max_open))
         inner = await self.threads.call(functools.partial(llm.new_engine, settings))
-        engine = AsyncEngine(inner)
+        self._warming = engine = AsyncEngine(inner)
         await engine.run(inner.runner.warm_up)
         self.start(llm, engine)
 
@@ -84,7 +86,10 @@ class Service:
             raise EngineError("The engine has stopped after repeated failures; the log says why.")
 
     async def stop(self, grace: float) -> None:
-        """Refuse new requests, give open ones `grace` seconds to finish, and end the rest with a clear error."""
+        """Refuse new requests, give open ones `grace` seconds to finish, and end the rest with a clear error.
+
+        An engine that is still warming up, which may take a minute, is told to stop and not waited for; see `busy`.
+        """
         self.phase = "stopping"
         loop = asyncio.get_running_loop()
         # Clients that could not yet know about the stop get an answer too, a 503.
@@ -92,8 +97,16 @@ class Service:
         while loop.time() < noticed or (self._places.total() and loop.time() < deadline):
             await asyncio.sleep(0.02)
         self._end_reading(loop.time())
+        if self._warming is not None:
+            self._warming.stop()
         if self._engine is not None:
             await self._engine.close(drain=False)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a thread is still loading or warming up the model, or reading an abandoned request."""
+        engine = self._engine or self._warming
+        return self.threads.busy or (engine is not None and engine.alive)
 
     def _end_reading(self, now: float) -> None:
         """Make every wait in `unless_over`, now or later, end with the error that the server is stopping."""
