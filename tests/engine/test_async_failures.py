@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from asking import Make, ask, end_of
+from asking import Make, ask, end_of, run, untimed
 from fronting import collect, driven, encode_for_ever, settled
 
 from redraft.engine.async_engine import MOST_FAILURES, AsyncEngine
@@ -60,6 +60,38 @@ class TestFailure:
 
         driven(engine, body)
 
+    def test_those_who_wait_for_a_slot_miss_nothing(self, make: Make) -> None:
+        requests = [ask(i) for i in range(5)]
+        expected = run(make(), requests)
+        engine = make(slots=2)
+        engine.runner = Broken(engine.runner, 1)  # type: ignore[assignment]
+
+        async def body(front: AsyncEngine) -> None:
+            first, second, *waiting = await front.submit(requests)
+            for one in (first, second):
+                with pytest.raises(EngineError, match="MemoryError: no room"):
+                    await collect(one)
+            for request, one in zip(requests[2:], waiting, strict=True):
+                assert untimed(await collect(one)) == untimed(expected[request.request_id])
+            assert (await settled(front)).ended == {"cancelled": 2, "length": 3}
+
+        driven(engine, body)
+
+    def test_those_who_still_wait_when_it_gives_up_are_told_why(self, make: Make) -> None:
+        engine = make(slots=1)
+        engine.runner = Broken(engine.runner, 100)  # type: ignore[assignment]
+
+        async def body(front: AsyncEngine) -> None:
+            streams = await front.submit([ask(i) for i in range(MOST_FAILURES + 2)])
+            for i, one in enumerate(streams):
+                why = "MemoryError: no room" if i < MOST_FAILURES else "engine has stopped"
+                with pytest.raises(EngineError, match=why):
+                    await asyncio.wait_for(collect(one), 10)
+            await front.ended()
+
+        driven(engine, body)
+        assert engine.stats().running == engine.stats().waiting == engine.stats().full_pages_used == 0
+
     def test_an_engine_that_keeps_failing_stops_and_says_so(self, make: Make) -> None:
         engine = make()
         engine.runner = Broken(engine.runner, 100)  # type: ignore[assignment]
@@ -104,9 +136,10 @@ class TestFailure:
 
         driven(make(), body)
 
-    def test_one_whose_pages_cannot_be_cleaned_stops_and_nobody_waits(self, make: Make) -> None:
+    @pytest.mark.parametrize("slots", [1, 8])
+    def test_one_whose_pages_cannot_be_cleaned_stops_and_nobody_waits(self, make: Make, slots: int) -> None:
         """As after an error that leaves a GPU unusable: whatever the runner does next fails, too."""
-        engine = make()
+        engine = make(slots=slots)
 
         class Dead(Broken):
             def release(self, slot: int) -> bool:

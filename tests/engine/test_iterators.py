@@ -2,14 +2,14 @@
 
 import dataclasses
 from collections.abc import Iterator
-from itertools import islice
+from itertools import count, islice
 
 import pytest
 from asking import SETTINGS, Make, ask, run, untimed
 
 from redraft.engine.engine import Engine
 from redraft.engine.request import Event, Finished, Request
-from redraft.errors import SettingError
+from redraft.errors import EngineError, SettingError
 
 MOST = 100
 """More events than any request here has: an iterator that is told of no end would run for ever."""
@@ -32,17 +32,18 @@ def expected(make: Make, request: Request) -> list[object]:
 
 
 class Failing:
-    """A runner whose forwards fail once `broken` is set."""
+    """A runner whose next `broken` forwards fail."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.runner, self.broken = engine.runner, False
+    def __init__(self, engine: Engine, error: BaseException | None = None) -> None:
+        self.runner, self.error, self.broken = engine.runner, error or ValueError("broken"), 0
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.runner, name)
 
     def run(self, work: object) -> object:
         if self.broken:
-            raise ValueError("broken")
+            self.broken -= 1
+            raise self.error
         return self.runner.run(work)  # type: ignore[arg-type]
 
 
@@ -97,10 +98,70 @@ def test_a_forward_that_fails_takes_no_answer_that_is_whole(make: Make) -> None:
     whole, other = engine.answer([ask(1, settings=SHORT)]), engine.answer([ask(2)])
     next(whole)
     list(islice(other, 3))
-    failing.broken = True
+    failing.broken = 1
     with pytest.raises(ValueError, match="broken"):
         next(other)
     assert isinstance(list(islice(whole, MOST))[-1], Finished)
+
+
+def test_a_forward_that_fails_leaves_alone_who_waits_and_ran_it(make: Make) -> None:
+    engine = make(slots=1)
+    engine.runner = failing = Failing(engine)  # type: ignore[assignment]
+    running, waiting = engine.answer([ask(1)]), engine.answer([ask(2)])
+    next(running)
+    failing.broken = 1
+    assert untimed(up_to_its_end(waiting)) == expected(make, ask(2))
+    with pytest.raises(EngineError, match="A forward failed with ValueError"):
+        next(running)
+
+
+def test_a_forward_that_fails_leaves_alone_who_waits_while_another_runs_it(make: Make) -> None:
+    now = 0.0
+    engine = make(clock=lambda: now, slots=1)
+    engine.runner = failing = Failing(engine)  # type: ignore[assignment]
+    running, waiting = engine.answer([ask(1)]), engine.answer([ask(2, timeout=1.0), ask(3)])
+    next(running)
+    now = 2.0
+    assert [event.request_id for event in islice(waiting, 1) if isinstance(event, Finished)] == [2]
+    failing.broken = 1
+    with pytest.raises(ValueError, match="broken"):
+        list(islice(running, MOST))
+    assert untimed(up_to_its_end(waiting)) == expected(make, ask(3))
+
+
+def test_forwards_that_always_fail_end_every_iterator(make: Make) -> None:
+    engine = make(slots=1)
+    engine.runner = failing = Failing(engine)  # type: ignore[assignment]
+    running, waiting, last = (engine.answer([ask(i)]) for i in range(3))
+    next(running)
+    failing.broken = MOST
+    for events in (waiting, last):
+        with pytest.raises(ValueError, match="broken"):
+            next(events)
+    with pytest.raises(EngineError, match="broken"):
+        next(running)
+    assert not engine.busy
+
+
+def test_a_forward_that_fails_before_anybody_has_a_slot_is_not_tried_for_ever(make: Make) -> None:
+    read = count()
+    engine = make(weights=lambda: 1 / (1 - next(read)))
+    with pytest.raises(ZeroDivisionError):
+        next(engine.answer([ask(1)]))
+    assert not engine.busy
+
+
+def test_ctrl_c_ends_the_iterator_that_it_meets(make: Make) -> None:
+    engine = make(slots=1)
+    engine.runner = failing = Failing(engine, KeyboardInterrupt())  # type: ignore[assignment]
+    running, waiting = engine.answer([ask(1)]), engine.answer([ask(2)])
+    next(running)
+    failing.broken = 1
+    with pytest.raises(KeyboardInterrupt):
+        next(waiting)
+    with pytest.raises(EngineError, match="KeyboardInterrupt"):
+        next(running)
+    assert not engine.busy
 
 
 def test_what_ended_before_a_forward_failed_is_told_by_the_next_step(make: Make) -> None:
@@ -110,7 +171,7 @@ def test_what_ended_before_a_forward_failed_is_told_by_the_next_step(make: Make)
     for request in (ask(1), ask(2, timeout=1.0), ask(3)):
         engine.add(request)
     engine.cancel(1)
-    failing.broken, now = True, 2.0
+    failing.broken, now = 1, 2.0
     with pytest.raises(ValueError, match="broken"):
         engine.step()
     engine.cancel(3)

@@ -108,7 +108,7 @@ class AsyncEngine:
         self._mailboxes: dict[int, _Mailbox] = {}
         self._ids = itertools.count(1)
         self._stats = engine.stats()
-        self._draining = self._stopping = self._stopped = False
+        self._draining = self._stopping = self._gave_up = self._stopped = False
         self._failures = 0
         self._error = EngineError("The engine has stopped.")
         self._ended: Future[None] = Future()
@@ -252,7 +252,15 @@ class AsyncEngine:
             if self._work:
                 self._call(self._work.popleft())
             self._serve()
-        self._engine.cancel_all(list(self._mailboxes))
+        self._end_all()
+
+    def _end_all(self) -> None:
+        """End all requests: with an error if the engine has given up, else as cancelled."""
+        self._deliver(self._engine.take_events())
+        left = list(self._mailboxes)
+        if self._gave_up:
+            self._tell(left, self._error)
+        self._engine.cancel_all(left)
         self._deliver(self._engine.take_events())
 
     def _call(self, call: _Call) -> None:
@@ -296,7 +304,7 @@ class AsyncEngine:
         return bool(self._inbox or self._work) or self._engine.busy
 
     def _step(self) -> None:
-        """One forward. If it fails, so do all open requests; if it keeps failing, the engine stops."""
+        """One forward. If it fails, so do the requests that hold a slot; if it keeps failing, the engine gives up."""
         forwards = self._engine.counters.forwards
         try:
             self._deliver(self._engine.step())
@@ -309,22 +317,31 @@ class AsyncEngine:
     def _count_failure(self, error: BaseException | None) -> None:
         _log.error("a forward failed: %s", error, exc_info=error)
         self._failures += 1
-        self._stopping |= self._failures >= MOST_FAILURES  # `close` may have set it meanwhile
+        if self._failures >= MOST_FAILURES:
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """Stop after what the thread is doing, and end all requests with an error."""
+        self._gave_up = self._stopping = True
 
     def _fail(self, error: EngineError) -> None:
-        """Pass the error to everyone waiting and cancel their requests; if that fails too, the engine stops."""
-        told = list(self._mailboxes)
-        self._tell_all(error)
+        """End the requests that hold a slot with this error, since there is no telling how far their canvases got.
+
+        If they cannot be cleaned up, the engine gives up.
+        """
+        running = self._engine.running_ids
+        self._tell(running, error)
         try:
-            self._engine.cancel_all(told)
+            self._engine.cancel_all(running)
         except Exception as second:
             _log.exception("a failed forward could not be cleaned up: %s", second)
-            self._stopping = True
+            self._give_up()
 
-    def _tell_all(self, error: EngineError) -> None:
-        for box in self._mailboxes.values():
-            box.put(error)
-        self._mailboxes.clear()
+    def _tell(self, request_ids: Sequence[int], error: EngineError) -> None:
+        """Pass an error to those who wait for these requests; they are told nothing after it."""
+        for request_id in request_ids:
+            if (box := self._mailboxes.pop(request_id, None)) is not None:
+                box.put(error)
 
     def _deliver(self, events: Sequence[Event | Failed]) -> None:
         self._stats = self._engine.stats()
@@ -337,7 +354,7 @@ class AsyncEngine:
 
     def _refuse(self) -> None:
         """End whatever is still open, and refuse everything from now on."""
-        self._tell_all(self._error)
+        self._tell(list(self._mailboxes), self._error)
         with self._wake:
             self._stopped = True
             for queue in (self._inbox, self._work):

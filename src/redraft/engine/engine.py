@@ -105,8 +105,8 @@ class Engine:
     def step(self) -> list[Event | Failed]:
         """Run one forward of whatever is ready; returns what happened, in order.
 
-        Events of requests from `answer` are returned by their iterators only. After an exception, cancel all open
-        requests: there is no telling how far their canvases got.
+        Events of requests from `answer` are returned by their iterators only. After an exception, cancel the requests
+        of `running_ids`: there is no telling how far their canvases got. Those that wait can go on.
         """
         self.forward()
         return self.take_events()
@@ -174,9 +174,9 @@ class Engine:
         self.scheduler.add(answer.job)
 
     @property
-    def open_ids(self) -> list[int]:
-        """Requests that are waiting or being answered."""
-        return list(self._open)
+    def running_ids(self) -> list[int]:
+        """Requests that hold a slot; all others are waiting, and no forward has touched them."""
+        return list(self.scheduler.running)
 
     @property
     def queue_full(self) -> bool:
@@ -193,9 +193,10 @@ class Engine:
 
         Several such iterators may be open on one engine, even in several threads; each gets its own events. Requests
         that do not fit in the queue are added as others end. If a request breaks, its iterator raises the
-        `EngineError`. An exception in a forward is raised by the iterator that ran it; the others raise an
-        `EngineError`, since there is no telling how far their canvases got. An iterator raises a `SettingError` on
-        starting if one of its request ids is already being answered.
+        `EngineError`. An exception in a forward ends all requests that hold a slot, since there is no telling how far
+        their canvases got: the iterator that ran it raises it, and their other iterators raise an `EngineError`. An
+        iterator whose requests all wait goes on. An iterator raises a `SettingError` on starting if one of its request
+        ids is already being answered.
         """
         return self._iterators.answer(self, requests)
 

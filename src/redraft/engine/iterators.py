@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from redraft.engine.engine import Engine
 
 _Inbox = deque[Event | EngineError]
+
+_log = logging.getLogger(__name__)
 
 
 class Iterators:
@@ -83,19 +86,27 @@ class Iterators:
             while rest and not engine.queue_full:
                 engine.queue(rest.popleft())
             if not inbox:
-                engine.forward()
-        except BaseException as error:
-            self._fail(engine, EngineError(f"A forward failed with {error!r}."))
-            raise
+                self._forward(engine, inbox)
         finally:
             self._working = False
             self._drop_left(engine)
 
-    def _fail(self, engine: Engine, error: EngineError) -> None:
-        """End all of the engine's requests and tell every iterator why."""
-        for inbox in self._inboxes.values():
-            inbox.append(error)
-        engine.cancel_all(engine.open_ids)
+    def _forward(self, engine: Engine, inbox: _Inbox) -> None:
+        """Run a forward. If it fails, end the requests that hold a slot and tell their iterators why.
+
+        The error is raised unless it has ended only requests of others, so that this iterator can try again.
+        """
+        try:
+            engine.forward()
+        except BaseException as error:
+            running = engine.running_ids
+            told = [self._inboxes[request_id] for request_id in running if request_id in self._inboxes]
+            for one in told:
+                one.append(EngineError(f"A forward failed with {error!r}."))
+            engine.cancel_all(running)
+            if not running or any(one is inbox for one in told) or not isinstance(error, Exception):
+                raise
+            _log.error("a forward of other iterators' requests failed: %s", error, exc_info=error)
 
     def _drop_left(self, engine: Engine) -> None:
         """Cancel what iterators left open; put off if garbage collection ended one in the middle of a step."""
