@@ -188,6 +188,16 @@ def test_of_two_iterators_with_one_id_the_second_is_refused_and_the_first_goes_o
     assert untimed(told + up_to_its_end(first)) == expected(make, ask(1))
 
 
+def test_two_requests_with_one_id_are_refused_before_any_work(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compiling what a constraint needs may take seconds."""
+    engine, worked = make(), list[object]()
+    for name in ("prepared", "rehearse"):
+        monkeypatch.setattr(engine, name, lambda *given: worked.append(given))
+    with pytest.raises(SettingError, match="Two requests have the same request_id"):
+        engine.answer([ask(1), ask(1)])
+    assert not worked
+
+
 def test_the_id_of_a_request_that_waits_to_be_fed_in_is_taken(make: Make) -> None:
     engine = make(slots=1, max_waiting=2)
     events = engine.answer([ask(i, settings=SHORT) for i in range(4)])

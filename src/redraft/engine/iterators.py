@@ -48,12 +48,12 @@ class Iterators:
 
     def answer(self, engine: Engine, requests: Sequence[Request]) -> Iterator[Event]:
         """See `Engine.answer`."""
+        if len({request.request_id for request in requests}) < len(requests):
+            raise SettingError("Two requests have the same request_id.")
         with self._lock:
             answers = [engine.prepared(request, engine.now()) for request in requests]
         for request in requests:
             engine.rehearse(request)
-        if len({request.request_id for request in requests}) < len(requests):
-            raise SettingError("Two requests have the same request_id.")
         return self._events(engine, answers)
 
     def _events(self, engine: Engine, answers: list[Answer]) -> Iterator[Event]:
