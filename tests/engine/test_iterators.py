@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import count, islice
 
 import pytest
@@ -32,19 +33,26 @@ def expected(make: Make, request: Request) -> list[object]:
 
 
 class Failing:
-    """A runner whose next `broken` forwards fail."""
+    """A runner whose next `broken` forwards fail, or releases of slots if these are what `fails`."""
 
-    def __init__(self, engine: Engine, error: BaseException | None = None) -> None:
-        self.runner, self.error, self.broken = engine.runner, error or ValueError("broken"), 0
+    def __init__(self, engine: Engine, error: BaseException | None = None, fails: str = "run") -> None:
+        self.runner, self.error, self.fails, self.broken = engine.runner, error or ValueError("broken"), fails, 0
 
     def __getattr__(self, name: str) -> object:
         return getattr(self.runner, name)
 
     def run(self, work: object) -> object:
-        if self.broken:
+        self._fail("run")
+        return self.runner.run(work)  # type: ignore[arg-type]
+
+    def release(self, slot: int) -> bool:
+        self._fail("release")
+        return self.runner.release(slot)
+
+    def _fail(self, name: str) -> None:
+        if self.broken and name == self.fails:
             self.broken -= 1
             raise self.error
-        return self.runner.run(work)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("moment", [0, 3, 6])
@@ -196,6 +204,21 @@ def test_two_requests_with_one_id_are_refused_before_any_work(make: Make, monkey
     with pytest.raises(SettingError, match="Two requests have the same request_id"):
         engine.answer([ask(1), ask(1)])
     assert not worked
+
+
+def test_one_that_fails_to_end_keeps_no_other_from_ending(make: Make) -> None:
+    """Neither those of the same iterator, nor those of later ones; and its id is free again."""
+    engine = make()
+    engine.runner = failing = Failing(engine, fails="release")  # type: ignore[assignment]
+    for broken in (1, 0):
+        events = engine.answer([ask(i) for i in range(3)])
+        next(events)
+        failing.broken = broken
+        with pytest.raises(ValueError, match="broken") if broken else nullcontext():
+            events.close()  # type: ignore[attr-defined]
+        assert not engine.busy
+        assert engine.stats().running == engine.stats().full_pages_used == 0
+    assert untimed(up_to_its_end(engine.answer([ask(1)]))) == expected(make, ask(1))
 
 
 def test_the_id_of_a_request_that_waits_to_be_fed_in_is_taken(make: Make) -> None:

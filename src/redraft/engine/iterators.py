@@ -113,8 +113,16 @@ class Iterators:
         if self._working:
             return
         self._working = True
-        while self._left:
-            request_id = self._left.pop()
-            engine.cancel(request_id)
-            self._inboxes.pop(request_id, None)
-        self._working = False
+        try:
+            while self._left:
+                self._drop(engine, [self._left.pop() for _ in range(len(self._left))])
+        finally:
+            self._working = False
+
+    def _drop(self, engine: Engine, request_ids: Sequence[int]) -> None:
+        """Cancel requests that nobody waits for; even if that fails, their ids can be used again."""
+        try:
+            engine.cancel_all(request_ids)
+        finally:
+            for request_id in request_ids:
+                self._inboxes.pop(request_id, None)
