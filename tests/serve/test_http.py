@@ -29,6 +29,7 @@ from redraft.llm import LLM
 from redraft.serve.body import read_body
 from redraft.serve.faults import Fault
 from redraft.serve.http import EventStream
+from redraft.serve.metrics import Metrics
 from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
 from redraft.text.template import ChatTemplate
@@ -221,6 +222,21 @@ def test_metrics_speak_of_canvases(http: httpx.Client, server: ServerProcess) ->
         'redraft_requests_total{endpoint="/v1/chat/completions",status="200"}',
     ):  # fmt: skip
         assert name in text, name
+
+
+def test_prompts_are_counted_once_their_requests_have_ended(llm: LLM) -> None:
+    engine = llm.new_engine(EngineSettings(slots=1))
+    metrics = Metrics(engine.stats)
+    for request_id in (1, 2):
+        engine.add(llm.request([2, 50, 60], request_id=request_id, max_tokens=16))
+    engine.step()
+    engine.cancel(2)  # which never had a slot
+    begun = metrics.text().decode().splitlines()
+    engine.cancel(1)
+    ended = metrics.text().decode().splitlines()
+    help = "# HELP redraft_prompt_tokens_total Prompt tokens of requests that had a slot and have ended."
+    assert {help, "redraft_prompt_tokens_total 0.0"} <= set(begun)
+    assert {help, "redraft_prompt_tokens_total 3.0"} <= set(ended)
 
 
 def test_made_up_paths_are_one_label(http: httpx.Client) -> None:

@@ -322,7 +322,7 @@ class Engine:
         if job.slot >= 0:
             assert job.table is not None
             answer.cached_tokens = job.table.reused * PAGE
-            self.counters.started_one(len(answer.request.prompt), answer.cached_tokens)
+            self.counters.left_slot(len(answer.request.prompt), answer.cached_tokens)
         clean = job.slot < 0
         try:
             clean = clean or self.runner.release(job.slot)

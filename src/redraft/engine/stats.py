@@ -80,8 +80,8 @@ class Counters:
         self.encoded_tokens += encoded
         self.forward_seconds += seconds
 
-    def started_one(self, prompt_tokens: int, cached_tokens: int) -> None:
-        """Count an ended request that had a slot; `cached_tokens` of its prompt were not encoded again."""
+    def left_slot(self, prompt_tokens: int, cached_tokens: int) -> None:
+        """Count the prompt of a request that has ended and had a slot; `cached_tokens` were not encoded again."""
         self.prompt_tokens += prompt_tokens
         self.cached_tokens += cached_tokens
 

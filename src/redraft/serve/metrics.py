@@ -83,8 +83,11 @@ class _EngineCollector(Collector):
             "redraft_canvas_steps": ("Denoising steps, one per canvas and forward.", stats.canvas_steps),
             "redraft_forwards": ("Forward passes.", stats.forwards),
             "redraft_tokens": ("Answer tokens.", stats.tokens),
-            "redraft_prompt_tokens": ("Prompt tokens of started requests.", stats.prompt_tokens),
-            "redraft_prefix_hit_tokens": ("Prompt tokens that came from the prefix cache.", stats.cached_tokens),
+            "redraft_prompt_tokens": ("Prompt tokens of requests that had a slot and have ended.", stats.prompt_tokens),
+            "redraft_prefix_hit_tokens": (
+                "Prompt tokens of requests that have ended, as far as they came from the prefix cache.",
+                stats.cached_tokens,
+            ),
             "redraft_encoded_tokens": ("Prompt and commit tokens that were encoded.", stats.encoded_tokens),
             "redraft_forward_seconds": ("Time in forward passes.", stats.forward_seconds),
             "redraft_schedule_seconds": ("Time in the scheduler.", stats.schedule_seconds),
