@@ -9,6 +9,7 @@ import torch
 import redraft
 from random_adapter import random_adapter
 from redraft.errors import SettingError
+from redraft.kernels.triton.experts import format_of
 from redraft.model import Transformer
 from redraft.model.adapters import with_adapter
 from redraft.model.checkpoint import Checkpoint
@@ -251,3 +252,33 @@ def test_a_packed_twin_keeps_the_adapter_that_was_loaded(folder: Path, tmp_path:
     if not stored:
         plain = with_adapter(with_adapter(full, first), second)
         torch.testing.assert_close(logits_of(made), logits_of(plain), atol=2e-4, rtol=2e-4)
+
+
+@pytest.mark.parametrize("stored", ["fp8", "int4"])
+@pytest.mark.parametrize("changed", ["gate_up", "down"])
+def test_an_adapter_for_one_of_the_experts_weights_widens_both(
+    folder: Path, tmp_path: Path, stored: str, changed: str
+) -> None:
+    """Rows come to both products in one format."""
+    quantize_folder(folder, tmp_path / "q", stored)
+    full = redraft.load_model(folder, "cpu", "float32")
+    adapter = random_adapter(full, 1, rf"layers\.1\.experts\.{changed}_proj", size=0.3)
+    given = {"device": "cpu", "dtype": "float32", "adapter": adapter}
+    packed = load_packed(tmp_path / "q", **given)  # type: ignore[arg-type]
+    assert _formats_of_experts(packed) == [stored, "plain", stored]
+    assert packed.packed.quantization == stored
+    expected = logits_of(loading.load_for_inference(tmp_path / "q", **given))  # type: ignore[arg-type]
+    unchanged = logits_of(load_packed(tmp_path / "q", device="cpu", dtype="float32"))
+    assert _apart(logits_of(packed), expected) < 0.1 < 0.2 < _apart(unchanged, expected)
+    rounded = load_packed(tmp_path / "q", quantization=stored, **given)  # type: ignore[arg-type]
+    assert _formats_of_experts(rounded) == [stored] * 3
+
+
+def _formats_of_experts(model: PackedTransformer) -> list[str]:
+    """One of each layer, whose two weights must have the same."""
+    both = [{format_of(layer.experts.gate_up), format_of(layer.experts.down)} for layer in model.packed.layers]
+    return [format for (format,) in both]
+
+
+def _apart(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found - expected).norm() / expected.norm())

@@ -1,8 +1,8 @@
 """Packing: turns weights, requested one at a time by our own names, into a `PackedModel` on a device.
 
 A source may be an open checkpoint, a model whose weights are removed as they are packed, or a generator of random
-weights. Matrices are quantized on the device, experts a few at a time, so that besides the packed model only one weight
-of one layer exists.
+weights. Matrices are quantized on the device, experts a few at a time, so that besides the packed model only the
+weights of one product exist, or both of one layer's experts.
 """
 
 from __future__ import annotations
@@ -183,12 +183,11 @@ class _Packer:
 
     def plain(self, name: str) -> Tensor:
         """A weight in the working dtype."""
-        return self.full(name).detach().to(self.device, self.dtype).contiguous()
+        return self._plain(self.source(name))
 
     def full(self, name: str) -> Tensor:
         """A weight stored in full, where and as the source has it; a quantized one in the working dtype."""
-        weight = self.source(name)
-        return weight if isinstance(weight, Tensor) else weight.to(self.device).dequantize(self.dtype)
+        return self._full(self.source(name))
 
     def dense(self, *names: str) -> Matrix:
         """Matrices concatenated along the rows, in the format of dense products."""
@@ -202,8 +201,23 @@ class _Packer:
         return packed
 
     def experts(self, gate_up: str, down: str) -> PackedExperts:
-        """Both weights of a layer's experts, made a few experts at a time."""
-        return PackedExperts(self._experts(self.source(gate_up)), self._experts(self.source(down)))
+        """Both weights of a layer's experts in one format, made a few experts at a time."""
+        weights = [self.source(gate_up), self.source(down)]
+        make = self._plain_experts if self._stay_plain(weights) else self._quantized_experts
+        return PackedExperts(*map(make, weights))
+
+    def _stay_plain(self, weights: Sequence[Weight]) -> bool:
+        """Whether weights that must have one format are plain: if one of them is, unless quantization is asked for.
+
+        Widening the others costs memory; rounding the plain one could undo what an adapter has changed in it.
+        """
+        return self.asked is None and any(isinstance(weight, Tensor) for weight in weights)
+
+    def _plain(self, weight: Weight) -> Tensor:
+        return self._full(weight).detach().to(self.device, self.dtype).contiguous()
+
+    def _full(self, weight: Weight) -> Tensor:
+        return weight if isinstance(weight, Tensor) else weight.to(self.device).dequantize(self.dtype)
 
     def _dense(self, name: str) -> Tensor | Fp8Weight:
         weight = self.source(name)
@@ -214,9 +228,12 @@ class _Packer:
         stored = weight.to(self.device)
         return stored if isinstance(stored, Fp8Weight) else quantize_fp8(stored.dequantize(torch.bfloat16))
 
-    def _experts(self, weight: Weight) -> Packed:
-        if isinstance(weight, Tensor) and self.asked is None:
-            return weight.detach().to(self.device, self.dtype).contiguous()
+    def _plain_experts(self, weight: Weight) -> Tensor:
+        if isinstance(weight, Tensor):
+            return self._plain(weight)
+        return torch.cat([self._plain(part) for part in chunks(weight)])
+
+    def _quantized_experts(self, weight: Weight) -> Packed:
         if not isinstance(weight, Tensor):
             self._note(weight)
         parts = [self._quantized(part) for part in chunks(weight)]
