@@ -6,7 +6,7 @@ from making import normal
 from torch import Tensor
 
 from redraft.errors import SettingError
-from redraft.kernels.packed import Rows8
+from redraft.kernels.packed import Packed, Rows, Rows8
 from redraft.kernels.triton.linear import gated_linear, gated_linear_eager, linear, linear_eager
 from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
 from redraft.quant.fp8 import quantize_fp8
@@ -48,19 +48,37 @@ def test_linear(rows: int, outputs: int, inputs: int) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_gated_linear(dtype: torch.dtype) -> None:
     x, weight = normal(33, 64).to(dtype), (0.2 * normal(160, 64, seed=1)).to(dtype)
-    ours = gated_linear(x, weight)
-    assert isinstance(ours, Tensor)
-    torch.testing.assert_close(ours, gated_linear_eager(x, weight), rtol=4 * torch.finfo(dtype).eps, atol=1e-5)
-
-
-def test_gated_linear_in_fp8() -> None:
-    x, weight = quantize_rows_eager(normal(33, 64)), prepare(quantize_fp8(0.2 * normal(160, 64, seed=1)))
     ours, theirs = gated_linear(x, weight), gated_linear_eager(x, weight)
+    assert isinstance(ours, Tensor)
+    assert isinstance(theirs, Tensor)
+    assert ours.dtype == theirs.dtype == dtype
+    torch.testing.assert_close(ours, theirs, rtol=4 * torch.finfo(dtype).eps, atol=1e-5)
+
+
+@pytest.mark.parametrize("fp8_weight", [True, False])
+def test_gated_linear_gives_fp8(fp8_weight: bool) -> None:
+    x, weight = inputs_of_gated_linear(fp8_weight)
+    ours, theirs = gated_linear(x, weight, fp8=True), gated_linear_eager(x, weight, fp8=True)
     assert isinstance(ours, Rows8)
     assert isinstance(theirs, Rows8)
     torch.testing.assert_close(ours.scale, theirs.scale, rtol=0.02, atol=0)  # ours rounds the product to bf16 between
     exact = theirs.dequantize(torch.float32)
     assert (ours.dequantize(torch.float32) - exact).norm() < 0.06 * exact.norm()
+
+
+def test_gated_linear_takes_fp8_and_gives_plain_rows() -> None:
+    x, weight = inputs_of_gated_linear(True)
+    for dtype in (torch.float32, torch.float16):
+        ours, theirs = gated_linear(x, weight, dtype=dtype), gated_linear_eager(x, weight, dtype=dtype)
+        assert isinstance(ours, Tensor)
+        assert isinstance(theirs, Tensor)
+        assert ours.dtype == theirs.dtype == dtype
+        torch.testing.assert_close(ours, theirs, rtol=8 * torch.finfo(dtype).eps, atol=8 * torch.finfo(dtype).eps)
+
+
+def inputs_of_gated_linear(fp8: bool) -> tuple[Rows, Packed]:
+    x, weight = normal(33, 64), 0.2 * normal(160, 64, seed=1)
+    return (quantize_rows_eager(x), prepare(quantize_fp8(weight))) if fp8 else (x, weight)
 
 
 def test_rows_and_weights_that_do_not_fit_are_named() -> None:

@@ -97,16 +97,18 @@ def linear_kernel(
     tl.store(target, acc.to(out.dtype.element_ty), mask=live[:, None] & whole[None, :])
 
 
-def gated_linear(x: Rows, weight: Packed) -> Rows:
-    """x [T,K] -> gelu(gate x) * up x [T,I] with weight [2I,K], gate rows first; `Rows8` gives `Rows8`, scale [T,1]."""
+def gated_linear(x: Rows, weight: Packed, *, fp8: bool = False, dtype: torch.dtype = torch.bfloat16) -> Rows:
+    """x [T,K] -> gelu(gate x) * up x [T,I] with weight [2I,K], gate rows first.
+
+    With `fp8` the result is `Rows8` with a scale per row, whatever x is; else plain rows keep their dtype, and `Rows8`
+    give `dtype`.
+    """
     if not use_triton(x if isinstance(x, Tensor) else x.values):
-        return gated_linear_eager(x, weight)
-    both = linear(x, weight)
+        return gated_linear_eager(x, weight, fp8=fp8, dtype=dtype)
+    both = linear(x, weight, dtype=dtype)
     rows, inner = len(both), both.shape[1] // 2
-    if isinstance(x, Tensor):
-        values, scale = both.new_empty(rows, inner), None
-    else:
-        values, scale = x.values.new_empty(rows, inner), x.scale.new_empty(rows, 1)
+    values = both.new_empty(rows, inner, dtype=torch.float8_e4m3fn if fp8 else both.dtype)
+    scale = both.new_empty(rows, 1, dtype=torch.float32) if fp8 else None
     gate_rows_kernel[rows,](both, values, scale, INNER=inner, PADDED=next_power_of_2(inner), num_warps=2)
     return values if scale is None else Rows8(values, scale)
 
@@ -136,8 +138,10 @@ def linear_eager(x: Rows, weight: Packed, out: Tensor | None = None, dtype: torc
     return y if out is None else out.copy_(y)
 
 
-def gated_linear_eager(x: Rows, weight: Packed) -> Rows:
+def gated_linear_eager(x: Rows, weight: Packed, *, fp8: bool = False, dtype: torch.dtype = torch.bfloat16) -> Rows:
     """`gated_linear` in plain PyTorch."""
     gates, ups = linear_eager(x, weight, dtype=torch.float32).chunk(2, -1)
     hidden = eager.gelu_gate(gates, ups)
-    return hidden if isinstance(x, Tensor) else quantize_rows_eager(hidden)
+    if fp8:
+        return quantize_rows_eager(hidden)
+    return hidden if isinstance(x, Tensor) else hidden.to(dtype)

@@ -116,7 +116,8 @@ def _next_takes_fp8(share: Share, number: int) -> bool:
 
 def _dense(layer: PackedLayer, mlp_in: Rows, dtype: torch.dtype) -> Tensor:
     """The dense MLP's output [R,D]."""
-    return product("mlp_linear", call("gated_linear", gated_linear, mlp_in, layer.gate_up), layer.down, dtype)
+    hidden = call("gated_linear", gated_linear, mlp_in, layer.gate_up, fp8=takes_fp8(layer.down), dtype=dtype)
+    return product("mlp_linear", hidden, layer.down, dtype)
 
 
 def _experts(share: Share, layer: PackedLayer, router_in: Tensor, experts_in: Rows, lengths: Tensor | None) -> Tensor:
