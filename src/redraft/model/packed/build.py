@@ -191,10 +191,11 @@ class _Packer:
 
     def dense(self, *names: str) -> Matrix:
         """Matrices concatenated along the rows, in the format of dense products."""
-        weights = [self._dense(name) for name in names]
-        if all(isinstance(weight, Tensor) for weight in weights):
-            return weights[0] if len(weights) == 1 else torch.cat(weights)  # type: ignore[arg-type]
-        rows = [weight if isinstance(weight, Fp8Weight) else quantize_fp8(weight) for weight in weights]
+        weights = [self.source(name) for name in names]
+        if self._stay_plain(weights):
+            plain = [self._plain(weight) for weight in weights]
+            return plain[0] if len(plain) == 1 else torch.cat(plain)
+        rows = [self._fp8(weight) for weight in weights]
         whole = Fp8Weight(torch.cat([row.values for row in rows]), torch.cat([row.scale for row in rows]))
         packed = prepare(whole)
         assert isinstance(packed, PackedFp8)
@@ -219,11 +220,9 @@ class _Packer:
     def _full(self, weight: Weight) -> Tensor:
         return weight if isinstance(weight, Tensor) else weight.to(self.device).dequantize(self.dtype)
 
-    def _dense(self, name: str) -> Tensor | Fp8Weight:
-        weight = self.source(name)
+    def _fp8(self, weight: Weight) -> Fp8Weight:
         if isinstance(weight, Tensor):
-            full = weight.detach().to(self.device, self.dtype)
-            return full if self.asked is None else quantize_fp8(full)
+            return quantize_fp8(weight.detach().to(self.device, self.dtype))
         self._note(weight)
         stored = weight.to(self.device)
         return stored if isinstance(stored, Fp8Weight) else quantize_fp8(stored.dequantize(torch.bfloat16))
@@ -248,7 +247,7 @@ class _Packer:
         return quantize_int4(full) if self.asked == "int4" else quantize_fp8(full)
 
     def _note(self, weight: Weight) -> None:
-        """Remember a stored format."""
+        """Remember the stored format of a weight that is not widened."""
         self.found.add("int4" if isinstance(weight, Int4Weight) else "fp8")
 
     def _format(self) -> str | None:
