@@ -18,7 +18,10 @@ FILE = "checkpoint.pt"
 
 
 def save_checkpoint(folder: Path, state: Mapping[str, Any]) -> Path:
-    """Write `state` to the folder's checkpoint, which is replaced only once the new one is complete on disk."""
+    """Write `state` to the folder's checkpoint, which is replaced only once the new one is complete on disk.
+
+    Raises `TrainingError` if that fails.
+    """
     path, partial = folder / FILE, folder / (FILE + ".partial")
     try:
         with partial.open("wb") as file:
@@ -26,11 +29,17 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any]) -> Path:
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
-    except (OSError, RuntimeError) as error:  # torch raises the latter while handling the original error
+    except (OSError, RuntimeError) as error:
         partial.unlink(missing_ok=True)
-        problem = error.__context__ or error
-        raise TrainingError(f"The checkpoint {str(path)!r} could not be written: {problem}.") from error
+        raise TrainingError(f"The checkpoint {str(path)!r} could not be written: {_first(error)}.") from error
     return path
+
+
+def _first(error: BaseException) -> BaseException:
+    """What happened first: torch raises other errors, also more than one, while it handles the file's."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
 
 
 def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any]:
