@@ -65,11 +65,33 @@ def write_recipe(folder: Path, out: str, accumulate: int, steps: int = 16) -> Pa
 
 
 def launch(recipe: Path, *options: str) -> None:
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "redraft.train", str(recipe), "--device", "cpu", *options]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    done = torchrun("-m", "redraft.train", str(recipe), "--device", "cpu", *options)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *arguments]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+
+
+LIMITED = """
+import resource, runpy, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))
+runpy.run_module("redraft.train", run_name="__main__", alter_sys=True)
+"""
+
+
+def launch_in_vain(folder: Path, recipe: Path, *, room: int = 1_000_000) -> list[str]:
+    """What each of two processes, whose files may have `room` bytes, says at the end of a run that fails."""
+    (folder / "limited.py").write_text(LIMITED.format(room=room))
+    logs = ("--redirects", "3", "--log-dir", str(folder / "logs"))
+    done = torchrun(*logs, str(folder / "limited.py"), str(recipe), "--device", "cpu")
+    said = [file.read_text() for file in sorted((folder / "logs").rglob("stderr.log"))]
+    assert done.returncode == 1, done.stderr[-2000:]
+    assert not any("Traceback" in text for text in said), said
+    return [text.splitlines()[-1] for text in said]
 
 
 def column(folder: Path, name: str) -> list[float]:
@@ -245,3 +267,20 @@ def test_sharded_processes_may_differ_in_conditioned_rows_and_heldout_batches(tm
     launch(two)
     for name in ("loss", "norm", "heldout_decoder"):
         assert column(tmp_path / "two", name) == pytest.approx(column(tmp_path / "one", name), rel=1e-4), name
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limits of file sizes")
+def test_a_checkpoint_that_cannot_be_written_ends_every_process_with_a_sentence(tmp_path: Path) -> None:
+    said = launch_in_vain(tmp_path, write_recipe(tmp_path, "run", 1, steps=2), room=50_000)
+    begun = f"error: The checkpoint {str(tmp_path / 'run' / 'checkpoint.pt')!r} could not be written: "
+    assert said == [f"{begun}[Errno 27] File too large.", f"{begun}another process failed."]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limits of file sizes")
+def test_a_model_that_cannot_be_written_ends_every_process_with_a_sentence(tmp_path: Path) -> None:
+    model = tmp_path / "run" / "model"
+    (model / "config.json").mkdir(parents=True)  # in the place of a file
+    said = launch_in_vain(tmp_path, write_recipe(tmp_path, "run", 1, steps=2))
+    begun = f"error: The model {str(model)!r} could not be written: "
+    assert said == [f"{begun}Is a directory.", f"{begun}another process failed."]
+    assert load_checkpoint(tmp_path / "run", torch.device("cpu"))["step"] == 2

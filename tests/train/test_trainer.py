@@ -272,6 +272,23 @@ def test_a_disk_that_fills_keeps_the_old_checkpoint(recipe: Recipe, monkeypatch:
     assert not list(trainer.folder.glob("*.partial"))
 
 
+@pytest.mark.parametrize(
+    ("written", "what"),
+    [
+        ("progress.CsvLog.add", r"The log of '.*run'"), ("export.save_model", r"The model '.*model'"),
+        ("trainer.draw_losses", r"The plots of '.*run'"),
+    ],
+)  # fmt: skip
+def test_a_disk_that_fills_under_anything_else_ends_the_run_with_a_sentence(
+    recipe: Recipe, written: str, what: str
+) -> None:
+    recipe = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, steps=5))
+    full = patch(f"redraft.train.{written}", side_effect=OSError(errno.ENOSPC, "No space left on device", "a file"))
+    said = rf"^{what} could not be written: No space left on device\.$"
+    with full, pytest.raises(TrainingError, match=said):
+        run(recipe)
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limits of file sizes")
 def test_a_disk_that_fills_while_torch_writes_is_named(tmp_path: Path) -> None:
     """In a process of its own, whose files may not grow; torch hides the error of the file behind one of its own."""

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 from torch import distributed as dist
 
-from redraft.errors import SettingError
+from redraft.errors import InputError, SettingError, TrainingError, why
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +104,24 @@ class World:
     def wait(self) -> None:
         """Continue once every process has arrived here."""
         self.any(False)
+
+    @contextmanager
+    def writing(self, what: str) -> Iterator[None]:
+        """Inside, some of the processes write `what`; every process waits at the end until all are done.
+
+        Raises `TrainingError` in every process if one of them cannot write its files. Any other error stays as it is in
+        its own process and is a `TrainingError` in the others.
+        """
+        failure: Exception | None = None
+        try:
+            yield
+        except (OSError, SafetensorError, InputError) as error:
+            failure = TrainingError(f"{what} could not be written: {why(error).rstrip('.')}.")
+            failure.__cause__ = error
+        except Exception as error:
+            failure = error
+        if self.any(failure is not None):
+            raise failure or TrainingError(f"{what} could not be written: another process failed.")
 
     def _shared(self, value: float, operation: dist.ReduceOp.RedOpType) -> float:
         tensor = torch.tensor(value, dtype=torch.float64)

@@ -29,20 +29,23 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.ji
 def export_trained(recipe: Recipe, model: Transformer, weights: TrainedWeights, folder: Path, world: World) -> None:
     """Write what the recipe trains to `folder`: its adapter, or else its model. Every process takes part; one writes.
 
-    `model` is the working copy, just refreshed from `weights`.
+    `model` is the working copy, just refreshed from `weights`. Raises `TrainingError` in every process if it cannot be
+    written.
     """
     if recipe.lora is not None:
         adapter = collect(weights.trained(), recipe.lora)
-        if world.is_main:
-            save_adapter(adapter, folder, base_model=recipe.run.init, dropout=recipe.lora.dropout)
+        with world.writing(f"The adapter {str(folder)!r}"):
+            if world.is_main:
+                save_adapter(adapter, folder, base_model=recipe.run.init, dropout=recipe.lora.dropout)
         return
     whole = weights.whole(torch.bfloat16) if isinstance(weights, ShardedWeights) else None
-    if world.is_main:
-        if whole is not None:
-            model = Transformer(model.config).to(torch.bfloat16)
-            model.load_state_dict(whole)
-        spare = any(source.spare_holes for source in recipe.data.sources)
-        export_model(model, folder, tokenizer=recipe.data.tokenizer, init=recipe.run.init, spare_holes=spare)
+    with world.writing(f"The model {str(folder)!r}"):
+        if world.is_main:
+            if whole is not None:
+                model = Transformer(model.config).to(torch.bfloat16)
+                model.load_state_dict(whole)
+            spare = any(source.spare_holes for source in recipe.data.sources)
+            export_model(model, folder, tokenizer=recipe.data.tokenizer, init=recipe.run.init, spare_holes=spare)
 
 
 def export_model(model: Transformer, folder: Path, *, tokenizer: str, init: str, spare_holes: bool = False) -> Path:

@@ -109,14 +109,17 @@ class RunCheckpoint:
 
         The run is at `step` of `steps` steps, for which all processes together have trained on `batches` batches. It
         has taken `seconds`, including earlier starts.
-        Raises `TrainingError` if it cannot be written; the previous one is then kept.
+        Every process waits for all the others, and raises `TrainingError` if it cannot be written; the previous one is
+        then kept.
         """
         meta = {"step": step, "batches": batches, "steps": steps, "seconds": seconds, **self._identity}
         meta["settings"] = self._settings
         if isinstance(weights, ShardedWeights):
             save_sharded(self._folder, meta, weights.state(), self._world)
-        elif self._world.is_main:
-            save_checkpoint(self._folder, meta | {"weights": weights.state()})
+            return
+        with self._world.writing(f"The checkpoint {str(self._folder / FILE)!r}"):
+            if self._world.is_main:
+                save_checkpoint(self._folder, meta | {"weights": weights.state()})
 
 
 def _shape(recipe: Recipe) -> dict[str, Any]:

@@ -140,7 +140,7 @@ class Trainer:
     def save(self) -> None:
         """Write the run's current checkpoint. Every process waits for the one that writes.
 
-        Raises `TrainingError` if that fails, or if weights are not finite, which no loss has shown yet.
+        Raises `TrainingError` in all of them if that fails, or if weights are not finite, which no loss has shown yet.
         """
         if self.world.any(not self.masters.finite()):
             raise TrainingError(
@@ -148,7 +148,6 @@ class Trainer:
             )
         progress = {"step": self.step, "batches": self.batches, "steps": self.total_steps}
         self.checkpoint.save(self.masters, **progress, seconds=self.limits.earlier + self.limits.seconds)
-        self.world.wait()
 
     def run(self, *, resume: bool = False) -> TrainingResult:
         """Train until the recipe's steps or its time are over; then write checkpoint, plot and model."""
@@ -254,7 +253,8 @@ class Trainer:
         with self.pace.aside("report", settings.log_every):
             losses, speed = self.meters.report(self.world), self._tokens_per_step / seconds
             rate = learning_rate(self.masters.settings, self.step - 1)
-            self.log.add(self.step, tokens_per_second=speed, learning_rate=rate, losses=losses, heldout=heldout)
+            with self.world.writing(f"The log of {str(self.folder)!r}"):
+                self.log.add(self.step, tokens_per_second=speed, learning_rate=rate, losses=losses, heldout=heldout)
             share = share_of_peak(self.recipe, seconds, self.device)
             self.reporter.update(self.step, losses, speed, steps=self.total_steps, peak=share)
 
@@ -282,9 +282,9 @@ class Trainer:
             self._measure_curve()
         model_folder = self.folder / (MODEL if self.recipe.lora is None else ADAPTER)
         self._export(model_folder)
-        if self.world.is_main:
-            self._draw()
-        self.world.wait()
+        with self.world.writing(f"The plots of {str(self.folder)!r}"):
+            if self.world.is_main:
+                self._draw()
         return TrainingResult(
             step=self.step, finished=self.step >= self.total_steps, interrupted=self.limits.interrupted,
             losses=self.losses.values, folder=self.folder, model_folder=model_folder,
