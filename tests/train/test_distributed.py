@@ -284,3 +284,21 @@ def test_a_model_that_cannot_be_written_ends_every_process_with_a_sentence(tmp_p
     begun = f"error: The model {str(model)!r} could not be written: "
     assert said == [f"{begun}Is a directory.", f"{begun}another process failed."]
     assert load_checkpoint(tmp_path / "run", torch.device("cpu"))["step"] == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limits of file sizes")
+@pytest.mark.parametrize("failing", ["folder", "parts"])
+def test_a_sharded_checkpoint_that_cannot_be_written_ends_every_process_with_a_sentence(
+    tmp_path: Path, failing: str
+) -> None:
+    """The main process alone makes the folder, in whose place a file is; the parts are too large for both."""
+    recipe = sharded(tmp_path, "run", 1)
+    partial = tmp_path / "run" / "checkpoint.sharded.partial"
+    if failing == "folder":
+        partial.parent.mkdir()
+        partial.touch()
+    said = launch_in_vain(tmp_path, recipe, room=1_000_000 if failing == "folder" else 50_000)
+    begun = f"error: The checkpoint {str(partial.with_suffix(''))!r} could not be written: "
+    reasons = ["File exists", "another process failed"] if failing == "folder" else ["[Errno 27] File too large"] * 2
+    assert said == [f"{begun}{reason}." for reason in reasons]
+    assert failing == "folder" or not partial.exists()

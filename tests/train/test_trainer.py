@@ -368,6 +368,15 @@ def test_a_disk_that_fills_keeps_the_old_sharded_checkpoint(recipe: Recipe, monk
     assert len(run(trainer.recipe, resume=True)) == 15
 
 
+def test_a_damaged_sharded_checkpoint_is_named(recipe: Recipe) -> None:
+    recipe = changed(dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, steps=5)), shard=True)
+    run(recipe)
+    (part,) = Path(recipe.run.out).glob("checkpoint.sharded/*.distcp")
+    part.write_bytes(part.read_bytes()[:1000])
+    with pytest.raises(CheckpointError, match=r"checkpoint\.sharded' is not a readable checkpoint: [^\n]+\.$"):
+        run(recipe, resume=True)
+
+
 def test_recomputed_layers_give_the_same_losses(recipe: Recipe, tmp_path: Path) -> None:
     assert run(changed(recipe, recompute=True, out=str(tmp_path / "again"))) == pytest.approx(run(recipe), rel=1e-5)
 

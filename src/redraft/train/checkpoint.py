@@ -17,12 +17,17 @@ from redraft.errors import CheckpointError, SettingError, TrainingError
 FILE = "checkpoint.pt"
 
 
-def save_checkpoint(folder: Path, state: Mapping[str, Any]) -> Path:
-    """Write `state` to the folder's checkpoint, which is replaced only once the new one is complete on disk.
+def save_checkpoint(folder: Path, state: Mapping[str, Any]) -> None:
+    """Write `state` to the folder's checkpoint; see `write_state`."""
+    write_state(folder / FILE, state)
+
+
+def write_state(path: Path, state: Mapping[str, Any]) -> None:
+    """Write `state` to a file, which is replaced only once the new one is complete on disk.
 
     Raises `TrainingError` if that fails.
     """
-    path, partial = folder / FILE, folder / (FILE + ".partial")
+    partial = path.with_name(path.name + ".partial")
     try:
         with partial.open("wb") as file:
             torch.save(dict(state), file)
@@ -32,7 +37,6 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any]) -> Path:
     except (OSError, RuntimeError) as error:
         partial.unlink(missing_ok=True)
         raise TrainingError(f"The checkpoint {str(path)!r} could not be written: {_first(error)}.") from error
-    return path
 
 
 def _first(error: BaseException) -> BaseException:

@@ -18,11 +18,13 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from redraft.errors import CheckpointError, SettingError, TrainingError
+from redraft.train.checkpoint import write_state
 from redraft.train.distributed import World
 from redraft.train.optimizer import Masters, learning_rate
 from redraft.train.recipe import OptimizerSettings
@@ -132,25 +134,37 @@ def save_sharded(folder: Path, meta: Mapping[str, Any], state: dict[str, Any], w
     Raises `TrainingError` in every process if any of them cannot write.
     """
     partial, final, old = folder / _PARTIAL, folder / FOLDER, folder / OLD
-    problem = ""
+    what = f"The checkpoint {str(final)!r}"
     try:
+        with world.writing(what):
+            if world.is_main:
+                shutil.rmtree(partial, ignore_errors=True)
+                partial.mkdir()
+                write_state(partial / META, meta)
+        with world.writing(what):
+            _save_parts(partial, state, what)
+    except Exception:
         if world.is_main:
             shutil.rmtree(partial, ignore_errors=True)
-            partial.mkdir()
-            torch.save(dict(meta), partial / META)
-        world.wait()
+        raise
+    with world.writing(what):
+        if world.is_main:
+            _replace(final, partial, old)
+
+
+def _save_parts(partial: Path, state: dict[str, Any], what: str) -> None:
+    """Write this process' part. Raises `TrainingError` for whatever the library says went wrong in any process."""
+    try:
         state_dict_saver.save(state, checkpoint_id=partial)
-    except Exception as error:  # the library wraps whatever happened in any process
-        problem = str(error).splitlines()[0] if str(error) else type(error).__name__
-    if world.any(bool(problem)):
-        if world.is_main:
-            shutil.rmtree(partial, ignore_errors=True)
-        raise TrainingError(
-            f"The checkpoint {str(final)!r} could not be written: {problem or 'another process failed'}."
-        )
-    if world.is_main:
-        _replace(final, partial, old)
-    world.wait()
+    except (Exception, CheckpointException) as error:
+        raise TrainingError(f"{what} could not be written: {_reason(error)}.") from error
+
+
+def _reason(error: BaseException) -> str:
+    """The first line of an error; for the library's own, which is not an `Exception`, of what failed in a process."""
+    if isinstance(error, CheckpointException):
+        error, _ = next(iter(error.failures.values()))
+    return str(error).partition("\n")[0].rstrip(".") or type(error).__name__
 
 
 def _replace(final: Path, partial: Path, old: Path) -> None:
@@ -185,7 +199,7 @@ def load_sharded(folder: Path, weights: ShardedWeights) -> None:
     state = weights.state()
     try:
         state_dict_loader.load(state, checkpoint_id=sharded_folder(folder))
-    except Exception as error:
-        raise CheckpointError(f"{str(folder / FOLDER)!r} is not a readable checkpoint: {error}.") from error
+    except (Exception, CheckpointException) as error:
+        raise CheckpointError(f"{str(folder / FOLDER)!r} is not a readable checkpoint: {_reason(error)}.") from error
     for name, parameter in weights.trained_parts.items():  # plain tensors are read separately, not in place
         weights.optimizer.state[parameter]["step"].copy_(state[f"step.{name}"])
