@@ -318,6 +318,7 @@ class LLM:
         return Request(
             request_id=request_id,
             prompt=read.ids,
+            chat=read.chat,
             images=read.images,
             settings=fitting,
             constraint=constraint,

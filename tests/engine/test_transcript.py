@@ -92,3 +92,59 @@ def test_of_stop_strings_that_overlap_the_same_one_ends_the_answer_wherever_a_ca
         if transcript.stop_text is None:
             transcript.add([ord(char) for char in part], None)
     assert (transcript.text, transcript.stop_text) == ("aab", "c")
+
+
+CALL = '<|tool_call>call:f{a:<|"|>STOP<|"|>}<tool_call|>'
+
+
+@pytest.mark.parametrize(
+    ("text", "stop", "kept"),
+    [
+        (f"I look.{CALL}", "}", None),
+        (f"I look.{CALL}", "tool_call", None),
+        (f"I look.{CALL} So STOP it", "STOP", f"I look.{CALL} So "),
+        (f"Stop<|tool_call>STOP<tool_call|>STOP {CALL}", "STOP", "Stop<|tool_call>STOP<tool_call|>"),
+        ('a<|tool_call>call:f{a:<|"|>STOP<tool_call|>STOP', "STOP", None),
+        (f"ST{CALL}OP", "STOP", None),
+        ("<|channel>thought\nSTOP?<channel|>Yes, STOP.", "STOP", "<|channel>thought\nSTOP?<channel|>Yes, "),
+        ("<|channel>thought\nSTOP is never closed", "STOP", None),
+        ("done<|tool_response>STOP", "STOP", None),
+        (EMPTY_THOUGHT + f"Hi {CALL}STOP", "STOP", f"Hi {CALL}"),
+    ],
+)
+@pytest.mark.parametrize("width", [1, 3, 100])
+def test_in_a_chat_only_content_holds_stop_strings(
+    tokenizer: Tokenizer, text: str, stop: str, kept: str | None, width: int
+) -> None:
+    whole = text.removeprefix(EMPTY_THOUGHT)
+    transcript, told = told_in_pieces(tokenizer, text, (stop,), width if whole == text else 100, chat=True)
+    assert told == transcript.text == (whole if kept is None else kept)
+    assert transcript.stop_text == (None if kept is None else stop)
+    assert tokenizer.decode(transcript.tokens).removeprefix(EMPTY_THOUGHT).startswith(told)
+    as_written, _ = told_in_pieces(tokenizer, text, (stop,), 100, chat=False)
+    assert as_written.text == whole.partition(stop)[0]
+
+
+def test_an_answer_that_begins_in_a_thought_has_no_content_before_its_end(tokenizer: Tokenizer) -> None:
+    text = "STOP or not?<channel|>No STOP"
+    transcript, told = told_in_pieces(tokenizer, text, ("STOP",), 2, chat=True, reasoning_open=True)
+    assert told == transcript.text == "STOP or not?<channel|>No "
+
+
+def test_a_call_that_is_only_spelled_is_content(tokenizer: Tokenizer) -> None:
+    transcript = Transcript(tokenizer, ("STOP",), chat=True)
+    transcript.add(tokenizer.encode(CALL, special=False), "length")
+    assert transcript.text == CALL.partition("STOP")[0]
+
+
+def told_in_pieces(
+    tokenizer: Tokenizer, text: str, stop: tuple[str, ...], width: int, **how: bool
+) -> tuple[Transcript, str]:
+    """The transcript of an answer told some tokens at a time, and the text it told."""
+    transcript, told, ids = Transcript(tokenizer, stop, **how), "", tokenizer.encode(text)
+    for first in range(0, len(ids), width):
+        news = transcript.add(ids[first : first + width], "length" if first + width >= len(ids) else None)
+        told += news.text
+        if news.finish_reason is not None:
+            break
+    return transcript, told

@@ -103,6 +103,16 @@ def test_usage_is_the_same_wherever_it_is_told(llm: LLM) -> None:
     assert whole.usage.output_tokens == len(llm.tokenizer.encode("Yes, ") + llm.tokenizer.encode("certainly."))
 
 
+def test_a_stop_sequence_does_not_cut_a_call(client: anthropic.Anthropic) -> None:
+    asked: dict[str, Any] = {"model": "random", "max_tokens": 64, "messages": HELLO, "extra_body": {"seed": 7}}
+    asked |= {"tools": [{"name": "clock", "input_schema": {"type": "object"}}], "tool_choice": {"type": "any"}}
+    whole = client.messages.create(**asked, stop_sequences=["clock", "tool_call"])
+    with client.messages.stream(**asked, stop_sequences=["clock", "tool_call"]) as stream:
+        for answer in (whole, stream.get_final_message()):
+            assert {block.type for block in answer.content} == {"tool_use"}
+            assert answer.stop_reason == "tool_use"
+
+
 def test_a_stop_sequence_is_named(client: anthropic.Anthropic) -> None:
     whole = client.messages.create(model="random", max_tokens=48, messages=HELLO, extra_body={"seed": 7})
     stop = whole.content[0].text[6:8]  # type: ignore[union-attr]

@@ -204,6 +204,18 @@ def test_a_required_tool_is_called_even_by_random_weights(client: openai.OpenAI,
     assert json.loads(calls[0].function.arguments or "")["city"] in ("Paris", "Rome")
 
 
+def test_a_stop_string_does_not_cut_a_call(client: openai.OpenAI) -> None:
+    tool: Any = {"type": "function", "function": {"name": "clock"}}
+    asked: dict[str, Any] = {"model": "random", "messages": HELLO, "tools": [tool], "tool_choice": "required"}
+    asked |= {"max_tokens": 64, "seed": 4, "stop": ["}", "tool_call", "clock"]}
+    message = client.chat.completions.create(**asked).choices[0].message
+    assert (message.content or "") == ""
+    assert message.tool_calls
+    deltas = [chunk.choices[0].delta for chunk in client.chat.completions.create(stream=True, **asked)]
+    assert "".join(delta.content or "" for delta in deltas) == ""
+    assert sum(len(delta.tool_calls or []) for delta in deltas) == len(message.tool_calls)
+
+
 def test_calls_that_are_not_parallel_are_one_even_by_random_weights(client: openai.OpenAI) -> None:
     tool: Any = {"type": "function", "function": {"name": "clock"}}
     asked: dict[str, Any] = {"model": "random", "messages": HELLO, "tools": [tool], "tool_choice": "required"}

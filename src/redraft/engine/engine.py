@@ -21,6 +21,7 @@ from redraft.engine.transcript import Transcript
 from redraft.engine.work import Denoise, Drafted, Runner, Segment
 from redraft.errors import EngineError, InputError, NotFiniteError, PromptError, QueueFullError, SettingError
 from redraft.text.marks import Decoder
+from redraft.text.prompt import thought_open
 
 _log = logging.getLogger(__name__)
 
@@ -151,7 +152,12 @@ class Engine:
             )
         if request.constraint is not None:
             request.constraint.check(request.settings.max_tokens)
-        transcript = Transcript(self.decoder, request.settings.stop)
+        transcript = Transcript(
+            self.decoder,
+            request.settings.stop,
+            chat=request.chat,
+            reasoning_open=request.chat and thought_open(request.prompt, self.decoder),
+        )
         answer = Answer.begin(request, transcript, self._eos_ids, self._canvas_length, since)
         if answer.canvas_length > self.runner.limits.canvas:
             raise SettingError(

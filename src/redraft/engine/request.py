@@ -22,6 +22,7 @@ Ending = Literal["stop", "length", "cancelled", "timeout"]
 class Request:
     """One answer to write. `request_id` is the caller's and unique among the engine's open requests.
 
+    chat        whether the answer is a turn of a conversation: stop strings are looked for in its content alone
     images      images in the prompt, in order; their embeddings replace the tokens they cover
     settings    every setting of this answer, including its seed
     constraint  what the answer may hold
@@ -33,6 +34,7 @@ class Request:
     request_id: int
     prompt: tuple[int, ...]
     settings: GenerationSettings
+    chat: bool = False
     images: tuple[PlacedImage, ...] = ()
     constraint: Constraint | None = None
     adapter: str | None = None

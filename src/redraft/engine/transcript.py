@@ -5,9 +5,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from redraft.diffusion.records import FinishReason
-from redraft.text.marks import Decoder, left_out
+from redraft.text.marks import MARK, STRINGS, Decoder, left_out
+from redraft.text.reply import content_alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,34 +26,44 @@ class Transcript:
     """Tokens and text of one answer. The first `reported` tokens, and `text`, have been reported.
 
     `spelled` is the text of the first `kept` tokens. These have been reported and end with a complete character, so
-    they are not decoded again.
+    they are not decoded again; `marks` are where special tokens that structure an answer begin in it.
+
+    A stop string ends the answer wherever it stands, but in a `chat` only in the content: not in thoughts or calls, nor
+    in the special tokens that mark them. `reasoning_open` says that the prompt ended inside a thought.
     """
 
     decoder: Decoder
     stop: tuple[str, ...]
+    chat: bool = False
+    reasoning_open: bool = False
     tokens: list[int] = field(default_factory=list)
     reported: int = 0
     text: str = ""
     stop_text: str | None = None
     kept: int = 0
     spelled: str = ""
+    marks: tuple[int, ...] = ()
 
     def add(self, tokens: Sequence[int], finish_reason: FinishReason | None) -> NewText:
         """Append a canvas' tokens. The answer ends before a stop string, whatever `finish_reason` says."""
         self.tokens += tokens
         spelled = self._decoded(len(self.tokens))
         decoded = _complete(spelled) if finish_reason is None else spelled
-        text = whole = decoded[left_out(self.decoder, self.tokens) :]
-        if (found := first_stop(whole, self.stop)) is not None:
+        start = left_out(self.decoder, self.tokens)
+        text = whole = decoded[start:]
+        in_content = self.chat and bool(self.stop)
+        marks = self._marks() if in_content else ()
+        searched = self._content(whole, [at - start for at in marks]) if in_content else whole
+        if (found := first_stop(searched, self.stop)) is not None:
             at, self.stop_text = found
             text, finish_reason = whole[:at], "stop"
         elif finish_reason is None:
-            text = _without_partial_stop(whole, self.stop)
+            text = whole[: len(whole) - _partial_stop(searched, self.stop)]
         # Tokens are reported with their text: those of half a character or a possible stop string wait as well.
         is_all = text == whole and decoded == spelled
         end = len(self.tokens) if is_all else self._covering(len(decoded) - len(whole) + len(text))
         if is_all:
-            self.kept, self.spelled = end, spelled
+            self.kept, self.spelled, self.marks = end, spelled, marks
         if finish_reason is not None:
             del self.tokens[end:]
         news = NewText(text[len(self.text) :], tuple(self.tokens[self.reported : end]), finish_reason)
@@ -75,6 +87,22 @@ class Transcript:
         """The text of the first `count` tokens, which include the kept ones."""
         return self.spelled + self.decoder.decode(self.tokens[self.kept : count])
 
+    def _content(self, text: str, marks: Sequence[int]) -> str:
+        """The text with what is not content blanked out, given where its special tokens begin; of the same length."""
+        ends = [0, *(at for at in marks if at >= 0), len(text)]
+        marked = MARK.join(text[first:end] for first, end in pairwise(ends))
+        return content_alone(marked, reasoning_open=self.reasoning_open)
+
+    def _marks(self) -> tuple[int, ...]:
+        """Where special tokens that structure an answer begin in the decoded text."""
+        ids = {self.decoder.special_ids.get(string) for string in STRINGS}
+        found, at, first = list(self.marks), len(self.spelled), self.kept
+        for place in range(self.kept, len(self.tokens)):
+            if self.tokens[place] in ids:
+                at, first = at + len(self.decoder.decode(self.tokens[first:place])), place
+                found.append(at)
+        return tuple(found)
+
 
 def _complete(text: str) -> str:
     """Decoded text without an incomplete character at its end."""
@@ -87,10 +115,10 @@ def first_stop(text: str, stop: Sequence[str]) -> tuple[int, str] | None:
     return min(found)[1:] if found else None
 
 
-def _without_partial_stop(text: str, stop: tuple[str, ...]) -> str:
-    """The text without an ending that may turn out to be the start of a stop string."""
+def _partial_stop(text: str, stop: tuple[str, ...]) -> int:
+    """Count the last characters of a text that may turn out to be the start of a stop string."""
     held = 0
     for word in stop:
         longest = min(len(word) - 1, len(text))
         held = next((n for n in range(longest, held, -1) if text.endswith(word[:n])), held)
-    return text[: len(text) - held]
+    return held

@@ -15,12 +15,14 @@ from redraft.text.messages import check_messages
 class EncodedPrompt:
     """A prompt as the model reads it: token ids, and the images whose embeddings replace some of them.
 
-    `begun` says that it ends with the beginning of the answer, which continues in the middle of a text.
+    `chat` says that the answer is a turn of a conversation, so it may hold thoughts and calls; `begun` that the prompt
+    ends with the beginning of the answer, which continues in the middle of a text.
     """
 
     ids: tuple[int, ...]
     images: tuple[PlacedImage, ...] = ()
     begun: bool = False
+    chat: bool = False
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from redraft.errors import PromptError
+from redraft.text.marks import Decoder
 from redraft.text.messages import plain_data
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import TURN_END, Span, Tokenizer
@@ -69,9 +70,9 @@ def mark_chat(
     return text, tokenizer.special_spans(disguised)
 
 
-def thought_open(ids: Sequence[int], tokenizer: Tokenizer) -> bool:
+def thought_open(ids: Sequence[int], decoder: Decoder) -> bool:
     """Whether a prompt ends inside a thought, as templates leave it after tool results."""
-    opened, *closing = (tokenizer.special_ids.get(mark) for mark in (CHANNEL_OPEN, CHANNEL_CLOSE, TURN_END))
+    opened, *closing = (decoder.special_ids.get(mark) for mark in (CHANNEL_OPEN, CHANNEL_CLOSE, TURN_END))
     return next((token == opened for token in reversed(ids) if token == opened or token in closing), False)
 
 

@@ -80,7 +80,7 @@ class PromptReader:
                 "This model's chat template lets the model think here, so its answer cannot be begun for it."
             )
         read = EncodedPrompt(tuple(ids)) if self.sight is None else place_images(ids, images, self.sight.marks)
-        return replace(read, begun=bool(begun))
+        return replace(read, begun=bool(begun), chat=True)
 
     def decoded(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The same conversation with images that are not decoded again; see `placing.decoded_images`."""

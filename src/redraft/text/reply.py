@@ -9,10 +9,11 @@ Everything here reads marked text (`text.marks`).
 import dataclasses
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from redraft.text import tools
-from redraft.text.marks import MARK, mark_all, unmarked
+from redraft.text.marks import MARK, STRINGS, mark_all, unmarked
 from redraft.text.tokenizer import EOS, PAD, TURN_END
 from redraft.text.tools import BARE_KEY, MAX_DEPTH, THOUGHT, TOOL_NAME, ToolCall
 
@@ -32,6 +33,7 @@ _WORDS = {"true": True, "false": False, "null": None}
 _LANDMARK = re.compile("|".join(map(re.escape, LANDMARKS)))
 _CALL_END = re.compile("|".join(map(re.escape, (CALL_CLOSE, *LANDMARKS))))
 _ENDING = re.compile("|".join(map(re.escape, ENDINGS)))
+_ANY_MARK = re.compile(MARK + f"(?:{'|'.join(map(re.escape, STRINGS))})")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -155,6 +157,42 @@ def scan_call(text: str, start: int, *, final: bool) -> tuple[ToolCall | None, i
             return None
     end = _malformed_end(text, start + len(CALL_OPEN))
     return None if end == len(text) and not text.endswith(CALL_CLOSE) and not final else (None, end)
+
+
+def content_alone(text: str, *, reasoning_open: bool = False) -> str:
+    """A marked text that may still grow, unmarked, with `MARK` for every character that is not part of the content.
+
+    Those are thoughts, calls, malformed ones too, what follows an end marker, and the markers themselves. More text
+    changes nothing here, so what is undecided, such as a call that is not closed, is no content either.
+    """
+    shown, end = "", 0
+    for first, last in _content_spans(text, reasoning_open):
+        shown += _blank(text[end:first]) + _ANY_MARK.sub(lambda found: _blank(found[0]), text[first:last])
+        end = last
+    return shown + _blank(text[end:])
+
+
+def _blank(text: str) -> str:
+    return MARK * len(unmarked(text))
+
+
+def _content_spans(text: str, reasoning_open: bool) -> Iterator[tuple[int, int]]:
+    position = _thought_end(text, 0) if reasoning_open else 0
+    while landmark := _LANDMARK.search(text, position):
+        yield position, landmark.start()
+        if landmark[0] == CHANNEL_OPEN:
+            position = _thought_end(text, landmark.end())
+        elif landmark[0] == CALL_OPEN:
+            scan = scan_call(text, landmark.start(), final=False)
+            position = len(text) if scan is None else scan[1]
+        else:
+            return
+    yield position, len(text)
+
+
+def _thought_end(text: str, start: int) -> int:
+    found = text.find(CHANNEL_CLOSE, start)
+    return len(text) if found < 0 else found + len(CHANNEL_CLOSE)
 
 
 class _FormatError(Exception):
