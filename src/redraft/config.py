@@ -399,6 +399,12 @@ def _stop_strings(stop: object) -> tuple[str, ...]:
     strings = (stop,) if isinstance(stop, str) else tuple(stop) if isinstance(stop, list | tuple) else None
     if strings is None or not all(isinstance(text, str) for text in strings):
         raise SettingError("stop must be a string or a list of strings.", "stop")
+    for text in strings:
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            sentence = f"stop has a string with a character that UTF-8 cannot express at index {error.start}."
+            raise SettingError(sentence, "stop") from error
     return strings  # type: ignore[return-value]
 
 

@@ -1,5 +1,6 @@
 """The `anthropic` package, unmodified, against `redraft serve`."""
 
+import json
 from collections.abc import Iterator
 from datetime import UTC
 from typing import Any, Literal
@@ -254,6 +255,10 @@ def test_an_error_names_fields_as_the_client_does(client: anthropic.Anthropic) -
     asked: dict[str, Any] = {"model": "random", "max_tokens": 16, "messages": HELLO}
     with pytest.raises(anthropic.BadRequestError, match="stop_sequences has an empty string"):
         client.messages.create(**asked, stop_sequences=[""])
+    body = json.dumps(asked | {"stop_sequences": ["\ud800"]})
+    refused = httpx.post(f"{client.base_url}v1/messages", content=body)
+    assert refused.status_code == 400
+    assert "stop_sequences has a string with a character that UTF-8" in refused.json()["error"]["message"]
     with pytest.raises(anthropic.BadRequestError, match=r"tools\[0\] has the name"):
         client.messages.create(**asked, tools=[WEATHER | {"name": "a b"}])
 
