@@ -159,6 +159,10 @@ BAD_MESSAGES = {
     r"tool_calls\[0\].function has arguments that are not": [assistant(tool_calls=[call("f", [1])])],
     "arguments of a tool call must be a mapping, not a string": [assistant(tool_calls=[call("f", "{}")])],
     "which is not a JSON value": [assistant(tool_calls=[call("f", {"a": object()})])],
+    r"messages\[0\].tool_calls\[0\].function.arguments.a\[0\] holds nan, which is not a JSON number": [
+        assistant(tool_calls=[call("f", {"a": [float("nan")]})])
+    ],
+    "arguments.a holds -inf, which is not a JSON number": [assistant(tool_calls=[call("f", {"a": float("-inf")})])],
     "keys must be strings": [assistant(tool_calls=[call("f", {1: 2})])],
     r"messages\[0\].content holds a character that UTF-8 cannot express at index 1": [user("a\ud800")],
     "arguments holds a character that UTF-8 cannot express at index 0": [

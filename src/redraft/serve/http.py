@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 from fastapi import Request as HttpRequest
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
+
+from redraft.text.strict_json import loads
 
 T = TypeVar("T")
 
@@ -28,24 +29,6 @@ class ClientGone(Exception):
 def dumps(content: Any) -> str:
     """Return compact JSON."""
     return json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-def loads(text: str | bytes) -> Any:
-    """Read JSON. Unlike `json.loads`, refuses NaN and infinities, written as such or as a number too large to hold.
-
-    Raises `ValueError`, or `RecursionError` for what is nested too deep.
-    """
-    return json.loads(text, parse_constant=_refuse_constant, parse_float=_finite)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise json.JSONDecodeError(f"{name} is not a JSON value", name, 0)
-
-
-def _finite(digits: str) -> float:
-    if math.isinf(number := float(digits)):
-        raise json.JSONDecodeError(f"the number {digits:.80} is too large", digits, 0)
-    return number
 
 
 class _JsonRequest(HttpRequest):

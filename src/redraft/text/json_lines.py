@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
 from redraft.errors import InputError, why
+from redraft.text.strict_json import loads, no_json
 
 
 def read_objects(path: str | Path) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -29,13 +29,6 @@ def fail(path: str | Path, line: int, reason: str) -> NoReturn:
     raise InputError(f"{path}, line {line}: {reason}.")
 
 
-def no_json(error: ValueError | RecursionError) -> str:
-    """Why a text is not JSON, from the error that `json.loads` raised."""
-    if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at column {error.colno}"
-    return "nested too deep" if isinstance(error, RecursionError) else "a number with thousands of digits"
-
-
 def _check_text(path: str | Path, number: int, line: str) -> None:
     try:
         line.encode("utf-8")
@@ -45,7 +38,7 @@ def _check_text(path: str | Path, number: int, line: str) -> None:
 
 def _object(path: str | Path, number: int, line: str) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        found = loads(line)
     except (ValueError, RecursionError) as error:
         fail(path, number, f"not valid JSON ({no_json(error)})")
     if not isinstance(found, dict):

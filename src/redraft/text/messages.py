@@ -5,6 +5,7 @@ model then answers a conversation that the caller did not write. So the shape is
 it.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -89,12 +90,18 @@ def plain_data(value: Any, where: str, depth: int = 0) -> Any:
     if isinstance(value, int):
         return int.__int__(value)
     if isinstance(value, float):
-        return float.__float__(value)
+        return _finite(float.__float__(value), where)
     if isinstance(value, Mapping):
         return {_plain_key(key, where): _plain_item(value, key, where, depth) for key in value}
     if _is_list(value):
         return [plain_data(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
     _fail(where, f"holds a {type(value).__name__}, which is not a JSON value")
+
+
+def _finite(value: float, where: str) -> float:
+    if not math.isfinite(value):
+        _fail(where, f"holds {value}, which is not a JSON number")
+    return value
 
 
 def _plain_item(mapping: Mapping[Any, Any], key: Any, where: str, depth: int) -> Any:

@@ -11,7 +11,6 @@ Any line may also contain `id` and `metadata`, which are ignored. Every error na
 
 from __future__ import annotations
 
-import json
 import re
 from array import array
 from collections.abc import Iterator, Mapping
@@ -23,10 +22,11 @@ from typing import Any
 import numpy as np
 
 from redraft.errors import InputError, PromptError, SettingError
-from redraft.text.json_lines import fail, no_json, read_objects
+from redraft.text.json_lines import fail, read_objects
 from redraft.text.messages import check_messages
 from redraft.text.placing import parts_of
 from redraft.text.prompt import mark_chat
+from redraft.text.strict_json import loads, no_json
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import TURN_END, Tokenizer
 from redraft.train.shards import Shard
@@ -172,7 +172,7 @@ def _read_arguments(message: Any, index: int) -> None:
         if not isinstance(function, dict) or not isinstance(function.get("arguments"), str):
             continue
         try:
-            function["arguments"] = json.loads(function["arguments"] or "{}")
+            function["arguments"] = loads(function["arguments"] or "{}")
         except (ValueError, RecursionError) as error:
             raise _LineError(f"messages[{index}] has a call whose arguments are not JSON ({no_json(error)})") from error
         if not isinstance(function["arguments"], dict):

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from redraft.serve.http import loads
 from redraft.serve.shapes.common import (
     MAX_CHOICES,
     Constraints,
@@ -23,6 +22,7 @@ from redraft.serve.shapes.common import (
     schema_constraint,
     tool_constraint,
 )
+from redraft.text.strict_json import loads
 
 _PARSED = "Added by OpenAI's client to an answer that it has parsed; ignored."
 Name = Annotated[str | None, Field(description="Who is speaking; the model sees it if its chat template shows names.")]
