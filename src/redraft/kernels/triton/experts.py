@@ -98,9 +98,11 @@ def gate(x: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = torch.b
         kernels.gate(values, x_scale, *_matrix(weight), routing, out)
         return out if x_scale is None else quantize_rows(out)
     tile = _plan(routing, weight).gate
+    # With several GPUs side streams start late, and the dense MLP would find no room beside programs that wait.
+    most = FEW_ROWS_OF_PRODUCTS if weight.shape[0] == routing.experts else 0
     gate_kernel[len(routing.tiles) * (inner // tile.columns),](
         values, x_scale, *_matrix(weight, tile), out, routing.order, routing.tiles,
-        D=width, INNER=inner, TOP_K=top_k, **_settings(weight, routing, tile),
+        D=width, INNER=inner, TOP_K=top_k, **_settings(weight, routing, tile, most),
     )  # fmt: skip
     return out if x_scale is None else quantize_rows(out)
 
@@ -162,13 +164,14 @@ def _matrix(weight: Packed, tile: Tile | None = None) -> tuple[Any, Tensor | Non
     return (descriptor(values.flatten(0, 1), tile.columns, tile.depth) if tile and tile.tma else values), scale
 
 
-def _settings(weight: Packed, routing: Routing, tile: Tile) -> dict[str, Any]:
+def _settings(weight: Packed, routing: Routing, tile: Tile, most: int = FEW_ROWS_OF_PRODUCTS) -> dict[str, Any]:
+    """Options of a launch, which may begin early with up to `most` rows."""
     return {
         "FORMAT": format_of(weight), "GROUP": weight.group if isinstance(weight, PackedInt4) else 0,
         "BM": routing.block_rows, "SMALL": min(tile.small, routing.block_rows), "BN": tile.columns, "BK": tile.depth,
         "STAGES": tile.stages, "TMA": tile.tma and bulk_copies(routing.order.device), "ASM": not INTERPRETED,
         "num_warps": tile.warps, "num_stages": tile.stages,
-        **chained(routing.order, len(routing.index), FEW_ROWS_OF_PRODUCTS),
+        **chained(routing.order, len(routing.index), most),
     }  # fmt: skip
 
 
