@@ -430,6 +430,23 @@ def test_text_that_utf8_cannot_express_is_named(llm: LLM) -> None:
 
 
 @pytest.mark.parametrize(
+    ("place", "ask"),
+    [
+        ("instruction", lambda llm: llm.edit("abc", (0, 1), "\ud800")),
+        ("text", lambda llm: llm.edit("\ud800", (0, 1), "x")),
+        ("recent_edits[1].new", lambda llm: llm.next_edit("abc", 1, [("a", "b"), {"old": "b", "new": "\ud800"}])),
+        ("choices[0]", lambda llm: llm.decide("q", ["\ud800", "a"])),
+        ("template", lambda llm: llm.decide("q", {"a": ["b", "c"]}, template="\ud800{a}")),
+        ("question", lambda llm: llm.decide("\ud800", ["a", "b"])),
+    ],
+)
+def test_the_argument_that_utf8_cannot_express_is_named(llm: LLM, place: str, ask: Callable[[LLM], Any]) -> None:
+    with pytest.raises((PromptError, SettingError), match=re.escape(f"{place} holds a character that UTF-8")) as caught:
+        ask(llm)
+    assert caught.value.field == place
+
+
+@pytest.mark.parametrize(
     ("adapter", "said"),
     [
         (5, "An adapter must be a folder, not of type int."),

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from redraft.deciding.calibration import CONTENT_FREE
 from redraft.deciding.form import CHOICE, Form
-from redraft.errors import PromptError, SettingError
+from redraft.errors import PromptError, SettingError, check_utf8
 from redraft.model import Transformer
 from redraft.text.placing import EncodedPrompt
 from redraft.text.tokenizer import Tokenizer
@@ -42,6 +42,7 @@ def read_question(llm: ChatModel, question: Question, form: Form, tools: Tools) 
     if isinstance(question, str):
         if not question.strip():
             raise PromptError("The question is empty.")
+        check_utf8(question, "question")
         question = [{"role": "user", "content": told(question, form)}]
     if tools is None:
         return llm.read_prompt(question)

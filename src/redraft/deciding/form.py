@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from redraft.errors import SettingError
+from redraft.errors import SettingError, check_utf8
 from redraft.text.tokenizer import Span, Tokenizer
 
 CHOICE = "choice"
@@ -41,12 +41,19 @@ class Form:
         slots = choices if isinstance(choices, Mapping) else {CHOICE: choices}
         if template is None:
             template = "\n".join(f"{name}: {{{name}}}" for name in slots) if slots is choices else f"{{{CHOICE}}}"
+        elif isinstance(template, str):
+            check_utf8(template, "template", SettingError)
         literals, names = _parse(template)
         if sorted(names) != sorted(slots):
             raise SettingError(
                 f"The template has the slots {_listed(names)}; choices are given for {_listed(list(slots))}."
             )
-        return cls(tuple(literals), tuple(names), tuple(_checked(name, slots[name]) for name in names), ends)
+        checked = tuple(_checked(name, slots[name]) for name in names)
+        for name, texts in zip(names, checked, strict=True):
+            place = f"choices.{name}" if slots is choices else "choices"
+            for index, text in enumerate(texts):
+                check_utf8(text, f"{place}[{index}]", SettingError)
+        return cls(tuple(literals), tuple(names), checked, ends)
 
     def fill(self, values: Sequence[str]) -> str:
         """The answer's text up to the slot after the given values."""

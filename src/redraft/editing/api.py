@@ -22,7 +22,7 @@ from redraft.editing.reading import SHOWN, ChatModel, as_read, context_ids
 from redraft.editing.result import EditResult
 from redraft.editing.spans import Span, check_span, cut
 from redraft.engine.request import TokenConfidence
-from redraft.errors import ConstraintError, PromptError, SettingError
+from redraft.errors import ConstraintError, PromptError, SettingError, check_utf8
 from redraft.filling.api import HOLE_SETTINGS, check_given, fill_settings
 from redraft.filling.context import VIEW, Context
 from redraft.filling.hole import Draft, Hole
@@ -83,6 +83,8 @@ def edit(
     start, end = check_span(text, span)
     if instruction is not None and (not isinstance(instruction, str) or not instruction.strip()):
         raise PromptError("The instruction is empty.", "instruction")
+    check_utf8(text, "text")
+    check_utf8(instruction or "", "instruction")
     edited, read = as_read(text, (start, end))
     at = read[0]
     for length in task.parts(edited, read):

@@ -26,7 +26,7 @@ from redraft.editing.drafts import draft_probabilities
 from redraft.editing.reading import ChatModel, as_read
 from redraft.editing.result import EditResult
 from redraft.editing.spans import Span, check_span, common_ends, count_lines, cut, line_of, line_span
-from redraft.errors import PromptError, SettingError
+from redraft.errors import PromptError, SettingError, check_utf8
 from redraft.filling.api import HOLE_SETTINGS, check_given
 from redraft.filling.context import Context
 from redraft.filling.obeying import wanted_of
@@ -85,7 +85,8 @@ def next_edit(
         )
     if isinstance(recent_edits, str) or not isinstance(recent_edits, Sequence):
         raise PromptError("The recent edits must be a list of pairs (old, new).")
-    pairs = [_pair(one) for one in recent_edits]
+    check_utf8(text, "text")
+    pairs = [_pair(one, f"recent_edits[{index}]") for index, one in enumerate(recent_edits)]
     if wanted := wanted_of(given):
         raise SettingError(f"next_edit cannot take {min(wanted)}; it chooses the new text itself.")
     check_given(given, NEXT_EDIT_SETTINGS)
@@ -119,18 +120,20 @@ def edits_between(old: str, new: str) -> tuple[list[tuple[str, str]], int]:
     return found, cursor
 
 
-def _pair(raw: RecentEdit) -> tuple[str, str]:
-    """The old and new text of a recent edit, with newlines."""
+def _pair(raw: RecentEdit, place: str) -> tuple[str, str]:
+    """The old and new text of the recent edit at a place, with newlines."""
     if isinstance(raw, Mapping):
         pair: tuple[object, ...] = raw.get("old"), raw.get("new")
     else:
         pair = tuple(raw) if isinstance(raw, tuple | list) else ()
-    texts = [with_newlines(part) for part in pair if isinstance(part, str)]
+    texts = [part for part in pair if isinstance(part, str)]
     if len(pair) != 2 or len(texts) != 2:
         raise PromptError(
             f"A recent edit is {raw!r}; it must be a pair (old, new) or a mapping with the texts old and new."
         )
-    return texts[0], texts[1]
+    for name, part in zip(("old", "new"), texts, strict=True):
+        check_utf8(part, f"{place}.{name}")
+    return with_newlines(texts[0]), with_newlines(texts[1])
 
 
 def core(old: str, new: str) -> tuple[str, str]:

@@ -100,7 +100,7 @@ class CompletionWriter:
         assert body.suffix is not None
         given, stop = _fill_settings(planner, body), resolve_settings(planner.llm.defaults, stop=body.stop).stop
         settings = fill_settings(planner.llm.defaults, given)
-        check = functools.partial(planner.check_text, body.prompt + body.suffix)
+        check = functools.partial(planner.check_text, {"prompt": body.prompt, "suffix": body.suffix})
         fill = functools.partial(planner.llm.fill, body.prompt, body.suffix, **given)
         result = await service.work(check, fill, size=size)
         ended = _ended(result, settings, stop, time.perf_counter() - began)

@@ -12,7 +12,7 @@ from redraft.config import LOWEST_T_MAX, resolve_settings
 from redraft.constraints.build import says_where_text_stands
 from redraft.engine.async_engine import AsyncEngine
 from redraft.engine.request import Request
-from redraft.errors import TOO_LONG, InputError, PromptError, about
+from redraft.errors import TOO_LONG, InputError, PromptError, about, check_utf8
 from redraft.llm import LLM
 from redraft.serve.faults import Fault
 from redraft.serve.settings import ServeSettings
@@ -76,10 +76,12 @@ class Planner:
         self._check_length(len(prompt))
         return prompt
 
-    def check_text(self, text: str, field: str | None = None) -> None:
-        """Refuse a text with more tokens than a prompt may have; `field` is its field if it comes from one alone."""
-        with about(field):
-            self._check_length(len(self.llm.tokenizer.encode(text, special=False)))
+    def check_text(self, texts: Mapping[str, str]) -> None:
+        """Refuse texts, by the request's fields, that are not Unicode or have more tokens than a prompt may have."""
+        for field, text in texts.items():
+            check_utf8(text, field)
+        with about(next(iter(texts)) if len(texts) == 1 else None):
+            self._check_length(len(self.llm.tokenizer.encode("".join(texts.values()), special=False)))
 
     def _check_length(self, tokens: int) -> None:
         most = self.settings.max_prompt

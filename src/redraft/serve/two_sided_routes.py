@@ -29,10 +29,10 @@ async def fill(request: Request, body: FillRequest) -> Response:
     given = {"max_tokens": body.max_tokens, "length": body.length, "seed": body.seed}
     text = (body.text,) if body.text is not None else (body.prefix, body.suffix)
     work = functools.partial(planner.llm.fill, *text, **body.wanted(), **_given(given))
-    field = None if body.text is None else "text"
-    with about(field):
+    with about(None if body.text is None else "text"):
         pieces = split_pieces(*text)  # type: ignore[arg-type]
-    check = functools.partial(planner.check_text, "".join(pieces), field)
+    texts = {"text": "".join(pieces)} if body.text is not None else {"prefix": pieces[0], "suffix": pieces[1]}
+    check = functools.partial(planner.check_text, texts)
     return await _run(request, body, check, work)
 
 
@@ -43,8 +43,7 @@ async def edits(request: Request, body: EditRequest) -> Response:
     given = {"max_tokens": body.max_tokens, "seed": body.seed, "strength": body.strength} | body.wanted()
     start, end = body.span
     work = functools.partial(planner.llm.edit, body.text, (start, end), body.instruction, **_given(given))
-    field = "text" if body.instruction is None else None
-    check = functools.partial(planner.check_text, body.text + (body.instruction or ""), field)
+    check = functools.partial(planner.check_text, _given({"text": body.text, "instruction": body.instruction}))
     return await _run(request, body, check, work)
 
 
@@ -55,7 +54,10 @@ async def next_edit(request: Request, body: NextEditRequest) -> Response:
     recent = [(edit.old, edit.new) for edit in body.recent]
     given = _given({"max_tokens": body.max_tokens, "seed": body.seed})
     work = functools.partial(planner.llm.next_edit, body.text, body.cursor, recent, **body.settings(), **given)
-    check = functools.partial(planner.check_text, body.text + "".join(old + new for old, new in recent))
+    texts = {"text": body.text}
+    for index, (old, new) in enumerate(recent):
+        texts |= {f"recent[{index}].old": old, f"recent[{index}].new": new}
+    check = functools.partial(planner.check_text, texts)
     return await _run(request, body, check, lambda: _Proposal(work()))
 
 
@@ -102,7 +104,9 @@ def _check_questions(planner: Planner, body: DecisionRequest, asked: Any) -> Non
     questions, several = split_questions(asked)
     for index, question in enumerate(questions):
         place = f"question[{index}]" if several else "question"
-        names = {"messages[0].content": place, "messages": place} if body.messages is None else {}
+        names: dict[str, str] = {}
+        if body.messages is None:
+            names = {name: place for name in ("question", "messages", "messages[0].content")}
         with told_as(lambda names=names: names), about("messages"):
             read = read_question(planner.llm, question, form, options.get("tools"))
         planner.checked(read)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
-from redraft.errors import PromptError, about
+from redraft.errors import PromptError, about, check_utf8
 from redraft.text.tools import is_tool_name
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
@@ -69,10 +69,7 @@ def _answer_one(message: Mapping[str, Any], waiting: list[Any], where: str) -> N
 
 def _plain_text(value: str, where: str) -> str:
     text = str.__str__(value)  # a subclass may override methods; such calls return the plain base type
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        _fail(where, f"holds a character that UTF-8 cannot express at index {error.start}")
+    check_utf8(text, where)
     return text
 
 
