@@ -97,7 +97,7 @@ def test_words_appear_in_order_or_not_at_all(random_llm: LLM, tokenizer: Tokeniz
 
 def test_an_empty_answer_can_be_forbidden(random_llm: LLM) -> None:
     assert ask(random_llm, regex="a*b?", forbid_empty=True) != ""
-    with pytest.raises(ConstraintError, match="allows no text"):
+    with pytest.raises(ConstraintError, match="choices allows only the empty text"):
         ask(random_llm, choices=[""], forbid_empty=True)
 
 

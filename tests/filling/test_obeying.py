@@ -72,8 +72,12 @@ def test_lengths_are_those_that_a_text_can_have(llm: LLM) -> None:
     [
         ({"regex": "[a-z]{60}", "max_tokens": 3}, ConstraintError, "shortest text that regex allows has . tokens"),
         ({"choices": ["x"], "length": 3}, ConstraintError, "choices allows no text of exactly 3 tokens"),
-        ({"regex": ""}, ConstraintError, "allows no text"),
-        ({"choices": [""]}, ConstraintError, "allows no text"),
+        ({"regex": ""}, ConstraintError, "regex allows only the empty text, but a filling .* is never empty"),
+        (
+            {"choices": ["", "a"], "forbidden": ["a"]},
+            ConstraintError,
+            "choices with forbidden allows only the empty text",
+        ),
         ({"choices": ["abc"], "forbidden": ["b"]}, ConstraintError, "allows no text"),
         ({"json_schema": {"type": "integer", "minimum": 3, "maximum": 2}}, ConstraintError, "allows no JSON"),
         ({"regex": "(a|b)*a(a|b){18}"}, ConstraintError, "automaton of more than"),

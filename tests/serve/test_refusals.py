@@ -131,7 +131,7 @@ def test_an_answer_that_may_not_be_empty_is_not_beside_a_constraint_either(http:
     for settings in ({"forbid_empty": True}, {"preset": "fast"}):
         answer = http.post("/v1/chat/completions", json=CHAT | settings | {"choices": [""]})
         assert answer.status_code == 400, answer.text
-        assert "allows no text" in answer.json()["error"]["message"]
+        assert "allows only the empty text" in answer.json()["error"]["message"]
     assert http.post("/v1/chat/completions", json=CHAT | {"choices": [""]}).status_code == 200
 
 

@@ -319,6 +319,11 @@ def _narrowed(dfa: Dfa, asked: Wanted, symbols: int, budget: Budget) -> Dfa:
         dfa = product(dfa, holding_any(asked.forbidden, symbols, budget), budget, subtract=True)
     if not asked.allow_empty and not dfa.empty and dfa.accept[0]:
         dfa = product(dfa, compile_bytes(EMPTY, budget), budget, subtract=True)
+        if dfa.empty:
+            raise ConstraintError(
+                f"{' with '.join(_given(asked))} allows only the empty text, but a filling under a constraint, like an "
+                "answer with forbid_empty, is never empty."
+            )
     return dfa
 
 
