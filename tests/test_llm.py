@@ -170,7 +170,7 @@ def test_every_preset_runs(llm: LLM, name: str) -> None:
         ({"max_tokens": 10_000}, "max_tokens is 10000, but after a prompt of"),
         ({"stop": [""]}, "stop has an empty string"),
         ({"stop": ["a" * 4097]}, "stop has a string of more than 4,096 characters"),
-        ({"stop": ["a", "b\ud800"]}, "stop has a string with a character that UTF-8 cannot express at index 1"),
+        ({"stop": ["a", "b\ud800"]}, "stop holds a character that UTF-8 cannot express at index 1"),
         ({"stop": 3}, "stop must be a string or a list of strings"),
         ({"seed": -1}, "seed is -1"),
         ({"timeout": 1.0}, "timeout is not a setting of an answer"),

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
 
-from redraft.errors import CheckpointError, SettingError
+from redraft.errors import CheckpointError, SettingError, check_utf8
 
 LayerType = Literal["sliding_attention", "full_attention"]
 SLIDING: LayerType = "sliding_attention"
@@ -400,11 +400,7 @@ def _stop_strings(stop: object) -> tuple[str, ...]:
     if strings is None or not all(isinstance(text, str) for text in strings):
         raise SettingError("stop must be a string or a list of strings.", "stop")
     for text in strings:
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            sentence = f"stop has a string with a character that UTF-8 cannot express at index {error.start}."
-            raise SettingError(sentence, "stop") from error
+        check_utf8(text, "stop", SettingError)
     return strings  # type: ignore[return-value]
 
 

@@ -28,7 +28,7 @@ from redraft.kernels.triton.rehearsal import rehearse
 from redraft.model import Transformer
 from redraft.model.adapters import Adapter, load_adapter, shapes_of
 from redraft.model.checkpoint import Checkpoint
-from redraft.model.packed.load import twin
+from redraft.model.packed.load import loaded_with
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.text.marks import Marker
 from redraft.text.placing import EncodedPrompt
@@ -273,7 +273,7 @@ class LLM:
         if name in self.adapters:
             raise SettingError(f"There is already an adapter {name!r}.")
         found = adapter_for(self.path, folder, vision=self.model.vision is not None)
-        self._engines.add(name, twin(self._engines.models[None], self.path, found))
+        self._engines.add(name, loaded_with(self._engines.models[None], self.path, found))
 
     def with_adapter(self, name: str | None) -> Self:
         """A view of this LLM with an adapter, or without one for None; it shares the engine and everything else.

@@ -16,7 +16,7 @@ from redraft.model.adapters import Adapter
 from redraft.model.initialise import initialise
 from redraft.model.int4_experts import Int4Experts
 from redraft.model.moe import Experts
-from redraft.model.packed.load import load_for_inference, twin
+from redraft.model.packed.load import load_for_inference, loaded_with
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
 from redraft.model.quantize import quantize_folder
@@ -101,7 +101,7 @@ def test_widths_that_64_does_not_divide_have_groups_of_32(tmp_path: Path) -> Non
 def test_an_adapter_makes_plain_what_it_changes_and_shares_the_rest(quantized: Path, names: str) -> None:
     base = on_cpu(quantized)
     adapter = random_adapter(load_model(quantized, "cpu", "float32"), 1, names)
-    merged, made = on_cpu(quantized, adapter), twin(base, quantized, adapter)
+    merged, made = on_cpu(quantized, adapter), loaded_with(base, quantized, adapter)
     expected = load_model(quantized, "cpu", "float32")
     redraft.model.adapters.merge(expected, adapter)
     for model in (merged, made):

@@ -226,7 +226,7 @@ def test_a_packed_twin_is_what_loading_with_the_adapter_makes(
     for quantization in (None, stored) if stored else (None, "fp8", "int4"):
         given = {"device": "cpu", "dtype": "float32", "quantization": quantization}
         base, expected = load_packed(place, **given), load_packed(place, adapter=adapter, **given)  # type: ignore[arg-type]
-        made = loading.twin(base, place, adapter)
+        made = loading.loaded_with(base, place, adapter)
         assert isinstance(made, PackedTransformer)
         torch.testing.assert_close(logits_of(made), logits_of(expected), rtol=0, atol=0)
         assert not torch.equal(logits_of(made), logits_of(base))
@@ -247,7 +247,7 @@ def test_a_packed_twin_keeps_the_adapter_that_was_loaded(folder: Path, tmp_path:
     read = second.applied(first.applied(Checkpoint(place).weight))
     expected = PackedTransformer(pack(full.config, read, device=torch.device("cpu"), dtype=torch.float32))
     base = load_packed(place, device="cpu", dtype="float32", adapter=first)
-    made = loading.twin(base, place, second)
+    made = loading.loaded_with(base, place, second)
     torch.testing.assert_close(logits_of(made), logits_of(expected), rtol=0, atol=0)
     if not stored:
         plain = with_adapter(with_adapter(full, first), second)

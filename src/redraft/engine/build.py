@@ -59,7 +59,7 @@ def new_runner(
         runner = EagerRunner(model, limits, kv_dtype=stored)
     if not adapters:
         return runner
-    return RunnerByAdapter(runner, {name: runner.for_model(twin) for name, twin in adapters.items()})  # type: ignore[arg-type]
+    return RunnerByAdapter(runner, {name: runner.for_model(other) for name, other in adapters.items()})  # type: ignore[arg-type]
 
 
 def _prompt_tokens(model: PackedTransformer, settings: EngineSettings) -> int:

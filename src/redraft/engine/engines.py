@@ -1,4 +1,4 @@
-"""Builds engines from a model, its twins with adapters, and settings: a shared one, and any number of others."""
+"""Builds engines from a model, its copies with adapters, and settings: a shared one, and any number of others."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from redraft.text.marks import Decoder
 
 
 class Engines:
-    """Engines on one model and its twins, which have one adapter each.
+    """Engines on one model and its copies with one adapter each.
 
     models    by adapter; None is the model itself
     settings  for every engine that is not given its own
@@ -35,7 +35,7 @@ class Engines:
 
     @property
     def adapters(self) -> tuple[str, ...]:
-        """Names of the twins."""
+        """Names of the copies' adapters."""
         return tuple(name for name in self.models if name is not None)
 
     @property
@@ -43,10 +43,10 @@ class Engines:
         """The length of a canvas whose settings do not set one."""
         return min(max(self.models[None].config.canvas_length, MIN_CANVAS), MAX_CANVAS)
 
-    def add(self, name: str, twin: Transformer) -> None:
+    def add(self, name: str, adapted: Transformer) -> None:
         """Add a copy of the model with another adapter."""
         with self._lock:
-            self.models = self.models | {name: twin}  # other threads may be reading the old ones
+            self.models = self.models | {name: adapted}  # other threads may be reading the old ones
             self._engine = None  # the next one knows the new name
 
     def shared(self, adapter: str | None) -> Engine:
@@ -73,9 +73,9 @@ class Engines:
             raise SettingError(
                 f"There are {len(self._eos_ids)} end-of-text ids; on a GPU there may be at most {MAX_END_IDS}."
             )
-        twins = {name: self.models[name] for name in self.adapters}
+        adapted = {name: self.models[name] for name in self.adapters}
         return Engine(
-            new_runner(model, settings, twins),
+            new_runner(model, settings, adapted),
             self._decoder,
             vocab_size=model.config.vocab_size,
             canvas_length=self.canvas_length,

@@ -134,17 +134,17 @@ def merge(model: Transformer, adapter: Adapter) -> None:
 
 @torch.no_grad()
 def with_adapter(model: Transformer, adapter: Adapter) -> Transformer:
-    """A twin of `model` with an adapter folded in. It shares every weight that the adapter does not change."""
+    """A copy of `model` with an adapter folded in. It shares every weight that the adapter does not change."""
     shared = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
-    twin = copy.deepcopy(model, shared)
-    _widen_experts(twin, adapter)
+    adapted = copy.deepcopy(model, shared)
+    _widen_experts(adapted, adapter)
     for name in adapter.factors:
         owner, _, leaf = name.rpartition(".")
-        weight = twin.get_parameter(name)
+        weight = adapted.get_parameter(name)
         changed = weight.float() + adapter.delta(name).to(weight.device)
         copied = nn.Parameter(torch.empty_like(weight).copy_(changed), weight.requires_grad)
-        setattr(twin.get_submodule(owner), leaf, copied)
-    return twin
+        setattr(adapted.get_submodule(owner), leaf, copied)
+    return adapted
 
 
 def _widen_experts(model: Transformer, adapter: Adapter) -> None:
@@ -245,7 +245,7 @@ def _pair(tensors: Mapping[str, Tensor], folder: Path, config: Mapping[str, Any]
         if not tensor.isfinite().all():
             raise CheckpointError(f"The adapter in {folder} has infinite or NaN values in {key}.")
         other = found.setdefault(name, {}).setdefault(part, tensor)
-        if not torch.equal(other, tensor) or _twin(key) not in tensors:
+        if not torch.equal(other, tensor) or _in_other_stack(key) not in tensors:
             raise CheckpointError(
                 f"The adapter in {folder} changes {name} differently for encoder and decoder; "
                 "they share one weight, so it can be neither used nor merged."
@@ -305,13 +305,13 @@ def _module(name: str) -> str:
 
 
 def _stacks(name: str) -> list[str]:
-    """A decoder name and its twin in the encoder, with the tensor prefix if it names a tensor."""
+    """A decoder name and the same one in the encoder, with the tensor prefix if it names a tensor."""
     prefix = _PREFIX if ".lora_" in name else ""
-    twins = [name] if name.startswith(_IGNORED_BY_ENCODER) else [name, name.replace(DECODER, ENCODER, 1)]
-    return [prefix + twin for twin in twins]
+    names = [name] if name.startswith(_IGNORED_BY_ENCODER) else [name, name.replace(DECODER, ENCODER, 1)]
+    return [prefix + name for name in names]
 
 
-def _twin(key: str) -> str:
+def _in_other_stack(key: str) -> str:
     """The key of the same factor in the other stack; the key itself if only the decoder has it."""
     if _IGNORED_BY_ENCODER in key:
         return key

@@ -118,7 +118,7 @@ def load_for_inference(
     return _with(adapter, load_model(folder, target, dtype, vision=vision))
 
 
-def twin(model: Transformer, folder: Path, adapter: Adapter) -> Transformer:
+def loaded_with(model: Transformer, folder: Path, adapter: Adapter) -> Transformer:
     """`model`, loaded from `folder` by `load_for_inference`, with one more adapter; unchanged weights are shared.
 
     If the model is packed, changed weights are read from the folder again and its earlier adapters reapplied first.
