@@ -256,9 +256,10 @@ def test_an_error_names_fields_as_the_client_does(client: anthropic.Anthropic) -
     with pytest.raises(anthropic.BadRequestError, match="stop_sequences has an empty string"):
         client.messages.create(**asked, stop_sequences=[""])
     body = json.dumps(asked | {"stop_sequences": ["\ud800"]})
-    refused = httpx.post(f"{client.base_url}v1/messages", content=body)
+    url, headers = str(client.base_url.join("/v1/messages")), {"Content-Type": "application/json"}
+    refused = httpx.post(url, content=body, headers=headers)
     assert refused.status_code == 400
-    assert "stop_sequences has a string with a character that UTF-8" in refused.json()["error"]["message"]
+    assert "stop_sequences holds a character that UTF-8" in refused.json()["error"]["message"]
     with pytest.raises(anthropic.BadRequestError, match=r"tools\[0\] has the name"):
         client.messages.create(**asked, tools=[WEATHER | {"name": "a b"}])
 
