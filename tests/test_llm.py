@@ -1,10 +1,8 @@
 """The front door, on a random model with the embedded tokenizer: settings, prompts, text and stops."""
 
 import dataclasses
-import json
 import math
 import re
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import torch
 import redraft
 from random_model import write_random_model
 from redraft.config import GENERATION_PRESETS, GenerationSettings, settings_from_dict
-from redraft.errors import CheckpointError, ConstraintError, HubError, NotFiniteError, PromptError, SettingError
+from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.llm import LLM
 from redraft.model.packed.build import pack
 from redraft.model.packed.transformer import PackedTransformer
@@ -297,83 +295,6 @@ def test_a_begun_answer_holds_words_alone(llm: LLM) -> None:
         llm.encode_chat([question, {"role": "assistant", "content": "y"}], thinking=True)
 
 
-def test_what_cannot_be_loaded(tmp_path: Path) -> None:
-    with pytest.raises(SettingError, match="quantization is 'int3'"):
-        redraft.load("tiny", quantization="int3")
-    with pytest.raises(CheckpointError, match=r"config\.json"):
-        redraft.load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("file", "content", "sentence"),
-    [
-        ("generation_config.json", [], "does not hold a JSON object"),
-        ("generation_config.json", None, "does not hold a JSON object"),
-        ("generation_config.json", {"max_denoising_steps": "4"}, "steps is '4'; it must be of type int"),
-        ("generation_config.json", {"t_max": "a"}, "t_max is 'a'; it must be of type int or float"),
-        ("generation_config.json", {"max_denoising_steps": 0}, "steps is 0; it must be at least 1"),
-        ("generation_config.json", {"sampler_config": "x"}, "sets sampler_config to 'x'; it must be an object"),
-        ("generation_config.json", {"eos_token_id": "x"}, "sets eos_token_id to 'x'"),
-        ("generation_config.json", {"eos_token_id": 999_999}, "1 to 8 token ids below 16384"),
-        ("generation_config.json", {"eos_token_id": [*range(1, 10)]}, "1 to 8 token ids below 16384"),
-        ("generation_config.json", {"eos_token_id": 1.5}, "sets eos_token_id to 1.5"),
-        ("generation_config.json", {"eos_token_id": []}, r"sets eos_token_id to \[\]"),
-        ("generation_config.json", {"eos_token_id": [1, True]}, "sets eos_token_id to"),
-        ("config.json", {"eos_token_id": "a"}, "sets eos_token_id to"),
-        ("config.json", {"rms_norm_eps": "a"}, "sets rms_norm_eps to 'a'; it must be a number above 0"),
-        ("config.json", {"final_logit_softcapping": 0}, "sets final_logit_softcapping to 0; it must be a number above"),
-        ("config.json", {"final_logit_softcapping": float("nan")}, "it must be a number above 0"),
-    ],
-)
-def test_values_of_a_folder_that_make_no_sense(
-    folder: Path, tmp_path: Path, file: str, content: Any, sentence: str
-) -> None:
-    broken = Path(shutil.copytree(folder, tmp_path / "broken"))
-    if file == "config.json":
-        config = json.loads((broken / file).read_text())
-        where = config if "eos_token_id" in content else config["text_config"]
-        where |= content
-        content = config
-    (broken / file).write_text(json.dumps(content))
-    with pytest.raises(CheckpointError, match=sentence) as caught:
-        redraft.load(broken, device="cpu", dtype="float32")
-    assert file in str(caught.value)
-
-
-def test_a_template_that_cannot_be_read_is_named(folder: Path, tmp_path: Path) -> None:
-    broken = Path(shutil.copytree(folder, tmp_path / "broken"))
-    (broken / "chat_template.jinja").write_text("{% if %}")
-    with pytest.raises(CheckpointError, match="The chat template is not valid Jinja"):
-        redraft.load(broken, device="cpu", dtype="float32")
-    (broken / "chat_template.jinja").unlink()
-    with pytest.raises(SettingError, match="This model folder has no chat template"):
-        redraft.load(broken, device="cpu", dtype="float32").generate("hi")
-
-
-@pytest.mark.parametrize("vocabulary", [8192, 32768])
-def test_a_vocabulary_of_another_size_than_the_tokenizers(tmp_path: Path, vocabulary: int) -> None:
-    """Tokens of a padded vocabulary spell nothing; tokens that the model lacks are never taken."""
-    folder = write_random_model(tmp_path, canvas=CANVAS, context=192, vocabulary=vocabulary)
-    llm = redraft.load(folder, device="cpu", dtype="float32")
-    result = llm.generate("a", raw=True, max_tokens=64)
-    assert len(result.token_ids) == 64
-    assert (max(result.token_ids) >= 16384) == (vocabulary > 16384)
-    assert llm.generate("a", raw=True, choices=["hello world", "tokenizers"]).text in ("hello world", "tokenizers")
-
-
-def test_values_of_a_folder_that_others_write(folder: Path, tmp_path: Path) -> None:
-    other = Path(shutil.copytree(folder, tmp_path / "other"))
-    written = {"t_max": 1, "t_min": None, "eos_token_id": 7, "transformers_version": "5", "sampler_config": None}
-    (other / "generation_config.json").write_text(json.dumps(written))
-    config = json.loads((other / "config.json").read_text())
-    config["text_config"] |= {"final_logit_softcapping": 30, "rms_norm_eps": None}
-    (other / "config.json").write_text(json.dumps(config))
-    llm = redraft.load(other, device="cpu", dtype="float32")
-    assert (llm.defaults.t_max, llm.defaults.t_min, llm.eos_ids) == (1, 0.4, (7,))
-    (other / "generation_config.json").write_text('{"eos_token_id": null}')
-    assert redraft.load(other, device="cpu", dtype="float32").eos_ids == (1,)
-
-
 def test_settings_made_directly_are_checked_alike() -> None:
     for wrong in ({"steps": 2.5}, {"max_tokens": True}, {"seed": "x"}, {"canvas_length": 16.5}, {"steps": None}):
         name, value = next(iter(wrong.items()))
@@ -390,37 +311,6 @@ def test_a_threshold_of_null_is_not_given(name: str, default: float) -> None:
     given, null = settings_from_dict(written), settings_from_dict(written | {name: None})
     assert getattr(null, name) == default
     assert dataclasses.replace(null, **{name: written[name]}) == given
-
-
-def test_an_unreachable_hub_is_one_sentence() -> None:
-    with pytest.raises(HubError, match="someone/some-model"):
-        redraft.load("someone/some-model")
-
-
-@pytest.mark.parametrize("asked", [{}, {"regex": r"\d+"}, {"logprobs": 1}])
-def test_weights_that_are_no_numbers_are_a_sentence(folder: Path, asked: dict[str, Any]) -> None:
-    llm = redraft.load(folder, device="cpu", dtype="float32")
-    with torch.no_grad():
-        next(p for name, p in llm.model.named_parameters() if name.endswith("q_proj.weight"))[0, 0] = math.nan
-    with pytest.raises(NotFiniteError, match="its weights, or those of its adapter, are damaged"):
-        llm.generate("Hello", max_tokens=8, **asked)
-    with pytest.raises(NotFiniteError):
-        llm.decide("Is it?", ["yes", "no"])
-    for work in (lambda: llm.fill("a", "b"), lambda: llm.edit("a b c", (2, 3))):
-        with pytest.raises(NotFiniteError):
-            work()
-
-
-@pytest.mark.parametrize("name", ["q_proj", "k_norm"])
-def test_packed_weights_that_are_no_numbers_are_a_sentence(folder: Path, tmp_path: Path, name: str) -> None:
-    damaged = Path(shutil.copytree(folder, tmp_path / "damaged"))
-    model = redraft.load_model(folder, "cpu", "float32")
-    with torch.no_grad():
-        model.get_parameter(f"layers.0.attention.{name}.weight").view(-1)[0] = math.nan
-    redraft.save_model(model, damaged)
-    llm = redraft.load(damaged, device="cpu", dtype="float32", quantization="fp8")
-    with pytest.raises(NotFiniteError, match="are damaged"):
-        llm.generate("Hello", max_tokens=8)
 
 
 def test_text_that_utf8_cannot_express_is_named(llm: LLM) -> None:
@@ -444,21 +334,6 @@ def test_the_argument_that_utf8_cannot_express_is_named(llm: LLM, place: str, as
     with pytest.raises((PromptError, SettingError), match=re.escape(f"{place} holds a character that UTF-8")) as caught:
         ask(llm)
     assert caught.value.field == place
-
-
-@pytest.mark.parametrize(
-    ("adapter", "said"),
-    [
-        (5, "An adapter must be a folder, not of type int."),
-        (["x"], "An adapter must be a folder, not of type list."),
-        ({"a": 5}, "An adapter must be a folder, not of type int."),
-        ({5: "a"}, "An adapter's name is 5; it must be a non-empty string"),
-        ({"": "a"}, "An adapter's name is ''; it must be a non-empty string"),
-    ],
-)
-def test_an_adapter_is_a_folder_and_has_a_name(folder: Path, adapter: Any, said: str) -> None:
-    with pytest.raises(SettingError, match=re.escape(said)):
-        redraft.load(folder, device="cpu", dtype="float32", adapter=adapter)
 
 
 def test_tools_are_told_to_the_model_as_well(llm: LLM) -> None:

@@ -73,7 +73,8 @@ LENGTHS = "prompt_tokens and max_tokens must be whole numbers of at least 1"
         ("[1]", "not a JSON object"),
         ("4", "not a JSON object"),
         ("{}", LENGTHS),
-        *((f'{{"prompt_tokens": 8, "max_tokens": {n}}}', LENGTHS) for n in ("0", "1.5", '"a"', "1e999", "true")),
+        ('{"prompt_tokens": 8, "max_tokens": 1e999}', "not valid JSON (the number 1e999 is too large)"),
+        *((f'{{"prompt_tokens": 8, "max_tokens": {n}}}', LENGTHS) for n in ("0", "1.5", '"a"', "1e99", "true")),
     ],
 )
 def test_a_bad_line_of_lengths_is_named(cli: Cli, tmp_path: Path, line: str, reason: str) -> None:

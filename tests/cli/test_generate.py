@@ -15,7 +15,8 @@ from outcome import Cli
 import redraft
 from random_adapter import random_adapter
 from redraft.cli.main import main
-from redraft.cli.trace import read_trace
+from redraft.cli.output import print_json
+from redraft.cli.trace import TraceWriter
 from redraft.diffusion.records import Record
 from redraft.llm import LLM
 from redraft.model.adapters import save_adapter
@@ -124,11 +125,19 @@ def test_a_trace_holds_every_record(cli: Cli, folder: Path, llm: LLM, tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["trace.jsonl"]
 
 
-def test_json_and_traces_hold_what_utf8_cannot_express(cli: Cli, folder: Path, tmp_path: Path) -> None:
-    file = tmp_path / "trace.jsonl"
-    outcome = cli("generate", "Hello", "--model", folder, *OPTIONS, "--json", "--trace", file, "--stop", "a\udcff")
-    assert json.loads(outcome.out)["settings"]["stop"] == ["a\udcff"]
-    assert read_trace(file).header["settings"]["stop"] == ["a\udcff"]
+def test_json_and_traces_hold_what_utf8_cannot_express(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A name of a file that is not text, say."""
+    file, facts = tmp_path / "trace.jsonl", {"model": "m\udcff"}
+    with TraceWriter(file, facts):
+        pass
+    print_json(facts)
+    assert json.loads(file.read_text())["model"] == json.loads(capsys.readouterr().out)["model"] == "m\udcff"
+
+
+def test_a_stop_string_that_could_never_match_is_refused(cli: Cli) -> None:
+    outcome = cli("generate", "Hello", "--model", "/no/such/model", "--stop", "a\udcff")
+    assert outcome.code == 2
+    assert "stop holds a character that UTF-8 cannot express at index 1" in outcome.err
 
 
 @pytest.mark.parametrize("schema", ["null", "[]", "3"])

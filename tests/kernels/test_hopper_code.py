@@ -62,10 +62,10 @@ def test_attention(dim: int, groups: int, window: int | None, kept: torch.dtype)
 @pytest.mark.parametrize("count", [1, 2, 8])
 @pytest.mark.parametrize(
     ("heads", "groups", "dim", "window"),
-    [(HEADS, 8, 256, 1024), (HEADS, 2, 512, None), (HEADS // 4, 2, 256, 1024), (HEADS // 4, 1, 512, None)],
+    [(HEADS, 8, 256, 1024), (HEADS, 2, 512, None), (HEADS // 2, 4, 256, 1024), (HEADS // 2, 1, 512, None)],
 )
 def test_attention_of_canvases_of_256(heads: int, groups: int, dim: int, window: int | None, count: int) -> None:
-    """Of all heads, and of one of four GPUs' part."""
+    """Of all heads, and of one of two GPUs' part."""
     q, pages = bf16(count * LENGTH, heads, dim), bf16(64, 256, groups, dim)
     with caught_launches(GPUTarget("cuda", 90, 32)) as found:
         attention.attend(q, pages, pages, int32(count, 32), segments_of(count, LENGTH), window=window)

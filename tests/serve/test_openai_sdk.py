@@ -17,6 +17,8 @@ from redraft.serve.shapes.chat import ChatRequest
 from redraft.text.tools import EMPTY_THOUGHT
 
 HELLO = [{"role": "user", "content": "Hello!"}]
+TOOL = {"type": "function", "function": {"name": "clock"}}
+CLOCK: dict[str, Any] = {"model": "random", "messages": HELLO, "tools": [TOOL], "tool_choice": "required"}
 
 
 def test_a_function_may_have_the_name_of_a_mode() -> None:
@@ -205,9 +207,7 @@ def test_a_required_tool_is_called_even_by_random_weights(client: openai.OpenAI,
 
 
 def test_a_stop_string_does_not_cut_a_call(client: openai.OpenAI) -> None:
-    tool: Any = {"type": "function", "function": {"name": "clock"}}
-    asked: dict[str, Any] = {"model": "random", "messages": HELLO, "tools": [tool], "tool_choice": "required"}
-    asked |= {"max_tokens": 64, "seed": 4, "stop": ["}", "tool_call", "clock"]}
+    asked = CLOCK | {"max_tokens": 64, "seed": 4, "stop": ["}", "tool_call", "clock"]}
     message = client.chat.completions.create(**asked).choices[0].message
     assert (message.content or "") == ""
     assert message.tool_calls
@@ -217,11 +217,9 @@ def test_a_stop_string_does_not_cut_a_call(client: openai.OpenAI) -> None:
 
 
 def test_calls_that_are_not_parallel_are_one_even_by_random_weights(client: openai.OpenAI) -> None:
-    tool: Any = {"type": "function", "function": {"name": "clock"}}
-    asked: dict[str, Any] = {"model": "random", "messages": HELLO, "tools": [tool], "tool_choice": "required"}
     counts = []
     for parallel in (True, False):
-        answers = client.chat.completions.create(max_tokens=64, n=4, seed=4, parallel_tool_calls=parallel, **asked)
+        answers = client.chat.completions.create(max_tokens=64, n=4, seed=4, parallel_tool_calls=parallel, **CLOCK)
         counts.append([len(choice.message.tool_calls or []) for choice in answers.choices])
     assert max(counts[0]) > 1
     assert counts[1] == [1] * 4

@@ -1,0 +1,131 @@
+"""A server before it is ready: who is let in, and how it is stopped while it loads and warms up."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+from serving import ServerProcess
+
+from redraft.engine.runner import EagerRunner
+from redraft.engine.settings import EngineSettings
+from redraft.llm import LLM
+from redraft.serve.service import Service
+from redraft.serve.settings import ServeSettings
+
+
+def test_nobody_is_let_in_before_the_engine_is_warm(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the model's own thread, where everything runs that touches it."""
+    service = Service(ServeSettings(names=("random",), engine=EngineSettings(slots=2)))
+    seen = []
+    monkeypatch.setattr(
+        EagerRunner, "warm_up", lambda self: seen.append((service.phase, threading.current_thread().name))
+    )
+
+    async def life() -> None:
+        await service.load(lambda: llm)
+        assert service.phase == "ready"
+        await service.stop(0)
+
+    asyncio.run(life())
+    assert seen == [("loading", "redraft-engine")]
+
+
+def test_a_stop_does_not_wait_for_the_warm_up_and_knows_that_it_goes_on(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = Service(ServeSettings(names=("random",), engine=EngineSettings(slots=2)))
+    begun, over = threading.Event(), threading.Event()
+
+    def warm_up(self: EagerRunner) -> None:
+        begun.set()
+        assert over.wait(60)
+
+    monkeypatch.setattr(EagerRunner, "warm_up", warm_up)
+
+    async def life() -> None:
+        loading = asyncio.create_task(service.load(lambda: llm))
+        assert await asyncio.to_thread(begun.wait, 60)
+        await asyncio.wait_for(service.stop(0), 30)
+        assert (service.phase, service.busy) == ("stopping", True)
+        over.set()
+        await loading
+        await service.engine.ended()
+        await service.stop(0)
+        assert (service.phase, service.busy) == ("stopping", False)
+
+    asyncio.run(life())
+
+
+def test_it_answers_503_while_it_loads(folder: Path) -> None:
+    slow = ServerProcess(folder)
+    try:
+        statuses = _poll(slow)
+        assert statuses[0] == 503, "ready before the model was loaded"
+        assert statuses[-1] == 200
+    finally:
+        slow.close()
+
+
+WARMS_UP_FOR_EVER = """
+import atexit, os, sys
+from redraft.engine.runner import EagerRunner
+
+def warm_up(self):
+    os.write(1, b"warming up\\n")
+    while True:
+        pass
+
+EagerRunner.warm_up = warm_up
+atexit.register(os._exit, 134)  # as a thread that is in the middle of CUDA then would
+from redraft.cli.main import main
+sys.exit(main(["serve", "--model", sys.argv[1], "--port", "0"]))
+"""
+
+
+LOADS_FOR_EVER = """
+import sys, torch
+import redraft.loading
+
+def load(*place, **how):
+    print("loading", flush=True)
+    while True:
+        torch.ones(300, 300) @ torch.ones(300, 300)
+
+redraft.loading.load = load
+from redraft.cli.main import main
+sys.exit(main(["serve", "--port", "0"]))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(("script", "doing"), [(LOADS_FOR_EVER, "loading"), (WARMS_UP_FOR_EVER, "warming up")])
+def test_a_server_can_be_stopped_before_it_is_ready(folder: Path, script: str, doing: str, number: int) -> None:
+    command = [sys.executable, "-c", script, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == f"{doing}\n"
+            server.send_signal(number)
+            _, said = server.communicate(timeout=30)
+            assert (server.returncode, said) == (0, "")
+        finally:
+            server.kill()
+
+
+def _poll(server: ServerProcess) -> list[int]:
+    """Statuses of /ready from the moment the server listens, which is before it says where."""
+    statuses: list[int] = []
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and (not statuses or statuses[-1] != 200):
+        ports = [c.laddr.port for c in psutil.Process(server.process.pid).net_connections() if c.status == "LISTEN"]
+        if ports:
+            statuses.append(httpx.get(f"http://127.0.0.1:{ports[0]}/ready").status_code)
+        time.sleep(0.02)
+    return statuses
