@@ -70,12 +70,13 @@ class PromptError(InputError):
     """A prompt is empty, too long, malformed, or holds ids outside the vocabulary."""
 
 
-def check_utf8(text: str, place: str, kind: type[InputError] = PromptError) -> None:
-    """Raise an error of this kind, which names the place, for a text with a character that UTF-8 cannot express."""
+def check_utf8(text: str, place: str | None = None, kind: type[InputError] = PromptError) -> None:
+    """Raise an error of this kind for a text with a character that UTF-8 cannot express; it names the place, if any."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
-        raise kind(f"{place} holds a character that UTF-8 cannot express at index {error.start}.", place) from error
+        name = place or "The text"
+        raise kind(f"{name} holds a character that UTF-8 cannot express at index {error.start}.", place) from error
 
 
 class CheckpointError(InputError):

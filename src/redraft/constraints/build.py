@@ -36,7 +36,7 @@ from redraft.constraints.tokens import Ending, TokenAutomaton, compile_tokens
 from redraft.constraints.tool_calls import call_grammar, check_choice
 from redraft.constraints.vocabulary import Vocabulary
 from redraft.constraints.words import holding, holding_any, standing
-from redraft.errors import ConstraintError, about
+from redraft.errors import ConstraintError, about, check_utf8
 from redraft.text.tokenizer import EOS, TURN_END, Tokenizer
 from redraft.text.tools import CALL_CLOSE, CALL_OPEN, CHANNEL_CLOSE, CHANNEL_OPEN, QUOTE, RESPONSE_OPEN
 
@@ -156,7 +156,7 @@ def _checked(wanted: Mapping[str, Any]) -> Wanted | None:
         if not isinstance(getattr(asked, name), str | None):
             raise ConstraintError(f"{name} must be a string, not {type(getattr(asked, name)).__name__}.", name)
     with about("template"):
-        _check_encodable("template", asked.template or "")
+        check_utf8(asked.template or "", "template", ConstraintError)
     for name in ("pins", "text_pins"):
         with about(name):
             _check_pins(name, getattr(asked, name))
@@ -185,7 +185,7 @@ def _check_texts(name: str, texts: Any) -> None:
     if len(texts) > MAX_CHOICES:
         raise ConstraintError(f"{name} has {len(texts)} entries; at most {MAX_CHOICES} are allowed.")
     for given in texts:
-        _check_encodable(name, given)
+        check_utf8(given, name, ConstraintError)
 
 
 def _check_pins(name: str, pins: Any) -> None:
@@ -200,14 +200,7 @@ def _check_pins(name: str, pins: Any) -> None:
             raise ConstraintError(f"{name} has the position {position}; no answer is longer than {MAX_POSITION}.")
         if not isinstance(pinned, str) or not pinned:
             raise ConstraintError(f"{name} has no text at position {position}.")
-        _check_encodable(name, pinned)
-
-
-def _check_encodable(name: str, given: str) -> None:
-    try:
-        given.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise ConstraintError(f"{name} holds a character that UTF-8 cannot express at index {error.start}.") from error
+        check_utf8(pinned, name, ConstraintError)
 
 
 def _ending(tokenizer: Tokenizer, eos_ids: tuple[int, ...] | None, *, calls: bool) -> Ending:

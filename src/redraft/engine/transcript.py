@@ -5,10 +5,9 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from redraft.diffusion.records import FinishReason
-from redraft.text.marks import MARK, STRINGS, Decoder, left_out
+from redraft.text.marks import STRINGS, Decoder, left_out, marked_at
 from redraft.text.reply import content_alone
 
 
@@ -89,8 +88,7 @@ class Transcript:
 
     def _content(self, text: str, marks: Sequence[int]) -> str:
         """The text with what is not content blanked out, given where its special tokens begin; of the same length."""
-        ends = [0, *(at for at in marks if at >= 0), len(text)]
-        marked = MARK.join(text[first:end] for first, end in pairwise(ends))
+        marked = marked_at(text, [at for at in marks if at >= 0])
         return content_alone(marked, reasoning_open=self.reasoning_open)
 
     def _marks(self) -> tuple[int, ...]:

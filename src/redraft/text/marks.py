@@ -37,6 +37,11 @@ def mark_all(text: str) -> str:
     return _ANY.sub(MARK + r"\g<0>", text)
 
 
+def marked_at(text: str, places: Sequence[int]) -> str:
+    """Text with a mark at each of these places, which are in order."""
+    return MARK.join(text[start:end] for start, end in pairwise([0, *places, len(text)]))
+
+
 def unmarked(text: str) -> str:
     """Marked text without its marks."""
     return text.replace(MARK, "")
@@ -78,8 +83,7 @@ class Marker:
         first, self._told = self._told, self._told + len(text)
         cuts = [place - first for place in self._places if place < self._told]
         self._places = self._places[len(cuts) :]
-        ends = [0, *cuts, len(text)]
-        return MARK.join(text[start:end] for start, end in pairwise(ends))
+        return marked_at(text, cuts)
 
     def _found(self, token_ids: tuple[int, ...]) -> Iterator[int]:
         """Where special tokens begin, in characters of the whole answer."""

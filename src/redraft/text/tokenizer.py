@@ -19,7 +19,7 @@ from typing import Any
 
 import tokenizers
 
-from redraft.errors import CheckpointError, PromptError
+from redraft.errors import CheckpointError, PromptError, check_utf8
 
 BOS = "<bos>"
 EOS = "<eos>"
@@ -74,12 +74,7 @@ class Tokenizer:
         """
         if not isinstance(text, str):
             raise PromptError(f"The text to encode must be a str, not {type(text).__name__}.")
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise PromptError(
-                f"The text holds a character that UTF-8 cannot express at index {error.start}."
-            ) from error
+        check_utf8(text)
         if special:
             return _ids(self._backend, [text])
         return self._encode_plain(text)

@@ -70,7 +70,7 @@ class Place:
 
 DIVIDED_FROM = 4
 """From how many GPUs on each adds up only its own rows. Two meetings per layer more cost about what two GPUs gain: 2%
-more for one canvas, 1 to 3% less for sixteen (two H200)."""
+more for one canvas, as much less for sixteen (two H200)."""
 
 
 def residual_rows(rows: int, gpus: int) -> list[range]:
