@@ -9,6 +9,11 @@ from torch import Tensor
 from transformers import DiffusionGemmaConfig
 
 SLIDING, FULL = "sliding_attention", "full_attention"
+VISION = {
+    "model_type": "gemma4_vision", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
+    "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 16, "global_head_dim": 16,
+    "position_embedding_size": 8,
+}  # fmt: skip
 
 
 def reference_config(canvas_length: int = 16) -> DiffusionGemmaConfig:
@@ -23,28 +28,36 @@ def reference_config(canvas_length: int = 16) -> DiffusionGemmaConfig:
             FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000.0},
         },
     }  # fmt: skip
-    vision = {
-        "model_type": "gemma4_vision", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
-        "num_attention_heads": 1, "num_key_value_heads": 1, "head_dim": 16, "global_head_dim": 16,
-        "position_embedding_size": 8,
-    }  # fmt: skip
     marks = {"boi_token_id": 125, "image_token_id": 126, "eoi_token_id": 127}
-    return DiffusionGemmaConfig(text_config=text, vision_config=vision, canvas_length=canvas_length, **marks)
+    return DiffusionGemmaConfig(text_config=text, vision_config=VISION, canvas_length=canvas_length, **marks)
+
+
+def wide_config() -> DiffusionGemmaConfig:
+    """Layers and vocabulary of the 26B model, but only six layers: one period of its pattern."""
+    text = {
+        "hidden_size": 2816, "intermediate_size": 2112, "moe_intermediate_size": 704, "num_hidden_layers": 6,
+        "layer_types": [*[SLIDING] * 5, FULL], "sliding_window": 1024, "num_attention_heads": 16,
+        "num_key_value_heads": 8, "num_global_key_value_heads": 2, "head_dim": 256, "global_head_dim": 512,
+        "num_experts": 128, "top_k_experts": 8, "max_position_embeddings": 262144,
+        "use_bidirectional_attention": "vision",
+    }  # fmt: skip
+    return DiffusionGemmaConfig(text_config=text, vision_config=VISION)
 
 
 @torch.no_grad()
 def randomise(model: torch.nn.Module, seed: int = 0) -> None:
     """Give every tensor of a Transformers model values that no default hides behind."""
-    generator = torch.Generator().manual_seed(seed)
+    device = next(model.parameters()).device
+    generator = torch.Generator(device).manual_seed(seed)
 
     def normal(tensor: Tensor) -> Tensor:
-        return torch.randn(tensor.shape, generator=generator)
+        return torch.randn(tensor.shape, generator=generator, device=device)
 
     for name, tensor in model.state_dict().items():
         if name.endswith("layer_scalar"):
             tensor.copy_(0.8 + 0.1 * normal(tensor))
-        elif name.endswith(("q_norm.weight", "k_norm.weight")):  # small, as the attention scores have no other scale
-            tensor.copy_(0.6 + 0.1 * normal(tensor))
+        elif name.endswith(("q_norm.weight", "k_norm.weight")):  # the attention scores have no other scale
+            tensor.copy_((1.2 + 0.2 * normal(tensor)) * tensor.shape[0] ** -0.25)
         elif name.endswith(("norm.weight", "scale")) or "layernorm" in name:
             tensor.copy_(1.0 + 0.2 * normal(tensor))
         elif name.endswith("router.proj.weight"):
