@@ -1,6 +1,7 @@
 """A narrow model of the 26B model's head sizes on a CUDA device, its runners, and work for them."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -33,6 +34,16 @@ PAGES = 10
 FORMATS = pytest.mark.parametrize("quantization", [None, "fp8", "int4"])
 
 
+def by_gpus(*counts: int) -> pytest.MarkDecorator:
+    """Runs a test with each number of CUDA devices that there are."""
+
+    def if_there(count: int) -> Any:
+        lacking = pytest.mark.skipif(torch.cuda.device_count() < count, reason=f"needs {count} CUDA devices")
+        return pytest.param(count, marks=lacking)
+
+    return pytest.mark.parametrize("gpus", list(map(if_there, counts)))
+
+
 def randomized(config: ModelConfig) -> Transformer:
     """Random fp32 weights that keep every activation near unit size."""
     model = Transformer(config).to("cuda")
@@ -49,12 +60,14 @@ def randomized(config: ModelConfig) -> Transformer:
     return model.eval()
 
 
-def packed(plain: Transformer, quantization: str | None, dtype: torch.dtype | None = None) -> PackedTransformer:
-    """With the vocabulary in `dtype`, by default the model's."""
+def packed(
+    plain: Transformer, quantization: str | None, dtype: torch.dtype | None = None, *, gpus: int = 1
+) -> PackedTransformer:
+    """With the vocabulary in `dtype`, by default the model's; divided among the current device and those after it."""
     source = plain.state_dict().__getitem__
     given = {"quantization": quantization, "fp8_vocabulary": dtype is not None}
-    device = torch.device("cuda", torch.cuda.current_device())
-    return PackedTransformer(pack(plain.config, source, device=device, dtype=torch.bfloat16, **given))
+    first, *helpers = (torch.device("cuda", torch.cuda.current_device() + number) for number in range(gpus))
+    return PackedTransformer(pack(plain.config, source, device=first, helpers=helpers, dtype=torch.bfloat16, **given))
 
 
 def runner_of(model: PackedTransformer, *, graphs: bool, dtype: torch.dtype | None = None) -> GraphRunner:

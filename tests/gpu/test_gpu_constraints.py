@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
-from stepping import CONFIG, FORMATS, packed, prompt, randomized, runner_of, step_of
+from stepping import CONFIG, FORMATS, by_gpus, packed, prompt, randomized, runner_of, step_of
 
 from redraft import kernels
 from redraft.constraints.answer import AutomatonConstraint
@@ -75,9 +75,12 @@ def steps(runner: GraphRunner, limits: Mapping[int, TabledConstraint | None]) ->
     return found
 
 
+@by_gpus(1, 2, 4)
 @FORMATS
-def test_constrained_canvases_do_not_depend_on_company_or_graphs(plain: Transformer, quantization: str | None) -> None:
-    model, limits = packed(plain, quantization), {slot: limit() for slot, limit in LIMITS.items()}
+def test_constrained_canvases_do_not_depend_on_company_or_graphs(
+    plain: Transformer, quantization: str | None, gpus: int
+) -> None:
+    model, limits = packed(plain, quantization, gpus=gpus), {slot: limit() for slot, limit in LIMITS.items()}
     together = steps(runner_of(model, graphs=True), limits)
     assert together == steps(runner_of(model, graphs=False), limits)
     for slot, limit in limits.items():

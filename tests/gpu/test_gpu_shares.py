@@ -3,14 +3,12 @@ single launches."""
 
 import pytest
 import torch
-from stepping import CONFIG, FORMATS, ids, prompt, randomized, runner_of, step_of
+from stepping import CONFIG, FORMATS, by_gpus, ids, packed, prompt, randomized, runner_of, step_of
 
 import redraft
 from redraft.kernels import crew
 from redraft.kernels.switches import eager_operations
 from redraft.model import Transformer
-from redraft.model.packed.build import pack
-from redraft.model.packed.transformer import PackedTransformer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -18,10 +16,7 @@ pytestmark = [
 ]
 
 DEVICES = [torch.device("cuda", number) for number in range(4)]
-GPUS = pytest.mark.parametrize(
-    "gpus",
-    [2, pytest.param(4, marks=pytest.mark.skipif(torch.cuda.device_count() < 4, reason="needs four CUDA devices"))],
-)
+GPUS = by_gpus(2, 4)
 
 
 @pytest.fixture(scope="module")
@@ -29,16 +24,11 @@ def plain() -> Transformer:
     return randomized(CONFIG)
 
 
-def packed(plain: Transformer, quantization: str | None, gpus: int) -> PackedTransformer:
-    source, given = plain.state_dict().__getitem__, {"quantization": quantization, "dtype": torch.bfloat16}
-    return PackedTransformer(pack(CONFIG, source, device=DEVICES[0], helpers=DEVICES[1:gpus], **given))
-
-
 @GPUS
 @FORMATS
 def test_graphs_equal_single_launches_bit_for_bit(plain: Transformer, quantization: str | None, gpus: int) -> None:
     """Prompts, canvases of several requests at different steps, and a commit with the next canvas."""
-    model = packed(plain, quantization, gpus)
+    model = packed(plain, quantization, gpus=gpus)
     graph, eager = runner_of(model, graphs=True), runner_of(model, graphs=False)
     work = [[*prompt(0, 1300), *prompt(1, 200)]]
     work += [[step_of(0, 1300, step), *([step_of(1, 200, step - 1)] if step else [])] for step in range(4)]
@@ -50,7 +40,7 @@ def test_graphs_equal_single_launches_bit_for_bit(plain: Transformer, quantizati
 @GPUS
 @FORMATS
 def test_a_canvas_alone_and_among_others(plain: Transformer, quantization: str | None, gpus: int) -> None:
-    model = packed(plain, quantization, gpus)
+    model = packed(plain, quantization, gpus=gpus)
     alone, among = runner_of(model, graphs=True), runner_of(model, graphs=True)
     alone.run(prompt(1, 700))
     among.run([*prompt(0, 600), *prompt(1, 700), *prompt(2, 30)])
@@ -61,7 +51,7 @@ def test_a_canvas_alone_and_among_others(plain: Transformer, quantization: str |
 
 @GPUS
 def test_twins_add_up_what_other_devices_hold(plain: Transformer, gpus: int) -> None:
-    runner = runner_of(packed(plain, None, gpus), graphs=False)
+    runner = runner_of(packed(plain, None, gpus=gpus), graphs=False)
     runner.run(prompt(0, 300))
     (by_kernels,) = runner.run([step_of(0, 300, 0)])
     with eager_operations("after_attention", "after_experts", "sum_of_experts"):
@@ -82,8 +72,8 @@ def test_several_devices_are_as_near_to_fp32_as_one(plain: Transformer, quantiza
 
     truth, one, several = (
         hidden(plain),
-        hidden(packed(plain, quantization, 1)),
-        hidden(packed(plain, quantization, gpus)),
+        hidden(packed(plain, quantization)),
+        hidden(packed(plain, quantization, gpus=gpus)),
     )
     assert 0 < (several - truth).norm() <= 1.5 * (one - truth).norm()
 
@@ -94,7 +84,7 @@ def test_each_device_holds_its_part(plain: Transformer, gpus: int) -> None:
         return [torch.cuda.memory_allocated(device) for device in DEVICES[:gpus]]
 
     before = held()
-    model = packed(plain, None, gpus)
+    model = packed(plain, None, gpus=gpus)
     first, *others = (after - start for after, start in zip(held(), before, strict=True))
     for device, share, size in zip(DEVICES[1:], model.packed.shares[1:], others, strict=False):
         experts = sum(layer.experts.nbytes for layer in share.layers)
@@ -107,7 +97,7 @@ def test_each_device_holds_its_part(plain: Transformer, gpus: int) -> None:
 def test_without_access_to_the_other_memory_parts_are_copied(
     plain: Transformer, quantization: str | None, gpus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, found = packed(plain, quantization, gpus), []
+    model, found = packed(plain, quantization, gpus=gpus), []
     for reading in (True, False):
         monkeypatch.setattr(crew, "peers", lambda *_, reading=reading: reading)
         runner = runner_of(model, graphs=True)

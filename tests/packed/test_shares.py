@@ -5,17 +5,17 @@ from dataclasses import replace
 
 import pytest
 import torch
-from running import STEPS, ids, new_runner, plainly, same, step_of
+from running import STEPS, constraint, ids, new_runner, plainly, same, step_of
 from torch import Tensor
 
 from nvfp4 import quantize_nvfp4
 from random_adapter import random_adapter
 from redraft.config import ModelConfig
-from redraft.constraints.pins import Allowed
 from redraft.engine.work import Encode
 from redraft.errors import SettingError
 from redraft.kernels.packed import dequantized
 from redraft.kernels.switches import Operation, watching
+from redraft.kernels.triton import head
 from redraft.kernels.triton.residuals import _sum
 from redraft.kernels.triton.segments import DENOISE, ENCODE
 from redraft.model import Transformer
@@ -70,12 +70,32 @@ def test_every_share_samples_some_of_the_canvases(plain: Transformer) -> None:
     assert kinds == [[DENOISE, ENCODE]] * 2
 
 
-def test_constraints_are_sampled_from_all_shares(plain: Transformer) -> None:
-    prompt, limit = ids(6, 20), Allowed(16, pins={2: 77, 5: 78})
-    runner = new_runner(divided(plain, 2))
-    runner.run([Encode(slot=0, start=0, token_ids=prompt)])
-    for step, record in enumerate(plainly(plain, prompt, 0, constraint=limit)):
-        assert same(record, runner.run([step_of(0, 20, step, constraint=limit)])[0])
+@COUNTS
+def test_shares_sample_canvases_with_constraints_in_rounds(
+    plain: Transformer, monkeypatch: pytest.MonkeyPatch, gpus: int
+) -> None:
+    """Two of one automaton and one of another: with two shares the first two are sampled together, with four each is
+    alone; where logits exist for one canvas at a time, two shares need another round."""
+    words, time = constraint(r"[a-z ]{3,40}x[a-z]*"), constraint(r"\d\d?:\d\d")
+    limits = [whole.begin().canvas(16, 40) for whole in (words, time, words)]
+    prompts = [ids(seed, 20) for seed in (6, 7, 8)]
+    records = [plainly(plain, prompts[slot], slot, constraint=limit) for slot, limit in enumerate(limits)]
+    expected = {2: ([32, 16], [16] * 3), 4: ([16] * 3,) * 2}[gpus]
+    for most, sampled in zip((2048, 16), expected, strict=True):
+        monkeypatch.setattr("redraft.engine.constrained_step.CONSTRAINED_ROWS", most)
+        runner, rows = new_runner(divided(plain, gpus)), list[int]()
+
+        def watch(operation: Operation, rows: list[int] = rows) -> object:
+            if operation.function is head.multiply:
+                rows.append(len(operation.args[0]))
+            return operation.run()
+
+        runner.run([Encode(slot=slot, start=0, token_ids=prompt) for slot, prompt in enumerate(prompts)])
+        with watching(watch):
+            for step, record in enumerate(zip(*records, strict=False)):
+                found = runner.run([step_of(slot, 20, step, constraint=limit) for slot, limit in enumerate(limits)])
+                assert all(map(same, record, found))
+        assert rows == sampled * (step + 1)
 
 
 @COUNTS

@@ -12,8 +12,9 @@ from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import Deliver
 from redraft.kernels.streams import capture
 
-WholeStep = Callable[[Deliver], Tensor]
-"""Runs a step over the fields of a bucket's buffers; delivers the report and returns hidden states [R,D]."""
+WholeStep = Callable[[Deliver], tuple[Tensor, ...]]
+"""Runs a step over the fields of a bucket's buffers; delivers the report and returns hidden states [R,D] on every
+device."""
 
 
 class CapturedStep:
@@ -22,13 +23,14 @@ class CapturedStep:
     def __init__(self, buffers: StepBuffers, step: WholeStep, pool: Any) -> None:
         self.buffers, self._step = buffers, step
         self._graph: torch.cuda.CUDAGraph | None = None
-        self._hidden: Tensor | None = None
+        self._hidden: tuple[Tensor, ...] | None = None
         self._delivered = torch.cuda.Event(external=True) if buffers.device.type == "cuda" else None
         if pool is not None:  # all segments are unused
             self._graph, self._hidden = capture(self.launch_singly, pool)
 
-    def launch(self) -> Tensor:
-        """Start the step on what the host has written; returns hidden states [R,D], possibly still being computed."""
+    def launch(self) -> tuple[Tensor, ...]:
+        """Start the step on what the host has written; returns hidden states [R,D] on every device, possibly still
+        being computed."""
         if self._graph is None:
             return self.launch_singly()
         self._graph.replay()
@@ -46,7 +48,7 @@ class CapturedStep:
         if self._delivered is not None:
             torch.cuda.current_stream(self.buffers.device).synchronize()
 
-    def launch_singly(self) -> Tensor:
+    def launch_singly(self) -> tuple[Tensor, ...]:
         """Run the step one operation at a time, without waiting; for comparing operations and timing them."""
         self.buffers.upload()
         return self._step(self.deliver)

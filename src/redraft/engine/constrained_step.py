@@ -1,8 +1,9 @@
 """The sampler for canvases with a constraint, run after the captured step: the counterpart of `graph_step.sample`.
 
-Canvases of one automaton are sampled together, from the hidden states that the graph left. What it allows
-is applied to their logits (`kernels/triton/constrained.py`); the usual sampling kernels do the rest. Nothing waits for
-the device. Shapes: S segments of L rows, R = S*L, D width, W tokens that the automaton knows.
+Canvases of one automaton are sampled together, from the hidden states that the graph left, and several GPUs share them
+out. What the automaton allows is applied to their logits (`kernels/triton/constrained.py`); the usual sampling kernels
+do the rest. Nothing waits for a device. Shapes: S segments of L rows, R = S*L, D width, W tokens that the automaton
+knows.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from redraft.config import ModelConfig
 from redraft.diffusion.constraint import TabledConstraint
 from redraft.engine.graph_buffers import StepBuffers, StepFields
-from redraft.engine.graph_step import CONSTRAINED_ROWS, SlotState, new_slots
+from redraft.engine.graph_step import CONSTRAINED_ROWS, Sampled, SlotState, brought, new_slots
+from redraft.kernels.crew import Crew
 from redraft.kernels.streams import on_device
 from redraft.kernels.switches import call
 from redraft.kernels.triton import head
@@ -30,69 +33,109 @@ from redraft.kernels.triton.constrained import (
     class_sums,
 )
 from redraft.kernels.triton.rehearsal import rehearse
-from redraft.kernels.triton.segments import DENOISE
+from redraft.kernels.triton.segments import DENOISE, Segments
 from redraft.kernels.triton.self_conditioning import soft_embeddings
 from redraft.kernels.triton.step import finish_step
 from redraft.model.packed.vocabulary import Vocabulary
-from redraft.model.packed.weights import PackedModel
+from redraft.model.packed.weights import PackedModel, Share
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Canvases:
-    """Segments first .. first + len(tables) of a forward: canvases of one automaton and of `length` positions."""
+    """Segments first .. end of a forward: canvases of one automaton and of `length` positions, with their tables on
+    the device that samples them."""
 
     first: int
     length: int
     automaton: AutomatonTables
     tables: Sequence[CanvasTables]
 
-    def parts(self, rows: int) -> list[Canvases]:
-        """These canvases, of `rows` rows each, split into groups that are sampled at a time."""
-        size = max(1, CONSTRAINED_ROWS // rows)
-        return [
-            replace(self, first=self.first + at, tables=self.tables[at : at + size])
-            for at in range(0, len(self.tables), size)
-        ]
+    @property
+    def end(self) -> int:
+        return self.first + len(self.tables)
+
+
+def in_rounds(
+    model: PackedModel, groups: Sequence[tuple[int, Sequence[TabledConstraint]]], first: int, rows: int
+) -> list[list[Canvases]]:
+    """What is sampled at a time: parts of about the same size, at most one on each device.
+
+    The canvases of each group, of so many positions, have one automaton. They are the segments from `first` on, of
+    `rows` rows each. A device gets the tables that it does not have yet, for which the host waits.
+    """
+    shares, count = model.shares, sum(len(limits) for _, limits in groups)
+    size = max(1, min(-(-count // len(shares)), CONSTRAINED_ROWS // rows))
+    parts = [(length, limits[at : at + size]) for length, limits in groups for at in range(0, len(limits), size)]
+    rounds = list[list[Canvases]]()
+    for number, (length, limits) in enumerate(parts):
+        place = number % len(shares)
+        if place == 0:
+            rounds.append([])
+        tables = [limit.tables(shares[place].device, model.config.vocab_size) for limit in limits]
+        own = [of_canvas for _, of_canvas in tables]
+        rounds[-1].append(Canvases(first=first, length=length, automaton=tables[0][0], tables=own))
+        first += len(limits)
+    return rounds
 
 
 def sample_constrained(
-    model: PackedModel, fields: StepFields, state: SlotState, hidden: Tensor, canvases: Canvases
-) -> tuple[Tensor, Callable[[], None]]:
-    """Take the step of some canvases from the forward's hidden states [S*L,D]; all their logits must fit in memory.
+    model: PackedModel,
+    fields: StepFields,
+    state: SlotState,
+    hidden: Sequence[Tensor],
+    parts: Sequence[Canvases],
+    deliver: Callable[[Tensor, int], None],
+) -> None:
+    """Take the step of one round's canvases from the forward's hidden states [S*L,D] on every device.
 
-    Returns the report int32 [len(tables),2+4L], see `kernels.triton.step.Report`, and a function that keeps the soft
-    embeddings for the next step.
+    All logits of a part must fit in its device's memory. `deliver` takes the report int32 [N,2+4L] of the N segments
+    and the first one's number; soft embeddings for the next step are made after that.
     """
-    first, count, rows = canvases.first, len(canvases.tables), fields.rows
-    own, automaton = fields.part(first, first + count), canvases.automaton
-    segments = replace(own.segments, kind=torch.full_like(own.views["kind"], DENOISE))
-    vocabulary, config = model.vocabulary, model.config
+    first, end, rows = parts[0].first, parts[-1].end, fields.rows
+    own, shares = fields.part(first, end), model.shares[: len(parts)]
+    with Crew(share.device for share in shares) as crew:
+        given = [
+            everything.part(part.first - first, part.end - first)
+            for everything, part in zip(own.everywhere(crew), parts, strict=True)
+        ]
+        states = [of_all[part.first * rows : part.end * rows] for of_all, part in zip(hidden, parts, strict=False)]
+        sampled, held = zip(*crew.each(partial(_sample, model.config), shares, given, states, parts), strict=True)
+        slot, segments = own.views["slot"], _canvases(own)
+        report = call(
+            "finish_step", finish_step, brought(crew, sampled), own.rules, state.canvases, slot, own.counters, segments,
+            model.config.vocab_size, held=crew.bring(held),
+        )  # fmt: skip
+        deliver(report.block, first)
+        soft = crew.bring([made for each in crew.each(Sampled.soft_embeddings, sampled) for made in each])
+    state.soft.index_copy_(0, slot.long(), soft.unflatten(0, (end - first, rows)))
+
+
+def _sample(
+    config: ModelConfig, share: Share, fields: StepFields, hidden: Tensor, canvases: Canvases
+) -> tuple[Sampled, Tensor]:
+    """One device's canvases from their hidden states [R,D]: predictions, and int32 [N,L], see `CanvasTables.held`."""
+    automaton, segments, vocabulary = canvases.automaton, _canvases(fields), share.vocabulary
     if automaton.tokens is not None:
-        vocabulary = Vocabulary(head=vocabulary.rows(automaton.tokens, model.dtype))
-    temperatures, cap = own.views["temperature"], config.final_logit_softcapping
-    logits = torch.empty(count * rows, len(automaton.class_of), dtype=model.dtype, device=model.device)
-    hidden = hidden[first * rows :][: count * rows]
+        vocabulary = Vocabulary(head=vocabulary.rows(automaton.tokens, share.dtype))
+    temperatures, cap = fields.views["temperature"], config.final_logit_softcapping
+    logits = torch.empty(len(hidden), len(automaton.class_of), dtype=share.dtype, device=share.device)
     call("predict", head.multiply, hidden, vocabulary.head, cap, temperatures, segments, logits)
     tables = CanvasTables.stacked(canvases.tables)
     tiles, argmax, spoiled, held = _obey(logits, automaton, tables, canvases.length, cap, temperatures)
     cool = torch.ones_like(temperatures)
-    seen = call("predict", head.sample, logits, tiles, None, cool, own.counters, segments)
+    seen = call("predict", head.sample, logits, tiles, None, cool, fields.counters, segments)
     best, candidate = argmax, seen.candidate
     if automaton.tokens is not None:
         best, candidate = (automaton.tokens[column.long()].int() for column in (best, candidate))
     told = replace(seen, argmax=best, candidate=candidate, entropy=seen.entropy + spoiled)
-    slot = own.views["slot"]
-    report = call(
-        "finish_step", finish_step, told, own.rules, state.canvases, slot, own.counters, segments, config.vocab_size,
-        held=held,
-    )  # fmt: skip
+    table = vocabulary.head, share.embedding_scale, None, cool, fields.views["want_soft"], segments
+    soft = partial(call, "soft_embeddings", soft_embeddings, logits, seen, *table, turned=vocabulary.turned)
+    return Sampled(seen=[told], soft=[], last=soft), held
 
-    def keep_soft() -> None:
-        table = vocabulary.head, model.embedding_scale, None, cool, own.views["want_soft"], segments
-        soft = call("soft_embeddings", soft_embeddings, logits, seen, *table, turned=vocabulary.turned)
-        state.soft.index_copy_(0, slot.long(), soft.unflatten(0, (count, rows)))
 
-    return report.block, keep_soft
+def _canvases(fields: StepFields) -> Segments:
+    """Segments that the captured step did not sample, as canvases."""
+    return replace(fields.segments, kind=torch.full_like(fields.views["kind"], DENOISE))
 
 
 def _obey(
@@ -127,14 +170,13 @@ def rehearse_canvas(model: PackedModel, canvas: TabledConstraint, length: int, r
     The canvas has `length` positions out of `rows`. Any thread may call this.
     """
     with on_device(model.device):
-        automaton, tables = canvas.tables(model.device, model.config.vocab_size)
-        canvases = Canvases(first=0, length=length, automaton=automaton, tables=[tables])
-        rehearse(partial(_step_of_zeros, model, rows, canvases))
+        (everywhere,) = in_rounds(model, [(length, [canvas] * len(model.shares))], 0, rows)
+        rehearse(partial(_step_of_zeros, model, rows, everywhere))
 
 
-def _step_of_zeros(model: PackedModel, rows: int, canvases: Canvases) -> None:
+def _step_of_zeros(model: PackedModel, rows: int, parts: Sequence[Canvases]) -> None:
     """Take a step of canvases from hidden states of zeros, keeping nothing."""
-    hidden = torch.zeros(rows, model.config.hidden_size, dtype=model.dtype, device=model.device)
-    fields = StepBuffers(1, rows, 1, model.device).fields
-    _, keep_soft = sample_constrained(model, fields, new_slots(model, 0, rows), hidden, canvases)
-    keep_soft()
+    shape = parts[-1].end * rows, model.config.hidden_size
+    hidden = [torch.zeros(shape, dtype=share.dtype, device=share.device) for share in model.shares]
+    fields = StepBuffers(parts[-1].end, rows, 1, model.device).fields
+    sample_constrained(model, fields, new_slots(model, 0, rows), hidden, parts, lambda block, first: None)

@@ -25,11 +25,11 @@ import torch
 
 from redraft.cache.pages import pages_for
 from redraft.constraints.pins import not_empty
-from redraft.diffusion.constraint import CanvasConstraint, Constraint
+from redraft.diffusion.constraint import CanvasConstraint, Constraint, TabledConstraint
 from redraft.diffusion.rng import draw
 from redraft.diffusion.step import begin
 from redraft.engine.captured_step import CapturedStep
-from redraft.engine.constrained_step import Canvases, rehearse_canvas, sample_constrained
+from redraft.engine.constrained_step import Canvases, in_rounds, rehearse_canvas, sample_constrained
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import new_slots, run_step
 from redraft.engine.runner import with_top
@@ -37,7 +37,6 @@ from redraft.engine.work import Denoise, Drafted, Encode, Limits, Segment
 from redraft.kernels.crew import Crew
 from redraft.kernels.streams import memory_for_graphs, on_device
 from redraft.kernels.switches import graphable
-from redraft.kernels.triton.constrained import AutomatonTables, CanvasTables
 from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, SAMPLED_OUTSIDE, UNUSED
 from redraft.kernels.triton.step import EOS_IDS
 from redraft.model.packed.forward import new_images
@@ -241,7 +240,7 @@ class GraphRunner:
         return places
 
     def _forward(self, parts: list[Segment], places: Mapping[PlacedImage, int]) -> list[Drafted]:
-        parts, constrained = self._by_automaton(parts)
+        parts, rounds = self._by_automaton(parts)
         step = self.bucket(len(parts))
         self._fill(step.buffers, parts, places)
         for part in parts:
@@ -249,41 +248,36 @@ class GraphRunner:
                 self._begin(part, part.constraint)
         try:
             hidden = step.launch()
-            for canvases in constrained:
+            for canvases in rounds:
                 fields = step.buffers.fields
-                block, keep_soft = sample_constrained(self.model.packed, fields, self._state, hidden, canvases)
-                step.deliver(block, canvases.first)
-                keep_soft()
+                sample_constrained(self.model.packed, fields, self._state, hidden, canvases, step.deliver)
         except BaseException:
             step.give_up()
             raise
         step.wait()
         report = step.buffers.report.copy()
         return [
-            with_top(self.model, hidden[index * self._rows :][: part.length], part, _drafted(part, report[index]))
+            with_top(self.model, hidden[0][index * self._rows :][: part.length], part, _drafted(part, report[index]))
             for index, part in enumerate(parts)
             if isinstance(part, Denoise)
         ]
 
-    def _by_automaton(self, parts: list[Segment]) -> tuple[list[Segment], list[Canvases]]:
-        """The parts in another order, and groups of canvases that are sampled together: neighbours at the end."""
-        together: dict[tuple[int, int], list[tuple[Denoise, AutomatonTables, CanvasTables]]] = {}
-        canvases, encodes, found = list[Segment](), list[Segment](), list[Canvases]()
+    def _by_automaton(self, parts: list[Segment]) -> tuple[list[Segment], list[list[Canvases]]]:
+        """The parts in another order, constrained canvases last, and the rounds in which these are sampled."""
+        packed, together = self.model.packed, dict[tuple[int, int], list[tuple[Denoise, TabledConstraint]]]()
+        canvases, encodes = list[Segment](), list[Segment]()
         for part in parts:
             if isinstance(part, Encode):
                 encodes.append(part)
             elif part.constraint is None:
                 canvases.append(part)
             else:
-                tables = part.constraint.tables(self.model.device, self.model.config.vocab_size)
-                together.setdefault((id(tables[0]), part.length), []).append((part, *tables))
+                automaton, _ = part.constraint.tables(packed.device, packed.config.vocab_size)
+                together.setdefault((id(automaton), part.length), []).append((part, part.constraint))
         ordered = _spread(canvases, encodes)
-        for (_, length), group in together.items():
-            of_canvases = [tables for _, _, tables in group]
-            alike = Canvases(first=len(ordered), length=length, automaton=group[0][1], tables=of_canvases)
-            found += alike.parts(self._rows)
-            ordered += [part for part, _, _ in group]
-        return ordered, found
+        groups = [(length, [limit for _, limit in group]) for (_, length), group in together.items()]
+        rounds = in_rounds(packed, groups, len(ordered), self._rows)
+        return [*ordered, *(part for group in together.values() for part, _ in group)], rounds
 
     # --- what the host writes for a graph -------------------------------------------------------------------------
 

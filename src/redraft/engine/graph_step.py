@@ -77,9 +77,10 @@ def run_step(
     pages: tuple[Pages, ...],
     images: Tensor | None,
     deliver: Deliver,
-) -> Tensor:
-    """Run the forward and every DENOISE segment's sampler; returns hidden states [R,D]. `images` as in `Inputs`.
+) -> tuple[Tensor, ...]:
+    """Run the forward and every DENOISE segment's sampler; returns hidden states [R,D] on every device.
 
+    `images` as in `Inputs`.
     SAMPLED_OUTSIDE canvases, which have a constraint, only get hidden states.
     """
     config, segments, slot = model.config, fields.segments, fields.views["slot"]
@@ -91,7 +92,7 @@ def run_step(
     inputs = Inputs(token_ids=token_ids, soft=soft, segments=segments, tables=fields.tables, images=images)
     hidden = forward(model, inputs, pages)
     sample(model, fields, state, hidden, deliver)
-    return hidden[0]
+    return hidden
 
 
 def sample(
@@ -110,16 +111,16 @@ def sample(
         rows = [h[first * fields.rows :] for h, first in zip(hidden[: len(shares)], ends[:-1], strict=True)]
         sampled = crew.each(partial(_sample, config), shares, parts, rows)
         given = fields.rules, state.canvases, fields.views["slot"], fields.counters, fields.segments, config.vocab_size
-        report = call("finish_step", finish_step, _brought(crew, sampled), *given)
+        report = call("finish_step", finish_step, brought(crew, sampled), *given)
         _, soft = in_parallel(
-            model.device, partial(deliver, report.block), lambda: crew.each(_Sampled.soft_embeddings, sampled)
+            model.device, partial(deliver, report.block), lambda: crew.each(Sampled.soft_embeddings, sampled)
         )
         made = crew.bring([one for part in soft for one in part]).unflatten(0, (fields.count, fields.rows))
     state.soft.index_copy_(0, fields.views["soft_to"], made)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Sampled:
+class Sampled:
     """One device's part of a step, some of its segments at a time: predictions, and soft embeddings [R,D] of all but
     the last of them, which `last` makes."""
 
@@ -132,7 +133,7 @@ class _Sampled:
         return [*self.soft, self.last()]
 
 
-def _brought(crew: Crew, sampled: Sequence[_Sampled]) -> Choice:
+def brought(crew: Crew, sampled: Sequence[Sampled]) -> Choice:
     """Argmax, candidate and entropy of all rows, gathered on the first device."""
     seen = [one for part in sampled for one in part.seen]
     return Choice(
@@ -142,7 +143,7 @@ def _brought(crew: Crew, sampled: Sequence[_Sampled]) -> Choice:
     )
 
 
-def _sample(config: ModelConfig, share: Share, fields: StepFields, hidden: Tensor) -> _Sampled:
+def _sample(config: ModelConfig, share: Share, fields: StepFields, hidden: Tensor) -> Sampled:
     """Head, statistics and soft embeddings of a device's segments, HEAD_ROWS rows at a time."""
     size = min(fields.count, max(1, HEAD_ROWS // fields.rows))
     logits = torch.empty(size * fields.rows, config.vocab_size, dtype=share.dtype, device=share.device)
@@ -154,7 +155,7 @@ def _sample(config: ModelConfig, share: Share, fields: StepFields, hidden: Tenso
         part = fields.part(first, first + size)
         count = part.count * part.rows
         sampled.append(_sample_at_once(config, share, part, hidden[first * fields.rows :][:count], logits[:count]))
-    return _Sampled(seen=[seen for seen, _ in sampled], soft=soft, last=sampled[-1][1])
+    return Sampled(seen=[seen for seen, _ in sampled], soft=soft, last=sampled[-1][1])
 
 
 def _sample_at_once(
