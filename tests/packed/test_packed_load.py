@@ -235,6 +235,16 @@ def test_a_packed_twin_is_what_loading_with_the_adapter_makes(
         assert shared > len(list(tensors(made.packed))) / 2
 
 
+@pytest.mark.parametrize("vocabulary", ["model", "fp8"])
+def test_a_packed_twin_has_the_vocabulary_that_its_adapter_changes(folder: Path, vocabulary: str) -> None:
+    adapter = random_adapter(redraft.load_model(folder, "cpu", "float32"), 1, r"^embedding")
+    given = {"device": "cpu", "dtype": "float32", "vocabulary_dtype": vocabulary}
+    base, expected = load_packed(folder, **given), load_packed(folder, adapter=adapter, **given)  # type: ignore[arg-type]
+    made = loading.loaded_with(base, folder, adapter)
+    torch.testing.assert_close(logits_of(made), logits_of(expected), rtol=0, atol=0)
+    assert not torch.equal(logits_of(made), logits_of(base))
+
+
 @pytest.mark.parametrize("stored", [None, "fp8", "int4"])
 def test_a_packed_twin_keeps_the_adapter_that_was_loaded(folder: Path, tmp_path: Path, stored: str | None) -> None:
     """Both change one fused matrix and the experts, and each another matrix of its own."""

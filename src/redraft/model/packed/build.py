@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ from redraft.kernels.packed import Matrix, Packed, PackedExperts, PackedFp8, Pac
 from redraft.kernels.triton.residuals import AfterAttention, AfterExperts
 from redraft.model.layouts import Source, Weight, chunks
 from redraft.model.packed.division import check_division, share_config, share_experts, share_source
-from redraft.model.packed.vocabulary import pack_vocabulary
+from redraft.model.packed.vocabulary import Vocabulary, pack_vocabulary
 from redraft.model.packed.weights import PackedLayer, PackedModel, Share
 from redraft.model.quantize import FORMATS
 from redraft.model.rope import inverse_frequencies
@@ -54,7 +55,7 @@ def pack(
     check_division(config, 1 + len(helpers))
     allow_peers((device, *helpers))
     packers = _packers(config, source, (device, *helpers), dtype, quantization)
-    vocabulary = pack_vocabulary(packers[0].full("embedding.weight"), device, dtype, fp8=fp8_vocabulary)
+    vocabulary = packers[0].vocabulary("embedding.weight", fp8=fp8_vocabulary)
     _give_back(device)  # else the first layers would be put where the table was and keep all of it allocated
     layers: list[list[PackedLayer]] = [[] for _ in packers]
     for number in range(config.num_hidden_layers):
@@ -85,6 +86,7 @@ def _give_back(device: torch.device) -> None:
 def repack(model: PackedModel, source: Source, changed: Set[str]) -> PackedModel:
     """`model` with matrices that hold weights named in `changed` packed again from `source`; the rest is shared."""
     packers = _packers(model.config, source, model.devices, model.dtype, model.asked)
+    fp8_vocabulary = model.vocabulary.turned is not None
 
     def renewed(record: Any, fields: _Fields) -> Any:
         return replace(record, **_made({name: made for name, made in fields.items() if changed & set(made[1])}))
@@ -92,7 +94,7 @@ def repack(model: PackedModel, source: Source, changed: Set[str]) -> PackedModel
     shares = []
     for share, packer in zip(model.shares, packers, strict=True):
         layers = tuple(renewed(layer, packer.layer_fields(number)) for number, layer in enumerate(share.layers))
-        shares.append(replace(share, layers=layers))
+        shares.append(replace(renewed(share, packer.vocabulary_fields(fp8=fp8_vocabulary)), layers=layers))
     return replace(renewed(model, packers[0].soft_fields()), shares=tuple(shares))
 
 
@@ -177,6 +179,10 @@ class _Packer:
         gate, up, down = (f"self_conditioning.{part}_proj.weight" for part in ("gate", "up", "down"))
         return {"soft_gate_up": (self.rows, (gate, up)), "soft_down": (self.plain, (down,))}
 
+    def vocabulary_fields(self, *, fp8: bool) -> _Fields:
+        """The field of the vocabulary, in FP8 or plain."""
+        return {"vocabulary": (partial(self.vocabulary, fp8=fp8), ("embedding.weight",))}
+
     def rows(self, *names: str) -> Tensor:
         """Plain matrices concatenated along the rows."""
         return torch.cat([self.plain(name) for name in names])
@@ -185,9 +191,9 @@ class _Packer:
         """A weight in the working dtype."""
         return self._plain(self.source(name))
 
-    def full(self, name: str) -> Tensor:
-        """A weight stored in full, where and as the source has it; a quantized one in the working dtype."""
-        return self._full(self.source(name))
+    def vocabulary(self, name: str, *, fp8: bool) -> Vocabulary:
+        """The table of token embeddings, which stays where the source has it until a part of it is packed."""
+        return pack_vocabulary(self._full(self.source(name)), self.device, self.dtype, fp8=fp8)
 
     def dense(self, *names: str) -> Matrix:
         """Matrices concatenated along the rows, in the format of dense products."""
@@ -218,6 +224,7 @@ class _Packer:
         return self._full(weight).detach().to(self.device, self.dtype).contiguous()
 
     def _full(self, weight: Weight) -> Tensor:
+        """A weight stored in full, where and as it is; a quantized one in the working dtype."""
         return weight if isinstance(weight, Tensor) else weight.to(self.device).dequantize(self.dtype)
 
     def _fp8(self, weight: Weight) -> Fp8Weight:
