@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import re
 import shutil
 import sys
@@ -302,6 +303,12 @@ def test_merged_and_trained_models_still_see(folder: Path, llm: LLM, tmp_path: P
         ({"vision_soft_tokens_per_image": 100}, "vision_soft_tokens_per_image is 100"),
         ({"vision_config": {"use_clipped_linears": True}}, "use_clipped_linears is not supported; vision=False loads"),
         ({"vision_config": {"hidden_size": 64}}, "misshapen"),
+        ({"vision_config": {"rms_norm_eps": "x"}}, "vision_config needs numbers above 0 for rms_norm_eps"),
+        ({"vision_config": {"rms_norm_eps": None}}, "vision_config needs numbers above 0 for rms_norm_eps"),
+        ({"vision_config": {"rms_norm_eps": math.nan}}, "vision_config needs numbers above 0 for rms_norm_eps"),
+        ({"vision_config": {"rope_parameters": {"rope_theta": 0}}}, "needs numbers above 0 for rope_theta"),
+        ({"vision_config": {"rope_parameters": [1]}}, "rope_parameters [1] are not supported; vision=False loads"),
+        ({"vision_config": {"rope_parameters": {"rope_type": "linear"}}}, "{'rope_type': 'linear'} are not supported"),
     ],
 )
 def test_a_tower_that_its_config_does_not_fit_is_a_sentence(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
@@ -434,6 +435,11 @@ def settings_from_dict(raw: Mapping[str, Any]) -> GenerationSettings:
         return resolve_settings(GenerationSettings(), **given)
     except SettingError as error:
         raise CheckpointError(f"In generation_config.json {error}") from error
+
+
+def is_positive(value: object) -> bool:
+    """Whether a value read from a file is a number above 0 and finite."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
 
 
 def end_ids(given: Any, vocab_size: int, where: object) -> tuple[int, ...]:

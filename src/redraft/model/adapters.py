@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 import math
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from redraft.config import is_positive
 from redraft.errors import CheckpointError
 from redraft.model.files import check_readable
 from redraft.model.folders import read_json, write_json
@@ -230,7 +230,7 @@ def _check_kind(config: Mapping[str, Any], folder: Path) -> None:
             "weights; convert it to plain LoRA with PEFT."
         )
     numbers = config.get("r"), config.get("lora_alpha")
-    if not all(isinstance(number, int | float) and 0 < number <= sys.float_info.max for number in numbers):
+    if not all(map(is_positive, numbers)):
         raise CheckpointError(f"{folder / CONFIG} must set r and lora_alpha to numbers above 0.")
 
 

@@ -6,13 +6,12 @@ import json
 import os
 import re
 import shutil
-import sys
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from redraft.config import MAX_NUMBER, ModelConfig, end_ids
+from redraft.config import MAX_NUMBER, ModelConfig, end_ids, is_positive
 from redraft.errors import CheckpointError, HubError, why
 from redraft.model.presets import PRESETS
 
@@ -90,7 +89,7 @@ def check_config(config: ModelConfig, path: Path | str) -> None:
             raise CheckpointError(f"{path} sets {name} to {value!r}; it must be a whole number from 1 to {MAX_NUMBER}.")
     for name in _FACTORS:
         value = getattr(config, name)
-        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= sys.float_info.max:
+        if not is_positive(value):
             raise CheckpointError(f"{path} sets {name} to {value!r}; it must be a number above 0.")
     if not 0 <= config.partial_rotary_factor <= 1:
         raise CheckpointError(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from redraft import kernels
-from redraft.config import ModelConfig
+from redraft.config import ModelConfig, is_positive
 from redraft.errors import CheckpointError
 from redraft.model.attention import RMSNorm
 from redraft.model.moe import GatedMLP
@@ -62,15 +62,20 @@ class VisionConfig:
         if wrong := [name for name in _SIZES if type(given.get(name)) is not int or given[name] < 1]:
             raise CheckpointError(f"config.json's vision_config needs whole numbers above 0 for {', '.join(wrong)}.")
         _reject_unsupported(given)
-        rope = given.get("rope_parameters") or {}
+        numbers = {
+            "rms_norm_eps": given.get("rms_norm_eps", 1e-6),
+            "rope_theta": (given.get("rope_parameters") or {}).get("rope_theta", 100.0),
+        }
+        if wrong := [name for name, value in numbers.items() if not is_positive(value)]:
+            raise CheckpointError(f"config.json's vision_config needs numbers above 0 for {', '.join(wrong)}.")
         if (budget := config.extra.get("vision_soft_tokens_per_image", 280)) not in BUDGETS:
             raise CheckpointError(
                 f"config.json's vision_soft_tokens_per_image is {budget!r}; it must be one of {BUDGETS}."
             )
         return cls(
             **{name: given[name] for name in _SIZES},
-            rms_norm_eps=float(given.get("rms_norm_eps", 1e-6)),
-            rope_theta=float(rope.get("rope_theta", 100.0)),
+            rms_norm_eps=float(numbers["rms_norm_eps"]),
+            rope_theta=float(numbers["rope_theta"]),
             standardize=bool(given.get("standardize")),
             budget=budget,
         )
@@ -83,6 +88,9 @@ def _reject_unsupported(given: Mapping[str, Any]) -> None:
     for name in ("use_clipped_linears", "attention_bias"):
         if given.get(name):
             raise CheckpointError(f"vision_config's {name} is not supported; {_WITHOUT}")
+    rope = given.get("rope_parameters") or {}
+    if not isinstance(rope, Mapping) or rope.get("rope_type", "axial") not in ("axial", "default"):
+        raise CheckpointError(f"vision_config's rope_parameters {rope!r} are not supported; {_WITHOUT}")
     if given["head_dim"] % 4:
         raise CheckpointError(f"vision_config's head_dim is {given['head_dim']}; it must be a multiple of 4.")
 
