@@ -139,6 +139,7 @@ def test_packed_weights_that_are_no_numbers_are_a_sentence(folder: Path, tmp_pat
         ({"a": 5}, "An adapter must be a folder, not of type int."),
         ({5: "a"}, "An adapter's name is 5; it must be a non-empty string"),
         ({"": "a"}, "An adapter's name is ''; it must be a non-empty string"),
+        ({"a\ud800": "a"}, "adapter holds a character that UTF-8 cannot express at index 1"),
     ],
 )
 def test_an_adapter_is_a_folder_and_has_a_name(folder: Path, adapter: Any, said: str) -> None:

@@ -22,7 +22,7 @@ from redraft.engine.engine import Engine
 from redraft.engine.engines import Engines
 from redraft.engine.request import AnswerStats, Event, Finished, Request, TokenConfidence
 from redraft.engine.settings import EngineSettings
-from redraft.errors import TOO_LONG, CheckpointError, PromptError, SettingError
+from redraft.errors import TOO_LONG, CheckpointError, PromptError, SettingError, check_utf8
 from redraft.filling import FillResult, fill
 from redraft.kernels.triton.rehearsal import rehearse
 from redraft.model import Transformer
@@ -453,6 +453,7 @@ def check_adapter_name(name: object) -> None:
     """Raise `SettingError` for a name that `with_adapter` could not take."""
     if not isinstance(name, str) or not name:
         raise SettingError(f"An adapter's name is {name!r}; it must be a non-empty string.")
+    check_utf8(name, "adapter", SettingError)
 
 
 def adapter_for(model: Path, adapter: str | Path, *, vision: bool) -> Adapter:
