@@ -92,15 +92,17 @@ def _write_weights(
 ) -> dict[str, int]:
     """Write all shards and their index; returns the bytes of each number format."""
     shard: dict[str, Tensor] = {}
+    left = room
     names: list[list[str]] = []
     sizes: dict[str, int] = {}
     for done, name in enumerate(checkpoint.names(), 1):
         kept_as = format_of(name, format)
         for key, tensor in _stored(checkpoint, name, kept_as, group):
-            if shard and sum(t.nbytes for t in shard.values()) + tensor.nbytes > room:
+            if shard and tensor.nbytes > left:
                 names.append(_save(shard, folder, len(names)))
-                shard = {}
+                shard, left = {}, room
             shard[key] = tensor
+            left -= tensor.nbytes
             sizes[kept_as or "not quantized"] = sizes.get(kept_as or "not quantized", 0) + tensor.nbytes
         progress(done, len(checkpoint.shapes))
     names.append(_save(shard, folder, len(names)))
