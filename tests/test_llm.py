@@ -363,6 +363,8 @@ def test_a_constraint_that_cannot_fit_counts_as_refused(llm: LLM) -> None:
         (lambda llm: llm.generate("x", constraint="y"), SettingError, "constraint is 'y'; it must be what"),
         (lambda llm: llm.generate_batch(5), PromptError, "The prompts must be a list"),
         (lambda llm: llm.generate_batch({"a": 1}), PromptError, "The prompts must be a list"),
+        (lambda llm: llm.generate("x", raw="no"), SettingError, "raw is 'no'; it must be of type bool"),
+        (lambda llm: llm.chat([{"role": "user", "content": "x"}], raw=True), PromptError, "raw=True needs a str."),
         (lambda llm: llm.with_adapter([]), SettingError, "There is no adapter []; there are none."),
         (lambda llm: llm.fill("a", "b", on_record=5), SettingError, "on_record is 5; it must be a function"),
         (lambda llm: llm.edit("a", (0, 1), on_record=5), SettingError, "on_record is 5; it must be a function"),

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from redraft.config import require_type
 from redraft.errors import PromptError, SettingError
 from redraft.text.images import Grid
 from redraft.text.messages import check_messages
@@ -41,14 +42,15 @@ class PromptReader:
     def prompt(self, prompt: Any, *, raw: bool = False, **chat: Any) -> EncodedPrompt:
         """See `LLM.generate`; `chat` are settings of `chat`, for a text or messages that become a chat.
 
-        Raises `PromptError` for an empty or malformed prompt.
+        Raises `PromptError` for an empty or malformed prompt, and `SettingError` for a `raw` that is not a bool.
         """
-        if isinstance(prompt, EncodedPrompt):
-            return prompt
+        require_type("raw", raw, bool)
         if isinstance(prompt, str):
             return self._text(prompt, raw, **chat)
         if raw:
             raise PromptError("raw=True needs a str.")
+        if isinstance(prompt, EncodedPrompt):
+            return prompt
         if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence) or not len(prompt):
             raise PromptError("The prompt must be a non-empty str, list of messages or list of token ids.")
         if all(isinstance(item, str) for item in prompt):
