@@ -380,6 +380,7 @@ class TestRefusals:
             ({"prompt": (5,) * 9200}, PromptError, "exceed the context of 9216"),
             ({"timeout": 0.0}, SettingError, "timeout is 0.0; it must be above 0"),
             ({"timeout": math.nan}, SettingError, "timeout is nan; it must be above 0"),
+            ({"timeout": "1"}, SettingError, "timeout is '1'; it must be of type int or float"),
             ({"request_id": 7}, SettingError, "request_id 7 is already being answered"),
         ],
     )

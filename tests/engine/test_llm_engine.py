@@ -288,6 +288,8 @@ def test_requests_of_a_caller_stand_in_nobodys_way(llm: LLM) -> None:
 def test_settings_of_an_engine_are_checked() -> None:
     with pytest.raises(SettingError, match="policy is 'fair'; it must be one of mixed"):
         EngineSettings(policy="fair")
+    with pytest.raises(SettingError, match=r"policy is \['mixed'\]; it must be one of mixed"):
+        EngineSettings(policy=["mixed"])  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="slots is 0"):
         EngineSettings(slots=0)
     with pytest.raises(SettingError, match="memory_gb is -1"):

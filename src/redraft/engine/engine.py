@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import numpy as np
 
 from redraft.cache.pages import PAGE
+from redraft.config import require_type
 from redraft.engine.answer import Answer, next_length
 from redraft.engine.iterators import Iterators
 from redraft.engine.latency import StepClock
@@ -144,8 +145,10 @@ class Engine:
             bad = low if low < 0 else high
             raise PromptError(f"Token id {bad} is outside the vocabulary of {self._vocab_size}.", "prompt")
         self.check_id(request.request_id)
-        if request.timeout is not None and not request.timeout > 0:  # NaN fails every comparison
-            raise SettingError(f"timeout is {request.timeout}; it must be above 0.", "timeout")
+        if request.timeout is not None:
+            require_type("timeout", request.timeout, int, float)
+            if not request.timeout > 0:  # NaN fails every comparison
+                raise SettingError(f"timeout is {request.timeout}; it must be above 0.", "timeout")
         if request.adapter is not None and request.adapter not in self._adapters:
             raise SettingError(
                 f"There is no adapter {request.adapter!r}; there are {', '.join(self._adapters) or 'none'}."

@@ -34,7 +34,7 @@ class EngineSettings:
     prompt_tokens: int = 1024
 
     def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
+        if self.policy not in tuple(POLICIES):  # a value that cannot be hashed is wrong, too
             raise SettingError(f"policy is {self.policy!r}; it must be one of {', '.join(POLICIES)}.")
         if self.kv_cache_dtype not in DTYPES:
             raise SettingError(f"kv_cache_dtype is {self.kv_cache_dtype!r}; it must be {' or '.join(DTYPES)}.")
