@@ -10,20 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from redraft.diffusion.constraint import Constraint
-from redraft.engine.work import Denoise, Drafted, Limits, Runner, Segment
+from redraft.engine.work import Denoise, Drafted, Runner, Segment
 
 
 class RunnerByAdapter:
     """A `work.Runner` made of several; they all use the pages and slots of the first, which has no adapter."""
 
     def __init__(self, first: Runner, others: Mapping[str, Runner]) -> None:
-        self._first = first
+        self._first, self.limits = first, first.limits
         self._runners: dict[str | None, Runner] = {None: first, **others}
-
-    @property
-    def limits(self) -> Limits:
-        """See `work.Runner.limits`."""
-        return self._first.limits
 
     def assign(self, slot: int, full: Sequence[int], sliding: Sequence[int]) -> None:
         """See `work.Runner.assign`."""

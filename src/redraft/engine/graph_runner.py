@@ -66,7 +66,7 @@ class GraphRunner:
         kv_dtype: torch.dtype | None = None,
     ) -> None:
         packed = model.packed
-        self.model, self._limits, self._rows = model, limits, limits.canvas
+        self.model, self.limits, self._rows = model, limits, limits.canvas
         self._graphs = packed.device.type == "cuda" and graphable() if graphs is None else graphs
         self._trash, self._zeros = limits.slots, limits.slots + 1
         self._state = new_slots(packed, limits.slots, self._rows)
@@ -91,14 +91,9 @@ class GraphRunner:
         return other
 
     @property
-    def limits(self) -> Limits:
-        """See `engine.work.Runner`."""
-        return self._limits
-
-    @property
     def _width(self) -> int:
         """Pages of the longest request."""
-        return pages_for(self._limits.context)
+        return pages_for(self.limits.context)
 
     def assign(self, slot: int, full: Sequence[int], sliding: Sequence[int]) -> None:
         """See `engine.work.Runner`."""
@@ -148,7 +143,7 @@ class GraphRunner:
 
         The largest comes first, so that the others fit into its memory. Then one canvas with a constraint takes a step.
         """
-        most = most_segments(self._limits.slots, self._limits.prompt, self._rows)
+        most = most_segments(self.limits.slots, self.limits.prompt, self._rows)
         if self._graphs:
             with on_device(self.model.device):
                 for size in reversed(BUCKETS[: BUCKETS.index(_bucket(most)) + 1]):

@@ -39,7 +39,7 @@ class EagerRunner:
     """
 
     def __init__(self, model: Transformer, limits: Limits, *, kv_dtype: torch.dtype | None = None) -> None:
-        self.model, self._limits = model, limits
+        self.model, self.limits = model, limits
         self._pages = PagedKV(
             model.config,
             limits.full_pages,
@@ -55,11 +55,6 @@ class EagerRunner:
         other = copy.copy(self)
         other.model = model
         return other
-
-    @property
-    def limits(self) -> Limits:
-        """See `work.Runner.limits`."""
-        return self._limits
 
     def assign(self, slot: int, full: Sequence[int], sliding: Sequence[int]) -> None:
         """See `work.Runner.assign`."""
