@@ -138,23 +138,7 @@ class Engine:
 
     def prepared(self, request: Request, since: float) -> Answer:
         """The answer for a request, not yet queued. Raises what `add` raises, except for a full queue."""
-        if not request.prompt:
-            raise PromptError("The prompt is empty.", "prompt")
-        low, high = min(request.prompt), max(request.prompt)
-        if low < 0 or high >= self._vocab_size:
-            bad = low if low < 0 else high
-            raise PromptError(f"Token id {bad} is outside the vocabulary of {self._vocab_size}.", "prompt")
-        self.check_id(request.request_id)
-        if request.timeout is not None:
-            require_type("timeout", request.timeout, int, float)
-            if not request.timeout > 0:  # NaN fails every comparison
-                raise SettingError(f"timeout is {request.timeout}; it must be above 0.", "timeout")
-        if request.adapter is not None and request.adapter not in self._adapters:
-            raise SettingError(
-                f"There is no adapter {request.adapter!r}; there are {', '.join(self._adapters) or 'none'}."
-            )
-        if request.constraint is not None:
-            request.constraint.check(request.settings.max_tokens)
+        self._check(request)
         transcript = Transcript(
             self.decoder,
             request.settings.stop,
@@ -162,12 +146,6 @@ class Engine:
             reasoning_open=request.chat and thought_open(request.prompt, self.decoder),
         )
         answer = Answer.begin(request, transcript, self._eos_ids, self._canvas_length, since)
-        if answer.canvas_length > self.runner.limits.canvas:
-            raise SettingError(
-                f"canvas_length is {answer.canvas_length}; this engine's canvases have at most "
-                f"{self.runner.limits.canvas} positions.",
-                "canvas_length",
-            )
         self.scheduler.check(answer.job)
         return answer
 
@@ -212,6 +190,31 @@ class Engine:
     def stats(self) -> EngineStats:
         """A snapshot of counters and page use."""
         return self.counters.snapshot(self.scheduler, self._step_clock, self._canvas_length)
+
+    def _check(self, request: Request) -> None:
+        """Raise an `InputError` for what is wrong with a request itself, wherever there is room for it."""
+        if not request.prompt:
+            raise PromptError("The prompt is empty.", "prompt")
+        low, high = min(request.prompt), max(request.prompt)
+        if low < 0 or high >= self._vocab_size:
+            bad = low if low < 0 else high
+            raise PromptError(f"Token id {bad} is outside the vocabulary of {self._vocab_size}.", "prompt")
+        self.check_id(request.request_id)
+        if request.timeout is not None:
+            require_type("timeout", request.timeout, int, float)
+            if not request.timeout > 0:  # NaN fails every comparison
+                raise SettingError(f"timeout is {request.timeout}; it must be above 0.", "timeout")
+        if request.adapter is not None and request.adapter not in self._adapters:
+            raise SettingError(
+                f"There is no adapter {request.adapter!r}; there are {', '.join(self._adapters) or 'none'}."
+            )
+        length, most = request.settings.canvas_length or self._canvas_length, self.runner.limits.canvas
+        if length > most:
+            raise SettingError(
+                f"canvas_length is {length}; this engine's canvases have at most {most} positions.", "canvas_length"
+            )
+        if request.constraint is not None:
+            request.constraint.check(request.settings.max_tokens)
 
     def _deliver(self, events: Sequence[Event | Failed]) -> None:
         """Hand events to the iterators of `answer`; those of other requests wait for the next `take_events`."""
