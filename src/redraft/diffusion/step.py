@@ -100,10 +100,9 @@ def _judge(argmax: Tensor, entropy: Tensor, state: CanvasState, rule: StepRule) 
     previous = None if state.argmax is None else state.argmax[None]
     stable = stopping.stable_steps(argmax[None], previous, before, live)
     mean = stopping.mean_entropy(entropy[None], _counted(live, rule.constraint, entropy))
-    thresholds = {
-        "stability_threshold": rule.stability_threshold, "confidence_threshold": rule.confidence_threshold,
-    }  # fmt: skip
-    return stable, stopping.converged(stable, mean, **thresholds)
+    return stable, stopping.converged(
+        stable, mean, stability_threshold=rule.stability_threshold, confidence_threshold=rule.confidence_threshold
+    )
 
 
 def _counted(live: Tensor | None, constraint: CanvasConstraint | None, entropy: Tensor) -> Tensor | None:
