@@ -140,7 +140,7 @@ class Limits:
 class Runner(Protocol):
     """Runs forwards. Owns the weights, the tensors of the pages and the state of each slot's canvas between steps.
 
-    It is called from one thread, except for `rehearse`, and never schedules, allocates pages or looks at requests.
+    One thread at a time calls it, except for `rehearse`. It never schedules, allocates pages or looks at requests.
     """
 
     @property
