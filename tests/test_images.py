@@ -303,6 +303,10 @@ def test_merged_and_trained_models_still_see(folder: Path, llm: LLM, tmp_path: P
         ({"vision_soft_tokens_per_image": 100}, "vision_soft_tokens_per_image is 100"),
         ({"vision_config": {"use_clipped_linears": True}}, "use_clipped_linears is not supported; vision=False loads"),
         ({"vision_config": {"hidden_size": 64}}, "misshapen"),
+        (
+            {"vision_config": {"num_key_value_heads": 3}},
+            "2 attention heads are not a multiple of its 3 key/value heads",
+        ),
         ({"vision_config": {"rms_norm_eps": "x"}}, "vision_config needs numbers above 0 for rms_norm_eps"),
         ({"vision_config": {"rms_norm_eps": None}}, "vision_config needs numbers above 0 for rms_norm_eps"),
         ({"vision_config": {"rms_norm_eps": math.nan}}, "vision_config needs numbers above 0 for rms_norm_eps"),

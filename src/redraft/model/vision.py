@@ -93,6 +93,11 @@ def _reject_unsupported(given: Mapping[str, Any]) -> None:
         raise CheckpointError(f"vision_config's rope_parameters {rope!r} are not supported; {_WITHOUT}")
     if given["head_dim"] % 4:
         raise CheckpointError(f"vision_config's head_dim is {given['head_dim']}; it must be a multiple of 4.")
+    heads, kv_heads = given["num_attention_heads"], given["num_key_value_heads"]
+    if heads % kv_heads:
+        raise CheckpointError(
+            f"vision_config's {heads} attention heads are not a multiple of its {kv_heads} key/value heads."
+        )
 
 
 class VisionAttention(nn.Module):
