@@ -120,6 +120,16 @@ def test_characters_that_are_used_as_a_disguise_are_kept() -> None:
     assert TINY.eos_id not in ids
 
 
+def test_text_with_every_character_of_a_disguise_is_refused() -> None:
+    """Without a disguise, the marks in it would be taken for the template's own."""
+    used = "".join(map(chr, (*range(0xFDD0, 0xFDF0), *range(0xE000, 0xF8FF))))
+    assert marks(encode_chat(TEMPLATE, TINY, [user(used[1:] + EVIL)])) == marks(
+        encode_chat(TEMPLATE, TINY, [user("a")])
+    )
+    with pytest.raises(PromptError, match="too many of the characters that Unicode reserves for private use"):
+        encode_chat(TEMPLATE, TINY, [user(used + EVIL)])
+
+
 def test_a_template_that_changes_special_strings_is_told_so() -> None:
     template = ChatTemplate("{% for m in messages %}{{ m.content | replace('<eos>', 'EOS') }}{% endfor %}")
     assert encode_chat(template, TINY, [user("a < b")]) == TINY.encode("a < b")

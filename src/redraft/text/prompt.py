@@ -14,6 +14,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from redraft.errors import PromptError
@@ -41,8 +42,8 @@ def encode_chat(
 ) -> list[int]:
     """Token ids of a conversation, and of the words with which its answer is `begun`.
 
-    `options` are those of `ChatTemplate.render`. Raises `PromptError` for wrong messages, and for a template that
-    alters special strings.
+    `options` are those of `ChatTemplate.render`. Raises `PromptError` for wrong messages, for a template that alters
+    special strings, and if no character is left to disguise them.
     """
     text, spans = mark_chat(template, tokenizer, messages, tools=tools, **options)
     return tokenizer.encode_marked(text + begun, spans)
@@ -77,12 +78,17 @@ def thought_open(ids: Sequence[int], decoder: Decoder) -> bool:
 
 
 class _Disguise:
-    """Swaps the characters that special strings begin with for ones that do not occur in `text`."""
+    """Swaps the characters that special strings begin with for ones that do not occur in `text`.
+
+    Raises `PromptError` if all of those occur: what is not in disguise would be taken for the template's own.
+    """
 
     def __init__(self, special: Mapping[str, int], text: str) -> None:
         self._first = sorted({string[0] for string in special})
-        free = (char for char in _STAND_INS if char not in text)
-        self._stand_ins = dict(zip(self._first, free, strict=False))
+        free = list(islice((char for char in _STAND_INS if char not in text), len(self._first)))
+        if len(free) < len(self._first):
+            raise PromptError("The messages hold too many of the characters that Unicode reserves for private use.")
+        self._stand_ins = dict(zip(self._first, free, strict=True))
         self._back = str.maketrans({stand_in: char for char, stand_in in self._stand_ins.items()})
 
     def message(self, message: Mapping[str, Any]) -> dict[str, Any]:
