@@ -49,6 +49,16 @@ def test_bounds_keep_the_digits_that_a_text_gives_them(schema: Any, good: list[s
     assert not any(dfa.matches(text.encode()) for text in bad)
 
 
+@pytest.mark.parametrize("name", ["absent", "exclude", "unlike", "some", "fraction", "fail"])
+def test_a_schema_cannot_hold_keywords_that_are_ours(tokenizer: Tokenizer, name: str) -> None:
+    said = re.escape(f"The schema holds the name '\\x00{name}', which begins with a zero character.")
+    with pytest.raises(ConstraintError, match=said):
+        build(tokenizer, json_schema={"properties": {"a": {f"\0{name}": True}}})
+    declared = {"type": "function", "function": {"name": "f", "parameters": {f"\0{name}": 5}}}
+    with pytest.raises(ConstraintError, match=said):
+        build(tokenizer, tools=[declared], tool_choice="required")
+
+
 @pytest.mark.parametrize("number", ["1e-2500", "1.23456e-319", "1e-9999999999999999999"])
 def test_a_number_of_absurd_size_is_refused(number: str) -> None:
     said = re.escape(f"The schema holds {number}, which has more than 320 digits before or after its point.")

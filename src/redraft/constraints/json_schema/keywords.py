@@ -22,6 +22,8 @@ def check_json(raw: Any) -> None:
         for name, value in raw.items():
             if not isinstance(name, str):
                 raise ConstraintError(f"The schema holds the name {name!r:.80}, which is not a string.")
+            if name.startswith("\0"):  # our own keywords begin with it
+                raise ConstraintError(f"The schema holds the name {name!r:.80}, which begins with a zero character.")
             check_json(value)
     elif isinstance(raw, list | tuple):
         for value in raw:
