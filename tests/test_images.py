@@ -102,6 +102,7 @@ def test_detail_says_how_many_tokens_an_image_takes() -> None:
         ({"image": np.zeros((4, 4, 3))}, "must be uint8 [height, width, 3], not float64 [4, 4, 3]"),
         ({"image": np.zeros((4, 4, 4), np.uint8)}, "not uint8 [4, 4, 4]"),
         ({"image": np.zeros((0, 4, 3), np.uint8)}, "not uint8 [0, 4, 3]"),
+        ({"image": Image.new("RGB", (0, 4))}, "no pixels"),
         ({"image": "https://example.com/a.png"}, "nothing is fetched"),
         ({"url": "a.png"}, "must be a data URL"),
         ({}, "under 'image', 'path' or 'url'"),

@@ -148,6 +148,8 @@ def open_image(source: Any, grid: Grid, budget: int | None = None) -> Source:
         height, width = source.rows * grid.patch, source.columns * grid.patch
         return Source(height=height, width=width, tokens=source.tokens, image=lambda: source)
     (height, width), pixels = _opened(source)
+    if not height * width:
+        raise PromptError("An image has no pixels.")
     size = scaled_size(height, width, grid, budget or grid.budget)
     rows, columns = (side // grid.patch for side in size)
     if max(rows, columns) > grid.longest:
