@@ -44,7 +44,7 @@ class Form:
         elif isinstance(template, str):
             check_utf8(template, "template", SettingError)
         literals, names = _parse(template)
-        if sorted(names) != sorted(slots):
+        if len(names) != len(slots) or set(names) != set(slots):
             raise SettingError(
                 f"The template has the slots {_listed(names)}; choices are given for {_listed(list(slots))}."
             )
