@@ -1,5 +1,6 @@
 """`llm.fill` with random weights: given text stays byte for byte, every hole is written, every pass is counted."""
 
+import re
 from functools import partial
 
 import pytest
@@ -87,6 +88,16 @@ def test_one_empty_side_is_fine_and_two_are_not(llm: LLM) -> None:
     assert llm.fill("", "\nx", max_tokens=2).full_text.endswith("\nx")
     with pytest.raises(PromptError, match="no text around the hole"):
         llm.fill("", "")
+
+
+def test_a_text_that_is_not_unicode_is_refused_before_anything_is_filled(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(type(llm.model), "encode", lambda *given: pytest.fail("something was computed"))
+    said = re.escape("text[2] holds a character that UTF-8 cannot express at index 1.")
+    with pytest.raises(PromptError, match=said) as refused:
+        llm.fill(["a = ", "\n" * 500, "b\ud800"], max_tokens=2)
+    assert refused.value.field == "text[2]"
 
 
 def test_something_is_written(llm: LLM) -> None:

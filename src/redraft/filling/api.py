@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from redraft.config import MAX_CANVAS, SETTINGS, GenerationSettings, check_names, resolve_settings
-from redraft.errors import SettingError
+from redraft.errors import SettingError, check_utf8
 from redraft.filling.context import VIEW, Context, open_seam
 from redraft.filling.hole import GAP, Hole
 from redraft.filling.lengths import SCORED_TOKENS, Choice, OnRecord, check_on_record, find
@@ -60,14 +60,16 @@ def fill(
     of tokens instead of finding it; see docs/filling.md for what counts at a seam. New lines end as the given ones do.
     The keywords `CONSTRAINTS` say what every filling must be, as for an answer (`redraft.constraints.build`), with
     newlines as line ends.
-    Raises `PromptError` if there is nothing to fill, `SettingError` for a hole that fits no canvas, and
-    `ConstraintError` for a constraint that no filling of these lengths obeys.
+    Raises `PromptError` if there is nothing to fill or a text is not Unicode, `SettingError` for a hole that fits no
+    canvas, and `ConstraintError` for a constraint that no filling of these lengths obeys.
     """
     started = time.perf_counter()
     check_given(given, FILL_SETTINGS)
     settings, wanted = fill_settings(defaults, given), wanted_of(given)
     check_on_record(on_record)
     pieces = split_pieces(text, suffix)
+    for index, piece in enumerate(pieces):
+        check_utf8(piece, f"text[{index}]")
     sizes = _sizes(model, max_tokens, length, settings.canvas_length)
     check_language(tokenizer, wanted, sizes.shortest, sizes.longest)
     read = [with_newlines(piece) for piece in pieces]
