@@ -57,6 +57,12 @@ def test_a_pin_may_hold_the_character_that_a_vocabulary_writes_for_a_space() -> 
     assert tokenizer.decode(constraint.pins.values()) == "a\u2581 b"
 
 
+def test_pins_that_fit_no_answer_are_to_blame(tokenizer: Tokenizer) -> None:
+    with pytest.raises(ConstraintError, match="The pin at position 5 contradicts the rest") as refused:
+        build(tokenizer, regex="a{3}", pins={5: "a"})
+    assert refused.value.field == "pins"
+
+
 def _one(llm: LLM, text: str) -> list[int]:
     return llm.tokenizer.encode(text, special=False)
 

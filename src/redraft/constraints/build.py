@@ -123,7 +123,7 @@ def build(
         constraint = _cached(tokenizer, ending, asked, around)
     with about("pins"):
         pins = _pinned(tokenizer, asked.pins or {})
-    return constraint.pinned(pins) if pins else constraint
+        return constraint.pinned(pins) if pins else constraint
 
 
 @contextmanager
