@@ -182,6 +182,7 @@ def test_a_fitted_temperature_undoes_overconfidence() -> None:
         ("x", {"temperature": 10**400}, SettingError, "it must be above 0 and at most 2,147,483,647"),
         ("x", {"sure": "much"}, SettingError, "sure is 'much'"),
         ("x", {"calibrate": 1}, SettingError, "calibrate is 1"),
+        ("x", {"ends": "no"}, SettingError, "ends is 'no'; it must be True or False"),
         ("x", {"seed": -1}, SettingError, "seed is -1"),
         ([2, 5], {"calibrate": True}, SettingError, "calibrate needs a question"),
         ([2, 5], {"tools": []}, SettingError, "tools belong to"),

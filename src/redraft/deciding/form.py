@@ -36,8 +36,11 @@ class Form:
     ) -> Form:
         """A form from a list of choices, or from named slots; without a template one slot per line, "name: {name}".
 
-        Raises `SettingError` for a template that does not contain every slot once, and for choices that cannot differ.
+        Raises `SettingError` for a template that does not contain every slot once, for choices that cannot differ, and
+        for an `ends` that is neither True nor False.
         """
+        if not isinstance(ends, bool):
+            raise SettingError(f"ends is {ends!r}; it must be True or False.")
         slots = choices if isinstance(choices, Mapping) else {CHOICE: choices}
         if template is None:
             template = "\n".join(f"{name}: {{{name}}}" for name in slots) if slots is choices else f"{{{CHOICE}}}"
