@@ -77,6 +77,13 @@ def test_bounds_that_round_alike_are_compiled_apart(tokenizer: Tokenizer, read: 
     assert one.automaton is not other.automaton
 
 
+def test_bounds_that_round_alike_are_told_apart_by_their_place(tokenizer: Tokenizer) -> None:
+    bounds = '{"type": "integer", "minimum": %s.0, "maximum": %s.0}'
+    assert build(tokenizer, json_schema=bounds % (9007199254740992, 9007199254740993)) is not None
+    with pytest.raises(ConstraintError, match="The schema allows no JSON at all"):
+        build(tokenizer, json_schema=bounds % (9007199254740993, 9007199254740992))
+
+
 @pytest.mark.parametrize(("schema", "said"), [
     ({"type": "string", "pattern": "^x$", "format": "date"},
      "No string can be written that obeys 'pattern' '^x$' and 'format' 'date' of the schema at once."),

@@ -249,9 +249,9 @@ def _told(value: Any) -> Any:
 
 
 def _digits(schema: Any) -> Iterator[str]:
-    """The numbers of a schema that a double rounds, in order."""
-    if isinstance(schema, Written):
-        yield schema.text
+    """The digits of each number of a schema that a double rounds, in order; nothing for other fractions."""
+    if isinstance(schema, float):
+        yield schema.text if isinstance(schema, Written) else ""
     elif isinstance(schema, Mapping | list | tuple):
         for part in schema.values() if isinstance(schema, Mapping) else schema:
             yield from _digits(part)
