@@ -98,6 +98,15 @@ def test_calls_and_results_equal_the_python_writer() -> None:
     assert text.endswith(f"{written}{RESPONSE_OPEN}response:f{arguments}{RESPONSE_CLOSE}")
 
 
+@pytest.mark.parametrize("kind", ["image", "video", "audio"])
+def test_arguments_and_results_that_look_like_media_are_data(kind: str) -> None:
+    data = {"type": kind, "width": 512, "tags": ["a"], "url": None}
+    text = tiny().render([user("w"), assistant(tool_calls=[call("f", data)]), tool(data)])
+    written = f'{{tags:[<|"|>a<|"|>],type:<|"|>{kind}<|"|>,url:null,width:512}}'
+    assert f"call:f{written}" in text
+    assert f"response:f{written}" in text
+
+
 def test_own_template_marks_images_of_a_user() -> None:
     assert tiny().render(**MEDIA["image"]).startswith("<bos><|turn>user\n<|image|>What is this?<turn|>\n")
 

@@ -73,11 +73,27 @@ def _plain_text(value: str, where: str) -> str:
     return text
 
 
-def plain_data(value: Any, where: str, depth: int = 0) -> Any:
-    """A copy of `value` made of plain JSON types only, the only types that a template may touch.
+def plain_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A copy of a checked conversation as `plain_data`.
 
     Payloads of media parts (decoded images, arrays) become a placeholder: templates only check whether they are there.
     """
+    return plain_data([_without_payloads(message) for message in messages], "messages")
+
+
+def _without_payloads(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    content: Any = message.get("content")
+    return {**message, "content": [_described(part) for part in content]} if _is_list(content) else message
+
+
+def _described(part: Mapping[str, Any]) -> Mapping[str, Any]:
+    if part["type"] not in MEDIA_PARTS:
+        return part
+    return {key: value if isinstance(value, str) else f"<{type(value).__name__}>" for key, value in part.items()}
+
+
+def plain_data(value: Any, where: str, depth: int = 0) -> Any:
+    """A copy of `value` made of plain JSON types only, the only types that a template may touch."""
     if depth > MAX_DEPTH:
         _fail(where, f"is nested deeper than {MAX_DEPTH} levels")
     if value is None or isinstance(value, bool):
@@ -89,7 +105,7 @@ def plain_data(value: Any, where: str, depth: int = 0) -> Any:
     if isinstance(value, float):
         return _finite(float.__float__(value), where)
     if isinstance(value, Mapping):
-        return {_plain_key(key, where): _plain_item(value, key, where, depth) for key in value}
+        return {_plain_key(key, where): plain_data(value[key], f"{where}.{key}", depth + 1) for key in value}
     if _is_list(value):
         return [plain_data(item, f"{where}[{index}]", depth + 1) for index, item in enumerate(value)]
     _fail(where, f"holds a {type(value).__name__}, which is not a JSON value")
@@ -99,12 +115,6 @@ def _finite(value: float, where: str) -> float:
     if not math.isfinite(value):
         _fail(where, f"holds {value}, which is not a JSON number")
     return value
-
-
-def _plain_item(mapping: Mapping[Any, Any], key: Any, where: str, depth: int) -> Any:
-    if key != "type" and mapping.get("type") in MEDIA_PARTS and not isinstance(mapping[key], str):
-        return f"<{type(mapping[key]).__name__}>"
-    return plain_data(mapping[key], f"{where}.{key}", depth + 1)
 
 
 def _plain_key(key: Any, where: str) -> str:

@@ -19,7 +19,7 @@ from typing import Any
 
 from redraft.errors import PromptError
 from redraft.text.marks import Decoder
-from redraft.text.messages import plain_data
+from redraft.text.messages import plain_data, plain_messages
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import TURN_END, Span, Tokenizer
 from redraft.text.tools import CHANNEL_CLOSE, CHANNEL_OPEN
@@ -60,7 +60,7 @@ def mark_chat(
     """The rendered conversation, and the positions of the template's own special strings in it."""
     now = datetime.datetime.now()  # the same in both renderings
     text = template.render(messages, tools=tools, now=now, **options)
-    given, declared = plain_data(messages, "messages"), plain_data(tools, "tools")
+    given, declared = plain_messages(messages), plain_data(tools, "tools")
     disguise = _Disguise(tokenizer.special_ids, text)
     hidden, hidden_tools = [disguise.message(message) for message in given], disguise.data(declared)
     if hidden == given and hidden_tools == declared:

@@ -25,7 +25,7 @@ import jinja2.parser
 import jinja2.sandbox
 
 from redraft.errors import CheckpointError, PromptError, SettingError, why
-from redraft.text.messages import check_messages, check_tools, plain_data
+from redraft.text.messages import check_messages, check_tools, plain_data, plain_messages
 
 DEFAULT_TOKENS = {"bos_token": "<bos>", "eos_token": "<eos>", "pad_token": "<pad>", "unk_token": "<unk>"}
 
@@ -105,7 +105,7 @@ class ChatTemplate:
         if enable_thinking and not self.can_think:
             raise SettingError("This model cannot think first: its chat template does not support it.", "thinking")
         self._check_options(extra, tools=bool(tools))
-        chat = [_with_reasoning(message) for message in plain_data(messages, "messages")]
+        chat = [_with_reasoning(message) for message in plain_messages(messages)]
         declared = plain_data(tools, "tools")
         time = now or datetime.datetime.now()
         variables = {**self.special_tokens, "documents": None, **plain_data(extra, "options")}
