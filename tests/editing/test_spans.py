@@ -142,4 +142,8 @@ def test_a_diff_as_git_writes_it() -> None:
     assert unified_diff(same + "a\n" + same, same + "b\n" + same, "f").splitlines()[2:] == [
         "@@ -99998,7 +99998,7 @@", *[" same"] * 3, "-a", "+b", *[" same"] * 3
     ]  # fmt: skip
+    repeated = "a\nb\na\nx\ny\n"  # begins like what goes; git applies no hunk without the lines behind it
+    assert unified_diff("a\nb\n" + repeated, "q\n" + repeated, "f").splitlines()[2:] == [
+        "@@ -1,5 +1,4 @@", "-a", "-b", "+q", " a", " b", " a"
+    ]  # fmt: skip
     assert unified_diff("a", "b", "my file").startswith("--- a/my file\t\n+++ b/my file\t\n@@")

@@ -6,7 +6,7 @@ import difflib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, islice
 
 from redraft.errors import PromptError, about
 from redraft.filling.hole import Hole
@@ -97,13 +97,24 @@ def unified_diff(old: str, new: str, name: str) -> str:
     name += "\t" * (" " in name)
     a, b = (_NEWLINES.findall(text) for text in (old, new))
     start, end = common_ends(a, b)  # on many repeated lines, `difflib` alone takes minutes or rewrites them all
-    first, rest = max(0, start - 3), max(0, end - 3)
-    lines = difflib.unified_diff(a[first : len(a) - rest], b[first : len(b) - rest], f"a/{name}", f"b/{name}")
-    return "".join(
+    first = max(0, start - 3)
+    lines = difflib.unified_diff(_numbered(a, start, end), _numbered(b, start, end), f"a/{name}", f"b/{name}")
+    head = "".join(islice(lines, 2))
+    return head + "".join(
         re.sub(r"(?<=[-+])\d+", lambda found: str(int(found[0]) + first), line) if line.startswith("@@")
-        else line if line.endswith("\n") else line + "\n\\ No newline at end of file\n"
+        else line[0] + line[3:] + ("" if line.endswith("\n") else "\n\\ No newline at end of file\n")
         for line in lines
     )  # fmt: skip
+
+
+def _numbered(lines: Sequence[str], start: int, end: int) -> list[str]:
+    """The lines that differ, with +0 in front, and up to three common ones on each side, with their distance in front.
+
+    So `difflib` matches these with nothing else. A hunk that lacks some of them would not be applied.
+    """
+    places = enumerate(lines, -start)
+    last = len(lines) - end - start
+    return [f"{min(at, 0) or max(at - last + 1, 0):+d}{line}" for at, line in places if -3 <= at < last + 3]
 
 
 def common_ends(old: Sequence[str], new: Sequence[str]) -> tuple[int, int]:
