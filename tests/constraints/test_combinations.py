@@ -3,11 +3,14 @@
 import itertools
 import json
 import re
+import time
 from typing import Any
 
 import pytest
 
 from compiled_schemas import check_exact, compiled, written
+from redraft.constraints.automaton import Budget
+from redraft.constraints.json_schema import compile_schema
 from redraft.errors import ConstraintError
 
 STRINGS, INTEGERS = ({"type": "array", "items": {"type": name}} for name in ("string", "integer"))
@@ -162,6 +165,15 @@ def test_many_items_of_which_some_must_fail_a_schema_are_no_matter() -> None:
     assert len(dfa.table) < 2_000
     assert dfa.matches(written([0] * 99 + [3]))
     assert not dfa.matches(written([0] * 99 + [1]))
+
+
+def test_combinations_that_explode_are_given_up_in_time() -> None:
+    """Each of the branches may fail in any of its members, and so may each of those that are left."""
+    branches = [{"properties": {f"m{j}": {"pattern": f"^{i + j}"} for j in range(10)}} for i in range(20)]
+    started = time.thread_time()
+    with pytest.raises(ConstraintError, match=r"The schema took more than 0\.2 s; make it simpler\."):
+        compile_schema({"type": "object", "oneOf": branches}, Budget(seconds=0.2), strict=True)
+    assert time.thread_time() - started < 3
 
 
 def test_what_allows_nothing_is_said_so() -> None:

@@ -109,7 +109,7 @@ def _compiled(schema: Raw, also: Raw, budget: Budget, strict: bool, style: Style
     """The expression under the first unfolding that is small enough, with limits as high as it has room for."""
     patterns = Patterns(budget, strict=strict)
     document, strings = Document(schema), Strings(style, patterns, budget)
-    reader = Reader(document, patterns, strict=strict)
+    reader = Reader(document, patterns, budget, strict=strict)
     for unfolding in UNFOLDINGS:
         try:
             compiler = _Compiler(reader, strings, budget, unfolding, style)

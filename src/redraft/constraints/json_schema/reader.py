@@ -9,6 +9,7 @@ from itertools import compress
 from operator import not_
 from typing import Any
 
+from redraft.constraints.automaton import Budget
 from redraft.constraints.json_schema.combinations import Combinations
 from redraft.constraints.json_schema.drafts import CONTAINED_SINCE
 from redraft.constraints.json_schema.formats import INTEGER_FORMATS, PATTERNS
@@ -82,8 +83,8 @@ MAX_DEPTH = 48
 class Reader:
     """Reads the schemas of one document."""
 
-    def __init__(self, document: Document, patterns: Patterns, *, strict: bool) -> None:
-        self._document, self._patterns, self.strict = document, patterns, strict
+    def __init__(self, document: Document, patterns: Patterns, budget: Budget, *, strict: bool) -> None:
+        self._document, self._patterns, self._budget, self.strict = document, patterns, budget, strict
         self._depth = 0
         self.narrowed = ""
         """A keyword for which some valid instances were left out; empty if there is none."""
@@ -371,6 +372,7 @@ class Reader:
             return list(left)
         found: list[Shape] = []
         for a in left:
+            self._budget.check(0, "The schema")  # combinations within combinations multiply
             for b in right:
                 shape = self._meet(a, b)
                 if shape is not None and not among(shape, found):
