@@ -1,13 +1,16 @@
 """Batches: what lies where, what is given and what is noise, and that batch i depends on nothing but (seed, i)."""
 
 import dataclasses
+import os
+import signal
+from collections import deque
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from redraft.errors import InputError, SettingError
+from redraft.errors import InputError, SettingError, TrainingError
 from redraft.model.folders import resolve_folder
 from redraft.train.batch import Batch
 from redraft.train.canvases import Fillers, text_canvases
@@ -228,6 +231,16 @@ def test_workers_deliver_the_same_batches_in_order(recipe: Recipe, tmp_path: Pat
     assert len(delivered) == 7
     for index, tokens in enumerate(delivered):
         assert np.array_equal(tokens, packer.batch(index + 2)["tokens"])
+
+
+def test_a_worker_that_is_killed_ends_the_run_with_a_sentence(recipe: Recipe, tmp_path: Path) -> None:
+    with Loader(Packer(chat_recipe(recipe, tmp_path)), range(10_000), workers=2) as loader:
+        batches = iter(loader)
+        next(batches)
+        assert loader._pool is not None
+        os.kill(next(iter(loader._pool._processes)), signal.SIGKILL)
+        with pytest.raises(TrainingError, match="One of the 2 processes that pack batches was killed"):
+            deque(batches, maxlen=0)
 
 
 def test_training_windows_never_touch_held_out_documents(tmp_path: Path) -> None:

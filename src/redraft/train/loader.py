@@ -11,9 +11,11 @@ import warnings
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from types import TracebackType
 
+from redraft.errors import TrainingError
 from redraft.train.batch import Batch
 from redraft.train.packing import Arrays, Packer
 
@@ -59,13 +61,20 @@ class Loader:
             self._pool = None
 
     def __iter__(self) -> Iterator[Batch]:
+        """The batches. Raises `TrainingError` if a worker is killed, as the system does when memory runs out."""
         if self._pool is None:
             for index in self._indices:
                 yield Batch.from_arrays(self._packer.batch(index))
             return
         while self._waiting:
-            arrays = self._waiting.popleft().result()
-            self._submit()
+            try:
+                arrays = self._waiting.popleft().result()
+                self._submit()
+            except BrokenProcessPool as error:
+                raise TrainingError(
+                    f"One of the {self._workers} processes that pack batches was killed, perhaps because memory ran "
+                    "out; the last checkpoint was kept. Fewer data.workers take less."
+                ) from error
             yield Batch.from_arrays(arrays)
 
     def _submit(self) -> None:
