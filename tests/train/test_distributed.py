@@ -127,6 +127,27 @@ def test_half_an_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert World.from_environment() == World(rank=1, size=2, local_rank=1)
 
 
+@pytest.mark.parametrize(("rank", "size", "local_rank"), [(2, 2, 0), (-1, 2, 0), (0, 0, 0), (0, 2, -1)])
+def test_a_process_that_cannot_be_is_named(
+    monkeypatch: pytest.MonkeyPatch, rank: int, size: int, local_rank: int
+) -> None:
+    for name, value in (("RANK", rank), ("WORLD_SIZE", size), ("LOCAL_RANK", local_rank)):
+        monkeypatch.setenv(name, str(value))
+    with pytest.raises(SettingError, match=f"RANK is {rank} of WORLD_SIZE {size}, LOCAL_RANK {local_rank}"):
+        World.from_environment()
+
+
+def test_processes_that_do_not_know_where_to_meet_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    with (
+        pytest.raises(SettingError, match=r"cannot meet: .*MASTER_ADDR"),
+        World.from_environment().joined(torch.device("cpu")),
+    ):
+        pass
+
+
 def test_every_process_has_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert World().device("auto") == World().device("cpu") == torch.device("cpu")

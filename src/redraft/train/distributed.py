@@ -31,7 +31,7 @@ class World:
     def from_environment(cls) -> World:
         """What `torchrun` says in RANK, WORLD_SIZE and LOCAL_RANK; a single process if it says nothing.
 
-        Raises `SettingError` if only some of them are set, or not to numbers.
+        Raises `SettingError` if only some of them are set, or not to numbers of one of the processes.
         """
         names = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
         if "RANK" not in os.environ:
@@ -40,6 +40,10 @@ class World:
             rank, size, local_rank = (int(os.environ[name]) for name in names)
         except (KeyError, ValueError):
             raise SettingError(f"{', '.join(names)} must all be set to numbers, as torchrun does.") from None
+        if not (0 <= rank < size and local_rank >= 0):
+            raise SettingError(
+                f"RANK is {rank} of WORLD_SIZE {size}, LOCAL_RANK {local_rank}; there is no such process."
+            )
         return cls(rank=rank, size=size, local_rank=local_rank)
 
     @property
@@ -65,7 +69,8 @@ class World:
     def joined(self, device: torch.device, *, always: bool = False) -> Iterator[None]:
         """Inside, the processes can communicate: over NCCL on GPUs, over gloo on CPUs.
 
-        A single process needs no group; with `always` it gets one anyway.
+        A single process needs no group; with `always` it gets one anyway. Raises `SettingError` if the environment does
+        not say where the processes meet, and if they do not meet there.
         """
         if dist.is_initialized() or (self.size == 1 and not always):
             yield
@@ -77,7 +82,7 @@ class World:
             store = dist.HashStore()  # type: ignore[attr-defined]  # public, but not exported by name
             dist.init_process_group(backend, store=store, rank=0, world_size=1)
         else:
-            dist.init_process_group(backend)
+            _meet(backend)
         try:
             yield
         finally:
@@ -127,3 +132,12 @@ class World:
         tensor = torch.tensor(value, dtype=torch.float64)
         dist.all_reduce(tensor, operation)
         return float(tensor)
+
+
+def _meet(backend: str) -> None:
+    """Join the other processes where MASTER_ADDR and MASTER_PORT say, as `torchrun` sets them."""
+    try:
+        dist.init_process_group(backend)
+    except (ValueError, dist.DistError) as error:
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise SettingError(f"The processes of this run cannot meet: {reason}.") from error
