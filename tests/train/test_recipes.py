@@ -60,6 +60,8 @@ WRONG = [
     ("run", "compile", 1, "recipe.run.compile is 1; it must be of type bool"),
     ("data", "rows", 0, "data.rows is 0; it must be at least 1"),
     ("data", "sources", [], "at least one"),
+    ("data", "rows", 9 * 10**18, "data: a batch would have 1,728,000,000,000,000,000,000 tokens; give fewer"),
+    ("data", "canvases", 10**9, "data: a batch would have 256,000,001,536 tokens; give fewer"),
     ("data", "workers", -1, "data.workers is -1; it must be at least 0"),
     ("optimizer", "decay_share", 0.0, "optimizer.decay_share is 0.0; it must be above 0 and at most 1"),
     ("optimizer", "average", 1.0, "optimizer.average is 1.0; it must be at least 0 and below 1"),
@@ -119,6 +121,16 @@ def test_wrong_sources_are_named(change: dict[str, object], message: str) -> Non
     with pytest.raises(SettingError) as caught:
         recipe_from_dict("test", raw)
     assert message in str(caught.value)
+
+
+def test_shares_whose_sum_is_infinite_are_named() -> None:
+    raw = tomllib.loads((FOLDER / "nano.toml").read_text())
+    source = raw["data"]["sources"][0] | {"share": 1e308}
+    raw["data"]["sources"] = [source, source | {"name": "other"}]
+    with pytest.raises(
+        SettingError, match=r"data.sources is \[1e\+308, 1e\+308\]; it must be shares with a finite sum"
+    ):
+        recipe_from_dict("test", raw)
 
 
 def test_unreadable_recipes_are_named(tmp_path: Path) -> None:

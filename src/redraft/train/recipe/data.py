@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 
 from redraft.errors import SettingError
@@ -138,6 +139,8 @@ class DataSettings:
         checks.that(len(self.sources) > 0, "sources", "at least one [[data.sources]] table")
         names = [source.name for source in self.sources]
         check(len(set(names)) == len(names), "data.sources", names, "names that all differ")
+        shares = [source.share for source in self.sources]
+        check(math.isfinite(sum(shares)), "data.sources", shares, "shares with a finite sum")
         needs = [s.name for s in self.sources if s.kind in ("text", "sudoku") or s.infill or s.is_jsonl]
         if needs and not self.tokenizer:
             raise SettingError(f"data.tokenizer is missing; source {needs[0]} needs a model folder with a tokenizer.")

@@ -13,6 +13,9 @@ from redraft.train.recipe.objective import ObjectiveSettings
 from redraft.train.recipe.optimizer import OptimizerSettings
 from redraft.train.recipe.run import RunSettings
 
+_LARGEST_BATCH = 2**31
+"""More tokens than any machine has memory for, and few enough for numpy to say so."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -44,6 +47,11 @@ class Recipe:
             )
         if self.lora is not None and not self.run.init:
             raise SettingError("run.init is missing; LoRA needs a model to adapt.")
+        batch = self.data.rows * (self.data.tokens + self.data.canvases * self.model.canvas_length)
+        if batch >= _LARGEST_BATCH:
+            raise SettingError(
+                f"data: a batch would have {batch:,} tokens; give fewer or shorter rows or fewer canvases."
+            )
         longest = self.data.tokens + self.model.canvas_length
         if longest > self.model.max_position_embeddings:
             raise SettingError(
