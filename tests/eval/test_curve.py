@@ -75,7 +75,9 @@ def test_items_keep_their_own_settings(capsys) -> None:
     assert shown["entropy"]["tiny"]
 
 
-def test_a_model_to_compare_that_is_not_there_is_named_before_anything_is_measured(capsys, monkeypatch) -> None:
+def test_wrong_budgets_and_models_are_named_before_a_model_is_loaded(capsys, monkeypatch) -> None:
     monkeypatch.setattr("redraft.cli.options.ModelOptions.load", lambda *_: pytest.fail("a model was loaded"))
+    assert main(["eval", "curve", "smalltalk", "--budgets", "2,1"]) == 2
+    assert "The budgets are [2, 1]" in capsys.readouterr().err
     assert main(["eval", "curve", "smalltalk", "--against", "no such model"]) == 2
     assert "'no such model' is neither 'tiny', nor a folder" in capsys.readouterr().err

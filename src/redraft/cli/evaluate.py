@@ -255,6 +255,7 @@ def curve(
     at_least(1, limit=limit)
     if "steps" in given:
         raise InputError("--budgets varies the steps; leave out --steps.")
+    curves.check_budgets(counts)
     check_picture(picture)
     items = spread(chosen.items(file), limit)
     others = [dataclasses.replace(model, model=name, adapter=None) for name in against or []]

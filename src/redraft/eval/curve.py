@@ -44,10 +44,15 @@ class CurvePoint:
         }
 
 
-def measure(evaluate: Callable[[int], EvalResult], budgets: Sequence[int] = BUDGETS) -> list[CurvePoint]:
-    """The points of one model; `evaluate` runs the task with a step budget. Raises `SettingError` for bad budgets."""
+def check_budgets(budgets: Sequence[int]) -> None:
+    """Raise `SettingError` unless there are budgets, of at least one step and increasing."""
     if not budgets or any(budget < 1 for budget in budgets) or sorted(set(budgets)) != list(budgets):
         raise SettingError(f"The budgets are {list(budgets)}; they must be increasing numbers of at least 1.")
+
+
+def measure(evaluate: Callable[[int], EvalResult], budgets: Sequence[int] = BUDGETS) -> list[CurvePoint]:
+    """The points of one model; `evaluate` runs the task with a step budget. Raises `SettingError` for bad budgets."""
+    check_budgets(budgets)
     points = []
     for budget in budgets:
         result = evaluate(budget)
