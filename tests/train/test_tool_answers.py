@@ -9,13 +9,13 @@ from test_tool_composed import LEXICON
 
 import redraft
 from redraft.text.template import ChatTemplate
-from redraft.text.tokenizer import Tokenizer
+from redraft.text.tokenizer import TURN_END, Tokenizer
 from redraft.train.build.chat import ChatSource, all_tables
 from redraft.train.build.tool_answers import ConversationSource, documents, said
 from redraft.train.build.tool_facts import Facts, sentence
 from redraft.train.build.tool_results import DONE, FAILED, NOTHING, Result, draw_result
 from redraft.train.build.tool_values import Values, enumerated
-from redraft.train.build.tools import END_OF_TURN, Item, ItemSource, Shares
+from redraft.train.build.tools import Item, ItemSource, Shares
 
 TINY = Path(redraft.__file__).parent / "assets" / "tiny"
 SHARES = Shares(api=0.0, invented=0.1, composed=0.4, none=0.1, parallel=0.3)
@@ -117,7 +117,7 @@ def test_conversations_end_with_a_result_with_a_next_request_or_with_thanks():
         calls = drawn.answer.startswith("<|tool_call>")
         ends.add((last, calls, sum(message["role"] == "user" for message in drawn.messages)))
         assert not (calls and last == "tool")
-        assert drawn.answer.endswith("<|tool_response>" if calls else END_OF_TURN)
+        assert drawn.answer.endswith("<|tool_response>" if calls else TURN_END)
         results = {message["tool_call_id"] for message in drawn.messages if message["role"] == "tool"}
         assert results == {call["id"] for message in drawn.messages for call in message.get("tool_calls", ())}
     results = {("tool", False, 1), ("tool", False, 2)}

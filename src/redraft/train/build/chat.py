@@ -16,10 +16,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-import numpy as np
-
+from redraft.text.tokenizer import TURN_END
 from redraft.train.build.chat_rows import HELD, computed_tables, dictionary, word_rows
 from redraft.train.build.chat_style import restyled
 from redraft.train.build.chat_text import (
@@ -36,9 +35,9 @@ from redraft.train.build.chat_text import (
     read_blocks,
     read_tables,
 )
+from redraft.train.build.encoding import Encodes, Renders, answered
 from redraft.train.shards import Document, write_shard
 
-END_OF_TURN = "<turn|>"
 LONGEST = 320  # tokens
 
 _SHARES = {"smalltalk": 0.31, "questions": 0.21, "facts": 0.40, "beyond": 0.08}
@@ -87,18 +86,6 @@ class Chat:
 
     messages: tuple[Mapping[str, str], ...]
     answer: str
-
-
-class Encodes(Protocol):
-    """The part of the tokenizer that is needed here."""
-
-    def encode(self, text: str) -> list[int]: ...
-
-
-class Renders(Protocol):
-    """The part of the chat template that is needed here."""
-
-    def render(self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = ...) -> str: ...
 
 
 def all_tables(cache: Path | None, seed: int) -> dict[str, Table]:
@@ -234,8 +221,7 @@ def draw_rows(rows: Table, rng: random.Random) -> tuple[Row, Row]:
 def encode_chat(chat: Chat, tokenizer: Encodes, template: Renders) -> Document:
     """The training document of a conversation: rendered prompt, then the answer and the end of the turn."""
     prompt = tokenizer.encode(template.render(chat.messages, add_generation_prompt=True))
-    answer = tokenizer.encode(chat.answer + END_OF_TURN)
-    return Document(tokens=np.array(prompt + answer, np.uint16), prompt_length=len(prompt))
+    return answered(prompt, tokenizer.encode(chat.answer + TURN_END))
 
 
 def documents(source: ChatSource, count: int, tokenizer: Encodes, template: Renders) -> Iterator[Document]:
@@ -249,11 +235,9 @@ def documents(source: ChatSource, count: int, tokenizer: Encodes, template: Rend
             yield document
 
 
-def build(out: Path, n: int, *, cache: Path, tokenizer: Encodes, template: Renders, seed: int = 51) -> int:
-    """Writes a shard of `n` chat documents; returns its number of tokens. `cache` keeps downloaded Debian packages."""
-    made = list(documents(ChatSource(all_tables(cache, seed), seed), n, tokenizer, template))
-    write_shard(out, made)
-    return sum(len(document.tokens) for document in made)
+def build(out: Path, n: int, *, cache: Path, tokenizer: Encodes, template: Renders, seed: int = 51) -> None:
+    """Writes a shard of `n` chat documents. `cache` keeps downloaded Debian packages."""
+    write_shard(out, documents(ChatSource(all_tables(cache, seed), seed), n, tokenizer, template))
 
 
 def evaluation_items(tables: Mapping[str, Table], seed: int = 5100) -> list[dict[str, Any]]:

@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from redraft.text.edit_request import edit_request
 from redraft.train.build.decontaminate import EvaluationFilter, edit_items
 from redraft.train.build.edit_kinds import ENGLISH, PYTHON, Change, Maker, words_of
+from redraft.train.build.encoding import Encodes, Renders, answered
 from redraft.train.build.english import prose_texts
 from redraft.train.build.infill_eval import PACKAGES, evaluation_files
 from redraft.train.build.python_code import evaluation_filter, wanted_files
@@ -35,18 +34,6 @@ _SPANS, _SPAN_ODDS = (1, 2, 3, 4), (50, 25, 15, 10)
 _ENGLISH_SHARE = 0.25
 _TRIES = 12
 _EVALUATED = 200
-
-
-class Encodes(Protocol):
-    """The part of the tokenizer that is needed here."""
-
-    def encode(self, text: str, *, special: bool = ...) -> list[int]: ...
-
-
-class Renders(Protocol):
-    """The part of the chat template that is needed here."""
-
-    def render(self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = ...) -> str: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +99,7 @@ def encode_edit(edit: Edit, tokenizer: Encodes, template: Renders) -> Document |
     context, answer = [*prompt, *before[-LEAD:]], [*new, *behind[:VIEW]]
     if len(answer) > _ANSWER or len(context) + len(answer) > LONGEST or not new:
         return None
-    return Document(tokens=np.array(context + answer, np.uint16), prompt_length=len(context))
+    return answered(context, answer)
 
 
 def documents(

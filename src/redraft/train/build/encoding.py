@@ -1,14 +1,40 @@
-"""Turning plain text into token vectors for shards."""
+"""Turning text into token vectors for shards: plain text, and prompts with their answers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from tokenizers import Tokenizer
 
+from redraft.train.shards import Document
+
 _BATCH = 512
+
+
+class Encodes(Protocol):
+    """The part of the embedded model's tokenizer that builders need."""
+
+    def encode(self, text: str, *, special: bool = ...) -> list[int]: ...
+
+
+class Renders(Protocol):
+    """The part of its chat template that builders need."""
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = ...,
+        add_generation_prompt: bool = ...,
+    ) -> str: ...
+
+
+def answered(prompt: Sequence[int], answer: Sequence[int]) -> Document:
+    """The document of a prompt and its answer."""
+    return Document(tokens=np.array([*prompt, *answer], np.uint16), prompt_length=len(prompt))
 
 
 def load_tokenizer(path: Path) -> Tokenizer:

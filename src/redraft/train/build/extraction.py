@@ -10,17 +10,17 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
-import numpy as np
-
 from redraft.eval.extraction import read_extraction_jsonl
 from redraft.eval.files import DATA
+from redraft.text.tokenizer import TURN_END
 from redraft.train.build.chat import ChatSource
 from redraft.train.build.chat_text import normalised
+from redraft.train.build.encoding import Encodes, Renders, answered
 from redraft.train.build.extraction_asks import Asked, as_json, ask
 from redraft.train.build.extraction_records import Passage, draw_list, draw_passage, read_records
 from redraft.train.build.tool_facts import Facts, sentence
 from redraft.train.build.tool_values import Values, enumerated
-from redraft.train.build.tools import END_OF_TURN, Encodes, ItemSource, Renders, short_enough
+from redraft.train.build.tools import ItemSource, short_enough
 from redraft.train.build.wordnet import Lexicon
 from redraft.train.shards import Document
 
@@ -110,10 +110,10 @@ def documents(source: ExtractionSource, count: int, tokenizer: Encodes, template
     def draw() -> Document:
         while True:
             asked = source.draw()
-            answer = tokenizer.encode(asked.answer + END_OF_TURN)
+            answer = tokenizer.encode(asked.answer + TURN_END)
             if len(answer) <= _LONGEST_ANSWER:
                 break
         prompt = tokenizer.encode(template.render(asked.messages, add_generation_prompt=True))
-        return Document(tokens=np.array(prompt + answer, np.uint16), prompt_length=len(prompt))
+        return answered(prompt, answer)
 
     return short_enough(draw, count, _LONGEST)

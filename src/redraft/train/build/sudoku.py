@@ -9,22 +9,20 @@ that of the published DiffusionGemma Sudoku recipe.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from redraft.errors import InputError
 from redraft.eval.sudoku import SYSTEM_PROMPT
+from redraft.text.tokenizer import TURN_END
+from redraft.train.build.encoding import Encodes, Renders
 from redraft.train.build.sudoku_solver import CELLS, dig, random_grid
 
 Grids = NDArray[np.uint8]
-
-END_OF_TURN = "<turn|>"
-
 
 # --- base puzzles ---------------------------------------------------------------------------------
 
@@ -173,18 +171,6 @@ def _transform(grids: Grids, order: NDArray[np.int64], maps: Grids) -> Grids:
 # --- chat form ------------------------------------------------------------------------------------
 
 
-class Encodes(Protocol):
-    """The part of the tokenizer that is needed here."""
-
-    def encode(self, text: str) -> list[int]: ...
-
-
-class Renders(Protocol):
-    """The part of the chat template that is needed here."""
-
-    def render(self, messages: Sequence[Mapping[str, object]], *, add_generation_prompt: bool = ...) -> str: ...
-
-
 def render_grid(digits: Sequence[int] | Grids) -> str:
     """81 digits separated by single spaces."""
     return " ".join(str(int(digit)) for digit in digits)
@@ -198,7 +184,7 @@ def messages_for(puzzle: Sequence[int] | Grids) -> list[dict[str, str]]:
 def render_sudoku(template: Renders, puzzle: Sequence[int] | Grids, solution: Sequence[int] | Grids) -> tuple[str, str]:
     """(prompt text with generation prompt, answer text with its end of turn)."""
     prompt = template.render(messages_for(puzzle), add_generation_prompt=True)
-    return prompt, render_grid(solution) + END_OF_TURN
+    return prompt, render_grid(solution) + TURN_END
 
 
 class SudokuEncoder:
@@ -211,9 +197,7 @@ class SudokuEncoder:
         self._prompts = _uniform_encodings(
             lambda digit: tokenizer.encode(render_sudoku(template, [digit] * CELLS, [1] * CELLS)[0]), 10
         )
-        self._answers = _uniform_encodings(
-            lambda digit: tokenizer.encode(render_grid([digit] * CELLS) + END_OF_TURN), 10
-        )
+        self._answers = _uniform_encodings(lambda digit: tokenizer.encode(render_grid([digit] * CELLS) + TURN_END), 10)
         self._prompt_cells = _varying(self._prompts)
         self._answer_cells = _varying(self._answers)
         self._check(tokenizer, template)

@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-import numpy as np
-
+from redraft.text.tokenizer import TURN_END
 from redraft.train.build.chat import ChatSource
+from redraft.train.build.encoding import Encodes, Renders, answered
 from redraft.train.build.tool_results import Result, draw_result
 from redraft.train.build.tool_values import Values
-from redraft.train.build.tools import END_OF_TURN, Encodes, Item, ItemSource, Renders, answer_text, short_enough
+from redraft.train.build.tools import Item, ItemSource, answer_text, short_enough
 from redraft.train.build.wordnet import Lexicon
 from redraft.train.shards import Document
 
@@ -59,8 +59,8 @@ class ConversationSource:
         if rng.random() < _COURTESY:
             courtesy = self._chat.exchange(_COURTESIES)
             asked += [said, {"role": "user", "content": courtesy.question}]
-            return Conversation(tools=declared, messages=messages + asked, answer=courtesy.answer + END_OF_TURN)
-        return Conversation(tools=declared, messages=messages + asked, answer=said["content"] + END_OF_TURN)
+            return Conversation(tools=declared, messages=messages + asked, answer=courtesy.answer + TURN_END)
+        return Conversation(tools=declared, messages=messages + asked, answer=said["content"] + TURN_END)
 
     def _calling(self) -> Item:
         """An item with at least one call."""
@@ -115,8 +115,6 @@ def documents(
     def draw() -> Document:
         drawn = source.draw()
         text = template.render(drawn.messages, tools=drawn.tools or None, add_generation_prompt=True)
-        prompt = tokenizer.encode(text)
-        tokens = np.array(prompt + tokenizer.encode(drawn.answer), np.uint16)
-        return Document(tokens=tokens, prompt_length=len(prompt))
+        return answered(tokenizer.encode(text), tokenizer.encode(drawn.answer))
 
     return short_enough(draw, count, longest)

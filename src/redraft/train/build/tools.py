@@ -15,11 +15,11 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
-import numpy as np
-
+from redraft.text.tokenizer import TURN_END
 from redraft.text.tools import RESPONSE_OPEN, format_call
+from redraft.train.build.encoding import Encodes, Renders, answered
 from redraft.train.build.tool_api import (
     Operation,
     draw_api_request,
@@ -44,7 +44,6 @@ from redraft.train.build.wordnet import Lexicon
 from redraft.train.shards import Document, write_shard
 
 NO_TOOL = "None of the available tools can do that."
-END_OF_TURN = "<turn|>"
 
 # Tools so general that almost any request is within their reach: never declared with a request to decline.
 _GENERAL_GROUPS = frozenset({"mail", "time", "web", "files", "code", "data"})
@@ -273,36 +272,17 @@ def _by_service(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
 # --- documents ------------------------------------------------------------------------------------
 
 
-class Encodes(Protocol):
-    """The part of the tokenizer that is needed here."""
-
-    def encode(self, text: str) -> list[int]: ...
-
-
-class Renders(Protocol):
-    """The part of the chat template that is needed here."""
-
-    def render(
-        self,
-        messages: Sequence[Mapping[str, object]],
-        *,
-        tools: Sequence[Mapping[str, object]] | None = ...,
-        add_generation_prompt: bool = ...,
-    ) -> str: ...
-
-
 def answer_text(calls: Sequence[tuple[str, Mapping[str, object]]]) -> str:
     """What the model writes: the calls and the start of the tool's response, which ends generation, or the refusal."""
     if not calls:
-        return NO_TOOL + END_OF_TURN
+        return NO_TOOL + TURN_END
     return "".join(format_call(name, arguments) for name, arguments in calls) + RESPONSE_OPEN
 
 
 def encode_item(item: Item, tokenizer: Encodes, template: Renders) -> Document:
     """The training document of an item: rendered prompt, then the answer."""
     prompt = tokenizer.encode(template.render(item.messages, tools=item.tools, add_generation_prompt=True))
-    answer = tokenizer.encode(answer_text(item.calls))
-    return Document(tokens=np.array(prompt + answer, np.uint16), prompt_length=len(prompt))
+    return answered(prompt, tokenizer.encode(answer_text(item.calls)))
 
 
 def documents(
@@ -329,12 +309,10 @@ def build(
     seed: int = 41,
     shares: Shares | None = None,
     lexicon: Lexicon | None = None,
-) -> int:
-    """Writes a shard of ``n`` tool-call documents; returns its number of tokens."""
+) -> None:
+    """Writes a shard of ``n`` tool-call documents."""
     source = ItemSource(read_operations(google_wheel, aws_wheel), seed, shares=shares, lexicon=lexicon)
-    made = list(documents(source, n, tokenizer, template))
-    write_shard(out, made)
-    return sum(len(document.tokens) for document in made)
+    write_shard(out, documents(source, n, tokenizer, template))
 
 
 def write_evaluation(out: Path, n: int, *, google_wheel: Path, aws_wheel: Path, seed: int = 4100) -> None:
