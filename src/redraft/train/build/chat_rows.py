@@ -11,10 +11,10 @@ from pathlib import Path
 
 from redraft.train.build.chat_text import Row, Table
 from redraft.train.build.sources import debian_files
+from redraft.train.build.tool_words import NUMBER_WORDS, WEEKDAYS, listed
 
 HELD = "held"  # a row with this column is only asked in the evaluation
 
-_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _MONTHS = (
     ("January", "31", "winter"),
     ("February", "28 or 29", "winter"),
@@ -29,62 +29,14 @@ _MONTHS = (
     ("November", "30", "autumn"),
     ("December", "31", "winter"),
 )
-_ORDINALS = (
-    "first",
-    "second",
-    "third",
-    "fourth",
-    "fifth",
-    "sixth",
-    "seventh",
-    "eighth",
-    "ninth",
-    "tenth",
-    "eleventh",
-    "twelfth",
-)
-_UNITS = (
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-    "fourteen",
-    "fifteen",
-    "sixteen",
-    "seventeen",
-    "eighteen",
-    "nineteen",
-)
-_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
-_NOT_COUNTED = frozenset(
-    {
-        "colours",
-        "drinks",
-        "sports",
-        "metals",
-        "planets",
-        "months",
-        "days of the week",
-        "seasons",
-        "school subjects",
-        "spices",
-        "programming languages",
-        "countries in Europe",
-        "countries in Asia",
-        "countries in Africa",
-        "countries in South America",
-    }
-)
+_ORDINALS = listed("""
+    first, second, third, fourth, fifth, sixth, seventh, eighth, ninth, tenth, eleventh, twelfth
+""")
+_TENS = listed("twenty, thirty, forty, fifty, sixty, seventy, eighty, ninety")
+_NOT_COUNTED = listed("""
+    colours, drinks, sports, metals, planets, months, days of the week, seasons, school subjects, spices,
+    programming languages, countries in Europe, countries in Asia, countries in Africa, countries in South America
+""")
 _RUDE = re.compile(
     r"sex|genital|prostitut|offensive|disparag|slur|ethnic|race\b|racial|kill|murder|drug|penis|vagina|breast|anus|feces"
     r"|excre|urin|nazi|slave|terror|torture|suicid|\brape|contracept|intercourse|copulat|corpse|\bgod|religio|jew"
@@ -101,11 +53,11 @@ _DEFINITION_WORDS = range(4, 17)
 def number_word(number: int) -> str:
     """The English word for 0 … 100."""
     if number < 20:
-        return _UNITS[number]
+        return NUMBER_WORDS[number]
     if number == 100:
         return "one hundred"
     tens, unit = _TENS[number // 10 - 2], number % 10
-    return f"{tens}-{_UNITS[unit]}" if unit else tens
+    return f"{tens}-{NUMBER_WORDS[unit]}" if unit else tens
 
 
 def computed_tables(written: Mapping[str, Table], rng: random.Random) -> dict[str, Table]:
@@ -177,11 +129,11 @@ def _calendar() -> dict[str, Table]:
     days = [
         _row(
             day=day,
-            next=_DAYS[(index + 1) % 7],
-            previous=_DAYS[index - 1],
+            next=WEEKDAYS[(index + 1) % 7],
+            previous=WEEKDAYS[index - 1],
             kind="part of the weekend" if index > 4 else "a weekday",
         )
-        for index, day in enumerate(_DAYS)
+        for index, day in enumerate(WEEKDAYS)
     ]
     months = [
         _row(

@@ -16,41 +16,24 @@ import re
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from redraft.train.build.tool_grammar import Request, declare
 from redraft.train.build.tool_values import Drawn, Values, made_up_word
+from redraft.train.build.tool_words import listed
 
 HELDOUT_SHARE = 12
 """One service in this many is kept for evaluation."""
 
 _MAX_DESCRIPTION, _MAX_PARAMETER_WORDS, _MAX_OPTIONS = 13, 8, 5
-_REGIONS = (
-    "us-east-1",
-    "us-west-2",
-    "eu-west-1",
-    "eu-central-1",
-    "ap-south-1",
-    "sa-east-1",
-    "ca-central-1",
-    "ap-northeast-2",
-)
-_SKIPPED = {
-    "pageToken",
-    "NextToken",
-    "nextToken",
-    "Marker",
-    "DryRun",
-    "alt",
-    "fields",
-    "key",
-    "prettyPrint",
-    "requestId",
-    "etag",
-    "kind",
-}
+_REGIONS = listed("""
+    us-east-1, us-west-2, eu-west-1, eu-central-1, ap-south-1, sa-east-1, ca-central-1, ap-northeast-2
+""")
+_SKIPPED = listed("""
+    pageToken, NextToken, nextToken, Marker, DryRun, alt, fields, key, prettyPrint, requestId, etag, kind
+""")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,39 +199,10 @@ def _cut(text: str, words: int) -> str:
     return " ".join(kept).rstrip(",;:")
 
 
-_DANGLING = frozenset(
-    [
-        "a",
-        "an",
-        "the",
-        "of",
-        "to",
-        "in",
-        "for",
-        "on",
-        "by",
-        "with",
-        "and",
-        "or",
-        "that",
-        "which",
-        "from",
-        "as",
-        "is",
-        "are",
-        "be",
-        "this",
-        "its",
-        "your",
-        "if",
-        "at",
-        "it",
-        "can",
-        "you",
-        "when",
-        "into",
-    ]
-)
+_DANGLING = listed("""
+    a, an, the, of, to, in, for, on, by, with, and, or, that, which, from, as, is, are, be, this, its, your, if, at, it,
+    can, you, when, into
+""")
 
 
 def _imperative(operation: Operation) -> str:
@@ -303,13 +257,7 @@ def _with_fewer_options(parameter: ApiParameter, rng: random.Random) -> ApiParam
     if len(parameter.options) <= _MAX_OPTIONS:
         return parameter
     kept = tuple(rng.sample(parameter.options, rng.randint(2, _MAX_OPTIONS)))
-    return ApiParameter(
-        name=parameter.name,
-        type=parameter.type,
-        description=parameter.description,
-        options=kept,
-        required=parameter.required,
-    )
+    return replace(parameter, options=kept)
 
 
 def _schema(parameter: ApiParameter, described: bool) -> dict[str, object]:

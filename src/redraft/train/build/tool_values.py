@@ -28,6 +28,7 @@ from redraft.train.build.tool_words import (
     MEDICINES,
     MONTHS,
     NOUNS,
+    NUMBER_WORDS,
     PLACES,
     ROOMS,
     STREETS,
@@ -36,63 +37,18 @@ from redraft.train.build.tool_words import (
     UNITS,
     VERBS,
     WEEKDAYS,
+    listed,
 )  # fmt: skip
 
 EVALUATION_SHARE = 10
 """One string in this many belongs to evaluation."""
 
-_ONSETS = [
-    "b",
-    "c",
-    "d",
-    "f",
-    "g",
-    "h",
-    "j",
-    "k",
-    "l",
-    "m",
-    "n",
-    "p",
-    "r",
-    "s",
-    "t",
-    "v",
-    "w",
-    "z",
-    "br",
-    "ch",
-    "cl",
-    "dr",
-    "fl",
-    "gr",
-    "kr",
-    "pl",
-    "pr",
-    "sh",
-    "sk",
-    "sl",
-    "st",
-    "th",
-    "tr",
-]
+_ONSETS = listed("""
+    b, c, d, f, g, h, j, k, l, m, n, p, r, s, t, v, w, z, br, ch, cl, dr, fl, gr, kr, pl, pr, sh, sk, sl, st, th, tr
+""")
 _VOWELS = ["a", "e", "i", "o", "u", "a", "e", "i", "o", "ai", "ea", "ou"]
 _CODAS = ["", "", "", "n", "r", "s", "l", "m", "t", "k", "x", "nd", "rt", "sh"]
-_NUMBER_WORDS = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-]
+_SPELLED_OUT = NUMBER_WORDS[:13]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,9 +99,9 @@ class Values:
     def integer(self, low: int, high: int) -> Drawn:
         """An integer; small ones are sometimes spelled out."""
         value = self.rng.randint(low, high)
-        spelled = 0 < value < len(_NUMBER_WORDS) and self.rng.random() < 0.15
+        spelled = 0 < value < len(_SPELLED_OUT) and self.rng.random() < 0.15
         grouped = f"{value:,}" if value >= 10000 and self.rng.random() < 0.3 else str(value)
-        return Drawn(value=value, text=_NUMBER_WORDS[value] if spelled else grouped)
+        return Drawn(value=value, text=_SPELLED_OUT[value] if spelled else grouped)
 
     def number(self, low: float, high: float) -> Drawn:
         """A number with up to two decimals; whole numbers are integers, as the call format writes them bare."""
