@@ -8,10 +8,11 @@ import pytest
 from redraft.train.build import wordnet
 from redraft.train.build.tool_composed import compose_domains, evaluation_names
 from redraft.train.build.tool_grammar import draw_request, draw_tool
-from redraft.train.build.tool_parts import draw_pair, draw_parts, new_part, plural
+from redraft.train.build.tool_parts import draw_pair, draw_parts, new_part
 from redraft.train.build.tool_phrases import placed, request_line
 from redraft.train.build.tool_values import Values
 from redraft.train.build.tools import ItemSource, Shares
+from redraft.train.build.word_forms import plural
 from redraft.train.build.wordnet import Lexicon
 from tool_requests import check_names, check_values
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import random
 import re
 
+from redraft.train.build.word_forms import capital
+
 _OPENINGS = (
     "Hi! ", "Hello! ", "Hey! ", "Hi there! ", "Hi tiny! ", "Good morning! ", "Good evening! ", "Hey you! ",
     "Hello tiny, ", "Hey tiny, ", "Hi, ", "Hello, ", "Good day! ", "Dear tiny, ",
@@ -63,7 +65,7 @@ def _reworded(question: str, rng: random.Random) -> str:
         return question
     old, new = rng.choice(fitting)
     text = re.sub(rf"(?<!\w){re.escape(old)}", new, question, count=1)
-    return text[:1].upper() + text[1:]
+    return capital(text)
 
 
 def _has(words: str, text: str) -> bool:
@@ -91,7 +93,7 @@ def _led_up_to(question: str, rng: random.Random, *, first: bool) -> str:
     if point < 0.45 and (question[1:2].islower() or question.startswith("I")):
         lead = rng.choice(_SMALL_LEADS)
         kept = question if question.startswith(("I ", "I'm", "I'd")) else question[0].lower() + question[1:]
-        return lead[0].upper() + lead[1:] + kept
+        return capital(lead) + kept
     return question
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from redraft.train.build.chat_text import expand
 from redraft.train.build.extraction_records import Passage
-from redraft.train.build.tool_parts import spoken
 from redraft.train.build.tool_values import enumerated
+from redraft.train.build.word_forms import spoken
 
 _NAMED = (
     "Extract {keys}(| as JSON| in JSON| from the text| from this text| from the text as JSON).",

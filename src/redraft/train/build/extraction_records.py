@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from redraft.train.build.chat_text import expand, with_article
-from redraft.train.build.tool_parts import camel, capital
 from redraft.train.build.tool_values import Drawn, Values
+from redraft.train.build.word_forms import camel, capital
 
 RECORDS = Path(__file__).parent / "extraction_data" / "records.txt"
 

@@ -23,6 +23,7 @@ from typing import Any
 from redraft.train.build.tool_grammar import Request, declare
 from redraft.train.build.tool_values import Drawn, Values, made_up_word
 from redraft.train.build.tool_words import listed
+from redraft.train.build.word_forms import capital
 
 HELDOUT_SHARE = 12
 """One service in this many is kept for evaluation."""
@@ -303,9 +304,7 @@ def draw_api_request(tool: ApiTool, values: Values) -> Request:
         .replace("{fn}", tool.name)
         .replace("{}", joint.join(phrases), 1)
     )
-    return Request(
-        text=text[:1].upper() + text[1:] if not text.startswith(tuple(arguments)) else text, arguments=arguments
-    )
+    return Request(text=text if text.startswith(tuple(arguments)) else capital(text), arguments=arguments)
 
 
 _KINDS_BY_NAME = (

@@ -10,8 +10,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from redraft.train.build.tool_parts import QUANTITIES, Quantity, camel, capital, past, plural
+from redraft.train.build.tool_parts import QUANTITIES, Quantity
 from redraft.train.build.tool_values import Values, enumerated
+from redraft.train.build.word_forms import camel, capital, past, plural
 from redraft.train.build.wordnet import Lexicon
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from redraft.train.build import tool_domains_everyday, tool_domains_heldout, tool_domains_second, tool_domains_work
 from redraft.train.build.tool_values import STRING_KINDS, Drawn, Values
+from redraft.train.build.word_forms import camel, capital
 
 _PARAMETER = re.compile(r"([\w/]+)(!?)=(\w+)(?:\((.*?)\))?(?::(.*))?$")
 _SLOT = re.compile(r"\{(\w+)(?::([^{}|]*)\|([^{}]*))?\}")
@@ -149,13 +150,9 @@ def second_actions() -> tuple[Action, ...]:
 # --- drawing tools --------------------------------------------------------------------------------
 
 
-def _camel(name: str) -> str:
-    head, *rest = name.split("_")
-    return head + "".join(part.capitalize() for part in rest)
-
-
 def _restyled(name: str, style: str) -> str:
-    return {"snake": name, "camel": _camel(name), "pascal": _camel(name)[:1].upper() + _camel(name)[1:]}[style]
+    joined = camel(name.split("_"))
+    return {"snake": name, "camel": joined, "pascal": capital(joined)}[style]
 
 
 def draw_tool(action: Action, values: Values) -> Tool:
@@ -240,7 +237,7 @@ def draw_request(tool: Tool, values: Values) -> Request:
         return drawn.text
 
     text = _SPOKEN_DATE.sub("", _SLOT.sub(written, line))
-    sentence = _wrapped(text, values) if kind == "-" else text[:1].upper() + text[1:]
+    sentence = _wrapped(text, values) if kind == "-" else capital(text)
     return Request(text=_surrounded(sentence, values), arguments=arguments)
 
 
@@ -296,7 +293,7 @@ def _wrapped(imperative: str, values: Values) -> str:
     if clean and values.rng.random() < 0.5:
         text = values.rng.choice(("Please ", "Now ", "Hi, please ", "I need you to ")) + imperative
     lowered = values.rng.random() < 0.1
-    return text if lowered else text[:1].upper() + text[1:]
+    return text if lowered else capital(text)
 
 
 _BEFORE = (

@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from redraft.train.build.tool_parts import Part, capital, new_count, new_part, plural
+from redraft.train.build.tool_parts import Part, new_count, new_part
+from redraft.train.build.word_forms import capital, plural
 from redraft.train.build.wordnet import Lexicon
 
 _REQUIRED = 0.9

@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from redraft.train.build.tool_grammar import Parameter
+from redraft.train.build.word_forms import capital, past, plural
 from redraft.train.build.wordnet import Lexicon
 
 
@@ -256,33 +257,3 @@ def draw_parts(rng: random.Random, words: Lexicon, count: int, taken: Collection
             names |= set(part.parameter.names)
             parts.append(part)
     return parts
-
-
-# --- words ----------------------------------------------------------------------------------------
-
-
-def plural(noun: str) -> str:
-    """The regular plural of `noun`."""
-    if noun.endswith(("s", "x", "z", "ch", "sh")):
-        return noun + "es"
-    return noun[:-1] + "ies" if noun.endswith("y") and noun[-2:-1] not in "aeiou" else noun + "s"
-
-
-def past(verb: str) -> str:
-    if verb.endswith("e"):
-        return verb + "d"
-    return verb[:-1] + "ied" if verb.endswith("y") and verb[-2] not in "aeiou" else verb + "ed"
-
-
-def capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def camel(words: Sequence[str]) -> str:
-    """`wind` and `speed` as `windSpeed`."""
-    return words[0] + "".join(map(capital, words[1:]))
-
-
-def spoken(key: str) -> str:
-    """`wind_speed`, `windSpeed` and `Wind Speed` as people say them."""
-    return " ".join("".join(f" {c.lower()}" if c.isupper() else c for c in key.replace("_", " ")).split())

@@ -6,7 +6,8 @@ import random
 import re
 from collections.abc import Sequence
 
-from redraft.train.build.tool_parts import Part, capital, past
+from redraft.train.build.tool_parts import Part
+from redraft.train.build.word_forms import capital, past
 
 IMPERATIVE, SENTENCE = "-", "?"
 _IMPERATIVES = 0.6

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from redraft.train.build.tool_grammar import Action
 from redraft.train.build.tool_objects import draw_item
-from redraft.train.build.tool_parts import Part, draw_parts, new_part, past, plural
+from redraft.train.build.tool_parts import Part, draw_parts, new_part
 from redraft.train.build.tool_phrases import IMPERATIVE, SENTENCE, placed
+from redraft.train.build.word_forms import past, plural
 from redraft.train.build.wordnet import Lexicon
 
 _ASKING = ("get", "find", "show", "check", "fetch", "lookup", "read", "query")

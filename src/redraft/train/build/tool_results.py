@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from redraft.train.build.tool_facts import Fact, Facts, said_value, sentence
-from redraft.train.build.tool_parts import spoken
 from redraft.train.build.tool_values import Values, enumerated
+from redraft.train.build.word_forms import capital, spoken
 from redraft.train.build.wordnet import Lexicon
 
 NOTHING, DONE, FAILED = "I found nothing.", "Done.", "That did not work: "
@@ -123,7 +123,7 @@ _FAULTS = (
 def _error(draw: _Draw) -> Result:
     rng = draw.facts.rng
     fault = _filled(draw, rng.choice(_FAULTS))
-    fault = rng.choice((fault, fault, sentence(fault), fault[:1].upper() + fault[1:]))
+    fault = rng.choice((fault, fault, sentence(fault), capital(fault)))
     code = rng.choice((400, 401, 403, 404, 409, 422, 429, 500, 503))
     content = rng.choice((
         {"error": fault}, {"error": fault}, {"error": {"code": code, "message": fault}},

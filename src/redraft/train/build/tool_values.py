@@ -39,6 +39,7 @@ from redraft.train.build.tool_words import (
     WEEKDAYS,
     listed,
 )  # fmt: skip
+from redraft.train.build.word_forms import capital
 
 EVALUATION_SHARE = 10
 """One string in this many belongs to evaluation."""
@@ -189,7 +190,7 @@ def _title(rng: random.Random) -> str:
              f"{made_up_word(rng)} {noun}", f"{noun} {rng.randint(2, 99)}", f"a {noun} for {name}", f"{noun} meeting",
              f"{adjective} {noun} review")  # fmt: skip
     text = rng.choice(forms)
-    return text.title() if rng.random() < 0.5 else text[0].upper() + text[1:]
+    return text.title() if rng.random() < 0.5 else capital(text)
 
 
 def _text(rng: random.Random) -> str:
@@ -207,7 +208,7 @@ def _text(rng: random.Random) -> str:
         f"the {adjective} {noun} costs {number}", f"{name} will {verb} it", f"where is the {noun} of {name}?",
     )  # fmt: skip
     text = rng.choice(forms)
-    return text if rng.random() < 0.5 else text[0].upper() + text[1:]
+    return text if rng.random() < 0.5 else capital(text)
 
 
 def _task(rng: random.Random) -> str:
