@@ -51,6 +51,11 @@ def test_grammar_refuses_unknown_and_optional_required_slots(line):
         read_grammar(LAMP.rsplit("- switch", 1)[0] + line)
 
 
+def test_grammar_refuses_a_tool_that_nobody_asks_for():
+    with pytest.raises(ValueError, match="set_lamp has no request line"):
+        read_grammar(LAMP.rsplit("- switch", 1)[0])
+
+
 def test_every_tool_can_be_drawn_and_calls_only_what_it_declares():
     for action in (*training_actions(), *heldout_actions(), *second_actions()):
         for seed in range(6):

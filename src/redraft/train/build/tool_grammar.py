@@ -119,13 +119,13 @@ def _parameter(text: str) -> Parameter:
 
 
 def _check(action: Action) -> None:
-    """Every request line must name only known slots, and all the required ones outside brackets."""
+    """There must be request lines, each of which names only known slots, and all the required ones outside brackets."""
+    if not action.requests:
+        raise ValueError(f"{action.names[0]} has no request line")
     known = {parameter.names[0] for parameter in action.parameters}
     required = {parameter.names[0] for parameter in action.parameters if parameter.required}
     for _, line in action.requests:
-        slots = {match[1] for match in _SLOT.finditer(line)}
-        always = {match[1] for match in _SLOT.finditer(_OPTIONAL.sub("", line))}
-        if not slots <= known or not required <= always or not action.requests:
+        if not _slots_of(line) <= known or not required <= _slots_of(_OPTIONAL.sub("", line)):
             raise ValueError(f"request line of {action.names[0]} has wrong slots: {line!r}")
 
 
