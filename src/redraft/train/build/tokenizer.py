@@ -69,13 +69,6 @@ def save_tokenizer(tokenizer: Tokenizer, folder: Path) -> None:
     write_json(folder / "tokenizer_config.json", config)
 
 
-def bytes_per_token(tokenizer: Tokenizer, texts: Iterable[str]) -> float:
-    """UTF-8 bytes of `texts` per token."""
-    texts = list(texts)
-    tokens = sum(len(encoding.ids) for encoding in tokenizer.encode_batch(texts))
-    return sum(len(text.encode()) for text in texts) / tokens
-
-
 def build(out: Path, cache: Path, seed: int = 0) -> list[Path]:
     """Trains the tokenizer on a sample of code, prose and chat text and saves it in `out`."""
     rng = random.Random(seed)
