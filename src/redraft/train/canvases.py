@@ -39,11 +39,11 @@ def chat_canvases(
     With `marks` [V], a share of them are answers in which everything but a hole is given.
     """
     segment, start = _offers(segments, shape[2])
+    if len(segment) == 0:
+        return _empty_canvases(shape)
     chosen = _deal(segments.row[segment], shape, rng)  # [R,N], -1 where a row offers nothing
     empty = chosen < 0
     picked = np.where(empty, 0, chosen)
-    if len(segment) == 0:
-        return _empty_canvases(shape)
     owner = np.where(empty, -1, segment[picked])
     end = _hole_end(segments, owner, start[picked], shape[2])
     is_hole = np.zeros(shape[:2], bool)
@@ -232,12 +232,12 @@ def _offers(segments: Segments, canvas: int) -> tuple[Ints, Ints]:
 
 
 def _deal(row: Ints, shape: Shape, rng: np.random.Generator) -> Ints:
-    """For every row N of its offers (given by their rows, sorted) in random order, repeating them if too few."""
+    """For every row N of its offers (given by their rows, sorted, at least one) in random order, repeating them if too
+    few; -1 where a row has none.
+    """
     order = np.lexsort((rng.random(len(row)), row))
     first = np.searchsorted(row, np.arange(shape[0]))
     count = np.bincount(row, minlength=shape[0])
-    if len(row) == 0:
-        return np.full(shape[:2], -1, np.int64)
     pick = first[:, None] + np.arange(shape[1]) % np.maximum(count, 1)[:, None]
     return np.where(count[:, None] > 0, order[np.minimum(pick, len(row) - 1)], -1)
 
