@@ -7,6 +7,7 @@ every backward pass its gradients are widened and added to theirs.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,7 +51,7 @@ class Masters:
             master.requires_grad_()
             master.grad = part.view_as(master)
         self.optimizer = torch.optim.AdamW(
-            _groups(self.masters, settings.weight_decay),
+            decay_groups(self.masters, settings.weight_decay),
             lr=settings.learning_rate,
             betas=settings.betas,
             eps=settings.eps,
@@ -119,8 +120,9 @@ class Masters:
             group["weight_decay"] = self.settings.weight_decay if group["decays"] else 0.0
 
 
-def _groups(masters: list[Tensor], decay: float) -> list[dict[str, Any]]:
+def decay_groups(weights: Sequence[Tensor], decay: float) -> list[dict[str, Any]]:
+    """The optimizer's groups: matrices, which decay, and the rest, which do not."""
     return [
-        {"params": [m for m in masters if m.ndim >= 2], "weight_decay": decay, "decays": True},
-        {"params": [m for m in masters if m.ndim < 2], "weight_decay": 0.0, "decays": False},
+        {"params": [w for w in weights if w.ndim >= 2], "weight_decay": decay, "decays": True},
+        {"params": [w for w in weights if w.ndim < 2], "weight_decay": 0.0, "decays": False},
     ]

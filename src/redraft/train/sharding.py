@@ -26,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from redraft.errors import CheckpointError, SettingError, TrainingError
 from redraft.train.checkpoint import write_state
 from redraft.train.distributed import World
-from redraft.train.optimizer import Masters, learning_rate
+from redraft.train.optimizer import Masters, decay_groups, learning_rate
 from redraft.train.recipe import OptimizerSettings
 from redraft.train.two_stream import TwoStream
 
@@ -55,9 +55,7 @@ class ShardedWeights:
             cast(FSDPModule, part).set_reshard_after_backward(False)
             settled |= set(part.parameters())
         self.trained_parts = {name: p for name, p in stream.model.named_parameters() if p.requires_grad}
-        decayed = [p for p in self.trained_parts.values() if p.ndim >= 2]
-        others = [p for p in self.trained_parts.values() if p.ndim < 2]
-        groups = [{"params": decayed, "weight_decay": settings.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        groups = decay_groups(list(self.trained_parts.values()), settings.weight_decay)
         self.optimizer = torch.optim.AdamW(
             [group for group in groups if group["params"]], lr=settings.learning_rate, betas=settings.betas,
             eps=settings.eps, foreach=True,
