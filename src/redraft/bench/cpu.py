@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -244,10 +245,7 @@ def _their_run(model: Any, tokens: torch.Tensor, steps: int) -> Run:
 
 def spread(values: list[float]) -> dict[str, float]:
     """Minimum, median and maximum."""
-    ordered = sorted(values)
-    middle = len(ordered) // 2
-    median = ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-    return {"min": round(ordered[0], 3), "median": round(median, 3), "max": round(ordered[-1], 3)}
+    return {"min": round(min(values), 3), "median": round(median(values), 3), "max": round(max(values), 3)}
 
 
 def processor() -> str:
