@@ -17,7 +17,7 @@ from redraft.train.flops import active_parameters, share_of_peak, step_flops
 from redraft.train.lora import adapt
 from redraft.train.optimizer import Masters
 from redraft.train.passes import WARM_UP, Pass, pass_for
-from redraft.train.probe import random_batch
+from redraft.train.probe import random_batch, wait
 from redraft.train.quantized import quantize_in_place
 from redraft.train.recipe import (
     DataSettings,
@@ -134,7 +134,7 @@ def _timed(
     while first < WARM or not all(batch_pass.is_settled(recipe.data.rows, 0, first + i) for i in range(steps)):
         step(first)
         first += 1
-    _wait(device)
+    wait(device)
     world.wait()
     started = time.perf_counter()
     losses = [step(number) for number in range(first, first + steps)]
@@ -164,8 +164,3 @@ def _record(
         "memory_gb": round(torch.cuda.max_memory_allocated() / 1e9, 2) if device.type == "cuda" else None,
         "losses": [round(loss, 4) for loss in losses],
     }
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize()

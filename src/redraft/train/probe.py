@@ -114,7 +114,7 @@ def probe(recipe: Recipe, steps: int, *, from_data: bool) -> dict[str, object]:
         started = time.perf_counter()
         for batch in islice(batches, _RECENT):
             trainer.train_step(batch.to(trainer.device))
-        _wait(trainer.device)
+        wait(trainer.device)
         warm_up = time.perf_counter() - started
         started = time.perf_counter()
         losses = [trainer.train_step(batch.to(trainer.device)) for batch in islice(batches, steps)]
@@ -166,7 +166,8 @@ def _random_batches(recipe: Recipe) -> Iterator[Batch]:
         yield from kept
 
 
-def _wait(device: torch.device) -> None:
+def wait(device: torch.device) -> None:
+    """Until the device has done its work."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
