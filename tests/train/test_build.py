@@ -410,6 +410,17 @@ def test_a_missing_source_is_one_sentence_and_exit_code_2(
     assert capsys.readouterr().err == "no such package\n"
 
 
+def test_a_file_that_cannot_be_used_is_one_sentence_and_exit_code_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert command.main(["--out", str(tmp_path), "--only", "chat_prompts"]) == 1
+    assert capsys.readouterr().err == f"{tmp_path / 'chat.xz'}: No such file or directory.\n"
+    taken = tmp_path / "taken"
+    taken.touch()
+    assert command.main(["--out", str(taken / "below"), "--only", "chat_items"]) == 1
+    assert capsys.readouterr().err == f"{taken / 'below'}: Not a directory.\n"
+
+
 def test_the_embedded_evaluation_items_can_be_made_again(tmp_path: Path) -> None:
     """Those that need no package's files."""
     shipped = Path(command.__file__).parents[2] / "eval" / "data"

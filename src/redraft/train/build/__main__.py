@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from redraft.errors import InputError
+from redraft.errors import InputError, why
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 from redraft.train.build import (
@@ -222,7 +222,7 @@ def build(names: Sequence[str], settings: Settings) -> list[Path]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns 0, or 2 if a source cannot be obtained."""
+    """The command line; returns 0, 1 if a file cannot be read or written, or 2 if a source cannot be obtained."""
     parser = argparse.ArgumentParser(prog="python -m redraft.train.build", description="Builds the data of `tiny`.")
     parser.add_argument("--out", type=Path, required=True, help="folder for the files")
     parser.add_argument("--only", action="append", choices=list(BUILDERS), help="a builder to run (default: all)")
@@ -233,6 +233,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(error, file=sys.stderr)
         return 2
+    except OSError as error:
+        print(f"{error.filename or options.out}: {why(error)}.", file=sys.stderr)
+        return 1
     return 0
 
 
