@@ -12,6 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from redraft.eval.edit import read_edits_jsonl
+from redraft.eval.infill import read_infill_jsonl
+
 WORDS = 8
 _WORD = re.compile(r"\w+")
 
@@ -56,17 +59,13 @@ def _is_telling(run: tuple[str, ...]) -> bool:
 
 
 def infill_items(path: Path) -> Iterator[tuple[str, str, str]]:
-    """The items of an infilling file (JSON lines with prefix, answer and suffix)."""
-    for line in path.read_text().splitlines():
-        item = json.loads(line)
-        yield item["prefix"], item["answer"], item["suffix"]
+    """The items of an infilling file."""
+    return ((item.prefix, item.answer, item.suffix) for item in read_infill_jsonl(path))
 
 
 def edit_items(path: Path) -> Iterator[tuple[str, str, str]]:
-    """The items of a file of edits (JSON lines); the new text is the answer."""
-    for line in path.read_text(encoding="utf-8").splitlines():
-        item = json.loads(line)
-        yield item["before"], item["new"], item["behind"]
+    """The items of a file of edits; the new text is the answer."""
+    return ((item.before, item.new, item.behind) for item in read_edits_jsonl(path))
 
 
 def human_eval_items(lines: Iterable[str]) -> Iterator[tuple[str, str, str]]:

@@ -8,9 +8,10 @@ import random
 import token as token_kinds
 import tokenize
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
+from redraft.eval.infill import InfillItem
 from redraft.train.build.sources import HELD_OUT, SourceFile, archive_files, wheel
 
 PACKAGES = ("attrs", "click", "rich", "more-itertools", "boltons", "toolz")
@@ -21,17 +22,6 @@ _MAX_DIGITS = 0.2  # files with a higher share of digits, or a lower one of ASCI
 _MIN_ASCII = 0.97
 _LAYOUT = {token_kinds.NEWLINE, token_kinds.INDENT, token_kinds.DEDENT}
 _NOT_CODE = {token_kinds.COMMENT, token_kinds.NL, token_kinds.ENDMARKER, *_LAYOUT}
-
-
-@dataclass(frozen=True, kw_only=True)
-class InfillItem:
-    """`prefix + answer + suffix` is a stretch of `source`; the answer is whole lines without their last newline."""
-
-    id: str
-    prefix: str
-    answer: str
-    suffix: str
-    source: str
 
 
 def code_lines(text: str) -> set[int]:
@@ -52,7 +42,7 @@ def code_lines(text: str) -> set[int]:
 
 
 def make_item(file: SourceFile, start: int, count: int, name: str) -> InfillItem:
-    """The item whose answer is `count` lines of `file` from line `start` (from 0)."""
+    """The item whose answer is `count` lines of `file` from line `start` (from 0), without their last newline."""
     lines = file.text.split("\n")
     before, after = lines[:start], lines[start + count :]
     return InfillItem(
