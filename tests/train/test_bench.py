@@ -1,4 +1,4 @@
-"""`redraft bench train` and the arithmetic behind its percentages."""
+"""`redraft bench train`, the arithmetic behind its percentages, and the probe of a recipe's step."""
 
 import dataclasses
 import json
@@ -11,9 +11,12 @@ from redraft.cli.main import main
 from redraft.errors import SettingError
 from redraft.model import Transformer
 from redraft.model.presets import preset
+from redraft.train import probe
 from redraft.train.bench import BenchSettings, measure
 from redraft.train.flops import active_parameters, share_of_peak, step_flops
 from redraft.train.recipe import LoraSettings, ObjectiveSettings, Recipe
+
+NANO = Path(__file__).parents[2] / "recipes" / "nano.toml"
 
 
 def test_active_parameters_are_those_that_a_token_meets() -> None:
@@ -81,3 +84,27 @@ def test_wrong_shapes_are_named() -> None:
         BenchSettings(rank=0, quantization="int4")
     with pytest.raises(SettingError, match=r"lora\.quantization is 'int3'"):
         measure(preset("nano"), BenchSettings(quantization="int3"), device="cpu")
+
+
+def test_the_probe_times_the_parts_of_a_recipes_step(capsys: pytest.CaptureFixture[str]) -> None:
+    probe.main([str(NANO), "--rows", "1", "--steps", "1", "--data"])
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert result["rows"] == 1
+    assert result["loss"] > 0
+    assert list(result["parts_ms"]) == [
+        "refresh", "encode", "first pass", "second pass", "losses", "backward", "optimizer", "meters"
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["no such recipe"], "There is no recipe at 'no such recipe'."),
+    ([str(NANO), "--rows", "0"], "data.rows is 0; it must be at least 1."),
+    ([str(NANO), "--steps", "0"], "--steps is 0; it must be at least 1."),
+])  # fmt: skip
+def test_the_probe_refuses_in_a_sentence(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as left:
+        probe.main(arguments)
+    assert left.value.code == 2
+    assert capsys.readouterr().err.endswith(f"error: {message}\n")

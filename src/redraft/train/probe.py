@@ -18,6 +18,7 @@ from itertools import islice
 import numpy as np
 import torch
 
+from redraft.errors import InputError
 from redraft.train.batch import Batch
 from redraft.train.loader import Loader
 from redraft.train.packing import Arrays
@@ -173,7 +174,7 @@ def wait(device: torch.device) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse the command line, probe, print the parts and a JSON line."""
+    """Parse the command line, probe, print the parts and a JSON line. Wrong input is a sentence and exit code 2."""
     parser = argparse.ArgumentParser(prog="python -m redraft.train.probe", description=__doc__)
     parser.add_argument("recipe")
     parser.add_argument("--rows", type=int)
@@ -181,17 +182,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", action="store_true")
     parser.add_argument("--no-compile", action="store_true")
     options = parser.parse_args(arguments)
-    recipe = read_recipe(options.recipe)
-    if options.rows:
-        recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, rows=options.rows))
-    if options.no_compile:
-        recipe = dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, compile=False))
-    result = probe(recipe, options.steps, from_data=options.data)
+    if options.steps < 1:
+        parser.error(f"--steps is {options.steps}; it must be at least 1.")
+    try:
+        result = probe(_recipe(options), options.steps, from_data=options.data)
+    except InputError as error:
+        parser.error(str(error))
     parts = result["parts_ms"]
     assert isinstance(parts, dict)
     for name, value in parts.items():
         print(f"{name:>12} {value:9.2f} ms")
     print(json.dumps(result))
+
+
+def _recipe(options: argparse.Namespace) -> Recipe:
+    """The recipe with what the command line changes."""
+    recipe = read_recipe(options.recipe)
+    if options.rows is not None:
+        recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, rows=options.rows))
+    if options.no_compile:
+        recipe = dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, compile=False))
+    return recipe
 
 
 if __name__ == "__main__":
