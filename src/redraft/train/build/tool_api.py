@@ -155,9 +155,15 @@ def _aws_parameter(
     name: str, member: Mapping[str, Any], shapes: Mapping[str, Any], required: bool
 ) -> ApiParameter | None:
     shape = shapes[member["shape"]]
-    kind = {"string": "string", "timestamp": "string", "integer": "integer", "long": "integer", "float": "number",
-    "double": "number",
-            "boolean": "boolean"}.get(shape["type"])  # fmt: skip
+    kind = {
+        "string": "string",
+        "timestamp": "string",
+        "integer": "integer",
+        "long": "integer",
+        "float": "number",
+        "double": "number",
+        "boolean": "boolean",
+    }.get(shape["type"])
     if shape["type"] == "list" and shapes[shape["member"]["shape"]]["type"] == "string":
         kind = "array"
     if kind is None:
@@ -273,16 +279,21 @@ def _schema(parameter: ApiParameter, described: bool) -> dict[str, object]:
 
 
 _FORMS = (
-    ("{do} with {}.", "{p} {v}", " and "), ("Please {do} with {}.", "{p} {v}", " and "), ("Call {fn} with {}.",
-    "{p} set to {v}", " and "),
-    ("{do}. Use {}.", "{v} as the {p}", " and "), ("{do}: {}", "{p}={v}", ", "), ("I want to {do}; {}.",
-    "the {p} is {v}", " and "),
-    ("{do} where {}.", "{p} is {v}", " and "), ("Can you {do} with {}?", "the {p} {v}", " and "), ("Run {fn}, {}.",
-    "{p}: {v}", ", "),
-    ("{do} for {}.", "{p} {v}", ", "), ("Use {fn} to {do} with {}.", "{p} {v}", " and "), ("{}. {do}, please.",
-    "{p} = {v}", ", "),
-    ("I need to {do}. {}.", "The {p} should be {v}", ". "), ("{do} and set {}.", "{p} to {v}", " and "),
-)  # fmt: skip
+    ("{do} with {}.", "{p} {v}", " and "),
+    ("Please {do} with {}.", "{p} {v}", " and "),
+    ("Call {fn} with {}.", "{p} set to {v}", " and "),
+    ("{do}. Use {}.", "{v} as the {p}", " and "),
+    ("{do}: {}", "{p}={v}", ", "),
+    ("I want to {do}; {}.", "the {p} is {v}", " and "),
+    ("{do} where {}.", "{p} is {v}", " and "),
+    ("Can you {do} with {}?", "the {p} {v}", " and "),
+    ("Run {fn}, {}.", "{p}: {v}", ", "),
+    ("{do} for {}.", "{p} {v}", ", "),
+    ("Use {fn} to {do} with {}.", "{p} {v}", " and "),
+    ("{}. {do}, please.", "{p} = {v}", ", "),
+    ("I need to {do}. {}.", "The {p} should be {v}", ". "),
+    ("{do} and set {}.", "{p} to {v}", " and "),
+)
 
 
 def draw_api_request(tool: ApiTool, values: Values) -> Request:
@@ -308,19 +319,27 @@ def draw_api_request(tool: ApiTool, values: Values) -> Request:
 
 
 _KINDS_BY_NAME = (
-    ("mail", ("EMAIL",)), ("url|uri|link|endpoint|website", ("URL",)), ("date|day", ("DATE",)), ("time", ("TIME",
-    "DATE")),
-    ("arn", ("ARN",)), ("region|zone|location", ("REGION",)), ("phone", ("PHONE",)), ("currency", ("CURRENCY",)),
+    ("mail", ("EMAIL",)),
+    ("url|uri|link|endpoint|website", ("URL",)),
+    ("date|day", ("DATE",)),
+    ("time", ("TIME", "DATE")),
+    ("arn", ("ARN",)),
+    ("region|zone|location", ("REGION",)),
+    ("phone", ("PHONE",)),
+    ("currency", ("CURRENCY",)),
     ("language|locale", ("LANGUAGE",)),
-    ("version", ("VERSION",)), ("path|file|folder|prefix|directory|object", ("PATH", "FOLDER")), ("city", ("CITY",)),
+    ("version", ("VERSION",)),
+    ("path|file|folder|prefix|directory|object", ("PATH", "FOLDER")),
+    ("city", ("CITY",)),
     ("country", ("COUNTRY",)),
     ("description|text|message|content|comment|reason|note|body|summary|details", ("TEXT", "TITLE")),
     ("query|filter|search|expression", ("CONDITION", "WORD")),
-    ("owner|author|person|contact|member", ("PERSON", "EMAIL")), ("title|display|subject", ("TITLE",)),
+    ("owner|author|person|contact|member", ("PERSON", "EMAIL")),
+    ("title|display|subject", ("TITLE",)),
     ("id$|key|token|hash|number|code|parent", ("ID", "HEX", "SLUG")),
-    ("name|group|domain|bucket|table|project|user|account|tag|label|type", ("SLUG", "WORD", "TABLE")), ("", ("WORD",
-    "SLUG", "ID", "TITLE")),
-)  # fmt: skip
+    ("name|group|domain|bucket|table|project|user|account|tag|label|type", ("SLUG", "WORD", "TABLE")),
+    ("", ("WORD", "SLUG", "ID", "TITLE")),
+)
 
 
 def draw_api_value(parameter: ApiParameter, values: Values) -> Drawn:

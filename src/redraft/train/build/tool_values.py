@@ -157,9 +157,15 @@ def _person(rng: random.Random) -> str:
 def _date(rng: random.Random) -> str:
     day, month, year = rng.randint(1, 28), rng.randint(1, 12), rng.randint(2019, 2034)
     name = MONTHS[month - 1]
-    forms = (f"{year}-{month:02d}-{day:02d}", f"{year}-{month:02d}-{day:02d}", f"{name} {day}", f"{day} {name}",
-    f"{name} {day}, {year}",
-             f"{day}.{month}.{year}", f"{month:02d}/{day:02d}/{year}")  # fmt: skip
+    forms = (
+        f"{year}-{month:02d}-{day:02d}",
+        f"{year}-{month:02d}-{day:02d}",
+        f"{name} {day}",
+        f"{day} {name}",
+        f"{name} {day}, {year}",
+        f"{day}.{month}.{year}",
+        f"{month:02d}/{day:02d}/{year}",
+    )
     spoken = ("today", "tomorrow", "next " + rng.choice(WEEKDAYS), rng.choice(WEEKDAYS), "this " + rng.choice(WEEKDAYS))
     return rng.choice(forms) if rng.random() < 0.8 else rng.choice(spoken)
 
@@ -185,10 +191,18 @@ def _product(rng: random.Random) -> str:
 def _title(rng: random.Random) -> str:
     noun, other, adjective = rng.choice(NOUNS), rng.choice(NOUNS), rng.choice(ADJECTIVES)
     verb, name = rng.choice(VERBS), rng.choice(FIRST_NAMES)
-    forms = (f"{adjective} {noun}", f"{noun} and {other}", f"the {adjective} {noun}", f"{verb} the {noun}",
-    f"{noun} of {name}",
-             f"{made_up_word(rng)} {noun}", f"{noun} {rng.randint(2, 99)}", f"a {noun} for {name}", f"{noun} meeting",
-             f"{adjective} {noun} review")  # fmt: skip
+    forms = (
+        f"{adjective} {noun}",
+        f"{noun} and {other}",
+        f"the {adjective} {noun}",
+        f"{verb} the {noun}",
+        f"{noun} of {name}",
+        f"{made_up_word(rng)} {noun}",
+        f"{noun} {rng.randint(2, 99)}",
+        f"a {noun} for {name}",
+        f"{noun} meeting",
+        f"{adjective} {noun} review",
+    )
     text = rng.choice(forms)
     return text.title() if rng.random() < 0.5 else capital(text)
 
@@ -212,10 +226,13 @@ def _text(rng: random.Random) -> str:
 
 
 def _task(rng: random.Random) -> str:
-    forms = (f"{rng.choice(VERBS)} the {rng.choice(NOUNS)}",
-    f"{rng.choice(VERBS)} the {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}",
-             f"call {_person(rng)}", f"buy {rng.choice(FOODS)}",
-             f"{rng.choice(VERBS)} {_person(rng)}'s {rng.choice(NOUNS)}")  # fmt: skip
+    forms = (
+        f"{rng.choice(VERBS)} the {rng.choice(NOUNS)}",
+        f"{rng.choice(VERBS)} the {rng.choice(ADJECTIVES)} {rng.choice(NOUNS)}",
+        f"call {_person(rng)}",
+        f"buy {rng.choice(FOODS)}",
+        f"{rng.choice(VERBS)} {_person(rng)}'s {rng.choice(NOUNS)}",
+    )
     return rng.choice(forms)
 
 
@@ -252,9 +269,13 @@ def _url(rng: random.Random) -> str:
 
 def _identifier(rng: random.Random) -> str:
     letters = "".join(rng.choices("ABCDEFGHJKLMNPQRSTUVWXYZ", k=rng.randint(1, 3)))
-    forms = (f"{letters}-{rng.randint(10, 99999)}", f"{rng.randint(1000, 9999999)}",
-    f"{letters}{rng.randint(100, 9999)}",
-             "".join(rng.choices("0123456789abcdef", k=8)), f"{letters.lower()}_{rng.randint(1, 999)}")  # fmt: skip
+    forms = (
+        f"{letters}-{rng.randint(10, 99999)}",
+        f"{rng.randint(1000, 9999999)}",
+        f"{letters}{rng.randint(100, 9999)}",
+        "".join(rng.choices("0123456789abcdef", k=8)),
+        f"{letters.lower()}_{rng.randint(1, 999)}",
+    )
     return rng.choice(forms)
 
 
@@ -296,9 +317,11 @@ def _business(rng: random.Random) -> str:
 
 
 def _phone(rng: random.Random) -> str:
-    forms = (f"+{rng.randint(1, 98)} {rng.randint(100, 999)} {rng.randint(1000000, 9999999)}",
-    f"555-{rng.randint(100, 999)}-{rng.randint(1000, 9999)}",
-             f"0{rng.randint(100, 999)} {rng.randint(100000, 999999)}")  # fmt: skip
+    forms = (
+        f"+{rng.randint(1, 98)} {rng.randint(100, 999)} {rng.randint(1000000, 9999999)}",
+        f"555-{rng.randint(100, 999)}-{rng.randint(1000, 9999)}",
+        f"0{rng.randint(100, 999)} {rng.randint(100000, 999999)}",
+    )
     return rng.choice(forms)
 
 
@@ -342,17 +365,28 @@ def _condition(rng: random.Random) -> str:
 
 def _sql(rng: random.Random) -> str:
     table = _table(rng)
-    forms = (f"SELECT * FROM {table}", f"SELECT {rng.choice(NOUNS)} FROM {table} WHERE {_condition(rng)}",
-    f"DELETE FROM {table} WHERE {_condition(rng)}",
-             f"SELECT COUNT(*) FROM {table}", f"DROP TABLE {table}")  # fmt: skip
+    forms = (
+        f"SELECT * FROM {table}",
+        f"SELECT {rng.choice(NOUNS)} FROM {table} WHERE {_condition(rng)}",
+        f"DELETE FROM {table} WHERE {_condition(rng)}",
+        f"SELECT COUNT(*) FROM {table}",
+        f"DROP TABLE {table}",
+    )
     return rng.choice(forms)
 
 
 def _command(rng: random.Random) -> str:
-    forms = (f"ls -l {_folder(rng)}", f"cat {_path(rng)}", f"make {_word(rng)}", f"python {_slug(rng)}.py",
-    f"git checkout {_slug(rng)}",
-             f"du -sh {_folder(rng)}", f"npm run {_word(rng)}", f"tail -n {rng.randint(5, 200)} {_path(rng)}",
-             f"echo {_word(rng)}")  # fmt: skip
+    forms = (
+        f"ls -l {_folder(rng)}",
+        f"cat {_path(rng)}",
+        f"make {_word(rng)}",
+        f"python {_slug(rng)}.py",
+        f"git checkout {_slug(rng)}",
+        f"du -sh {_folder(rng)}",
+        f"npm run {_word(rng)}",
+        f"tail -n {rng.randint(5, 200)} {_path(rng)}",
+        f"echo {_word(rng)}",
+    )
     return rng.choice(forms)
 
 
