@@ -176,6 +176,26 @@ def test_errors_are_said_and_nothing_is_lost(page: Any) -> None:
     assert page.locator(".answer").count() == 1
 
 
+def test_the_view_stays_at_the_end_while_an_answer_settles(page: Any) -> None:
+    page.fill("#steps", "96")
+    page.set_viewport_size({"width": 400, "height": 700})
+    page.evaluate("document.getElementById('length').value = '128'")  # a draft much longer than the empty answer
+    ask(page, "word " * 200)
+    _wait_for_steps(page, 3)
+    below = "main => main.scrollHeight - main.scrollTop - main.clientHeight"
+    page.wait_for_function(f"() => ({below})(document.getElementById('main')) < 2", timeout=WAIT)
+    page.hover("main")
+    page.mouse.wheel(0, -400)
+    _wait_for_steps(page, int(page.get_attribute("#scrub", "max")) + 3)
+    assert page.locator("main").evaluate(below) > 300, "whoever reads further up is left there"
+    page.keyboard.press("Escape")
+    finished(page)
+
+
+def _wait_for_steps(page: Any, least: int) -> None:
+    page.wait_for_function("least => document.getElementById('scrub').max >= least", arg=least, timeout=WAIT)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_phone_shows_everything_without_scrolling_sideways(browser: Any, server: ServerProcess, scheme: str) -> None:
     context = browser.new_context(viewport={"width": 360, "height": 740}, color_scheme=scheme, has_touch=True)
