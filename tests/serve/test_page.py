@@ -91,6 +91,17 @@ def test_a_server_that_has_gone_is_shown_and_found_again(page: Any) -> None:
     assert "tok/s" in page.inner_text(".answer .facts")
 
 
+def test_a_server_that_cannot_yet_name_its_model_is_asked_again(browser: Any, server: ServerProcess) -> None:
+    context = browser.new_context()
+    opened = context.new_page()
+    opened.route("**/v1/models", lambda route: route.fulfill(status=503, json={"error": {"message": "Not yet."}}))
+    opened.goto(server.url)
+    opened.wait_for_selector("#model:has-text('Not yet.')", timeout=WAIT)
+    opened.unroute("**/v1/models")
+    opened.wait_for_selector('#model[data-state="ready"]', timeout=WAIT)
+    context.close()
+
+
 def test_the_timeline_goes_back_to_every_step(page: Any) -> None:
     ask(page, "Hello!", 48)
     finished(page)
