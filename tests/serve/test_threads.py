@@ -58,3 +58,20 @@ def test_slow_ones_hold_nobody_up_and_end_with_their_callers(count: int) -> None
 
     asyncio.run(main())
     assert building.most <= MOST_SLOW
+
+
+def test_a_thread_that_cannot_be_started_keeps_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        threads = Threads()
+        with monkeypatch.context() as full:
+            full.setattr(threading.Thread, "start", refuse)
+            for _ in range(MOST + 1):
+                with pytest.raises(RuntimeError, match="new thread"):
+                    await asyncio.wait_for(threads.read(lambda: None, 1), 10)
+        assert not threads.busy
+        assert await asyncio.wait_for(threads.read(lambda: "read", 1), 10) == "read"
+
+    asyncio.run(main())

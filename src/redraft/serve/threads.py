@@ -79,7 +79,10 @@ class Threads:
         thread = threading.Thread(target=call, name="redraft-serve", daemon=True)
         self._running.add(future)
         future.add_done_callback(self._running.discard)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no room for another thread
+            future.set_exception(error)
         return future
 
 
