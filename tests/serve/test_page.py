@@ -1,5 +1,6 @@
 """The page in a real Chromium: type, watch drafts arrive, scrub, stop, reload, traces, keys, a phone."""
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -226,6 +227,23 @@ def test_a_phone_shows_everything_without_scrolling_sideways(browser: Any, serve
     background = phone.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, background[4:-1].split(","))) < 200) == (scheme == "dark")
     context.close()
+
+
+def test_no_long_word_widens_the_conversation(page: Any, tmp_path: Path) -> None:
+    page.set_viewport_size({"width": 400, "height": 700})
+    word = "x" * 200
+    step = {"canvas_index": 0, "step": 0, "canvas": [5], "argmax_canvas": [5], "accepted": [True], "entropy": [0.0]}
+    records = [
+        {"type": "header", "version": 1, "prompt": word},
+        {"type": "denoise", "temperature": 0.5, "converged": True, **step},
+        {"type": "commit", "canvas_index": 0, "text": word, "token_ids": [5]},
+    ]
+    (tmp_path / f"{word}.jsonl").write_text("\n".join(map(json.dumps, records)))
+    page.set_input_files("#file", tmp_path / f"{word}.jsonl")
+    page.wait_for_selector(".answer .facts:has-text('replay of')", timeout=WAIT)
+    page.evaluate("word => { turns[0].reasoning = word; trouble(word); }", word)
+    page.click(".thought summary")
+    assert page.locator("main").evaluate("main => main.scrollWidth - main.clientWidth") == 0
 
 
 def test_every_control_has_a_name_and_can_be_reached_by_keyboard(page: Any) -> None:
