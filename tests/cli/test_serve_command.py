@@ -48,3 +48,24 @@ def test_random_weights_come_with_a_tokenizer_alone(
 ) -> None:
     assert main(["serve", "--port", "0", *options]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("serve", "--random-weights", "--port", "0", "--device", "cpu", "--model"), "26b-a4b take 51 GB"),
+        (("bench", "train", "--device", "cpu", "--shape"), "26b-a4b take 101 GB"),
+    ],
+)
+def test_a_shape_that_does_not_fit_into_memory_is_refused_before_any_weight_is_made(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    folder: Path,
+    command: tuple[str, ...],
+    said: str,
+) -> None:
+    monkeypatch.setattr("redraft.bench.random_weights.machine_memory", lambda: 24 * 10**9)
+    monkeypatch.setattr("redraft.bench.random_weights.random_source", lambda *_: pytest.fail("weights are made"))
+    tokenizer = ("--tokenizer", str(folder / "tokenizer.json")) if command[0] == "serve" else ()
+    assert main([*command, "26b-a4b", *tokenizer]) == 2
+    assert f"{said} and this machine has 24" in capsys.readouterr().err

@@ -16,13 +16,14 @@ from torch import Tensor
 from redraft.config import ModelConfig
 from redraft.errors import SettingError
 from redraft.llm import LLM
+from redraft.model.accounting import bytes_in, text_parts
 from redraft.model.folders import resolve_folder, shape_of
 from redraft.model.layouts import Source
 from redraft.model.packed.build import check_format, pack
 from redraft.model.packed.demands import check_device, check_room, fp8_vocabulary
 from redraft.model.packed.division import check_division
 from redraft.model.packed.transformer import PackedTransformer
-from redraft.model.placement import resolve_devices
+from redraft.model.placement import machine_memory, resolve_devices
 from redraft.model.transformer import Transformer
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
@@ -64,9 +65,24 @@ def random_model(
     check_division(config, gpus)
     fp8 = fp8_vocabulary(config, vocabulary_dtype, first, quantized=quantization is not None)
     check_room(config, quantization, (first, *helpers))
+    if first.type == "cpu":
+        check_memory(shape, config, quantization or "bf16")
     source = random_source(config, first, torch.bfloat16)
     given = {"dtype": torch.bfloat16, "quantization": quantization, "fp8_vocabulary": fp8}
     return PackedTransformer(pack(config, source, device=first, helpers=helpers, **given))
+
+
+def check_memory(shape: str, config: ModelConfig, format: str) -> None:
+    """Raise `SettingError` if this machine's memory cannot hold the text model's weights in a format.
+
+    The system would kill the process.
+    """
+    needed, room = bytes_in(text_parts(config), format), machine_memory()
+    if room is not None and needed > room:
+        raise SettingError(
+            f"On a CPU the weights of {shape} take {needed / 1e9:.0f} GB and this machine has {room / 1e9:.0f}; "
+            "name a smaller shape, such as tiny."
+        )
 
 
 def random_llm(shape: str, tokenizer: Path, **given: Any) -> LLM:

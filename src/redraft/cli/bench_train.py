@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import shlex
 import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from redraft.cli.options import JsonFlag
 from redraft.cli.output import print_json
-from redraft.errors import InputError
-
-if TYPE_CHECKING:
-    from redraft.config import ModelConfig
 
 
 def train(
@@ -41,6 +37,7 @@ def train(
 
     The two streams of a step are the clean rows and their canvases. Under torchrun the figures are of all devices.
     """
+    from redraft.bench.random_weights import check_memory
     from redraft.model.folders import shape_of
     from redraft.train.bench import BenchSettings, measure
     from redraft.train.distributed import World
@@ -51,7 +48,7 @@ def train(
     )  # fmt: skip
     config, world = shape_of(shape), World.from_environment()
     if world.device(device).type == "cpu":
-        _check_room(shape, config)
+        check_memory(shape, config, "fp32")
     record = measure(config, settings, device=device)
     if not world.is_main:
         return
@@ -64,16 +61,3 @@ def train(
             f"{record['tflops_per_device']} TFLOP/s a device, {share} of the bf16 peak{memory}"
         )
     print_json({"shape": shape, **record, "command": shlex.join(["redraft", *sys.argv[1:]])})
-
-
-def _check_room(shape: str, config: ModelConfig) -> None:
-    """Raise `InputError` if a CPU's memory cannot hold the weights in fp32; the system would kill the process."""
-    from redraft.model.accounting import bytes_in, text_parts
-    from redraft.model.placement import machine_memory
-
-    needed, room = bytes_in(text_parts(config), "fp32"), machine_memory()
-    if room is not None and needed > room:
-        raise InputError(
-            f"On a CPU the weights of {shape} take {needed / 1e9:.0f} GB and this machine has {room / 1e9:.0f}; "
-            "name a smaller shape, such as --shape tiny."
-        )
