@@ -17,6 +17,12 @@ from serving import CHAT
         (b"[]", 400, "The body must be a JSON object"),
         (b"[" * 100_000, 400, "not valid JSON"),
         (b'{"model": "random", "messages": [{"role": "user", "content": "\\ud800"}]}', 400, "UTF-8"),
+        (
+            b'{"model": "random", "messages": [{"role": "user", "content": "x"}, '
+            b'{"role": "assistant", "content": [{"type": "text", "text": "\\ud800"}]}]}',
+            400,
+            "messages[1].content[0].text holds a character that UTF-8 cannot express at index 0",
+        ),
         (b'{"model": "\\ud800", "messages": [{"role": "user", "content": "x"}]}', 404, "is not served here"),
         (b'{"model": "random", "\\ud800": 1, "messages": [{"role": "user", "content": "x"}]}', 400, "unicode"),
         (b'{"model": "random", "messages": [{"role": "user", "content": "x"}], "t_max": NaN}', 400,

@@ -9,7 +9,7 @@ from typing import Any
 from redraft.config import require_type
 from redraft.errors import PromptError, SettingError
 from redraft.text.images import Grid
-from redraft.text.messages import check_messages
+from redraft.text.messages import check_messages, plain_data
 from redraft.text.placing import EncodedPrompt, decoded_images, parts_of, place_images, take_images
 from redraft.text.prompt import encode_chat, thought_open
 from redraft.text.template import ChatTemplate
@@ -116,7 +116,7 @@ def _words_of(messages: Sequence[Message]) -> str:
         raise PromptError("The last message is an answer that has begun; it may hold text, but no thoughts.")
     if other := [part["type"] for part in parts_of(last) if part["type"] != "text"]:
         raise PromptError(f"The last message is an answer that has begun; it may hold text, but no {other[0]}.")
-    content = last.get("content") or ""
+    content = plain_data(last.get("content") or "", f"messages[{len(messages) - 1}].content")
     words = content if isinstance(content, str) else "".join(part["text"] for part in content)
     if not words:
         raise PromptError("The last message is an empty assistant message; leave it out.")
