@@ -28,6 +28,8 @@ TOO_LONG = "context_length_exceeded"
 
 def why(error: Exception) -> str:
     """What went wrong with a file, without the number and file name that an `OSError` adds."""
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is not UTF-8 text"
     return getattr(error, "strerror", None) or str(error)
 
 

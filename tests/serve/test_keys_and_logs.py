@@ -162,3 +162,6 @@ def test_keys_are_read_or_refused(tmp_path: Path) -> None:
     for empty in ("", ",", " "):
         with pytest.raises(SettingError, match="is set but holds no keys"):
             read_keys(None, {"REDRAFT_API_KEYS": empty})
+    file.write_bytes(b"sk-a\xff")
+    with pytest.raises(SettingError, match="cannot be read: byte 4 is not UTF-8 text"):
+        read_keys(file, {})
