@@ -197,7 +197,9 @@ def test_the_view_stays_at_the_end_while_an_answer_settles(page: Any) -> None:
     below = "main => main.scrollHeight - main.scrollTop - main.clientHeight"
     page.wait_for_function(f"() => ({below})(document.getElementById('main')) < 2", timeout=WAIT)
     page.hover("main")
-    page.mouse.wheel(0, -400)
+    for _ in range(10):
+        page.mouse.wheel(0, -100)
+        page.wait_for_timeout(50)
     _wait_for_steps(page, int(page.get_attribute("#scrub", "max")) + 3)
     assert page.locator("main").evaluate(below) > 300, "whoever reads further up is left there"
     page.keyboard.press("Escape")
