@@ -18,7 +18,8 @@ lint: dev
 setup: .venv/.ready
 dev: .venv/.ready-dev
 
-# The pinned torch keeps a CPU machine from downloading CUDA; an environment that has a torch of its own is left alone.
+# A torch that pip finds installed stays. Otherwise pip takes the pinned one, on Linux with CUDA unless told otherwise
+# (PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu).
 .venv/.ready: pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -c "import torch" 2>/dev/null || $(BIN)/pip install --quiet torch==2.13.0

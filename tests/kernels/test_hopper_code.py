@@ -163,7 +163,8 @@ def test_norms(fp8: bool, gpus: int) -> None:
     assert all(("e4m3" in kernel.ptx) == fp8 for kernel in found)
     found += compiled(residuals.add_attention, own[0], parts, before, 1e-6, first=ROWS // gpus)
     found += compiled(residuals.add_experts, own[0], parts, experts, after, SEGMENT, 1e-6, first=ROWS // gpus)
-    assert_fits(found, spilled=16 if gpus < 8 else 64)  # a few words, so that three programs fit on a multiprocessor
+    # A few words, so that three programs fit on a multiprocessor; Triton 3.6 needs half of them in FP8.
+    assert_fits(found, spilled=(32 if fp8 else 16) if gpus < 8 else 64)
     assert all(kernel.registers <= 80 for kernel in found)
 
 
