@@ -10,7 +10,7 @@ import pytest
 import typer.main
 
 from redraft.cli.main import app
-from redraft.config import GENERATION_PRESETS
+from redraft.config import GENERATION_PRESETS, GenerationSettings
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -100,7 +100,8 @@ def test_switches_that_a_preset_turns_on_are_said_to_be() -> None:
     assert row is not None
     names = re.findall(r"`(\w+)`", row[1])
     assert names == ["forbid_empty", "stop_at_eos", "fit_canvas"]
-    on = {preset: [name for name in names if changes.get(name)] for preset, changes in GENERATION_PRESETS.items()}
+    base = GenerationSettings()
+    on = {preset: [name for name in names if of(base).get(name)] for preset, of in GENERATION_PRESETS.items()}
     assert on == {"fast": names, "balanced": [], "careful": names[:1]}
     assert row[2] == "`fast`, the first in `careful`, too"
 

@@ -12,7 +12,7 @@ import torch
 
 import redraft
 from random_model import write_random_model
-from redraft.config import GENERATION_PRESETS, GenerationSettings, settings_from_dict
+from redraft.config import GENERATION_PRESETS, GenerationSettings, resolve_settings, settings_from_dict
 from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.llm import LLM
 from redraft.model.packed.build import pack
@@ -149,6 +149,19 @@ def test_an_answer_can_be_kept_from_being_empty(llm: LLM) -> None:
 @pytest.mark.parametrize("name", GENERATION_PRESETS)
 def test_every_preset_runs(llm: LLM, name: str) -> None:
     assert llm.generate("Hello", max_tokens=CANVAS, preset=name, steps=2).stats.canvases == 1
+
+
+def test_presets_change_a_models_own_settings() -> None:
+    """`fast` raises no cap; `careful` is what users measured, for the published settings."""
+    own = GenerationSettings(steps=12, schedule_steps=20, t_max=0.4, t_min=0.1)
+    assert resolve_settings(own, preset="fast").steps == 12
+    assert resolve_settings(GenerationSettings(), preset="fast").steps == 16
+    assert resolve_settings(own, preset="careful").t_max == pytest.approx(0.5)
+    assert resolve_settings(own, preset="careful", steps=5).steps == 5
+    careful = GenerationSettings(
+        steps=96, schedule_steps=96, entropy_bound=0.02, t_max=1.0, t_min=0.5, forbid_empty=True
+    )
+    assert resolve_settings(GenerationSettings(), preset="careful") == careful
 
 
 @pytest.mark.parametrize(

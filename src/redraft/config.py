@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Literal
@@ -352,15 +352,23 @@ def _require(ok: bool, name: str, value: object, allowed: str) -> None:
         raise SettingError(f"{name} is {value}; it must be {allowed}.", name)
 
 
-GENERATION_PRESETS: dict[str, dict[str, Any]] = {
-    "fast": {"steps": 16, "stop_at_eos": True, "forbid_empty": True, "fit_canvas": True},
-    "balanced": {},
-    "careful": {
-        "steps": 96, "schedule_steps": 96, "entropy_bound": 0.02, "t_max": 1.0, "t_min": 0.5, "forbid_empty": True,
-    },
+def _fast(base: GenerationSettings) -> dict[str, Any]:
+    return {"steps": min(base.steps, 16), "stop_at_eos": True, "forbid_empty": True, "fit_canvas": True}
+
+
+def _careful(base: GenerationSettings) -> dict[str, Any]:
+    """Twice the steps, a fifth of the entropy bound, and temperatures a quarter higher."""
+    more = {name: 2 * getattr(base, name) for name in ("steps", "schedule_steps")}
+    hotter = {name: 1.25 * getattr(base, name) for name in ("t_max", "t_min")}
+    return {**more, **hotter, "entropy_bound": base.entropy_bound / 5, "forbid_empty": True}
+
+
+GENERATION_PRESETS: dict[str, Callable[[GenerationSettings], dict[str, Any]]] = {
+    "fast": _fast, "balanced": lambda base: {}, "careful": _careful,
 }  # fmt: skip
-"""`balanced` keeps the model's own settings, which for the published checkpoints are the reference's; `careful` is a
-slower setting that users measured as better on hard questions."""
+"""What a preset changes of a model's own settings, which `balanced` keeps. For the published checkpoints these are the
+reference's; `careful` then is a slower setting (96 steps, 0.02, 1.0 to 0.5) that users measured as better on hard
+questions."""
 
 SETTINGS = (*(field.name for field in dataclasses.fields(GenerationSettings)), "preset")
 """What `resolve_settings` takes by name."""
@@ -383,7 +391,7 @@ def resolve_settings(base: GenerationSettings, *, preset: str | None = None, **o
         raise SettingError(f"preset is {preset!r}; it must be one of {', '.join(GENERATION_PRESETS)}.", "preset")
     check_names(overrides, SETTINGS)
     given = {name: value for name, value in overrides.items() if value is not None}
-    return dataclasses.replace(base, **{**GENERATION_PRESETS.get(preset or "balanced", {}), **given})
+    return dataclasses.replace(base, **{**GENERATION_PRESETS[preset or "balanced"](base), **given})
 
 
 def check_names(given: Iterable[str], known: Iterable[str]) -> None:

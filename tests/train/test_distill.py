@@ -155,7 +155,7 @@ def test_the_steps_are_those_of_the_preset(tmp_path: Path, monkeypatch) -> None:
     prompts.write_text('{"prompt": "hi", "completion": "x"}\n')
     arguments = ["distill", str(prompts), str(tmp_path / "own.jsonl"), "--device", "cpu", "--preset", "careful"]
     assert main(arguments) == 0
-    assert (seen["steps"], seen["preset"]) == (96, "careful")
+    assert (seen["steps"], seen["preset"]) == (32, "careful")  # tiny takes 16
     assert main([*arguments, "--steps", "3"]) == 0
     assert seen["steps"] == 3
 

@@ -15,7 +15,6 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from redraft.config import GENERATION_PRESETS
 from redraft.errors import InputError, SettingError
 from redraft.eval.files import read_items
 from redraft.eval.result import EvalResult, ItemRecord
@@ -24,7 +23,7 @@ from redraft.eval.task import Progress, asking, evaluate_batches
 Method = Literal["found", "given", "left"]
 METHODS: tuple[Method, ...] = ("found", "given", "left")
 LEFT_STEPS = 12
-"""Default step cap of left to right, unless a preset has one; the same as for `fill`."""
+"""Step cap of left to right where neither steps nor a preset are given; the same as for `fill`."""
 
 _FIELDS: dict[str, type] = dict.fromkeys(("id", "prefix", "answer", "suffix", "source"), str)
 
@@ -187,8 +186,8 @@ def _filled(llm: Fills, item: InfillItem, method: Method, given: dict[str, Any])
 
 def _left(llm: Fills, item: InfillItem, given: dict[str, Any]) -> ItemRecord:
     """The first characters that the model writes after the prefix, as many as the answer has."""
-    steps = GENERATION_PRESETS.get(given.get("preset") or "", {}).get("steps", LEFT_STEPS)
-    given = {"steps": steps, **given, "max_tokens": 2 * _length(llm, item)}
+    capped = {} if given.get("preset") else {"steps": LEFT_STEPS}
+    given = {**capped, **given, "max_tokens": 2 * _length(llm, item)}
     result = llm.generate(item.prefix or "\n", raw=True, **given)
     return _record(item, result.text[: len(item.answer)], sum(result.stats.steps), result.stats, result.token_ids)
 
