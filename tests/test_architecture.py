@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -109,19 +110,22 @@ def test_importing_adds_little_to_torch_and_touches_no_gpu() -> None:
 @pytest.mark.parametrize(
     ("before", "environment", "expected"),
     [
-        ("", {}, "5000"),
-        ("import torch; ", {}, "None"),
-        ("", {"OMP_WAIT_POLICY": "active"}, "None"),
-        ("", {"GOMP_SPINCOUNT": "7"}, "7"),
+        ("", {}, ["5000", "64", "64"]),
+        ("import torch; ", {}, [None, None, None]),
+        ("", {"OMP_WAIT_POLICY": "active"}, [None, "64", "64"]),
+        ("", {"GOMP_SPINCOUNT": "7", "LRU_CACHE_CAPACITY": "8"}, ["7", "64", "8"]),
     ],
 )
-def test_threads_wait_briefly_unless_told_otherwise(before: str, environment: dict[str, str], expected: str) -> None:
-    kept = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    code = before + "import redraft, os; print(os.environ.get('GOMP_SPINCOUNT'))"
+def test_torchs_libraries_wait_briefly_and_keep_little_unless_told_otherwise(
+    before: str, environment: dict[str, str], expected: list[str | None]
+) -> None:
+    names = ["GOMP_SPINCOUNT", "ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"]
+    kept = {name: value for name, value in os.environ.items() if name not in (*names, "OMP_WAIT_POLICY")}
+    code = before + f"import redraft, os, json; print(json.dumps([os.environ.get(name) for name in {names}]))"
     done = subprocess.run(
         [sys.executable, "-c", code], env=kept | environment, capture_output=True, text=True, check=True
     )
-    assert done.stdout.strip() == expected
+    assert json.loads(done.stdout) == expected
 
 
 def test_every_door_knows_the_keywords_by_the_same_names() -> None:

@@ -56,10 +56,14 @@ _HOMES = {
     "redraft.loading": ("load",),
     "redraft.model.weights": ("load_model", "save_model"),
 }
-# OpenMP reads this once, when torch loads it. By default its threads spin for milliseconds while they wait for one
-# another, which slows down two programs that share cores; see docs/performance.md. A value set by the user wins.
-if "torch" not in sys.modules and not os.environ.keys() & {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT"}:
-    os.environ["GOMP_SPINCOUNT"] = "5000"
+# Torch's libraries read these once; a value set by the user wins (docs/performance.md). By default OpenMP's threads
+# spin for milliseconds while they wait for one another, which slows down two programs that share cores. oneDNN and what
+# calls it keep 1,024 prepared products of bf16 matrices each: every new length of a prompt adds some, in all 0.7 GB.
+if "torch" not in sys.modules:
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    os.environ.setdefault("LRU_CACHE_CAPACITY", "64")
 
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
