@@ -1,9 +1,12 @@
-"""The README and the documents: links lead somewhere, commands are ones that exist, speeds are those of the files."""
+"""The README and the documents: links lead somewhere, commands are ones that exist, speeds are those of the files, and
+every file of results is explained.
+"""
 
 import json
 import re
 import shlex
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -13,7 +16,8 @@ from redraft.cli.main import app
 from redraft.config import GENERATION_PRESETS, GenerationSettings
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+RESULTS = ROOT / "benchmarks/README.md"
+DOCUMENTS = [ROOT / "README.md", RESULTS, *sorted((ROOT / "docs").glob("*.md"))]
 NAMES = [str(file.relative_to(ROOT)) for file in DOCUMENTS]
 
 
@@ -119,3 +123,23 @@ def test_speeds_of_the_readme_are_those_of_the_files() -> None:
         assert measured == {(formats[label.split(",")[0]], label.endswith(", sharp distributions"))}
         assert [cell for cell in cells if cell] == [f"{r['ms_per_forward']:.1f} ({r['floor_ms']:.1f})" for r in results]
         assert weights == f"{results[0]['memory']['weights']:.1f} GB"
+
+
+def result_patterns() -> list[str]:
+    """The names and glob patterns in the first cells of the tables of benchmarks/README.md."""
+    rows = re.findall(r"^\| (`.+?`) \|", RESULTS.read_text(encoding="utf-8"), re.MULTILINE)
+    return [pattern for row in rows for pattern in re.findall(r"`([^`]+)`", row)]
+
+
+def test_every_file_of_results_is_explained() -> None:
+    texts = [document.read_text(encoding="utf-8") for document in DOCUMENTS]
+    patterns, names = result_patterns(), sorted(file.name for file in (ROOT / "benchmarks/results").iterdir())
+    explained = {name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)}
+    assert [name for name in names if name not in explained and not any(name in text for text in texts)] == []
+
+
+def test_every_line_about_results_has_its_files() -> None:
+    names = [file.name for file in (ROOT / "benchmarks/results").iterdir()]
+    patterns = result_patterns()
+    assert patterns
+    assert [pattern for pattern in patterns if not any(fnmatchcase(name, pattern) for name in names)] == []
