@@ -92,6 +92,19 @@ def test_wrong_settings_of_each_are_named(llm: LLM, each: Any, said: str) -> Non
         llm.generate_batch(["a", "b"], each=each)
 
 
+@pytest.mark.parametrize("name", ["seeds", "each"])
+def test_what_only_a_batch_takes_is_unknown_to_a_single_answer(llm: LLM, name: str) -> None:
+    for call in (llm.generate, llm.stream, llm.chat):
+        with pytest.raises(SettingError, match=f"Unknown setting '{name}'"):
+            call([{"role": "user", "content": "x"}], **{name: [1]})
+
+
+def test_one_seed_for_all_contradicts_one_for_each(llm: LLM) -> None:
+    with pytest.raises(SettingError, match="seed and seeds are both given") as caught:
+        llm.generate_batch(["a"], seed=1, seeds=[2])
+    assert caught.value.field == "seed"
+
+
 def test_kinds_of_prompt(llm: LLM) -> None:
     chat = llm.prompt_ids("Hi")
     assert chat == llm.prompt_ids([{"role": "user", "content": "Hi"}])

@@ -136,7 +136,7 @@ class LLM:
         the model too, unless the prompt is ids or raw.
         Raises `PromptError`, `SettingError` or `ConstraintError` before any compute.
         """
-        return self.generate_batch([prompt], raw=raw, **settings)[0]
+        return self._answers([prompt], raw, _settings_of_each(1, settings))[0]
 
     def generate_batch(
         self,
@@ -149,15 +149,13 @@ class LLM:
     ) -> list[GenerateResult]:
         """Answer several prompts together. Each answer is the same as if its prompt and seed were run alone.
 
-        Every prompt uses `seed`, or its own entry of `seeds`. `each` has further settings for every prompt alone, such
-        as its `json_schema`; they replace those for all.
+        Every prompt uses `seed`, or its own entry of `seeds`; only one of them may be given. `each` has further
+        settings for every prompt alone, such as its `json_schema`; they replace those for all.
         """
         if isinstance(prompts, str | bytes | Mapping) or not isinstance(prompts, Iterable):
-            raise PromptError("The prompts must be a list of prompts.")
+            raise PromptError("The prompts must be a list of prompts.", "prompts")
         prompts = list(prompts)
-        ends = self._events(prompts, raw, _settings_of_each(len(prompts), settings, seeds, each), drafts=False)
-        finished = {event.request_id: event for event in ends if isinstance(event, Finished)}
-        return [_result(finished[i]) for i in range(len(finished))]
+        return self._answers(prompts, raw, _settings_of_each(len(prompts), settings, seeds, each))
 
     def stream(self, prompt: Prompt, *, raw: bool = False, **settings: Any) -> AnswerStream:
         """The same as `generate`, step by step: each canvas' `DenoiseStep`s, then its `Commit` with the new text."""
@@ -353,6 +351,14 @@ class LLM:
         """
         return self._engines.new(settings)
 
+    def _answers(
+        self, prompts: Sequence[Prompt], raw: bool, settings: Sequence[Mapping[str, Any]]
+    ) -> list[GenerateResult]:
+        """The answers to several prompts, each with its own settings."""
+        ends = self._events(prompts, raw, settings, drafts=False)
+        finished = {event.request_id: event for event in ends if isinstance(event, Finished)}
+        return [_result(finished[i]) for i in range(len(finished))]
+
     def _events(
         self,
         prompts: Sequence[Prompt],
@@ -410,24 +416,26 @@ def _settings_of_each(
 ) -> list[dict[str, Any]]:
     """The settings of each of `count` prompts. Raises `SettingError`."""
     _check_each(count, seeds, each)
+    if seeds is not None and given.get("seed") is not None:
+        raise SettingError("seed and seeds are both given; use one of them.", "seed")
     owned = [{**({"seed": seeds[i]} if seeds else {}), **(each[i] if each else {})} for i in range(count)]
     if wrong := sorted({name for one in (given, *owned) for name in one} & {"request_id", "timeout", "drafts"}):
-        raise SettingError(f"{wrong[0]} is not a setting of an answer; only requests to an engine take it.")
+        raise SettingError(f"{wrong[0]} is not a setting of an answer; only requests to an engine take it.", wrong[0])
     return [{**given, **own} for own in owned]
 
 
 def _check_each(count: int, seeds: Sequence[int] | None, each: Sequence[Mapping[str, Any]] | None) -> None:
     """Raise `SettingError` for lists that do not have one entry of the right kind for each of `count` prompts."""
     if seeds is not None and (not isinstance(seeds, list | tuple | range) or None in seeds):
-        raise SettingError(f"seeds is {seeds!r}; it must be a list with one seed for each prompt.")
+        raise SettingError(f"seeds is {seeds!r}; it must be a list with one seed for each prompt.", "seeds")
     if seeds is not None and len(seeds) != count:
-        raise SettingError(f"There are {len(seeds)} seeds for {count} prompts.")
+        raise SettingError(f"There are {len(seeds)} seeds for {count} prompts.", "seeds")
     if each is not None and not (isinstance(each, list | tuple) and all(isinstance(one, Mapping) for one in each)):
-        raise SettingError("each must be a list with the settings of each prompt, as dicts.")
+        raise SettingError("each must be a list with the settings of each prompt, as dicts.", "each")
     if each is not None and len(each) != count:
-        raise SettingError(f"each has {len(each)} entries for {count} prompts.")
+        raise SettingError(f"each has {len(each)} entries for {count} prompts.", "each")
     if each is not None and any("raw" in one for one in each):
-        raise SettingError("raw is the same for all prompts; it cannot be in each.")
+        raise SettingError("raw is the same for all prompts; it cannot be in each.", "each")
 
 
 def _small_calls(llm: LLM) -> None:
