@@ -1,6 +1,7 @@
 """Iterators of `Engine.answer` beside each other and beside `add` and `step`: each is told its own, and ends."""
 
 import dataclasses
+import signal
 from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import count, islice
@@ -169,6 +170,51 @@ def test_ctrl_c_ends_the_iterator_that_it_meets(make: Make) -> None:
         next(waiting)
     with pytest.raises(EngineError, match="KeyboardInterrupt"):
         next(running)
+    assert not engine.busy
+
+
+class Interrupted(Failing):
+    """A runner during whose next `broken` forwards somebody presses Ctrl-C, as often as `times` says."""
+
+    times = 1
+
+    def _fail(self, name: str) -> None:
+        if self.broken and name == self.fails:
+            self.broken -= 1
+            for _ in range(self.times):
+                signal.raise_signal(signal.SIGINT)
+
+
+def test_ctrl_c_leaves_the_answers_of_others_alone(make: Make) -> None:
+    """The first forward serves both; the later ones only who is left."""
+    engine = make()
+    engine.runner = pressed = Interrupted(engine)  # type: ignore[assignment]
+    mine, theirs = engine.answer([ask(1)]), engine.answer([ask(2)])
+    told = [next(theirs)]
+    next(mine)
+    pressed.broken = 1
+    with pytest.raises(KeyboardInterrupt):
+        list(mine)
+    assert engine.stats().running == 1
+    assert untimed(told + up_to_its_end(theirs)) == expected(make, ask(2))
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.parametrize("others", [False, True])
+def test_ctrl_c_does_not_wait_where_nobody_else_would_suffer_or_if_pressed_twice(make: Make, others: bool) -> None:
+    engine = make()
+    engine.runner = pressed = Interrupted(engine)  # type: ignore[assignment]
+    ran, run = list[object](), pressed.runner.run
+    pressed.runner.run = lambda work: ran.append(work) or run(work)  # type: ignore[method-assign, func-returns-value]
+    mine, theirs = engine.answer([ask(1)]), engine.answer([ask(2)])
+    if others:
+        next(theirs)
+    next(mine)
+    ran.clear()
+    pressed.broken, pressed.times = 1, 1 + others
+    with pytest.raises(KeyboardInterrupt):
+        list(mine)
+    assert not ran
     assert not engine.busy
 
 

@@ -182,8 +182,9 @@ class Engine:
         that do not fit in the queue are added as others end. If a request breaks, its iterator raises the
         `EngineError`. An exception in a forward ends all requests that hold a slot, since there is no telling how far
         their canvases got: the iterator that ran it raises it, and their other iterators raise an `EngineError`. An
-        iterator whose requests all wait goes on. An iterator raises a `SettingError` on starting if one of its request
-        ids is already being answered.
+        iterator whose requests all wait goes on. Ctrl-C waits for the end of a forward that serves other iterators too,
+        and ends only the one that it meets; a second one does not wait. An iterator raises a `SettingError` on starting
+        if one of its request ids is already being answered.
         """
         return self._iterators.answer(self, requests)
 

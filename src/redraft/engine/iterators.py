@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections import deque
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 from redraft.engine.answer import Answer
 from redraft.engine.handoff_lock import HandoffLock
 from redraft.engine.request import Event, Failed, Finished, Request
 from redraft.errors import EngineError, SettingError
+from redraft.model.interruption import held_back
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
@@ -86,10 +89,16 @@ class Iterators:
             while rest and not engine.queue_full:
                 engine.queue(rest.popleft())
             if not inbox:
-                self._forward(engine, inbox)
+                with self._whole_for_others(inbox):
+                    self._forward(engine, inbox)
         finally:
             self._working = False
             self._drop_left(engine)
+
+    def _whole_for_others(self, inbox: _Inbox) -> AbstractContextManager[None]:
+        """Ctrl-C ends the iterator that it meets: where the forward serves others as well, it waits for its end."""
+        others = any(one is not inbox for one in self._inboxes.values())
+        return held_back(signal.SIGINT) if others else nullcontext()
 
     def _forward(self, engine: Engine, inbox: _Inbox) -> None:
         """Run a forward. If it fails, end the requests that hold a slot and tell their iterators why.

@@ -46,3 +46,28 @@ def handling(number: signal.Signals, handler: Callable[[int, FrameType | None], 
         yield
     finally:
         signal.signal(number, before)
+
+
+@contextmanager
+def held_back(number: signal.Signals) -> Iterator[None]:
+    """Inside, the first such signal waits for the end; a second one does not.
+
+    Python only delivers signals to its main thread; in other threads nothing changes, nor where a signal has no handler
+    in Python.
+    """
+    before, came = signal.getsignal(number), list[int]()
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:
+            before(number, frame)
+
+    try:
+        with handling(number, handler):
+            yield
+    finally:
+        if len(came) == 1:
+            before(number, None)
