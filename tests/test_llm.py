@@ -7,13 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import redraft
 from random_model import write_random_model
 from redraft.config import GENERATION_PRESETS, GenerationSettings, resolve_settings, settings_from_dict
-from redraft.errors import ConstraintError, PromptError, SettingError
+from redraft.engine.settings import EngineSettings
+from redraft.errors import ConstraintError, InputError, PromptError, SettingError
 from redraft.llm import LLM
 from redraft.model.packed.build import pack
 from redraft.model.packed.transformer import PackedTransformer
@@ -360,6 +362,78 @@ def test_the_argument_that_utf8_cannot_express_is_named(llm: LLM, place: str, as
     with pytest.raises((PromptError, SettingError), match=re.escape(f"{place} holds a character that UTF-8")) as caught:
         ask(llm)
     assert caught.value.field == place
+
+
+@pytest.mark.parametrize(
+    ("field", "ask"),
+    [
+        ("temperature", lambda llm: llm.generate("x", temperature=1)),
+        ("lenght", lambda llm: llm.fill("a", "b", lenght=1)),
+        ("raw", lambda llm: llm.generate([2], raw=True)),
+        ("prompts", lambda llm: llm.generate_batch("x")),
+        ("seeds", lambda llm: llm.generate_batch(["x"], seeds=[1, 2])),
+        ("each", lambda llm: llm.generate_batch(["x"], each=[])),
+        ("prompt", lambda llm: llm.generate_batch([[]])),
+        ("timeout", lambda llm: llm.generate_batch(["x"], timeout=1)),
+        ("name", lambda llm: llm.with_adapter("none")),
+        ("on_record", lambda llm: llm.fill("a", "b", on_record=1)),
+        ("recent_edits", lambda llm: llm.next_edit("abc", 1, "ab")),
+        ("recent_edits[0]", lambda llm: llm.next_edit("abc", 1, ["ab"])),
+        ("regex", lambda llm: llm.next_edit("abc", 1, [("a", "b")], regex="a")),
+        ("question", lambda llm: llm.decide("", ["a", "b"])),
+        ("question", lambda llm: llm.decide(5, ["a", "b"])),
+        ("question", lambda llm: llm.decide([2] * 999, ["a", "b"])),
+        ("choices", lambda llm: llm.decide("q", ["a"])),
+        ("choices", lambda llm: llm.decide("q", ["a", "a"])),
+        ("choices", lambda llm: llm.decide("q", ["no", "no more"], ends=False)),
+        ("template", lambda llm: llm.decide("q", ["a", "b"], template="{")),
+        ("template", lambda llm: llm.decide("q", ["a", "b"], template="{other}")),
+        ("ends", lambda llm: llm.decide("q", ["a", "b"], ends=1)),
+        ("reads", lambda llm: llm.decide("q", ["a", "b"], reads=0)),
+        ("steps", lambda llm: llm.decide("q", ["a", "b"], steps=4)),
+        ("calibrate", lambda llm: llm.decide([2, 5], ["a", "b"], calibrate=True)),
+        ("tools", lambda llm: llm.decide([2, 5], ["a", "b"], tools=[])),
+        ("prompt", lambda llm: llm.room("x")),
+        ("canvas_length", lambda llm: llm.room(5, "x")),
+        ("policy", lambda llm: EngineSettings(policy="fair")),
+        ("slots", lambda llm: redraft.load(llm.path, slots=0)),
+        ("memory_gb", lambda llm: redraft.load(llm.path, memory_gb=0)),
+        ("kv_cache_dtype", lambda llm: redraft.load(llm.path, kv_cache_dtype="int8")),
+        ("device", lambda llm: redraft.load(llm.path, device="tpu")),
+        ("device", lambda llm: redraft.load(llm.path, device=5.0)),
+        ("dtype", lambda llm: redraft.load(llm.path, dtype="float16")),
+        ("quantization", lambda llm: redraft.load(llm.path, quantization="fp4")),
+        ("vocabulary_dtype", lambda llm: redraft.load(llm.path, vocabulary_dtype="int4")),
+        ("vocabulary_dtype", lambda llm: redraft.load(llm.path, device="cpu", vocabulary_dtype="fp8")),
+    ],
+)
+def test_the_argument_at_fault_is_named(llm: LLM, field: str, ask: Callable[[LLM], Any]) -> None:
+    with pytest.raises(InputError) as caught:
+        ask(llm)
+    assert caught.value.field == field
+
+
+def test_the_settings_that_are_listed_are_those_that_a_caller_gives(llm: LLM) -> None:
+    with pytest.raises(SettingError, match="known settings are") as caught:
+        llm.generate("x", temperature=1)
+    listed = str(caught.value).removesuffix(".").split("settings are ")[1].split(", ")
+    assert {"steps", "preset", "choices", "tool_choice"} <= set(listed)
+    assert not {"thought_open", "allow_empty", "constraint", "raw"} & set(listed)
+
+
+def test_whole_numbers_may_be_numpys(llm: LLM) -> None:
+    given = {"max_tokens": 8, "steps": 2, "seed": 3, "entropy_bound": 1}
+    theirs = {name: np.int64(value) for name, value in given.items()}
+    assert llm.generate("x", **theirs).token_ids == llm.generate("x", **given).token_ids
+    assert type(llm.request("x", seed=np.uint8(3)).settings.seed) is int
+    assert llm.decide("q", ["a", "b"], reads=np.int32(2), sure=1.0).readings[0].reads == 2
+    assert llm.fill("a", "b", max_tokens=np.int64(2), steps=1).full_text.startswith("a")
+    assert llm.edit("abc", (np.int64(0), np.int64(1)), max_tokens=np.int64(2), steps=1).span == (0, 1)
+    assert llm.room(np.int64(5)) == llm.room(5)
+    assert EngineSettings(slots=np.int64(3)) == EngineSettings(slots=3)
+    for value in (True, np.True_, np.float64(2.0), "2"):
+        with pytest.raises(SettingError, match="must be of type int"):
+            llm.generate("x", steps=value)
 
 
 def test_tools_are_told_to_the_model_as_well(llm: LLM) -> None:

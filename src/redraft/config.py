@@ -13,9 +13,10 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
+from numbers import Integral
 from typing import Any, Literal
 
-from redraft.errors import CheckpointError, SettingError, check_utf8
+from redraft.errors import CheckpointError, SettingError, check_utf8, one_of
 
 LayerType = Literal["sliding_attention", "full_attention"]
 SLIDING: LayerType = "sliding_attention"
@@ -295,6 +296,7 @@ class GenerationSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", _stop_strings(self.stop))
         for name, types in _TYPES.items():
+            object.__setattr__(self, name, plain(getattr(self, name)))
             if name not in _OPTIONAL_SETTINGS or getattr(self, name) is not None:
                 require_type(name, getattr(self, name), *types)
         _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
@@ -388,20 +390,20 @@ def resolve_settings(base: GenerationSettings, *, preset: str | None = None, **o
     `None` means "not given". Raises `SettingError` for unknown names, presets, types and values.
     """
     if preset is not None and (not isinstance(preset, str) or preset not in GENERATION_PRESETS):
-        raise SettingError(f"preset is {preset!r}; it must be one of {', '.join(GENERATION_PRESETS)}.", "preset")
+        raise SettingError(f"preset is {preset!r}; it must be {one_of(GENERATION_PRESETS)}.", "preset")
     check_names(overrides, SETTINGS)
     given = {name: value for name, value in overrides.items() if value is not None}
     return dataclasses.replace(base, **{**GENERATION_PRESETS[preset or "balanced"](base), **given})
 
 
-def check_names(given: Iterable[str], known: Iterable[str]) -> None:
-    """Raise `SettingError` for a setting that is not one of the `known` ones."""
-    known = tuple(known)
-    unknown = min((name for name in given if name not in known), default=None)
+def check_names(given: Iterable[str], known: Iterable[str], untold: Iterable[str] = ()) -> None:
+    """Raise `SettingError` for a setting that is neither `known` nor `untold`; the message lists the known ones."""
+    known, untold = tuple(known), tuple(untold)
+    unknown = min((name for name in given if name not in known + untold), default=None)
     if unknown is not None:
         close = difflib.get_close_matches(unknown, known, 1, cutoff=0.8)
         meant = f"; did you mean {close[0]!r}? Known" if close else "; known"
-        raise SettingError(f"Unknown setting {unknown!r}{meant} settings are {', '.join(known)}.")
+        raise SettingError(f"Unknown setting {unknown!r}{meant} settings are {', '.join(known)}.", unknown)
 
 
 def _stop_strings(stop: object) -> tuple[str, ...]:
@@ -411,6 +413,11 @@ def _stop_strings(stop: object) -> tuple[str, ...]:
     for text in strings:
         check_utf8(text, "stop", SettingError)
     return strings  # type: ignore[return-value]
+
+
+def plain(value: Any) -> Any:
+    """A whole number of another library, such as numpy's, as Python's own; anything else as it is."""
+    return int(value) if isinstance(value, Integral) and not isinstance(value, int) else value
 
 
 def require_type(name: str, value: object, *allowed: type) -> None:

@@ -18,7 +18,7 @@ RedraftError
 The command line maps InputError to exit code 2, Ctrl-C to 130, and everything else to 1.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,6 +48,11 @@ class InputError(RedraftError, ValueError):
         super().__init__(message)
         self.field = field
         self.code = code
+
+
+def one_of(words: Iterable[str], *more: str) -> str:
+    """What is allowed, for a message: "one of fp8, int4, or None" for the words of formats and one `more`."""
+    return f"one of {', '.join((*words, *(f'or {word}' for word in more)))}"
 
 
 @contextmanager

@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self, overload
 
-from redraft.config import SETTINGS, GenerationSettings, check_names, resolve_settings
-from redraft.constraints.build import NAMES, build, says_where_text_stands
+from redraft.config import SETTINGS, GenerationSettings, check_names, plain, require_type, resolve_settings
+from redraft.constraints.build import NAMES, TOLD, build, says_where_text_stands
 from redraft.deciding import Choices, Decision, decide
 from redraft.diffusion.constraint import Constraint
 from redraft.diffusion.records import FinishReason, Record
@@ -285,7 +285,7 @@ class LLM:
     def use_adapter(self, name: str | None) -> None:
         """Answer with an adapter from now on, or without one for None. Raises `SettingError`."""
         if not isinstance(name, str | None) or name not in self._engines.models:
-            raise SettingError(f"There is no adapter {name!r}; there are {', '.join(self.adapters) or 'none'}.")
+            raise SettingError(f"There is no adapter {name!r}; there are {', '.join(self.adapters) or 'none'}.", "name")
         self._adapter = name
 
     def request(
@@ -304,8 +304,10 @@ class LLM:
         Raises `PromptError`, `SettingError` or `ConstraintError`.
         """
         if constraint is not None and not hasattr(constraint, "begin"):
-            raise SettingError(f"constraint is {constraint!r}; it must be what `redraft.constraints.build` returns.")
-        check_names(settings, (*SETTINGS, *NAMES, "constraint", "raw"))
+            raise SettingError(
+                f"constraint is {constraint!r}; it must be what `redraft.constraints.build` returns.", "constraint"
+            )
+        check_names(settings, (*SETTINGS, *TOLD), NAMES)
         wanted = {name: settings.pop(name) for name in NAMES if name in settings}
         resolved = resolve_settings(self.defaults, **settings)
         chat = {"tools": wanted.get("tools"), "thinking": bool(wanted.get("thinking", False))}
@@ -378,7 +380,9 @@ class LLM:
 
     def room(self, prompt: int, canvas_length: int | None = None) -> int:
         """Tokens of the whole canvases that fit after a prompt of that many tokens; 0 or less if none fits."""
-        length = canvas_length or self._engines.canvas_length
+        prompt, length = plain(prompt), plain(canvas_length or self._engines.canvas_length)
+        require_type("prompt", prompt, int)
+        require_type("canvas_length", length, int)
         return (self.model.config.max_position_embeddings - prompt) // length * length
 
     def _fit(self, settings: GenerationSettings, prompt: int, *, explicit: bool) -> GenerationSettings:

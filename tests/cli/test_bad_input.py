@@ -57,9 +57,9 @@ def test_settings_are_judged_before_a_model_is_loaded(cli: Cli, args: tuple[str,
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("--dtype", "float16"), "dtype is 'float16'; it must be auto, bfloat16 or float32."),
+        (("--dtype", "float16"), "dtype is 'float16'; it must be one of auto, bfloat16, float32."),
         (("--device", "tpu"), "device is 'tpu'"),
-        (("--quantization", "fp4"), "quantization is 'fp4'; it must be 'fp8' or 'int4', or None."),
+        (("--quantization", "fp4"), "quantization is 'fp4'; it must be one of fp8, int4, or None."),
         (("--t-max", "0.3"), "t_max is 0.3; it must be above t_min (0.4)."),
         (("--max-tokens", "100000"), "max_tokens is 100000"),
     ],

@@ -58,7 +58,7 @@ def test_auto_device_without_cuda_is_the_cpu(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("device", ["cpu:9", "cpu:0", "mps", "gpu", 7, None])
 def test_other_devices_are_refused(device: Any) -> None:
-    with pytest.raises(SettingError, match=r"it must be auto, cpu, cuda or cuda:N\."):
+    with pytest.raises(SettingError, match=r"it must be one of auto, cpu, cuda, cuda:N\."):
         resolve_device(device)
 
 

@@ -448,7 +448,7 @@ def test_a_hub_id_asks_the_hub_for_model_files_only(folder: Path, monkeypatch: p
 
 @pytest.mark.parametrize("dtype", ["float8", "fp16", "float16", "", torch.float16, torch.int8])
 def test_a_dtype_that_the_model_does_not_run_in(folder: Path, dtype: str | torch.dtype) -> None:
-    with pytest.raises(SettingError, match="it must be auto, bfloat16 or float32"):
+    with pytest.raises(SettingError, match="it must be one of auto, bfloat16, float32"):
         load_model(folder, "cpu", dtype)
 
 

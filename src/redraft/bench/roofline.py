@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from redraft.config import FULL, SLIDING, ModelConfig
-from redraft.errors import SettingError
+from redraft.errors import SettingError, one_of
 from redraft.model.accounting import text_parts
 
 _GROUP = 64
@@ -80,7 +80,7 @@ def step_components(
     those with the most canvases to sample; what the links between them take is not included.
     """
     if quantization not in (None, "fp8", "int4"):
-        raise SettingError(f"quantization is {quantization!r}; it must be 'fp8', 'int4' or None.")
+        raise SettingError(f"quantization is {quantization!r}; it must be {one_of(('fp8', 'int4'), 'None')}.")
     parts = {part.name: part.total for part in text_parts(config)}
     rows, width, layers = batch * config.canvas_length, config.hidden_size, config.num_hidden_layers
     touched = (distinct_experts or config.num_experts) / config.num_experts

@@ -25,7 +25,7 @@ from redraft.cli.options import (
     whole_numbers,
 )
 from redraft.cli.output import print_json
-from redraft.errors import InputError
+from redraft.errors import InputError, one_of
 
 if TYPE_CHECKING:
     from redraft.eval import EvalResult
@@ -128,7 +128,7 @@ def infill(
     from redraft.eval import infill as task
 
     if method not in (*task.METHODS, "all"):
-        raise InputError(f"--method is {method!r}; it must be one of {', '.join(task.METHODS)}, all.")
+        raise InputError(f"--method is {method!r}; it must be {one_of((*task.METHODS, 'all'))}.")
     at_least(2, except_every=except_every)
     every = task.read_infill_jsonl(items.file or DATA / "infill.jsonl")[:: items.every]
     kept = [item for number, item in enumerate(every) if not except_every or number % except_every]

@@ -77,6 +77,8 @@ class Wanted:
 
 NAMES = tuple(field.name for field in fields(Wanted))
 """The keywords of `build`."""
+TOLD = tuple(name for name in NAMES if name not in ("thought_open", "allow_empty"))
+"""Those that a caller of `LLM.generate` gives; the others follow from the prompt and from `forbid_empty`."""
 
 
 def build(
@@ -143,7 +145,7 @@ def says_where_text_stands(wanted: Mapping[str, Any]) -> bool:
 def _checked(wanted: Mapping[str, Any]) -> Wanted | None:
     """The request with its types checked; None if nothing is asked for."""
     if unknown := sorted(set(wanted) - set(NAMES)):
-        raise ConstraintError(f"Unknown constraint {unknown[0]!r}; known ones are {', '.join(NAMES)}.")
+        raise ConstraintError(f"Unknown constraint {unknown[0]!r}; known ones are {', '.join(NAMES)}.", unknown[0])
     asked = Wanted(**wanted)
     given = [name for name in _WHOLE if _is_given(name, getattr(asked, name))]
     if len(given) > 1:

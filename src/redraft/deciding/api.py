@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import signature
 
-from redraft.config import MAX_NUMBER, check_names
+from redraft.config import MAX_NUMBER, check_names, plain
 from redraft.deciding.asking import ChatModel, Question, Tools, content_free, read_question, split_questions
 from redraft.deciding.calibration import calibrated
 from redraft.deciding.form import Form
 from redraft.deciding.read import Row, branch_logprobs, choice_logprobs, rows_of
 from redraft.deciding.result import Decision, Reading
 from redraft.diffusion.prefill import prefill
-from redraft.errors import NotFiniteError, PromptError, SettingError
+from redraft.errors import NotFiniteError, PromptError, SettingError, about
 from redraft.model.interruption import give_way
 from redraft.text.placing import EncodedPrompt
 
@@ -44,6 +44,8 @@ class Rule:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for name in ("temperature", "sure", "reads", "seed"):
+            object.__setattr__(self, name, plain(getattr(self, name)))
         _require(isinstance(self.calibrate, bool), "calibrate", self.calibrate, "True or False")
         _require(_number(self.temperature) and 0 < self.temperature <= MAX_NUMBER, "temperature", self.temperature,
                  f"above 0 and at most {MAX_NUMBER:,}")  # fmt: skip
@@ -85,9 +87,10 @@ def decide(
     questions, several = split_questions(question)
     bare = [content_free(one) for one in questions] if calibrate else []
     if None in bare:
-        raise SettingError("calibrate needs a question that is a str or a chat with a user message.")
+        raise SettingError("calibrate needs a question that is a str or a chat with a user message.", "calibrate")
     asked = [*questions, *(one for one in bare if one is not None)]
-    prompts = [read_question(llm, one, form, tools) for one in asked]
+    with about("question"):
+        prompts = [read_question(llm, one, form, tools) for one in asked]
     decisions = _decide(llm, form, prompts, len(questions), rule)
     return decisions if several else decisions[0]
 
@@ -113,7 +116,8 @@ def _check_room(llm: ChatModel, form: Form, longest: int) -> None:
         give_way()
         rows, _ = _rows(llm, form, tuple(values))
         if longest + len(rows[0].given) > context:
-            raise PromptError(f"A question of {longest} tokens and its answer do not fit the context of {context}.")
+            sentence = f"A question of {longest} tokens and its answer do not fit the context of {context}."
+            raise PromptError(sentence, "question")
         values.append(max(choices, key=lambda choice: len(llm.tokenizer.encode(choice, special=False))))
 
 
@@ -242,4 +246,4 @@ def _number(value: object) -> bool:
 
 def _require(ok: bool, name: str, value: object, allowed: str) -> None:
     if not ok:
-        raise SettingError(f"{name} is {value!r}; it must be {allowed}.")
+        raise SettingError(f"{name} is {value!r}; it must be {allowed}.", name)

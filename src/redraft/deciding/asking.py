@@ -32,7 +32,8 @@ def split_questions(question: Question | Sequence[Question]) -> tuple[list[Quest
     if isinstance(question, str):
         return [question], False
     if not isinstance(question, Sequence) or not len(question):
-        raise PromptError("The question must be a non-empty str, list of messages, list of token ids, or list of them.")
+        sentence = "The question must be a non-empty str, list of messages, list of token ids, or list of them."
+        raise PromptError(sentence, "question")
     several = all(isinstance(item, str | list | tuple) for item in question)
     return (list(question), True) if several else ([question], False)  # type: ignore[list-item, return-value]
 
@@ -41,13 +42,13 @@ def read_question(llm: ChatModel, question: Question, form: Form, tools: Tools) 
     """The question as the model reads it. A `str` is told the choices; messages and ids are used as they are."""
     if isinstance(question, str):
         if not question.strip():
-            raise PromptError("The question is empty.")
+            raise PromptError("The question is empty.", "question")
         check_utf8(question, "question")
         question = [{"role": "user", "content": told(question, form)}]
     if tools is None:
         return llm.read_prompt(question)
     if not all(isinstance(message, Mapping) for message in question):
-        raise SettingError("tools belong to a question that is a str or a list of messages.")
+        raise SettingError("tools belong to a question that is a str or a list of messages.", "tools")
     return llm.read_chat(question, tools=tools)  # type: ignore[arg-type]
 
 

@@ -40,7 +40,7 @@ class Form:
         for an `ends` that is neither True nor False.
         """
         if not isinstance(ends, bool):
-            raise SettingError(f"ends is {ends!r}; it must be True or False.")
+            raise SettingError(f"ends is {ends!r}; it must be True or False.", "ends")
         slots = choices if isinstance(choices, Mapping) else {CHOICE: choices}
         if template is None:
             template = "\n".join(f"{name}: {{{name}}}" for name in slots) if slots is choices else f"{{{CHOICE}}}"
@@ -49,7 +49,8 @@ class Form:
         literals, names = _parse(template)
         if len(names) != len(slots) or set(names) != set(slots):
             raise SettingError(
-                f"The template has the slots {_listed(names)}; choices are given for {_listed(list(slots))}."
+                f"The template has the slots {_listed(names)}; choices are given for {_listed(list(slots))}.",
+                "template",
             )
         checked = tuple(_checked(name, slots[name]) for name in names)
         for name, texts in zip(names, checked, strict=True):
@@ -122,12 +123,12 @@ def _branches(strings: Strings, numbers: tuple[int, ...], start: int) -> list[Br
 def _parse(template: str) -> tuple[list[str], list[str]]:
     """Literals and slot names of a template; there is one literal more than names."""
     if not isinstance(template, str):
-        raise SettingError(f"The template is {template!r}; it must be a string.")
+        raise SettingError(f"The template is {template!r}; it must be a string.", "template")
     literals, names = [""], list[str]()
     try:
         parts = list(string.Formatter().parse(template))
     except ValueError as error:
-        raise SettingError(f"The template cannot be read: {error}.") from error
+        raise SettingError(f"The template cannot be read: {error}.", "template") from error
     for literal, name, spec, conversion in parts:
         literals[-1] += literal
         if name is None:
@@ -135,22 +136,23 @@ def _parse(template: str) -> tuple[list[str], list[str]]:
         if not name.isidentifier() or spec or conversion:
             more = (f"!{conversion}" if conversion else "") + (f":{spec}" if spec else "")
             raise SettingError(
-                f"The template has the slot {{{name}{more}}}; a slot must be a name in braces and nothing more."
+                f"The template has the slot {{{name}{more}}}; a slot must be a name in braces and nothing more.",
+                "template",
             )
         names.append(name)
         literals.append("")
     if not names:
-        raise SettingError("The template has no slot; write its name in braces.")
+        raise SettingError("The template has no slot; write its name in braces.", "template")
     return literals, names
 
 
 def _checked(name: str, choices: Sequence[str]) -> tuple[str, ...]:
     if isinstance(choices, str) or not isinstance(choices, Sequence) or len(choices) < 2:
-        raise SettingError(f"The slot {name!r} needs a list of at least two choices.")
+        raise SettingError(f"The slot {name!r} needs a list of at least two choices.", "choices")
     if not all(isinstance(choice, str) and choice for choice in choices):
-        raise SettingError(f"The choices of {name!r} must be non-empty strings.")
+        raise SettingError(f"The choices of {name!r} must be non-empty strings.", "choices")
     if len(set(choices)) < len(choices):
-        raise SettingError(f"The slot {name!r} has the same choice twice.")
+        raise SettingError(f"The slot {name!r} has the same choice twice.", "choices")
     return tuple(choices)
 
 
@@ -160,7 +162,8 @@ def _check_branches(strings: Sequence[tuple[int, ...]], choices: Sequence[str]) 
     for (first, one), (second, other) in pairwise(ordered):
         if second[: len(first)] == first:
             raise SettingError(
-                f"The choice {other!r} begins with {one!r} and nothing follows the slot; put text after it."
+                f"The choice {other!r} begins with {one!r} and nothing follows the slot; put text after it.",
+                "choices",
             )
 
 

@@ -41,7 +41,9 @@ def rows_of(question: int, strings: Strings, filler: int | None) -> list[Row]:
     """
     length = max(MIN_CANVAS, max(map(len, strings)))
     if length > MAX_CANVAS:
-        raise SettingError(f"The answer has {length} tokens up to this choice; a canvas has at most {MAX_CANVAS}.")
+        raise SettingError(
+            f"The answer has {length} tokens up to this choice; a canvas has at most {MAX_CANVAS}.", "choices"
+        )
     return [Row(question, branch, _given(branch, strings, length, filler)) for branch in branches(strings)]
 
 

@@ -15,7 +15,7 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
-from redraft.config import GenerationSettings
+from redraft.config import GenerationSettings, plain
 from redraft.diffusion.prefill import prefill
 from redraft.editing.drafts import draft_probabilities, drafts_of, keeping, mending
 from redraft.editing.reading import SHOWN, ChatModel, as_read, context_ids
@@ -116,7 +116,7 @@ def task_of(
     """The task that the keywords of `edit` describe. Raises `SettingError` for any that cannot be honoured."""
     settings = fill_settings(llm.defaults, given, DEFAULT_STEPS)
     check_on_record(on_record)
-    return _Task(llm, instruction, settings, strength, max_tokens, wanted_of(given), on_record)
+    return _Task(llm, instruction, settings, strength, plain(max_tokens), wanted_of(given), on_record)
 
 
 class _Task:

@@ -20,6 +20,7 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
+from redraft.config import plain
 from redraft.diffusion.prefill import prefill
 from redraft.editing.api import edit, task_of
 from redraft.editing.drafts import draft_probabilities
@@ -79,16 +80,17 @@ def next_edit(
     """
     started = time.perf_counter()
     check_span(text, (0, 0))
+    cursor = plain(cursor)
     if type(cursor) is not int or not 0 <= cursor <= len(text):
         raise PromptError(
             f"cursor is {cursor!r:.80}; it must be a position in the text, which has {len(text)} characters.", "cursor"
         )
     if isinstance(recent_edits, str) or not isinstance(recent_edits, Sequence):
-        raise PromptError("The recent edits must be a list of pairs (old, new).")
+        raise PromptError("The recent edits must be a list of pairs (old, new).", "recent_edits")
     check_utf8(text, "text")
     pairs = [_pair(one, f"recent_edits[{index}]") for index, one in enumerate(recent_edits)]
     if wanted := wanted_of(given):
-        raise SettingError(f"next_edit cannot take {min(wanted)}; it chooses the new text itself.")
+        raise SettingError(f"next_edit cannot take {min(wanted)}; it chooses the new text itself.", min(wanted))
     check_given(given, NEXT_EDIT_SETTINGS)
     task_of(llm, None, **given)  # refuses what an edit would, even if none results
     found, passes = _repeat(llm, text, cursor, pairs)
@@ -129,7 +131,7 @@ def _pair(raw: RecentEdit, place: str) -> tuple[str, str]:
     texts = [part for part in pair if isinstance(part, str)]
     if len(pair) != 2 or len(texts) != 2:
         raise PromptError(
-            f"A recent edit is {raw!r}; it must be a pair (old, new) or a mapping with the texts old and new."
+            f"A recent edit is {raw!r}; it must be a pair (old, new) or a mapping with the texts old and new.", place
         )
     for name, part in zip(("old", "new"), texts, strict=True):
         check_utf8(part, f"{place}.{name}")

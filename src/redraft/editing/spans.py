@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 
+from redraft.config import plain
 from redraft.errors import PromptError, about
 from redraft.filling.hole import Hole
 from redraft.filling.seams import Seam, Seams
@@ -28,7 +29,7 @@ def check_span(text: str, span: Span) -> Span:
     """The span itself. Raises `PromptError` unless it is two whole numbers inside the text, in order."""
     if not isinstance(text, str) or not text:
         raise PromptError("There is no text to edit.", "text")
-    numbers = tuple(span) if isinstance(span, tuple | list) else ()
+    numbers = tuple(map(plain, span)) if isinstance(span, tuple | list) else ()
     if len(numbers) != 2 or not all(type(number) is int for number in numbers):
         raise PromptError(f"The span is {span!r}; it must be (start, end) in characters.")
     if not 0 <= numbers[0] <= numbers[1] <= len(text):

@@ -73,7 +73,8 @@ def kv_dtype(model: Transformer, name: str) -> torch.dtype:
     if name == "auto":
         return model.dtype
     if lacks_fp8(model.device):
-        raise SettingError("kv_cache_dtype is 'fp8'; that needs a GPU of compute capability 8.9 or more, or a CPU.")
+        sentence = "kv_cache_dtype is 'fp8'; that needs a GPU of compute capability 8.9 or more, or a CPU."
+        raise SettingError(sentence, "kv_cache_dtype")
     return FP8
 
 
@@ -117,7 +118,8 @@ def limits_for(config: ModelConfig, settings: EngineSettings, budget: int, item:
         full = min(full, int((budget - sliding * sliding_bytes) / max(full_bytes, 1)))
     if full < 1 or sliding < 1:
         raise SettingError(
-            f"A page of {PAGE} tokens takes {full_bytes + sliding_bytes} bytes; the memory for pages is only {budget}."
+            f"A page of {PAGE} tokens takes {full_bytes + sliding_bytes} bytes; the memory for pages is only {budget}.",
+            "memory_gb",
         )
     return Limits(
         slots=settings.slots,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from redraft.config import MAX_NUMBER, require_at_most, require_type
+from redraft.config import MAX_NUMBER, plain, require_at_most, require_type
 from redraft.engine.policy import POLICIES
-from redraft.errors import SettingError
+from redraft.errors import SettingError, one_of
 
 DTYPES = ("auto", "fp8")
 
@@ -35,18 +35,21 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         if self.policy not in tuple(POLICIES):  # a value that cannot be hashed is wrong, too
-            raise SettingError(f"policy is {self.policy!r}; it must be one of {', '.join(POLICIES)}.")
+            raise SettingError(f"policy is {self.policy!r}; it must be {one_of(POLICIES)}.", "policy")
         if self.kv_cache_dtype not in DTYPES:
-            raise SettingError(f"kv_cache_dtype is {self.kv_cache_dtype!r}; it must be {' or '.join(DTYPES)}.")
+            sentence = f"kv_cache_dtype is {self.kv_cache_dtype!r}; it must be {one_of(DTYPES)}."
+            raise SettingError(sentence, "kv_cache_dtype")
         require_type("prefix_cache", self.prefix_cache, bool)
         if self.memory_gb is not None:
+            object.__setattr__(self, "memory_gb", plain(self.memory_gb))
             require_type("memory_gb", self.memory_gb, int, float)
         for name in ("slots", "max_waiting", "prompt_tokens"):
+            object.__setattr__(self, name, plain(getattr(self, name)))
             require_type(name, getattr(self, name), int)
             if getattr(self, name) < 1:
-                raise SettingError(f"{name} is {getattr(self, name)}; it must be at least 1.")
+                raise SettingError(f"{name} is {getattr(self, name)}; it must be at least 1.", name)
         if self.memory_gb is not None and self.memory_gb <= 0:
-            raise SettingError(f"memory_gb is {self.memory_gb}; it must be above 0.")
+            raise SettingError(f"memory_gb is {self.memory_gb}; it must be above 0.", "memory_gb")
         require_at_most(
             MAX_NUMBER,
             slots=self.slots,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from redraft.diffusion.records import DenoiseStep
-from redraft.errors import InputError, SettingError
+from redraft.errors import InputError, SettingError, one_of
 from redraft.eval import extraction, smalltalk, sudoku, tool_results, tools
 from redraft.eval.result import EvalResult
 from redraft.eval.task import Task, spread
@@ -72,7 +72,7 @@ TASKS: dict[str, Task[Any]] = {
 def task_of(name: str) -> Task[Any]:
     """The task with this name. Raises `InputError`."""
     if name not in TASKS:
-        raise InputError(f"The task is {name!r}; it must be one of {', '.join(TASKS)}.")
+        raise InputError(f"The task is {name!r}; it must be {one_of(TASKS)}.")
     return TASKS[name]
 
 

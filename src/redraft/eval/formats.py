@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from redraft.diffusion.records import DenoiseStep
-from redraft.errors import SettingError
+from redraft.errors import SettingError, one_of
 from redraft.eval.result import EvalResult
 from redraft.kernels.triton.self_conditioning import few_explain, fp8_mean
 from redraft.llm import LLM
@@ -110,7 +110,7 @@ def compare(
 def _check(formats: Sequence[str], group: int, weights: Mapping[str, Tensor]) -> None:
     for format in formats:
         if format not in FORMATS:
-            raise SettingError(f"format is {format!r}; it must be one of {', '.join(FORMATS)}.")
+            raise SettingError(f"format is {format!r}; it must be {one_of(FORMATS)}.")
         for name, weight in weights.items():
             if format_of(name, format) == "int4":
                 quantize_int4(weight[..., :1, :], group)  # refuses a group size that does not divide, before any answer

@@ -15,7 +15,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from redraft.errors import InputError, SettingError
+from redraft.errors import InputError, SettingError, one_of
 from redraft.eval.files import read_items
 from redraft.eval.result import EvalResult, ItemRecord
 from redraft.eval.task import Progress, asking, evaluate_batches
@@ -101,7 +101,7 @@ def evaluate(
     ``settings`` go to ``fill``, or to ``generate`` for left to right, with seed 0 by default.
     """
     if method not in METHODS:
-        raise SettingError(f"method is {method!r}; it must be one of {', '.join(METHODS)}.")
+        raise SettingError(f"method is {method!r}; it must be {one_of(METHODS)}.")
     if method != "found" and settings.get("max_tokens") is not None:
         raise SettingError(f"max_tokens is only for the method 'found'; {method!r} uses each answer's own length.")
     given = {"seed": 0, **settings}

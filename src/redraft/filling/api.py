@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from redraft.config import MAX_CANVAS, SETTINGS, GenerationSettings, check_names, resolve_settings
+from redraft.config import MAX_CANVAS, SETTINGS, GenerationSettings, check_names, plain, resolve_settings
 from redraft.errors import SettingError, check_utf8
 from redraft.filling.context import VIEW, Context, open_seam
 from redraft.filling.hole import GAP, Hole
@@ -70,7 +70,7 @@ def fill(
     pieces = split_pieces(text, suffix)
     for index, piece in enumerate(pieces):
         check_utf8(piece, f"text[{index}]")
-    sizes = _sizes(model, max_tokens, length, settings.canvas_length)
+    sizes = _sizes(model, plain(max_tokens), plain(length), settings.canvas_length)
     check_language(tokenizer, wanted, sizes.shortest, sizes.longest)
     read = [with_newlines(piece) for piece in pieces]
     written: list[Filling] = []

@@ -38,7 +38,7 @@ Prior = Callable[[tuple[int, ...]], float]
 def check_on_record(on_record: object) -> None:
     """Raise `SettingError` if it is not callable."""
     if on_record is not None and not callable(on_record):
-        raise SettingError(f"on_record is {on_record!r}; it must be a function that takes a step.")
+        raise SettingError(f"on_record is {on_record!r}; it must be a function that takes a step.", "on_record")
 
 
 @dataclass(eq=False, slots=True)

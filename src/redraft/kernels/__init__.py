@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redraft.errors import SettingError
+from redraft.errors import SettingError, one_of
 from redraft.kernels import cpu, cuda, eager, native, vocabulary
 from redraft.kernels.packed import Experts
 
@@ -57,7 +57,7 @@ MIN_ROWS = cpu.MIN_ROWS
 
 def _checked(backend: str | None) -> str | None:
     if backend is not None and backend not in BACKENDS:
-        raise SettingError(f"kernel backend is {backend!r}; it must be one of {', '.join(BACKENDS)}.")
+        raise SettingError(f"kernel backend is {backend!r}; it must be {one_of(BACKENDS)}.")
     return backend
 
 

@@ -6,12 +6,14 @@ import os
 
 import torch
 
-from redraft.config import require_type
-from redraft.errors import SettingError
+from redraft.config import plain, require_type
+from redraft.errors import SettingError, one_of
 
 DTYPES = {
     "bfloat16": torch.bfloat16, "bf16": torch.bfloat16, "float32": torch.float32, "fp32": torch.float32,
 }  # fmt: skip
+
+DEVICES = ("auto", "cpu", "cuda", "cuda:N")
 
 OLDEST = (8, 0)
 """The first compute capability with bf16 products."""
@@ -29,11 +31,12 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
     try:
         chosen = torch.device(device)
     except (RuntimeError, TypeError):
-        raise SettingError(f"device is {device!r}; it must be auto, cpu, cuda or cuda:N.") from None
+        raise SettingError(f"device is {device!r}; it must be {one_of(DEVICES)}.", "device") from None
     if chosen.type not in ("cpu", "cuda") or (chosen.type == "cpu" and chosen.index is not None):
-        raise SettingError(f"device is {str(device)!r}; it must be auto, cpu, cuda or cuda:N.")
+        raise SettingError(f"device is {str(device)!r}; it must be {one_of(DEVICES)}.", "device")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
-        raise SettingError(f"device is {str(device)!r}; this machine has {torch.cuda.device_count()} CUDA devices.")
+        there = torch.cuda.device_count()
+        raise SettingError(f"device is {str(device)!r}; this machine has {there} CUDA devices.", "device")
     if chosen.type == "cuda" and chosen.index is None:
         return torch.device("cuda", torch.cuda.current_device())
     return chosen
@@ -44,6 +47,7 @@ def resolve_devices(device: str | torch.device, gpus: int) -> tuple[torch.device
 
     Raises `SettingError` if they do not exist, differ, or `device` names a single one.
     """
+    gpus = plain(gpus)
     require_type("gpus", gpus, int)
     if gpus < 1:
         raise SettingError(f"gpus is {gpus}; it must be at least 1.", "gpus")
@@ -73,7 +77,7 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device, stored: torch.
         return stored if stored in DTYPES.values() else torch.bfloat16
     chosen = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     if chosen is None or chosen not in DTYPES.values():
-        raise SettingError(f"dtype is {str(dtype)!r}; it must be auto, bfloat16 or float32.")
+        raise SettingError(f"dtype is {str(dtype)!r}; it must be {one_of(('auto', 'bfloat16', 'float32'))}.", "dtype")
     return chosen
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from redraft.config import FULL, SLIDING, ModelConfig
-from redraft.errors import SettingError
+from redraft.errors import SettingError, one_of
 
 
 def preset(name: str) -> ModelConfig:
     """The shape of `26b-a4b`, `tiny` or `nano`. Raises `SettingError` for other names."""
     if name not in PRESETS:
-        raise SettingError(f"preset is {name!r}; it must be one of {', '.join(PRESETS)}.")
+        raise SettingError(f"preset is {name!r}; it must be {one_of(PRESETS)}.")
     return PRESETS[name]
 
 

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from redraft.errors import CheckpointError, SettingError
+from redraft.errors import CheckpointError, SettingError, one_of
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE
 from redraft.model.folders import CONFIG_FILE, copy_beside, read_json, write_json
@@ -72,7 +72,7 @@ def quantize_folder(
     already. Nothing is left behind on failure.
     """
     if format not in FORMATS:
-        raise SettingError(f"format is {format!r}; it must be one of {', '.join(FORMATS)}.")
+        raise SettingError(f"format is {format!r}; it must be {one_of(FORMATS)}.", "format")
     if max_shard_size < 1:
         raise SettingError(f"max_shard_size is {max_shard_size}; it must be at least 1 byte.")
     check_new(target)

@@ -48,13 +48,14 @@ class PromptReader:
         if isinstance(prompt, str):
             return self._text(prompt, raw, **chat)
         if raw:
-            raise PromptError("raw=True needs a str.")
+            raise PromptError("raw=True needs a str.", "raw")
         if isinstance(prompt, EncodedPrompt):
             return prompt
         if isinstance(prompt, bytes | bytearray) or not isinstance(prompt, Sequence) or not len(prompt):
-            raise PromptError("The prompt must be a non-empty str, list of messages or list of token ids.")
+            sentence = "The prompt must be a non-empty str, list of messages or list of token ids."
+            raise PromptError(sentence, "prompt")
         if all(isinstance(item, str) for item in prompt):
-            raise PromptError("A list of texts is several prompts; give it to generate_batch.")
+            raise PromptError("A list of texts is several prompts; give it to generate_batch.", "prompt")
         if all(isinstance(item, Mapping) for item in prompt):
             return self.chat(prompt, **chat)
         self.tokenizer.check_ids(prompt)
@@ -67,7 +68,7 @@ class PromptReader:
         if self.template is None:
             raise SettingError("This model folder has no chat template; pass raw=True or token ids.")
         if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
-            raise PromptError("messages must be a list with at least one message.")
+            raise PromptError("messages must be a list with at least one message.", "messages")
         begun = ""
         if _ends_with_an_answer(messages):
             messages, begun = messages[:-1], _words_of(messages)
@@ -94,7 +95,7 @@ class PromptReader:
 
     def _text(self, text: str, raw: bool, **chat: Any) -> EncodedPrompt:
         if not text:
-            raise PromptError("The prompt is empty.")
+            raise PromptError("The prompt is empty.", "prompt")
         if not raw:
             return self.chat([{"role": "user", "content": text}], **chat)
         return EncodedPrompt((self.tokenizer.bos_id, *self.tokenizer.encode(text, special=False)))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from redraft.cache.fp8 import key_unit
 from redraft.config import FULL, SLIDING, LayerType, ModelConfig
-from redraft.errors import SettingError
+from redraft.errors import SettingError, one_of
 from redraft.kernels.crew import allow_peers
 from redraft.kernels.packed import Matrix, Packed, PackedExperts, PackedFp8, PackedInt4
 from redraft.kernels.triton.residuals import AfterAttention, AfterExperts
@@ -109,7 +109,7 @@ def _made(fields: _Fields) -> dict[str, Any]:
 def check_format(quantization: str | None) -> None:
     """Raise `SettingError` for anything but the name of a format or None."""
     if quantization is not None and quantization not in FORMATS:
-        raise SettingError(f"quantization is {quantization!r}; it must be {' or '.join(map(repr, FORMATS))}, or None.")
+        raise SettingError(f"quantization is {quantization!r}; it must be {one_of(FORMATS, 'None')}.", "quantization")
 
 
 def _packers(

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from redraft.config import ModelConfig
-from redraft.errors import SettingError
+from redraft.errors import SettingError, one_of
 from redraft.model import accounting
 from redraft.model.packed.division import DIVIDED
 from redraft.model.placement import OLDEST, OLDEST_FP8, lacks_fp8
@@ -59,7 +59,7 @@ def check_device(device: torch.device, *, quantized: bool) -> None:
 def check_vocabulary(name: str) -> None:
     """Raise `SettingError` for anything but the names of `VOCABULARIES`."""
     if name not in VOCABULARIES:
-        raise SettingError(f"vocabulary_dtype is {name!r}; it must be {' or '.join(map(repr, VOCABULARIES))}.")
+        raise SettingError(f"vocabulary_dtype is {name!r}; it must be {one_of(VOCABULARIES)}.", "vocabulary_dtype")
 
 
 def fp8_vocabulary(config: ModelConfig, name: str, device: torch.device, *, quantized: bool) -> bool:

@@ -112,7 +112,8 @@ def load_for_inference(
             f"gpus is {gpus}; only a model in bfloat16 whose shape the kernels support is divided.", "gpus"
         )
     if vocabulary_dtype == "fp8":
-        raise SettingError("vocabulary_dtype is 'fp8'; that needs a GPU and bfloat16, or quantization 'fp8'.")
+        sentence = "vocabulary_dtype is 'fp8'; that needs a GPU and bfloat16, or quantization 'fp8'."
+        raise SettingError(sentence, "vocabulary_dtype")
     if on_cpu:
         return _with(adapter, load_for_cpu(folder, dtype, int4=quantization == "int4", vision=vision))
     return _with(adapter, load_model(folder, target, dtype, vision=vision))
@@ -142,12 +143,12 @@ def _packs_on_gpu(folder: Path, device: torch.device, dtype: str | torch.dtype, 
     if resolve_dtype(dtype, device, checkpoint.dtype) == torch.float32:
         if quantization is not None:
             raise SettingError(
-                f"quantization is {quantization!r} and dtype is float32; on a GPU, dtype must be bfloat16."
+                f"quantization is {quantization!r} and dtype is float32; on a GPU, dtype must be bfloat16.", "dtype"
             )
         return False
     wrong = misfit(config)
     if wrong is not None and quantization is not None:
-        raise SettingError(f"quantization is {quantization!r}; on a GPU {wrong}.")
+        raise SettingError(f"quantization is {quantization!r}; on a GPU {wrong}.", "quantization")
     return wrong is None
 
 

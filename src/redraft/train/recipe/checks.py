@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from redraft.errors import SettingError
+from redraft.errors import SettingError, one_of
 
 
 def check(ok: bool, where: str, value: object, allowed: str) -> None:
@@ -36,7 +36,7 @@ class Checks:
     def one_of(self, allowed: Iterable[str], name: str) -> None:
         """The setting is one of some words."""
         words = tuple(allowed)
-        self.that(getattr(self._table, name) in words, name, f"one of {', '.join(words)}")
+        self.that(getattr(self._table, name) in words, name, one_of(words))
 
     def at_least(self, least: int, *names: str) -> None:
         """Each setting is `least` or more."""

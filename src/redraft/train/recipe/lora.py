@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from redraft.errors import one_of
 from redraft.model.quantize import FORMATS
 from redraft.train.recipe.checks import Checks
 
@@ -30,7 +31,7 @@ class LoraSettings:
         checks.below_one("dropout")
         checks.that(len(self.targets) > 0, "targets", "at least one group or pattern")
         known = self.quantization in ("", *FORMATS)
-        checks.that(known, "quantization", f"one of {', '.join(FORMATS)}, or empty")
+        checks.that(known, "quantization", one_of(FORMATS, "empty"))
         if self.alpha == 0:
             object.__setattr__(self, "alpha", float(self.rank))
 
