@@ -21,6 +21,7 @@ from redraft.engine.stats import Counters, EngineStats
 from redraft.engine.transcript import Transcript
 from redraft.engine.work import Denoise, Drafted, Runner, Segment
 from redraft.errors import EngineError, InputError, NotFiniteError, PromptError, QueueFullError, SettingError
+from redraft.model.placement import without_autocast
 from redraft.text.marks import Decoder
 from redraft.text.prompt import thought_open
 
@@ -129,7 +130,8 @@ class Engine:
         planned = self._clock()
         self.runner.prepare(work)
         before = self._clock()
-        drafted = self.runner.run(work)
+        with without_autocast():
+            drafted = self.runner.run(work)
         after = self._clock()
         self.scheduler.ran(plan)
         self._record_timing(plan, work, after - before)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
@@ -79,6 +81,13 @@ def resolve_dtype(dtype: str | torch.dtype, device: torch.device, stored: torch.
     if chosen is None or chosen not in DTYPES.values():
         raise SettingError(f"dtype is {str(dtype)!r}; it must be {one_of(('auto', 'bfloat16', 'float32'))}.", "dtype")
     return chosen
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Inside, tensors keep their own number formats, whatever `torch.autocast` the caller is in."""
+    with torch.autocast("cpu", enabled=False), torch.autocast("cuda", enabled=False):
+        yield
 
 
 def lacks_fp8(device: torch.device) -> bool:
