@@ -60,6 +60,36 @@ def test_the_stream_is_the_answer(llm: LLM) -> None:
     assert all(commit.finish_reason is None for commit in commits[:-1])
 
 
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda llm: llm.generate("Hello", max_tokens=20),
+        lambda llm: llm.chat([{"role": "user", "content": "Hello"}], max_tokens=20),
+        lambda llm: llm.fill("a", "b", max_tokens=2, steps=1),
+        lambda llm: llm.edit("abc", (0, 1), "x", max_tokens=2, steps=1),
+        lambda llm: llm.next_edit("a b a", 0, [("a", "c")], steps=1),
+        lambda llm: llm.decide("q", ["a", "b"]),
+    ],
+)
+def test_the_same_call_has_an_equal_result(llm: LLM, ask: Callable[[LLM], Any]) -> None:
+    assert ask(llm) == ask(llm)
+
+
+def test_a_stream_stops_where_its_block_ends(llm: LLM) -> None:
+    with llm.stream("Hello", max_tokens=40) as records:
+        next(records)
+        assert llm.engine.stats().running == 1
+    assert llm.engine.stats().running == 0
+    assert list(records) == []
+
+
+def test_autocast_around_an_answer_changes_nothing(llm: LLM) -> None:
+    alone = llm.generate("Hello", max_tokens=20)
+    with torch.autocast("cpu"):
+        assert llm.generate("Hello", max_tokens=20) == alone
+        assert torch.is_autocast_enabled("cpu")
+
+
 def test_a_batch_gives_what_each_prompt_gives_alone(llm: LLM) -> None:
     prompts = ["Hello", "A much longer prompt, with many more words than its neighbour has.", [2, 5, 9], "x"]
     together = llm.generate_batch(prompts, max_tokens=32, seeds=[1, 2, 3, 4])

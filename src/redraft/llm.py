@@ -67,7 +67,7 @@ class ChatReply:
 
 
 class AnswerStream(Iterator[Record]):
-    """The records of one answer, as they happen. Closing it, or dropping it, stops the work."""
+    """The records of one answer, as they happen. Closing it, leaving its `with` block or dropping it stops the work."""
 
     def __init__(self, events: Iterator[Event]) -> None:
         self._events = events
@@ -80,6 +80,12 @@ class AnswerStream(Iterator[Record]):
             return event
         self.result = _result(event)
         raise StopIteration
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         """End the answer here."""

@@ -51,6 +51,12 @@ def test_streams_side_by_side_do_not_mix(llm: LLM) -> None:
     assert [list(side) for side in zip(*pairs, strict=True)] == alone
 
 
+def test_an_answer_with_a_cached_prompt_equals_one_without(llm: LLM) -> None:
+    first, second = (llm.generate(long_prompt(), **SHORT) for _ in range(2))
+    assert first.stats.cached_tokens < second.stats.cached_tokens
+    assert first == second
+
+
 def test_constraints_are_rehearsed_once_for_equal_requests_before_a_forward(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from redraft.editing.spans import Span, changed_share, unified_diff
@@ -34,7 +34,7 @@ class EditResult:
     offsets: tuple[tuple[int, int], ...]
     steps: int
     forwards: int
-    seconds: float
+    seconds: float = field(compare=False)
 
     @property
     def changed(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from redraft.config import GenerationSettings
@@ -55,13 +55,16 @@ class Request:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stats:
-    """What an answer cost. `steps` has one entry per canvas; forwards are their sum, as commits share them."""
+    """What an answer cost. `steps` has one entry per canvas; forwards are their sum, as commits share them.
+
+    Comparisons leave out times, so that equal answers are equal.
+    """
 
     canvases: int
     steps: tuple[int, ...]
     forwards: int
     tokens: int
-    seconds: float
+    seconds: float = field(compare=False)
 
     @property
     def tokens_per_forward(self) -> float:
@@ -94,12 +97,13 @@ class AnswerStats(Stats):
     queue_seconds         the part of `seconds` (which start at submission) before the request had a slot
     first_commit_seconds  until the first committed canvas; None if there was none
     step_budgets          the step cap of each canvas: the setting, or what `latency_budget_ms` allowed
+    Comparisons leave out what depends on other answers and earlier ones: times and `cached_tokens`.
     """
 
     prompt_tokens: int
-    cached_tokens: int
-    queue_seconds: float
-    first_commit_seconds: float | None
+    cached_tokens: int = field(compare=False)
+    queue_seconds: float = field(compare=False)
+    first_commit_seconds: float | None = field(compare=False)
     step_budgets: tuple[int, ...]
 
     def to_dict(self) -> dict[str, Any]:
