@@ -2,11 +2,13 @@
 
 import ast
 import dataclasses
+import importlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
@@ -90,6 +92,36 @@ def test_public_names_exist_and_are_all() -> None:
         name for name in ("load", "load_model", "save_model", "LLM", "DenoiseStep") if name not in redraft.__all__
     }
     assert not public
+
+
+def test_what_a_type_checker_sees_is_what_is_exported_and_nothing_else() -> None:
+    """The lazy `__getattr__` is hidden from it, so that it finds a name that does not exist."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text(encoding="utf-8"))
+    seen = next(node for node in tree.body if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+    imported = {alias.name for node in seen.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert imported == set(redraft.__all__)
+    assert not [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "__getattr__"]
+    for node in seen.body:
+        assert isinstance(node, ast.ImportFrom)
+        home = importlib.import_module(str(node.module))
+        assert all(getattr(redraft, alias.name) is getattr(home, alias.name) for alias in node.names)
+
+
+def test_types_of_the_public_methods_results_are_exported() -> None:
+    methods = [value for name, value in vars(redraft.LLM).items() if not name.startswith("_") and callable(value)]
+    users = methods[: [method.__name__ for method in methods].index("use_adapter")]
+    found = set().union(*(classes_of(get_type_hints(method)["return"]) for method in users))
+    assert {"AnswerStats", "TokenConfidence", "ToolCall", "Filling", "Reading"} <= found <= set(redraft.__all__)
+
+
+def classes_of(hint: Any) -> set[str]:
+    """The classes of ours that a type is made of, and those that their fields and properties are made of."""
+    if args := get_args(hint):
+        return set().union(*map(classes_of, args))
+    if not isinstance(hint, type) or not hint.__module__.startswith("redraft"):
+        return set()
+    fields = get_type_hints(hint, localns=vars(redraft)) if dataclasses.is_dataclass(hint) else {}
+    return {hint.__name__}.union(*map(classes_of, fields.values()))
 
 
 def test_no_file_is_long_without_reason() -> None:

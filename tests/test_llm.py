@@ -1,7 +1,9 @@
 """The front door, on a random model with the embedded tokenizer: settings, prompts, text and stops."""
 
+import copy
 import dataclasses
 import math
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -464,6 +466,14 @@ def test_whole_numbers_may_be_numpys(llm: LLM) -> None:
     for value in (True, np.True_, np.float64(2.0), "2"):
         with pytest.raises(SettingError, match="must be of type int"):
             llm.generate("x", steps=value)
+
+
+@pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy])
+def test_a_model_is_not_pickled_or_copied_with_its_weights(llm: LLM, copied: Callable[[LLM], Any]) -> None:
+    with pytest.raises(TypeError, match="An LLM cannot be pickled or copied with its weights"):
+        copied(llm)
+    view = copy.copy(llm)
+    assert view.engine is llm.engine
 
 
 def test_tools_are_told_to_the_model_as_well(llm: LLM) -> None:

@@ -5,7 +5,7 @@ import math
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 import torch
@@ -13,6 +13,7 @@ import torch
 import redraft
 from random_model import write_random_model
 from redraft.errors import CheckpointError, HubError, NotFiniteError, SettingError
+from redraft.model.placement import DTYPES
 
 CANVAS = 16
 
@@ -21,6 +22,10 @@ CANVAS = 16
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the embedded model's tokenizer and template and a very small random network."""
     return write_random_model(tmp_path_factory.mktemp("random"), canvas=CANVAS, context=192)
+
+
+def test_the_names_of_dtypes_that_load_takes_are_those_of_its_type() -> None:
+    assert set(get_args(get_type_hints(redraft.load)["dtype"])) == {"auto", *DTYPES}
 
 
 def test_what_cannot_be_loaded(tmp_path: Path) -> None:

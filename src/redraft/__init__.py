@@ -9,24 +9,27 @@ The names below are imported on first use, which keeps `import redraft` and `red
 import os
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from redraft import errors
     from redraft.config import GenerationSettings, ModelConfig
-    from redraft.deciding import Decision
-    from redraft.diffusion.records import Commit, DenoiseStep
+    from redraft.deciding import Decision, Reading
+    from redraft.diffusion.records import Commit, DenoiseStep, FinishReason, Record
     from redraft.editing import EditResult, NextEdit
-    from redraft.engine.request import Stats
-    from redraft.filling import FillResult
-    from redraft.llm import LLM, AnswerStream, ChatReply, GenerateResult
+    from redraft.engine.request import AnswerStats, Stats, TokenConfidence
+    from redraft.engine.result import AnswerStream, ChatReply, GenerateResult
+    from redraft.filling import Filling, FillResult
+    from redraft.llm import LLM
     from redraft.loading import load
     from redraft.model.weights import load_model, save_model
+    from redraft.text.tools import ToolCall
 
 __version__ = "0.1.0"
 
 __all__ = [
     "LLM",
+    "AnswerStats",
     "AnswerStream",
     "ChatReply",
     "Commit",
@@ -34,11 +37,17 @@ __all__ = [
     "DenoiseStep",
     "EditResult",
     "FillResult",
+    "Filling",
+    "FinishReason",
     "GenerateResult",
     "GenerationSettings",
     "ModelConfig",
     "NextEdit",
+    "Reading",
+    "Record",
     "Stats",
+    "TokenConfidence",
+    "ToolCall",
     "errors",
     "load",
     "load_model",
@@ -47,14 +56,16 @@ __all__ = [
 
 _HOMES = {
     "redraft.config": ("GenerationSettings", "ModelConfig"),
-    "redraft.diffusion.records": ("Commit", "DenoiseStep"),
-    "redraft.deciding": ("Decision",),
+    "redraft.diffusion.records": ("Commit", "DenoiseStep", "FinishReason", "Record"),
+    "redraft.deciding": ("Decision", "Reading"),
     "redraft.editing": ("EditResult", "NextEdit"),
-    "redraft.filling": ("FillResult",),
-    "redraft.engine.request": ("Stats",),
-    "redraft.llm": ("LLM", "AnswerStream", "ChatReply", "GenerateResult"),
+    "redraft.filling": ("FillResult", "Filling"),
+    "redraft.engine.request": ("AnswerStats", "Stats", "TokenConfidence"),
+    "redraft.engine.result": ("AnswerStream", "ChatReply", "GenerateResult"),
+    "redraft.llm": ("LLM",),
     "redraft.loading": ("load",),
     "redraft.model.weights": ("load_model", "save_model"),
+    "redraft.text.tools": ("ToolCall",),
 }
 # Torch's libraries read these once; a value set by the user wins (docs/performance.md). By default OpenMP's threads
 # spin for milliseconds while they wait for one another, which slows down two programs that share cores. oneDNN and what
@@ -68,14 +79,16 @@ if "torch" not in sys.modules:
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
-def __getattr__(name: str) -> Any:
-    if name == "errors":
-        return import_module("redraft.errors")
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'redraft' has no attribute {name!r}")
-    value = getattr(import_module(_HOME_OF[name]), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker that saw it would take any name for one of ours
+
+    def __getattr__(name: str) -> object:
+        if name == "errors":
+            return import_module("redraft.errors")
+        if name not in _HOME_OF:
+            raise AttributeError(f"module 'redraft' has no attribute {name!r}")
+        value = getattr(import_module(_HOME_OF[name]), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -6,21 +6,20 @@ import copy
 import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self, overload
+from typing import Any, NoReturn, Self, overload
 
 from redraft.config import SETTINGS, GenerationSettings, check_names, plain, require_type, resolve_settings
 from redraft.constraints.build import NAMES, TOLD, build, says_where_text_stands
-from redraft.deciding import Choices, Decision, decide
+from redraft.deciding import Choices, Decision, Question, decide
 from redraft.diffusion.constraint import Constraint
-from redraft.diffusion.records import FinishReason, Record
 from redraft.editing import EditResult, NextEdit, RecentEdit, edit, next_edit
 from redraft.engine.answer import canvas_positions
 from redraft.engine.engine import Engine
 from redraft.engine.engines import Engines
-from redraft.engine.request import AnswerStats, Event, Finished, Request, TokenConfidence
+from redraft.engine.request import Event, Finished, Request
+from redraft.engine.result import AnswerStream, ChatReply, GenerateResult, result_of
 from redraft.engine.settings import EngineSettings
 from redraft.errors import TOO_LONG, CheckpointError, PromptError, SettingError, check_utf8
 from redraft.filling import FillResult, fill
@@ -37,59 +36,8 @@ from redraft.text.reading import Message, PromptReader, Sight
 from redraft.text.reply import read_reply
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
-from redraft.text.tools import ToolCall
 
 Prompt = str | Sequence[Message] | Sequence[int] | EncodedPrompt
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class GenerateResult:
-    """An answer: its text, its token ids (end-of-text excluded), why it ended, and what it cost.
-
-    `tokens` says how sure the model was of each of `token_ids`.
-    """
-
-    text: str
-    token_ids: tuple[int, ...]
-    finish_reason: FinishReason
-    stats: AnswerStats
-    tokens: tuple[TokenConfidence, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ChatReply:
-    """A chat answer taken apart: visible content, reasoning if the model thought, and tool calls."""
-
-    content: str
-    reasoning: str
-    tool_calls: tuple[ToolCall, ...]
-    result: GenerateResult
-
-
-class AnswerStream(Iterator[Record]):
-    """The records of one answer, as they happen. Closing it, leaving its `with` block or dropping it stops the work."""
-
-    def __init__(self, events: Iterator[Event]) -> None:
-        self._events = events
-        self.result: GenerateResult | None = None
-        """What `LLM.generate` would have returned, once the records have ended."""
-
-    def __next__(self) -> Record:
-        event = next(self._events)
-        if not isinstance(event, Finished):
-            return event
-        self.result = _result(event)
-        raise StopIteration
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the answer here."""
-        self._events = iter(())
 
 
 class LLM:
@@ -115,6 +63,16 @@ class LLM:
         self._adapter: str | None = None
         self._ids = itertools.count(-1, -1)  # a caller's own are counted up
         self._engines = Engines(model, tokenizer, eos_ids=self.eos_ids, settings=settings or EngineSettings())
+
+    def __copy__(self) -> Self:
+        """A view: it shares the model, the engine and everything else, but can use another adapter."""
+        view = object.__new__(type(self))
+        view.__dict__ |= self.__dict__
+        return view
+
+    def __reduce__(self) -> NoReturn:
+        """Raise `TypeError` for pickle and `copy.deepcopy`."""
+        raise TypeError("An LLM cannot be pickled or copied with its weights; call redraft.load where it is needed.")
 
     @property
     def model(self) -> Transformer:
@@ -203,7 +161,8 @@ class LLM:
         """The text with only its characters `span` changed, following an instruction.
 
         Without an instruction, mistakes are fixed. `settings` are those of `generate`, with its constraints applied to
-        the new span, plus `strength` and `max_tokens`. See `redraft.editing.edit`.
+        the new span, plus `strength` and `on_record`, and less those that belong to an answer (`stop`, `logprobs` ...).
+        See `redraft.editing.edit`.
         """
         return edit(self, text, span, instruction, **settings)
 
@@ -212,60 +171,20 @@ class LLM:
         return next_edit(self, text, cursor, recent_edits, **settings)
 
     @overload
-    def decide(self, question: str, choices: Choices, **settings: Any) -> Decision: ...
+    def decide(  # type: ignore[overload-overlap]  # a str is a sequence of str as well, but one question
+        self, question: Question, choices: Choices, **settings: Any
+    ) -> Decision: ...
     @overload
-    def decide(self, question: Sequence[Any], choices: Choices, **settings: Any) -> Decision | list[Decision]: ...
-    def decide(self, question: str | Sequence[Any], choices: Choices, **settings: Any) -> Decision | list[Decision]:
+    def decide(self, question: Sequence[Question], choices: Choices, **settings: Any) -> list[Decision]: ...
+    def decide(
+        self, question: Question | Sequence[Question], choices: Choices, **settings: Any
+    ) -> Decision | list[Decision]:
         """Which of the choices, and how sure, for the cost of one forward pass; several questions give a list.
 
         A question is a `str`, a chat or token ids; `choices` a list, or lists by the slot names of `template`.
         See `redraft.deciding.decide`.
         """
         return decide(self, question, choices, **settings)
-
-    def rehearse(self) -> None:
-        """Compile the GPU kernels that the first fill, edit and decision would wait for; any thread may call it.
-
-        The engine's own kernels are compiled by its runner's `warm_up`.
-        """
-        if isinstance(self.model, PackedTransformer) and self.model.device.type == "cuda":
-            rehearse(partial(_small_calls, self))
-
-    def encode_chat(
-        self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, thinking: bool = False
-    ) -> list[int]:
-        """Token ids of a conversation without images; see `read_chat`."""
-        return self.read_chat(messages, tools=tools, thinking=thinking).ids_alone()
-
-    def read_chat(
-        self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, thinking: bool = False
-    ) -> EncodedPrompt:
-        """A conversation as the model reads it, images included, up to the point where the model answers.
-
-        Special strings inside a message, such as `<turn|>`, are plain text; see `redraft.text.prompt`. If the last
-        message is the assistant's, the answer continues it.
-        """
-        return self._reader.chat(messages, tools=tools, thinking=thinking)
-
-    def decoded(self, messages: Sequence[Message]) -> Sequence[Message]:
-        """The same conversation with its images decoded, so that they are decoded only once."""
-        return self._reader.decoded(messages)
-
-    def prompt_ids(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
-        """Token ids of any kind of prompt without images; see `read_prompt`."""
-        return self.read_prompt(prompt, raw=raw).ids_alone()
-
-    def read_prompt(self, prompt: Prompt, *, raw: bool = False) -> EncodedPrompt:
-        """Any kind of prompt as the model reads it; see `generate`. Raises `PromptError` for an empty or wrong one."""
-        return self._reader.prompt(prompt, raw=raw)
-
-    @property
-    def _reader(self) -> PromptReader:
-        vision = self.model.vision
-        config = self.model.config
-        most = config.max_position_embeddings
-        sight = None if vision is None else Sight(grid=vision.grid, marks=config.image_marks, context=most)
-        return PromptReader(self.tokenizer, self.template, sight)
 
     def add_adapter(self, name: str, folder: str | Path) -> None:
         """Load a LoRA adapter under a name.
@@ -293,6 +212,20 @@ class LLM:
         if not isinstance(name, str | None) or name not in self._engines.models:
             raise SettingError(f"There is no adapter {name!r}; there are {', '.join(self.adapters) or 'none'}.", "name")
         self._adapter = name
+
+    # What follows is for those who build on `LLM`: servers, evaluations, benchmarks, and callers of its engine.
+
+    @property
+    def engine(self) -> Engine:
+        """The engine behind `generate` and `stream`, made on first use and rebuilt when the model has moved."""
+        return self._engines.shared(self.adapter)
+
+    def new_engine(self, settings: EngineSettings | None = None) -> Engine:
+        """A separate engine on this model and its adapters, with its own pages; servers run one in a thread.
+
+        Without `settings` it uses those that the LLM was loaded with.
+        """
+        return self._engines.new(settings)
 
     def request(
         self,
@@ -333,6 +266,61 @@ class LLM:
             drafts=drafts,
         )
 
+    def read_prompt(self, prompt: Prompt, *, raw: bool = False) -> EncodedPrompt:
+        """Any kind of prompt as the model reads it; see `generate`. Raises `PromptError` for an empty or wrong one."""
+        return self._reader.prompt(prompt, raw=raw)
+
+    def prompt_ids(self, prompt: Prompt, *, raw: bool = False) -> list[int]:
+        """Token ids of any kind of prompt without images; see `read_prompt`."""
+        return self.read_prompt(prompt, raw=raw).ids_alone()
+
+    def read_chat(
+        self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, thinking: bool = False
+    ) -> EncodedPrompt:
+        """A conversation as the model reads it, images included, up to the point where the model answers.
+
+        Special strings inside a message, such as `<turn|>`, are plain text; see `redraft.text.prompt`. If the last
+        message is the assistant's, the answer continues it.
+        """
+        return self._reader.chat(messages, tools=tools, thinking=thinking)
+
+    def encode_chat(
+        self, messages: Sequence[Message], *, tools: Sequence[Mapping[str, Any]] | None = None, thinking: bool = False
+    ) -> list[int]:
+        """Token ids of a conversation without images; see `read_chat`."""
+        return self.read_chat(messages, tools=tools, thinking=thinking).ids_alone()
+
+    def decoded(self, messages: Sequence[Message]) -> Sequence[Message]:
+        """The same messages with every image read, decoded and cut into patches, for `read_chat` to take as they are.
+
+        Whoever reads a conversation twice, or in another thread than the one that answers, decodes once. Raises
+        `PromptError` for an image that cannot be read, or if the model sees none.
+        """
+        return self._reader.decoded(messages)
+
+    def room(self, prompt: int, canvas_length: int | None = None) -> int:
+        """Tokens of the whole canvases that fit after a prompt of that many tokens; 0 or less if none fits."""
+        prompt, length = plain(prompt), plain(canvas_length or self._engines.canvas_length)
+        require_type("prompt", prompt, int)
+        require_type("canvas_length", length, int)
+        return (self.model.config.max_position_embeddings - prompt) // length * length
+
+    def rehearse(self) -> None:
+        """Compile the GPU kernels that the first fill, edit and decision would wait for; any thread may call it.
+
+        Nothing is to be done on a CPU. The engine's own kernels are compiled by its runner's `warm_up`.
+        """
+        if isinstance(self.model, PackedTransformer) and self.model.device.type == "cuda":
+            rehearse(partial(_small_calls, self))
+
+    @property
+    def _reader(self) -> PromptReader:
+        vision = self.model.vision
+        config = self.model.config
+        most = config.max_position_embeddings
+        sight = None if vision is None else Sight(grid=vision.grid, marks=config.image_marks, context=most)
+        return PromptReader(self.tokenizer, self.template, sight)
+
     def _constraint(
         self, wanted: dict[str, Any], settings: GenerationSettings, ids: Sequence[int], built: Constraint | None
     ) -> Constraint | None:
@@ -347,25 +335,13 @@ class LLM:
             raise SettingError(f"{next(iter(given))} and constraint are both given; use one of them.")
         return found or built
 
-    @property
-    def engine(self) -> Engine:
-        """The engine behind `generate` and `stream`, made on first use and rebuilt when the model has moved."""
-        return self._engines.shared(self.adapter)
-
-    def new_engine(self, settings: EngineSettings | None = None) -> Engine:
-        """A separate engine on this model and its adapters, with its own pages; servers run one in a thread.
-
-        Without `settings` it uses those that the LLM was loaded with.
-        """
-        return self._engines.new(settings)
-
     def _answers(
         self, prompts: Sequence[Prompt], raw: bool, settings: Sequence[Mapping[str, Any]]
     ) -> list[GenerateResult]:
         """The answers to several prompts, each with its own settings."""
         ends = self._events(prompts, raw, settings, drafts=False)
         finished = {event.request_id: event for event in ends if isinstance(event, Finished)}
-        return [_result(finished[i]) for i in range(len(finished))]
+        return [result_of(finished[i]) for i in range(len(finished))]
 
     def _events(
         self,
@@ -383,13 +359,6 @@ class LLM:
         places = {request.request_id: i for i, request in enumerate(requests)}
         events = self.engine.answer(requests)
         return (dataclasses.replace(event, request_id=places[event.request_id]) for event in events)
-
-    def room(self, prompt: int, canvas_length: int | None = None) -> int:
-        """Tokens of the whole canvases that fit after a prompt of that many tokens; 0 or less if none fits."""
-        prompt, length = plain(prompt), plain(canvas_length or self._engines.canvas_length)
-        require_type("prompt", prompt, int)
-        require_type("canvas_length", length, int)
-        return (self.model.config.max_position_embeddings - prompt) // length * length
 
     def _fit(self, settings: GenerationSettings, prompt: int, *, explicit: bool) -> GenerationSettings:
         """Check that the prompt and its canvases fit the context; a default max_tokens shrinks to fit."""
@@ -454,17 +423,6 @@ def _small_calls(llm: LLM) -> None:
         llm.fill(before, "\n", steps=2)
         llm.fill(before, "\n", choices=["x", "x + 1"])
         llm.decide(llm.tokenizer.encode(before, special=False), ["yes", "no"], reads=1)
-
-
-def _result(finished: Finished) -> GenerateResult:
-    assert finished.finish_reason in ("stop", "length")
-    return GenerateResult(
-        text=finished.text,
-        token_ids=finished.token_ids,
-        finish_reason=finished.finish_reason,
-        stats=finished.stats,
-        tokens=finished.tokens,
-    )
 
 
 def check_adapter_name(name: object) -> None:

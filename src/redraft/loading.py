@@ -6,10 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from redraft.config import GenerationSettings, end_ids, require_type, settings_from_dict
-from redraft.engine.settings import EngineSettings
+from redraft.engine.settings import EngineSettings, KvCacheDtype
 from redraft.llm import LLM, adapter_for, check_adapter_name
 from redraft.model.folders import read_config, read_json, resolve_folder
+from redraft.model.packed.demands import VocabularyDtype
 from redraft.model.packed.load import load_for_inference
+from redraft.model.placement import Dtype
+from redraft.model.quantize import Quantization
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 
@@ -19,10 +22,10 @@ def load(
     *,
     device: str = "auto",
     gpus: int = 1,
-    dtype: str = "auto",
-    quantization: str | None = None,
-    vocabulary_dtype: str = "auto",
-    kv_cache_dtype: str = "auto",
+    dtype: Dtype = "auto",
+    quantization: Quantization | None = None,
+    vocabulary_dtype: VocabularyDtype = "auto",
+    kv_cache_dtype: KvCacheDtype = "auto",
     memory_gb: float | None = None,
     slots: int = 16,
     adapter: str | Path | Mapping[str, str | Path] | None = None,
@@ -30,10 +33,11 @@ def load(
 ) -> LLM:
     """Load a model: "tiny" (embedded), a folder, or a hub id such as "google/diffusiongemma-26B-A4B-it".
 
-    device            "auto", "cpu", "cuda", "cuda:1" ...      dtype  "auto", "bfloat16", "float32"
+    device            "auto", "cpu", "cuda", "cuda:1" ...
     gpus              how many CUDA devices share the model's layers, keys and values
+    dtype             "auto", "bfloat16" or "bf16", "float32" or "fp32"
     quantization      None (the weights as they are stored), "fp8", or "int4": int4 experts, with the rest in FP8 (on
-                      a CPU, in `dtype`)
+                      a CPU, in `dtype`); "fp8" on a CPU computes what a GPU would, slowly
     vocabulary_dtype  of the token embeddings, which are also the head: "model", same as the weights; "fp8", which
                       is faster on a GPU; or "auto", FP8 where weights on a GPU are quantized
     kv_cache_dtype    of the engine's keys and values: "auto", same as the model, or "fp8", half of bfloat16's bytes

@@ -12,7 +12,7 @@ from redraft.diffusion.records import DenoiseStep, Record
 if TYPE_CHECKING:
     from redraft.cli.trace import TraceWriter
     from redraft.engine.request import Stats
-    from redraft.llm import GenerateResult
+    from redraft.engine.result import GenerateResult
 
 INTERRUPTED = "interrupted"
 """The finish reason of an answer stopped by Ctrl-C."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from redraft.cli.bench_gpu import Folder, Quantization, Random, number_table, write_and_print
-from redraft.cli.options import JsonAlone, at_least, option
+from redraft.cli.options import JsonAlone, ModelOptions, at_least, option
 from redraft.errors import SettingError
 
 if TYPE_CHECKING:
@@ -60,9 +60,7 @@ def _llm(model: str, random: bool, tokenizer: Path | None, quantization: str | N
     if not random:
         if tokenizer is not None:
             raise SettingError("--tokenizer needs --random-weights; a model has its own tokenizer.")
-        import redraft
-
-        return redraft.load(model, device=device, quantization=quantization)
+        return ModelOptions(model=model, device=device, quantization=quantization).load()
     if tokenizer is None:
         raise SettingError("Random weights have no tokenizer; give --tokenizer too.")
     from redraft.bench.gpu import require_gpu

@@ -85,16 +85,12 @@ class BaseModelOptions:
         """The same without showing anything."""
         from redraft.loading import load
 
-        return load(
-            self.model,
-            device=self.device,
-            gpus=self.gpus,
-            dtype=self.dtype,
-            quantization=self.quantization,
-            vocabulary_dtype=self.vocabulary_dtype,
-            adapter=adapter,
-            vision=not self.text_only,
-        )
+        words: dict[str, Any] = {  # `load` says which ones it takes
+            "dtype": self.dtype,
+            "quantization": self.quantization,
+            "vocabulary_dtype": self.vocabulary_dtype,
+        }
+        return load(self.model, device=self.device, gpus=self.gpus, adapter=adapter, vision=not self.text_only, **words)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from inspect import signature
+from typing import Any, overload
 
 from redraft.config import MAX_NUMBER, check_names, plain
 from redraft.deciding.asking import ChatModel, Question, Tools, content_free, read_question, split_questions
@@ -54,6 +55,12 @@ class Rule:
         _require(type(self.seed) is int and 0 <= self.seed < 2**63, "seed", self.seed, "between 0 and 2^63 - 1")
 
 
+@overload
+def decide(  # type: ignore[overload-overlap]  # a str is a sequence of str as well, but one question
+    llm: ChatModel, question: Question, choices: Choices, **settings: Any
+) -> Decision: ...
+@overload
+def decide(llm: ChatModel, question: Sequence[Question], choices: Choices, **settings: Any) -> list[Decision]: ...
 def decide(
     llm: ChatModel,
     question: Question | Sequence[Question],

@@ -70,8 +70,11 @@ def edit(
     strength    the minimum share of the span that begins as noise: 0 renoises only what the model doubts and prefers
                 small edits; 1 keeps nothing and rewrites
     max_tokens  the most tokens of the new span (of each part, if it is long); by default twice the old span's plus 16
-    given       settings of `generate`, and its constraints (`redraft.filling.CONSTRAINTS`) on the new span: with
-                must_include=["total"] and forbidden=["count"] a rename is done whatever the model thinks of it
+    on_record   called with the steps of each part's finalists, as for `LLM.fill`
+    given       settings of `generate`, except for those that belong to an answer (`stop`, `stop_at_eos`,
+                `forbid_empty`, `fit_canvas`, `latency_budget_ms`, `logprobs`), which are refused; and its constraints
+                (`redraft.filling.CONSTRAINTS`) on the new span: with must_include=["total"] and forbidden=["count"] a
+                rename is done whatever the model thinks of it
     A line end that ends the span stays unless whole lines become nothing or it is all of the span, and no blank lines
     are added at the end of the text; a constraint alone decides both. Lines keep their kinds of line ends, and new ones
     take that of the line before; the model and constraints see newlines.

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from redraft.config import MAX_NUMBER, plain, require_at_most, require_type
 from redraft.engine.policy import POLICIES
 from redraft.errors import SettingError, one_of
 
-DTYPES = ("auto", "fp8")
+KvCacheDtype = Literal["auto", "fp8"]
+DTYPES: tuple[KvCacheDtype, ...] = get_args(KvCacheDtype)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

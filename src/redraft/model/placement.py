@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import torch
 
 from redraft.config import plain, require_type
 from redraft.errors import SettingError, one_of
 
+Dtype = Literal["auto", "bfloat16", "bf16", "float32", "fp32"]
+"""What `resolve_dtype` takes by name."""
 DTYPES = {
     "bfloat16": torch.bfloat16, "bf16": torch.bfloat16, "float32": torch.float32, "fp32": torch.float32,
 }  # fmt: skip

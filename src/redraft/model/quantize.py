@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from safetensors.torch import save_file
@@ -27,7 +27,8 @@ from redraft.outputs import arriving, check_new
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import check_group, quantize_int4
 
-FORMATS = ("fp8", "int4")
+Quantization = Literal["fp8", "int4"]
+FORMATS: tuple[Quantization, ...] = get_args(Quantization)
 INT4_GROUP = 64
 _DENSE = re.compile(r"layers\.\d+\.(attention\.[qkvo]_proj|mlp\.(gate|up|down)_proj)\.weight")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal, get_args
 
 import torch
 
@@ -13,7 +14,8 @@ from redraft.model.packed.division import DIVIDED
 from redraft.model.placement import OLDEST, OLDEST_FP8, lacks_fp8
 from redraft.model.quantize import FORMATS, check_requantization, format_of, requantization_refusal
 
-VOCABULARIES = ("auto", "model", "fp8")
+VocabularyDtype = Literal["auto", "model", "fp8"]
+VOCABULARIES: tuple[VocabularyDtype, ...] = get_args(VocabularyDtype)
 
 MULTIPLE = 16
 """A vocabulary in FP8 must be a multiple of this many tokens: rows of the transposed table are copied in bulk."""
