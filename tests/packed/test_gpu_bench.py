@@ -1,6 +1,7 @@
 """The GPU benchmarks as far as a machine without a GPU goes: floors, files, the board, and what they refuse."""
 
 import json
+import re
 import time
 from dataclasses import replace
 from datetime import date
@@ -177,6 +178,7 @@ def test_roofline_prints_json_last_and_writes_where_it_is_told(tmp_path: Path) -
     assert done.exit_code == 0, done.output
     last = json.loads(done.stdout.splitlines()[-1])
     assert [round(one["floor_ms"], 1) for one in last["results"]] == [12.9, 19.7]
+    assert re.findall(r"bf16, (.*) after", done.stdout) == ["1 canvas", "4 canvases"]
     assert all(Path(file).exists() for file in last["files"])
 
 

@@ -56,9 +56,14 @@ def _chart(records: Sequence[Mapping[str, Any]], file: Path) -> Path | None:
     return file
 
 
+def canvases(count: int) -> str:
+    """In words: "1 canvas", "4 canvases"."""
+    return f"{count} canvas{'' if count == 1 else 'es'}"
+
+
 def _title(record: Mapping[str, Any]) -> str:
     whole = f"{record['ms_per_forward']} ms, " if "ms_per_forward" in record else ""
     return (
-        f"{record.get('quantization') or 'bf16'}, {record['batch']} canvases after {record['context']} tokens: "
+        f"{record.get('quantization') or 'bf16'}, {canvases(record['batch'])} after {record['context']} tokens: "
         f"{whole}floor {record['floor_ms']} ms"
     )

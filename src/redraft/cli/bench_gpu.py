@@ -209,6 +209,9 @@ def number_table(title: str, *columns: str) -> Any:
 def _print(model: str, result: StepResult) -> None:
     from rich.console import Console
 
+    from redraft.bench.results import canvases
+
+    batch = canvases(result.case.batch)
     console, found = Console(highlight=False), result.to_dict()
     table = number_table("component", "ms", "floor ms", "% of floor")
     for part in result.parts:
@@ -220,7 +223,7 @@ def _print(model: str, result: StepResult) -> None:
     if result.clock:
         clock = "\n{clock_mhz:.0f} MHz at {power_watts:.0f} of {power_limit_watts:.0f} W".format_map(result.clock)
     console.print(
-        f"\n{model} {result.quantization or 'bf16'}, {result.case.batch} canvases after {result.case.context} tokens: "
+        f"\n{model} {result.quantization or 'bf16'}, {batch} after {result.case.context} tokens: "
         f"{result.ms:.2f} ms per forward ({spread['min']:.2f} to {spread['max']:.2f}; graph {graph['median']:.2f}), "
         f"floor {result.floor_ms:.2f} ms ({found['percent_of_floor']:.0f} %)\n"
         f"{found['distinct_experts']} experts touched per layer; {found['tokens_per_second']:.0f} tokens/s at "
@@ -239,6 +242,7 @@ def _print_floor(
 ) -> None:
     from rich.console import Console
 
+    from redraft.bench.results import canvases
     from redraft.bench.roofline import floor_ms
 
     table = number_table("component", "GB", "TFLOP", "bytes ms", "products ms", "floor ms")
@@ -248,7 +252,7 @@ def _print_floor(
             part.name, f"{part.bytes / 1e9:.2f}", f"{part.flops / 1e12:.3f}", *(f"{time:.3f}" for time in times)
         )
     console = Console(highlight=False)
-    title = f"\n{quantization or 'bf16'}, {batch} canvases after {context} tokens"
+    title = f"\n{quantization or 'bf16'}, {canvases(batch)} after {context} tokens"
     console.print(f"{title}: {floor_ms(parts, ceilings):.2f} ms", markup=False)
     console.print(table)
 
