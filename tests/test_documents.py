@@ -2,16 +2,19 @@
 every file of results is explained.
 """
 
+import asyncio
 import json
 import re
 import shlex
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer.main
 
+import redraft
 from redraft.cli.main import app
 from redraft.config import GENERATION_PRESETS, GenerationSettings
 
@@ -108,6 +111,34 @@ def test_switches_that_a_preset_turns_on_are_said_to_be() -> None:
     on = {preset: [name for name in names if of(base).get(name)] for preset, of in GENERATION_PRESETS.items()}
     assert on == {"fast": names, "balanced": [], "careful": names[:1]}
     assert row[2] == "`fast`, the first in `careful`, too"
+
+
+def test_the_lines_about_asyncio_work(capsys: pytest.CaptureFixture[str]) -> None:
+    """And a task that is cancelled ends its request, as they say."""
+    usage = (ROOT / "docs/usage.md").read_text(encoding="utf-8")
+    (lines,) = [block for block in re.findall(r"```python\n(.*?)```", usage, re.DOTALL) if "AsyncEngine" in block]
+    llm = redraft.load("tiny", device="cpu", dtype="float32")
+    names: dict[str, Any] = {"asyncio": asyncio, "redraft": redraft, "llm": llm}
+    exec(lines, names)
+    asyncio.run(names["main"]())
+    answers, filling = capsys.readouterr().out.splitlines()
+    assert answers == str([llm.generate(text, max_tokens=64).text for text in ("Hello!", "Is the sky blue?")])
+    assert filling == llm.fill("The sky is ", ".").text
+
+    async def cancelled() -> None:
+        engine = names["AsyncEngine"](llm.new_engine())
+        task = asyncio.create_task(names["answer"](engine, "Hello!"))
+        while not engine.stats().running:
+            await asyncio.sleep(0.01)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while engine.stats().running:
+            await asyncio.sleep(0.01)
+        assert engine.stats().ended["cancelled"] == 1
+        await engine.close()
+
+    asyncio.run(asyncio.wait_for(cancelled(), 60))
 
 
 def test_speeds_of_the_readme_are_those_of_the_files() -> None:

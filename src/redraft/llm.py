@@ -43,7 +43,10 @@ Prompt = str | Sequence[Message] | Sequence[int] | EncodedPrompt
 class LLM:
     """A model with its tokenizer, chat template and generation defaults. Made by `redraft.load`.
 
-    `generate`, `generate_batch`, `stream` and `chat` may be called from several threads; their answers share forwards.
+    `generate`, `generate_batch`, `stream` and `chat` may be called from several threads; their answers share forwards,
+    and Ctrl-C ends only those of the main thread. From asyncio, await `asyncio.to_thread(llm.generate, ...)`, or use an
+    `AsyncEngine` on a `new_engine`, where a request ends when its task is cancelled: see docs/usage.md. A process
+    forked after loading lacks the threads that compute and hangs at its first forward; load the model there.
     """
 
     def __init__(
