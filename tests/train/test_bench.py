@@ -70,7 +70,7 @@ def test_the_shape_may_be_a_folders(tmp_path: Path, capsys) -> None:
 
 
 def test_a_shape_that_memory_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    monkeypatch.setattr("redraft.model.placement.machine_memory", lambda: 64 * 10**9)
+    monkeypatch.setattr("redraft.bench.random_weights.machine_memory", lambda: 64 * 10**9)
     assert main(["bench", "train", "--device", "cpu"]) == 2
     assert "the weights of 26b-a4b take 101 GB and this machine has 64; name a smaller" in capsys.readouterr().err
 
