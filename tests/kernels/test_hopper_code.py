@@ -11,6 +11,7 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
+import triton
 from compiling import Compiled, assert_fits, bf16, caught_launches, compiled, fp32, int32, meta, only, segments_of
 from triton.backends.compiler import GPUTarget
 
@@ -163,8 +164,9 @@ def test_norms(fp8: bool, gpus: int) -> None:
     assert all(("e4m3" in kernel.ptx) == fp8 for kernel in found)
     found += compiled(residuals.add_attention, own[0], parts, before, 1e-6, first=ROWS // gpus)
     found += compiled(residuals.add_experts, own[0], parts, experts, after, SEGMENT, 1e-6, first=ROWS // gpus)
-    # A few words, so that three programs fit on a multiprocessor; Triton 3.6 needs half of them in FP8.
-    assert_fits(found, spilled=(32 if fp8 else 16) if gpus < 8 else 64)
+    # A few words, so that three programs fit on a multiprocessor; Triton 3.7 needs four more than 3.6 in FP8.
+    more = fp8 and not triton.__version__.startswith("3.6.")
+    assert_fits(found, spilled=(32 if more else 16) if gpus < 8 else 64)
     assert all(kernel.registers <= 80 for kernel in found)
 
 
