@@ -106,6 +106,6 @@ def test_the_report_leaves_before_soft_embeddings_are_made(packed: PackedTransfo
 def test_a_logit_that_is_no_number_is_told(packed: PackedTransformer) -> None:
     runner, limit = new_runner(packed), canvas(WORDS)
     runner.run([step_of(0, 0, 0, constraint=limit)])
-    runner._state.soft[0, 3] = torch.nan
+    runner.shared.state.soft[0, 3] = torch.nan
     (drafted,) = runner.run([step_of(0, 0, 1, constraint=limit)])
     assert np.isnan(drafted.entropy).any()

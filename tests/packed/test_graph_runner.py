@@ -213,7 +213,7 @@ def test_warming_up_captures_what_all_slots_can_need(
 def test_the_canvas_that_warms_up_leaves_nothing_behind(packed: PackedTransformer) -> None:
     warm, fresh = (GraphRunner(packed, new_runner(packed).limits, graphs=False) for _ in range(2))
     warm._take_constrained_step()
-    assert not any(table.any() for table in warm._tables.values())
+    assert not any(table.any() for table in warm.shared.pages.tables.values())
     for runner in (warm, fresh):
         runner.assign(0, [0, 1], [0, 1])
         runner.run([Encode(slot=0, start=0, token_ids=ids(1, 40))])
@@ -261,11 +261,12 @@ def test_pages_that_others_share_are_cleaned_by_the_last_one(packed: PackedTrans
     for slot in (0, 1, 2):
         runner.assign(slot, (0, 3 + slot), (0, 3 + slot))
         runner.run([Encode(slot=slot, start=256, token_ids=ids(slot, 20))])
+    values = runner.shared.pages.stored[0].values[0]
     for page in (0, 3, 6):
-        runner._pages[0].values[0][page, 7] = np.nan
+        values[page, 7] = np.nan
 
     def broken() -> list[int]:
-        return [page for page, held in enumerate(runner._pages[0].values[0]) if not held.isfinite().all()]
+        return [page for page, held in enumerate(values) if not held.isfinite().all()]
 
     runner.release(0)
     assert broken() == [0]
@@ -280,7 +281,8 @@ def test_pages_that_cannot_be_cleaned_at_once_are_cleaned_before_they_are_used_a
 ) -> None:
     runner = new_runner(packed)
     runner.run([Encode(slot=0, start=0, token_ids=ids(0, 20))])
-    runner._pages[0].values[0][4, 7] = np.nan
+    values = runner.shared.pages.stored[0].values
+    values[0][4, 7] = np.nan
 
     def fails(*pages: object) -> None:
         raise torch.OutOfMemoryError("no room")
@@ -293,7 +295,7 @@ def test_pages_that_cannot_be_cleaned_at_once_are_cleaned_before_they_are_used_a
     runner.assign(1, (4,), (4,))
     (drafted,) = runner.run([Encode(slot=1, start=0, token_ids=ids(1, 20)), step_of(1, 20, 0)])
     assert np.isfinite(drafted.entropy).all()
-    assert all(pool.isfinite().all() for pool in runner._pages[0].values)
+    assert all(pool.isfinite().all() for pool in values)
 
 
 def test_a_step_that_fails_half_way_is_waited_for(packed: PackedTransformer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -335,16 +337,18 @@ def test_pages_that_are_given_back_hold_numbers(
         PackedTransformer(pack(plain.config, source, device=torch.device("cpu"), dtype=torch.float32))
     )
 
+    stored = runner.shared.pages.stored[0]
+
     def finite() -> list[bool]:
-        return [bool(pool.float().isfinite().all()) for pool in (*runner._pages[0].keys, *runner._pages[0].values)]
+        return [bool(pool.float().isfinite().all()) for pool in (*stored.keys, *stored.values)]
 
     runner.run([Encode(slot=0, start=0, token_ids=ids(1, 40)), step_of(0, 40, 0)])
-    before = [pool.float() for pool in runner._pages[0].keys]
+    before = [pool.float() for pool in stored.keys]
     assert runner.release(0)
-    assert all(map(torch.equal, before, (pool.float() for pool in runner._pages[0].keys)))
+    assert all(map(torch.equal, before, (pool.float() for pool in stored.keys)))
     for work in ([Encode(slot=1, start=0, token_ids=ids(2, 300))], [step_of(1, 300, 0)]):
         other.run(work)
         assert not all(finite())
     assert not runner.release(1)
     assert all(finite())
-    assert all(torch.equal(old[4], pool[4].float()) for old, pool in zip(before, runner._pages[0].keys, strict=True))
+    assert all(torch.equal(old[4], pool[4].float()) for old, pool in zip(before, stored.keys, strict=True))

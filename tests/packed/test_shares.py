@@ -133,11 +133,12 @@ def test_adapters_change_their_share_of_every_weight(plain: Transformer) -> None
 def test_what_a_broken_request_left_is_cleaned_everywhere(plain: Transformer) -> None:
     runner = new_runner(divided(plain, 2))
     runner.run([Encode(slot=0, start=0, token_ids=ids(1, 40))])
-    for pages in runner._pages:
-        pages.values[2][4, 3] = torch.nan
-        runner._doubtful.add(0)
+    pages = runner.shared.pages
+    for share in pages.stored:
+        share.values[2][4, 3] = torch.nan
+    pages.doubt([0])
     runner.release(0)
-    assert all(pool.isfinite().all() for pages in runner._pages for pool in (*pages.keys, *pages.values))
+    assert all(pool.isfinite().all() for share in pages.stored for pool in (*share.keys, *share.values))
 
 
 def quantized(name: str) -> Callable[[Tensor], Weight]:

@@ -27,7 +27,7 @@ def _columns(rows: int, pages: int) -> dict[str, int]:
     """Words of every field of one segment, 8-byte numbers first so that they are aligned."""
     single = dict.fromkeys(_LONG, 2) | dict.fromkeys((*_FLOAT, *_WORD), 1)
     by_row = dict.fromkeys(("tokens", "since", "until"), rows)
-    return single | {"eos": EOS_IDS} | by_row | {"full": pages, "sliding": pages}
+    return single | {"eos": EOS_IDS} | by_row | {FULL: pages, SLIDING: pages}
 
 
 def _views(block: Tensor, segments: int, rows: int, pages: int) -> dict[str, Tensor]:
@@ -57,7 +57,7 @@ class StepFields:
     entropy_bound, confidence, stability, stop_at_eos, eos   see `Rules`
     temperature, want_soft  of this step; whether another one follows
     tokens                  the tokens of an encoded segment; values below 0 are rows of images, see `norms.enter`
-    full, sliding           its page tables
+    FULL, SLIDING           its page tables
     """
 
     views: dict[str, Tensor]
@@ -99,7 +99,7 @@ class StepFields:
 
     @property
     def tables(self) -> dict[LayerType, Tensor]:
-        return {FULL: self.views["full"], SLIDING: self.views["sliding"]}
+        return {kind: self.views[kind] for kind in (FULL, SLIDING)}
 
 
 class StepBuffers:

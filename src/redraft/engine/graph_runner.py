@@ -11,17 +11,16 @@ done.
 
 from __future__ import annotations
 
-import copy
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Self
 from weakref import WeakSet
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from redraft.cache.pages import pages_for
 from redraft.constraints.pins import not_empty
@@ -31,11 +30,11 @@ from redraft.diffusion.step import begin
 from redraft.engine.captured_step import CapturedStep
 from redraft.engine.constrained_step import Canvases, in_rounds, rehearse_canvas, sample_constrained
 from redraft.engine.graph_buffers import StepBuffers
-from redraft.engine.graph_step import new_slots, run_step
+from redraft.engine.graph_step import SlotState, new_slots, run_step
 from redraft.engine.runner import with_top
+from redraft.engine.slot_pages import SlotPages
 from redraft.engine.work import Denoise, Drafted, Encode, Limits, Segment
-from redraft.kernels.crew import Crew
-from redraft.kernels.streams import memory_for_graphs, on_device
+from redraft.kernels.streams import GraphMemory, memory_for_graphs, on_device
 from redraft.kernels.switches import graphable
 from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, SAMPLED_OUTSIDE, UNUSED
 from redraft.kernels.triton.step import EOS_IDS
@@ -49,12 +48,31 @@ _log = logging.getLogger(__name__)
 BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Shared:
+    """What the runners of a model and of its adapters have in common. One thread runs them, one forward at a time.
+
+    pages      which pages each slot holds; what one runner assigns, releases or doubts, it does for all of them
+    state      what the slots' canvases keep between steps
+    images     room for the embeddings of one forward's images [I,D]; None for a model without vision
+    graphs     the memory of all graphs; None if operations are launched separately
+    rehearsed  the constraints whose kernels have been compiled, by the thread that holds `rehearsing`
+    """
+
+    pages: SlotPages
+    state: SlotState
+    images: Tensor | None
+    graphs: GraphMemory | None
+    rehearsed: WeakSet[Constraint] = field(default_factory=WeakSet)
+    rehearsing: threading.Lock = field(default_factory=threading.Lock)
+
+
 class GraphRunner:
     """Runs forwards of a packed model; see `engine.work.Runner`.
 
     With `graphs` False every operation is launched separately: the same kernels, hence the same numbers. That is the
     default without a GPU, and when an operation is switched to its eager twin. Pages hold `kv_dtype`, by default the
-    model's dtype.
+    model's dtype. Both are settled already where `shared` is that of another runner.
     """
 
     def __init__(
@@ -64,78 +82,23 @@ class GraphRunner:
         *,
         graphs: bool | None = None,
         kv_dtype: torch.dtype | None = None,
+        shared: Shared | None = None,
     ) -> None:
-        packed = model.packed
-        self.model, self.limits, self._rows = model, limits, limits.canvas
-        self._graphs = packed.device.type == "cuda" and graphable() if graphs is None else graphs
-        self._trash, self._zeros = limits.slots, limits.slots + 1
-        self._state = new_slots(packed, limits.slots, self._rows)
-        self._pages = new_pages(packed, full=limits.full_pages, sliding=limits.sliding_pages, dtype=kv_dtype)
-        self._images = None if model.vision is None else new_images(packed, limits.forward)
-        self._tables = {name: np.zeros((limits.slots, self._width), np.int32) for name in ("full", "sliding")}
-        self._held: dict[str, list[tuple[int, ...]]] = {name: [()] * limits.slots for name in self._tables}
-        self._touched: dict[str, list[set[int]]] = {name: [set() for _ in range(limits.slots)] for name in self._tables}
-        self._pool = memory_for_graphs(*packed.devices) if self._graphs else None
+        self.model, self.limits = model, limits
+        self.shared = _new_shared(model, limits, graphs, kv_dtype) if shared is None else shared
         self._steps: dict[int, CapturedStep] = {}
-        self._rehearsed: WeakSet[Constraint] = WeakSet()
-        self._rehearsing = threading.Lock()
-        self._doubtful: set[int] = set()
-        """Slots whose last forward gave numbers that are not finite, or no numbers at all."""
-        self._unclean: dict[str, set[int]] = {name: set() for name in self._tables}
-        """Pages that nobody holds and that may have numbers that are not finite, which their next user would read."""
 
-    def for_model(self, model: PackedTransformer) -> Self:
-        """A runner for another model of this shape, on the same pages and slots, with its own graphs."""
-        other = copy.copy(self)
-        other.model, other._steps = model, {}
-        return other
-
-    @property
-    def _width(self) -> int:
-        """Pages of the longest request."""
-        return pages_for(self.limits.context)
+    def for_model(self, model: PackedTransformer) -> GraphRunner:
+        """A runner for another model of this shape, with its own graphs; everything else is shared, see `Shared`."""
+        return GraphRunner(model, self.limits, shared=self.shared)
 
     def assign(self, slot: int, full: Sequence[int], sliding: Sequence[int]) -> None:
         """See `engine.work.Runner`."""
-        for name, pages in (("full", full), ("sliding", sliding)):
-            self._held[name][slot] = tuple(pages)
-            self._touched[name][slot].update(pages)
-            self._tables[name][slot, : len(pages)] = pages
-            self._tables[name][slot, len(pages) :] = 0
+        self.shared.pages.assign(slot, full, sliding)
 
     def release(self, slot: int) -> bool:
-        """See `engine.work.Runner`. Pages that cannot be cleaned now are cleaned before the next forward."""
-        doubtful = slot in self._doubtful
-        if doubtful:
-            for name, unclean in self._unclean.items():
-                unclean |= self._only_in(slot, name)
-        self._doubtful.discard(slot)
-        self.assign(slot, (), ())
-        for touched in self._touched.values():
-            touched[slot].clear()
-        try:
-            return not doubtful or self._clean()
-        except Exception as error:
-            _log.warning("pages could not be cleaned yet: %s", error)
-            return False
-
-    def _only_in(self, slot: int, name: str) -> set[int]:
-        """The pages that only this slot has held. Shared ones are left alone, so that others notice what is wrong."""
-        others = {page for other, pages in enumerate(self._held[name]) if other != slot for page in pages}
-        return {page for page in self._touched[name][slot] - others if page >= 0}
-
-    def _clean(self) -> bool:
-        """Zero the values that are not finite in unclean pages, because their next user reads whole tiles. Returns
-        whether there were none."""
-        if not any(self._unclean.values()):
-            return True
-        given = [sorted(self._unclean[name]) for name in ("full", "sliding")]
-        with Crew(self.model.packed.devices) as crew:
-            found = crew.each(lambda pages: pages.clean(*given), self._pages)
-        clean = not any(map(bool, found))
-        for unclean in self._unclean.values():
-            unclean.clear()
-        return clean
+        """See `engine.work.Runner`."""
+        return self.shared.pages.release(slot)
 
     @torch.inference_mode()
     def warm_up(self) -> None:
@@ -143,8 +106,8 @@ class GraphRunner:
 
         The largest comes first, so that the others fit into its memory. Then one canvas with a constraint takes a step.
         """
-        most = most_segments(self.limits.slots, self.limits.prompt, self._rows)
-        if self._graphs:
+        most = most_segments(self.limits.slots, self.limits.prompt, self.limits.canvas)
+        if self.shared.graphs is not None:
             with on_device(self.model.device):
                 for size in reversed(BUCKETS[: BUCKETS.index(_bucket(most)) + 1]):
                     self.bucket(size)
@@ -152,7 +115,7 @@ class GraphRunner:
 
     def _take_constrained_step(self) -> None:
         """Take a step in the first slot and pages, still unused, to set up what all constrained canvases share."""
-        rows, pages = self._rows, [0] * pages_for(self._rows)
+        rows, pages = self.limits.canvas, [0] * pages_for(self.limits.canvas)
         limit = not_empty(rows, self.model.config.eos_token_id)
         rehearse_canvas(self.model.packed, limit, rows, rows)
         self.assign(0, pages, pages)
@@ -166,23 +129,23 @@ class GraphRunner:
 
     def rehearse(self, constraint: Constraint, length: int, max_tokens: int) -> None:
         """See `engine.work.Runner`. Handles one constraint at a time and skips it if memory runs out."""
-        if not self._graphs or constraint in self._rehearsed:
+        if self.shared.graphs is None or constraint in self.shared.rehearsed:
             return
-        with self._rehearsing:
-            canvas = None if constraint in self._rehearsed else constraint.begin().canvas(length, max_tokens)
+        with self.shared.rehearsing:
+            canvas = None if constraint in self.shared.rehearsed else constraint.begin().canvas(length, max_tokens)
             try:
                 if canvas is not None:
-                    rehearse_canvas(self.model.packed, canvas, length, self._rows)
+                    rehearse_canvas(self.model.packed, canvas, length, self.limits.canvas)
             except torch.OutOfMemoryError:
                 _log.warning(
                     "not enough memory to compile a constraint's kernels ahead; its first forward will compile them"
                 )
-            self._rehearsed.add(constraint)
+            self.shared.rehearsed.add(constraint)
 
     @torch.inference_mode()
     def prepare(self, work: Sequence[Segment]) -> None:
         """See `engine.work.Runner`: captures the graphs that have not been."""
-        if not self._graphs or len(self._steps) == len(BUCKETS):
+        if self.shared.graphs is None or len(self._steps) == len(BUCKETS):
             return
         with on_device(self.model.device):
             for parts in self._launches(work):
@@ -192,15 +155,16 @@ class GraphRunner:
     def run(self, work: Sequence[Segment]) -> list[Drafted]:
         """See `engine.work.Runner`."""
         drafted: list[Drafted] = []
-        self._clean()
-        self._doubtful |= {segment.slot for segment in work}
+        pages = self.shared.pages
+        pages.clean()
+        pages.doubt(segment.slot for segment in work)
         with on_device(self.model.device):
             places = self._see([image for segment in work if isinstance(segment, Encode) for image in segment.images])
             for parts in self._launches(work):
                 drafted += self._forward(parts, places)
         order = {segment.slot: number for number, segment in enumerate(work) if isinstance(segment, Denoise)}
         drafted.sort(key=lambda one: order[one.slot])
-        self._doubtful -= {one.slot for one in drafted if np.isfinite(one.entropy).all()}
+        pages.trust(one.slot for one in drafted if np.isfinite(one.entropy).all())
         return drafted
 
     def _launches(self, work: Sequence[Segment]) -> Iterator[list[Segment]]:
@@ -216,11 +180,11 @@ class GraphRunner:
 
     def _parts(self, segment: Segment) -> Iterator[Segment]:
         """A segment, or a long Encode in pieces: keys are written before anything attends, so nothing changes."""
-        if isinstance(segment, Denoise) or len(segment.token_ids) <= self._rows:
+        if isinstance(segment, Denoise) or len(segment.token_ids) <= self.limits.canvas:
             yield segment
             return
-        for first in range(0, len(segment.token_ids), self._rows):
-            ids, start = segment.token_ids[first : first + self._rows], segment.start + first
+        for first in range(0, len(segment.token_ids), self.limits.canvas):
+            ids, start = segment.token_ids[first : first + self.limits.canvas], segment.start + first
             images = tuple(image for image in segment.images if image.start < start + len(ids) and start < image.stop)
             yield replace(segment, start=start, token_ids=ids, images=images)
 
@@ -228,8 +192,8 @@ class GraphRunner:
         """Encode images; returns where each begins among the embeddings that token ids below 0 refer to."""
         places, first = {}, 0
         for image in dict.fromkeys(images):  # answers to one prompt share its images
-            assert self._images is not None
-            self._images[first : first + image.content.tokens] = self.model.see(image.content)
+            assert self.shared.images is not None
+            self.shared.images[first : first + image.content.tokens] = self.model.see(image.content)
             places[image] = first
             first += image.content.tokens
         return places
@@ -245,14 +209,16 @@ class GraphRunner:
             hidden = step.launch()
             for canvases in rounds:
                 fields = step.buffers.fields
-                sample_constrained(self.model.packed, fields, self._state, hidden, canvases, step.deliver)
+                sample_constrained(self.model.packed, fields, self.shared.state, hidden, canvases, step.deliver)
         except BaseException:
             step.give_up()
             raise
         step.wait()
         report = step.buffers.report.copy()
         return [
-            with_top(self.model, hidden[0][index * self._rows :][: part.length], part, _drafted(part, report[index]))
+            with_top(
+                self.model, hidden[0][index * self.limits.canvas :][: part.length], part, _drafted(part, report[index])
+            )
             for index, part in enumerate(parts)
             if isinstance(part, Denoise)
         ]
@@ -271,7 +237,7 @@ class GraphRunner:
                 together.setdefault((id(automaton), part.length), []).append((part, part.constraint))
         ordered = _spread(canvases, encodes)
         groups = [(length, [limit for _, limit in group]) for (_, length), group in together.items()]
-        rounds = in_rounds(packed, groups, len(ordered), self._rows)
+        rounds = in_rounds(packed, groups, len(ordered), self.limits.canvas)
         return [*ordered, *(part for group in together.values() for part, _ in group)], rounds
 
     # --- what the host writes for a graph -------------------------------------------------------------------------
@@ -282,15 +248,20 @@ class GraphRunner:
         return self._steps.get(size) or self._new_bucket(size)
 
     def _new_bucket(self, segments: int) -> CapturedStep:
-        buffers = StepBuffers(segments, self._rows, self._width, self.model.device)
+        shared = self.shared
+        buffers = StepBuffers(segments, self.limits.canvas, shared.pages.width, self.model.device)
         self._clear(buffers.host)
-        step = partial(run_step, self.model.packed, buffers.fields, self._state, self._pages, self._images)
-        self._steps[segments] = CapturedStep(buffers, step, self._pool)
+        step = partial(run_step, self.model.packed, buffers.fields, shared.state, shared.pages.stored, shared.images)
+        self._steps[segments] = CapturedStep(buffers, step, shared.graphs)
         return self._steps[segments]
 
     def _clear(self, host: dict[str, np.ndarray]) -> None:
         host["kind"][:], host["length"][:], host["start"][:] = UNUSED, 0, 0
-        host["slot"][:], host["soft_from"][:], host["soft_to"][:] = self._trash, self._zeros, self._trash
+        host["slot"][:], host["soft_from"][:], host["soft_to"][:] = (
+            self.limits.slots,
+            self.limits.slots + 1,
+            self.limits.slots,
+        )
         host["temperature"][:], host["step"][:] = 1.0, 0
 
     def _fill(self, buffers: StepBuffers, parts: list[Segment], places: Mapping[PlacedImage, int]) -> None:
@@ -298,8 +269,8 @@ class GraphRunner:
         self._clear(host)
         for index, part in enumerate(parts):
             host["start"][index], host["length"][index] = part.start, part.tokens
-            for name, table in self._tables.items():
-                host[name][index] = table[part.slot]
+            for kind, table in self.shared.pages.tables.items():
+                host[kind][index] = table[part.slot]
             if isinstance(part, Encode):
                 host["kind"][index] = ENCODE_IMAGES if part.images else ENCODE
                 host["tokens"][index, : part.tokens] = part.token_ids
@@ -324,8 +295,8 @@ class GraphRunner:
         outside = part.constraint is not None
         host["kind"][index] = SAMPLED_OUTSIDE if outside else DENOISE
         host["slot"][index] = part.slot
-        host["soft_from"][index] = part.slot if part.step else self._zeros
-        host["soft_to"][index] = self._trash if outside else part.slot
+        host["soft_from"][index] = part.slot if part.step else self.limits.slots + 1
+        host["soft_to"][index] = self.limits.slots if outside else part.slot
         host["seed"][index] = part.seed
         host["canvas_index"][index], host["step"][index] = part.canvas_index, part.step
         host["want_soft"][index] = not part.last
@@ -341,7 +312,20 @@ class GraphRunner:
         seeds = torch.full((1,), part.seed, dtype=torch.long, device=self.model.device)  # a copy would make us wait
         noise = draw(seeds, part.canvas_index, part.step, part.length, self.model.config.vocab_size, "initial").tokens
         canvas = begin(noise[0], constraint).canvas
-        self._state.canvases.tokens[part.slot, : part.length] = canvas.to(self.model.device).int()
+        self.shared.state.canvases.tokens[part.slot, : part.length] = canvas.to(self.model.device).int()
+
+
+def _new_shared(model: PackedTransformer, limits: Limits, graphs: bool | None, kv_dtype: torch.dtype | None) -> Shared:
+    packed = model.packed
+    if graphs is None:
+        graphs = packed.device.type == "cuda" and graphable()
+    pages = new_pages(packed, full=limits.full_pages, sliding=limits.sliding_pages, dtype=kv_dtype)
+    return Shared(
+        pages=SlotPages(pages, limits),
+        state=new_slots(packed, limits.slots, limits.canvas),
+        images=None if model.vision is None else new_images(packed, limits.forward),
+        graphs=memory_for_graphs(*packed.devices) if graphs else None,
+    )
 
 
 def most_segments(slots: int, prompt: int, canvas: int) -> int:

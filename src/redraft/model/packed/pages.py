@@ -5,7 +5,7 @@ Shapes: G key/value heads, H head dim.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from redraft.cache.fp8 import FP8
 from redraft.cache.pages import PAGE
-from redraft.config import FULL, SLIDING, LayerType
+from redraft.config import LayerType
 from redraft.kernels.crew import Crew
 from redraft.model.packed.weights import PackedModel, Share
 
@@ -29,12 +29,14 @@ class Pages:
     values: list[Tensor]
     kinds: tuple[LayerType, ...]
 
-    def clean(self, full: Sequence[int], sliding: Sequence[int]) -> Tensor:
+    @property
+    def device(self) -> torch.device:
+        return self.keys[0].device
+
+    def clean(self, given: Mapping[LayerType, Sequence[int]]) -> Tensor:
         """Zero all values that are not finite in some pages of all layers of each kind; bool [], whether any were."""
-        given = {FULL: full, SLIDING: sliding}
-        device = self.keys[0].device
-        pages = {kind: torch.tensor(some, dtype=torch.long, device=device) for kind, some in given.items()}
-        found = torch.zeros((), dtype=torch.bool, device=device)
+        pages = {kind: torch.tensor(some, dtype=torch.long, device=self.device) for kind, some in given.items()}
+        found = torch.zeros((), dtype=torch.bool, device=self.device)
         for kind, keys, values in zip(self.kinds, self.keys, self.values, strict=True):
             for pool in (keys, values):
                 for some in pages[kind].split(_AT_ONCE):

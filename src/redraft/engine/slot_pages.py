@@ -1,0 +1,99 @@
+"""Which pages of keys and values the slots of a GPU runner hold, and the cleaning of pages between requests.
+
+Kernels read whole tiles, also past a request's last token, so no page may hold numbers that are not finite when the
+next request gets it. A slot is in doubt from the start of a forward until one has given finite numbers for it. When a
+doubtful slot is released, the pages that it alone has held are cleaned: at once, or before the next forward if that
+fails.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from redraft.cache.pages import pages_for
+from redraft.config import FULL, SLIDING, LayerType
+from redraft.engine.work import Limits
+from redraft.kernels.crew import Crew
+from redraft.model.packed.pages import Pages
+
+_log = logging.getLogger(__name__)
+
+_KINDS: tuple[LayerType, ...] = (FULL, SLIDING)
+
+
+class SlotPages:
+    """What each slot holds of `stored`, which are every share's pages.
+
+    `tables`, int32 [C,P] for each kind of layers, has a row for each slot: entry i is the page of its positions
+    i*256 .. (i+1)*256; behind the last one are zeros.
+    """
+
+    def __init__(self, stored: tuple[Pages, ...], limits: Limits) -> None:
+        slots, width = limits.slots, pages_for(limits.context)
+        self.stored = stored
+        self.tables: dict[LayerType, NDArray[np.int32]] = {kind: np.zeros((slots, width), np.int32) for kind in _KINDS}
+        self._held: dict[LayerType, list[tuple[int, ...]]] = {kind: [()] * slots for kind in _KINDS}
+        self._touched: dict[LayerType, list[set[int]]] = {kind: [set() for _ in range(slots)] for kind in _KINDS}
+        """All pages that a slot has held for its present request."""
+        self._unclean: dict[LayerType, set[int]] = {kind: set() for kind in _KINDS}
+        """Pages that nobody holds and that may have numbers that are not finite."""
+        self._doubtful: set[int] = set()
+        """Slots whose last forward gave numbers that are not finite, or no numbers at all."""
+
+    @property
+    def width(self) -> int:
+        """Pages of the longest request."""
+        return self.tables[FULL].shape[1]
+
+    def assign(self, slot: int, full: Sequence[int], sliding: Sequence[int]) -> None:
+        """See `engine.work.Runner`."""
+        for kind, pages in zip(_KINDS, (full, sliding), strict=True):
+            self._held[kind][slot] = tuple(pages)
+            self._touched[kind][slot].update(pages)
+            self.tables[kind][slot, : len(pages)] = pages
+            self.tables[kind][slot, len(pages) :] = 0
+
+    def release(self, slot: int) -> bool:
+        """See `engine.work.Runner`. Pages that cannot be cleaned now are cleaned before the next forward."""
+        doubtful = slot in self._doubtful
+        if doubtful:
+            for kind, unclean in self._unclean.items():
+                unclean |= self._only_in(slot, kind)
+        self._doubtful.discard(slot)
+        self.assign(slot, (), ())
+        for touched in self._touched.values():
+            touched[slot].clear()
+        try:
+            return not doubtful or self.clean()
+        except Exception as error:
+            _log.warning("pages could not be cleaned yet: %s", error)
+            return False
+
+    def doubt(self, slots: Iterable[int]) -> None:
+        """A forward of these slots begins: their pages may get numbers that are not finite."""
+        self._doubtful.update(slots)
+
+    def trust(self, slots: Iterable[int]) -> None:
+        """The last forward of these slots gave finite numbers, so everything that they hold is finite."""
+        self._doubtful.difference_update(slots)
+
+    def clean(self) -> bool:
+        """Zero the values that are not finite in pages that need it. Returns whether there were none."""
+        if not any(self._unclean.values()):
+            return True
+        given = {kind: sorted(pages) for kind, pages in self._unclean.items()}
+        with Crew(pages.device for pages in self.stored) as crew:
+            found = crew.each(lambda pages: pages.clean(given), self.stored)
+        clean = not any(map(bool, found))
+        for unclean in self._unclean.values():
+            unclean.clear()
+        return clean
+
+    def _only_in(self, slot: int, kind: LayerType) -> set[int]:
+        """The pages that only this slot has held. Shared ones are left alone, so that others notice what is wrong."""
+        others = {page for other, pages in enumerate(self._held[kind]) if other != slot for page in pages}
+        return {page for page in self._touched[kind][slot] - others if page >= 0}
