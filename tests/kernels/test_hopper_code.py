@@ -183,7 +183,7 @@ def test_step() -> None:
     state = step.SlotCanvases(tokens=int32(4, LENGTH), argmax=int32(4, LENGTH), stable=int32(4))
     rules = step.Rules(
         entropy_bound=fp32(SEGMENTS), confidence_threshold=fp32(SEGMENTS), stability_threshold=int32(SEGMENTS),
-        stop_at_eos=int32(SEGMENTS), eos=int32(SEGMENTS, 8),
+        stop_at_eos=int32(SEGMENTS), eos_ids=int32(SEGMENTS, 8),
     )  # fmt: skip
     prediction = head.HeadResult(
         argmax=int32(ROWS), candidate=int32(ROWS), entropy=fp32(ROWS), peak=fp32(ROWS), certainty=fp32(ROWS)

@@ -117,7 +117,7 @@ def test_numbers_of_segments_share_code(asked: list[tuple[str, str]], monkeypatc
     needed = {}
     for segments in (6, 8, 24, 32):
         asked.clear()
-        buffers = StepBuffers(segments, model.config.canvas_length, 37, NOWHERE)
+        buffers = StepBuffers(segments, model.config.canvas_length, 37, NOWHERE, slots=3)
         run_step(model, buffers.fields, state, pages, None, lambda report: None)
         needed[segments] = set(asked)
     assert len(needed[32]) > 25

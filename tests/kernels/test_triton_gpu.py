@@ -380,7 +380,7 @@ def test_a_step_in_a_graph_equals_the_twin() -> None:
     segments, slot = mixed(), ints(2, 5, 0, 5)
     rules = step.Rules(
         entropy_bound=torch.full((4,), 0.1), confidence_threshold=torch.full((4,), 9.0),
-        stability_threshold=ints(1, 1, 1, 1), stop_at_eos=ints(1, 0, 0, 0), eos=ints(*[1] * 32).view(4, 8),
+        stability_threshold=ints(1, 1, 1, 1), stop_at_eos=ints(1, 0, 0, 0), eos_ids=ints(*[1] * 32).view(4, 8),
     )  # fmt: skip
     argmax, candidate = (torch.randint(VOCAB, (4 * ROWS,), dtype=torch.int32) for _ in range(2))
     entropy = torch.rand(4 * ROWS).pow(6)

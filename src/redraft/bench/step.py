@@ -401,7 +401,7 @@ def _memory(model: PackedTransformer) -> dict[str, float]:
 def sampler_gb(model: PackedTransformer, batch: int) -> float:
     """Peak gigabytes of head, sampler and soft embeddings of `batch` canvases, on top of what is always kept."""
     packed, rows = model.packed, model.config.canvas_length
-    fields, state = StepBuffers(batch, rows, 1, packed.device).fields, new_slots(packed, batch, rows)
+    fields, state = StepBuffers(batch, rows, 1, packed.device, slots=batch).fields, new_slots(packed, batch, rows)
     for name, value in {"kind": DENOISE, "length": rows, "want_soft": 1, "temperature": 0.8}.items():
         fields.views[name].fill_(value)
     for name in ("slot", "soft_to"):

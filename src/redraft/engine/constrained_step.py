@@ -178,5 +178,5 @@ def _step_of_zeros(model: PackedModel, rows: int, parts: Sequence[Canvases]) -> 
     """Take a step of canvases from hidden states of zeros, keeping nothing."""
     shape = parts[-1].end * rows, model.config.hidden_size
     hidden = [torch.zeros(shape, dtype=share.dtype, device=share.device) for share in model.shares]
-    fields = StepBuffers(parts[-1].end, rows, 1, model.device).fields
+    fields = StepBuffers(parts[-1].end, rows, 1, model.device, slots=0).fields
     sample_constrained(model, fields, new_slots(model, 0, rows), hidden, parts, lambda block, first: None)

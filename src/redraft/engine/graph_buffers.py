@@ -6,32 +6,39 @@ fills, and device memory whose views the kernels read. Shapes: S segments, L row
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from redraft.config import FULL, SLIDING, LayerType
+from redraft.engine.work import Denoise, Encode, Segment
 from redraft.kernels.crew import Crew
 from redraft.kernels.triton.philox import Counters
-from redraft.kernels.triton.segments import Segments
+from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, SAMPLED_OUTSIDE, UNUSED, Segments
 from redraft.kernels.triton.step import EOS_IDS, Report, Rules
+from redraft.text.images import PlacedImage
 
 _LONG = ("seed", "soft_from", "soft_to")
-_FLOAT = ("temperature", "entropy_bound", "confidence")
-_WORD = ("kind", "start", "length", "slot", "canvas_index", "step", "want_soft", "stability", "stop_at_eos")
+_FLOAT = ("temperature", "entropy_bound", "confidence_threshold")
+_WORD = ("kind", "start", "length", "slot", "canvas_index", "step", "want_soft", "stability_threshold", "stop_at_eos")
+
+_AS_GIVEN = tuple(field.name for field in fields(Denoise) if field.name in (*_LONG, *_FLOAT, *_WORD))
+"""The fields of a `Denoise` that are sent as they are."""
 
 
 def _columns(rows: int, pages: int) -> dict[str, int]:
     """Words of every field of one segment, 8-byte numbers first so that they are aligned."""
     single = dict.fromkeys(_LONG, 2) | dict.fromkeys((*_FLOAT, *_WORD), 1)
     by_row = dict.fromkeys(("tokens", "since", "until"), rows)
-    return single | {"eos": EOS_IDS} | by_row | {FULL: pages, SLIDING: pages}
+    return single | {"eos_ids": EOS_IDS} | by_row | {FULL: pages, SLIDING: pages}
 
 
 def _views(block: Tensor, segments: int, rows: int, pages: int) -> dict[str, Tensor]:
-    """The fields of a block: [S] each, eos [S,8], tokens, since and until [S,L], page tables [S,P]."""
+    """The fields of a block: [S] each, eos_ids [S,8], tokens, since and until [S,L], page tables [S,P]."""
     views, first = {}, 0
     for name, words in _columns(rows, pages).items():
         part = block[first : first + segments * words]
@@ -54,7 +61,7 @@ class StepFields:
     slot                    the slot whose canvas a segment works on
     soft_from, soft_to      the slots that its soft embeddings come from and go to, see `SlotState`
     seed, canvas_index, step                            see `Counters`
-    entropy_bound, confidence, stability, stop_at_eos, eos   see `Rules`
+    entropy_bound, confidence_threshold, stability_threshold, stop_at_eos, eos_ids      see `Rules`
     temperature, want_soft  of this step; whether another one follows
     tokens                  the tokens of an encoded segment; values below 0 are rows of images, see `norms.enter`
     FULL, SLIDING           its page tables
@@ -88,14 +95,7 @@ class StepFields:
 
     @property
     def rules(self) -> Rules:
-        views = self.views
-        return Rules(
-            entropy_bound=views["entropy_bound"],
-            confidence_threshold=views["confidence"],
-            stability_threshold=views["stability"],
-            stop_at_eos=views["stop_at_eos"],
-            eos=views["eos"],
-        )
+        return Rules(**{name: self.views[name] for name in Rules.__slots__})
 
     @property
     def tables(self) -> dict[LayerType, Tensor]:
@@ -103,26 +103,51 @@ class StepFields:
 
 
 class StepBuffers:
-    """The two blocks of a bucket of S segments, and the pinned block for the step's report."""
+    """The two blocks of a bucket of S segments, and the pinned block for the step's report.
 
-    def __init__(self, segments: int, rows: int, pages: int, device: torch.device) -> None:
+    Segments that are not written are unused; their results go to the slot after the `slots` real ones, see `SlotState`.
+    """
+
+    def __init__(self, segments: int, rows: int, pages: int, device: torch.device, *, slots: int) -> None:
         words = segments * sum(_columns(rows, pages).values())
         pinned = device.type == "cuda"
-        self._host = torch.zeros(words, dtype=torch.int32, pin_memory=pinned)
-        self._device = torch.zeros(words, dtype=torch.int32, device=device)
+        self._host_block = torch.zeros(words, dtype=torch.int32, pin_memory=pinned)
+        self._device_block = torch.zeros(words, dtype=torch.int32, device=device)
         self._report = torch.zeros(segments, Report.words(rows), dtype=torch.int32, pin_memory=pinned)
-        views = _views(self._host, segments, rows, pages)
-        self.host: dict[str, np.ndarray] = {name: view.numpy() for name, view in views.items()}
-        self.fields = StepFields(views=_views(self._device, segments, rows, pages), rows=rows)
+        views = _views(self._host_block, segments, rows, pages)
+        self._host: dict[str, np.ndarray] = {name: view.numpy() for name, view in views.items()}
+        self.fields = StepFields(views=_views(self._device_block, segments, rows, pages), rows=rows)
+        self._discard, self._zeros = slots, slots + 1
+        self._clear()
 
     @property
     def device(self) -> torch.device:
         """Where the step runs."""
-        return self._device.device
+        return self._device_block.device
+
+    def write(
+        self,
+        segments: Sequence[Segment],
+        tables: Mapping[LayerType, NDArray[np.int32]],
+        places: Mapping[PlacedImage, int],
+    ) -> None:
+        """Write the segments of a forward, of at most L tokens each, to the host's block.
+
+        `tables` int32 [C,P] are all slots' pages, `places` the rows of `Inputs.images` in which images begin.
+        """
+        self._clear()
+        slots = [segment.slot for segment in segments]
+        for kind, table in tables.items():
+            self._host[kind][: len(slots)] = table[slots]
+        for index, segment in enumerate(segments):
+            if isinstance(segment, Encode):
+                self._write_tokens(index, segment, places)
+            else:
+                self._write_canvas(index, segment)
 
     def upload(self) -> None:
         """Copy what the host has written; in a graph this is one node."""
-        self._device.copy_(self._host, non_blocking=True)
+        self._device_block.copy_(self._host_block, non_blocking=True)
 
     def download(self, block: Tensor, first: int = 0) -> None:
         """Copy a report [S,2+4L], or that of some segments from `first` on, to the host."""
@@ -132,3 +157,34 @@ class StepBuffers:
     def report(self) -> np.ndarray:
         """The last report to arrive, int32 [S,2+4L]; see `kernels.triton.step.Report`."""
         return self._report.numpy()
+
+    def _clear(self) -> None:
+        """Leave all segments unused."""
+        host = self._host
+        host["kind"][:], host["length"][:], host["start"][:] = UNUSED, 0, 0
+        host["slot"][:], host["soft_from"][:], host["soft_to"][:] = self._discard, self._zeros, self._discard
+        host["temperature"][:], host["step"][:] = 1.0, 0
+
+    def _write_tokens(self, index: int, segment: Encode, places: Mapping[PlacedImage, int]) -> None:
+        host, count = self._host, segment.tokens
+        host["kind"][index] = ENCODE_IMAGES if segment.images else ENCODE
+        host["start"][index], host["length"][index] = segment.start, count
+        host["tokens"][index, :count] = segment.token_ids
+        if segment.images:  # a row sees what comes before it, and its image, or only itself
+            own = np.arange(segment.start, segment.start + count)
+            host["since"][index, :count], host["until"][index, :count] = own, own + 1
+        for image in segment.images:
+            first, stop = max(image.start, segment.start), min(image.stop, segment.start + count)
+            rows = slice(first - segment.start, stop - segment.start)
+            host["since"][index, rows], host["until"][index, rows] = image.start, image.stop
+            host["tokens"][index, rows] = -1 - (places[image] + np.arange(first, stop) - image.start)
+
+    def _write_canvas(self, index: int, segment: Denoise) -> None:
+        host, outside = self._host, segment.constraint is not None
+        for name in _AS_GIVEN:
+            host[name][index] = getattr(segment, name)
+        host["kind"][index] = SAMPLED_OUTSIDE if outside else DENOISE
+        host["soft_from"][index] = segment.slot if segment.step else self._zeros
+        host["soft_to"][index] = self._discard if outside else segment.slot
+        host["want_soft"][index] = not segment.last
+        host["eos_ids"][index] = (*segment.eos_ids, *[-1] * (EOS_IDS - len(segment.eos_ids)))

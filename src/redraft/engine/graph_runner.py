@@ -36,8 +36,6 @@ from redraft.engine.slot_pages import SlotPages
 from redraft.engine.work import Denoise, Drafted, Encode, Limits, Segment
 from redraft.kernels.streams import GraphMemory, memory_for_graphs, on_device
 from redraft.kernels.switches import graphable
-from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, SAMPLED_OUTSIDE, UNUSED
-from redraft.kernels.triton.step import EOS_IDS
 from redraft.model.packed.forward import new_images
 from redraft.model.packed.pages import new_pages
 from redraft.model.packed.transformer import PackedTransformer
@@ -201,7 +199,7 @@ class GraphRunner:
     def _forward(self, parts: list[Segment], places: Mapping[PlacedImage, int]) -> list[Drafted]:
         parts, rounds = self._by_automaton(parts)
         step = self.bucket(len(parts))
-        self._fill(step.buffers, parts, places)
+        step.buffers.write(parts, self.shared.pages.tables, places)
         for part in parts:
             if isinstance(part, Denoise) and part.constraint is not None and part.step == 0:
                 self._begin(part, part.constraint)
@@ -214,11 +212,9 @@ class GraphRunner:
             step.give_up()
             raise
         step.wait()
-        report = step.buffers.report.copy()
+        report, rows = step.buffers.report.copy(), self.limits.canvas
         return [
-            with_top(
-                self.model, hidden[0][index * self.limits.canvas :][: part.length], part, _drafted(part, report[index])
-            )
+            with_top(self.model, hidden[0][index * rows :][: part.length], part, _drafted(part, report[index]))
             for index, part in enumerate(parts)
             if isinstance(part, Denoise)
         ]
@@ -240,8 +236,6 @@ class GraphRunner:
         rounds = in_rounds(packed, groups, len(ordered), self.limits.canvas)
         return [*ordered, *(part for group in together.values() for part, _ in group)], rounds
 
-    # --- what the host writes for a graph -------------------------------------------------------------------------
-
     def bucket(self, segments: int) -> CapturedStep:
         """The step that takes this many segments, captured on first use."""
         size = _bucket(segments)
@@ -249,63 +243,11 @@ class GraphRunner:
 
     def _new_bucket(self, segments: int) -> CapturedStep:
         shared = self.shared
-        buffers = StepBuffers(segments, self.limits.canvas, shared.pages.width, self.model.device)
-        self._clear(buffers.host)
+        rows, slots = self.limits.canvas, self.limits.slots
+        buffers = StepBuffers(segments, rows, shared.pages.width, self.model.device, slots=slots)
         step = partial(run_step, self.model.packed, buffers.fields, shared.state, shared.pages.stored, shared.images)
         self._steps[segments] = CapturedStep(buffers, step, shared.graphs)
         return self._steps[segments]
-
-    def _clear(self, host: dict[str, np.ndarray]) -> None:
-        host["kind"][:], host["length"][:], host["start"][:] = UNUSED, 0, 0
-        host["slot"][:], host["soft_from"][:], host["soft_to"][:] = (
-            self.limits.slots,
-            self.limits.slots + 1,
-            self.limits.slots,
-        )
-        host["temperature"][:], host["step"][:] = 1.0, 0
-
-    def _fill(self, buffers: StepBuffers, parts: list[Segment], places: Mapping[PlacedImage, int]) -> None:
-        host = buffers.host
-        self._clear(host)
-        for index, part in enumerate(parts):
-            host["start"][index], host["length"][index] = part.start, part.tokens
-            for kind, table in self.shared.pages.tables.items():
-                host[kind][index] = table[part.slot]
-            if isinstance(part, Encode):
-                host["kind"][index] = ENCODE_IMAGES if part.images else ENCODE
-                host["tokens"][index, : part.tokens] = part.token_ids
-                self._fill_images(host, index, part, places)
-            else:
-                self._fill_canvas(host, index, part)
-
-    def _fill_images(
-        self, host: dict[str, np.ndarray], index: int, part: Encode, places: Mapping[PlacedImage, int]
-    ) -> None:
-        """Fill in image tokens, and what every row sees besides what comes before it: its image, or only itself."""
-        if part.images:
-            own = np.arange(part.start, part.start + part.tokens)
-            host["since"][index, : part.tokens], host["until"][index, : part.tokens] = own, own + 1
-        for image in part.images:
-            first, stop = max(image.start, part.start), min(image.stop, part.start + part.tokens)
-            rows = slice(first - part.start, stop - part.start)
-            host["since"][index, rows], host["until"][index, rows] = image.start, image.stop
-            host["tokens"][index, rows] = -1 - (places[image] + np.arange(first, stop) - image.start)
-
-    def _fill_canvas(self, host: dict[str, np.ndarray], index: int, part: Denoise) -> None:
-        outside = part.constraint is not None
-        host["kind"][index] = SAMPLED_OUTSIDE if outside else DENOISE
-        host["slot"][index] = part.slot
-        host["soft_from"][index] = part.slot if part.step else self.limits.slots + 1
-        host["soft_to"][index] = self.limits.slots if outside else part.slot
-        host["seed"][index] = part.seed
-        host["canvas_index"][index], host["step"][index] = part.canvas_index, part.step
-        host["want_soft"][index] = not part.last
-        host["temperature"][index], host["entropy_bound"][index] = part.temperature, part.entropy_bound
-        host["confidence"][index], host["stability"][index] = part.confidence_threshold, part.stability_threshold
-        host["stop_at_eos"][index] = part.stop_at_eos
-        host["eos"][index] = (*part.eos_ids, *[-1] * (EOS_IDS - len(part.eos_ids)))
-
-    # --- outside the graph ----------------------------------------------------------------------------------------
 
     def _begin(self, part: Denoise, constraint: CanvasConstraint) -> None:
         """The first canvas of a segment that obeys a constraint: noise, with what is fixed in place."""

@@ -29,7 +29,7 @@ RULES = Rules(
     entropy_bound=torch.tensor([0.1, 0.1, 0.5, 0.1, 0.1, 2.0]),
     confidence_threshold=torch.tensor([0.005, 0.005, 9.0, 0.1, 0.1, 9.0]),
     stability_threshold=ints(1, 1, 0, 1, 1, 2), stop_at_eos=ints(0, 0, 1, 0, 0, 1),
-    eos=ints(1, 106, -1, -1, -1, -1, -1, -1).expand(6, -1).contiguous(),
+    eos_ids=ints(1, 106, -1, -1, -1, -1, -1, -1).expand(6, -1).contiguous(),
 )  # fmt: skip
 
 

@@ -20,18 +20,18 @@ from redraft.kernels.triton.philox import INITIAL, PURPOSE_INITIAL, PURPOSE_STEP
 from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, Segments
 
 EOS_IDS = MAX_END_IDS
-"""Entries of `Rules.eos` for a request's end-of-text ids; unused ones are -1."""
+"""Entries of `Rules.eos_ids` for a request's end-of-text ids; unused ones are -1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """Settings of every segment's sampler, [S] each: fp32 bounds in nats, int32 flags and counts, eos int32 [S,8]."""
+    """Settings of every segment's sampler, [S] each: fp32 bounds in nats, int32 flags and counts, ids int32 [S,8]."""
 
     entropy_bound: Tensor
     confidence_threshold: Tensor
     stability_threshold: Tensor
     stop_at_eos: Tensor
-    eos: Tensor
+    eos_ids: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +132,7 @@ def finish_step(
     if use_triton(slot):
         _finish_kernel[(len(slot),)](
             prediction.argmax, prediction.candidate, prediction.entropy, rules.entropy_bound,
-            rules.confidence_threshold, rules.stability_threshold, rules.stop_at_eos, rules.eos, state.tokens,
+            rules.confidence_threshold, rules.stability_threshold, rules.stop_at_eos, rules.eos_ids, state.tokens,
             state.argmax, state.stable, slot, counters.seed, counters.canvas, counters.step, segments.kind,
             segments.length, block, vocab, held, SEGMENT_ROWS=rows, BLOCK=next_power_of_2(rows), EOS_IDS=EOS_IDS,
             PIECE=min(32, next_power_of_2(rows)), num_warps=8, **early(slot),
@@ -144,7 +144,7 @@ def finish_step(
         length, c = int(segments.length[s]), int(slot[s])
         argmax, candidate, entropy = (x[s, :length] for x in columns)
         accepted = _accept(entropy, float(rules.entropy_bound[s]))
-        live = _live(argmax, rules.eos[s]) if rules.stop_at_eos[s] else torch.ones_like(accepted)
+        live = _live(argmax, rules.eos_ids[s]) if rules.stop_at_eos[s] else torch.ones_like(accepted)
         same = ((argmax == state.argmax[c, :length]) | ~live).all() & (counters.step[s] > 0)
         stable = torch.where(same, state.stable[c] + 1, 0)
         counted = live if held is None else live & (held[s, :length] < 0)
