@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from redraft.config import FULL, SLIDING, LayerType
-from redraft.engine.work import Denoise, Encode, Segment
+from redraft.engine.work import Denoise, Drafted, Encode, Segment
 from redraft.kernels.crew import Crew
 from redraft.kernels.triton.philox import Counters
 from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, SAMPLED_OUTSIDE, UNUSED, Segments
@@ -114,6 +114,7 @@ class StepBuffers:
         self._host_block = torch.zeros(words, dtype=torch.int32, pin_memory=pinned)
         self._device_block = torch.zeros(words, dtype=torch.int32, device=device)
         self._report = torch.zeros(segments, Report.words(rows), dtype=torch.int32, pin_memory=pinned)
+        self._arrived = self._report.numpy()
         views = _views(self._host_block, segments, rows, pages)
         self._host: dict[str, np.ndarray] = {name: view.numpy() for name, view in views.items()}
         self.fields = StepFields(views=_views(self._device_block, segments, rows, pages), rows=rows)
@@ -153,10 +154,18 @@ class StepBuffers:
         """Copy a report [S,2+4L], or that of some segments from `first` on, to the host."""
         self._report[first : first + len(block)].copy_(block, non_blocking=True)
 
-    @property
-    def report(self) -> np.ndarray:
-        """The last report to arrive, int32 [S,2+4L]; see `kernels.triton.step.Report`."""
-        return self._report.numpy()
+    def drafted(self, index: int, segment: Denoise) -> Drafted:
+        """What the last report to arrive, see `kernels.triton.step.Report`, says of a canvas."""
+        report = self._arrived[index].copy()  # the next report comes to the same place
+        canvas, argmax, accepted, entropy = report[2:].reshape(4, -1)[:, : segment.length]
+        return Drafted(
+            slot=segment.slot,
+            canvas=canvas,
+            argmax_canvas=argmax,
+            accepted=accepted.astype(bool),
+            entropy=entropy.view(np.float32),
+            converged=bool(report[0]),
+        )
 
     def _clear(self) -> None:
         """Leave all segments unused."""

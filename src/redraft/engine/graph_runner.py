@@ -70,7 +70,7 @@ class GraphRunner:
 
     With `graphs` False every operation is launched separately: the same kernels, hence the same numbers. That is the
     default without a GPU, and when an operation is switched to its eager twin. Pages hold `kv_dtype`, by default the
-    model's dtype. Both are settled already where `shared` is that of another runner.
+    model's dtype. `shared` is another runner's (`for_model`), which has settled both.
     """
 
     def __init__(
@@ -212,9 +212,9 @@ class GraphRunner:
             step.give_up()
             raise
         step.wait()
-        report, rows = step.buffers.report.copy(), self.limits.canvas
+        rows = self.limits.canvas
         return [
-            with_top(self.model, hidden[0][index * rows :][: part.length], part, _drafted(part, report[index]))
+            with_top(self.model, hidden[0][index * rows :][: part.length], part, step.buffers.drafted(index, part))
             for index, part in enumerate(parts)
             if isinstance(part, Denoise)
         ]
@@ -285,16 +285,3 @@ def _spread(*groups: Sequence[Segment]) -> list[Segment]:
 def _bucket(segments: int) -> int:
     """The smallest of `BUCKETS` that holds this many segments."""
     return next(size for size in BUCKETS if size >= segments)
-
-
-def _drafted(part: Denoise, report: np.ndarray) -> Drafted:
-    """A result from a row int32 [2+4L] of a step's report."""
-    canvas, argmax, accepted, entropy = report[2:].reshape(4, -1)[:, : part.length]
-    return Drafted(
-        slot=part.slot,
-        canvas=canvas,
-        argmax_canvas=argmax,
-        accepted=accepted.astype(bool),
-        entropy=entropy.view(np.float32),
-        converged=bool(report[0]),
-    )
