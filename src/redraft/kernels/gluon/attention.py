@@ -17,9 +17,6 @@ from redraft.kernels.gluon.ring import await_place, new_barriers
 from redraft.kernels.triton.language import await_inputs, early
 from redraft.kernels.triton.segments import KIND_DENOISE, KIND_ENCODE_IMAGES, KIND_UNUSED, Segments
 
-STAGES = 2
-"""Turns whose keys and values are held in shared memory."""
-
 
 def fits(q: Tensor, keys: Tensor, segments: Segments) -> bool:
     """Whether the kernel takes q [R,N,H] over pages of keys [pages,256,G,H] on this device."""
@@ -35,12 +32,13 @@ def fits(q: Tensor, keys: Tensor, segments: Segments) -> bool:
 
 def attend(
     q: Tensor, keys: Tensor, values: Tensor, table: Tensor, segments: Segments, *, window: int, rows: int, turn: int,
-    parts: int,
+    parts: int, stages: int,
 ) -> Tensor:  # fmt: skip
     """q [R,N,H] over pages of keys and values [pages,256,G,H] -> [R,N,H]; see `kernels.triton.attention.attend`.
 
     A program takes 64 or 128 packed `rows`, and `turn` keys per turn; `parts` programs share the columns of the values,
-    and each computes the scores again.
+    and each computes the scores again. Keys and values of `stages` turns are held in shared memory. A warp group keeps
+    as many columns of its queries as it has registers for, because shared memory is read at its limit.
     """
     dim, groups, share = q.shape[2], keys.shape[2], q.shape[1] // keys.shape[2]
     out = q.new_empty(q.shape)
@@ -49,7 +47,7 @@ def attend(
         descriptor(values.view(-1, groups * dim), [turn, dim // parts]), table, segments.kind, segments.start,
         segments.length, *segments.sight, descriptor(out, [64 // share, share, dim // parts]), table.stride(0),
         SEGMENT_ROWS=segments.rows, SHARE=share, DIM=dim, WINDOW=window, KEYS=turn, PARTS=parts, WARP_GROUPS=rows // 64,
-        STAGES=STAGES, num_warps=4, maxnreg=168, **early(q),
+        HELD=256 if dim == 512 and rows == 64 else 128, STAGES=stages, num_warps=4, maxnreg=168, **early(q),
     )  # fmt: skip
     return out
 
@@ -58,7 +56,7 @@ def attend(
 def _attend_kernel(
     q, keys, values, page_table, kind, start, length, since, until, out, page_stride, SEGMENT_ROWS: gl.constexpr,
     SHARE: gl.constexpr, DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr,
-    WARP_GROUPS: gl.constexpr, STAGES: gl.constexpr,
+    WARP_GROUPS: gl.constexpr, HELD: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """One tile of 64 packed rows for each of WARP_GROUPS warp groups over all its keys."""
     await_inputs()
@@ -103,16 +101,16 @@ def _attend_kernel(
     if WARP_GROUPS == 1:
         gl.warp_specialize([
             (_attend_rows, (rows, ring, out, place, walk, seen, 0, SEGMENT_ROWS, SHARE, DIM, WINDOW, KEYS, PARTS,
-                            1, STAGES)),
+                            1, HELD, STAGES)),
             (_copy, (q, keys, values, pages, rows, ring, place, walk, SEGMENT_ROWS, SHARE, DIM, KEYS, PARTS, 1,
                      STAGES)),
         ], [1], [24])  # fmt: skip
     else:
         gl.warp_specialize([
             (_attend_rows, (rows, ring, out, place, walk, seen, 0, SEGMENT_ROWS, SHARE, DIM, WINDOW, KEYS, PARTS,
-                            2, STAGES)),
+                            2, HELD, STAGES)),
             (_attend_rows, (rows, ring, out, place, walk, seen, 1, SEGMENT_ROWS, SHARE, DIM, WINDOW, KEYS, PARTS,
-                            2, STAGES)),
+                            2, HELD, STAGES)),
             (_copy, (q, keys, values, pages, rows, ring, place, walk, SEGMENT_ROWS, SHARE, DIM, KEYS, PARTS, 2,
                      STAGES)),
         ], [4, 1], [240, 24])  # fmt: skip
@@ -150,7 +148,7 @@ def _copy(
 def _attend_rows(
     rows, ring, out, place, walk, seen, WARP_GROUP: gl.constexpr, SEGMENT_ROWS: gl.constexpr, SHARE: gl.constexpr,
     DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr, WARP_GROUPS: gl.constexpr,
-    STAGES: gl.constexpr,
+    HELD: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """One warp group's 64 rows: a running softmax over all turns, one turn's weights made during another's product.
 
@@ -186,9 +184,9 @@ def _attend_rows(
     mean = gl.zeros([64, COLUMNS], gl.float32, MEAN)
     nothing = gl.zeros([64, KEYS], gl.float32, SCORES)
     hopper.mbarrier.wait(queries_ready.index(WARP_GROUP), 0)
+    held = mine.slice(0, HELD, dim=1).load(gl.DotOperandLayout(0, SCORES, 2))
     await_place(keys_ready, 0, STAGES)
-    scores = hopper.warpgroup_mma(mine, key_ring.index(0).permute((1, 0)), nothing, use_acc=False, is_async=True)
-    scores = hopper.warpgroup_mma_wait(0, deps=[scores])
+    scores = hopper.warpgroup_mma_wait(0, deps=[_score(held, mine, key_ring.index(0), nothing, HELD, DIM)])
     hopper.mbarrier.arrive(keys_free.index(0), count=1)
     weights, _, peak, mass = _weigh(scores, peak, mass, base, edges, KEYS, SCORES)
     weights = gl.convert_layout(weights.to(queries.dtype), WEIGHTS)
@@ -197,9 +195,7 @@ def _attend_rows(
     for turn in range(1, turns):
         stage, before = turn % STAGES, (turn - 1) % STAGES
         await_place(keys_ready, turn, STAGES)
-        scores = hopper.warpgroup_mma(
-            mine, key_ring.index(stage).permute((1, 0)), nothing, use_acc=False, is_async=True
-        )
+        scores = _score(held, mine, key_ring.index(stage), nothing, HELD, DIM)
         if WARP_GROUPS > 1:
             await_place(values_ready, turn - 1, STAGES)
         mean = hopper.warpgroup_mma(weights, value_ring.index(before), mean, is_async=True)
@@ -230,6 +226,17 @@ def _attend_rows(
     row = segment * SEGMENT_ROWS + first_row // SHARE
     bulk_store(out, [row, group * SHARE, part * COLUMNS], done.index(0))
     hopper.tma.store_wait(0)
+
+
+@gluon
+def _score(held, queries, keys, nothing, HELD: gl.constexpr, DIM: gl.constexpr):
+    """Begin the product of queries [64,DIM] and keys [KEYS,DIM]; `held` are the queries' first HELD columns."""
+    first = keys.slice(0, HELD, dim=1).permute((1, 0))
+    scores = hopper.warpgroup_mma(held, first, nothing, use_acc=False, is_async=True)
+    for column in gl.static_range(HELD, DIM, HELD):
+        more = keys.slice(column, HELD, dim=1).permute((1, 0))
+        scores = hopper.warpgroup_mma(queries.slice(column, HELD, dim=1), more, scores, is_async=True)
+    return scores
 
 
 @gluon

@@ -48,7 +48,7 @@ class AttentionTile:
     splits   programs that share the keys of one row tile
     parts    programs that share the columns of the values; each computes the scores again
     inside   a separate loop, without masks, for keys that all rows see: pays when a program reads many keys
-    gluon    use the kernel of `kernels.gluon`, which only looks at `rows`, `keys` and `parts` and does not split
+    gluon    use the kernel of `kernels.gluon`, which does not look at `splits`, `warps` and `inside`
     """
 
     rows: int
@@ -144,9 +144,8 @@ def _tuned_gluon(dim: int, packed: int, walks: int) -> AttentionTile:
     if packed % 128 or walks * (packed // 128) * parts < enough:
         rows = 64
         parts *= 1 if walks * (packed // 64) * parts >= enough else 2
-    return AttentionTile(
-        rows=rows, keys=keys, splits=1, parts=parts, warps=4, stages=gluon_attention.STAGES, gluon=True
-    )
+    stages = 3 if rows == 64 and dim == 256 else 2
+    return AttentionTile(rows=rows, keys=keys, splits=1, parts=parts, warps=4, stages=stages, gluon=True)
 
 
 def _attend(
@@ -161,7 +160,7 @@ def _attend(
 ) -> Rows:
     (rows, heads, dim), groups, count = q.shape, keys.shape[2], len(segments.kind)
     if tile.gluon:
-        sizes = {"rows": tile.rows, "turn": tile.keys, "parts": tile.parts}
+        sizes = {"rows": tile.rows, "turn": tile.keys, "parts": tile.parts, "stages": tile.stages}
         out = gluon_attention.attend(q, keys, values, table, segments, window=window, **sizes)
         return quantize_rows(out.flatten(1)) if fp8 else out.flatten(1)
     split = tile.splits > 1
