@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from numbers import Integral
-from typing import Any, Literal
+from types import NoneType
+from typing import Any, Literal, get_args, get_type_hints
 
 from redraft.errors import CheckpointError, SettingError, check_utf8, one_of
 
@@ -298,7 +299,7 @@ class GenerationSettings:
         for name, types in _TYPES.items():
             object.__setattr__(self, name, plain(getattr(self, name)))
             if name not in _OPTIONAL_SETTINGS or getattr(self, name) is not None:
-                require_type(name, getattr(self, name), *types)
+                require_type(name, getattr(self, name), *((int, float) if float in types else types))
         _require(self.max_tokens >= 1, "max_tokens", self.max_tokens, "at least 1")
         _require(self.steps >= 1, "steps", self.steps, "at least 1")
         _require(self.schedule_steps >= 1, "schedule_steps", self.schedule_steps, "at least 1")
@@ -325,16 +326,8 @@ class GenerationSettings:
         """Refuse values that the arithmetic further on cannot hold."""
         _require(self.t_max >= LOWEST_T_MAX, "t_max", self.t_max, f"at least {LOWEST_T_MAX:g}")
         require_at_most(HIGHEST_T_MAX, t_max=self.t_max)
-        require_at_most(
-            MAX_NUMBER,
-            entropy_bound=self.entropy_bound,
-            confidence_threshold=self.confidence_threshold,
-            latency_budget_ms=self.latency_budget_ms,
-            max_tokens=self.max_tokens,
-            steps=self.steps,
-            schedule_steps=self.schedule_steps,
-            stability_threshold=self.stability_threshold,
-        )
+        others = (name for name, types in _TYPES.items() if bool not in types and name != "seed")
+        require_at_most(MAX_NUMBER, **{name: getattr(self, name) for name in others})
 
     @property
     def temperature_steps(self) -> int:
@@ -375,13 +368,10 @@ questions."""
 SETTINGS = (*(field.name for field in dataclasses.fields(GenerationSettings)), "preset")
 """What `resolve_settings` takes by name."""
 
-_TYPES: dict[str, tuple[type, ...]] = {
-    "max_tokens": (int,), "steps": (int,), "schedule_steps": (int,), "stability_threshold": (int,), "seed": (int,),
-    "canvas_length": (int,), "entropy_bound": (int, float), "t_min": (int, float), "t_max": (int, float),
-    "confidence_threshold": (int, float), "stretch_schedule": (bool,), "stop_at_eos": (bool,), "forbid_empty": (bool,),
-    "fit_canvas": (bool,), "latency_budget_ms": (int, float), "logprobs": (int,),
-}  # fmt: skip
-_OPTIONAL_SETTINGS = ("canvas_length", "latency_budget_ms", "logprobs")
+_HINTS = {name: hint for name, hint in get_type_hints(GenerationSettings).items() if name != "stop"}
+_TYPES = {name: tuple(part for part in get_args(hint) or (hint,) if part is not NoneType)
+          for name, hint in _HINTS.items()}  # fmt: skip
+_OPTIONAL_SETTINGS = frozenset(name for name, hint in _HINTS.items() if NoneType in get_args(hint))
 
 
 def resolve_settings(base: GenerationSettings, *, preset: str | None = None, **overrides: Any) -> GenerationSettings:

@@ -1,6 +1,7 @@
 """What the front door refuses, and what it says."""
 
 import copy
+import dataclasses
 import math
 import pickle
 import re
@@ -153,6 +154,16 @@ def test_settings_made_directly_are_checked_alike() -> None:
     with pytest.raises(SettingError, match="stop must be a string or a list of strings"):
         GenerationSettings(stop=7)  # type: ignore[arg-type]
     assert GenerationSettings(stop="abc").stop == ("abc",)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(GenerationSettings)])
+def test_no_setting_is_left_unchecked(name: str) -> None:
+    """Neither a wrong type nor a number that GPU buffers cannot hold."""
+    with pytest.raises(SettingError, match=rf"^{name} (is .*; it )?must be (of type|a string or)"):
+        GenerationSettings(**{name: b"8"})  # type: ignore[arg-type]
+    if isinstance(getattr(GenerationSettings(), name), int | float | None):
+        with pytest.raises(SettingError, match=rf"\b{name}\b"):
+            GenerationSettings(**{name: 2**63})
 
 
 def test_text_that_utf8_cannot_express_is_named(llm: LLM) -> None:
