@@ -6,6 +6,7 @@ from redraft.cache.pages import PAGE
 from redraft.config import GenerationSettings
 from redraft.diffusion.constraint import TabledConstraint
 from redraft.diffusion.schedule import temperature
+from redraft.diffusion.step import rule_fields
 from redraft.engine.runner import EagerRunner
 from redraft.engine.work import Denoise, Drafted, Encode, Limits
 from redraft.model import Transformer
@@ -33,11 +34,8 @@ def take_steps(
                 temperature=temperature(
                     step, t_min=settings.t_min, t_max=settings.t_max, steps=settings.temperature_steps
                 ),
-                last=step == settings.steps - 1, entropy_bound=settings.entropy_bound,
-                stability_threshold=settings.stability_threshold,
-                confidence_threshold=settings.confidence_threshold,
-                stop_at_eos=settings.stop_at_eos, eos_ids=eos_ids,
-                constraint=None if constraints is None else constraints[slot],
+                last=step == settings.steps - 1, eos_ids=eos_ids,
+                constraint=None if constraints is None else constraints[slot], **rule_fields(settings),
             )
             for slot in going
         ]  # fmt: skip

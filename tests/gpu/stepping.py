@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 import torch
 
-from redraft.config import FULL, SLIDING, ModelConfig
+from redraft.config import FULL, SLIDING, GenerationSettings, ModelConfig
 from redraft.diffusion.constraint import TabledConstraint
 from redraft.diffusion.schedule import temperature
+from redraft.diffusion.step import rule_fields
 from redraft.engine.graph_runner import GraphRunner
 from redraft.engine.work import Denoise, Encode, Limits, Segment
 from redraft.model import Transformer
@@ -100,6 +101,6 @@ def step_of(
 ) -> Denoise:  # fmt: skip
     return Denoise(
         slot=slot, start=start, length=length, canvas_index=canvas_index, step=step, seed=slot,
-        temperature=temperature(step, t_min=0.4, t_max=0.8, steps=48), last=False, entropy_bound=30.0,
-        stability_threshold=1, confidence_threshold=0.005, stop_at_eos=False, eos_ids=(1, 106), constraint=constraint,
+        temperature=temperature(step, t_min=0.4, t_max=0.8, steps=48), last=False, eos_ids=(1, 106),
+        constraint=constraint, **rule_fields(GenerationSettings(entropy_bound=30.0)),
     )  # fmt: skip

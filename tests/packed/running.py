@@ -1,7 +1,6 @@
 """Runners of small packed models on a CPU, steps for them, and constraints of their vocabulary."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -15,6 +14,7 @@ from redraft.constraints.tokens import Ending, compile_tokens
 from redraft.constraints.vocabulary import Vocabulary
 from redraft.diffusion.constraint import TabledConstraint
 from redraft.diffusion.schedule import temperature
+from redraft.diffusion.step import rule_fields
 from redraft.engine.graph_runner import GraphRunner
 from redraft.engine.work import Denoise, Drafted, Limits
 from redraft.model import Transformer
@@ -48,10 +48,9 @@ def step_of(slot: int, start: int, step: int, *, length: int = 16, canvas_index:
     heat = temperature(step, t_min=SETTINGS.t_min, t_max=SETTINGS.t_max, steps=SETTINGS.temperature_steps)
     given = {
         "slot": slot, "start": start, "length": length, "canvas_index": canvas_index, "step": step, "seed": 100 + slot,
-        "temperature": heat, "last": step == STEPS - 1, "entropy_bound": SETTINGS.entropy_bound,
-        "stability_threshold": 1, "confidence_threshold": 0.005, "stop_at_eos": False, "eos_ids": (1, 16),
+        "temperature": heat, "last": step == STEPS - 1, "eos_ids": (1, 16),
     }  # fmt: skip
-    return Denoise(**(given | more))  # type: ignore[arg-type]
+    return Denoise(**(rule_fields(SETTINGS) | given | more))  # type: ignore[arg-type]
 
 
 def ids(seed: int, count: int) -> tuple[int, ...]:
@@ -67,8 +66,7 @@ def plainly(
     constraint: TabledConstraint | None = None,
 ) -> list[Drafted]:
     """The steps of the eager runner."""
-    settings = replace(SETTINGS, stability_threshold=1, confidence_threshold=0.005, stop_at_eos=False)
-    found = take_steps(model, [prompt], settings, seeds=[100 + slot], length=length, constraints=[constraint])
+    found = take_steps(model, [prompt], SETTINGS, seeds=[100 + slot], length=length, constraints=[constraint])
     return found[0]
 
 

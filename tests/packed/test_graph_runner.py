@@ -11,12 +11,13 @@ from running import STEPS, ids, new_runner, plainly, same, step_of
 from random_adapter import random_adapter
 from random_model import tower_of
 from redraft.cache.fp8 import FP8
-from redraft.config import ModelConfig
+from redraft.config import GenerationSettings, ModelConfig
 from redraft.constraints.pins import Allowed
+from redraft.diffusion.step import rule_fields
 from redraft.engine.adapters import RunnerByAdapter
 from redraft.engine.build import new_runner as engine_runner
 from redraft.engine.captured_step import CapturedStep
-from redraft.engine.graph_buffers import StepBuffers
+from redraft.engine.graph_buffers import RULES, StepBuffers
 from redraft.engine.graph_runner import BUCKETS, GraphRunner
 from redraft.engine.graph_step import working_bytes
 from redraft.engine.runner import EagerRunner
@@ -47,6 +48,16 @@ def test_every_step_is_that_of_the_eager_runner_alone_and_beside_others(
         drafted = together.run([*work, step_of(1, 9, step, length=12)] if open_too else work)
         assert same(record, drafted[0])
         assert not open_too or same(records[1][step], drafted[1])
+
+
+def test_every_setting_that_decides_a_step_is_a_word_of_the_block(packed: PackedTransformer) -> None:
+    given = {"entropy_bound": 0.25, "stability_threshold": 3, "confidence_threshold": 0.5, "stop_at_eos": True}
+    decided = rule_fields(GenerationSettings(**given))
+    runner = new_runner(packed)
+    runner.run([Encode(slot=0, start=0, token_ids=ids(1, 40))])
+    runner.run([step_of(0, 40, 0, **decided)])
+    views = runner.bucket(1).buffers.fields.views
+    assert {name: views[name].item() for name in RULES} == decided
 
 
 @pytest.mark.parametrize("what", ["pages", "vocabulary"])

@@ -22,8 +22,10 @@ from redraft.bench.gpu import device_facts, free_cached_memory, milliseconds, ve
 from redraft.bench.roofline import Ceilings, Component, floor_ms, step_components
 from redraft.cache.fp8 import FP8
 from redraft.cache.pages import PAGE, pages_for
+from redraft.config import GenerationSettings
 from redraft.diffusion.constraint import Constraint, TabledConstraint
 from redraft.diffusion.schedule import temperature
+from redraft.diffusion.step import rule_fields
 from redraft.engine.build import kv_dtype
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_runner import BUCKETS, GraphRunner
@@ -268,8 +270,8 @@ class Board:
         return [
             Denoise(
                 slot=slot, start=self.case.context if start is None else start, length=self.config.canvas_length,
-                canvas_index=0, step=step, seed=slot, temperature=heat, last=False, entropy_bound=0.1,
-                stability_threshold=NEVER, confidence_threshold=1e-9, stop_at_eos=False, eos_ids=(1, 106),
+                canvas_index=0, step=step, seed=slot, temperature=heat, last=False, eos_ids=(1, 106),
+                **rule_fields(GenerationSettings(stability_threshold=NEVER, confidence_threshold=1e-9)),
                 constraint=None if limits is None else limits[slot],
             )
             for slot in range(self.case.batch)

@@ -11,13 +11,13 @@ and, for canvases with a constraint, `engine/constrained_step.py`. Shapes: L can
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from redraft.config import GenerationSettings
+from redraft.config import SETTINGS, GenerationSettings
 from redraft.diffusion import sampler, stopping
 from redraft.diffusion.constraint import CanvasConstraint
 from redraft.model import Transformer
@@ -40,13 +40,12 @@ class StepRule:
     constraint: CanvasConstraint | None = None
 
 
-def thresholds(settings: GenerationSettings) -> dict[str, Any]:
-    """The fields of a `StepRule` that settings give in the same way to every step."""
-    return {
-        "entropy_bound": settings.entropy_bound,
-        "stability_threshold": settings.stability_threshold,
-        "confidence_threshold": settings.confidence_threshold,
-    }
+_SET = tuple(field.name for field in fields(StepRule) if field.name in SETTINGS)
+
+
+def rule_fields(settings: GenerationSettings) -> dict[str, Any]:
+    """The fields of a `StepRule` that are settings: those of the same name."""
+    return {name: getattr(settings, name) for name in _SET}
 
 
 @dataclass(frozen=True, slots=True)

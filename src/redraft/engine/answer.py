@@ -13,7 +13,7 @@ from redraft.config import MIN_CANVAS, GenerationSettings
 from redraft.constraints.pins import not_empty
 from redraft.diffusion.records import Commit, DenoiseStep, FinishReason
 from redraft.diffusion.schedule import temperature
-from redraft.diffusion.step import thresholds
+from redraft.diffusion.step import rule_fields
 from redraft.engine.latency import steps_within
 from redraft.engine.request import AnswerStats, Ending, Finished, Request, TokenConfidence
 from redraft.engine.scheduler import Job, Turn
@@ -215,8 +215,7 @@ class Answer:
             adapter=self.request.adapter,
             temperature=self._temperature(job.step),
             last=job.step + 1 >= self.budget,
-            **thresholds(settings),
-            stop_at_eos=settings.stop_at_eos,
+            **rule_fields(settings),
             eos_ids=self.eos_ids,
             constraint=self._canvas_constraint,
             logprobs=settings.logprobs,

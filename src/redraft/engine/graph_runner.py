@@ -23,10 +23,11 @@ import torch
 from torch import Tensor
 
 from redraft.cache.pages import pages_for
+from redraft.config import GenerationSettings
 from redraft.constraints.pins import not_empty
 from redraft.diffusion.constraint import CanvasConstraint, Constraint, TabledConstraint
 from redraft.diffusion.rng import draw
-from redraft.diffusion.step import begin
+from redraft.diffusion.step import begin, rule_fields
 from redraft.engine.captured_step import CapturedStep
 from redraft.engine.constrained_step import Canvases, in_rounds, rehearse_canvas, sample_constrained
 from redraft.engine.graph_buffers import StepBuffers
@@ -118,9 +119,8 @@ class GraphRunner:
         rehearse_canvas(self.model.packed, limit, rows, rows)
         self.assign(0, pages, pages)
         canvas = Denoise(
-            slot=0, start=0, length=rows, canvas_index=0, step=0, seed=0, temperature=1.0, last=False,
-            entropy_bound=0.1, stability_threshold=1, confidence_threshold=0.0, stop_at_eos=False, eos_ids=(),
-            constraint=limit,
+            slot=0, start=0, length=rows, canvas_index=0, step=0, seed=0, temperature=1.0, last=False, eos_ids=(),
+            constraint=limit, **rule_fields(GenerationSettings()),
         )  # fmt: skip
         self.run([canvas])
         self.release(0)

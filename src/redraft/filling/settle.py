@@ -25,7 +25,7 @@ from redraft.diffusion.records import DenoiseStep
 from redraft.diffusion.rng import Draws, draw
 from redraft.diffusion.sampler import Prediction, predict_together, rows_at_once
 from redraft.diffusion.schedule import temperature
-from redraft.diffusion.step import CanvasState, Outcome, StepRule, begin, decide, thresholds
+from redraft.diffusion.step import CanvasState, Outcome, StepRule, begin, decide, rule_fields
 from redraft.errors import NotFiniteError
 from redraft.model import Transformer
 
@@ -130,10 +130,9 @@ class Settling:
         return StepRule(
             temperature=temperature(self._next, t_min=given.t_min, t_max=given.t_max, steps=given.temperature_steps),
             last=self._next == given.steps - 1,
-            stop_at_eos=False,
             eos_ids=(),
             constraint=limit,
-            **thresholds(given),
+            **rule_fields(given),
         )
 
     def _records(self, rows: Sequence[int], outcomes: Sequence[Outcome], heat: float) -> list[DenoiseStep]:

@@ -9,12 +9,14 @@ from torch import Tensor
 
 from redraft import kernels
 from redraft.bench.random_weights import random_source
+from redraft.config import GenerationSettings
 from redraft.constraints.answer import AutomatonConstraint
 from redraft.constraints.automaton import Budget
 from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import compile_bytes
 from redraft.constraints.tokens import Ending, compile_tokens
 from redraft.constraints.vocabulary import Vocabulary
+from redraft.diffusion.step import rule_fields
 from redraft.engine.graph_runner import GraphRunner
 from redraft.engine.work import Denoise, Encode
 from redraft.kernels.triton.chain import NEVER
@@ -116,8 +118,8 @@ def test_a_step_of_two_canvases() -> None:
     spelled = [bytes([number]) if 1 < number < 128 else b"" for number in range(256)]
     whole = constraint("[^b]{3,40}b", spelled)
     limits = [whole.begin().canvas(16, left) for left in (30, 9)]
-    given = {"start": 20, "length": 16, "canvas_index": 0, "temperature": 0.7, "last": False, "entropy_bound": 2.0,
-             "stability_threshold": 1, "confidence_threshold": 0.005, "stop_at_eos": True, "eos_ids": (0,)}  # fmt: skip
+    given = {"start": 20, "length": 16, "canvas_index": 0, "temperature": 0.7, "last": False, "eos_ids": (0,),
+             **rule_fields(GenerationSettings(entropy_bound=2.0, stop_at_eos=True))}  # fmt: skip
     fast, plain = (GraphRunner(PackedTransformer(packed), LIMITS) for _ in range(2))
     for runner in (fast, plain):
         runner.assign(0, (3, 1), (0, 2))

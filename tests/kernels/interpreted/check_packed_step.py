@@ -8,7 +8,8 @@ import torch
 
 from redraft import kernels
 from redraft.bench.random_weights import random_source
-from redraft.config import FULL, SLIDING
+from redraft.config import FULL, SLIDING, GenerationSettings
+from redraft.diffusion.step import rule_fields
 from redraft.engine.graph_runner import GraphRunner
 from redraft.engine.work import Denoise, Encode, Limits, Segment
 from redraft.model.packed.build import pack
@@ -28,8 +29,8 @@ LIMITS = Limits(slots=2, full_pages=4, sliding_pages=4, window=8, context=512, c
 
 def _work(step: int) -> list[Segment]:
     canvas = Denoise(
-        slot=0, start=20, length=16, canvas_index=0, step=step, seed=3, temperature=0.7, last=False, entropy_bound=2.0,
-        stability_threshold=1, confidence_threshold=0.005, stop_at_eos=True, eos_ids=(1, 16),
+        slot=0, start=20, length=16, canvas_index=0, step=step, seed=3, temperature=0.7, last=False, eos_ids=(1, 16),
+        **rule_fields(GenerationSettings(entropy_bound=2.0, stop_at_eos=True)),
     )  # fmt: skip
     prompts = [Encode(slot=0, start=0, token_ids=tuple(range(20, 40))), Encode(slot=1, start=0, token_ids=(5, 6, 7))]
     return [*prompts, canvas] if step == 0 else [canvas]
