@@ -10,6 +10,7 @@ import torch
 
 from redraft.constraints import build, read_template
 from redraft.constraints.answer import AutomatonConstraint
+from redraft.constraints.build import NAMES, NARROWING, WHOLE
 from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.llm import LLM
 from redraft.text.prompt import thought_open
@@ -86,6 +87,12 @@ def test_what_a_hole_may_hold_can_be_read(tokenizer: Tokenizer, template: str, t
     assert constraint is not None
     assert obeys(constraint, tokenizer.encode(text, special=False))
     assert read_template(template, text) == {"x": value}
+
+
+def test_every_keyword_asks_for_something_or_qualifies_what_others_ask() -> None:
+    """One that does neither would be taken and ignored."""
+    qualifying = {"tool_choice", "parallel_tool_calls", "strict", "thinking", "thought_open", "allow_empty"}
+    assert set(NAMES) == {*WHOLE, *NARROWING, "pins", "tools"} | qualifying
 
 
 def test_words_appear_in_order_or_not_at_all(random_llm: LLM, tokenizer: Tokenizer) -> None:

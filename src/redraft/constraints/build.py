@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, get_type_hints
 from weakref import WeakKeyDictionary
 
 from redraft.constraints.answer import AutomatonConstraint
@@ -49,8 +49,22 @@ KEPT_CANVASES = 2
 """Canvases kept for each of these constraints; see `AutomatonConstraint.keep`."""
 
 JSON_OBJECT: Mapping[str, Any] = {"type": "object"}
-_WORDS = ("text_pins", "must_include", "forbidden")
-_WHOLE = ("choices", "regex", "json_schema", "json_object", "template")
+WHOLE: dict[str, Callable[[Any, Wanted, Budget], Expression]] = {
+    "choices": lambda texts, _, budget: alt(*map(text, dict.fromkeys(texts))),
+    "regex": lambda pattern, _, budget: parse_regex(pattern, budget=budget),
+    "json_schema": lambda schema, asked, budget: compile_schema(schema, budget, strict=asked.strict),
+    "json_object": lambda _, asked, budget: compile_schema(JSON_OBJECT, budget, strict=True),
+    "template": lambda template, _, budget: parse_template(template, budget),
+}
+"""The keywords that say what the whole answer is, of which one may be given, and what each allows."""
+NARROWING: dict[str, Callable[[Dfa, Any, int, Budget], Dfa]] = {
+    "text_pins": lambda dfa, pins, symbols, budget: product(dfa, standing(pins, symbols, budget), budget),
+    "must_include": lambda dfa, texts, symbols, budget: product(dfa, holding(texts, symbols, budget), budget),
+    "forbidden": lambda dfa, texts, symbols, budget: product(
+        dfa, holding_any(texts, symbols, budget), budget, subtract=True
+    ),
+}
+"""Those that narrow it, and what each leaves of an automaton."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +89,8 @@ class Wanted:
     allow_empty: bool = True
 
 
-NAMES = tuple(field.name for field in fields(Wanted))
+_HINTS = get_type_hints(Wanted)
+NAMES = tuple(_HINTS)
 """The keywords of `build`."""
 TOLD = tuple(name for name in NAMES if name not in ("thought_open", "allow_empty"))
 """Those that a caller of `LLM.generate` gives; the others follow from the prompt and from `forbid_empty`."""
@@ -139,7 +154,7 @@ def _no_deep_nesting(what: str) -> Iterator[None]:
 
 def says_where_text_stands(wanted: Mapping[str, Any]) -> bool:
     """Whether these keywords of `build` fix an answer's first character, or the position of any others."""
-    return any(_is_given(name, wanted.get(name)) for name in (*_WHOLE, "pins", "text_pins"))
+    return any(is_given(name, wanted.get(name)) for name in (*WHOLE, "pins", "text_pins"))
 
 
 def _checked(wanted: Mapping[str, Any]) -> Wanted | None:
@@ -147,32 +162,23 @@ def _checked(wanted: Mapping[str, Any]) -> Wanted | None:
     if unknown := sorted(set(wanted) - set(NAMES)):
         raise ConstraintError(f"Unknown constraint {unknown[0]!r}; known ones are {', '.join(NAMES)}.", unknown[0])
     asked = Wanted(**wanted)
-    given = [name for name in _WHOLE if _is_given(name, getattr(asked, name))]
+    given = [name for name in WHOLE if is_given(name, getattr(asked, name))]
     if len(given) > 1:
         sentence = f"{given[0]} and {given[1]} both say what the whole answer is; give one of them."
         raise ConstraintError(sentence, given[0])
-    for name in ("choices", "must_include", "forbidden"):
+    for name, hint in _HINTS.items():
         with about(name):
-            _check_texts(name, getattr(asked, name))
-    for name in ("regex", "template"):
-        if not isinstance(getattr(asked, name), str | None):
-            raise ConstraintError(f"{name} must be a string, not {type(getattr(asked, name)).__name__}.", name)
+            _CHECKS.get(hint, _unchecked)(name, getattr(asked, name))
     with about("template"):
         check_utf8(asked.template or "", "template", ConstraintError)
-    for name in ("pins", "text_pins"):
-        with about(name):
-            _check_pins(name, getattr(asked, name))
-    for name in ("json_object", "parallel_tool_calls", "strict", "thinking", "allow_empty"):
-        if not isinstance(getattr(asked, name), bool):
-            raise ConstraintError(f"{name} is {getattr(asked, name)!r}; it must be True or False.", name)
     if asked.pins and (asked.thinking or asked.thought_open):
         sentence = "pins count tokens from the start, where a thought may stand; use text_pins, which count after it."
         raise ConstraintError(sentence, "pins")
     check_choice(asked.tools, asked.tool_choice)
-    return asked if given or any(getattr(asked, name) for name in ("pins", *_WORDS, "tools")) else None
+    return asked if given or any(getattr(asked, name) for name in ("pins", *NARROWING, "tools")) else None
 
 
-def _is_given(name: str, value: Any) -> bool:
+def is_given(name: str, value: Any) -> bool:
     """Whether a setting asks for something; False is a schema too."""
     return value is not None if name == "json_schema" else value not in (None, False)
 
@@ -203,6 +209,29 @@ def _check_pins(name: str, pins: Any) -> None:
         if not isinstance(pinned, str) or not pinned:
             raise ConstraintError(f"{name} has no text at position {position}.")
         check_utf8(pinned, name, ConstraintError)
+
+
+def _check_text(name: str, value: Any) -> None:
+    if not isinstance(value, str | None):
+        raise ConstraintError(f"{name} must be a string, not {type(value).__name__}.")
+
+
+def _check_flag(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ConstraintError(f"{name} is {value!r}; it must be True or False.")
+
+
+def _unchecked(name: str, value: Any) -> None:
+    """Schemas, tools and the choice among them are checked where they are read."""
+
+
+_CHECKS: dict[Any, Callable[[str, Any], None]] = {
+    bool: _check_flag,
+    str | None: _check_text,
+    Sequence[str] | None: _check_texts,
+    Mapping[int, str] | None: _check_pins,
+}
+"""What checks a value, by its type in `Wanted`."""
 
 
 def _ending(tokenizer: Tokenizer, eos_ids: tuple[int, ...] | None, *, calls: bool) -> Ending:
@@ -306,12 +335,9 @@ def compile_wanted(
 
 def _narrowed(dfa: Dfa, asked: Wanted, symbols: int, budget: Budget) -> Dfa:
     """The texts that contain everything they must contain and nothing they must not."""
-    if asked.text_pins:
-        dfa = product(dfa, standing(asked.text_pins, symbols, budget), budget)
-    if asked.must_include:
-        dfa = product(dfa, holding(asked.must_include, symbols, budget), budget)
-    if asked.forbidden:
-        dfa = product(dfa, holding_any(asked.forbidden, symbols, budget), budget, subtract=True)
+    for name, narrow in NARROWING.items():
+        if given := getattr(asked, name):
+            dfa = narrow(dfa, given, symbols, budget)
     if not asked.allow_empty and not dfa.empty and dfa.accept[0]:
         dfa = product(dfa, compile_bytes(EMPTY, budget), budget, subtract=True)
         if dfa.empty:
@@ -333,7 +359,7 @@ def _thought(marks: tuple[str, ...], budget: Budget, *, is_open: bool) -> Dfa:
 
 def _given(asked: Wanted) -> list[str]:
     """The names of the constraints that were given, for a message."""
-    names = (*_WHOLE, *_WORDS, "tools")
+    names = (*WHOLE, *NARROWING, "tools")
     return [name for name in names if getattr(asked, name) not in (None, False)] or ["json_schema"]
 
 
@@ -347,16 +373,9 @@ def _answer(asked: Wanted, marks: tuple[str, ...], budget: Budget) -> Expression
 
 def _content(asked: Wanted, budget: Budget) -> Expression | None:
     """What text the answer is; None if any text will do."""
-    if asked.choices is not None:
-        return alt(*map(text, dict.fromkeys(asked.choices)))
-    if asked.regex is not None:
-        return parse_regex(asked.regex, budget=budget)
-    if asked.json_schema is not None:
-        return compile_schema(asked.json_schema, budget, strict=asked.strict)
-    if asked.json_object:
-        return compile_schema(JSON_OBJECT, budget, strict=True)
-    if asked.template is not None:
-        return parse_template(asked.template, budget)
+    for name, allowed in WHOLE.items():
+        if is_given(name, value := getattr(asked, name)):
+            return allowed(value, asked, budget)
     return None
 
 

@@ -15,21 +15,19 @@ from torch import Tensor
 
 from redraft.constraints import build
 from redraft.constraints.answer import AutomatonConstraint
+from redraft.constraints.build import NARROWING, WHOLE, is_given
 from redraft.diffusion.sampler import MASKED, Distribution, joined
 from redraft.errors import ConstraintError
 from redraft.text.tokenizer import Tokenizer
 
-CONSTRAINTS = (
-    "choices", "regex", "json_schema", "json_object", "template", "text_pins", "must_include", "forbidden", "strict",
-)  # fmt: skip
+CONSTRAINTS = (*WHOLE, *NARROWING, "strict")
 """The keywords of `redraft.constraints.build` that apply to a hole's text."""
 
 
 def wanted_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """The constraints among the keywords; none if they ask for nothing, as `strict` alone does."""
     wanted = {name: given[name] for name in CONSTRAINTS if given.get(name) is not None}
-    nothing = all(name == "strict" or (name == "json_object" and not value) for name, value in wanted.items())
-    return {} if nothing else wanted
+    return wanted if any(is_given(name, value) for name, value in wanted.items() if name != "strict") else {}
 
 
 @dataclass(frozen=True, slots=True)
