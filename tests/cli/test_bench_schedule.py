@@ -7,7 +7,9 @@ import pytest
 from outcome import Cli
 
 from redraft.bench.schedule import COSTS, CostModel, simulate_all
+from redraft.bench.schedule_plot import draw
 from redraft.bench.step_counts import NAMES, QUANTILES, draw_steps
+from redraft.engine.policy import Mixed
 from redraft.engine.scheduler import Job, Plan, Turn
 from redraft.engine.settings import POLICIES
 
@@ -73,3 +75,11 @@ def test_a_place_for_no_picture_is_refused_before_the_work(cli: Cli, monkeypatch
     outcome = cli("bench", "schedule", "--plot", "/no/such/folder/policies.png")
     assert outcome.code == 2
     assert "/no/such/folder is not a writable folder" in outcome.err
+
+
+def test_a_policy_more_is_drawn_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    for number in range(4):
+        monkeypatch.setitem(POLICIES, f"more {number}", Mixed)
+    draw(simulate_all(["tiny"], COSTS[:1], requests=2), tmp_path / "policies.svg")
+    assert "more 3" in (tmp_path / "policies.svg").read_text(encoding="utf-8")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
 
     from redraft.bench.schedule import Row
 
-COLOURS = dict(zip(POLICIES, ("#24507f", "#c97b2b", "#8a8f98"), strict=True))
+COLOURS = ("#24507f", "#c97b2b", "#8a8f98", "#4f7f5b", "#8c4a6e")
+"""Of the policies in their order, again from the first where there are more."""
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:
@@ -40,12 +42,12 @@ def _bars(plot: Axes, rows: Sequence[Row], unit: str, title: str) -> None:
     """A group of bars per step-count distribution, with one bar per policy."""
     names = list(dict.fromkeys(row.steps for row in rows))
     width = 0.8 / len(POLICIES)
-    for place, policy in enumerate(POLICIES):
+    for place, (policy, colour) in enumerate(zip(POLICIES, cycle(COLOURS), strict=False)):
         mine = {row.steps: row for row in rows if row.policy == policy}
         heights = [mine[name].canvases_per_second if unit == "canvases/s" else mine[name].first_canvas[1]
                    for name in names]  # fmt: skip
-        plot.bar([i + place * width for i in range(len(names))], heights, width, label=policy, color=COLOURS[policy])
-    plot.set_xticks([i + width for i in range(len(names))], names, fontsize=7)
+        plot.bar([i + place * width for i in range(len(names))], heights, width, label=policy, color=colour)
+    plot.set_xticks([i + (0.8 - width) / 2 for i in range(len(names))], names, fontsize=7)
     plot.set_ylabel(unit, fontsize=7)
     plot.set_title(title, fontsize=8, loc="left")
     plot.tick_params(labelsize=7)

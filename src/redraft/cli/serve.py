@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from redraft.cli.options import BaseModelOptions, at_least, expand_groups, option
 from redraft.cli.output import print_json
-from redraft.errors import InputError, SettingError
+from redraft.engine.policy import POLICIES
+from redraft.errors import InputError, SettingError, one_of
 
 if TYPE_CHECKING:
     from redraft.engine.settings import EngineSettings
@@ -94,9 +95,9 @@ class EngineOptions:
     kv_cache_dtype: Annotated[
         str, _engine("--kv-cache-dtype", "auto, or fp8, which halves the memory for keys and values.", "DTYPE")
     ] = "auto"
-    policy: Annotated[str, _engine("--policy", "How forward passes are formed; see docs/scheduling.md.", "NAME")] = (
-        "mixed"
-    )
+    policy: Annotated[
+        str, _engine("--policy", f"How forward passes are formed: {one_of(POLICIES)}; see docs/scheduling.md.", "NAME")
+    ] = "mixed"
 
     def settings(self) -> EngineSettings:
         """The settings of the engine."""
