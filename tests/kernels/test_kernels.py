@@ -3,6 +3,7 @@
 fp32 must agree to rounding. In bf16 the rule is: the error against an fp64 evaluation is at most twice eager's.
 """
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -435,6 +436,35 @@ def test_input_major_weights_change_nothing_but_the_memory() -> None:
 
 
 # --- the table ---------------------------------------------------------------------------------------------------
+
+
+def single(*shape: int, seed: int = 0) -> Tensor:
+    return normal(*shape, seed=seed).float()
+
+
+EXAMPLES: dict[str, tuple[Any, ...]] = {
+    "rms_norm": (single(5, 64), single(64, seed=1), 1e-6),
+    "rms_norms": (single(5, 64), (None, single(64, seed=1)), 1e-6),
+    "add_norm": (single(5, 64), single(5, 64, seed=1), single(64, seed=2), 1e-6),
+    "gelu_gate": (single(5, 64), single(5, 64, seed=1)),
+    "linear": (single(5, 64), single(32, 64, seed=1)),
+    "head": (single(5, 64), single(99, 64, seed=1), 30.0, 0.7),
+    "distribution": (3 * single(5, 99),),
+    "soft_probabilities": (3 * single(5, 99), torch.float32),
+    "expectation": (single(5, 99).softmax(-1), single(99, 64, seed=1)),
+    "attention": (single(1, 4, 16, 32), single(1, 2, 16, 32, seed=1), single(1, 2, 16, 32, seed=2), None),
+    "experts": (single(5, 64), torch.tensor([[0, 1]] * 5), single(5, 2).abs(), single(4, 64, 64), single(4, 64, 32)),
+}
+"""Arguments of each operation."""
+ENTRIES = [(operation, backend) for operation, backends in TABLE.items() for backend in backends if backend != "eager"]
+
+
+@pytest.mark.parametrize(("operation", "backend"), ENTRIES)
+def test_every_entry_computes_what_eager_does(operation: str, backend: str) -> None:
+    if backend == "native" and not native.available():
+        pytest.skip("needs a C compiler")
+    ours, theirs = (TABLE[operation][name](*copy.deepcopy(EXAMPLES[operation])) for name in (backend, "eager"))
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 def test_force_takes_the_named_backend_and_gives_it_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """How the C kernels are compiled and kept, and that nothing depends on them."""
 
+import ctypes
 import logging
 import os
 import stat
@@ -39,6 +40,17 @@ def test_compiled_once_and_found_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "_compile", None)
     assert build.library.__wrapped__() is not None
     assert [file] == list(build.cache_folder().iterdir())
+
+
+@needs_compiler
+def test_arguments_are_those_that_c_declares() -> None:
+    out, x = torch.empty(2, 4), torch.ones(2, 4)
+    with pytest.raises(AssertionError, match="gelu_gate has 6 arguments, not 5"):
+        native._call("gelu_gate", out, x, x, 8)  # without the dtype
+    with pytest.raises(ctypes.ArgumentError):
+        native._call("gelu_gate", out, x, x, 8.0, like=x)
+    with pytest.raises(LookupError, match="no C file exports redraft_gelu"):
+        build.arguments_of("gelu")
 
 
 @needs_compiler

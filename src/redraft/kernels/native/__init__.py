@@ -5,16 +5,16 @@ One call replaces many small ones, and each row is computed separately, so its r
 
 from __future__ import annotations
 
-import ctypes
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from redraft.kernels import cpu, vocabulary
-from redraft.kernels.native.build import library
+from redraft.kernels.native.build import arguments_of, library
 from redraft.kernels.packed import PANEL, Experts, PanelInt4
 
 __all__ = [
@@ -175,35 +175,23 @@ def _takes(x: Tensor, *others: Tensor | None) -> bool:
     return x.dtype in _BF16 and all(other is None or other.dtype == x.dtype for other in others)
 
 
-_ARGUMENTS = {"p": ctypes.c_void_p, "n": ctypes.c_int64, "f": ctypes.c_float, "i": ctypes.c_int}
-_SIGNATURES = {  # of the C functions, without the number of threads and, if `like` is given, the dtype that follow
-    "norm": "ppppnnf",
-    "gelu_gate": "pppn",
-    "attention": "ppppnnnnnnn",
-    "experts": "ppppppppnnnnnn",
-    "linear": "pppnnn",
-    "head": "pppnnnff",
-    "cap_logits": "ppnnnff",
-    "distribution": "ppppnn",
-    "soft_probabilities": "ppnn",
-    "settled_means": "ppppnnnf",
-}
-
-
 def _call(name: str, *arguments: Tensor | float | None, like: Tensor | None = None) -> int:
     """Call a C function; tensors are passed as addresses, with elements in the dtype of `like`.
 
+    After the `arguments` come the number of threads and, if `like` is given, the dtype.
     The result is meaningful only for functions that allocate memory: 0, or -1 if there is none.
     """
     plain = [argument.data_ptr() if isinstance(argument, Tensor) else argument for argument in arguments]
     last = () if like is None else (_BF16[like.dtype],)
-    return _function(name, len(last))(*plain, torch.get_num_threads(), *last)
+    function, given = _function(name), (*plain, torch.get_num_threads(), *last)
+    assert len(given) == len(function.argtypes), f"{name} has {len(function.argtypes)} arguments, not {len(given)}"
+    return function(*given)
 
 
 @cache
-def _function(name: str, dtypes: int) -> Callable[..., int]:
+def _function(name: str) -> Any:
     loaded = library()
     assert loaded is not None, "the caller asks `available` first"
     function = loaded[f"redraft_{name}"]
-    function.argtypes = [_ARGUMENTS[letter] for letter in _SIGNATURES[name] + "i" + "i" * dtypes]
+    function.argtypes = arguments_of(name)
     return function

@@ -12,6 +12,7 @@ import hashlib
 import logging
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
@@ -25,6 +26,7 @@ _FOLDER = Path(__file__).parent
 _FLAGS = ("-O3", "-std=gnu11", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno",
           "-fno-trapping-math")  # fmt: skip
 _SECONDS = 120
+_TYPES = {"*": ctypes.c_void_p, "integer": ctypes.c_int64, "float": ctypes.c_float, "int": ctypes.c_int}
 _log = logging.getLogger(__name__)
 
 
@@ -50,6 +52,14 @@ def _load() -> ctypes.CDLL | None:
     if not file.exists():
         _compile(compiler, file)
     return ctypes.CDLL(str(file))
+
+
+def arguments_of(function: str) -> list[type]:
+    """The types of an exported function's arguments, as its C file declares them, in one line or several."""
+    for file in _FOLDER.glob("*.c"):
+        if found := re.search(rf"^EXPORT \w+ redraft_{function}\((.*?)\)", file.read_text("utf-8"), re.M | re.S):
+            return [_TYPES["*" if "*" in one else one.split()[0]] for one in found[1].split(",")]
+    raise LookupError(f"no C file exports redraft_{function}")
 
 
 def _compiler() -> list[str] | None:
