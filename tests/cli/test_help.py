@@ -4,40 +4,31 @@ import builtins
 import re
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from outcome import Cli
 
 import redraft
 from redraft import __main__
+from redraft.cli.main import app
 from redraft.editing.api import DEFAULT_STEPS as edit_steps
+from redraft.eval.curve import TASKS
 from redraft.filling.api import DEFAULT_HOLE
 from redraft.filling.api import DEFAULT_STEPS as fill_steps
 
-WRITING = ("generate", "chat", "fill", "edit", "next-edit", "decide", "replay", "inspect")
-MAKING = ("train", "distill", "merge", "quantize")
-MEASURING = (
-    *(
-        f"eval {name}"
-        for name in (
-            "sudoku",
-            "infill",
-            "tools",
-            "results",
-            "extraction",
-            "edit",
-            "decide",
-            "smalltalk",
-            "formats",
-            "curve",
-        )
-    ),
-    *(
-        f"bench {name}"
-        for name in ("cpu", "step", "kernels", "roofline", "card", "schedule", "serve", "train", "constraints")
-    ),
-)
-COMMANDS = (*WRITING, *MAKING, "serve", "eval", "bench")
+
+def commands_of(group: Any, path: str = "") -> list[str]:
+    """Every command by the words that call it; a group comes before its own."""
+    found = []
+    for name, command in group.commands.items():
+        found += [path + name, *(commands_of(command, f"{path}{name} ") if hasattr(command, "commands") else ())]
+    return found
+
+
+COMMANDS = commands_of(typer.main.get_command(app))
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -47,7 +38,7 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert all(name in done.stdout for name in COMMANDS)
+    assert all(name in done.stdout for name in COMMANDS if " " not in name)
 
 
 def shown_help(cli: Cli, command: str) -> str:
@@ -56,12 +47,12 @@ def shown_help(cli: Cli, command: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", outcome.out)
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, *MEASURING])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_flags_are_shown_without_a_type(cli: Cli, command: str) -> None:
     assert "bool" not in shown_help(cli, command).lower()
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, *MEASURING])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help(cli: Cli, command: str) -> None:
     assert "Usage: redraft " + command in shown_help(cli, command)
 
@@ -71,7 +62,7 @@ def test_a_terminal_without_a_size_is_shown_the_help_too(cli: Cli, monkeypatch: 
     assert "Usage: redraft replay" in shown_help(cli, "replay")
 
 
-@pytest.mark.parametrize("command", [*WRITING, *MAKING, *MEASURING, "serve"])
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("eval", "bench")])
 def test_every_command_can_end_with_json(cli: Cli, command: str) -> None:
     assert "--json " in shown_help(cli, command)
 
@@ -131,3 +122,10 @@ def test_ctrl_c_while_the_command_is_imported_is_quiet(monkeypatch: pytest.Monke
     importing = builtins.__import__
     monkeypatch.setattr(builtins, "__import__", interrupted)
     assert __main__.main() == 130
+
+
+def test_every_task_has_a_command_and_every_command_a_place_in_the_documentation() -> None:
+    usage = (Path(__file__).parents[2] / "docs/usage.md").read_text(encoding="utf-8")
+    rows = " ".join(line for line in usage.splitlines() if line.startswith("| `"))
+    assert {f"eval {task}" for task in TASKS} <= set(COMMANDS)
+    assert not [name for name in COMMANDS if not re.search(rf"`{name.split()[-1]}[` ]", rows)]

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from redraft.eval.curve import CurvePoint
     from redraft.eval.formats import FormatResult
     from redraft.eval.result import ItemRecord
-    from redraft.eval.task import Progress, Task
+    from redraft.eval.task import Progress
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -59,53 +59,32 @@ class ItemOptions:
         return items[:: self.every][: self.limit]
 
 
-@app.command()
-@expand_groups
-def sudoku(*, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptions, sampling: SamplingOptions) -> None:
-    """Solve Sudoku puzzles: from FILE.csv with columns puzzle and solution (81 digits, 0 empty), or held-out ones."""
-    from redraft.eval.sudoku import TASK
-
-    _run_task("sudoku", TASK, items, batch_size, model, sampling)
-
-
-@app.command()
-@expand_groups
-def tools(*, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptions, sampling: SamplingOptions) -> None:
-    """Call the right tool with the right arguments, exactly. FILE: JSONL with id, tools, messages and calls."""
-    from redraft.eval.tools import TASK
-
-    _run_task("tools", TASK, items, batch_size, model, sampling)
+_ABOUT = {
+    "sudoku": "Solve Sudoku puzzles: from FILE.csv with columns puzzle and solution (81 digits, 0 empty), or held-out "
+    "ones.",
+    "tools": "Call the right tool with the right arguments, exactly. FILE: JSONL with id, tools, messages and calls.",
+    "results": "Tell what a tool returned. FILE: JSONL with id, tools, messages up to the results, and expected "
+    "phrases.",
+    "extraction": "Extract JSON under a schema from a text. FILE: JSONL with id, messages, schema and expected values.",
+    "smalltalk": "Answer simple questions with an expected word or phrase. FILE: JSONL with id, messages and expected.",
+}
+"""What the commands of the tasks in `redraft.eval.curve.TASKS` say of themselves."""
 
 
-@app.command()
-@expand_groups
-def results(*, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptions, sampling: SamplingOptions) -> None:
-    """Tell what a tool returned. FILE: JSONL with id, tools, messages up to the results, and expected phrases."""
-    from redraft.eval.tool_results import TASK
+def _task_command(name: str) -> Callable[..., None]:
+    def command(
+        *, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptions, sampling: SamplingOptions
+    ) -> None:
+        from redraft.eval.curve import TASKS
 
-    _run_task("results", TASK, items, batch_size, model, sampling)
+        task, given = TASKS[name], sampling.given()
+        _run(name, task.evaluate, items.of(task.items(items.file)), items, model, given, batch_size=batch_size)
 
-
-@app.command()
-@expand_groups
-def extraction(
-    *, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptions, sampling: SamplingOptions
-) -> None:
-    """Extract JSON under a schema from a text. FILE: JSONL with id, messages, schema and expected values."""
-    from redraft.eval.extraction import TASK
-
-    _run_task("extraction", TASK, items, batch_size, model, sampling)
+    return expand_groups(command)
 
 
-@app.command()
-@expand_groups
-def smalltalk(
-    *, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptions, sampling: SamplingOptions
-) -> None:
-    """Answer simple questions with an expected word or phrase. FILE: JSONL with id, messages and expected."""
-    from redraft.eval.smalltalk import TASK
-
-    _run_task("smalltalk", TASK, items, batch_size, model, sampling)
+for name, said in _ABOUT.items():
+    app.command(name, help=said)(_task_command(name))
 
 
 @app.command()
@@ -230,9 +209,7 @@ def formats(
 @app.command()
 @expand_groups
 def curve(
-    task: Annotated[
-        str, typer.Argument(help="sudoku, tools, results, extraction or smalltalk.", metavar="TASK")
-    ] = "sudoku",
+    task: Annotated[str, typer.Argument(help=f"{one_of(_ABOUT).capitalize()}.", metavar="TASK")] = "sudoku",
     file: Annotated[Path | None, typer.Argument(help="Your own items.", metavar="FILE")] = None,
     against: Annotated[
         list[str] | None, option("--against", "Another model to compare; may be repeated.", "MODEL")
@@ -283,12 +260,6 @@ def curve(
 
 
 _ENTROPY_ITEMS = 8
-
-
-def _run_task(
-    name: str, task: Task[Any], items: ItemOptions, batch_size: int, model: ModelOptions, sampling: SamplingOptions
-) -> None:
-    _run(name, task.evaluate, items.of(task.items(items.file)), items, model, sampling.given(), batch_size=batch_size)
 
 
 def _run(

@@ -38,7 +38,7 @@ class RunSettings:
     """Measure score and steps of `curve_task` at each of `curve_budgets` before training, at this interval, and at the
     end; 0 means never."""
     curve_task: str = "sudoku"
-    """`sudoku`, `tools`, `results`, `extraction` or `smalltalk`, on items that come with Redraft."""
+    """A task that `redraft eval curve` knows, on items that come with Redraft."""
     curve_items: int = 16
     curve_budgets: tuple[int, ...] = (1, 2, 4, 8, 12, 16, 32, 48)
     checkpoint_every: int = 0
