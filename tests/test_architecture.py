@@ -14,9 +14,11 @@ import pytest
 
 import redraft
 from redraft.cli.constraints import ConstraintOptions
+from redraft.cli.options import SamplingOptions
+from redraft.config import GenerationSettings
 from redraft.constraints.build import NAMES
 from redraft.filling.obeying import CONSTRAINTS
-from redraft.serve.shapes.common import Constraints
+from redraft.serve.shapes.common import Constraints, Settings
 
 PACKAGE = Path(redraft.__file__).parent
 LAYERS = [
@@ -158,6 +160,13 @@ def test_torchs_libraries_wait_briefly_and_keep_little_unless_told_otherwise(
         [sys.executable, "-c", code], env=kept | environment, capture_output=True, text=True, check=True
     )
     assert json.loads(done.stdout) == expected
+
+
+def test_every_door_knows_the_settings_by_the_same_names() -> None:
+    """A server's protocols have their own fields for some, and the command line offers only the common ones."""
+    known = {field.name for field in dataclasses.fields(GenerationSettings)} | {"preset"}
+    assert set(Settings.model_fields) - {"timeout"} == known - {"max_tokens", "stop", "seed", "logprobs"}
+    assert {field.name for field in dataclasses.fields(SamplingOptions)} <= known
 
 
 def test_every_door_knows_the_keywords_by_the_same_names() -> None:

@@ -76,6 +76,17 @@ def _chunks(request: int, ids: list[int]) -> list[tuple[int, int, int, list[int]
     return [(ENCODE, request, start, ids[start : start + ROWS]) for start in range(0, len(ids), ROWS)]
 
 
+def test_every_weight_of_the_model_is_packed(plain: Transformer) -> None:
+    state, read = plain.state_dict(), set[str]()
+
+    def source(name: str) -> Tensor:
+        read.add(name)
+        return state[name]
+
+    pack(plain.config, source, device=CPU, dtype=torch.float32)
+    assert read == set(state)
+
+
 @torch.inference_mode()
 def test_a_prompt_in_one_forward_or_in_several_gives_the_canvas_of_the_plain_model(
     plain: Transformer, packed: PackedModel

@@ -19,6 +19,7 @@ from serving import ScriptedEngine, ServerProcess, scripted_server
 
 from redraft.llm import LLM
 from redraft.serve import plain_routes, routes
+from redraft.serve.app import _ROUTERS, _doors
 from redraft.serve.openapi import Document
 from redraft.serve.settings import ServeSettings
 
@@ -56,6 +57,12 @@ def test_the_document_is_made_once_and_not_on_the_event_loop(llm: LLM, monkeypat
         texts = {answer.text for answer in pool.map(httpx.get, [f"{url}/openapi.json"] * 4)}
     assert len(texts) == 1
     assert made == ["redraft-serve"]
+
+
+def test_every_route_that_takes_a_body_has_a_door() -> None:
+    """Its tag. The gate drops the body of a route without one."""
+    taking = {route.path for router in _ROUTERS for route in router.routes if getattr(route, "body_field", None)}
+    assert taking == set(_doors())
 
 
 def made_for(**settings: Any) -> dict[str, Any]:
