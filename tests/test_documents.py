@@ -101,6 +101,21 @@ def test_the_examples_that_the_readme_names_are_there() -> None:
     assert all((ROOT / word).is_file() for word in named)
 
 
+def test_the_guide_to_new_things_names_what_is_there() -> None:
+    """Its files, in full or by the ends of their paths, and its names, which some of these files have."""
+    section = (ROOT / "docs/architecture.md").read_text(encoding="utf-8").split("\n## ")
+    (guide,) = (part for part in section if part.startswith("Where new things go"))
+    files = {path: path.as_posix() for folder in ("src", "tests", "docs") for path in (ROOT / folder).rglob("*.*")}
+    sources = "\n".join(path.read_text(encoding="utf-8") for path in files if path.suffix in (".py", ".c"))
+    for word in re.findall(r"`([^`]+)`", guide):
+        if re.fullmatch(r"[\w/]+\.(py|md)", word):
+            assert any(name.endswith(f"/{word}") for name in files.values()), word
+        elif re.fullmatch(r"[\w/]+/", word):
+            assert any(f"/{word}" in name for name in files.values()), word
+        elif re.fullmatch(r"\w+", word) and word != "redraft_NAME":
+            assert re.search(rf"\b{word}\b", sources), word
+
+
 def test_switches_that_a_preset_turns_on_are_said_to_be() -> None:
     usage = (ROOT / "docs/usage.md").read_text(encoding="utf-8")
     row = re.search(r"^\| (`forbid_empty`.*?) \| off; on in (.*?) \|", usage, re.MULTILINE)

@@ -58,7 +58,8 @@ class CanvasConstraint(Protocol):
 class TabledConstraint(CanvasConstraint, Protocol):
     """A canvas constraint that is also available as data, as the engine's are.
 
-    On a GPU, steps use the data instead of the calls, for several canvases together.
+    On a GPU, steps use the data instead of the calls, for several canvases together. The data is always an automaton's,
+    if only of one state, as in `constraints.pins.Allowed`; what no automaton can say of a canvas runs on a CPU alone.
     """
 
     def tables(self, device: torch.device, vocab_size: int) -> tuple[AutomatonTables, CanvasTables]:
