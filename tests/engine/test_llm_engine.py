@@ -16,10 +16,11 @@ from torch import nn
 
 import redraft
 from random_adapter import random_adapter
+from redraft.cache.paged import page_bytes
 from redraft.diffusion.records import Commit, DenoiseStep
-from redraft.engine.build import new_runner
+from redraft.engine.build import limits_for, new_runner
 from redraft.engine.settings import EngineSettings
-from redraft.engine.work import Drafted, Segment
+from redraft.engine.work import Drafted, Limits, Segment
 from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.eval.files import DATA
 from redraft.eval.sudoku import TASK
@@ -328,6 +329,27 @@ def test_fp8_keys_and_values_take_a_quarter_of_fp32s_bytes_and_still_answer() ->
     assert isinstance(first[0], DenoiseStep)
     assert isinstance(first[1], DenoiseStep)
     assert first[0].entropy != first[1].entropy
+
+
+@pytest.mark.parametrize("context", [2048, 4096, 262_144])
+def test_pages_leave_no_room_for_another_that_the_slots_could_use(context: int) -> None:
+    """From one page of each space on."""
+    config = dataclasses.replace(preset("tiny"), max_position_embeddings=context)
+    sizes, settings = page_bytes(config, 4), EngineSettings()
+    whole = _pages(limits_for(config, settings, 10**13, 4))
+    for budget in (sum(sizes), *range(3 * 10**6, 2 * 10**9, 9 * 10**6)):
+        pages = _pages(limits_for(config, settings, budget, 4))
+        left = budget - sum(count * size for count, size in zip(pages, sizes, strict=True))
+        assert left >= 0
+        for count, most, size in zip(pages, whole, sizes, strict=True):
+            assert 1 <= count <= most
+            assert count == most or left < size
+    with pytest.raises(SettingError, match=f"takes {sum(sizes)} bytes; the memory for pages is only {sum(sizes) - 1}"):
+        limits_for(config, settings, sum(sizes) - 1, 4)
+
+
+def _pages(limits: Limits) -> tuple[int, int]:
+    return limits.full_pages, limits.sliding_pages
 
 
 def test_a_budget_below_a_page_is_refused_with_the_numbers(llm: LLM) -> None:

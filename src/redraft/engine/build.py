@@ -107,15 +107,17 @@ def limits_for(config: ModelConfig, settings: EngineSettings, budget: int, item:
     """Divide `budget` bytes over the two spaces; numbers take `item` bytes each.
 
     Enough for every slot to hold a whole context, plus as much sliding space again for prefixes, or else what the
-    budget allows. Raises `SettingError` if that is less than one page of each.
+    budget allows: half of it each, and what one space does not need for the other. Raises `SettingError` if that is
+    less than one page of each.
     """
     full_bytes, sliding_bytes = page_bytes(config, item)
     window = pages_for(config.sliding_window - 1 + settings.prompt_tokens + 2 * MAX_CANVAS) + 1
     whole = pages_for(config.max_position_embeddings)
     full, sliding = settings.slots * whole, 2 * settings.slots * min(window, whole)
     if full * full_bytes + sliding * sliding_bytes > budget:
-        sliding = min(sliding, int(budget / 2 / max(sliding_bytes, 1)))
-        full = min(full, int((budget - sliding * sliding_bytes) / max(full_bytes, 1)))
+        half = min(sliding, max(1, budget // 2 // max(sliding_bytes, 1)))
+        full = min(full, (budget - half * sliding_bytes) // max(full_bytes, 1))
+        sliding = min(sliding, (budget - full * full_bytes) // max(sliding_bytes, 1))
     if full < 1 or sliding < 1:
         raise SettingError(
             f"A page of {PAGE} tokens takes {full_bytes + sliding_bytes} bytes; the memory for pages is only {budget}.",
