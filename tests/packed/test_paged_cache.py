@@ -121,6 +121,16 @@ def test_tokens_of_an_image_see_each_other(plain: Transformer, packed: PackedTra
     both.denoise(_ids(7, 2, 16))
 
 
+def test_prompts_and_canvases_of_one_size_take_one_forward(plain: Transformer, packed: PackedTransformer) -> None:
+    """So a graph captured for one kind serves the other."""
+    packed.paged = PagedForward(packed.packed)
+    both = Both.of(plain, packed, 2)
+    for seed in range(2):
+        both.encode(_ids(seed, 2, 30), [30, 4])
+        both.denoise(_ids(seed, 2, 20))
+    assert list(packed.paged._shapes) == [(2, 64)]
+
+
 def test_pages_come_back(packed: PackedTransformer) -> None:
     packed.paged = PagedForward(packed.packed)
     store, cache = packed.paged.store, packed.paged.new_cache(1, 4000)

@@ -3,8 +3,7 @@
 They read and write the pages of `paged_cache.py`. When a shape comes up again, its forward is captured as a CUDA graph:
 its hundreds of launches cost the host far more time than they take on the device. The engine's own shapes, with the
 sampler and a slot for every request, are in `engine/graph_runner.py`; here a caller brings any lengths, and samples
-what it gets itself. Shapes: B requests, T tokens, S
-segments of L rows, R = S*L, D width, P pages of a request.
+what it gets itself. Shapes: B requests, T tokens, S segments of L rows, R = S*L, D width, P pages of a request.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class PagedForward:
         self.store = PageStore(model)
         self._model = model
         self._width = pages_for(model.config.max_position_embeddings + MAX_CANVAS)
-        self._shapes: dict[tuple[int, int, int], _Shape] = {}
+        self._shapes: dict[tuple[int, int], _Shape] = {}
         self._pool = memory_for_graphs(*model.devices) if model.device.type == "cuda" else None
 
     def new_cache(self, batch_size: int, capacity: int) -> PagedCache:
@@ -105,7 +104,7 @@ class PagedForward:
             for first in range(0, len(ids), at_once):
                 part = slice(first, first + at_once)
                 starts, shown = cache.lengths[part], images[part]
-                shape = self._shape(kind, ids[part].numel() // rows, rows)
+                shape = self._shape(ids[part].numel() // rows, rows)
                 shape.fill(
                     _with_images(ids[part], starts, shown),
                     None if soft is None else soft[part],
@@ -116,12 +115,12 @@ class PagedForward:
                 hidden.append(states[: ids[part].numel()].view(*ids[part].shape, -1))
         return torch.cat(hidden)
 
-    def _shape(self, kind: int, segments: int, rows: int) -> _Shape:
+    def _shape(self, segments: int, rows: int) -> _Shape:
+        """The forward for so many segments of any kind, which is one of its inputs."""
         size = next((size for size in SEGMENTS if size >= segments), segments)
-        key = kind, size, rows
-        if key not in self._shapes:
-            self._shapes[key] = _Shape(self._model, self.store, size, rows, self._width, self._pool)
-        return self._shapes[key]
+        if (size, rows) not in self._shapes:
+            self._shapes[size, rows] = _Shape(self._model, self.store, size, rows, self._width, self._pool)
+        return self._shapes[size, rows]
 
 
 class _Shape:
