@@ -1,15 +1,19 @@
 """`redraft bench serve`: a small run from start to plot, and what it refuses."""
 
 import json
+import random
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 from socket import create_server
+from types import SimpleNamespace
 
 import pytest
 from outcome import Cli
 
+from redraft.bench import load
 from redraft.bench.quantile import quantile
 
 
@@ -38,6 +42,30 @@ def test_a_small_run_measures_every_load(cli: Cli, folder: Path, tmp_path: Path)
         assert 0 < row["model_busy"] <= 1.05
     assert "<svg" in plot.read_text()
     assert "good/s" in done.out
+
+
+def test_in_the_open_loop_requests_are_due_at_their_time_however_late_they_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever sleeps takes a second too long here."""
+    now, due = 100.0, list[float]()
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds + (seconds > 0)
+
+    def ask(self: load.Runner, number: int, job: load.Job, since: float) -> load.Sample:
+        due.append(since)
+        return load.Sample(first=0, whole=0, tokens=1, steps=1, canvases=1, forwards=1)
+
+    monkeypatch.setattr(load, "time", SimpleNamespace(perf_counter=lambda: now, sleep=sleep))
+    monkeypatch.setattr(load.Runner, "_ask", ask)
+    idle = SimpleNamespace(busy_seconds=lambda: 0.0)
+    runner = load.Runner(idle, "", [load.Job("", 1)] * 20, {})  # type: ignore[arg-type]
+    level, luck = runner.open(5, lambda: None), random.Random(0)
+    gaps = [luck.expovariate(5) for _ in range(20)]
+    assert sorted(due) == pytest.approx([100 + end for end in accumulate(gaps)])
+    assert level.seconds <= sum(gaps) + 1
 
 
 @pytest.mark.parametrize(

@@ -206,17 +206,19 @@ class Runner:
     def open(self, rate: float, progress: Callable[[], None]) -> Level:
         """All jobs, at random times, `rate` per second on average."""
         level, lock, moments = Level(mode="open", load=rate), threading.Lock(), random.Random(0)
+        threads: list[threading.Thread] = []
 
-        def work(number: int, job: Job) -> None:
-            self._one(level, lock, number, job, time.perf_counter())
+        def work(number: int, job: Job, due: float) -> None:
+            self._one(level, lock, number, job, due)
             progress()
 
-        threads = [threading.Thread(target=work, args=(i, job)) for i, job in enumerate(self._jobs)]
-
         def start() -> None:
-            for thread in threads:
-                time.sleep(moments.expovariate(rate))
-                thread.start()
+            due = time.perf_counter()
+            for number, job in enumerate(self._jobs):
+                due += moments.expovariate(rate)
+                time.sleep(max(0.0, due - time.perf_counter()))  # one that comes late delays no other
+                threads.append(threading.Thread(target=work, args=(number, job, due)))
+                threads[-1].start()
 
         return self._timed(level, threads, start)
 
