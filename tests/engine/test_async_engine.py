@@ -85,6 +85,19 @@ class TestLeaving:
 
         driven(make(), body)
 
+    @pytest.mark.parametrize("error", [KeyError("left"), KeyError])
+    def test_an_error_thrown_into_a_stream_comes_back_and_cancels(
+        self, make: Make, error: KeyError | type[KeyError]
+    ) -> None:
+        async def body(front: AsyncEngine) -> None:
+            (stream,) = await front.submit([ask(1, settings=LONG)])
+            with pytest.raises(KeyError):
+                await stream.athrow(error)
+            assert await collect(stream) == []
+            assert (await settled(front)).ended == {"cancelled": 1}
+
+        driven(make(), body)
+
     def test_a_thousand_who_leave_leak_nothing(self, make: Make) -> None:
         async def body(front: AsyncEngine) -> None:
             for i in range(0, 1000, 8):

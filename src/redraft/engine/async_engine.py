@@ -75,13 +75,9 @@ class _Stream(AsyncGenerator[Event, None]):
         self._over = isinstance(event, Finished)
         return event
 
-    async def athrow(self, typ: object, val: object = None, tb: object = None) -> Event:
+    async def athrow(self, typ: Any, val: Any = None, tb: object = None) -> Event:
         self._close()
-        if isinstance(typ, BaseException):
-            raise typ
-        assert isinstance(typ, type)
-        assert issubclass(typ, BaseException)
-        raise val if isinstance(val, BaseException) else typ()
+        raise typ if val is None else val
 
     async def aclose(self) -> None:
         """Cancel the request, if it has not ended."""
