@@ -287,6 +287,21 @@ def test_pages_that_others_share_are_cleaned_by_the_last_one(packed: PackedTrans
     assert not broken()
 
 
+def test_a_page_is_clean_for_who_gets_it_while_nothing_is_known_of_who_gave_it_back(packed: PackedTransformer) -> None:
+    """As a long prompt does with pages that no window reaches any more; those that are shared stay as they are."""
+    runner = new_runner(packed)
+    runner.assign(0, (4, 1), (4, 1))
+    runner.run([Encode(slot=0, start=0, token_ids=ids(0, 256)), Encode(slot=0, start=256, token_ids=ids(1, 20))])
+    values = runner.shared.pages.stored[0].values[0]
+    for page in (4, 1):
+        values[page, 200] = np.nan
+    runner.assign(1, (4, 2), (1, 4))
+    runner.assign(0, (4, 1), (-1, 1))
+    for _ in range(2):
+        runner.run([Encode(slot=1, start=256, token_ids=ids(2, 20))])
+        assert [bool(values[page].isfinite().all()) for page in (4, 1)] == [True, False]
+
+
 def test_pages_that_cannot_be_cleaned_at_once_are_cleaned_before_they_are_used_again(
     packed: PackedTransformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

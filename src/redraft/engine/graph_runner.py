@@ -154,8 +154,7 @@ class GraphRunner:
         """See `engine.work.Runner`."""
         drafted: list[Drafted] = []
         pages = self.shared.pages
-        pages.clean()
-        pages.doubt(segment.slot for segment in work)
+        pages.begin(work)
         with on_device(self.model.device):
             places = self._see([image for segment in work if isinstance(segment, Encode) for image in segment.images])
             for parts in self._launches(work):

@@ -3,20 +3,21 @@
 Kernels read whole tiles, also past a request's last token, so no page may hold numbers that are not finite when the
 next request gets it. A slot is in doubt from the start of a forward until one has given finite numbers for it. When a
 doubtful slot is released, the pages that it alone has held are cleaned: at once, or before the next forward if that
-fails.
+fails. A page that it gave back before is cleaned when another slot first writes to it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
-from redraft.cache.pages import pages_for
+from redraft.cache.pages import PAGE, pages_for
 from redraft.config import FULL, SLIDING, LayerType
-from redraft.engine.work import Limits
+from redraft.engine.work import Limits, Segment
 from redraft.kernels.crew import Crew
 from redraft.model.packed.pages import Pages
 
@@ -73,9 +74,11 @@ class SlotPages:
             _log.warning("pages could not be cleaned yet: %s", error)
             return False
 
-    def doubt(self, slots: Iterable[int]) -> None:
-        """A forward of these slots begins: their pages may get numbers that are not finite."""
-        self._doubtful.update(slots)
+    def begin(self, work: Sequence[Segment]) -> None:
+        """A forward begins: clean what it needs clean. Its slots' pages may get numbers that are not finite."""
+        self._suspect(work)
+        self.clean()
+        self._doubtful.update(segment.slot for segment in work)
 
     def trust(self, slots: Iterable[int]) -> None:
         """The last forward of these slots gave finite numbers, so everything that they hold is finite."""
@@ -92,6 +95,19 @@ class SlotPages:
         for unclean in self._unclean.values():
             unclean.clear()
         return clean
+
+    def _suspect(self, work: Sequence[Segment]) -> None:
+        """Note pages that segments write to and that another request, of which nothing is known yet, has given back.
+
+        Only those of sliding layers are given back before a request ends.
+        """
+        held, touched = self._held[SLIDING], self._touched[SLIDING]
+        for other, segment in product(self._doubtful, work):
+            if other != segment.slot:
+                pages = held[segment.slot][segment.start // PAGE : pages_for(segment.start + segment.tokens)]
+                given_back = touched[other].intersection(pages)
+                touched[other] -= given_back
+                self._unclean[SLIDING] |= given_back
 
     def _only_in(self, slot: int, kind: LayerType) -> set[int]:
         """The pages that only this slot has held. Shared ones are left alone, so that others notice what is wrong."""
