@@ -6,9 +6,12 @@ import sys
 def main() -> int:
     """Run the command and return its exit code; Ctrl-C exits quietly, even while the command is being imported."""
     try:
-        from redraft.cli.main import main as command
+        from redraft.cli.stopping import ctrl_c_after_imports
 
-        return command()
+        with ctrl_c_after_imports():
+            from redraft.cli.main import main as command
+
+            return command()
     except KeyboardInterrupt:
         return 130
 
