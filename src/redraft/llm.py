@@ -21,7 +21,7 @@ from redraft.engine.engines import Engines
 from redraft.engine.request import Event, Finished, Request
 from redraft.engine.result import AnswerStream, ChatReply, GenerateResult, result_of
 from redraft.engine.settings import EngineSettings
-from redraft.errors import TOO_LONG, CheckpointError, PromptError, SettingError, check_utf8
+from redraft.errors import TOO_LONG, CheckpointError, InputError, PromptError, SettingError, check_utf8
 from redraft.filling import FillResult, fill
 from redraft.kernels.triton.rehearsal import rehearse
 from redraft.model import Transformer
@@ -66,6 +66,11 @@ class LLM:
         self._adapter: str | None = None
         self._ids = itertools.count(-1, -1)  # a caller's own are counted up
         self._engines = Engines(model, tokenizer, eos_ids=self.eos_ids, settings=settings or EngineSettings())
+
+    def __repr__(self) -> str:
+        """Which model this is, where and in which numbers it runs, and the adapter in use."""
+        adapter = "" if self.adapter is None else f", adapter={self.adapter!r}"
+        return f"LLM({str(self.path)!r}, device='{self.model.device}', dtype={self.model.dtype}{adapter})"
 
     def __copy__(self) -> Self:
         """A view: it shares the model, the engine and everything else, but can use another adapter."""
@@ -355,10 +360,14 @@ class LLM:
         drafts: bool,
     ) -> Iterator[Event]:
         """Validate right away, then return the lazy stream of events, whose `request_id` is the prompt's index."""
-        requests = [
-            self.request(prompt, request_id=next(self._ids), raw=raw, drafts=drafts, **given)
-            for prompt, given in zip(prompts, settings, strict=True)
-        ]
+        requests = []
+        for i, (prompt, given) in enumerate(zip(prompts, settings, strict=True)):
+            try:
+                requests.append(self.request(prompt, request_id=next(self._ids), raw=raw, drafts=drafts, **given))
+            except InputError as error:
+                if len(prompts) > 1:
+                    error.args = (f"prompts[{i}]: {error}",)
+                raise
         places = {request.request_id: i for i, request in enumerate(requests)}
         events = self.engine.answer(requests)
         return (dataclasses.replace(event, request_id=places[event.request_id]) for event in events)

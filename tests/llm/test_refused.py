@@ -112,6 +112,13 @@ def test_a_prompt_that_cannot_be_answered_is_named(llm: LLM, prompt: object, sen
         llm.generate(prompt)  # type: ignore[arg-type]
 
 
+def test_of_several_prompts_the_one_at_fault_is_named(llm: LLM) -> None:
+    with pytest.raises(PromptError, match=r"^prompts\[1\]: The prompt is empty\.$"):
+        llm.generate_batch(["Hello", ""])
+    with pytest.raises(SettingError, match=r"^prompts\[1\]: steps is 0"):
+        llm.generate_batch(["Hello", "Hello"], each=[{}, {"steps": 0}])
+
+
 def test_a_canvas_that_the_context_cannot_hold_is_refused(llm: LLM) -> None:
     context = llm.model.config.max_position_embeddings
     with pytest.raises(SettingError, match=f"A canvas of {context} tokens leaves no room for a prompt"):
@@ -244,6 +251,10 @@ def test_the_settings_that_are_listed_are_those_that_a_caller_gives(llm: LLM) ->
     listed = str(caught.value).removesuffix(".").split("settings are ")[1].split(", ")
     assert {"steps", "preset", "choices", "tool_choice"} <= set(listed)
     assert not {"thought_open", "allow_empty", "constraint", "raw"} & set(listed)
+
+
+def test_a_model_shows_what_it_is(llm: LLM) -> None:
+    assert repr(llm) == f"LLM({str(llm.path)!r}, device='cpu', dtype=torch.float32)"
 
 
 @pytest.mark.parametrize("copied", [pickle.dumps, copy.deepcopy])
