@@ -163,7 +163,7 @@ def test_the_steps_are_those_of_the_preset(tmp_path: Path, monkeypatch) -> None:
 @pytest.mark.parametrize("words", [2000, 5000])  # 5,000 are more than the context
 def test_a_prompt_that_cannot_be_asked_is_refused_before_any_is(words, tmp_path: Path, monkeypatch, capsys) -> None:
     monkeypatch.setattr("redraft.LLM.generate_batch", lambda *_, **__: pytest.fail("something was asked"))
-    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "own.jsonl"
+    prompts, out = tmp_path / "prompts.jsonl", tmp_path / "new" / "own.jsonl"
     prompts.write_text(
         '{"prompt": "hi", "completion": "x"}\n' + json.dumps({"prompt": "hi " * words, "completion": "x"})
     )

@@ -41,13 +41,13 @@ def distill(
     if batch_size < 1:
         raise InputError(f"--batch-size is {batch_size}; it must be at least 1.")
     check_new(out, folder=False)
-    out.parent.mkdir(parents=True, exist_ok=True)
     llm = model.load()
     steps = resolve_settings(llm.defaults, **given).steps
     given.pop("steps", None)
     asked = list(prompts_of(prompts, llm))
     for prompt in asked:
         llm.request(prompt, steps=steps, **given)  # refuses what cannot be asked, before the first answer
+    out.parent.mkdir(parents=True, exist_ok=True)
     console = Console(stderr=True)
     with Progress(TextColumn("answers"), MofNCompleteColumn(), console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("answers", total=len(asked))
