@@ -29,6 +29,7 @@ def refused(cli: Cli, words: str, *args: object) -> None:
         (("",), "The prompt is empty."),
         (("  \n",), "The prompt is empty."),
         (("", "--raw"), "The prompt is empty."),
+        (("caf\udce9",), "The prompt holds a character that UTF-8 cannot express at index 3."),
         (("-",), "The prompt is empty."),
         (("Hello", "--stepz", "4"), "No such option: --stepz"),
         (("Hello", "--steps", "many"), "--steps"),

@@ -312,7 +312,7 @@ class TestChat:
     def test_a_question_that_is_no_utf8_is_a_sentence(self, cli: Cli, folder: Path, typed: bool, code: int) -> None:
         outcome = cli("chat", "--model", folder, *OPTIONS, stdin=b"H\xffello\n", typed=typed)
         assert outcome.code == code
-        assert "error: messages[0].content holds a character that UTF-8 cannot express" in outcome.err
+        assert "error: The message holds a character that UTF-8 cannot express" in outcome.err
         assert not typed or re.search(r"\d\.\s+/reset\s+forgets", outcome.err)
 
     def test_a_question_that_does_not_fit_is_an_error_in_a_pipe(self, cli: Cli, folder: Path) -> None:

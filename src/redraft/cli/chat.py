@@ -15,7 +15,7 @@ from redraft.cli.options import ModelOptions, OutputOptions, SamplingOptions, ex
 from redraft.cli.output import facts, print_json
 from redraft.cli.stopping import EXIT_INTERRUPTED
 from redraft.cli.trace import open_trace
-from redraft.errors import InputError
+from redraft.errors import InputError, check_utf8
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -94,6 +94,7 @@ class _Conversation:
         from redraft.text.marks import Marker
         from redraft.text.reply import read_reply
 
+        check_utf8(text, "The message")
         question = {"role": "user", "content": with_images(text, self.shown)}
         records = self.llm.stream(self.llm.read_chat([*self.messages, question]), **self.given)
         screen = screen_for(self.llm, self.given, live=not self.output.no_live, json=self.output.json)

@@ -14,7 +14,7 @@ from redraft.cli.options import ModelOptions, OutputOptions, SamplingOptions, ex
 from redraft.cli.output import facts, print_json
 from redraft.cli.stopping import EXIT_INTERRUPTED
 from redraft.cli.trace import open_trace
-from redraft.errors import InputError
+from redraft.errors import InputError, check_utf8
 
 
 @expand_groups
@@ -65,6 +65,7 @@ def _checked_prompt(prompt: str, *, raw: bool, system: str | None) -> str:
     text = read_words("-", "The prompt from") if prompt == "-" else prompt
     if not text if raw else not text.strip():
         raise InputError("The prompt is empty.")
+    check_utf8(text, "The prompt")
     if raw and system:
         raise InputError("--system needs the chat format, which --raw leaves out; use one of the two.")
     return text
