@@ -103,6 +103,17 @@ def test_defaults_are_those_that_apply(cli: Cli, command: str, steps: int, token
     assert "1024" not in shown
 
 
+def test_only_evaluations_have_tasks_that_say_how_long_answers_are(cli: Cli) -> None:
+    assert "what the answers need" in shown_help(cli, "eval sudoku")
+    assert "answers need" not in shown_help(cli, "generate")
+
+
+def test_paragraphs_are_wrapped_for_the_terminal(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+    lines = [line.strip() for line in shown_help(cli, "merge").splitlines()]
+    assert "own dtype. Quantized weights, also those that the adapter does not change, become that dtype;" in lines
+
+
 def test_distill_says_what_its_prompts_are_read_as(cli: Cli) -> None:
     shown = " ".join(shown_help(cli, "distill").split())
     assert "conversations, prompts with completions, or token ids" in shown

@@ -17,7 +17,7 @@ from redraft.cli.options import (
     FillOptions,
     JsonAlone,
     ModelOptions,
-    SamplingOptions,
+    TaskOptions,
     at_least,
     check_picture,
     expand_groups,
@@ -73,7 +73,7 @@ _ABOUT = {
 
 def _task_command(name: str) -> Callable[..., None]:
     def command(
-        *, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptions, sampling: SamplingOptions
+        *, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptions, sampling: TaskOptions
     ) -> None:
         from redraft.eval.curve import TASKS
 
@@ -177,7 +177,7 @@ def formats(
     group: Annotated[int, option("--group", "Inputs that share a scale in int4.", "N")] = 64,
     *,
     model: ModelOptions,
-    sampling: SamplingOptions,
+    sampling: TaskOptions,
     json: JsonAlone = False,
 ) -> None:
     """What fp8 and int4 weights and an fp8 vocabulary cost: divergence from the full model, and the weights' scores."""
@@ -220,7 +220,7 @@ def curve(
     picture: Annotated[Path | None, option("--picture", "Draw the curves.", "FILE.png")] = None,
     *,
     model: ModelOptions,
-    sampling: SamplingOptions,
+    sampling: TaskOptions,
     json: JsonAlone = False,
 ) -> None:
     """Score against speed: a task at several step budgets, for one model or several."""

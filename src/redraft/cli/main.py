@@ -99,13 +99,17 @@ def main(args: Sequence[str] | None = None) -> int:
 
 
 def _commands() -> Any:
-    """The whole command line, whose help shows `--help` like other flags: without a value type."""
+    """The whole command line, with what Typer gets wrong in help put right.
+
+    `--help` is shown like other flags, without a value type, and paragraphs are wrapped anew.
+    """
     root = typer.main.get_command(app)
     context, left = typer.Context(root, help_option_names=HELP_OPTIONS), [root]
     while left:
         command = left.pop()
         if (flag := command.get_help_option(context)) is not None:
             flag.metavar = ""
+        command.help = re.sub(r"(?<!\n)\n(?!\n)", " ", command.help or "")
         left += getattr(command, "commands", {}).values()
     return root
 

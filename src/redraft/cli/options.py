@@ -133,7 +133,7 @@ class SamplingOptions:
         _sampling("--preset", "fast, balanced (the model's own settings) or careful.", "NAME", default="balanced"),
     ] = None
     steps: Annotated[int | None, steps_option("the model's")] = None
-    max_tokens: Annotated[int | None, max_tokens_option("1024; for eval what its answers need")] = None
+    max_tokens: Annotated[int | None, max_tokens_option("1024")] = None
     canvas_length: Annotated[
         int | None, _sampling("--canvas-length", "Tokens drafted at once, 16 to 512.", "N", default="the model's")
     ] = None
@@ -156,6 +156,13 @@ class SamplingOptions:
         low = given.get("t_min", 0.0)
         resolve_settings(GenerationSettings(), **({"t_min": low, "t_max": low + 1} | given))
         return given
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskOptions(SamplingOptions):
+    """The same for the items of an evaluation, whose tasks know how long their answers are."""
+
+    max_tokens: Annotated[int | None, max_tokens_option("what the answers need")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
