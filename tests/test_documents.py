@@ -133,9 +133,8 @@ def test_the_lines_about_asyncio_work(capsys: pytest.CaptureFixture[str]) -> Non
     usage = (ROOT / "docs/usage.md").read_text(encoding="utf-8")
     (lines,) = [block for block in re.findall(r"```python\n(.*?)```", usage, re.DOTALL) if "AsyncEngine" in block]
     llm = redraft.load("tiny", device="cpu", dtype="float32")
-    names: dict[str, Any] = {"asyncio": asyncio, "redraft": redraft, "llm": llm}
+    names: dict[str, Any] = {"redraft": redraft, "llm": llm}
     exec(lines, names)
-    asyncio.run(names["main"]())
     answers, filling = capsys.readouterr().out.splitlines()
     assert answers == str([llm.generate(text, max_tokens=64).text for text in ("Hello!", "Is the sky blue?")])
     assert filling == llm.fill("The sky is ", ".").text
