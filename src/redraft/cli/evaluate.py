@@ -72,9 +72,7 @@ _ABOUT = {
 
 
 def _task_command(name: str) -> Callable[..., None]:
-    def command(
-        *, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptions, sampling: TaskOptions
-    ) -> None:
+    def command(*, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptions, sampling: TaskOptions) -> None:
         from redraft.eval.curve import TASKS
 
         task, given = TASKS[name], sampling.given()
