@@ -52,6 +52,11 @@ def test_a_slot_before_others_ends_where_the_next_begins(llm: LLM) -> None:
     assert all(llm.tokenizer.decode(ids).startswith("The dog is ") for ids in second)
 
 
+def test_strings_may_part_at_every_position() -> None:
+    strings = tuple((1,) * n + (0,) * (500 - n) for n in range(500))
+    assert [branch.at for branch in branches(strings)] == list(range(499))
+
+
 def test_strings_part_once_for_each_further_choice() -> None:
     strings = ((1, 2, 9, 9), (1, 3, 4, 9), (1, 3, 5, 6), (1, 3, 5, 7))
     assert branches(strings) == [

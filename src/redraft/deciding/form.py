@@ -103,21 +103,20 @@ class Branch:
 
 def branches(strings: Strings) -> list[Branch]:
     """All places where the strings diverge, root first; at most one fewer than there are strings."""
-    return _branches(strings, tuple(range(len(strings))), 0)
-
-
-def _branches(strings: Strings, numbers: tuple[int, ...], start: int) -> list[Branch]:
-    if len(numbers) < 2:
-        return []
-    at = start
-    while len({strings[number][at] for number in numbers}) == 1:
-        at += 1
-    groups: dict[int, list[int]] = {}
-    for number in numbers:
-        groups.setdefault(strings[number][at], []).append(number)
-    members = tuple(tuple(group) for group in groups.values())
-    below = [branch for group in members for branch in _branches(strings, group, at + 1)]
-    return [Branch(at, tuple(groups), members), *below]
+    found, waiting = list[Branch](), [(tuple(range(len(strings))), 0)]
+    while waiting:
+        numbers, at = waiting.pop()
+        if len(numbers) < 2:
+            continue
+        while len({strings[number][at] for number in numbers}) == 1:
+            at += 1
+        groups: dict[int, list[int]] = {}
+        for number in numbers:
+            groups.setdefault(strings[number][at], []).append(number)
+        members = tuple(map(tuple, groups.values()))
+        found.append(Branch(at, tuple(groups), members))
+        waiting += [(group, at + 1) for group in reversed(members)]
+    return found
 
 
 def _parse(template: str) -> tuple[list[str], list[str]]:
