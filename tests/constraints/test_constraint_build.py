@@ -5,6 +5,7 @@ import json
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -335,6 +336,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"json_schema": "[1]"}, "must be an object or a bool, not list"),
     ({"json_schema": {"not": 3}}, "must be an object or a bool, not int"),
     ({"json_schema": {"not": {"anyOf": [None]}}, "strict": False}, "must be an object or a bool, not NoneType"),
+    ({"choices": np.array(["a", "b"])}, "choices must be a list of strings"),
     ({"choices": ["a", "b\ud800"]}, "choices holds a character that UTF-8 cannot express at index 1"),
     ({"forbidden": ["\ud800"]}, "forbidden holds a character that UTF-8 cannot express at index 0"),
     ({"must_include": ["\udcff"]}, "must_include holds a character that UTF-8 cannot"),

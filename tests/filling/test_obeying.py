@@ -82,6 +82,7 @@ def test_lengths_are_those_that_a_text_can_have(llm: LLM) -> None:
         ({"json_schema": {"type": "integer", "minimum": 3, "maximum": 2}}, ConstraintError, "allows no JSON"),
         ({"regex": "(a|b)*a(a|b){18}"}, ConstraintError, "automaton of more than"),
         ({"regex": "x", "choices": ["x"]}, ConstraintError, "both say what"),
+        ({"json_object": 0}, ConstraintError, "json_object is 0; it must be True or False"),
         ({"pins": {0: "x"}}, SettingError, "Unknown setting 'pins'"),
         ({"tools": []}, SettingError, "Unknown setting 'tools'"),
     ],

@@ -180,7 +180,7 @@ def _checked(wanted: Mapping[str, Any]) -> Wanted | None:
 
 def is_given(name: str, value: Any) -> bool:
     """Whether a setting asks for something; False is a schema too."""
-    return value is not None if name == "json_schema" else value not in (None, False)
+    return value is not None and (value is not False or name == "json_schema")
 
 
 def _check_texts(name: str, texts: Any) -> None:
@@ -359,8 +359,8 @@ def _thought(marks: tuple[str, ...], budget: Budget, *, is_open: bool) -> Dfa:
 
 def _given(asked: Wanted) -> list[str]:
     """The names of the constraints that were given, for a message."""
-    names = (*WHOLE, *NARROWING, "tools")
-    return [name for name in names if getattr(asked, name) not in (None, False)] or ["json_schema"]
+    names = (*WHOLE, *NARROWING, "tools", "pins")
+    return [name for name in names if is_given(name, getattr(asked, name))]
 
 
 def _answer(asked: Wanted, marks: tuple[str, ...], budget: Budget) -> Expression:
