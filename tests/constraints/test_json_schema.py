@@ -13,13 +13,14 @@ import pytest
 
 from redraft.bench.constraints import measure_schemas, read_schemas, validator
 from redraft.constraints import build
-from redraft.constraints.automaton import Budget
+from redraft.constraints.automaton import Budget, Dfa
+from redraft.constraints.expression import Expression
 from redraft.constraints.json_schema import compile_schema
 from redraft.constraints.json_schema.formats import PATTERNS
 from redraft.constraints.json_schema.numbers import Bounds, number
 from redraft.constraints.json_schema.style import CALL
 from redraft.constraints.regex import parse_regex
-from redraft.constraints.spelling import compile_bytes
+from redraft.constraints.spelling import compile_bytes, compile_codes
 from redraft.errors import ConstraintError
 from redraft.text.tokenizer import Tokenizer
 
@@ -207,6 +208,23 @@ REFUSED = {
 def test_what_is_not_enforced_is_named(tokenizer: Tokenizer, keyword: str) -> None:
     with pytest.raises(ConstraintError, match=re.escape(repr(keyword.split(" of ")[0]))):
         build(tokenizer, json_schema=REFUSED[keyword])
+
+
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_pattern_that_is_too_large_is_named_at_once(monkeypatch: pytest.MonkeyPatch, strict: bool) -> None:
+    tries = []
+
+    def tried(expression: Expression, budget: Budget) -> Dfa:
+        tries.append(expression)
+        return compile_codes(expression, budget)
+
+    monkeypatch.setattr("redraft.constraints.json_schema.patterns.compile_codes", tried)
+    schema = {"type": "array", "items": {"type": "string", "pattern": "^a{3000}$"}, "maxItems": 3}
+    with pytest.raises(
+        ConstraintError, match=r"'pattern' with the value '\^a\{3000\}\$' needs .* more than 2000 states"
+    ):
+        compile_schema(schema, Budget(states=2000), strict=strict)
+    assert len(tries) == 1
 
 
 def test_undeclared_members_that_would_be_needed_are_said_or_left_out(tokenizer: Tokenizer) -> None:

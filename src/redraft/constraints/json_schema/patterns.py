@@ -34,10 +34,11 @@ class Patterns:
         what = "schema keyword 'pattern' with the value"
         try:
             expression = parse_regex(pattern, anchored=False, wide=wide, what=what, budget=self._budget)
-        except TooManyStatesError:
-            raise
+            return compile_codes(expression, self._budget)
+        except TooManyStatesError as error:  # however far the schema is unfolded
+            sentence = f"The {what} {pattern!a:.80} needs an automaton of more than {self._budget.states} states"
+            raise ConstraintError(f"{sentence}; shorten its repetitions.") from error
         except ConstraintError:
             if self._strict:
                 raise
             return None
-        return compile_codes(expression, self._budget)
