@@ -407,6 +407,7 @@ class TestNextEdit:
             ("abc", 0, [{"old": "a"}], "must be"),
             ("abc", 0, ["ab"], "must be"),
             ("abc", 0, [3], "must be"),
+            ("abc", 0, [("a" * 9999, "b" * 9999, 0)], r"^.{0,199}must be a pair"),
             ("abc", 0, "ab", "must be a list"),
             ("abc", 0, None, "must be a list"),
         ],

@@ -131,7 +131,8 @@ def _pair(raw: RecentEdit, place: str) -> tuple[str, str]:
     texts = [part for part in pair if isinstance(part, str)]
     if len(pair) != 2 or len(texts) != 2:
         raise PromptError(
-            f"A recent edit is {raw!r}; it must be a pair (old, new) or a mapping with the texts old and new.", place
+            f"A recent edit is {raw!r:.80}; it must be a pair (old, new) or a mapping with the texts old and new.",
+            place,
         )
     for name, part in zip(("old", "new"), texts, strict=True):
         check_utf8(part, f"{place}.{name}")
