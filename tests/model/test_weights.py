@@ -357,6 +357,7 @@ def test_a_config_that_is_no_json_object(folder: Path, content: bytes) -> None:
         ({"text_config": {"top_k_experts": True}}, "top_k_experts to True; it must be a whole number from 1 to"),
         ({"text_config": {"vocab_size": 10**20}}, "vocab_size to 100000000000000000000; it must be a whole number"),
         ({"text_config": {"num_hidden_layers": 2}}, "num_hidden_layers is 2, and layer_types names 3 layers"),
+        ({"text_config": {"layer_types": [SLIDING, FULL, SLIDING]}}, "names a last layer of kind 'sliding_attention'"),
         ({"text_config": {"num_key_value_heads": 0}}, "config.json"),
         ({"text_config": {"hidden_size": None}}, "hidden_size"),
         ({"text_config": {"sliding_window": None}}, "text_config lacks sliding_window"),

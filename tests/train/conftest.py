@@ -24,7 +24,7 @@ def config() -> ModelConfig:
     return ModelConfig(
         vocab_size=48, hidden_size=32, intermediate_size=24, moe_intermediate_size=16, num_experts=4, top_k_experts=2,
         num_attention_heads=4, num_key_value_heads=2, num_global_key_value_heads=1, head_dim=8, global_head_dim=16,
-        layer_types=(SLIDING, FULL, SLIDING), sliding_window=6, max_position_embeddings=512, canvas_length=8,
+        layer_types=(FULL, SLIDING, FULL), sliding_window=6, max_position_embeddings=512, canvas_length=8,
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from redraft.config import MAX_NUMBER, ModelConfig, end_ids, is_positive
+from redraft.config import FULL, MAX_NUMBER, SLIDING, ModelConfig, end_ids, is_positive
 from redraft.errors import CheckpointError, HubError, why
 from redraft.model.presets import PRESETS
 
@@ -94,6 +94,10 @@ def check_config(config: ModelConfig, path: Path | str) -> None:
     if not 0 <= config.partial_rotary_factor <= 1:
         raise CheckpointError(
             f"{path} sets partial_rotary_factor to {config.partial_rotary_factor!r}; it must be between 0 and 1."
+        )
+    if config.is_sliding(-1):
+        raise CheckpointError(
+            f"{path} names a last layer of kind {SLIDING!r}; it must be {FULL!r}, which Transformers makes of it."
         )
     for name in ("bos_token_id", "pad_token_id"):
         value = getattr(config, name)
