@@ -41,7 +41,7 @@ def test_our_adapter_loads_in_peft_with_equal_logits(
 ) -> None:
     from redraft.model.adapters import save_adapter
 
-    settings = LoraSettings(rank=3, alpha=9.0, targets=targets)
+    settings = LoraSettings(rank=3, alpha=9.0, dropout=0.1, targets=targets)
     model = load_model(reference_folder, "cpu", "float32")
     adapt(model, settings, 0)
     generator = torch.Generator().manual_seed(1)
@@ -49,7 +49,8 @@ def test_our_adapter_loads_in_peft_with_equal_logits(
         for name, parameter in model.named_parameters():
             if name.endswith("_b"):
                 parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.1)
-    save_adapter(collect(dict(model.named_parameters()), settings), tmp_path, base_model=str(reference_folder))
+    adapter = collect(dict(model.named_parameters()), settings)
+    save_adapter(adapter, tmp_path, base_model=str(reference_folder), dropout=settings.dropout)
 
     base = DiffusionGemmaForBlockDiffusion.from_pretrained(reference_folder).eval()
     _, before = canvas_logits(base)

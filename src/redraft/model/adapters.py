@@ -197,7 +197,7 @@ def _config(adapter: Adapter, base_model: str, dropout: float) -> dict[str, Any]
         "base_model_name_or_path": base_model,
         "r": adapter.rank,
         "lora_alpha": adapter.alpha,
-        "lora_dropout": dropout,
+        "lora_dropout": 0.0 if parameters else dropout,  # PEFT refuses dropout beside parameters
         "use_rslora": adapter.rank_stabilised,
         "bias": "none",
         "fan_in_fan_out": False,
