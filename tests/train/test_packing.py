@@ -1,6 +1,8 @@
 """Batches: what lies where, what is given and what is noise, and that batch i depends on nothing but (seed, i)."""
 
+import contextlib
 import dataclasses
+import multiprocessing
 import os
 import signal
 from collections import deque
@@ -241,6 +243,29 @@ def test_a_worker_that_is_killed_ends_the_run_with_a_sentence(recipe: Recipe, tm
         os.kill(next(iter(loader._pool._processes)), signal.SIGKILL)
         with pytest.raises(TrainingError, match="One of the 2 processes that pack batches was killed"):
             deque(batches, maxlen=0)
+
+
+def test_workers_end_when_the_training_process_is_killed(recipe: Recipe, tmp_path: Path) -> None:
+    """The pipe ends when the last process that holds its other side has."""
+
+    def pack() -> None:
+        os.setpgrp()
+        with Loader(Packer(chat_recipe(recipe, tmp_path)), range(10_000), workers=2) as loader:
+            next(iter(loader))
+            writer.send("packing")
+            signal.pause()
+
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    process = multiprocessing.get_context("fork").Process(target=pack)
+    process.start()
+    writer.close()
+    assert reader.recv() == "packing"
+    process.kill()
+    process.join()
+    ended = reader.poll(20)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    assert ended
 
 
 def test_training_windows_never_touch_held_out_documents(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ Workers inherit the opened sources when they are forked, so start a loader befor
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 import warnings
 from collections import deque
 from collections.abc import Iterator
@@ -28,9 +30,17 @@ def _pack(index: int) -> Arrays:
     return _packer.batch(index)
 
 
-def _ignore_interrupts() -> None:
-    """Ctrl-C is for the training process, which then stops its workers in order."""
+def _start_worker() -> None:
+    """Ctrl-C is for the training process, which then stops its workers in order; if it is killed, they end too."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
 
 
 class Loader:
@@ -47,7 +57,7 @@ class Loader:
             global _packer
             _packer = self._packer
             context = multiprocessing.get_context("fork")
-            self._pool = ProcessPoolExecutor(self._workers, mp_context=context, initializer=_ignore_interrupts)
+            self._pool = ProcessPoolExecutor(self._workers, mp_context=context, initializer=_start_worker)
             with warnings.catch_warnings():  # the threads that Python 3.12 warns about here hold none of our locks
                 warnings.simplefilter("ignore", DeprecationWarning)
                 self._submit()
