@@ -119,14 +119,16 @@ def test_a_run_leaves_a_model_a_log_and_a_picture(recipe: Recipe) -> None:
     assert (result.folder / "losses.png").stat().st_size > 1000
 
 
-def test_a_model_keeps_the_sampling_defaults_that_it_came_with(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_model_keeps_the_files_that_it_came_with(recipe: Recipe, tmp_path: Path) -> None:
     given = Transformer(recipe.model)
     initialise(given, 77)
     save_model(given, tmp_path / "given")
     defaults = '{"max_denoising_steps": 16, "t_max": 0.6, "t_min": 0.1, "eos_token_id": [1, 9]}'
-    (tmp_path / "given" / "generation_config.json").write_text(defaults)
+    kept = {"generation_config.json": defaults, "processor_config.json": "{}", "preprocessor_config.json": "{ }"}
+    for name, text in kept.items():
+        (tmp_path / "given" / name).write_text(text)
     result = train(changed(recipe, init=str(tmp_path / "given")), device="cpu", quiet=True)
-    assert (result.model_folder / "generation_config.json").read_text() == defaults
+    assert {name: (result.model_folder / name).read_text() for name in kept} == kept
 
 
 @pytest.mark.parametrize(("knew", "taught"), [(False, False), (False, True), (True, False)])

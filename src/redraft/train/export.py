@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -24,6 +25,8 @@ GENERATION = "generation_config.json"
 MODEL, ADAPTER = "model", "adapter"
 """Names of the folders within the run's folder."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
+_PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
+"""What Transformers reads to prepare images."""
 
 
 def export_trained(recipe: Recipe, model: Transformer, weights: TrainedWeights, folder: Path, world: World) -> None:
@@ -52,7 +55,8 @@ def export_model(model: Transformer, folder: Path, *, tokenizer: str, init: str,
     """Save `model` in bf16, with generation defaults and, if `tokenizer` names a folder, its tokenizer files.
 
     The defaults (including schedule and end-of-text ids) stay those of the model `init` that training began with, and
-    so does its vision tower, which is not trained. The configuration says if training taught `spare_holes`.
+    so do its vision tower, which is not trained, and the files that say how images are prepared. The configuration says
+    if training taught `spare_holes`.
     """
     saved = copy.deepcopy(model).to(torch.bfloat16)
     saved.config = dataclasses.replace(model.config, spare_holes=spare_holes or model.config.spare_holes)
@@ -60,16 +64,19 @@ def export_model(model: Transformer, folder: Path, *, tokenizer: str, init: str,
         begun = Checkpoint(resolve_folder(init))
         saved.vision = load_vision(begun, begun.weight, torch.device("cpu"), torch.bfloat16)
     save_model(saved, folder)
-    given = resolve_folder(init) / GENERATION if init else None
-    if given is not None and given.is_file():
-        shutil.copyfile(given, folder / GENERATION)
-    else:
-        write_json(folder / GENERATION, _generation_config(model))
-    for name in _TOKENIZER_FILES if tokenizer else ():
-        source = Path(tokenizer) / name
-        if source.is_file():
-            shutil.copyfile(source, folder / name)
+    write_json(folder / GENERATION, _generation_config(model))
+    if init:
+        _copy(resolve_folder(init), folder, (GENERATION, *_PROCESSOR_FILES))
+    if tokenizer:
+        _copy(Path(tokenizer), folder, _TOKENIZER_FILES)
     return folder
+
+
+def _copy(source: Path, target: Path, names: Sequence[str]) -> None:
+    """Copy those of the named files that there are."""
+    for name in names:
+        if (source / name).is_file():
+            shutil.copyfile(source / name, target / name)
 
 
 def _generation_config(model: Transformer) -> dict[str, object]:
