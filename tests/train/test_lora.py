@@ -74,6 +74,8 @@ def test_only_the_named_modules_are_trained(config) -> None:
     for target in ("mlp", "experts"):
         with pytest.raises(SettingError, match=r"lora\.rank is 100000; no targeted weight has a rank above"):
             adapt(plain(config), LoraSettings(rank=100_000, targets=(target,)), 0)
+    with pytest.raises(SettingError, match=r"lora\.dropout has no effect on experts"):
+        adapt(plain(config), LoraSettings(rank=2, dropout=0.1, targets=("experts",)), 0)
 
 
 def test_a_merged_adapter_gives_the_logits_of_the_applied_one(config, tmp_path: Path) -> None:

@@ -93,8 +93,8 @@ def adapted_modules(config: ModelConfig, settings: LoraSettings) -> list[str]:
 def adapt(model: Transformer, settings: LoraSettings, seed: int) -> list[str]:
     """Freeze `model` and add factors to the modules that `settings.targets` name; returns those modules' names.
 
-    Raises `SettingError` for a target that matches no adaptable module, and for a rank that is too high for all of
-    them.
+    Raises `SettingError` for a target that matches no adaptable module, a rank that is too high for all of them, and
+    dropout if they are all experts.
     """
     model.requires_grad_(False)
     generator = torch.Generator().manual_seed(seed)
@@ -114,6 +114,8 @@ def adapt(model: Transformer, settings: LoraSettings, seed: int) -> list[str]:
 def _modules(model: Transformer, settings: LoraSettings) -> list[str]:
     chosen = _chosen(model, settings.targets)
     _check_rank(model, chosen, settings.rank)
+    if settings.dropout and all(isinstance(model.get_submodule(name), Experts | FrozenExperts) for name in chosen):
+        raise SettingError("lora.dropout has no effect on experts; remove it.")
     return chosen
 
 
