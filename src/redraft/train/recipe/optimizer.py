@@ -33,7 +33,7 @@ class OptimizerSettings:
     def __post_init__(self) -> None:
         checks = Checks(self, "optimizer.")
         checks.at_least(1, "steps")
-        checks.above_zero("learning_rate")
+        checks.above_zero("learning_rate", "eps")
         checks.one_of(SCHEDULES, "schedule")
         checks.that(0 <= self.warmup <= self.steps, "warmup", "between 0 and steps")
         checks.positive_shares("decay_share")
@@ -42,4 +42,4 @@ class OptimizerSettings:
         betas = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
         checks.that(betas, "betas", "two numbers of at least 0 and below 1")
         checks.below_one("average")
-        checks.at_least(0, "eps", "weight_decay", "clip")
+        checks.at_least(0, "weight_decay", "clip")
