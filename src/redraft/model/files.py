@@ -96,7 +96,7 @@ def shards(folder: Path) -> list[Path]:
         raise CheckpointError(f"{folder / SINGLE_FILE} is a broken link; fetch it again.")
     if not (folder / INDEX_FILE).is_file():
         raise CheckpointError(f"{folder} has no weights: neither {SINGLE_FILE} nor {INDEX_FILE}.")
-    names = sorted(map(str, {*_weight_map(folder).values()}))
+    names = sorted({*_weight_map(folder).values()})
     missing = [name for name in names if Path(name).name != name or not (folder / name).is_file()]
     if missing:
         raise CheckpointError(f"{folder} lacks {listed(missing)}, named in {INDEX_FILE}; fetch the rest.")
@@ -112,16 +112,19 @@ def tensor_names(folder: Path) -> list[str] | None:
         if not (folder / INDEX_FILE).is_file():
             return None
         weight_map = _weight_map(folder)
-        if not all((folder / str(name)).is_file() for name in weight_map.values()):
+        if not all((folder / name).is_file() for name in weight_map.values()):
             return list(weight_map)
     return list(read_headers(folder))
 
 
-def _weight_map(folder: Path) -> dict[str, Any]:
+def _weight_map(folder: Path) -> dict[str, str]:
     """What a folder's index says: the file of each tensor."""
     weight_map = read_json(folder / INDEX_FILE).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{folder / INDEX_FILE} has no weight_map.")
+    for name, file in weight_map.items():
+        if not isinstance(file, str):
+            raise CheckpointError(f"{folder / INDEX_FILE} maps {name} to {file!r}; it must be a file's name.")
     return weight_map
 
 
