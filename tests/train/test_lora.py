@@ -284,6 +284,8 @@ def test_unequal_twins_and_half_adapters_are_refused(config, tmp_path: Path) -> 
     ({"peft_type": "IA3"}, "kind 'IA3'"),
     ({"use_dora": True}, "uses use_dora"),
     ({"alora_invocation_tokens": [5, 6]}, "uses alora_invocation_tokens"),
+    ({"layer_replication": [[0, 2], [1, 3]]}, "uses layer_replication"),
+    ({"arrow_config": {"top_k": 2}}, "uses arrow_config"),
     ({"kasa_config": {"beta": 1e-4}}, "uses kasa_config"),
     ({"r": 0}, "numbers above 0"),
     ({"lora_alpha": math.inf}, "numbers above 0"),

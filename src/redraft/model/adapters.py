@@ -40,7 +40,8 @@ _EXPERTS = {"experts.gate_up_proj": "experts.base_layer", "experts.down_proj": "
 """PEFT's names for adapters of a module's parameters: it wraps the module once per parameter, outermost last."""
 _PLAIN = {"use_dora": False, "bias": "none", "modules_to_save": None, "fan_in_fan_out": False, "alpha_pattern": {},
           "lora_bias": False, "trainable_token_indices": None, "alora_invocation_tokens": None, "use_bdlora": None,
-          "kasa_config": None, "monteclora_config": None, "velora_config": None}  # fmt: skip
+          "kasa_config": None, "monteclora_config": None, "velora_config": None, "layer_replication": None,
+          "arrow_config": None}  # fmt: skip
 
 
 _BESIDE_THE_BASE = ("true", "false", "none", "gaussian", "orthogonal", "eva", "mica")
