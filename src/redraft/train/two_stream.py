@@ -221,7 +221,7 @@ class TwoStream(nn.Module):
 
     def _decoder_weight(self, batch: Batch, noise: Corruption) -> Tensor:
         """Loss weights of all canvas tokens [B*N*C]; those of the data sum to 1 before the loss variant's factors."""
-        weight, settings = batch.canvas_weight / batch.canvas_weight.sum().clamp(min=1e-6), self.objective
+        weight, settings = _normalised(batch.canvas_weight), self.objective
         if settings.kept_weight != 1:
             weight = torch.where(noise.replaced, weight, weight * settings.kept_weight)
         if settings.loss.startswith("reweighted"):
