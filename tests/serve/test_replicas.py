@@ -22,6 +22,7 @@ from serving import CHAT, ServerProcess, server_process, until
 
 from redraft.cli.main import main
 from redraft.errors import EngineError, NotFiniteError, QueueFullError, SettingError
+from redraft.serve import settings
 from redraft.serve.faults import Fault
 from redraft.serve.metrics import Metrics
 from redraft.serve.replicas import choosing
@@ -178,6 +179,14 @@ class Standing:
         return contextlib.nullcontext()
 
 
+def endless(request: httpx.Request) -> httpx.Response:
+    async def pieces() -> AsyncIterator[bytes]:
+        while True:
+            yield b"more"
+
+    return httpx.Response(200, content=pieces())
+
+
 def silent(request: httpx.Request) -> httpx.Response:
     assert request.extensions["timeout"], "nobody waits for it forever"
     raise httpx.ReadTimeout("it starts")
@@ -214,6 +223,24 @@ def test_no_more_requests_are_held_than_the_replicas_would_take() -> None:
         return sorted(answer.status_code for answer in [*answers, last])
 
     assert asyncio.run(ask()) == [200] * 5 + [429] * 2
+
+
+def test_a_client_that_does_not_read_gives_its_place_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "SPARE_SECONDS", 0.0)
+    router = Router([Standing(endless)], ServeSettings(names=("m",), timeout=0.1))  # type: ignore[list-item]
+    scope = {"type": "http", "method": "GET", "path": "/health", "raw_path": b"/health", "query_string": b"",
+             "headers": []}  # fmt: skip
+    asked = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+    async def receive() -> Any:
+        return next(asked, None) or await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            await asyncio.Event().wait()
+
+    asyncio.run(asyncio.wait_for(router(scope, receive, send), 10))
+    assert router._held == 0
 
 
 @pytest.mark.parametrize(

@@ -23,8 +23,6 @@ from redraft.serve.shapes.own import DraftsRequest
 from redraft.serve.shapes.responses import ResponsesRequest
 
 router = APIRouter(tags=["answers"], route_class=JsonRoute)
-SPARE_SECONDS = 5.0
-"""How much longer than the request itself a client may take to read its stream."""
 _Body = ChatRequest | CompletionRequest | MessagesRequest | ResponsesRequest
 
 
@@ -100,7 +98,7 @@ def _id(request: Request) -> str:
 
 
 def _stream(service: Service, answers: Answers, events: AsyncGenerator[str]) -> Response:
-    return EventStream(events, answers.close, limit=service.settings.timeout + SPARE_SECONDS)
+    return EventStream(events, answers.close, limit=service.settings.reading_limit)
 
 
 def _asker(user: str | None) -> dict[str, str]:

@@ -11,6 +11,8 @@ from redraft.errors import SettingError
 
 _ORIGIN = re.compile(r"https?://[^\s/?#@A-Z]+")
 LOCAL_HOSTS = ("127.0.0.1", "::1", "localhost")
+SPARE_SECONDS = 5.0
+"""How much longer than the request itself a client may take to read its answer."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,6 +77,11 @@ class ServeSettings:
     def limit(self, asked: float | None) -> float:
         """The time limit of a request that asked for this many seconds, or for no limit."""
         return self.timeout if asked is None else min(asked, self.timeout)
+
+    @property
+    def reading_limit(self) -> float:
+        """Most seconds from the beginning of an answer for which its client may read."""
+        return self.timeout + SPARE_SECONDS
 
     @property
     def is_local(self) -> bool:

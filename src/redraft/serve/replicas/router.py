@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 
 import httpx
 from starlette.requests import Request
@@ -36,7 +36,7 @@ class Router:
 
     def __init__(self, replicas: Sequence[Replica], settings: ServeSettings) -> None:
         self._replicas, self._limit, self._keys = replicas, settings.max_body, Keys(settings.keys)
-        self._origins = settings.origins
+        self._origins, self._reading_limit = settings.origins, settings.reading_limit
         self._chooser = Chooser()
         self._own = Metrics(lambda: None)
         # As many as may be open at the replicas, plus the same number of health checks and the like.
@@ -86,7 +86,7 @@ class Router:
             await self._tell(await self._metrics(request), id, scope, receive, send)
             return
         async with self._asked(request, body) as answer:
-            await _pass_on(answer, send)
+            await _pass_on(answer, send, self._reading_limit)
 
     @asynccontextmanager
     async def _asked(self, request: httpx.Request, body: bytes) -> AsyncIterator[httpx.Response]:
@@ -154,13 +154,13 @@ def _request(scope: Scope, body: bytes) -> httpx.Request:
     return httpx.Request(scope["method"], url, headers=headers, content=body)
 
 
-async def _pass_on(answer: httpx.Response, send: Send) -> None:
-    """Stream a replica's answer; if it breaks off, this one breaks off too."""
+async def _pass_on(answer: httpx.Response, send: Send, limit: float) -> None:
+    """Stream a replica's answer. If it breaks off, or the client does not read it in `limit` seconds, this one breaks
+    off too."""
     headers = [(name.lower(), value) for name, value in answer.headers.raw if name.lower() not in _NOT_PASSED_ON]
     await send({"type": "http.response.start", "status": answer.status_code, "headers": headers})
-    try:
-        async for piece in answer.aiter_raw():
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-    except httpx.TransportError:
-        return
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
+    with suppress(httpx.TransportError, TimeoutError):
+        async with asyncio.timeout(limit):
+            async for piece in answer.aiter_raw():
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
