@@ -1,6 +1,7 @@
 """The server as a process: where it listens, how it stops, and what is told to requests that are open then."""
 
 import asyncio
+import contextlib
 import functools
 import json
 import signal
@@ -14,11 +15,15 @@ from pathlib import Path
 import httpx
 import pytest
 from serving import CHAT, server_process, until
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+from uvicorn.server import ServerState
 
 from redraft.cli.main import main
 from redraft.engine.async_engine import MOST_FAILURES
+from redraft.serve import server
 from redraft.serve.app import create_app
-from redraft.serve.server import _Server, listen
+from redraft.serve.server import _Connection, _Server, listen
 from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
 
@@ -41,6 +46,52 @@ def test_a_second_ctrl_c_is_not_taken_back_by_what_follows() -> None:
         server.handle_exit(number, None)
         forced.append(server.force_exit)
     assert forced == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("sent", "answers"),
+    [
+        ([b""], 0),
+        ([b"GET / HTTP/1.1\r\n", *[b"A: b\r\n"] * 6], 0),
+        ([b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"GET / HTTP/1.1\r\n"], 1),
+        ([b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 2], 2),
+    ],
+)
+def test_a_connection_is_closed_when_no_request_comes(
+    monkeypatch: pytest.MonkeyPatch, sent: list[bytes], answers: int
+) -> None:
+    """However slowly its bytes come; a request that is being answered is waited for."""
+    monkeypatch.setattr(server, "KEEP_SECONDS", 0.2)
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.sleep(0.4)
+        await Response("told")(scope, receive, send)
+
+    async def answered() -> bytes:
+        config = _Server(slow, lambda: asyncio.sleep(0), lambda grace: asyncio.sleep(0), 0).config
+        config.load()
+        connection = functools.partial(_Connection, config, ServerState(), {})
+        async with await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0) as listening:
+            reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname())
+            with contextlib.suppress(ConnectionError), contextlib.closing(writer):
+                for data in sent:
+                    writer.write(data)
+                    await asyncio.sleep(0.1)
+                return await asyncio.wait_for(reader.read(), 5)
+            return b""
+
+    assert asyncio.run(answered()).count(b"told") == answers
+
+
+def test_as_many_connections_are_taken_as_the_system_lets_a_process_have() -> None:
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (before[1] // 2, before[1]))
+        server._allow_open_files()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (before[1], before[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 @pytest.mark.parametrize("twice", [False, True])

@@ -13,6 +13,7 @@ from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from redraft.errors import RedraftError, why
 from redraft.llm import LLM
@@ -23,6 +24,8 @@ from redraft.serve.settings import ServeSettings
 
 CLOSING_SECONDS = 5
 """Time after the grace period for sending the last bytes of streams that were ended."""
+KEEP_SECONDS = 30
+"""How long a connection stays open without a request."""
 TICK_SECONDS = 0.05
 _SWITCH_SECONDS = 5e-4
 """How long a thread may wait for the interpreter; the model's thread needs it back after every operation."""
@@ -87,10 +90,52 @@ def run_server(
 
     Then `stop` gets `grace` seconds, or none after a second SIGINT, before connections are closed.
     """
+    _allow_open_files()
     server = _Server(app, run, stop, grace)
     server.run(sockets=[listener])
     if server.failure is not None:
         raise server.failure
+
+
+def _allow_open_files() -> None:
+    """Allow as many connections, each of which is an open file, as the system lets a process have."""
+    with suppress(ImportError, OSError, ValueError):  # Windows has no such limit, macOS no such number
+        import resource
+
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+class _Connection(H11Protocol):
+    """Closes when no whole head of a request has come for a while: a connection is a file, of which there are few."""
+
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for the first request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def on_response_complete(self) -> None:
+        """Wait for another request; it may have come already and begins here."""
+        self._wait()
+        super().on_response_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop waiting."""
+        if self._waiting is not None:
+            self._waiting.cancel()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._waiting = self.loop.call_later(KEEP_SECONDS, self._close_after, self.cycle)
+
+    def _close_after(self, last: RequestResponseCycle | None) -> None:
+        """Close, unless a request has begun since the `last` one."""
+        if self.cycle is last:
+            self.transport.close()
 
 
 class _Server(uvicorn.Server):
@@ -109,7 +154,8 @@ class _Server(uvicorn.Server):
                 lifespan="off",
                 ws="none",
                 server_header=False,
-                timeout_keep_alive=30,
+                http=_Connection,
+                timeout_keep_alive=KEEP_SECONDS,
                 timeout_graceful_shutdown=CLOSING_SECONDS,
             )
         )
