@@ -68,8 +68,13 @@ def test_what_changes_no_answer_is_taken(client: openai.OpenAI) -> None:
     asked: dict[str, Any] = {"model": "random", "seed": 7, "max_tokens": 16}
     plain = client.chat.completions.create(messages=cast(Any, HELLO), **asked)
     named = cast(Any, [HELLO[0] | {"name": "Ana"}])
-    more = client.chat.completions.create(messages=named, metadata={"a": "b"}, prompt_cache_key="c", **asked)
+    caller: dict[str, Any] = {
+        "metadata": {"a": "b"}, "safety_identifier": "d", "prompt_cache_key": "c", "prompt_cache_retention": "24h",
+    }  # fmt: skip
+    more = client.chat.completions.create(messages=named, verbosity="medium", **caller, **asked)
     assert more.choices[0].message.content == plain.choices[0].message.content
+    response = client.responses.create(input="Hello!", model="random", max_output_tokens=16, **caller)
+    assert response.metadata == {"a": "b"}
 
 
 @pytest.mark.parametrize("fields", [{"messages": [{"role": "user", "content": "long " * 2000}]}, {"max_tokens": 9999}])

@@ -30,7 +30,7 @@ _Body = ChatRequest | CompletionRequest | MessagesRequest | ResponsesRequest
 async def chat_completions(request: Request, body: ChatRequest) -> Response:
     """Answer a conversation, in OpenAI's shape."""
     service = service_of(request)
-    answers = await _begin(request, body, partial(plan_chat, service.planner, body), body.user)
+    answers = await _begin(request, body, partial(plan_chat, service.planner, body), body.asker)
     writer = ChatWriter(body, service.llm.tokenizer, fingerprint(service), _id(request))
     if body.stream:
         return _stream(service, answers, writer.chunks(answers))
@@ -41,8 +41,7 @@ async def chat_completions(request: Request, body: ChatRequest) -> Response:
 async def responses(request: Request, body: ResponsesRequest) -> Response:
     """Answer a conversation, in the shape of OpenAI's Responses API. Nothing is stored."""
     service = service_of(request)
-    user = body.user or body.safety_identifier
-    answers = await _begin(request, body, partial(plan_response, service.planner, body), user)
+    answers = await _begin(request, body, partial(plan_response, service.planner, body), body.asker)
     writer = ResponseWriter(body, service.llm.tokenizer, _id(request))
     if body.stream:
         return _stream(service, answers, writer.events(answers))
@@ -79,7 +78,7 @@ async def drafts(request: Request, body: DraftsRequest) -> Response:
     """Answer a conversation and show the canvas as it settles: a server-sent event for every denoising step."""
     service = service_of(request)
     plan = partial(plan_chat, service.planner, body, drafts=True)
-    answers = await _begin(request, body, plan, body.user)
+    answers = await _begin(request, body, plan, body.asker)
     events = draft_events(answers, service.llm.tokenizer, service.llm.eos_ids, _id(request))
     return _stream(service, answers, events)
 

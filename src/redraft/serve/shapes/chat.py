@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from redraft.serve.shapes.common import (
     MAX_CHOICES,
+    Caller,
     Constraints,
     Items,
     Seed,
@@ -204,7 +205,7 @@ class StreamOptions(Shape):
     include_obfuscation: Annotated[bool | None, only(False)] = None
 
 
-class ChatRequest(Settings, Constraints):
+class ChatRequest(Caller, Settings, Constraints):
     """A conversation to answer."""
 
     model: str
@@ -228,9 +229,7 @@ class ChatRequest(Settings, Constraints):
     reasoning_effort: Annotated[str | None, only("none", "high")] = None
     thinking: bool | None = None
     confidence: Annotated[bool, Field(description="Return each token's entropy and the step it settled at.")] = False
-    user: Annotated[str, Field(max_length=512)] | None = None
     metadata: Annotated[dict[str, str] | None, Field(description="For stored answers; none is stored.")] = None
-    prompt_cache_key: Annotated[str | None, Field(description="Ignored: equal beginnings are computed once.")] = None
     # Settings of other engines that Redraft lacks: it accepts the values that describe what happens anyway.
     top_p: Annotated[float | None, only(1)] = None
     frequency_penalty: Annotated[float | None, only(0)] = None
@@ -239,6 +238,7 @@ class ChatRequest(Settings, Constraints):
     store: Annotated[bool | None, only(False)] = None
     service_tier: Annotated[str | None, only("auto", "default")] = None
     modalities: Annotated[list[Any] | None, only(["text"])] = None
+    verbosity: Annotated[str | None, only("medium")] = None
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatRequest:

@@ -149,6 +149,20 @@ class Settings(Sampling):
     timeout: Annotated[float, Field(gt=0, description="Seconds after which the answer is cut off.")] | None = None
 
 
+class Caller(Shape):
+    """Who asks, and how to cache, in OpenAI's requests for an answer: fields that never change it."""
+
+    user: Annotated[str, Field(max_length=512)] | None = None
+    safety_identifier: Annotated[str, Field(max_length=512)] | None = None
+    prompt_cache_key: Annotated[str | None, Field(description="Ignored: equal beginnings are computed once.")] = None
+    prompt_cache_retention: Annotated[str | None, Field(description="Ignored, as prompt_cache_key is.")] = None
+
+    @property
+    def asker(self) -> str | None:
+        """The name of whoever asks, for the log."""
+        return self.user or self.safety_identifier
+
+
 Position = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
 """A whole number as a JSON key, in its only spelling, so that two keys never mean the same position."""
 Pins = Annotated[dict[Position, str], few(10_000)]

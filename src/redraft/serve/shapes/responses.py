@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from redraft.serve.shapes.chat import FunctionCall, FunctionDeclaration, MediaPart, NamedFunction
 from redraft.serve.shapes.common import (
+    Caller,
     Constraints,
     Items,
     Seed,
@@ -240,7 +241,7 @@ Include = Literal[
 _NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_tokens", "thinking": "reasoning"}
 
 
-class ResponsesRequest(Settings, Constraints):
+class ResponsesRequest(Caller, Settings, Constraints):
     """A conversation to answer. Nothing is stored, so each request holds all of it."""
 
     model: str
@@ -257,9 +258,6 @@ class ResponsesRequest(Settings, Constraints):
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningConfig | None = None
     metadata: Annotated[dict[str, str], few(16)] | None = None
-    user: Annotated[str, Field(max_length=512)] | None = None
-    safety_identifier: Annotated[str, Field(max_length=512)] | None = None
-    prompt_cache_key: Annotated[str, Field(description="Not needed: equal beginnings are found anyway.")] | None = None
     include: Items[Include] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     # Settings of other engines that Redraft lacks: it accepts the values that describe what happens anyway.
