@@ -61,6 +61,15 @@ def test_a_turn_without_blocks_is_an_empty_turn() -> None:
     ]  # fmt: skip
 
 
+def test_instructions_may_come_between_turns() -> None:
+    blocks = [{"type": "text", "text": "c"}, {"type": "text", "text": "d"}]
+    turns = [*HELLO, {"role": "system", "content": "b"}, *HELLO, {"role": "system", "content": blocks}]
+    asked = CountRequest.model_validate({"model": "m", "system": "a", "messages": turns})
+    given = [turn["content"] for turn in asked.chat() if turn["role"] == "system"]
+    assert given == ["a", "b", "c\nd"]
+    assert asked.names()["messages[4]"] == "messages[3]"
+
+
 @pytest.fixture
 def client(server: ServerProcess) -> Iterator[anthropic.Anthropic]:
     with anthropic.Anthropic(base_url=server.url, api_key="any", max_retries=0) as made:

@@ -143,7 +143,14 @@ class AssistantTurn(Shape):
     content: str | Items[AssistantBlock]
 
 
-Turn = Annotated[UserTurn | AssistantTurn, Field(discriminator="role")]
+class SystemTurn(Shape):
+    """Instructions from here on."""
+
+    role: Literal["system"]
+    content: str | Items[TextBlock]
+
+
+Turn = Annotated[UserTurn | AssistantTurn | SystemTurn, Field(discriminator="role")]
 
 
 class ToolDeclaration(Shape):
@@ -260,7 +267,13 @@ class CountRequest(Shape):
             found.append(({"role": "system", "content": system}, {"": "system", ".content": "system"}))
         for index, turn in enumerate(self.messages):
             place = f"messages[{index}]"
-            found += [_assistant(turn, place)] if isinstance(turn, AssistantTurn) else _user(turn, place)
+            match turn:
+                case UserTurn():
+                    found += _user(turn, place)
+                case AssistantTurn():
+                    found.append(_assistant(turn, place))
+                case SystemTurn():
+                    found.append(({"role": "system", "content": _text(turn.content)}, {"": place}))
         return found
 
 
