@@ -209,6 +209,10 @@ def test_tokens_are_counted(client: anthropic.Anthropic, llm: LLM) -> None:
         ({"thinking": {"type": "enabled", "budget_tokens": 0}}, "thinking.budget_tokens: Input should be greater"),
         ({"tool_choice": {"type": "any"}}, "tool_choice needs tools"),
         (
+            {"tools": [{"type": "bash_20250124", "name": "bash"}]},
+            "tools[0]: has type 'bash_20250124'; this server takes",
+        ),
+        (
             {
                 "messages": [
                     *HELLO,

@@ -394,6 +394,7 @@ def test_models(client: openai.OpenAI) -> None:
     ("fields", "said", "param"),
     [
         ({"extra_body": {"stepps": 3}}, "Unknown field 'stepps'", "stepps"),
+        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "has type 'custom'; this server takes", "tools[0]"),
         ({"messages": [{"role": "user", "content": "x", "foo": 1}]}, "'messages[0].foo'", "messages[0].foo"),
         ({"top_p": 0.5}, "top_p: 0.5 is not supported; it must be 1", "top_p"),
         ({"max_tokens": 0}, "max_tokens: Input should be greater than or equal to 1", "max_tokens"),

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 from redraft.serve.shapes.common import (
     MAX_CHOICES,
     Caller,
+    ClientTool,
     Constraints,
     Items,
     Seed,
@@ -156,7 +157,7 @@ class FunctionDeclaration(Shape):
     strict: bool | None = None
 
 
-class Tool(Shape):
+class Tool(ClientTool):
     """A declared tool."""
 
     type: Literal["function"]

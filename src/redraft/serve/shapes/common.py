@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -76,6 +76,20 @@ def tool_constraint(
     """Return the tools, the choice among them and whether several calls are allowed, as arguments of
     `redraft.constraints.build`."""
     return {"tools": tools, "tool_choice": choice, "parallel_tool_calls": parallel} if tools else {}
+
+
+class ClientTool(Shape):
+    """A tool that the client declares and runs, of the type `_OWN`. OpenAI and Anthropic know or run all others."""
+
+    _OWN: ClassVar[str] = "function"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_others(cls, given: Any) -> Any:
+        if isinstance(given, dict) and given.get("type") not in (cls._OWN, None):
+            kind = {"kind": repr(given["type"])[:80]}
+            raise PydanticCustomError("unsupported_tool", "has type {kind}; this server takes only functions", kind)
+        return given
 
 
 def schema_constraint(schema: dict[str, Any] | None, strict: bool | None) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from redraft.serve.shapes.common import (
+    ClientTool,
     Constraints,
     Items,
     Seed,
@@ -153,8 +154,10 @@ class SystemTurn(Shape):
 Turn = Annotated[UserTurn | AssistantTurn | SystemTurn, Field(discriminator="role")]
 
 
-class ToolDeclaration(Shape):
+class ToolDeclaration(ClientTool):
     """A tool that the model may use."""
+
+    _OWN = "custom"
 
     name: str
     description: str | None = None

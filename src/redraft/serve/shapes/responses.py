@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 from redraft.serve.shapes.chat import FunctionCall, FunctionDeclaration, MediaPart, NamedFunction
 from redraft.serve.shapes.common import (
     Caller,
+    ClientTool,
     Constraints,
     Items,
     Seed,
@@ -172,18 +173,10 @@ Item = Annotated[
 ]
 
 
-class FunctionTool(FunctionDeclaration):
-    """A declared function. All other tools are ones that OpenAI runs itself."""
+class FunctionTool(FunctionDeclaration, ClientTool):
+    """A declared function."""
 
     type: Literal["function"]
-
-    @model_validator(mode="before")
-    @classmethod
-    def _is_function(cls, given: Any) -> Any:
-        if isinstance(given, dict) and given.get("type") not in ("function", None):
-            kind = {"kind": repr(given["type"])[:80]}
-            raise PydanticCustomError("unsupported_tool", "has type {kind}; this server takes only functions", kind)
-        return given
 
 
 class NamedTool(NamedFunction):
