@@ -162,6 +162,12 @@ def test_traces_go_out_and_come_back(page: Any, tmp_path: Path, llm: LLM) -> Non
     bad.write_text("no json\n")
     drop(page, bad)
     page.wait_for_selector('.trouble:has-text("Line 1 of bad.jsonl is not JSON")')
+    header, commit = '{"type": "header", "version": 1}', '{"type": "commit"}'
+    for line in ("null", '{"type": "denoise", "argmax_canvas": [5, 6]}', commit):
+        bad.write_text(f"{header}\n{line}\n")
+        drop(page, bad)
+        page.wait_for_selector('.trouble:has-text("Line 2 of bad.jsonl is not a whole record")')
+        page.click("#new")
 
 
 def drop(page: Any, file: Path) -> None:
