@@ -87,8 +87,6 @@ class MessageWriter:
             yield _named({"type": "message_stop"})
         except Exception as error:
             yield _named(told_fault(self.request_id, error).anthropic(self.request_id))
-        finally:
-            await answers.close()
 
     def _message(self, plan: Plan) -> dict[str, Any]:
         return {

@@ -49,8 +49,6 @@ async def draft_events(
         )
     except Exception as error:
         yield event(told_fault(request_id, error).openai(), "error")
-    finally:
-        await answers.close()
 
 
 def step_data(record: DenoiseStep, tokenizer: Tokenizer) -> dict[str, Any]:

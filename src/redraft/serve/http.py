@@ -102,7 +102,7 @@ class EventStream(Response):
                     await sending
             finally:
                 await self._events.aclose()
-                if self._close is not None:  # needed if the generator never started
+                if self._close is not None:
                     await self._close()
 
     async def _send(self, send: Send) -> None:

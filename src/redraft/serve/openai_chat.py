@@ -80,8 +80,6 @@ class ChatWriter:
             yield event("[DONE]")
         except Exception as error:
             yield event(told_fault(self.request_id, error).openai())
-        finally:
-            await answers.close()
 
     def _envelope(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.body.model,

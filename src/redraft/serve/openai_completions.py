@@ -89,8 +89,6 @@ class CompletionWriter:
             yield event("[DONE]")
         except Exception as error:
             yield event(told_fault(self.request_id, error).openai())
-        finally:
-            await answers.close()
 
     async def filled(self, service: Service, size: int) -> dict[str, Any]:
         """Return the body of a filled hole, for a request of `size` bytes; `Service.work` runs the filling."""

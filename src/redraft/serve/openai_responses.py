@@ -81,8 +81,6 @@ class ResponseWriter:
             failure = {"code": "server_error", "message": fault.message}
             response = self._response("failed", output.items) | {"error": failure}
             yield told({"type": "response.failed", "response": response})
-        finally:
-            await answers.close()
 
     def _logprobs(self, reply: Reply) -> list[dict[str, Any]]:
         """Log-probabilities of all tokens, if they are asked for."""
