@@ -62,6 +62,22 @@ def test_openais_client(client: openai.OpenAI, seeing: LLM, seeds: tuple[int, ..
     assert alone.result.stats.prompt_tokens > (70 if detail else 250 * len(seeds)) * 0.8
 
 
+def test_openais_client_of_responses(client: openai.OpenAI, seeing: LLM) -> None:
+    parts: Any = [
+        {"type": "input_image", "image_url": data_url(drawn(0))},
+        {"type": "input_text", "text": "What is this?"},
+    ]
+    asked: Any = [{"role": "user", "content": parts}]
+    answer = client.responses.create(model="sees", input=asked, max_output_tokens=16, extra_body={"seed": 3})
+    assert answer.output_text == seeing.chat(asked_about(drawn(0)), **SETTINGS).content
+
+
+def test_images_that_are_too_long_have_the_code_that_clients_know(client: openai.OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="the context holds only 2,048") as caught:
+        client.chat.completions.create(model="sees", messages=shown(*range(9)))  # type: ignore[arg-type]
+    assert caught.value.code == "context_length_exceeded"
+
+
 def test_anthropics_client(server: ServerProcess, seeing: LLM) -> None:
     source = {"type": "base64", "media_type": "image/png", "data": base64_of(drawn(1))}
     content: Any = [{"type": "image", "source": source}, {"type": "text", "text": "What is this?"}]

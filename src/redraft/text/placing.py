@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from redraft.errors import PromptError
+from redraft.errors import TOO_LONG, PromptError
 from redraft.text.images import MAX_PIXELS_OF_PROMPT, Grid, Image, PlacedImage, Source, is_image, open_part
 from redraft.text.messages import check_messages
 
@@ -72,7 +72,8 @@ def _decoded(sources: Sequence[Source], context: int | None) -> list[Image]:
     """The decoded images, unless there are too many."""
     tokens, pixels = sum(source.tokens for source in sources), sum(source.pixels for source in sources)
     if context is not None and tokens > context:
-        raise PromptError(f"The images of these messages take {tokens:,} tokens; the context holds only {context:,}.")
+        sentence = f"The images of these messages take {tokens:,} tokens; the context holds only {context:,}."
+        raise PromptError(sentence, code=TOO_LONG)
     if pixels > MAX_PIXELS_OF_PROMPT:
         raise PromptError(
             f"The images of these messages have {pixels:,} pixels; at most {MAX_PIXELS_OF_PROMPT:,} can be read."
