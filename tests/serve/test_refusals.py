@@ -1,5 +1,6 @@
 """What the server refuses, and in which words: bodies, paths, hosts and settings."""
 
+import asyncio
 import gzip
 import json
 import socket
@@ -7,6 +8,10 @@ import socket
 import httpx
 import pytest
 from serving import CHAT
+
+from redraft.serve.app import create_app
+from redraft.serve.service import Service
+from redraft.serve.settings import ServeSettings
 
 
 @pytest.mark.parametrize(
@@ -131,6 +136,20 @@ def test_other_host_names_are_refused(http: httpx.Client) -> None:
     assert http.get("/v1/models", headers={"host": "127.0.0.1.evil.example:80"}).status_code == 403
     for host in ("localhost:1234", "LOCALHOST", "localhost.", "localhost.:80", "[::1]:8973", "[::1]", "::1"):
         assert http.get("/v1/models", headers={"host": host}).status_code == 200, host
+
+
+@pytest.mark.parametrize(
+    ("host", "local"), [("127.0.0.2", True), ("LOCALHOST", True), ("0.0.0.0", False), ("::", False)]
+)
+def test_every_address_of_this_machine_alone_is_local(host: str, local: bool) -> None:
+    app = create_app(Service(ServeSettings(names=("m",), host=host)))
+
+    async def asked(name: str) -> int:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost") as client:
+            return (await client.get("/health", headers={"host": name})).status_code
+
+    assert asyncio.run(asked(f"{host.lower()}:8000")) == 200
+    assert asyncio.run(asked("evil.example")) == (403 if local else 200)
 
 
 def test_an_answer_that_may_not_be_empty_is_not_beside_a_constraint_either(http: httpx.Client) -> None:

@@ -16,7 +16,6 @@ from redraft.serve.faults import Fault, fault_of
 from redraft.serve.http import CLIENT_GONE, ClientGone, Json
 from redraft.serve.logs import log_failure, log_request
 from redraft.serve.service import Door, Service
-from redraft.serve.settings import LOCAL_HOSTS
 
 OPEN_PATHS = ("/", "/health", "/ready", "/openapi.json")
 """Paths that need no key; the page asks for one itself."""
@@ -74,10 +73,12 @@ class Gate:
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
         """Check the Host header: without keys, any web site could reach a local server by DNS rebinding."""
-        if self._keys.required or not self._service.settings.is_local:
+        settings = self._service.settings
+        if self._keys.required or not settings.is_local:
             return
-        if host_name(headers.get(b"host", b"localhost").decode("latin-1")) not in LOCAL_HOSTS:
-            raise Fault(403, f"This server answers to {', '.join(LOCAL_HOSTS)} only.", code="wrong_host")
+        names = settings.local_names
+        if host_name(headers.get(b"host", b"localhost").decode("latin-1")) not in names:
+            raise Fault(403, f"This server answers to {', '.join(names)} only.", code="wrong_host")
 
     def _tell(self, visit: _Visit, scope: Scope, method: str) -> None:
         if visit.gone:

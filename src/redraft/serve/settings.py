@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 
 from redraft.config import MAX_NUMBER, require_at_most
 from redraft.engine.settings import EngineSettings
@@ -86,4 +87,12 @@ class ServeSettings:
     @property
     def is_local(self) -> bool:
         """Whether only this machine can connect."""
-        return self.host in LOCAL_HOSTS
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host.lower() == "localhost"
+
+    @property
+    def local_names(self) -> tuple[str, ...]:
+        """The names under which this machine knows a local server."""
+        return tuple(dict.fromkeys((*LOCAL_HOSTS, self.host.lower())))
