@@ -74,7 +74,7 @@ class ChatWriter:
                     yield self._chunk(index, _delta(piece))
                 if isinstance(happened, Finished):
                     yield self._chunk(index, {}, **self._ending(index, replies[index], answers.plan))
-            if self._wants_usage:
+            if self.body.wants_usage:
                 last = {"choices": [], "usage": usage(answers.plan, finished(replies))}
                 yield event(self._envelope("chat.completion.chunk") | last)
             yield event("[DONE]")
@@ -108,11 +108,7 @@ class ChatWriter:
     def _chunk(self, index: int, delta: dict[str, Any], **ending: Any) -> str:
         choice = {"index": index, "delta": delta, "finish_reason": None, "logprobs": None} | ending
         chunk = self._envelope("chat.completion.chunk") | {"choices": [choice]}
-        return event(chunk | {"usage": None} if self._wants_usage else chunk)
-
-    @property
-    def _wants_usage(self) -> bool:
-        return self.body.stream_options is not None and self.body.stream_options.include_usage
+        return event(chunk | {"usage": None} if self.body.wants_usage else chunk)
 
 
 def _delta(piece: Piece) -> dict[str, Any]:

@@ -83,7 +83,7 @@ class CompletionWriter:
                 elif isinstance(happened, Finished):
                     ended[index] = happened
                     yield self._chunk(self._choice(index, "", happened, answers.plan.requests[index].settings))
-            if self._wants_usage:
+            if self.body.wants_usage:
                 last = {"choices": [], "usage": usage(answers.plan, [ended[i] for i in range(len(ended))])}
                 yield event(self._envelope() | last)
             yield event("[DONE]")
@@ -110,7 +110,7 @@ class CompletionWriter:
         """Stream a filled hole. It settles as a whole, so it is one chunk."""
         (choice,) = whole["choices"]
         yield self._chunk(choice)
-        if self._wants_usage:
+        if self.body.wants_usage:
             yield event(self._envelope() | {"choices": [], "usage": whole["usage"]})
         yield event("[DONE]")
 
@@ -137,11 +137,7 @@ class CompletionWriter:
 
     def _chunk(self, choice: dict[str, Any]) -> str:
         chunk = self._envelope() | {"choices": [choice]}
-        return event(chunk | {"usage": None} if self._wants_usage else chunk)
-
-    @property
-    def _wants_usage(self) -> bool:
-        return self.body.stream_options is not None and self.body.stream_options.include_usage
+        return event(chunk | {"usage": None} if self.body.wants_usage else chunk)
 
 
 def _ended(result: FillResult, settings: GenerationSettings, stop: Sequence[str], seconds: float) -> Finished:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 from pydantic_core import PydanticCustomError
@@ -206,7 +206,25 @@ class StreamOptions(Shape):
     include_obfuscation: Annotated[bool | None, only(False)] = None
 
 
-class ChatRequest(Caller, Settings, Constraints):
+class Streamed(Shape):
+    """Whether an answer is streamed, and how, in chat and completions."""
+
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+    @model_validator(mode="after")
+    def _options_of_a_stream(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise contradiction("stream_options", "stream_options needs stream to be true")
+        return self
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether the stream ends with its usage."""
+        return self.stream_options is not None and self.stream_options.include_usage
+
+
+class ChatRequest(Streamed, Caller, Settings, Constraints):
     """A conversation to answer."""
 
     model: str
@@ -217,8 +235,6 @@ class ChatRequest(Caller, Settings, Constraints):
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     seed: Seed | None = None
     stop: Stop | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Items[Tool] | None = None
@@ -248,8 +264,6 @@ class ChatRequest(Caller, Settings, Constraints):
                 raise contradiction(one, f"{one} and {other} mean the same; give one of them")
         if self.top_logprobs is not None and not self.logprobs:
             raise contradiction("top_logprobs", "top_logprobs needs logprobs to be true")
-        if self.stream_options is not None and not self.stream:
-            raise contradiction("stream_options", "stream_options needs stream to be true")
         if self.tool_choice not in (None, "none", "auto") and not self.tools:
             raise contradiction("tool_choice", "tool_choice needs tools")
         if self.response_format and self.response_format.json_schema:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from redraft.serve.shapes.chat import StreamOptions
+from redraft.serve.shapes.chat import Streamed
 from redraft.serve.shapes.common import (
     MAX_CHOICES,
     Constraints,
@@ -22,7 +22,7 @@ from redraft.serve.shapes.common import (
 TokenIds = Annotated[Items[int], Field(min_length=1)]
 
 
-class CompletionRequest(Settings, Constraints):
+class CompletionRequest(Streamed, Settings, Constraints):
     """One or more texts to continue as they are, without the chat format."""
 
     model: str
@@ -39,8 +39,6 @@ class CompletionRequest(Settings, Constraints):
     best_of: Annotated[int | None, only(1)] = None
     seed: Seed | None = None
     stop: Stop | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
     confidence: bool = False
@@ -52,8 +50,6 @@ class CompletionRequest(Settings, Constraints):
 
     @model_validator(mode="after")
     def _consistent(self) -> CompletionRequest:
-        if self.stream_options is not None and not self.stream:
-            raise contradiction("stream_options", "stream_options needs stream to be true")
         if self.suffix is not None:
             self._check_fill()
         elif self.echo and self.logprobs is not None:

@@ -44,6 +44,6 @@ class DraftsRequest(ChatRequest):
             raise contradiction("stream", "drafts are always streamed; stream cannot be false")
         if self.logprobs:
             raise contradiction("logprobs", "drafts report entropies, not log-probabilities; leave out logprobs")
-        if self.stream_options is not None and self.stream_options.include_usage:
+        if self.wants_usage:
             raise contradiction("stream_options", "drafts report their cost at the end anyway; leave out include_usage")
         return self
